@@ -1,0 +1,3 @@
+//! Pure state machines: no atomics, no clock, no waiting.
+
+pub(crate) mod axis;

@@ -1,0 +1,247 @@
+//! What a caller wants ([`Ask`]) and what one leg of a policy sees of it ([`Demand`]).
+//!
+//! One request weighs differently on each leg: one call for a requests-per-minute limit, two thousand for a
+//! tokens-per-minute limit. The caller states all of it once, in the `Ask`; each leg says what it counts
+//! ([`per_call`](crate::LimiterExt::per_call), [`per`](crate::LimiterExt::per)), and the core hands it a `Demand`
+//! with just that number in it.
+
+use crate::sync::bell::Bell;
+use crate::sync::turn::{Claim, TurnstileId};
+use crate::sync::watch::Watcher;
+use crate::time::{Clock, Instant, Pass};
+use std::cell::Cell;
+
+/// The name of something that a request costs besides being one call: tokens, bytes, rows.
+///
+/// Two costs are the same when their names are.
+///
+/// ```
+/// # use tollgate::{Ask, Cost};
+/// const TOKENS: Cost = Cost::new("tokens");
+/// assert_eq!(Ask::one().cost(TOKENS, 2_000).of(TOKENS), Some(2_000));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cost(&'static str);
+
+impl Cost {
+    /// A cost of this name.
+    pub const fn new(name: &'static str) -> Self {
+        Self(name)
+    }
+
+    /// The name it was made with.
+    pub const fn name(self) -> &'static str {
+        self.0
+    }
+}
+
+/// How many named costs one [`Ask`] can carry.
+pub const MAX_COSTS: usize = 4;
+
+/// What a caller asks admission for: how many calls, and what they cost by name. Copyable, nothing on the heap.
+///
+/// A cost that no `Ask` names is never taken as zero: a leg that counts it refuses with
+/// [`Reason::Unpriced`](crate::Reason::Unpriced).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    count: u64,
+    costs: [Option<(Cost, u64)>; MAX_COSTS],
+}
+
+impl Ask {
+    /// One call.
+    #[inline]
+    pub const fn one() -> Self {
+        Self::many(1)
+    }
+
+    /// `count` calls, admitted together or not at all. Zero is legal and asks only whether the gate is open.
+    #[inline]
+    pub const fn many(count: u64) -> Self {
+        Self {
+            count,
+            costs: [None; MAX_COSTS],
+        }
+    }
+
+    /// Names what the request costs in all (not per call). Naming a cost again replaces its number.
+    ///
+    /// Only [`MAX_COSTS`] costs fit. One more is dropped, and the leg that counts it refuses as `Unpriced`.
+    #[inline]
+    #[must_use]
+    pub fn cost(mut self, cost: Cost, units: u64) -> Self {
+        for slot in &mut self.costs {
+            match slot {
+                Some((name, _)) if *name != cost => {}
+                _ => {
+                    *slot = Some((cost, units));
+                    break;
+                }
+            }
+        }
+        self
+    }
+
+    /// How many calls.
+    #[inline]
+    pub const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The units named for `cost`, if it was named.
+    #[inline]
+    pub fn of(&self, cost: Cost) -> Option<u64> {
+        self.costs
+            .iter()
+            .flatten()
+            .find_map(|&(name, units)| (name == cost).then_some(units))
+    }
+
+    /// Every named cost, in the order of naming.
+    pub fn costs(&self) -> impl Iterator<Item = (Cost, u64)> + '_ {
+        self.costs.iter().flatten().copied()
+    }
+
+    /// Adds another request's numbers to these, saturating: what a line has waiting in front of somebody.
+    pub(crate) fn absorb(&mut self, other: &Ask) {
+        self.count = self.count.saturating_add(other.count);
+        for (cost, units) in other.costs() {
+            *self = self.cost(cost, self.of(cost).unwrap_or(0).saturating_add(units));
+        }
+    }
+}
+
+impl From<u64> for Ask {
+    fn from(count: u64) -> Self {
+        Self::many(count)
+    }
+}
+
+impl Default for Ask {
+    fn default() -> Self {
+        Self::one()
+    }
+}
+
+/// A place in a policy's line, as far as a leg needs to know it.
+pub(crate) struct Place<'a> {
+    /// All that waits in front, summed.
+    pub(crate) ahead: Ask,
+    /// Whom to call when something that could admit this request has happened.
+    pub(crate) watcher: &'a Watcher,
+    /// The place that the line's head holds in the queue of one leg.
+    pub(crate) claim: &'a Cell<Option<Claim>>,
+}
+
+/// What one leg is asked for: a number of units, in one pass over all legs of a policy.
+#[derive(Clone, Copy)]
+pub struct Demand<'a> {
+    ask: &'a Ask,
+    units: u64,
+    ahead: u64,
+    pass: Pass<'a>,
+    place: Option<&'a Place<'a>>,
+}
+
+impl<'a> Demand<'a> {
+    /// A demand for the calls of `ask`, outside any line.
+    #[inline]
+    pub fn new(ask: &'a Ask, pass: Pass<'a>) -> Self {
+        Self {
+            ask,
+            units: ask.count,
+            ahead: 0,
+            pass,
+            place: None,
+        }
+    }
+
+    /// The same, for somebody who stands in a line.
+    pub(crate) fn waiting(ask: &'a Ask, pass: Pass<'a>, place: &'a Place<'a>) -> Self {
+        Self {
+            ask,
+            units: ask.count,
+            ahead: place.ahead.count,
+            pass,
+            place: Some(place),
+        }
+    }
+
+    /// The whole request.
+    #[inline]
+    pub fn ask(&self) -> &'a Ask {
+        self.ask
+    }
+
+    /// How many units this leg is asked for.
+    #[inline]
+    pub fn units(&self) -> u64 {
+        self.units
+    }
+
+    /// How many units are wanted by those who wait in front, in this leg's measure.
+    #[inline]
+    pub fn ahead(&self) -> u64 {
+        self.ahead
+    }
+
+    /// The pass over all legs that this demand belongs to.
+    #[inline]
+    pub fn pass(&self) -> Pass<'a> {
+        self.pass
+    }
+
+    /// The instant of this pass on `clock`: read at most once, shared by all legs.
+    #[inline]
+    pub fn now(&self, clock: &Clock) -> Instant {
+        self.pass.now(clock)
+    }
+
+    /// This demand as counted by a leg that counts calls.
+    #[inline]
+    #[must_use]
+    pub fn per_call(mut self) -> Self {
+        self.units = self.ask.count;
+        self.ahead = self.place.map_or(0, |place| place.ahead.count);
+        self
+    }
+
+    /// This demand as counted by a leg that counts `cost`, or nothing when the request does not name it.
+    #[inline]
+    #[must_use]
+    pub fn per(mut self, cost: Cost) -> Option<Self> {
+        self.units = self.ask.of(cost)?;
+        self.ahead = match self.place {
+            Some(place) => place.ahead.of(cost).unwrap_or(0),
+            None => 0,
+        };
+        Some(self)
+    }
+
+    /// Asks to be told when `bell` rings, if this demand waits in a line; otherwise does nothing.
+    ///
+    /// Call it *before* reading the state that the bell announces, so that no change falls between the two.
+    #[inline]
+    pub fn listen(&self, bell: &Bell) {
+        if let Some(place) = self.place {
+            bell.listen(place.watcher);
+        }
+    }
+
+    /// The place that this demand holds in the queue of the leg `id`, if it holds one there.
+    #[inline]
+    pub fn claim(&self, id: TurnstileId) -> Option<Claim> {
+        let claim = self.place?.claim.get()?;
+        (claim.turnstile() == id).then_some(claim)
+    }
+
+    /// Says that the claim on this leg has been turned into a ticket: nobody will give it back any more.
+    #[inline]
+    pub fn redeem(&self, id: TurnstileId) {
+        if self.claim(id).is_some()
+            && let Some(place) = self.place
+        {
+            place.claim.set(None);
+        }
+    }
+}

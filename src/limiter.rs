@@ -1,0 +1,293 @@
+//! The abstraction: whatever can say whether work may start now.
+//!
+//! An implementor writes the small raw trait [`Limiter`]; the guards ([`Permit`], [`Reservation`]) and the verbs
+//! ([`LimiterExt`], [`Policy`](crate::Policy)) are written once, in the core.
+//!
+//! # The laws
+//!
+//! Admission has two phases. Phase 1 reserves on each leg in turn; if all agree, phase 2 commits them all; if one
+//! refuses, those before it are cancelled in reverse order.
+//!
+//! 1. `try_reserve` never blocks and never waits.
+//! 2. Once it has returned, an `Err` has left no trace in any leg (statistics aside). While it runs, a concurrent
+//!    attempt may see legs taken that are about to be given back.
+//! 3. `cancel` cannot fail, restores at most what was taken, and never breaches a window. Counters and logs restore
+//!    exactly. A token bucket restores exactly unless it could have been full in between; then it restores less, by
+//!    the bound that [`TokenBucket`](crate::TokenBucket) states.
+//! 4. `commit` cannot fail.
+//! 5. After `commit` comes exactly one `finish` or `forget`.
+//! 6. Whatever could turn a refusal into an admission (a release, a cancel, a settle, a raised limit, an instant) is
+//!    followed by a wake-up of whoever waits for it.
+//! 7. Nothing is held while waiting, except a turn that has just been granted. Legs that bind one after the other are
+//!    therefore waited for one after the other.
+//! 8. `ready_at` is a true lower bound, rounded up, the latest of all legs, counting those ahead. For one leg under
+//!    the manual clock: refused just before it, admitted exactly at it.
+//!
+//! The feature `conformance` holds a suite that checks each law by its number on any limiter.
+
+use crate::ask::{Ask, Cost, Demand};
+use crate::permit::{Permit, Reservation};
+use crate::policy::{And, BoxLimiter, Named, Per, PerCall};
+use crate::refusal::{ReadyAt, Refusal};
+use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::ticket::Ticket;
+use crate::time::{Clock, Pass, Phase};
+use std::sync::Arc;
+
+/// How the admitted work ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It did what it was meant to do.
+    Success,
+    /// It failed in a way that says something about the protected resource.
+    Failure,
+    /// It was dropped for overload: a time-out, a rejection by the resource.
+    Overload,
+    /// It says nothing about the resource. A permit that is merely dropped ends so.
+    #[default]
+    Ignored,
+}
+
+/// What a request really cost, told after it was admitted by an estimate.
+#[derive(Clone, Copy)]
+pub struct Settlement<'a> {
+    cost: Cost,
+    actual: u64,
+    counted: bool,
+    pass: Pass<'a>,
+}
+
+impl<'a> Settlement<'a> {
+    /// `cost` was `actual` units in all.
+    pub fn new(cost: Cost, actual: u64, pass: Pass<'a>) -> Self {
+        Self {
+            cost,
+            actual,
+            counted: false,
+            pass,
+        }
+    }
+
+    /// The cost that is corrected.
+    pub fn cost(&self) -> Cost {
+        self.cost
+    }
+
+    /// The units that a leg which counts this cost must have charged in the end; `None` for a leg that counts
+    /// something else.
+    pub fn actual(&self) -> Option<u64> {
+        self.counted.then_some(self.actual)
+    }
+
+    /// The pass over all legs.
+    pub fn pass(&self) -> Pass<'a> {
+        self.pass
+    }
+
+    /// This settlement as seen by a leg that counts `cost`.
+    #[must_use]
+    pub fn per(mut self, cost: Cost) -> Self {
+        self.counted = self.cost == cost;
+        self
+    }
+
+    /// This settlement as seen by a leg that counts calls: calls are not corrected.
+    #[must_use]
+    pub fn per_call(mut self) -> Self {
+        self.counted = false;
+        self
+    }
+}
+
+/// Decides whether work may start now. See the [module](self) for the eight laws.
+pub trait Limiter: Send + Sync {
+    /// What one admission must remember to be undone or finished.
+    type Ticket: Ticket;
+
+    /// Phase 1: takes what `demand` needs, or refuses without a trace.
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>>;
+
+    /// Undoes phase 1. Cannot fail.
+    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>);
+
+    /// Phase 2: the work starts. Cannot fail.
+    #[inline]
+    fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+        let _ = (ticket, now);
+    }
+
+    /// Corrects a cost that was charged by an estimate. Returns how many legs were corrected.
+    #[inline]
+    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
+        let _ = (ticket, actual);
+        0
+    }
+
+    /// The work ended.
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>);
+
+    /// The permit will never come back: capacity that it holds is gone for good.
+    fn forget(&self, ticket: Self::Ticket);
+
+    /// The earliest instant at which `demand` could be admitted, or that it waits for an event.
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_>;
+
+    /// The clock by which this limiter decides, if it decides by one. A composite names its first.
+    fn clock(&self) -> Option<&Clock> {
+        None
+    }
+
+    /// The queue of identity `id` in this limiter: how a waiting policy finds its way back to a leg whose turn it
+    /// waits for.
+    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+        let _ = id;
+        None
+    }
+}
+
+macro_rules! forward {
+    ($l:ident, $ty:ty) => {
+        impl<$l: Limiter + ?Sized> Limiter for $ty {
+            type Ticket = $l::Ticket;
+            #[inline]
+            fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+                (**self).try_reserve(demand)
+            }
+            #[inline]
+            fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+                (**self).cancel(ticket, now);
+            }
+            #[inline]
+            fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+                (**self).commit(ticket, now);
+            }
+            #[inline]
+            fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
+                (**self).settle(ticket, actual)
+            }
+            #[inline]
+            fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+                (**self).finish(ticket, outcome, now);
+            }
+            #[inline]
+            fn forget(&self, ticket: Self::Ticket) {
+                (**self).forget(ticket);
+            }
+            #[inline]
+            fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+                (**self).ready_at(demand)
+            }
+            #[inline]
+            fn clock(&self) -> Option<&Clock> {
+                (**self).clock()
+            }
+            #[inline]
+            fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+                (**self).turnstile(id)
+            }
+        }
+    };
+}
+forward!(L, &L);
+forward!(L, Arc<L>);
+
+/// The verbs that every limiter has, and the ways to compose it.
+pub trait LimiterExt: Limiter {
+    /// Admits now, or refuses. Nothing waits. Dropping the permit finishes the work as [`Outcome::Ignored`].
+    ///
+    /// # Errors
+    /// A [`Refusal`] that names the leg and can compute `retry_after`.
+    ///
+    /// ```
+    /// # use tollgate::{Ask, LimiterExt, Semaphore};
+    /// let gate = Semaphore::new(1);
+    /// let permit = gate.try_admit(Ask::one()).unwrap();
+    /// assert!(gate.try_admit(Ask::one()).is_err());
+    /// drop(permit);
+    /// assert!(gate.try_admit(Ask::one()).is_ok());
+    /// ```
+    #[inline]
+    fn try_admit(&self, ask: impl Into<Ask>) -> Result<Permit<&Self>, Refusal<'_>> {
+        let phase = Phase::new();
+        let ticket = admit_in(self, &ask.into(), &phase)?;
+        Ok(Permit::new(self, ticket))
+    }
+
+    /// The same with a permit that owns its limiter and can be moved anywhere.
+    ///
+    /// # Errors
+    /// As [`try_admit`](LimiterExt::try_admit).
+    #[inline]
+    fn try_admit_owned(self: &Arc<Self>, ask: impl Into<Ask>) -> Result<Permit<Arc<Self>>, Refusal<'_>>
+    where
+        Self: Sized,
+    {
+        let phase = Phase::new();
+        let ticket = admit_in(&**self, &ask.into(), &phase)?;
+        Ok(Permit::new(Arc::clone(self), ticket))
+    }
+
+    /// Takes what `ask` needs without starting the work yet: drop the reservation to give it back,
+    /// [`commit`](Reservation::commit) it to start.
+    ///
+    /// # Errors
+    /// As [`try_admit`](LimiterExt::try_admit).
+    #[inline]
+    fn reserve(&self, ask: impl Into<Ask>) -> Result<Reservation<&Self>, Refusal<'_>> {
+        let phase = Phase::new();
+        let ask = ask.into();
+        let ticket = self.try_reserve(Demand::new(&ask, phase.pass()))?;
+        Ok(Reservation::new(self, ticket))
+    }
+
+    /// This limiter as a leg that counts calls.
+    fn per_call(self) -> PerCall<Self>
+    where
+        Self: Sized,
+    {
+        PerCall::new(self)
+    }
+
+    /// This limiter as a leg that counts `cost`.
+    fn per(self, cost: Cost) -> Per<Self>
+    where
+        Self: Sized,
+    {
+        Per::new(self, cost)
+    }
+
+    /// This limiter under a name, which its refusals carry.
+    fn named(self, name: impl Into<Box<str>>) -> Named<Self>
+    where
+        Self: Sized,
+    {
+        Named::new(self, name.into())
+    }
+
+    /// Both this and `other`, all-or-nothing, asked in this order.
+    fn and<B: Limiter>(self, other: B) -> And<Self, B>
+    where
+        Self: Sized,
+    {
+        And::new(self, other)
+    }
+
+    /// This limiter behind a box: one type for all.
+    fn boxed(self) -> BoxLimiter
+    where
+        Self: Sized + 'static,
+    {
+        BoxLimiter::new(self)
+    }
+}
+
+impl<L: Limiter + ?Sized> LimiterExt for L {}
+
+/// Both phases at once.
+#[inline]
+fn admit_in<'a, L: Limiter + ?Sized>(limiter: &'a L, ask: &Ask, phase: &Phase) -> Result<L::Ticket, Refusal<'a>> {
+    let mut ticket = limiter.try_reserve(Demand::new(ask, phase.pass()))?;
+    limiter.commit(&mut ticket, phase.pass());
+    Ok(ticket)
+}

@@ -1,0 +1,154 @@
+//! The guards of an admission, written once for every limiter.
+
+use crate::ask::Cost;
+use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::time::Phase;
+use std::fmt;
+
+/// What was taken by phase 1 and not started yet. Dropping it gives everything back.
+#[must_use = "dropping a reservation cancels it"]
+pub struct Reservation<L: Limiter<Ticket = T>, T: crate::Ticket = <L as Limiter>::Ticket> {
+    limiter: L,
+    ticket: Option<T>,
+}
+
+impl<L: Limiter> Reservation<L> {
+    #[inline]
+    pub(crate) fn new(limiter: L, ticket: L::Ticket) -> Self {
+        Self {
+            limiter,
+            ticket: Some(ticket),
+        }
+    }
+}
+
+impl<L: Limiter + Clone> Reservation<L> {
+    /// Starts the work.
+    #[inline]
+    pub fn commit(mut self) -> Permit<L> {
+        let limiter = self.limiter.clone();
+        // The ticket leaves before anything else runs: from here on the permit owns it.
+        let mut ticket = self
+            .ticket
+            .take()
+            .expect("a reservation holds its ticket until it ends");
+        limiter.commit(&mut ticket, Phase::new().pass());
+        Permit::new(limiter, ticket)
+    }
+}
+
+impl<L: Limiter<Ticket = T>, T: crate::Ticket> Drop for Reservation<L, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.limiter.cancel(ticket, Phase::new().pass());
+        }
+    }
+}
+
+impl<L: Limiter> fmt::Debug for Reservation<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation").finish_non_exhaustive()
+    }
+}
+
+/// Work may run while this lives. Dropping it finishes the work as [`Outcome::Ignored`].
+///
+/// `L` is `&Limiter`, `Arc<Limiter>` or any other handle that is itself a limiter. The second parameter is always
+/// `L::Ticket`; it stands apart so that the permit stays covariant in `L`.
+#[must_use = "dropping a permit gives it back"]
+pub struct Permit<L: Limiter<Ticket = T>, T: crate::Ticket = <L as Limiter>::Ticket> {
+    limiter: L,
+    ticket: Option<T>,
+}
+
+impl<L: Limiter<Ticket = T>, T: crate::Ticket> Permit<L, T> {
+    #[inline]
+    pub(crate) fn new(limiter: L, ticket: T) -> Self {
+        Self {
+            limiter,
+            ticket: Some(ticket),
+        }
+    }
+
+    /// The limiter that admitted.
+    #[inline]
+    pub fn limiter(&self) -> &L {
+        &self.limiter
+    }
+
+    #[inline]
+    pub(crate) fn ticket(&self) -> &Option<T> {
+        &self.ticket
+    }
+
+    #[inline]
+    pub(crate) fn ticket_mut(&mut self) -> &mut Option<T> {
+        &mut self.ticket
+    }
+
+    /// Ends the work and says how it ended.
+    #[inline]
+    pub fn finish(mut self, outcome: Outcome) {
+        if let Some(ticket) = self.ticket.take() {
+            self.limiter.finish(ticket, outcome, Phase::new().pass());
+        }
+    }
+
+    /// Corrects what was charged for `cost` to `actual` units, on every leg that counts it. Returns how many did.
+    ///
+    /// # Errors
+    /// [`Unsettled`] when no leg counts `cost`.
+    pub fn settle(&mut self, cost: Cost, actual: u64) -> Result<u32, Unsettled> {
+        let phase = Phase::new();
+        let legs = match &mut self.ticket {
+            Some(ticket) => self.limiter.settle(ticket, Settlement::new(cost, actual, phase.pass())),
+            None => 0,
+        };
+        if legs == 0 { Err(Unsettled { cost }) } else { Ok(legs) }
+    }
+
+    /// Never gives the permit back: the capacity that it holds is gone for good.
+    #[inline]
+    pub fn forget(mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.limiter.forget(ticket);
+        }
+    }
+}
+
+impl<L: Limiter<Ticket = T>, T: crate::Ticket> Drop for Permit<L, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.limiter.finish(ticket, Outcome::Ignored, Phase::new().pass());
+        }
+    }
+}
+
+impl<L: Limiter<Ticket = T>, T: crate::Ticket> fmt::Debug for Permit<L, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").finish_non_exhaustive()
+    }
+}
+
+/// No leg counts the cost that was to be settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsettled {
+    cost: Cost,
+}
+
+impl Unsettled {
+    /// The cost that nobody counts.
+    pub fn cost(&self) -> Cost {
+        self.cost
+    }
+}
+
+impl fmt::Display for Unsettled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no leg counts the cost `{}`", self.cost.name())
+    }
+}
+
+impl std::error::Error for Unsettled {}

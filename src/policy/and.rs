@@ -1,0 +1,104 @@
+//! Two limiters as one, all-or-nothing.
+
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::refusal::{ReadyAt, Refusal};
+use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::time::{Clock, Pass};
+
+/// Both `A` and `B`, asked in this order. Made by [`LimiterExt::and`](crate::LimiterExt::and).
+///
+/// When `B` refuses, or panics, what `A` gave is given back.
+#[derive(Debug)]
+pub struct And<A, B> {
+    a: A,
+    b: B,
+}
+
+impl<A, B> And<A, B> {
+    pub(crate) fn new(a: A, b: B) -> Self {
+        Self { a, b }
+    }
+}
+
+/// A leg's reservation while a later leg is asked: given back unless kept, also on a panic.
+struct Held<'a, L: Limiter> {
+    leg: &'a L,
+    ticket: Option<L::Ticket>,
+    pass: Pass<'a>,
+}
+
+impl<L: Limiter> Held<'_, L> {
+    #[inline]
+    fn keep(mut self) -> Option<L::Ticket> {
+        self.ticket.take()
+    }
+}
+
+impl<L: Limiter> Drop for Held<'_, L> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.leg.cancel(ticket, self.pass);
+        }
+    }
+}
+
+impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
+    type Ticket = (A::Ticket, B::Ticket);
+
+    #[inline]
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        let held = Held {
+            leg: &self.a,
+            ticket: Some(self.a.try_reserve(demand)?),
+            pass: demand.pass(),
+        };
+        let b = self.b.try_reserve(demand)?;
+        match held.keep() {
+            Some(a) => Ok((a, b)),
+            None => unreachable!("nothing takes a held ticket but `keep`"),
+        }
+    }
+
+    #[inline]
+    fn cancel(&self, (a, b): Self::Ticket, now: Pass<'_>) {
+        self.b.cancel(b, now);
+        self.a.cancel(a, now);
+    }
+
+    #[inline]
+    fn commit(&self, (a, b): &mut Self::Ticket, now: Pass<'_>) {
+        self.a.commit(a, now);
+        self.b.commit(b, now);
+    }
+
+    #[inline]
+    fn settle(&self, (a, b): &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
+        self.a.settle(a, actual) + self.b.settle(b, actual)
+    }
+
+    #[inline]
+    fn finish(&self, (a, b): Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+        self.b.finish(b, outcome, now);
+        self.a.finish(a, outcome, now);
+    }
+
+    #[inline]
+    fn forget(&self, (a, b): Self::Ticket) {
+        self.b.forget(b);
+        self.a.forget(a);
+    }
+
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        self.a.ready_at(demand).and(self.b.ready_at(demand))
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        self.a.clock().or_else(|| self.b.clock())
+    }
+
+    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+        self.a.turnstile(id).or_else(|| self.b.turnstile(id))
+    }
+}

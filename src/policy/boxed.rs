@@ -1,0 +1,112 @@
+//! Any limiter behind one type, without an allocation per admission: its ticket's words travel in a fixed buffer.
+
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::refusal::{ReadyAt, Refusal};
+use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::ticket::{BoxTicket, Ticket};
+use crate::time::{Clock, Pass};
+use std::fmt;
+
+/// The object-safe face: tickets go through a slice of words.
+pub(crate) trait Erased: Send + Sync {
+    fn try_reserve(&self, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'_>>;
+    fn cancel(&self, words: &[u64], now: Pass<'_>);
+    fn commit(&self, words: &mut [u64], now: Pass<'_>);
+    fn settle(&self, words: &mut [u64], actual: Settlement<'_>) -> u32;
+    fn finish(&self, words: &[u64], outcome: Outcome, now: Pass<'_>);
+    fn forget(&self, words: &[u64]);
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_>;
+    fn clock(&self) -> Option<&Clock>;
+    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile>;
+}
+
+impl<L: Limiter> Erased for L {
+    fn try_reserve(&self, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'_>> {
+        Limiter::try_reserve(self, demand).map(|ticket| ticket.write(words))
+    }
+    fn cancel(&self, words: &[u64], now: Pass<'_>) {
+        Limiter::cancel(self, L::Ticket::read(words), now);
+    }
+    fn commit(&self, words: &mut [u64], now: Pass<'_>) {
+        let mut ticket = L::Ticket::read(words);
+        Limiter::commit(self, &mut ticket, now);
+        ticket.write(words);
+    }
+    fn settle(&self, words: &mut [u64], actual: Settlement<'_>) -> u32 {
+        let mut ticket = L::Ticket::read(words);
+        let legs = Limiter::settle(self, &mut ticket, actual);
+        ticket.write(words);
+        legs
+    }
+    fn finish(&self, words: &[u64], outcome: Outcome, now: Pass<'_>) {
+        Limiter::finish(self, L::Ticket::read(words), outcome, now);
+    }
+    fn forget(&self, words: &[u64]) {
+        Limiter::forget(self, L::Ticket::read(words));
+    }
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        Limiter::ready_at(self, demand)
+    }
+    fn clock(&self) -> Option<&Clock> {
+        Limiter::clock(self)
+    }
+    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+        Limiter::turnstile(self, id)
+    }
+}
+
+/// A limiter of any type behind a box.
+pub struct BoxLimiter(Box<dyn Erased>);
+
+impl BoxLimiter {
+    /// Boxes `limiter`. A ticket of more than [`BoxTicket::WORDS_INLINE`] words does not compile.
+    pub fn new<L: Limiter + 'static>(limiter: L) -> Self {
+        const {
+            assert!(
+                L::Ticket::WORDS <= BoxTicket::WORDS_INLINE,
+                "the ticket of this limiter has too many words to be boxed"
+            );
+        }
+        Self(Box::new(limiter))
+    }
+}
+
+impl fmt::Debug for BoxLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BoxLimiter")
+    }
+}
+
+impl Limiter for BoxLimiter {
+    type Ticket = BoxTicket;
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<BoxTicket, Refusal<'_>> {
+        let mut ticket = BoxTicket::EMPTY;
+        self.0.try_reserve(demand, ticket.words_mut())?;
+        Ok(ticket)
+    }
+    fn cancel(&self, ticket: BoxTicket, now: Pass<'_>) {
+        self.0.cancel(ticket.words(), now);
+    }
+    fn commit(&self, ticket: &mut BoxTicket, now: Pass<'_>) {
+        self.0.commit(ticket.words_mut(), now);
+    }
+    fn settle(&self, ticket: &mut BoxTicket, actual: Settlement<'_>) -> u32 {
+        self.0.settle(ticket.words_mut(), actual)
+    }
+    fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: Pass<'_>) {
+        self.0.finish(ticket.words(), outcome, now);
+    }
+    fn forget(&self, ticket: BoxTicket) {
+        self.0.forget(ticket.words());
+    }
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        self.0.ready_at(demand)
+    }
+    fn clock(&self) -> Option<&Clock> {
+        self.0.clock()
+    }
+    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+        self.0.turnstile(id)
+    }
+}

@@ -1,0 +1,128 @@
+//! What a leg counts, and what it is called.
+
+use crate::ask::{Cost, Demand};
+use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::time::{Clock, Pass};
+
+/// The methods of a limiter that an adapter hands on as they are.
+macro_rules! hand_on {
+    () => {
+        #[inline]
+        fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+            self.limiter.cancel(ticket, now);
+        }
+        #[inline]
+        fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+            self.limiter.commit(ticket, now);
+        }
+        #[inline]
+        fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+            self.limiter.finish(ticket, outcome, now);
+        }
+        #[inline]
+        fn forget(&self, ticket: Self::Ticket) {
+            self.limiter.forget(ticket);
+        }
+        #[inline]
+        fn clock(&self) -> Option<&Clock> {
+            self.limiter.clock()
+        }
+        #[inline]
+        fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+            self.limiter.turnstile(id)
+        }
+    };
+}
+
+/// A leg that counts calls. Made by [`LimiterExt::per_call`](crate::LimiterExt::per_call).
+#[derive(Debug)]
+pub struct PerCall<L> {
+    limiter: L,
+}
+
+impl<L> PerCall<L> {
+    pub(crate) fn new(limiter: L) -> Self {
+        Self { limiter }
+    }
+}
+
+impl<L: Limiter> Limiter for PerCall<L> {
+    type Ticket = L::Ticket;
+    #[inline]
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        self.limiter.try_reserve(demand.per_call())
+    }
+    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
+        self.limiter.settle(ticket, actual.per_call())
+    }
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        self.limiter.ready_at(demand.per_call())
+    }
+    hand_on!();
+}
+
+/// A leg that counts a named cost. Made by [`LimiterExt::per`](crate::LimiterExt::per).
+#[derive(Debug)]
+pub struct Per<L> {
+    limiter: L,
+    cost: Cost,
+}
+
+impl<L> Per<L> {
+    pub(crate) fn new(limiter: L, cost: Cost) -> Self {
+        Self { limiter, cost }
+    }
+}
+
+impl<L: Limiter> Limiter for Per<L> {
+    type Ticket = L::Ticket;
+    #[inline]
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        match demand.per(self.cost) {
+            Some(demand) => self.limiter.try_reserve(demand),
+            None => Err(Refusal::new(Reason::Unpriced, self.cost.name(), 0, Wait::Never)),
+        }
+    }
+    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
+        self.limiter.settle(ticket, actual.per(self.cost))
+    }
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        match demand.per(self.cost) {
+            Some(demand) => self.limiter.ready_at(demand),
+            None => ReadyAt::never(self.cost.name()),
+        }
+    }
+    hand_on!();
+}
+
+/// A leg under a name. Made by [`LimiterExt::named`](crate::LimiterExt::named).
+#[derive(Debug)]
+pub struct Named<L> {
+    limiter: L,
+    name: Box<str>,
+}
+
+impl<L> Named<L> {
+    pub(crate) fn new(limiter: L, name: Box<str>) -> Self {
+        Self { limiter, name }
+    }
+}
+
+impl<L: Limiter> Limiter for Named<L> {
+    type Ticket = L::Ticket;
+    #[inline]
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        self.limiter
+            .try_reserve(demand)
+            .map_err(|refusal| refusal.named(&self.name))
+    }
+    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
+        self.limiter.settle(ticket, actual)
+    }
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        self.limiter.ready_at(demand).named(&self.name)
+    }
+    hand_on!();
+}

@@ -1,0 +1,368 @@
+//! Why a request was not admitted: the leg, the reason, the numbers, and how to wait.
+//!
+//! A [`Refusal`] is made on the hot path, so it stores numbers and divides nothing: [`Refusal::retry_after`] computes
+//! when it is asked. It borrows the leg's name; [`Rejection`] is the owned form, an ordinary `'static` error.
+
+use crate::sync::turn::Turnstile;
+use crate::time::{Clock, Instant};
+use std::fmt;
+use std::time::Duration;
+
+/// The kinds of refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// All permits are in use.
+    Saturated,
+    /// The rate, or the window, has no room before some later instant.
+    RateExceeded,
+    /// A circuit breaker is open.
+    CircuitOpen,
+    /// The line in front of the gate is as long as it may be.
+    QueueFull,
+    /// The wait would have ended, or did end, after its deadline.
+    TimedOut,
+    /// More than could ever be admitted, whatever is changed.
+    Oversized,
+    /// A leg counts a cost that the request does not name.
+    Unpriced,
+    /// The limiter has been closed for good.
+    Closed,
+    /// The store that holds the permits cannot be reached.
+    Unavailable,
+}
+
+impl Reason {
+    /// True when asking again can never succeed.
+    pub fn is_permanent(self) -> bool {
+        matches!(self, Self::Oversized | Self::Unpriced | Self::Closed)
+    }
+
+    fn clause(self) -> &'static str {
+        match self {
+            Self::Saturated => "is saturated",
+            Self::RateExceeded => "has exceeded its rate",
+            Self::CircuitOpen => "has an open circuit",
+            Self::QueueFull => "has a full queue",
+            Self::TimedOut => "did not admit in time",
+            Self::Oversized => "can never admit that many",
+            Self::Unpriced => "counts a cost that was not named",
+            Self::Closed => "is closed",
+            Self::Unavailable => "is unavailable",
+        }
+    }
+}
+
+/// The earliest instant at which a refused request could succeed, in the numbers of whoever refused: nothing has been
+/// divided yet.
+#[derive(Clone, Copy)]
+pub struct Due<'a> {
+    clock: &'a Clock,
+    asked_at: Instant,
+    at: At,
+}
+
+#[derive(Clone, Copy)]
+enum At {
+    Instant(Instant),
+    /// The first instant at which `origin + ceil(distance * 2^64 / mul) >> shift` ticks have passed.
+    Axis {
+        origin: Instant,
+        distance: u64,
+        mul: u64,
+        shift: u32,
+    },
+}
+
+impl<'a> Due<'a> {
+    /// Due at `at`, seen from `asked_at`.
+    #[inline]
+    pub fn at(clock: &'a Clock, asked_at: Instant, at: Instant) -> Self {
+        Self {
+            clock,
+            asked_at,
+            at: At::Instant(at),
+        }
+    }
+
+    /// Due once an axis that starts at `origin`, and gains `mul / 2^(64 - shift)` units a tick, has gained `distance`.
+    #[inline]
+    pub(crate) fn on_axis(
+        clock: &'a Clock,
+        asked_at: Instant,
+        origin: Instant,
+        distance: u64,
+        mul: u64,
+        shift: u32,
+    ) -> Self {
+        Self {
+            clock,
+            asked_at,
+            at: At::Axis {
+                origin,
+                distance,
+                mul,
+                shift,
+            },
+        }
+    }
+
+    /// The instant, rounded up to a tick of the clock.
+    pub fn instant(&self) -> Instant {
+        match self.at {
+            At::Instant(at) => at,
+            At::Axis {
+                origin,
+                distance,
+                mul,
+                shift,
+            } => origin.after_ticks(crate::algo::axis::ticks_until(distance, mul, shift)),
+        }
+    }
+
+    /// How long that is after the request was made, rounded up to a nanosecond.
+    pub fn after(&self) -> Duration {
+        self.clock.between(self.asked_at, self.instant())
+    }
+}
+
+/// How a refused request may wait.
+#[derive(Clone, Copy)]
+#[non_exhaustive]
+pub enum Wait<'a> {
+    /// Not at all: waiting changes nothing.
+    Never,
+    /// Until an instant.
+    Until(Due<'a>),
+    /// In the turn of a queue, which will hand over what it has at an instant that nobody knows.
+    Turn(&'a dyn Turnstile),
+    /// Until something rings the bell that the leg lets its waiters hear; nobody knows when.
+    Event,
+}
+
+/// A refusal: which leg, why, and how to wait. It has left no trace in any limiter.
+#[derive(Clone, Copy)]
+#[must_use = "a refusal says why the work must not start"]
+pub struct Refusal<'a> {
+    reason: Reason,
+    leg: &'a str,
+    units: u64,
+    wait: Wait<'a>,
+}
+
+impl<'a> Refusal<'a> {
+    /// A refusal by the leg `leg` of `units` units.
+    #[inline]
+    pub fn new(reason: Reason, leg: &'a str, units: u64, wait: Wait<'a>) -> Self {
+        Self {
+            reason,
+            leg,
+            units,
+            wait,
+        }
+    }
+
+    /// Why.
+    #[inline]
+    pub fn reason(&self) -> Reason {
+        self.reason
+    }
+
+    /// The name of the leg that refused.
+    #[inline]
+    pub fn leg(&self) -> &'a str {
+        self.leg
+    }
+
+    /// How many units that leg was asked for.
+    #[inline]
+    pub fn units(&self) -> u64 {
+        self.units
+    }
+
+    /// How to wait.
+    #[inline]
+    pub fn wait(&self) -> Wait<'a> {
+        self.wait
+    }
+
+    /// How long to wait before asking again, rounded up: the earliest instant at which this request could succeed if
+    /// nobody else is admitted meanwhile. `None` when no instant is known, or none would help.
+    ///
+    /// Computed here, not when the request was refused.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.wait {
+            Wait::Until(due) => Some(due.after()),
+            _ => None,
+        }
+    }
+
+    /// The same refusal for another reason: a wait that failed keeps the leg that it waited for.
+    #[must_use]
+    pub fn with_reason(mut self, reason: Reason) -> Self {
+        self.reason = reason;
+        self
+    }
+
+    /// The same refusal under another name of its leg.
+    #[inline]
+    #[must_use]
+    pub fn named(mut self, leg: &'a str) -> Self {
+        self.leg = leg;
+        self
+    }
+
+    /// The owned form, to be returned and stored as an error.
+    pub fn to_rejection(&self) -> Rejection {
+        Rejection {
+            reason: self.reason,
+            leg: self.leg.into(),
+            units: self.units,
+            retry_after: self.retry_after(),
+        }
+    }
+}
+
+impl fmt::Debug for Refusal<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refusal")
+            .field("reason", &self.reason)
+            .field("leg", &self.leg)
+            .field("units", &self.units)
+            .field("retry_after", &self.retry_after())
+            .finish()
+    }
+}
+
+impl fmt::Display for Refusal<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "limiter `{}` {}", self.leg, self.reason.clause())
+    }
+}
+
+impl std::error::Error for Refusal<'_> {}
+
+/// A [`Refusal`] that owns its leg's name and has computed its numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rejection {
+    /// Why.
+    pub reason: Reason,
+    /// The name of the leg that refused.
+    pub leg: Box<str>,
+    /// How many units that leg was asked for.
+    pub units: u64,
+    /// See [`Refusal::retry_after`].
+    pub retry_after: Option<Duration>,
+}
+
+impl From<Refusal<'_>> for Rejection {
+    fn from(refusal: Refusal<'_>) -> Self {
+        refusal.to_rejection()
+    }
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "limiter `{}` {}", self.leg, self.reason.clause())
+    }
+}
+
+impl std::error::Error for Rejection {}
+
+/// The earliest instant at which a request could be admitted, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadyAt<'a> {
+    not_before: Option<Instant>,
+    event: bool,
+    never: bool,
+    leg: &'a str,
+}
+
+impl<'a> ReadyAt<'a> {
+    /// Ready, as far as this leg is concerned.
+    pub const NOW: Self = Self {
+        not_before: None,
+        event: false,
+        never: false,
+        leg: "",
+    };
+
+    /// Not before `instant`.
+    #[inline]
+    pub fn at(leg: &'a str, instant: Instant) -> Self {
+        Self {
+            not_before: Some(instant),
+            leg,
+            ..Self::NOW
+        }
+    }
+
+    /// When something happens whose instant nobody knows: a release, a raised limit.
+    #[inline]
+    pub fn on_event(leg: &'a str) -> Self {
+        Self {
+            event: true,
+            leg,
+            ..Self::NOW
+        }
+    }
+
+    /// Never, whatever happens.
+    #[inline]
+    pub fn never(leg: &'a str) -> Self {
+        Self {
+            never: true,
+            leg,
+            ..Self::NOW
+        }
+    }
+
+    /// Both this and `other`: the later of the two, bound by whichever is later.
+    #[inline]
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let later = other.never & !self.never || (other.never == self.never && other.not_before > self.not_before);
+        let only_event = self.not_before.is_none() && !self.never && !self.event;
+        Self {
+            not_before: self.not_before.max(other.not_before),
+            event: self.event | other.event,
+            never: self.never | other.never,
+            leg: if later || only_event { other.leg } else { self.leg },
+        }
+    }
+
+    /// The instant before which admission is impossible; `None` when that is already past, or unknown.
+    #[inline]
+    pub fn not_before(&self) -> Option<Instant> {
+        self.not_before
+    }
+
+    /// True when an event of unknown time is waited for as well.
+    #[inline]
+    pub fn is_event(&self) -> bool {
+        self.event
+    }
+
+    /// True when it can never be admitted.
+    #[inline]
+    pub fn is_never(&self) -> bool {
+        self.never
+    }
+
+    /// The leg that binds, or `""` when none does.
+    #[inline]
+    pub fn leg(&self) -> &'a str {
+        self.leg
+    }
+
+    /// The same under another name of the leg.
+    #[inline]
+    #[must_use]
+    pub fn named(mut self, leg: &'a str) -> Self {
+        if !self.leg.is_empty() {
+            self.leg = leg;
+        }
+        self
+    }
+}

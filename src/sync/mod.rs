@@ -1,0 +1,7 @@
+//! The concurrent parts that limiters share: wait queues, turns, bells and the line of a policy.
+
+pub(crate) mod shim;
+
+pub mod bell;
+pub mod turn;
+pub mod watch;

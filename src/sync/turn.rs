@@ -1,0 +1,56 @@
+//! Waiting in the turn of a queue: how a policy stands in line at a semaphore like any other waiter.
+
+use std::fmt;
+use std::task::Waker;
+
+/// Tells the queues of a composite apart: where the limiter lives. Valid as long as it is not moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TurnstileId(usize);
+
+impl TurnstileId {
+    /// The identity of the queue inside `limiter`.
+    #[inline]
+    pub fn of<T>(limiter: &T) -> Self {
+        Self(std::ptr::from_ref(limiter) as usize)
+    }
+}
+
+/// A place in the queue of one leg.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    turnstile: TurnstileId,
+    key: u64,
+}
+
+impl Claim {
+    /// The place `key` in the queue `turnstile`.
+    pub fn new(turnstile: TurnstileId, key: u64) -> Self {
+        Self { turnstile, key }
+    }
+
+    /// Whose queue.
+    pub fn turnstile(&self) -> TurnstileId {
+        self.turnstile
+    }
+
+    /// Which place.
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+}
+
+/// A queue that grants in turn. A granted place holds what it was granted until it is redeemed by a demand that
+/// carries the claim, or left.
+pub trait Turnstile: Send + Sync {
+    /// Joins the queue for `units`; `waker` is woken when they are granted (also when they are granted at once).
+    fn join(&self, units: u64, waker: &Waker) -> Claim;
+
+    /// Leaves the queue. What was granted meanwhile goes to whoever is next.
+    fn leave(&self, claim: Claim);
+}
+
+impl fmt::Debug for dyn Turnstile + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Turnstile")
+    }
+}

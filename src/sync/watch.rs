@@ -1,0 +1,93 @@
+//! Whom to call when something has loosened: the waiting side of a [`Bell`](super::bell::Bell).
+
+use super::shim::thread_local;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+/// Something that looks again when it is called. It runs outside every lock.
+pub trait Watch: Send + Sync + 'static {
+    /// Something that might admit a waiter has happened.
+    fn look_again(self: Arc<Self>);
+}
+
+/// A handle by which a limiter can call a [`Watch`], if it still lives.
+#[derive(Clone)]
+pub struct Watcher(Weak<dyn Watch>);
+
+impl Watcher {
+    /// A handle to `watch`.
+    pub fn new<W: Watch>(watch: &Arc<W>) -> Self {
+        let weak: Weak<W> = Arc::downgrade(watch);
+        Self(weak)
+    }
+
+    /// True when both call the same watch.
+    pub fn is_same(&self, other: &Watcher) -> bool {
+        Weak::ptr_eq(&self.0, &other.0)
+    }
+
+    /// True while there is somebody to call.
+    pub fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    /// Calls it. A call that is made while another runs on this thread is made after that one has returned, so that
+    /// lines that wake each other do not pile up on the stack.
+    pub fn call(&self) {
+        if let Some(watch) = self.0.upgrade() {
+            call(watch);
+        }
+    }
+}
+
+impl fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watcher")
+    }
+}
+
+thread_local! {
+    /// The calls that wait for the one that is running on this thread; `None` when none is.
+    static LATER: RefCell<Option<VecDeque<Arc<dyn Watch>>>> = RefCell::new(None);
+}
+
+/// Calls `watch` now, or after the call that is running on this thread.
+pub(crate) fn call(watch: Arc<dyn Watch>) {
+    let Some(mut next) = LATER.with(|later| {
+        let mut later = later.borrow_mut();
+        match later.as_mut() {
+            Some(queue) => {
+                queue.push_back(watch);
+                None
+            }
+            None => {
+                *later = Some(VecDeque::new());
+                Some(watch)
+            }
+        }
+    }) else {
+        return;
+    };
+    let _running = Running;
+    loop {
+        next.look_again();
+        match LATER.with(|later| later.borrow_mut().as_mut().and_then(VecDeque::pop_front)) {
+            Some(watch) => next = watch,
+            None => return,
+        }
+    }
+}
+
+/// Ends the running call, also when it panics: what was put off is then called by nobody else, so it is called here.
+struct Running;
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let rest = LATER.with(|later| later.borrow_mut().take());
+        for watch in rest.into_iter().flatten() {
+            call(watch);
+        }
+    }
+}

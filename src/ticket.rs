@@ -1,0 +1,82 @@
+//! What one admission must remember, as a fixed number of words.
+//!
+//! A statically composed policy keeps its legs' tickets in a tuple. A boxed one cannot know their types, so it writes
+//! them into one inline buffer of [`BoxTicket::WORDS`] words: that is why a ticket can be written and read back.
+
+/// The memory of one admission: plain words, copied freely, dropped without effect.
+///
+/// The permit that carries a ticket guarantees that it is used once.
+pub trait Ticket: Copy + Send + Sync + 'static {
+    /// How many words [`write`](Ticket::write) fills.
+    const WORDS: usize;
+
+    /// Writes the ticket into the first [`WORDS`](Ticket::WORDS) of `words`.
+    fn write(&self, words: &mut [u64]);
+
+    /// Reads back what [`write`](Ticket::write) wrote.
+    fn read(words: &[u64]) -> Self;
+}
+
+impl Ticket for () {
+    const WORDS: usize = 0;
+    #[inline]
+    fn write(&self, _: &mut [u64]) {}
+    #[inline]
+    fn read(_: &[u64]) -> Self {}
+}
+
+impl Ticket for u64 {
+    const WORDS: usize = 1;
+    #[inline]
+    fn write(&self, words: &mut [u64]) {
+        words[0] = *self;
+    }
+    #[inline]
+    fn read(words: &[u64]) -> Self {
+        words[0]
+    }
+}
+
+impl<A: Ticket, B: Ticket> Ticket for (A, B) {
+    const WORDS: usize = A::WORDS + B::WORDS;
+    #[inline]
+    fn write(&self, words: &mut [u64]) {
+        self.0.write(words);
+        self.1.write(&mut words[A::WORDS..]);
+    }
+    #[inline]
+    fn read(words: &[u64]) -> Self {
+        (A::read(words), B::read(&words[A::WORDS..]))
+    }
+}
+
+/// The ticket of a boxed limiter: the words of whatever stands behind the box.
+#[derive(Clone, Copy, Debug)]
+pub struct BoxTicket([u64; BoxTicket::WORDS_INLINE]);
+
+impl BoxTicket {
+    /// How many words fit.
+    pub const WORDS_INLINE: usize = 24;
+
+    pub(crate) const EMPTY: Self = Self([0; Self::WORDS_INLINE]);
+
+    pub(crate) fn words(&self) -> &[u64] {
+        &self.0
+    }
+
+    pub(crate) fn words_mut(&mut self) -> &mut [u64] {
+        &mut self.0
+    }
+}
+
+impl Ticket for BoxTicket {
+    const WORDS: usize = Self::WORDS_INLINE;
+    fn write(&self, words: &mut [u64]) {
+        words[..Self::WORDS].copy_from_slice(&self.0);
+    }
+    fn read(words: &[u64]) -> Self {
+        let mut ticket = Self::EMPTY;
+        ticket.0.copy_from_slice(&words[..Self::WORDS]);
+        ticket
+    }
+}

@@ -1,0 +1,189 @@
+//! Virtual time: a clock that stands still until it is advanced, by hand or by itself.
+
+use super::clock::{Clock, Instant, Kind};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+/// The state behind a manual clock. One tick is one nanosecond.
+#[derive(Default)]
+pub(super) struct Manual {
+    now: AtomicU64,
+    timers: Mutex<Timers>,
+}
+
+#[derive(Default)]
+struct Timers {
+    armed: BTreeMap<(u64, u64), Waker>,
+    next_id: u64,
+}
+
+impl Manual {
+    #[inline]
+    pub(super) fn now(&self) -> u64 {
+        // Acquire: whoever sees an instant sees what was done before it was set. Pairs with the store in `move_to`.
+        self.now.load(Ordering::Acquire)
+    }
+
+    /// Never backwards: an earlier instant changes nothing.
+    fn move_to(&self, instant: u64) {
+        // Release: pairs with the load in `now`.
+        self.now.fetch_max(instant, Ordering::Release);
+    }
+
+    /// Arms a timer and returns its key, or nothing when the instant has come.
+    pub(super) fn arm(&self, at: Instant, waker: &Waker) -> Option<(u64, u64)> {
+        let waker = waker.clone();
+        let mut timers = self.timers.lock();
+        if at.ticks() <= self.now() {
+            drop(timers);
+            return None;
+        }
+        timers.next_id += 1;
+        let key = (at.ticks(), timers.next_id);
+        timers.armed.insert(key, waker);
+        Some(key)
+    }
+
+    pub(super) fn rearm(&self, key: (u64, u64), waker: &Waker) -> bool {
+        let waker = waker.clone();
+        let old = match self.timers.lock().armed.get_mut(&key) {
+            Some(slot) => std::mem::replace(slot, waker),
+            None => return false,
+        };
+        drop(old);
+        true
+    }
+
+    pub(super) fn disarm(&self, key: (u64, u64)) {
+        // The waker is dropped after the lock: it may run user code.
+        let waker = self.timers.lock().armed.remove(&key);
+        drop(waker);
+    }
+
+    /// Takes the next timer that is due at or before `limit`, having moved time to it.
+    fn fire_next(&self, limit: u64) -> Option<Waker> {
+        let mut timers = self.timers.lock();
+        let (&(at, _), _) = timers.armed.first_key_value()?;
+        if at > limit {
+            return None;
+        }
+        self.move_to(at);
+        timers.armed.pop_first().map(|(_, waker)| waker)
+    }
+}
+
+/// A clock that somebody advances. Dereferences to the [`Clock`] that limiters are built on.
+///
+/// One tick is one nanosecond; it starts at zero and ends after 584 years.
+#[derive(Clone, Debug)]
+pub struct ManualClock(Clock);
+
+impl ManualClock {
+    /// A new clock, at zero.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
+        Self(Clock(Kind::Manual(Arc::default())))
+    }
+
+    fn manual(&self) -> &Manual {
+        match &self.0.0 {
+            Kind::Manual(manual) => manual,
+            Kind::Real(_) => unreachable!("made in `new` only"),
+        }
+    }
+
+    /// The clock, to be cloned into what runs by it.
+    pub fn clock(&self) -> &Clock {
+        &self.0
+    }
+
+    /// How much time has passed since it was made.
+    pub fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.now().ticks())
+    }
+
+    /// Lets `duration` pass. Timers on the way fire in order, each at its own instant; their tasks run when their
+    /// executor next polls them.
+    pub fn advance(&self, duration: Duration) {
+        self.advance_to(self.after(self.now(), duration));
+    }
+
+    /// Lets time pass until `instant`; one in the past changes nothing.
+    pub fn advance_to(&self, instant: Instant) {
+        while let Some(waker) = self.manual().fire_next(instant.ticks()) {
+            waker.wake();
+        }
+        self.manual().move_to(instant.ticks());
+    }
+
+    /// Lets time pass until the next timer and fires all timers of that instant. False when there is none.
+    ///
+    /// As the park hook of a current-thread runtime this makes time advance by itself whenever nothing can run.
+    pub fn advance_to_next_timer(&self) -> bool {
+        let Some(waker) = self.manual().fire_next(u64::MAX) else {
+            return false;
+        };
+        waker.wake();
+        let now = self.now().ticks();
+        while let Some(waker) = self.manual().fire_next(now) {
+            waker.wake();
+        }
+        true
+    }
+}
+
+impl Deref for ManualClock {
+    type Target = Clock;
+    fn deref(&self) -> &Clock {
+        &self.0
+    }
+}
+
+/// Set when the future that `run` drives has been woken.
+struct Signal {
+    woken: AtomicBool,
+    thread: Thread,
+}
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Release: pairs with the swap in `run`.
+        self.woken.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+pub(super) fn run<F: Future>(clock: &Clock, future: F) -> F::Output {
+    let mut future = pin!(future);
+    let signal = Arc::new(Signal {
+        woken: AtomicBool::new(true),
+        thread: thread::current(),
+    });
+    let waker = Waker::from(Arc::clone(&signal));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        // Acquire: what the waking thread did before it woke us is seen by the poll. Pairs with `wake_by_ref`.
+        while signal.woken.swap(false, Ordering::Acquire) {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                return output;
+            }
+        }
+        let advanced = match &clock.0 {
+            Kind::Manual(_) => ManualClock(clock.clone()).advance_to_next_timer(),
+            Kind::Real(_) => false,
+        };
+        if !advanced && !signal.woken.load(Ordering::Acquire) {
+            thread::park();
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! One pass over the legs of a policy: the clock is read when the first leg wants it, and once.
+
+use super::{Clock, Instant};
+use std::cell::Cell;
+
+/// Holds the reading that all legs of one pass share.
+#[derive(Debug)]
+pub struct Phase {
+    reading: Cell<Option<(usize, Instant)>>,
+}
+
+impl Phase {
+    /// A phase that has not looked at any clock yet.
+    #[inline]
+    pub fn new() -> Self {
+        Self {
+            reading: Cell::new(None),
+        }
+    }
+
+    /// A phase that takes place at `instant` of `clock`, whatever the clock says.
+    #[inline]
+    pub fn at(clock: &Clock, instant: Instant) -> Self {
+        Self {
+            reading: Cell::new(Some((clock.id(), instant))),
+        }
+    }
+
+    /// The handle that legs are given.
+    #[inline]
+    pub fn pass(&self) -> Pass<'_> {
+        Pass { phase: self }
+    }
+}
+
+impl Default for Phase {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A leg's view of one pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Pass<'a> {
+    phase: &'a Phase,
+}
+
+impl Pass<'_> {
+    /// The instant of this pass on `clock`. The first caller's clock is read and shared; a leg on another clock reads
+    /// its own.
+    #[inline]
+    pub fn now(self, clock: &Clock) -> Instant {
+        match self.phase.reading.get() {
+            Some((id, instant)) if id == clock.id() => instant,
+            Some(_) => clock.now(),
+            None => {
+                let instant = clock.now();
+                self.phase.reading.set(Some((clock.id(), instant)));
+                instant
+            }
+        }
+    }
+}

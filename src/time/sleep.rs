@@ -1,0 +1,145 @@
+//! The one seam to a runtime: how a waiting future gets itself polled at an instant.
+//!
+//! Under a manual clock the clock itself holds the timer. Under the real clock it is tokio's, where a tokio runtime
+//! with timers is running; otherwise one thread of our own that all such sleeps share.
+
+use super::clock::{Clock, Instant, Kind};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// A timer for one absolute instant of a clock. Dropping it disarms it.
+#[must_use = "a timer does nothing unless polled"]
+pub struct Sleep {
+    clock: Clock,
+    at: Instant,
+    armed: Armed,
+}
+
+enum Armed {
+    Not,
+    Manual((u64, u64)),
+    #[cfg(feature = "tokio")]
+    Tokio(Pin<Box<tokio::time::Sleep>>),
+    Thread(super::thread_timer::Key),
+}
+
+impl Sleep {
+    /// A timer for `at`.
+    pub fn until(clock: &Clock, at: Instant) -> Self {
+        Self {
+            clock: clock.clone(),
+            at,
+            armed: Armed::Not,
+        }
+    }
+
+    /// The instant it is armed for.
+    pub fn deadline(&self) -> Instant {
+        self.at
+    }
+
+    /// Arms it for another instant.
+    pub fn reset(&mut self, at: Instant) {
+        if at != self.at {
+            self.disarm();
+            self.at = at;
+        }
+    }
+
+    fn disarm(&mut self) {
+        match std::mem::replace(&mut self.armed, Armed::Not) {
+            Armed::Manual(key) => {
+                if let Kind::Manual(manual) = &self.clock.0 {
+                    manual.disarm(key);
+                }
+            }
+            Armed::Thread(key) => super::thread_timer::disarm(key),
+            _ => {}
+        }
+    }
+
+    fn poll_at(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let now = self.clock.now();
+        if now >= self.at {
+            self.disarm();
+            return Poll::Ready(());
+        }
+        match &mut self.armed {
+            Armed::Not => self.arm(now, cx),
+            Armed::Manual(key) => {
+                let Kind::Manual(manual) = &self.clock.0 else {
+                    unreachable!("a manual key comes from a manual clock")
+                };
+                if manual.rearm(*key, cx.waker()) {
+                    Poll::Pending
+                } else {
+                    self.armed = Armed::Not;
+                    self.arm(now, cx)
+                }
+            }
+            #[cfg(feature = "tokio")]
+            Armed::Tokio(sleep) => match sleep.as_mut().poll(cx) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(()) => {
+                    // The runtime's clock and ours may differ by a fraction: sleep the rest.
+                    self.armed = Armed::Not;
+                    self.arm(self.clock.now(), cx)
+                }
+            },
+            Armed::Thread(key) => {
+                if super::thread_timer::rearm(*key, cx.waker()) {
+                    Poll::Pending
+                } else {
+                    self.armed = Armed::Not;
+                    self.arm(now, cx)
+                }
+            }
+        }
+    }
+
+    fn arm(&mut self, now: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        if now >= self.at {
+            return Poll::Ready(());
+        }
+        if let Kind::Manual(manual) = &self.clock.0 {
+            return match manual.arm(self.at, cx.waker()) {
+                Some(key) => {
+                    self.armed = Armed::Manual(key);
+                    Poll::Pending
+                }
+                None => Poll::Ready(()),
+            };
+        }
+        let after = self.clock.between(now, self.at);
+        #[cfg(feature = "tokio")]
+        if tokio::runtime::Handle::try_current().is_ok() {
+            let mut sleep = Box::pin(tokio::time::sleep(after));
+            return match sleep.as_mut().poll(cx) {
+                Poll::Ready(()) if self.clock.now() >= self.at => Poll::Ready(()),
+                Poll::Ready(()) => {
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                }
+                Poll::Pending => {
+                    self.armed = Armed::Tokio(sleep);
+                    Poll::Pending
+                }
+            };
+        }
+        self.armed = Armed::Thread(super::thread_timer::arm(after, cx.waker()));
+        Poll::Pending
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.get_mut().poll_at(cx)
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        self.disarm();
+    }
+}

@@ -1,0 +1,15 @@
+//! The integration tests, one binary.
+#![cfg(not(tollgate_loom))]
+mod bad_input;
+mod cancel_sweep;
+mod compose;
+mod conformance;
+mod gateway;
+mod hostile_wakers;
+mod no_alloc;
+mod policy_line;
+mod quota;
+mod rate_token_bucket;
+mod rate_window;
+mod semaphore;
+mod semaphore_twin;
