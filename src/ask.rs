@@ -111,6 +111,16 @@ impl Ask {
     }
 }
 
+impl Ask {
+    /// Takes another request's numbers off again, stopping at zero.
+    pub(crate) fn release(&mut self, other: &Ask) {
+        self.count = self.count.saturating_sub(other.count);
+        for (cost, units) in self.costs.iter_mut().flatten() {
+            *units = units.saturating_sub(other.of(*cost).unwrap_or(0));
+        }
+    }
+}
+
 impl From<u64> for Ask {
     fn from(count: u64) -> Self {
         Self::many(count)

@@ -20,7 +20,7 @@ pub mod time;
 pub use ask::{Ask, Cost, Demand, MAX_COSTS};
 pub use limiter::{Limiter, LimiterExt, Outcome, Settlement};
 pub use permit::{Permit, Reservation, Unsettled};
-pub use policy::{And, BoxLimiter};
+pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError};
 pub use refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};
 pub use ticket::{BoxTicket, Ticket};
 pub use time::{Clock, Instant, ManualClock, Pass};

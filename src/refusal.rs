@@ -198,7 +198,6 @@ impl<'a> Refusal<'a> {
     }
 
     /// The same refusal for another reason: a wait that failed keeps the leg that it waited for.
-    #[must_use]
     pub fn with_reason(mut self, reason: Reason) -> Self {
         self.reason = reason;
         self
@@ -206,7 +205,6 @@ impl<'a> Refusal<'a> {
 
     /// The same refusal under another name of its leg.
     #[inline]
-    #[must_use]
     pub fn named(mut self, leg: &'a str) -> Self {
         self.leg = leg;
         self

@@ -13,6 +13,12 @@ impl TurnstileId {
     pub fn of<T>(limiter: &T) -> Self {
         Self(std::ptr::from_ref(limiter) as usize)
     }
+
+    /// The identity of a queue that is itself at hand: the same as [`of`](Self::of) the limiter that it is.
+    #[inline]
+    pub(crate) fn of_queue(queue: &dyn Turnstile) -> Self {
+        Self(std::ptr::from_ref(queue).cast::<()>() as usize)
+    }
 }
 
 /// A place in the queue of one leg.

@@ -23,6 +23,10 @@ impl Watcher {
         Self(weak)
     }
 
+    pub(crate) fn from_weak<W: Watch>(weak: Weak<W>) -> Self {
+        Self(weak)
+    }
+
     /// True when both call the same watch.
     pub fn is_same(&self, other: &Watcher) -> bool {
         Weak::ptr_eq(&self.0, &other.0)

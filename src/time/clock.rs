@@ -124,6 +124,10 @@ impl Clock {
         }
     }
 
+    pub(crate) fn is_manual(&self) -> bool {
+        matches!(self.0, Kind::Manual(_))
+    }
+
     /// True when both read the same time.
     pub fn is_same(&self, other: &Clock) -> bool {
         self.id() == other.id()

@@ -1,0 +1,221 @@
+//! Waiting for admission: the state machine of one wait, and its async and blocking faces.
+
+use super::LINE;
+use super::line::{Ended, Found, Key};
+use super::pump::Core;
+use crate::ask::{Ask, Demand};
+use crate::limiter::Limiter;
+use crate::refusal::{Due, Reason, Refusal, Wait};
+use crate::time::{Instant, Phase, Sleep};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+/// One wait for one admission, apart from who drives it. Dropping it leaves the line and loses nothing.
+pub(super) struct Waiting<'a, L: Limiter + 'static> {
+    core: &'a Arc<Core<L>>,
+    ask: Ask,
+    patience: Option<Duration>,
+    place: Option<Key>,
+}
+
+/// What one step of a wait comes to.
+pub(super) enum Step<'a, T> {
+    Done(Result<T, Refusal<'a>>),
+    /// Step again when woken, or at this instant.
+    Pending(Option<Instant>),
+}
+
+impl<'a, L: Limiter + 'static> Waiting<'a, L> {
+    pub(super) fn new(core: &'a Arc<Core<L>>, ask: Ask, patience: Option<Duration>) -> Self {
+        Self {
+            core,
+            ask,
+            patience,
+            place: None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn step(&mut self, waker: &Waker) -> Step<'a, L::Ticket> {
+        if self.place.is_some() {
+            return self.step_in_line(waker);
+        }
+        let core = self.core;
+        if core.is_idle() {
+            let phase = Phase::new();
+            match core.limiter.try_reserve(Demand::new(&self.ask, phase.pass())) {
+                Ok(mut ticket) => {
+                    core.limiter.commit(&mut ticket, phase.pass());
+                    return Step::Done(Ok(ticket));
+                }
+                Err(refusal) if matches!(refusal.wait(), Wait::Never) => return Step::Done(Err(refusal)),
+                Err(refusal) => return self.join(Some(refusal), waker),
+            }
+        }
+        self.step_behind_others(waker)
+    }
+
+    #[cold]
+    fn step_behind_others(&mut self, waker: &Waker) -> Step<'a, L::Ticket> {
+        if self.core.waiting() == 0
+            && let Some(ticket) = self.core.admit_after_late(&self.ask)
+        {
+            return self.admitted(ticket);
+        }
+        self.join(None, waker)
+    }
+
+    fn admitted(&self, mut ticket: L::Ticket) -> Step<'a, L::Ticket> {
+        self.core.limiter.commit(&mut ticket, Phase::new().pass());
+        Step::Done(Ok(ticket))
+    }
+
+    /// Joins the line, or fails at once when that cannot end in time. `refusal` is what the legs said, if asked.
+    #[cold]
+    fn join(&mut self, refusal: Option<Refusal<'a>>, waker: &Waker) -> Step<'a, L::Ticket> {
+        let core = self.core;
+        let now = core.clock.now();
+        let ready = core.ready_behind_line(&self.ask, now);
+        if ready.is_never() {
+            let phase = Phase::at(&core.clock, now);
+            return match core.limiter.try_reserve(Demand::new(&self.ask, phase.pass())) {
+                Ok(ticket) => self.admitted(ticket),
+                Err(refusal) => Step::Done(Err(refusal)),
+            };
+        }
+        let patience = self.patience.map(|patience| core.clock.ticks_of(patience));
+        let patience = match (patience, core.settings.max_wait) {
+            (Some(own), Some(max)) => Some(own.min(max)),
+            (own, max) => own.or(max),
+        };
+        let deadline = patience.map(|ticks| now.after_ticks(ticks));
+        let due = ready.not_before();
+        if let (Some(due), Some(deadline)) = (due, deadline)
+            && due > deadline
+        {
+            let wait = Wait::Until(Due::at(&core.clock, now, due));
+            let late = Refusal::new(Reason::TimedOut, ready.leg(), self.ask.count(), wait);
+            return Step::Done(Err(late));
+        }
+        match core.join(self.ask, now, deadline, due) {
+            Some(key) => self.place = Some(key),
+            None => {
+                let leg = if ready.leg().is_empty() { LINE } else { ready.leg() };
+                let full = match refusal {
+                    Some(refusal) => refusal.with_reason(Reason::QueueFull),
+                    None => Refusal::new(Reason::QueueFull, leg, self.ask.count(), Wait::Event),
+                };
+                return Step::Done(Err(full));
+            }
+        }
+        self.step_in_line(waker)
+    }
+
+    fn step_in_line(&mut self, waker: &Waker) -> Step<'a, L::Ticket> {
+        let Some(key) = self.place else {
+            unreachable!("called with a place in line");
+        };
+        match self.core.look(key, waker) {
+            Found::Waiting(until) => Step::Pending(until),
+            Found::Ended(ended) => {
+                self.place = None;
+                match ended {
+                    Ended::Admitted(ticket) => self.admitted(ticket),
+                    Ended::Expired => Step::Done(Err(self.core.why_late(&self.ask))),
+                    Ended::Hopeless => {
+                        let phase = Phase::new();
+                        match self.core.limiter.try_reserve(Demand::new(&self.ask, phase.pass())) {
+                            Ok(ticket) => self.admitted(ticket),
+                            Err(refusal) => Step::Done(Err(refusal)),
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<L: Limiter + 'static> Drop for Waiting<'_, L> {
+    fn drop(&mut self) {
+        if let Some(key) = self.place.take() {
+            self.core.leave(key);
+        }
+    }
+}
+
+/// Drives a wait as a future: each pending step sleeps until its one instant.
+pub(super) struct Driven<'a, L: Limiter + 'static> {
+    waiting: Waiting<'a, L>,
+    sleep: Option<Sleep>,
+}
+
+impl<'a, L: Limiter + 'static> Driven<'a, L> {
+    pub(super) fn new(waiting: Waiting<'a, L>) -> Self {
+        Self { waiting, sleep: None }
+    }
+
+    #[inline]
+    pub(super) fn poll_ticket(&mut self, cx: &mut Context<'_>) -> Poll<Result<L::Ticket, Refusal<'a>>> {
+        loop {
+            match self.waiting.step(cx.waker()) {
+                Step::Done(result) => return Poll::Ready(result),
+                Step::Pending(None) => {
+                    self.sleep = None;
+                    return Poll::Pending;
+                }
+                Step::Pending(Some(at)) => {
+                    let clock = &self.waiting.core.clock;
+                    let sleep = self.sleep.get_or_insert_with(|| Sleep::until(clock, at));
+                    sleep.reset(at);
+                    if Pin::new(sleep).poll(cx).is_pending() {
+                        return Poll::Pending;
+                    }
+                    // The instant has come while we looked: step again.
+                }
+            }
+        }
+    }
+}
+
+/// Wakes a parked thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Drives a wait by parking this thread.
+pub(super) fn block<'a, L: Limiter + 'static>(mut waiting: Waiting<'a, L>) -> Result<L::Ticket, Refusal<'a>> {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut timer = None;
+    loop {
+        match waiting.step(&waker) {
+            Step::Done(result) => return result,
+            Step::Pending(None) => thread::park(),
+            Step::Pending(Some(at)) => {
+                let clock = &waiting.core.clock;
+                let now = clock.now();
+                if now >= at {
+                    continue;
+                }
+                if clock.is_manual() {
+                    // Somebody on another thread advances it: its timer unparks us.
+                    let sleep = timer.insert(Sleep::until(clock, at));
+                    if Pin::new(sleep).poll(&mut Context::from_waker(&waker)).is_pending() {
+                        thread::park();
+                    }
+                } else {
+                    thread::park_timeout(clock.between(now, at));
+                }
+            }
+        }
+    }
+}

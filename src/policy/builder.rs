@@ -1,0 +1,166 @@
+//! Building a policy: its legs, and the bounds of its line.
+
+use super::legs::Legs;
+use super::policy::Policy;
+use super::pump::Settings;
+use crate::limiter::Limiter;
+use crate::ticket::BoxTicket;
+use crate::time::Clock;
+use std::fmt;
+use std::time::Duration;
+
+/// Builds a [`Policy`] of any number of legs. Legs are asked in the order in which they are added: the cheapest, and
+/// those that refuse most, first; rates before semaphores.
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it builds"]
+pub struct PolicyBuilder {
+    legs: Legs,
+    clock: Option<Clock>,
+    max_wait: Option<Duration>,
+    max_queue: usize,
+    lateness: Duration,
+}
+
+impl PolicyBuilder {
+    /// How late a waiter may be served and still count as of its due instant, unless set otherwise.
+    pub const LATENESS: Duration = Duration::from_millis(10);
+
+    pub(super) fn new() -> Self {
+        Self {
+            legs: Legs::empty(),
+            clock: None,
+            max_wait: None,
+            max_queue: usize::MAX,
+            lateness: Self::LATENESS,
+        }
+    }
+
+    /// Adds a leg. It counts calls unless it says otherwise ([`per`](crate::LimiterExt::per)).
+    pub fn limit<L: Limiter + 'static>(mut self, leg: L) -> Self {
+        self.legs.push(leg);
+        self
+    }
+
+    /// Waits by `clock`. Without this, the clock is that of the first leg that has one, else the real one.
+    pub fn clock(mut self, clock: &Clock) -> Self {
+        self.clock = Some(clock.clone());
+        self
+    }
+
+    /// The longest that anybody waits. A wait that is known to take longer is refused at once. Zero: nobody waits.
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = Some(max_wait);
+        self
+    }
+
+    /// How many may wait at once. Zero: nobody waits.
+    pub fn max_queue(mut self, max_queue: usize) -> Self {
+        self.max_queue = max_queue;
+        self
+    }
+
+    /// How late a waiter may be served (timers are coarse) and still count as of its due instant; 10 ms unless set.
+    ///
+    /// By counted instants every rate and window holds exactly. By real instants a leg may admit up to
+    /// `lateness x rate` more while waiters are served. [`Duration::ZERO`] is strict: nothing is made up for, nothing
+    /// exceeds, and a rate above one per timer tick is not met by waiters.
+    pub fn lateness(mut self, lateness: Duration) -> Self {
+        self.lateness = lateness;
+        self
+    }
+
+    /// Builds the policy of the legs that were added.
+    ///
+    /// # Errors
+    /// [`PolicyError`] when there is no leg, when the legs' tickets do not fit together, or when two clocks are used.
+    pub fn build(mut self) -> Result<Policy<Legs>, PolicyError> {
+        let legs = std::mem::replace(&mut self.legs, Legs::empty());
+        if legs.is_empty() {
+            return Err(PolicyError::NoLegs);
+        }
+        if legs.words() > BoxTicket::WORDS_INLINE {
+            return Err(PolicyError::TooManyWords { given: legs.words() });
+        }
+        let clock = self.clock_for(&legs);
+        if let Some((leg, _)) = legs.clocks().find(|(_, other)| !other.is_same(&clock)) {
+            return Err(PolicyError::OtherClock { leg });
+        }
+        Ok(Policy::with(legs, clock.clone(), self.settings(&clock)))
+    }
+
+    /// Builds a policy over `limiter` alone, keeping its type: what [`Policy::new`] makes, with bounds.
+    ///
+    /// # Errors
+    /// [`PolicyError`] when `limiter` decides by another clock, or when legs were added, which this would drop.
+    pub fn over<L: Limiter + 'static>(self, limiter: L) -> Result<Policy<L>, PolicyError> {
+        if !self.legs.is_empty() {
+            return Err(PolicyError::LegsAndLimiter { legs: self.legs.len() });
+        }
+        let clock = self.clock_for(&limiter);
+        if limiter.clock().is_some_and(|other| !other.is_same(&clock)) {
+            return Err(PolicyError::OtherClock { leg: 0 });
+        }
+        let settings = self.settings(&clock);
+        Ok(Policy::with(limiter, clock, settings))
+    }
+
+    fn clock_for(&self, limiter: &impl Limiter) -> Clock {
+        self.clock
+            .clone()
+            .or_else(|| limiter.clock().cloned())
+            .unwrap_or_default()
+    }
+
+    fn settings(&self, clock: &Clock) -> Settings {
+        Settings {
+            max_wait: self.max_wait.map(|max_wait| clock.ticks_of(max_wait)),
+            max_queue: self.max_queue,
+            lateness: clock.ticks_of(self.lateness),
+        }
+    }
+}
+
+/// Why a policy could not be built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// A policy needs at least one leg.
+    NoLegs,
+    /// The tickets of all legs together take more words than [`BoxTicket::WORDS_INLINE`].
+    TooManyWords {
+        /// How many they take.
+        given: usize,
+    },
+    /// A leg decides by another clock than the policy waits by.
+    OtherClock {
+        /// Its position, from zero.
+        leg: usize,
+    },
+    /// [`PolicyBuilder::over`] was called on a builder that legs had been added to.
+    LegsAndLimiter {
+        /// How many.
+        legs: usize,
+    },
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoLegs => f.write_str("a policy needs at least one leg, and none was added"),
+            Self::TooManyWords { given } => write!(
+                f,
+                "the legs' tickets take {given} words, and at most {} are allowed",
+                BoxTicket::WORDS_INLINE
+            ),
+            Self::OtherClock { leg } => write!(f, "leg {leg} decides by another clock than the policy waits by"),
+            Self::LegsAndLimiter { legs } => {
+                write!(
+                    f,
+                    "{legs} legs were added to a builder that is to build over one limiter"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for PolicyError {}

@@ -1,0 +1,144 @@
+//! Any number of legs of any types, all-or-nothing: the form that a builder or a file makes.
+
+use super::boxed::Erased;
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::refusal::{ReadyAt, Refusal};
+use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::ticket::{BoxTicket, Ticket};
+use crate::time::{Clock, Pass};
+use std::fmt;
+use std::ops::Range;
+
+/// The legs of a policy, asked in order. Their tickets share one inline buffer: no admission allocates.
+pub struct Legs(Vec<Leg>);
+
+struct Leg {
+    limiter: Box<dyn Erased>,
+    words: Range<usize>,
+}
+
+impl Legs {
+    pub(super) fn empty() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(super) fn push<L: Limiter + 'static>(&mut self, limiter: L) {
+        let start = self.words();
+        self.0.push(Leg {
+            limiter: Box::new(limiter),
+            words: start..start + L::Ticket::WORDS,
+        });
+    }
+
+    /// How many words a ticket of all legs takes.
+    pub(super) fn words(&self) -> usize {
+        self.0.last().map_or(0, |leg| leg.words.end)
+    }
+
+    /// How many legs there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The clocks that legs decide by, with their positions.
+    pub(super) fn clocks(&self) -> impl Iterator<Item = (usize, &Clock)> {
+        self.0
+            .iter()
+            .enumerate()
+            .filter_map(|(position, leg)| Some((position, leg.limiter.clock()?)))
+    }
+}
+
+/// What the first legs have given: given back in reverse order unless kept, also on a panic.
+struct Held<'a> {
+    legs: &'a [Leg],
+    taken: usize,
+    ticket: BoxTicket,
+    pass: Pass<'a>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        for leg in self.legs[..self.taken].iter().rev() {
+            leg.limiter.cancel(&self.ticket.words()[leg.words.clone()], self.pass);
+        }
+    }
+}
+
+impl Limiter for Legs {
+    type Ticket = BoxTicket;
+
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<BoxTicket, Refusal<'_>> {
+        let mut held = Held {
+            legs: &self.0,
+            taken: 0,
+            ticket: BoxTicket::EMPTY,
+            pass: demand.pass(),
+        };
+        for leg in &self.0 {
+            let words = &mut held.ticket.words_mut()[leg.words.clone()];
+            leg.limiter.try_reserve(demand, words)?;
+            held.taken += 1;
+        }
+        held.taken = 0;
+        Ok(held.ticket)
+    }
+
+    fn cancel(&self, ticket: BoxTicket, now: Pass<'_>) {
+        for leg in self.0.iter().rev() {
+            leg.limiter.cancel(&ticket.words()[leg.words.clone()], now);
+        }
+    }
+
+    fn commit(&self, ticket: &mut BoxTicket, now: Pass<'_>) {
+        for leg in &self.0 {
+            leg.limiter.commit(&mut ticket.words_mut()[leg.words.clone()], now);
+        }
+    }
+
+    fn settle(&self, ticket: &mut BoxTicket, actual: Settlement<'_>) -> u32 {
+        self.0
+            .iter()
+            .map(|leg| leg.limiter.settle(&mut ticket.words_mut()[leg.words.clone()], actual))
+            .sum()
+    }
+
+    fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: Pass<'_>) {
+        for leg in self.0.iter().rev() {
+            leg.limiter.finish(&ticket.words()[leg.words.clone()], outcome, now);
+        }
+    }
+
+    fn forget(&self, ticket: BoxTicket) {
+        for leg in self.0.iter().rev() {
+            leg.limiter.forget(&ticket.words()[leg.words.clone()]);
+        }
+    }
+
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        self.0
+            .iter()
+            .map(|leg| leg.limiter.ready_at(demand))
+            .fold(ReadyAt::NOW, ReadyAt::and)
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        self.clocks().next().map(|(_, clock)| clock)
+    }
+
+    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+        self.0.iter().find_map(|leg| leg.limiter.turnstile(id))
+    }
+}
+
+impl fmt::Debug for Legs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Legs").field("len", &self.len()).finish()
+    }
+}

@@ -1,0 +1,228 @@
+//! The policy: any limiter with a clock and a bounded FIFO line in front of it.
+
+use super::LINE;
+use super::admit::{Driven, Waiting, block};
+use super::builder::PolicyBuilder;
+use super::pump::{Core, Settings};
+use crate::ask::{Ask, Demand};
+use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::permit::Permit;
+use crate::refusal::{ReadyAt, Reason, Refusal, Rejection, Wait};
+use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::time::{Clock, Pass};
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Admits all-or-nothing, and lets callers wait for it in one FIFO line. A handle: clones share the line.
+///
+/// # Fairness
+/// First come, first served: whoever waits is admitted before whoever comes later, however small its request; a
+/// [`try_admit`](crate::LimiterExt::try_admit) refuses while somebody waits. At a semaphore that others use directly
+/// the policy's head queues as one more waiter. Legs that bind one after the other are waited for one after the other,
+/// since nothing is held while waiting. A policy that is itself a leg of another has no turn to give: the outer one is
+/// told when the inner line has emptied. Share the limiters among policies rather than nesting policies.
+///
+/// # Memory ordering
+/// What is done before a permit is given back is seen by whoever is admitted with what it gave back, where the leg is
+/// a [`Semaphore`](crate::Semaphore). Rates promise nothing of the kind.
+///
+/// ```
+/// # use tollgate::{Ask, Cost, ManualClock, Policy, Quota, Semaphore, TokenBucket, LimiterExt};
+/// # use std::time::Duration;
+/// const TOKENS: Cost = Cost::new("tokens");
+/// let clock = ManualClock::new();
+/// let policy = Policy::builder()
+///     .limit(TokenBucket::new(Quota::per_minute(60)).on(&clock).named("requests"))
+///     .limit(TokenBucket::new(Quota::per_minute(6_000)).on(&clock).per(TOKENS).named("tokens"))
+///     .limit(Semaphore::new(4).named("in flight"))
+///     .max_wait(Duration::from_secs(5))
+///     .max_queue(100)
+///     .build()
+///     .unwrap();
+/// clock.run(async {
+///     let mut permit = policy.admit(Ask::one().cost(TOKENS, 6_000)).await.unwrap();
+///     permit.settle(TOKENS, 5_800).unwrap();
+///     // 200 tokens are left; 100 more come each second.
+///     let second = policy.admit(Ask::one().cost(TOKENS, 400)).await.unwrap();
+///     assert_eq!(clock.elapsed(), Duration::from_secs(2));
+///     let refused = policy.admit(Ask::one().cost(TOKENS, 1_000)).await.unwrap_err();
+///     assert_eq!(refused.leg(), "tokens");
+///     assert_eq!(refused.retry_after(), Some(Duration::from_secs(10)));
+///     # drop(second);
+/// });
+/// ```
+pub struct Policy<L: Limiter + 'static>(Arc<Core<L>>);
+
+impl Policy<super::Legs> {
+    /// A builder for a policy of any number of legs.
+    pub fn builder() -> PolicyBuilder {
+        PolicyBuilder::new()
+    }
+}
+
+impl<L: Limiter + 'static> Policy<L> {
+    /// A policy over `limiter`, on its clock, with no bound on waiting. For bounds see
+    /// [`builder`](Policy::builder) and [`PolicyBuilder::over`].
+    pub fn new(limiter: L) -> Self {
+        let clock = limiter.clock().cloned().unwrap_or_default();
+        let lateness = clock.ticks_of(PolicyBuilder::LATENESS);
+        Self::with(
+            limiter,
+            clock,
+            Settings {
+                max_wait: None,
+                max_queue: usize::MAX,
+                lateness,
+            },
+        )
+    }
+
+    pub(super) fn with(limiter: L, clock: Clock, settings: Settings) -> Self {
+        Self(Core::new(limiter, clock, settings))
+    }
+
+    /// The limiter behind the line. To admit by it directly is to pass the line.
+    pub fn limiter(&self) -> &L {
+        &self.0.limiter
+    }
+
+    /// The clock that it waits by.
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// How many wait in line. A snapshot.
+    pub fn waiting(&self) -> usize {
+        self.0.waiting()
+    }
+
+    /// Admits when the turn comes.
+    ///
+    /// # Errors
+    /// `QueueFull` when the line is as long as it may be; `TimedOut` when the wait would end after the policy's
+    /// `max_wait`, at once if that is known; and whatever no wait can change: `Oversized`, `Unpriced`, `Closed`. The
+    /// refusal names the leg that binds.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up the place in line. No permit and no token is lost. A future that is never polled
+    /// again keeps what it has been given until it is dropped.
+    pub async fn admit(&self, ask: impl Into<Ask>) -> Result<Permit<&Self>, Refusal<'_>> {
+        self.wait(ask.into(), None)
+            .await
+            .map(|ticket| Permit::new(self, ticket))
+    }
+
+    /// The same, for at most `patience`.
+    ///
+    /// # Errors
+    /// As [`admit`](Policy::admit), with `TimedOut` when the wait would end after `patience`.
+    ///
+    /// # Cancel safety
+    /// As [`admit`](Policy::admit).
+    pub async fn admit_timeout(&self, ask: impl Into<Ask>, patience: Duration) -> Result<Permit<&Self>, Refusal<'_>> {
+        self.wait(ask.into(), Some(patience))
+            .await
+            .map(|ticket| Permit::new(self, ticket))
+    }
+
+    /// [`admit`](Policy::admit) with a permit that owns a handle of the policy and can be moved anywhere.
+    ///
+    /// # Errors
+    /// As [`admit`](Policy::admit), owned.
+    ///
+    /// # Cancel safety
+    /// As [`admit`](Policy::admit).
+    pub async fn admit_owned(&self, ask: impl Into<Ask>) -> Result<Permit<Self>, Rejection> {
+        let ticket = self.wait(ask.into(), None).await?;
+        Ok(Permit::new(self.clone(), ticket))
+    }
+
+    /// [`admit`](Policy::admit), parking this thread. It stands in the same line as futures do.
+    ///
+    /// # Errors
+    /// As [`admit`](Policy::admit).
+    pub fn admit_blocking(&self, ask: impl Into<Ask>) -> Result<Permit<&Self>, Refusal<'_>> {
+        block(Waiting::new(&self.0, ask.into(), None)).map(|ticket| Permit::new(self, ticket))
+    }
+
+    /// [`admit_timeout`](Policy::admit_timeout), parking this thread.
+    ///
+    /// # Errors
+    /// As [`admit_timeout`](Policy::admit_timeout).
+    pub fn admit_blocking_timeout(
+        &self,
+        ask: impl Into<Ask>,
+        patience: Duration,
+    ) -> Result<Permit<&Self>, Refusal<'_>> {
+        block(Waiting::new(&self.0, ask.into(), Some(patience))).map(|ticket| Permit::new(self, ticket))
+    }
+
+    async fn wait(&self, ask: Ask, patience: Option<Duration>) -> Result<L::Ticket, Refusal<'_>> {
+        let mut driven = Driven::new(Waiting::new(&self.0, ask, patience));
+        poll_fn(move |cx| driven.poll_ticket(cx)).await
+    }
+}
+
+impl<L: Limiter + 'static> Clone for Policy<L> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<L: Limiter + 'static> fmt::Debug for Policy<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Policy")
+            .field("waiting", &self.waiting())
+            .field("clock", self.clock())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<L: Limiter + 'static> Limiter for Policy<L> {
+    type Ticket = L::Ticket;
+
+    #[inline]
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        if self.0.waiting() > 0 {
+            return Err(Refusal::new(Reason::Saturated, LINE, demand.units(), Wait::Event));
+        }
+        self.0.limiter.try_reserve(demand)
+    }
+    #[inline]
+    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+        self.0.limiter.cancel(ticket, now);
+    }
+    #[inline]
+    fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+        self.0.limiter.commit(ticket, now);
+    }
+    #[inline]
+    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
+        self.0.limiter.settle(ticket, actual)
+    }
+    #[inline]
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+        self.0.limiter.finish(ticket, outcome, now);
+    }
+    #[inline]
+    fn forget(&self, ticket: Self::Ticket) {
+        self.0.limiter.forget(ticket);
+    }
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.0.bell);
+        let ready = self.0.limiter.ready_at(demand);
+        if self.0.waiting() > 0 {
+            ready.and(ReadyAt::on_event(LINE))
+        } else {
+            ready
+        }
+    }
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.0.clock)
+    }
+    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+        self.0.limiter.turnstile(id)
+    }
+}

@@ -1,0 +1,380 @@
+#![doc = include_str!("README.md")]
+
+use super::line::{Ended, Found, Key, Line};
+use crate::ask::{Ask, Demand, Place};
+use crate::limiter::Limiter;
+use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::sync::bell::Bell;
+use crate::sync::shim::Mutex;
+use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::turn::{Claim, Turnstile, TurnstileId};
+use crate::sync::watch::{self, Watch, Watcher};
+use crate::time::{Clock, Instant, Phase};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+/// What stands behind a policy and all its waiting futures.
+pub(crate) struct Core<L: Limiter> {
+    pub(crate) limiter: L,
+    pub(crate) clock: Clock,
+    pub(crate) settings: Settings,
+    /// Rings when the line has emptied: for a policy that is itself a leg of another.
+    pub(crate) bell: Bell,
+    line: Mutex<Line<L::Ticket>>,
+    /// How many wait. Written under the line's lock; read without it as a hint.
+    waiting: AtomicUsize,
+    /// The instant as of which the latest late waiter was admitted, in ticks; zero when nobody was late.
+    credit: AtomicU64,
+    watcher: Watcher,
+}
+
+/// What a policy's builder sets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// In ticks of the clock.
+    pub(crate) max_wait: Option<u64>,
+    pub(crate) max_queue: usize,
+    /// How late a waiter may be and still count as of its due instant, in ticks.
+    pub(crate) lateness: u64,
+}
+
+/// How an attempt for somebody in line ended.
+enum Attempt<T> {
+    Admitted(T),
+    /// Look again at this instant.
+    Later(Instant),
+    /// Look again when something happens.
+    OnEvent,
+    /// Waiting changes nothing.
+    Hopeless,
+}
+
+/// The queue that refused, and how many units it was asked for.
+type Turn<'a> = (&'a dyn Turnstile, u64);
+
+impl<L: Limiter + 'static> Core<L> {
+    pub(crate) fn new(limiter: L, clock: Clock, settings: Settings) -> Arc<Self> {
+        Arc::new_cyclic(|weak| Self {
+            limiter,
+            clock,
+            settings,
+            bell: Bell::new(),
+            line: Mutex::new(Line::new()),
+            waiting: AtomicUsize::new(0),
+            credit: AtomicU64::new(0),
+            watcher: Watcher::from_weak(weak.clone()),
+        })
+    }
+}
+
+impl<L: Limiter> Core<L> {
+    /// How many wait.
+    #[inline]
+    pub(crate) fn waiting(&self) -> usize {
+        // Relaxed: a hint. Whoever overlooks a waiter that is just joining is concurrent with it.
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// True when nobody waits and nobody was just served late: whoever comes may be admitted on the spot.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting() == 0 && self.credit.load(Ordering::Relaxed) == 0
+    }
+
+    fn under_lock<R>(&self, change: impl FnOnce(&mut Line<L::Ticket>) -> R) -> R {
+        let mut line = self.line.lock();
+        let result = change(&mut line);
+        // Relaxed: see `waiting`.
+        self.waiting.store(line.len(), Ordering::Relaxed);
+        result
+    }
+
+    /// The earliest instant as of which somebody who has waited since `since` may be admitted at `now`.
+    fn floor(&self, since: Instant, now: Instant) -> Instant {
+        let earliest = Instant::from_ticks(now.ticks().saturating_sub(self.settings.lateness));
+        // Relaxed: a stale value changes by how much a late waiter is made up for, within the same cap.
+        let credit = Instant::from_ticks(self.credit.load(Ordering::Relaxed));
+        let from = if credit > earliest { since.min(credit) } else { since };
+        from.max(earliest).min(now)
+    }
+
+    /// Asks the legs for somebody in line, as of the instant at which its turn came.
+    fn attempt(
+        &self,
+        ask: &Ask,
+        since: Instant,
+        claim: &Cell<Option<Claim>>,
+    ) -> (Attempt<L::Ticket>, Option<Turn<'_>>) {
+        let now = self.clock.now();
+        let floor = self.floor(since, now);
+        let place = Place {
+            ahead: Ask::many(0),
+            watcher: &self.watcher,
+            claim,
+        };
+        // Rates first, by looking only: no turn of a queue is asked for, and wasted, before they are ready.
+        let phase = Phase::at(&self.clock, floor);
+        let ready = self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place));
+        if ready.is_never() {
+            return (Attempt::Hopeless, None);
+        }
+        let as_of = ready.not_before().unwrap_or(floor).max(floor);
+        if as_of > now {
+            return (Attempt::Later(as_of), None);
+        }
+        let phase = Phase::at(&self.clock, as_of);
+        match self.limiter.try_reserve(Demand::waiting(ask, phase.pass(), &place)) {
+            Ok(ticket) => {
+                let late = if as_of < now { as_of.ticks() } else { 0 };
+                // Relaxed: see `floor`.
+                self.credit.store(late, Ordering::Relaxed);
+                (Attempt::Admitted(ticket), None)
+            }
+            Err(refusal) => match refusal.wait() {
+                Wait::Until(due) => (Attempt::Later(due.instant()), None),
+                Wait::Turn(turnstile) => (Attempt::OnEvent, Some((turnstile, refusal.units()))),
+                Wait::Event => (Attempt::OnEvent, None),
+                Wait::Never => (Attempt::Hopeless, None),
+            },
+        }
+    }
+
+    /// Admits somebody who comes while nobody waits, but somebody has just been served late. Forgets that lateness
+    /// once it is older than the cap.
+    pub(crate) fn admit_after_late(&self, ask: &Ask) -> Option<L::Ticket> {
+        let now = self.clock.now();
+        let nothing = Cell::new(None);
+        let credit = Instant::from_ticks(self.credit.load(Ordering::Relaxed));
+        if now.ticks_since(credit) >= self.settings.lateness {
+            // A newer lateness that this overwrites costs its waiter the catching up, never an admission.
+            self.credit.store(0, Ordering::Relaxed);
+        }
+        match self.attempt(ask, now, &nothing) {
+            (Attempt::Admitted(ticket), _) => Some(ticket),
+            _ => None,
+        }
+    }
+
+    /// When somebody who joins now would be admitted.
+    pub(crate) fn ready_behind_line(&self, ask: &Ask, now: Instant) -> ReadyAt<'_> {
+        let ahead = self.under_lock(|line| line.queued());
+        let nothing = Cell::new(None);
+        let place = Place {
+            ahead,
+            watcher: &self.watcher,
+            claim: &nothing,
+        };
+        let phase = Phase::at(&self.clock, now);
+        self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place))
+    }
+}
+
+impl<L: Limiter + 'static> Core<L> {
+    /// Joins the line, unless it is full.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        ask: Ask,
+        since: Instant,
+        deadline: Option<Instant>,
+        due: Option<Instant>,
+    ) -> Option<Key> {
+        let limit = self.settings.max_queue;
+        self.under_lock(|line| (line.len() < limit).then(|| line.push(ask, since, deadline, due)))
+    }
+
+    /// The owner of `key` looks for its turn, having pumped.
+    pub(crate) fn look(self: &Arc<Self>, key: Key, waker: &Waker) -> Found<L::Ticket> {
+        let now = self.clock.now();
+        self.pump();
+        let waker = waker.clone();
+        let (found, old) = self.under_lock(|line| line.look(key, now, waker));
+        drop(old);
+        if matches!(found, Found::Ended(Ended::Expired)) {
+            self.pump();
+        }
+        found
+    }
+
+    /// The owner of `key` goes, having been told nothing.
+    pub(crate) fn leave(self: &Arc<Self>, key: Key) {
+        let (ended, waker, was_head) = self.under_lock(|line| line.leave(key));
+        drop(waker);
+        #[cfg(tollgate_bug = "line_leaks_granted")]
+        let ended = ended.filter(|ended| !matches!(ended, Ended::Admitted(_)));
+        if let Some(Ended::Admitted(ticket)) = ended {
+            self.limiter.cancel(ticket, Phase::new().pass());
+            self.pump();
+        } else if was_head {
+            #[cfg(not(tollgate_bug = "line_head_leaves_quietly"))]
+            self.pump();
+        }
+    }
+
+    /// Admits whoever can be admitted, from the front. Runs after the pass that is running on this thread, if one is.
+    pub(crate) fn pump(self: &Arc<Self>) {
+        watch::call(Arc::clone(self) as Arc<dyn Watch>);
+    }
+
+    fn pump_now(self: &Arc<Self>) {
+        let taken = self.under_lock(|line| {
+            #[cfg(not(tollgate_bug = "line_forgets_again"))]
+            if line.pumping {
+                line.again = true;
+            }
+            !std::mem::replace(&mut line.pumping, true)
+        });
+        if !taken {
+            return;
+        }
+        let pumping = Pumping(self);
+        loop {
+            let (head, stale, had_waiters) = self.under_lock(|line| {
+                line.again = false;
+                let head = line
+                    .head()
+                    .map(|(key, entry)| (key, entry.ask, entry.since, entry.deadline));
+                let stale = line
+                    .claim
+                    .take_if(|(owner, _)| head.is_none_or(|(key, ..)| key != *owner));
+                (head, stale, line.len() > 0)
+            });
+            if let Some((_, claim)) = stale {
+                self.give_back(claim);
+            }
+            let Some((key, ask, since, deadline)) = head else {
+                if self.stop() {
+                    std::mem::forget(pumping);
+                    if !had_waiters {
+                        self.bell.ring();
+                    }
+                    return;
+                }
+                continue;
+            };
+            if !self.serve(key, &ask, since, deadline) && self.stop() {
+                std::mem::forget(pumping);
+                return;
+            }
+        }
+    }
+
+    /// Stops pumping, unless something has happened since the line was last looked at.
+    fn stop(&self) -> bool {
+        self.under_lock(|line| {
+            if !line.again {
+                line.pumping = false;
+            }
+            !line.again
+        })
+    }
+
+    /// Tries to end the wait of the head. True when it has ended.
+    fn serve(self: &Arc<Self>, key: Key, ask: &Ask, since: Instant, deadline: Option<Instant>) -> bool {
+        if deadline.is_some_and(|deadline| self.clock.now() > deadline) {
+            return self.end(key, Ended::Expired);
+        }
+        let held = self.under_lock(|line| line.claim.map(|(_, claim)| claim));
+        let claim = Cell::new(held);
+        let (attempt, turn) = self.attempt(ask, since, &claim);
+        // A claim that was not redeemed is kept only while its own leg is the one that refuses.
+        if let Some(kept) = claim.get() {
+            let same_leg = turn.is_some_and(|(turnstile, _)| TurnstileId::of_queue(turnstile) == kept.turnstile());
+            if !same_leg {
+                self.under_lock(|line| line.claim = None);
+                self.give_back(kept);
+            }
+        } else if held.is_some() {
+            self.under_lock(|line| line.claim = None);
+        }
+        match attempt {
+            Attempt::Admitted(ticket) => self.end(key, Ended::Admitted(ticket)),
+            Attempt::Hopeless => self.end(key, Ended::Hopeless),
+            Attempt::Later(at) if deadline.is_some_and(|deadline| at > deadline) => self.end(key, Ended::Expired),
+            Attempt::Later(at) => {
+                self.wait_until(key, Some(at));
+                false
+            }
+            Attempt::OnEvent => {
+                if let Some((turnstile, units)) = turn {
+                    let joined = self.under_lock(|line| line.claim.is_some());
+                    if !joined {
+                        // Granted at once or later, the waker makes this line look again.
+                        let claim = turnstile.join(units, &Waker::from(Arc::clone(self)));
+                        self.under_lock(|line| line.claim = Some((key, claim)));
+                    }
+                }
+                self.wait_until(key, None);
+                false
+            }
+        }
+    }
+
+    fn wait_until(&self, key: Key, due: Option<Instant>) {
+        let waker = self.under_lock(|line| line.set_due(key, due));
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Always true: the wait of `key` is over, here or because its owner has gone.
+    fn end(&self, key: Key, ended: Ended<L::Ticket>) -> bool {
+        match self.under_lock(|line| line.end(key, ended)) {
+            Ok(waker) => {
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+            Err(Ended::Admitted(ticket)) => self.limiter.cancel(ticket, Phase::new().pass()),
+            Err(_) => {}
+        }
+        true
+    }
+
+    fn give_back(&self, claim: Claim) {
+        if let Some(turnstile) = self.limiter.turnstile(claim.turnstile()) {
+            turnstile.leave(claim);
+        }
+    }
+
+    /// Why somebody in line was not admitted in time.
+    pub(crate) fn why_late(&self, ask: &Ask) -> Refusal<'_> {
+        let now = self.clock.now();
+        let phase = Phase::at(&self.clock, now);
+        let ready = self.limiter.ready_at(Demand::new(ask, phase.pass()));
+        let leg = if ready.leg().is_empty() {
+            super::LINE
+        } else {
+            ready.leg()
+        };
+        let wait = match ready.not_before() {
+            Some(at) => Wait::Until(Due::at(&self.clock, now, at)),
+            None => Wait::Event,
+        };
+        Refusal::new(Reason::TimedOut, leg, ask.count(), wait)
+    }
+}
+
+/// Ends the pumping when a leg panics, so that the line is not stopped for ever.
+struct Pumping<'a, L: Limiter>(&'a Core<L>);
+
+impl<L: Limiter> Drop for Pumping<'_, L> {
+    fn drop(&mut self) {
+        self.0.under_lock(|line| line.pumping = false);
+    }
+}
+
+impl<L: Limiter + 'static> Watch for Core<L> {
+    fn look_again(self: Arc<Self>) {
+        self.pump_now();
+    }
+}
+
+impl<L: Limiter + 'static> Wake for Core<L> {
+    fn wake(self: Arc<Self>) {
+        watch::call(self);
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.pump();
+    }
+}
