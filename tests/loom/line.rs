@@ -1,1 +1,138 @@
-//! To be written.
+//! The pumped line: a release against a join, against a cancel, and a head that leaves.
+
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::thread;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use tollgate::sync::bell::Bell;
+use tollgate::{Ask, Demand, Limiter, Outcome, Pass, Policy, ReadyAt, Reason, Refusal, Wait};
+
+/// A counter of free places that announces every return by its bell, and by nothing else: all its own accesses are
+/// relaxed, so that whatever orders them is the bell's doing.
+struct Gate {
+    free: AtomicU64,
+    bell: Bell,
+}
+
+impl Gate {
+    fn give(&self, units: u64) {
+        self.free.fetch_add(units, Ordering::Relaxed);
+        self.bell.ring();
+    }
+}
+
+impl Limiter for Gate {
+    type Ticket = u64;
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
+        let units = demand.units();
+        self.free
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(units))
+            .map(|_| units)
+            .map_err(|_| Refusal::new(Reason::Saturated, "gate", units, Wait::Event))
+    }
+    fn cancel(&self, ticket: u64, _: Pass<'_>) {
+        self.give(ticket);
+    }
+    fn finish(&self, ticket: u64, _: Outcome, _: Pass<'_>) {
+        self.give(ticket);
+    }
+    fn forget(&self, _: u64) {}
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.bell);
+        if self.free.load(Ordering::Relaxed) >= demand.units() {
+            ReadyAt::NOW
+        } else {
+            ReadyAt::on_event("gate")
+        }
+    }
+}
+
+/// Counts its wake-ups.
+#[derive(Default)]
+struct Count(std::sync::atomic::AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+impl Count {
+    fn woken(&self) -> bool {
+        self.0.load(std::sync::atomic::Ordering::SeqCst) > 0
+    }
+}
+
+fn policy(free: u64) -> Policy<Arc<Gate>> {
+    Policy::new(Arc::new(Gate {
+        free: AtomicU64::new(free),
+        bell: Bell::new(),
+    }))
+}
+
+fn poll<F: Future>(future: Pin<&mut F>, count: &Arc<Count>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(&Waker::from(Arc::clone(count))))
+}
+
+/// Given one who joins and one place that comes back meanwhile, then it is admitted or woken: no wake-up falls between
+/// the look and the wait.
+#[test]
+fn a_release_beside_a_join_is_not_lost() {
+    loom::model(|| {
+        let policy = policy(0);
+        let gate = Arc::clone(policy.limiter());
+        let releaser = thread::spawn(move || gate.give(1));
+        let count = Arc::new(Count::default());
+        let mut waiter = pin!(policy.admit(Ask::one()));
+        let first = poll(waiter.as_mut(), &count);
+        releaser.join().unwrap();
+        if first.is_pending() {
+            assert!(count.woken(), "a place is free and the waiter sleeps");
+            assert!(poll(waiter, &count).is_ready());
+        }
+    });
+}
+
+/// Given two in line and one place that comes back while the first leaves, then the second is admitted, whether the
+/// first had been given the place or not.
+#[test]
+fn a_cancel_beside_a_release_hands_the_place_on() {
+    loom::model(|| {
+        let policy = policy(0);
+        let gate = Arc::clone(policy.limiter());
+        let counts = [Arc::new(Count::default()), Arc::new(Count::default())];
+        let leaver = policy.clone();
+        let mut first = Box::pin(async move { leaver.admit_owned(Ask::one()).await.is_ok() });
+        assert!(poll(first.as_mut(), &counts[0]).is_pending());
+        let mut second = pin!(policy.admit(Ask::one()));
+        assert!(poll(second.as_mut(), &counts[1]).is_pending());
+        let releaser = thread::spawn(move || gate.give(1));
+        drop(first);
+        releaser.join().unwrap();
+        assert!(counts[1].woken(), "the place went to nobody");
+        assert!(poll(second, &counts[1]).is_ready());
+        assert_eq!(policy.waiting(), 0);
+    });
+}
+
+/// Given a large head and a small one behind it that would fit, when the head leaves beside a release elsewhere, then
+/// the small one is admitted at once.
+#[test]
+fn a_head_that_leaves_frees_the_one_behind() {
+    loom::model(|| {
+        let policy = policy(1);
+        let gate = Arc::clone(policy.limiter());
+        let counts = [Arc::new(Count::default()), Arc::new(Count::default())];
+        let leaver = policy.clone();
+        let mut large = Box::pin(async move { leaver.admit_owned(Ask::many(3)).await.is_ok() });
+        assert!(poll(large.as_mut(), &counts[0]).is_pending());
+        let mut small = pin!(policy.admit(Ask::one()));
+        assert!(poll(small.as_mut(), &counts[1]).is_pending());
+        let other = thread::spawn(move || gate.give(0));
+        drop(large);
+        other.join().unwrap();
+        assert!(counts[1].woken());
+        assert!(poll(small, &counts[1]).is_ready());
+    });
+}
