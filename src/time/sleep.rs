@@ -1,7 +1,8 @@
 //! The one seam to a runtime: how a waiting future gets itself polled at an instant.
 //!
 //! Under a manual clock the clock itself holds the timer. Under the real clock it is tokio's, where a tokio runtime
-//! with timers is running; otherwise one thread of our own that all such sleeps share.
+//! is running (one that was built without timers panics, as it does for tokio's own sleeps); otherwise one thread of our
+//! own that all such sleeps share.
 
 use super::clock::{Clock, Instant, Kind};
 use std::pin::Pin;

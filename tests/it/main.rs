@@ -13,3 +13,4 @@ mod rate_token_bucket;
 mod rate_window;
 mod semaphore;
 mod semaphore_twin;
+mod time;

@@ -79,7 +79,7 @@ fn poll<F: Future>(future: Pin<&mut F>, count: &Arc<Count>) -> Poll<F::Output> {
 /// the look and the wait.
 #[test]
 fn a_release_beside_a_join_is_not_lost() {
-    loom::model(|| {
+    crate::exhaustive(|| {
         let policy = policy(0);
         let gate = Arc::clone(policy.limiter());
         let releaser = thread::spawn(move || gate.give(1));
@@ -98,7 +98,7 @@ fn a_release_beside_a_join_is_not_lost() {
 /// first had been given the place or not.
 #[test]
 fn a_cancel_beside_a_release_hands_the_place_on() {
-    loom::model(|| {
+    crate::exhaustive(|| {
         let policy = policy(0);
         let gate = Arc::clone(policy.limiter());
         let counts = [Arc::new(Count::default()), Arc::new(Count::default())];
@@ -120,7 +120,7 @@ fn a_cancel_beside_a_release_hands_the_place_on() {
 /// the small one is admitted at once.
 #[test]
 fn a_head_that_leaves_frees_the_one_behind() {
-    loom::model(|| {
+    crate::exhaustive(|| {
         let policy = policy(1);
         let gate = Arc::clone(policy.limiter());
         let counts = [Arc::new(Count::default()), Arc::new(Count::default())];
@@ -134,5 +134,31 @@ fn a_head_that_leaves_frees_the_one_behind() {
         other.join().unwrap();
         assert!(counts[1].woken());
         assert!(poll(small, &counts[1]).is_ready());
+    });
+}
+
+/// Given two who join on threads of their own and two places that come back meanwhile, then nobody sleeps beside a free
+/// place.
+#[test]
+fn two_joins_beside_two_releases_are_both_served() {
+    crate::bounded(2, || {
+        let policy = policy(0);
+        let join = |policy: Policy<Arc<Gate>>| {
+            thread::spawn(move || {
+                let count = Arc::new(Count::default());
+                let mut waiter =
+                    Box::pin(async move { policy.admit_owned(Ask::one()).await.map(|permit| permit.forget()) });
+                let first = poll(waiter.as_mut(), &count);
+                (first.is_ready(), waiter, count)
+            })
+        };
+        let joins = [join(policy.clone()), join(policy.clone())];
+        policy.limiter().give(1);
+        policy.limiter().give(1);
+        for (ready, waiter, count) in joins.map(|join| join.join().unwrap()) {
+            assert!(ready || count.woken(), "a place is free and a waiter sleeps");
+            assert!(ready || poll(std::pin::pin!(waiter), &count).is_ready());
+        }
+        assert_eq!(policy.waiting(), 0);
     });
 }

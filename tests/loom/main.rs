@@ -4,3 +4,17 @@ mod bucket;
 mod compose;
 mod line;
 mod semaphore;
+
+/// Every interleaving of two threads, whatever bound the environment sets.
+#[allow(dead_code)]
+fn exhaustive(model: impl Fn() + Send + Sync + 'static) {
+    bounded(None, model);
+}
+
+/// Every interleaving with at most so many preemptions: for three threads.
+#[allow(dead_code)]
+fn bounded(preemptions: impl Into<Option<usize>>, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions.into();
+    builder.check(model);
+}
