@@ -1,5 +1,6 @@
 //! The concurrent parts that limiters share: wait queues, turns, bells and the line of a policy.
 
+pub(crate) mod queue;
 pub(crate) mod shim;
 
 pub mod bell;

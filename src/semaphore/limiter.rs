@@ -1,0 +1,131 @@
+//! The semaphore as a leg of a policy, and the turn that a policy waits for.
+
+use super::atomic::Semaphore;
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome};
+use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::sync::queue::{Key, State};
+use crate::sync::turn::{Claim, Turnstile, TurnstileId};
+use crate::ticket::Ticket;
+use crate::time::Pass;
+use std::task::Waker;
+
+const LEG: &str = "semaphore";
+
+/// How many permits an admission holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SemaphoreTicket(u64);
+
+impl SemaphoreTicket {
+    #[inline]
+    pub(super) fn new(permits: usize) -> Self {
+        Self(permits as u64)
+    }
+
+    #[inline]
+    pub(super) fn permits(self) -> usize {
+        self.0 as usize
+    }
+
+    #[inline]
+    fn signed(self) -> i64 {
+        self.0 as i64
+    }
+}
+
+impl Ticket for SemaphoreTicket {
+    const WORDS: usize = 1;
+    #[inline]
+    fn write(&self, words: &mut [u64]) {
+        words[0] = self.0;
+    }
+    #[inline]
+    fn read(words: &[u64]) -> Self {
+        Self(words[0])
+    }
+}
+
+impl Semaphore {
+    #[cold]
+    fn try_reserve_slow(&self, demand: Demand<'_>) -> Result<SemaphoreTicket, Refusal<'_>> {
+        let units = demand.units();
+        if units > Self::MAX_PERMITS as u64 {
+            return Err(Refusal::new(Reason::Oversized, LEG, units, Wait::Never));
+        }
+        let id = TurnstileId::of(self);
+        if let Some(claim) = demand.claim(id) {
+            match self.look(Key::from_word(claim.key()), None) {
+                State::Waiting => return Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Turn(self))),
+                State::Granted => {
+                    demand.redeem(id);
+                    return Ok(SemaphoreTicket(units));
+                }
+                State::Closed | State::Free => demand.redeem(id),
+            }
+        }
+        if self.is_closed() {
+            return Err(Refusal::new(Reason::Closed, LEG, units, Wait::Never));
+        }
+        if units == 0 {
+            return Ok(SemaphoreTicket(0));
+        }
+        Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Turn(self)))
+    }
+}
+
+impl Limiter for Semaphore {
+    type Ticket = SemaphoreTicket;
+
+    #[inline]
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<SemaphoreTicket, Refusal<'_>> {
+        let units = demand.units();
+        if units <= Self::MAX_PERMITS as u64
+            && demand.claim(TurnstileId::of(self)).is_none()
+            && self.try_take(units as i64)
+        {
+            return Ok(SemaphoreTicket(units));
+        }
+        self.try_reserve_slow(demand)
+    }
+
+    #[inline]
+    fn cancel(&self, ticket: SemaphoreTicket, _: Pass<'_>) {
+        self.release(ticket.signed());
+    }
+
+    #[inline]
+    fn finish(&self, ticket: SemaphoreTicket, _: Outcome, _: Pass<'_>) {
+        self.release(ticket.signed());
+    }
+
+    fn forget(&self, ticket: SemaphoreTicket) {
+        self.lose(ticket.signed());
+    }
+
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        let wanted = demand.units().saturating_add(demand.ahead());
+        if demand.units() > Self::MAX_PERMITS as u64 || self.is_closed() {
+            ReadyAt::never(LEG)
+        } else if demand.claim(TurnstileId::of(self)).is_some() || self.has_free(wanted) {
+            // Only the claim's own place knows whether its turn has come: asking for it tells.
+            ReadyAt::NOW
+        } else {
+            ReadyAt::on_event(LEG)
+        }
+    }
+
+    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+        (id == TurnstileId::of(self)).then_some(self)
+    }
+}
+
+impl Turnstile for Semaphore {
+    fn join(&self, units: u64, waker: &Waker) -> Claim {
+        let key = self.join_as_claim(units as i64, waker);
+        Claim::new(TurnstileId::of(self), key.to_word())
+    }
+
+    fn leave(&self, claim: Claim) {
+        self.leave_line(Key::from_word(claim.key()));
+    }
+}
