@@ -268,12 +268,17 @@ impl fmt::Display for Rejection {
 
 impl std::error::Error for Rejection {}
 
-/// The earliest instant at which a request could be admitted, as far as it is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// When a request could be admitted, as far as it is known: at the earliest at an instant, and possibly only after an
+/// event whose instant nobody knows.
+///
+/// A limiter must say [`on_event`](Self::on_event) or [`in_turn`](Self::in_turn) whenever `try_reserve` would refuse
+/// for want of an event: a policy asks for real only when all legs look ready.
+#[derive(Clone, Copy, Debug)]
 pub struct ReadyAt<'a> {
     not_before: Option<Instant>,
     event: bool,
     never: bool,
+    turn: Option<(&'a dyn Turnstile, u64)>,
     leg: &'a str,
 }
 
@@ -283,6 +288,7 @@ impl<'a> ReadyAt<'a> {
         not_before: None,
         event: false,
         never: false,
+        turn: None,
         leg: "",
     };
 
@@ -296,11 +302,22 @@ impl<'a> ReadyAt<'a> {
         }
     }
 
-    /// When something happens whose instant nobody knows: a release, a raised limit.
+    /// When something happens whose instant nobody knows, and a bell is rung: a cancel, a raised limit.
     #[inline]
     pub fn on_event(leg: &'a str) -> Self {
         Self {
             event: true,
+            leg,
+            ..Self::NOW
+        }
+    }
+
+    /// When the turn in a queue comes that hands over `units`.
+    #[inline]
+    pub fn in_turn(leg: &'a str, turnstile: &'a dyn Turnstile, units: u64) -> Self {
+        Self {
+            event: true,
+            turn: Some((turnstile, units)),
             leg,
             ..Self::NOW
         }
@@ -316,17 +333,21 @@ impl<'a> ReadyAt<'a> {
         }
     }
 
-    /// Both this and `other`: the later of the two, bound by whichever is later.
+    /// Both this and `other`: the later of the two, under the name of whichever binds.
     #[inline]
     #[must_use]
     pub fn and(self, other: Self) -> Self {
-        let later = other.never & !self.never || (other.never == self.never && other.not_before > self.not_before);
-        let only_event = self.not_before.is_none() && !self.never && !self.event;
+        let rank = |ready: &Self| (ready.never, ready.not_before, ready.event);
         Self {
             not_before: self.not_before.max(other.not_before),
             event: self.event | other.event,
             never: self.never | other.never,
-            leg: if later || only_event { other.leg } else { self.leg },
+            turn: self.turn.or(other.turn),
+            leg: if rank(&other) > rank(&self) {
+                other.leg
+            } else {
+                self.leg
+            },
         }
     }
 
@@ -340,6 +361,12 @@ impl<'a> ReadyAt<'a> {
     #[inline]
     pub fn is_event(&self) -> bool {
         self.event
+    }
+
+    /// The queue whose turn is waited for, and how many units it is to hand over.
+    #[inline]
+    pub fn turn(&self) -> Option<(&'a dyn Turnstile, u64)> {
+        self.turn
     }
 
     /// True when it can never be admitted.

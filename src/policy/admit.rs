@@ -123,7 +123,10 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
             Found::Ended(ended) => {
                 self.place = None;
                 match ended {
-                    Ended::Admitted(ticket) => self.admitted(ticket),
+                    Ended::Admitted(ticket) => {
+                        self.core.note_lateness(self.core.clock.now());
+                        self.admitted(ticket)
+                    }
                     Ended::Expired => Step::Done(Err(self.core.why_late(&self.ask))),
                     Ended::Hopeless => {
                         let phase = Phase::new();
@@ -146,15 +149,27 @@ impl<L: Limiter + 'static> Drop for Waiting<'_, L> {
     }
 }
 
+/// What a waiter's timer wakes: the line first, so that a turn that has come is served even if its owner is not polled.
+struct Alarm<L: Limiter> {
+    core: Arc<Core<L>>,
+    key: Key,
+}
+
+impl<L: Limiter + 'static> Wake for Alarm<L> {
+    fn wake(self: Arc<Self>) {
+        self.core.due(self.key);
+    }
+}
+
 /// Drives a wait as a future: each pending step sleeps until its one instant.
 pub(super) struct Driven<'a, L: Limiter + 'static> {
     waiting: Waiting<'a, L>,
-    sleep: Option<Sleep>,
+    timer: Option<(Sleep, Waker)>,
 }
 
 impl<'a, L: Limiter + 'static> Driven<'a, L> {
     pub(super) fn new(waiting: Waiting<'a, L>) -> Self {
-        Self { waiting, sleep: None }
+        Self { waiting, timer: None }
     }
 
     #[inline]
@@ -163,14 +178,20 @@ impl<'a, L: Limiter + 'static> Driven<'a, L> {
             match self.waiting.step(cx.waker()) {
                 Step::Done(result) => return Poll::Ready(result),
                 Step::Pending(None) => {
-                    self.sleep = None;
+                    self.timer = None;
                     return Poll::Pending;
                 }
                 Step::Pending(Some(at)) => {
-                    let clock = &self.waiting.core.clock;
-                    let sleep = self.sleep.get_or_insert_with(|| Sleep::until(clock, at));
+                    let Waiting { core, place, .. } = &self.waiting;
+                    let (sleep, waker) = self.timer.get_or_insert_with(|| {
+                        let alarm = Alarm {
+                            core: Arc::clone(core),
+                            key: place.unwrap_or_default(),
+                        };
+                        (Sleep::until(&core.clock, at), Waker::from(Arc::new(alarm)))
+                    });
                     sleep.reset(at);
-                    if Pin::new(sleep).poll(cx).is_pending() {
+                    if Pin::new(sleep).poll(&mut Context::from_waker(waker)).is_pending() {
                         return Poll::Pending;
                     }
                     // The instant has come while we looked: step again.

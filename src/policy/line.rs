@@ -129,6 +129,13 @@ impl<T> Line<T> {
         }
     }
 
+    /// The waker of `key`, if it still waits: its timer has fired, and it must set a new one.
+    pub(crate) fn take_waker(&mut self, key: Key) -> Option<Waker> {
+        let entry = self.waiting.get_mut(&key)?;
+        entry.wakes_at = None;
+        entry.waker.take()
+    }
+
     /// The owner of `key` looks at `now`, after the line was pumped, and leaves `waker` if it must go on waiting. The
     /// other waker is handed back, to be dropped outside the lock.
     pub(crate) fn look(&mut self, key: Key, now: Instant, waker: Waker) -> (Found<T>, Option<Waker>) {

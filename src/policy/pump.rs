@@ -24,7 +24,9 @@ pub(crate) struct Core<L: Limiter> {
     line: Mutex<Line<L::Ticket>>,
     /// How many wait. Written under the line's lock; read without it as a hint.
     waiting: AtomicUsize,
-    /// The instant as of which the latest late waiter was admitted, in ticks; zero when nobody was late.
+    /// The instant as of which the latest waiter was admitted, in ticks.
+    last: AtomicU64,
+    /// The same if it was late, by the timer that fired or by the task that was polled; zero when nobody was.
     credit: AtomicU64,
     watcher: Watcher,
 }
@@ -62,6 +64,7 @@ impl<L: Limiter + 'static> Core<L> {
             bell: Bell::new(),
             line: Mutex::new(Line::new()),
             waiting: AtomicUsize::new(0),
+            last: AtomicU64::new(0),
             credit: AtomicU64::new(0),
             watcher: Watcher::from_weak(weak.clone()),
         })
@@ -123,12 +126,14 @@ impl<L: Limiter> Core<L> {
         if as_of > now {
             return (Attempt::Later(as_of), None);
         }
+        if ready.is_event() {
+            return (Attempt::OnEvent, ready.turn());
+        }
         let phase = Phase::at(&self.clock, as_of);
         match self.limiter.try_reserve(Demand::waiting(ask, phase.pass(), &place)) {
             Ok(ticket) => {
-                let late = if as_of < now { as_of.ticks() } else { 0 };
-                // Relaxed: see `floor`.
-                self.credit.store(late, Ordering::Relaxed);
+                self.last.store(as_of.ticks(), Ordering::Relaxed);
+                self.note_lateness(now);
                 (Attempt::Admitted(ticket), None)
             }
             Err(refusal) => match refusal.wait() {
@@ -138,6 +143,14 @@ impl<L: Limiter> Core<L> {
                 Wait::Never => (Attempt::Hopeless, None),
             },
         }
+    }
+
+    /// At `now` a waiter is served that was due at `last`: what comes next may catch up.
+    pub(crate) fn note_lateness(&self, now: Instant) {
+        // Relaxed: see `floor`.
+        let last = self.last.load(Ordering::Relaxed);
+        let late = if last < now.ticks() { last } else { 0 };
+        self.credit.store(late, Ordering::Relaxed);
     }
 
     /// Admits somebody who comes while nobody waits, but somebody has just been served late. Forgets that lateness
@@ -194,6 +207,14 @@ impl<L: Limiter + 'static> Core<L> {
             self.pump();
         }
         found
+    }
+
+    /// The timer of `key` has fired: its turn comes, whether its owner is polled or not.
+    pub(crate) fn due(self: &Arc<Self>, key: Key) {
+        self.pump();
+        if let Some(waker) = self.under_lock(|line| line.take_waker(key)) {
+            waker.wake();
+        }
     }
 
     /// The owner of `key` goes, having been told nothing.

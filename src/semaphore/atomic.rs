@@ -411,6 +411,11 @@ impl Semaphore {
         }
     }
 
+    /// True when the place has been granted what it wants.
+    pub(super) fn is_granted(&self, key: Key) -> bool {
+        self.queue.lock().state(key) == State::Granted
+    }
+
     /// True when `n` permits could be taken now.
     pub(super) fn has_free(&self, n: u64) -> bool {
         let word = self.word.load(Ordering::Relaxed);

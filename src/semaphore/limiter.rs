@@ -103,14 +103,18 @@ impl Limiter for Semaphore {
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        let wanted = demand.units().saturating_add(demand.ahead());
-        if demand.units() > Self::MAX_PERMITS as u64 || self.is_closed() {
-            ReadyAt::never(LEG)
-        } else if demand.claim(TurnstileId::of(self)).is_some() || self.has_free(wanted) {
-            // Only the claim's own place knows whether its turn has come: asking for it tells.
+        let units = demand.units();
+        if units > Self::MAX_PERMITS as u64 || self.is_closed() {
+            return ReadyAt::never(LEG);
+        }
+        let free = match demand.claim(TurnstileId::of(self)) {
+            Some(claim) => self.is_granted(Key::from_word(claim.key())),
+            None => self.has_free(units.saturating_add(demand.ahead())),
+        };
+        if free {
             ReadyAt::NOW
         } else {
-            ReadyAt::on_event(LEG)
+            ReadyAt::in_turn(LEG, self, units)
         }
     }
 

@@ -2,14 +2,14 @@
 
 #[cfg(not(tollgate_loom))]
 mod imp {
-    pub(crate) use parking_lot::Mutex;
+    pub(crate) use parking_lot::{Mutex, MutexGuard};
     pub(crate) use std::sync::atomic;
     pub(crate) use std::thread_local;
 }
 
 #[cfg(tollgate_loom)]
 mod imp {
-    use loom::sync::MutexGuard;
+    pub(crate) use loom::sync::MutexGuard;
     pub(crate) use loom::sync::atomic;
     pub(crate) use loom::thread_local;
 

@@ -1,0 +1,226 @@
+//! What a rate allows: a count per period, and a burst.
+
+use std::fmt;
+use std::time::Duration;
+
+/// So many per period, refilled continuously, of which up to `burst` may be saved up.
+///
+/// From one per 365 days to 10^9 per second; bursts of 1 to 2^40, as long as the burst refills within 584 years. As
+/// text: `"100/s"`, `"5000/min burst 200"`, `"10/100ms"`.
+///
+/// ```
+/// # use tollgate::Quota;
+/// # use std::time::Duration;
+/// assert_eq!(Quota::per_second(100).burst(20), "100/s burst 20".parse().unwrap());
+/// assert_eq!(Quota::new(10, Duration::from_millis(100)).unwrap().to_string(), "10/100ms");
+/// assert!("0/s".parse::<Quota>().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    count: u64,
+    period_nanos: u64,
+    burst: u64,
+}
+
+const NANOS: u64 = 1_000_000_000;
+const YEAR_NANOS: u64 = 365 * 86_400 * NANOS;
+
+impl Quota {
+    /// The largest burst.
+    pub const MAX_BURST: u64 = 1 << 40;
+
+    /// `count` per `period`. The burst is `count` too, unless [`burst`](Self::burst) says otherwise.
+    ///
+    /// # Errors
+    /// [`QuotaError`] when the rate or the burst is out of range.
+    pub const fn new(count: u64, period: Duration) -> Result<Self, QuotaError> {
+        let nanos = period.as_nanos();
+        if nanos == 0 || nanos > YEAR_NANOS as u128 {
+            return Err(QuotaError::Period { given: period });
+        }
+        match Self::checked(count, nanos as u64) {
+            Some(quota) => Ok(quota),
+            None => Err(QuotaError::Rate { count, period }),
+        }
+    }
+
+    const fn checked(count: u64, period_nanos: u64) -> Option<Self> {
+        // With a period of at most 365 days, a count of one is at least one per 365 days.
+        if count == 0 || count > period_nanos {
+            return None;
+        }
+        let burst = if count > Self::MAX_BURST {
+            Self::MAX_BURST
+        } else {
+            count
+        };
+        Some(Self {
+            count,
+            period_nanos,
+            burst,
+        })
+    }
+
+    /// `count` per second, for constants.
+    ///
+    /// # Panics
+    /// If `count` is zero or above 10^9. For numbers that come from elsewhere: [`new`](Self::new).
+    pub const fn per_second(count: u64) -> Self {
+        Self::constant(count, 1)
+    }
+
+    /// `count` per minute, for constants.
+    ///
+    /// # Panics
+    /// If `count` is zero or above 6 x 10^10.
+    pub const fn per_minute(count: u64) -> Self {
+        Self::constant(count, 60)
+    }
+
+    /// `count` per hour, for constants.
+    ///
+    /// # Panics
+    /// If `count` is zero or above 3.6 x 10^12.
+    pub const fn per_hour(count: u64) -> Self {
+        Self::constant(count, 3_600)
+    }
+
+    const fn constant(count: u64, seconds: u64) -> Self {
+        match Self::checked(count, seconds * NANOS) {
+            Some(quota) => quota,
+            None => panic!("a rate is at least one per period and at most one per nanosecond"),
+        }
+    }
+
+    /// The same rate with another burst, for constants.
+    ///
+    /// # Panics
+    /// If `burst` is out of range. For numbers that come from elsewhere: [`with_burst`](Self::with_burst).
+    #[must_use]
+    pub const fn burst(self, burst: u64) -> Self {
+        assert!(self.fits(burst), "a burst is 1 to 2^40 and refills within 584 years");
+        Self { burst, ..self }
+    }
+
+    /// The same rate with another burst.
+    ///
+    /// # Errors
+    /// [`QuotaError::Burst`] when it is zero, above [`MAX_BURST`](Self::MAX_BURST), or would not refill within 584
+    /// years.
+    pub const fn with_burst(self, burst: u64) -> Result<Self, QuotaError> {
+        if !self.fits(burst) {
+            return Err(QuotaError::Burst { given: burst });
+        }
+        Ok(Self { burst, ..self })
+    }
+
+    const fn fits(&self, burst: u64) -> bool {
+        let fill = burst as u128 * self.period_nanos as u128 / self.count as u128;
+        burst > 0 && burst <= Self::MAX_BURST && fill <= u64::MAX as u128
+    }
+
+    /// How many per [`period`](Self::period).
+    pub const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The period that [`count`](Self::count) is counted by.
+    pub const fn period(&self) -> Duration {
+        Duration::from_nanos(self.period_nanos)
+    }
+
+    /// How many may be saved up.
+    pub const fn burst_size(&self) -> u64 {
+        self.burst
+    }
+
+    /// The rate in lowest terms: tokens, and the nanoseconds that they take.
+    pub(crate) fn reduced(&self) -> (u64, u64) {
+        let (mut a, mut b) = (self.count, self.period_nanos);
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        (self.count / a, self.period_nanos / a)
+    }
+}
+
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/", self.count)?;
+        let units = super::parse::UNITS;
+        // The largest unit that divides the period; nanoseconds always do.
+        for (name, nanos) in units.iter().rev() {
+            if self.period_nanos.is_multiple_of(*nanos) {
+                match self.period_nanos / nanos {
+                    1 => write!(f, "{name}")?,
+                    n => write!(f, "{n}{name}")?,
+                }
+                break;
+            }
+        }
+        if self.burst != self.count {
+            write!(f, " burst {}", self.burst)?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a number or a text is no quota.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QuotaError {
+    /// The period must be above zero and at most 365 days.
+    Period {
+        /// What was given.
+        given: Duration,
+    },
+    /// The rate must be at least one per period and at most one per nanosecond.
+    Rate {
+        /// The count that was given.
+        count: u64,
+        /// The period that was given.
+        period: Duration,
+    },
+    /// The burst must be 1 to 2^40 and refill within 584 years.
+    Burst {
+        /// What was given.
+        given: u64,
+    },
+    /// The text is not of the form `COUNT/PERIOD` or `COUNT/PERIOD burst COUNT`.
+    Text {
+        /// The whole text.
+        given: Box<str>,
+        /// Where it goes wrong: the column, from 1.
+        column: usize,
+        /// What is allowed there.
+        expected: &'static str,
+    },
+}
+
+impl fmt::Display for QuotaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Period { given } => {
+                write!(
+                    f,
+                    "a period of {given:?} was given, and above zero to 365 days is allowed"
+                )
+            }
+            Self::Rate { count, period } => write!(
+                f,
+                "{count} per {period:?} was given, and one per period to one per nanosecond is allowed"
+            ),
+            Self::Burst { given } => write!(
+                f,
+                "a burst of {given} was given, and 1 to 2^40 that refills within 584 years is allowed"
+            ),
+            Self::Text {
+                given,
+                column,
+                expected,
+            } => write!(f, "`{given}` is no quota: {expected} expected at column {column}"),
+        }
+    }
+}
+
+impl std::error::Error for QuotaError {}
