@@ -6,7 +6,6 @@ mod compose;
 mod conformance;
 mod gateway;
 mod hostile_wakers;
-mod no_alloc;
 mod policy_line;
 mod quota;
 mod rate_token_bucket;

@@ -1,0 +1,160 @@
+//! The semaphore beside tokio's and async-lock's (which is not fair: a release is up for grabs).
+
+use crate::harness::{Rows, Sample, cpu_nanos, each, poll_once, ready};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+const WAITERS: usize = 100_000;
+const CANCELS: u32 = 5_000;
+const ROUNDS: usize = 150;
+
+/// A side that queues `WAITERS` futures behind one permit and lets them through one by one.
+macro_rules! drain {
+    ($name:literal, $semaphore:expr, $acquire:ident) => {
+        (
+            $name,
+            Box::new(|| {
+                let semaphore = $semaphore;
+                let mut held = Some(ready(semaphore.$acquire()));
+                let mut queue: Vec<_> = (0..WAITERS).map(|_| Box::pin(semaphore.$acquire())).collect();
+                let nanos = cpu_nanos(|| {
+                    for waiter in &mut queue {
+                        assert!(poll_once(waiter.as_mut()).is_pending());
+                    }
+                    for waiter in &mut queue {
+                        drop(held.take());
+                        match poll_once(waiter.as_mut()) {
+                            Poll::Ready(permit) => held = Some(permit),
+                            Poll::Pending => unreachable!("it is first in line"),
+                        }
+                    }
+                });
+                nanos / WAITERS as f64
+            }) as Sample<'_>,
+        )
+    };
+}
+
+/// A side that queues and leaves, behind `ahead` others.
+macro_rules! cancel {
+    ($name:literal, $semaphore:expr, $acquire:ident, $ahead:expr) => {{
+        let semaphore = $semaphore;
+        (
+            $name,
+            Box::new(move || {
+                let mut queue: Vec<_> = (0..$ahead).map(|_| Box::pin(semaphore.$acquire())).collect();
+                for waiter in &mut queue {
+                    assert!(poll_once(waiter.as_mut()).is_pending());
+                }
+                let start = std::time::Instant::now();
+                for _ in 0..CANCELS {
+                    let waiter = pin!(semaphore.$acquire());
+                    assert!(poll_once(waiter).is_pending());
+                }
+                start.elapsed().as_nanos() as f64 / f64::from(CANCELS)
+            }) as Sample<'_>,
+        )
+    }};
+}
+
+/// A side in which 64 tasks of one thread take turns at 4 permits, which each holds across one yield.
+macro_rules! tasks {
+    ($name:literal, $semaphore:expr, $acquire:ident) => {{
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime");
+        let semaphore = Arc::new($semaphore);
+        (
+            $name,
+            Box::new(move || {
+                let nanos = cpu_nanos(|| {
+                    runtime.block_on(async {
+                        let tasks: Vec<_> = (0..64)
+                            .map(|_| {
+                                let semaphore = Arc::clone(&semaphore);
+                                tokio::spawn(async move {
+                                    for _ in 0..50 {
+                                        let permit = semaphore.$acquire().await;
+                                        tokio::task::yield_now().await;
+                                        drop(permit);
+                                    }
+                                })
+                            })
+                            .collect();
+                        for task in tasks {
+                            task.await.expect("no task panics");
+                        }
+                    });
+                });
+                nanos / (64.0 * 50.0)
+            }) as Sample<'_>,
+        )
+    }};
+}
+
+pub(crate) fn rows(rows: &Rows) {
+    let ours = Arc::new(tollgate::Semaphore::new(64));
+    let tokio = Arc::new(tokio::sync::Semaphore::new(64));
+    let lock = Arc::new(async_lock::Semaphore::new(64));
+
+    rows.wall(
+        "semaphore/try_acquire",
+        vec![
+            each!("tollgate", ours.try_acquire().is_ok()),
+            each!("tokio", tokio.try_acquire().is_ok()),
+            each!("async-lock", lock.try_acquire().is_some()),
+        ],
+    );
+    rows.wall(
+        "semaphore/acquire",
+        vec![
+            each!("tollgate", ready(ours.acquire()).is_ok()),
+            each!("tokio", ready(tokio.acquire()).is_ok()),
+            each!("async-lock", drop(ready(lock.acquire()))),
+        ],
+    );
+    rows.wall(
+        "semaphore/acquire_many(8)",
+        vec![
+            each!("tollgate", ready(ours.acquire_many(8)).is_ok()),
+            each!("tokio", ready(tokio.acquire_many(8)).is_ok()),
+        ],
+    );
+    rows.wall(
+        "semaphore/acquire_owned",
+        vec![
+            each!("tollgate", ready(Arc::clone(&ours).acquire_owned()).is_ok()),
+            each!("tokio", ready(Arc::clone(&tokio).acquire_owned()).is_ok()),
+            each!("async-lock", drop(ready(lock.acquire_arc()))),
+        ],
+    );
+    rows.sampled(
+        "semaphore/64-tasks-4-permits-cpu",
+        ROUNDS,
+        vec![
+            tasks!("tollgate", tollgate::Semaphore::new(4), acquire),
+            tasks!("tokio", tokio::sync::Semaphore::new(4), acquire),
+            tasks!("async-lock", async_lock::Semaphore::new(4), acquire),
+        ],
+    );
+    rows.sampled(
+        "semaphore/drain-100000-cpu",
+        15,
+        vec![
+            drain!("tollgate", tollgate::Semaphore::new(1), acquire),
+            drain!("tokio", tokio::sync::Semaphore::new(1), acquire),
+        ],
+    );
+    for (name, ahead) in [
+        ("semaphore/cancel-behind-0", 0),
+        ("semaphore/cancel-behind-10000", 10_000),
+    ] {
+        let sides = vec![
+            cancel!("tollgate", tollgate::Semaphore::new(0), acquire, ahead),
+            cancel!("tokio", tokio::sync::Semaphore::new(0), acquire, ahead),
+            cancel!("async-lock", async_lock::Semaphore::new(0), acquire, ahead),
+        ];
+        rows.sampled(name, 60, sides);
+    }
+}
