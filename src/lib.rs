@@ -1,4 +1,49 @@
-//! `tollgate` decides whether work may start now.
+//! `tollgate` decides whether work may start now: semaphores, rates and windows, alone or as one policy that admits
+//! all-or-nothing.
+//!
+//! | you want to | use | feature |
+//! |---|---|---|
+//! | let so many run at once | [`Semaphore`] | |
+//! | let so many start per time, with bursts | [`TokenBucket`] and a [`Quota`] | |
+//! | never exceed a number in any span of time | [`SlidingWindow`] | |
+//! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
+//! | wait in turn, with a bound on queue and time | [`Policy`] | |
+//! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
+//! | test with virtual time | [`ManualClock`] | |
+//! | write a limiter of your own | [`Limiter`], and the suite in `conformance` | `conformance` |
+//!
+//! ```
+//! use tollgate::{Ask, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
+//! use std::time::Duration;
+//!
+//! let clock = ManualClock::new();
+//! let policy = Policy::builder()
+//!     .limit(TokenBucket::new(Quota::per_second(10).burst(1)).on(&clock).named("rate"))
+//!     .limit(Semaphore::new(4).named("in flight"))
+//!     .max_wait(Duration::from_secs(1))
+//!     .build()?;
+//!
+//! clock.run(async {
+//!     let first = policy.admit(Ask::one()).await.unwrap();
+//!     let refused = policy.try_admit(Ask::one()).unwrap_err();
+//!     assert_eq!(refused.leg(), "rate");
+//!     assert_eq!(refused.retry_after(), Some(Duration::from_millis(100)));
+//!
+//!     let second = policy.admit(Ask::one()).await.unwrap();
+//!     assert_eq!(clock.elapsed(), Duration::from_millis(100));
+//!     # drop((first, second));
+//! });
+//! # Ok::<(), tollgate::PolicyError>(())
+//! ```
+//!
+//! # Features
+//!
+//! | feature | by default | what it adds |
+//! |---|---|---|
+//! | `tokio` | yes | waits use the timers of a tokio runtime, where one is running; without, one thread keeps all timers |
+//! | `conformance` | no | the eight [laws](limiter) as checks to run on a limiter of your own |
+//!
+//! The minimum supported Rust version is 1.88. The limits hold within one process; nothing here opens a socket.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -29,3 +74,8 @@ pub use semaphore::{
 };
 pub use ticket::{BoxTicket, Ticket};
 pub use time::{Clock, Instant, ManualClock, Pass};
+
+/// The examples of the README compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;
