@@ -1,1 +1,423 @@
-//! To be written.
+//! A conformance line for every limiter of the crate, and broken limiters that the suite must catch by the law.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+use tollgate::conformance::Suite;
+use tollgate::policy::{Named, Per, PerCall};
+use tollgate::sync::bell::Bell;
+use tollgate::{
+    And, Ask, BoxLimiter, Clock, Cost, Demand, Inherit, Instant, Legs, Limiter, LimiterExt, ManualClock, Outcome, Pass,
+    Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement, SlidingWindow, TokenBucket, Wait,
+};
+
+const TOKENS: Cost = Cost::new("tokens");
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn in_flight(clock: &ManualClock) -> Semaphore {
+    let _ = clock;
+    Semaphore::new(3)
+}
+
+#[test]
+fn semaphore_conforms() {
+    Suite::of_permits(3, in_flight)
+        .loosen(|semaphore| semaphore.set_limit(4))
+        .check();
+    Suite::of_permits(2, |_| Semaphore::new(7)).ask(3).check();
+    Suite::of_permits(1, |_| Semaphore::new(1)).check();
+}
+
+#[test]
+fn token_bucket_conforms() {
+    let bucket = |clock: &ManualClock| TokenBucket::new(Quota::per_second(10).burst(5)).on(clock);
+    Suite::of_rate(5, Duration::from_millis(500), bucket)
+        .inexact_cancel()
+        .loosen(|bucket| bucket.set_quota(Quota::per_second(10).burst(8), Inherit::Additive))
+        .check();
+    Suite::of_rate(4, Duration::from_secs(4), |clock| {
+        TokenBucket::new(Quota::per_second(10).burst(40)).on(clock).per(TOKENS)
+    })
+    .ask(Ask::one().cost(TOKENS, 10))
+    .settle(TOKENS, 5)
+    .inexact_cancel()
+    .check();
+}
+
+#[test]
+fn sliding_window_conforms() {
+    // A segment late, at most: a 64th of the window.
+    Suite::of_rate(4, MINUTE + MINUTE / 64, |clock| {
+        SlidingWindow::new(4, MINUTE).unwrap().on(clock)
+    })
+    .loosen(|window| window.set_limit(6))
+    .check();
+}
+
+#[test]
+fn a_reference_conforms() {
+    // `&L`, leaked so that it outlives the suite.
+    Suite::of_permits(3, |clock| -> &'static Semaphore {
+        Box::leak(Box::new(in_flight(clock)))
+    })
+    .check();
+}
+
+#[test]
+fn a_shared_handle_conforms() {
+    Suite::of_permits(3, |clock| -> Arc<Semaphore> { Arc::new(in_flight(clock)) }).check();
+}
+
+#[test]
+fn the_adapters_conform() {
+    Suite::of_permits(3, |clock| -> PerCall<Semaphore> { in_flight(clock).per_call() }).check();
+    Suite::of_permits(3, |_| -> Per<Semaphore> { Semaphore::new(30).per(TOKENS) })
+        .ask(Ask::one().cost(TOKENS, 10))
+        .check();
+    Suite::of_permits(3, |clock| -> Named<Semaphore> { in_flight(clock).named("in flight") }).check();
+}
+
+#[test]
+fn boxed_limiters_conform() {
+    Suite::of_permits(3, |clock| -> BoxLimiter { in_flight(clock).boxed() }).check();
+    Suite::of_rate(4, MINUTE, |clock| SlidingLog::new(4, MINUTE, clock).boxed()).check();
+}
+
+#[test]
+fn both_of_two_conform() {
+    Suite::of_permits(2, |_| -> And<Semaphore, Semaphore> {
+        Semaphore::new(3).and(Semaphore::new(2))
+    })
+    .check();
+    Suite::of_rate(3, MINUTE, |clock| {
+        SlidingLog::new(3, MINUTE, clock).and(Semaphore::new(5))
+    })
+    .holding()
+    .check();
+    Suite::of_rate(3, MINUTE, |clock| {
+        SlidingLog::new(3, MINUTE, clock).and(SlidingLog::new(7, 2 * MINUTE, clock))
+    })
+    .check();
+}
+
+#[test]
+fn policies_conform() {
+    Suite::of_permits(3, |clock| -> Policy<Semaphore> {
+        Policy::builder().clock(clock).over(in_flight(clock)).unwrap()
+    })
+    .check();
+    Suite::of_rate(3, MINUTE, |clock| Policy::new(SlidingLog::new(3, MINUTE, clock))).check();
+    Suite::of_rate(3, MINUTE, |clock| -> Policy<Legs> {
+        Policy::builder()
+            .limit(SlidingLog::new(3, MINUTE, clock).named("calls"))
+            .limit(Semaphore::new(3).named("in flight"))
+            .build()
+            .unwrap()
+    })
+    .holding()
+    .check();
+}
+
+#[test]
+fn a_counter_and_a_log_of_ones_own_conform() {
+    Suite::of_permits(3, |_| Counter::new(3, Fault::None))
+        .loosen(|counter| counter.give(1))
+        .check();
+    Suite::of_permits(3, |_| Counter::new(12, Fault::None).per(TOKENS))
+        .ask(Ask::one().cost(TOKENS, 4))
+        .settle(TOKENS, 1)
+        .check();
+    Suite::of_rate(4, MINUTE, |clock| SlidingLog::new(4, MINUTE, clock)).check();
+}
+
+#[track_caller]
+fn caught<L: Limiter + 'static>(law: u8, suite: Suite<L>) {
+    let violation = suite.run().expect_err("the suite passes a broken limiter");
+    assert_eq!(violation.law(), Some(law), "{violation}");
+    assert!(violation.to_string().starts_with(&format!("law {law}: ")));
+}
+
+fn counter(fault: Fault) -> Suite<Counter> {
+    Suite::of_permits(3, move |_| Counter::new(3, fault))
+}
+
+#[test]
+fn an_attempt_that_blocks_breaks_law_1() {
+    caught(1, counter(Fault::Blocks).patience(Duration::from_millis(50)));
+}
+
+#[test]
+fn a_refusal_that_keeps_what_was_left_breaks_law_2() {
+    caught(2, counter(Fault::RefusalTakesTheRest));
+}
+
+#[test]
+fn a_cancel_that_loses_or_mints_breaks_law_3() {
+    caught(3, counter(Fault::CancelLoses));
+    caught(3, counter(Fault::CancelMints));
+    caught(
+        3,
+        Suite::of_rate(4, MINUTE, |clock| SlidingLog {
+            fault: Fault::CancelMints,
+            ..SlidingLog::new(4, MINUTE, clock)
+        }),
+    );
+}
+
+#[test]
+fn a_commit_that_fails_breaks_law_4() {
+    caught(4, counter(Fault::CommitPanics));
+}
+
+#[test]
+fn a_finish_that_gives_twice_or_a_forget_that_gives_breaks_law_5() {
+    caught(5, counter(Fault::FinishGivesTwice));
+    caught(5, counter(Fault::FinishKeeps));
+    caught(5, counter(Fault::ForgetGives));
+}
+
+#[test]
+fn a_release_that_wakes_nobody_breaks_law_6() {
+    caught(6, counter(Fault::Silent));
+}
+
+#[test]
+fn a_look_that_keeps_a_place_breaks_law_7() {
+    caught(7, counter(Fault::LookTakes));
+}
+
+#[test]
+fn a_ready_at_that_is_off_by_a_nanosecond_breaks_law_8() {
+    for fault in [Fault::Early, Fault::Late, Fault::AheadIgnored] {
+        caught(
+            8,
+            Suite::of_rate(4, MINUTE, move |clock| SlidingLog {
+                fault,
+                ..SlidingLog::new(4, MINUTE, clock)
+            }),
+        );
+    }
+}
+
+#[test]
+fn a_wrong_description_is_told_from_a_broken_law() {
+    let violation = Suite::of_permits(4, in_flight).run().unwrap_err();
+    assert_eq!(violation.law(), None);
+    assert_eq!(
+        violation.to_string(),
+        "not as described: a fresh one admits 3 asks at once, 4 were expected"
+    );
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    None,
+    Blocks,
+    RefusalTakesTheRest,
+    CancelLoses,
+    CancelMints,
+    CommitPanics,
+    FinishGivesTwice,
+    FinishKeeps,
+    ForgetGives,
+    Silent,
+    LookTakes,
+    Early,
+    Late,
+    AheadIgnored,
+}
+
+/// A number behind a lock, and a bell.
+struct Counter {
+    free: Mutex<u64>,
+    bell: Bell,
+    fault: Fault,
+}
+
+impl Counter {
+    fn new(free: u64, fault: Fault) -> Self {
+        Self {
+            free: Mutex::new(free),
+            bell: Bell::new(),
+            fault,
+        }
+    }
+
+    fn give(&self, units: u64) {
+        *self.free.lock().unwrap() += units;
+        if self.fault != Fault::Silent {
+            self.bell.ring();
+        }
+    }
+}
+
+impl Limiter for Counter {
+    type Ticket = u64;
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
+        let units = demand.units();
+        let mut free = self.free.lock().unwrap();
+        if let Some(left) = free.checked_sub(units) {
+            *free = left;
+            return Ok(units);
+        }
+        match self.fault {
+            Fault::Blocks => loop {
+                thread::park();
+            },
+            Fault::RefusalTakesTheRest => *free = 0,
+            _ => {}
+        }
+        Err(Refusal::new(Reason::Saturated, "counter", units, Wait::Event))
+    }
+    fn cancel(&self, ticket: u64, _: Pass<'_>) {
+        match self.fault {
+            Fault::CancelLoses => self.give(0),
+            Fault::CancelMints => self.give(ticket + 1),
+            _ => self.give(ticket),
+        }
+    }
+    fn commit(&self, _: &mut u64, _: Pass<'_>) {
+        assert!(self.fault != Fault::CommitPanics, "this commit always fails");
+    }
+    fn settle(&self, ticket: &mut u64, actual: Settlement<'_>) -> u32 {
+        let Some(actual) = actual.actual() else { return 0 };
+        self.give(ticket.saturating_sub(actual));
+        *ticket = actual.min(*ticket);
+        1
+    }
+    fn finish(&self, ticket: u64, _: Outcome, _: Pass<'_>) {
+        match self.fault {
+            Fault::FinishGivesTwice => self.give(2 * ticket),
+            Fault::FinishKeeps => {}
+            _ => self.give(ticket),
+        }
+    }
+    fn forget(&self, ticket: u64) {
+        if self.fault == Fault::ForgetGives {
+            self.give(ticket);
+        }
+    }
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.bell);
+        let mut free = self.free.lock().unwrap();
+        if *free < demand.units().saturating_add(demand.ahead()) {
+            return ReadyAt::on_event("counter");
+        }
+        if self.fault == Fault::LookTakes {
+            *free -= demand.units();
+        }
+        ReadyAt::NOW
+    }
+}
+
+/// Remembers the instant of every admission of the last window.
+struct SlidingLog {
+    limit: usize,
+    window: Duration,
+    clock: Clock,
+    log: Mutex<VecDeque<Instant>>,
+    bell: Bell,
+    fault: Fault,
+}
+
+impl SlidingLog {
+    fn new(limit: usize, window: Duration, clock: &Clock) -> Self {
+        Self {
+            limit,
+            window,
+            clock: clock.clone(),
+            log: Mutex::default(),
+            bell: Bell::new(),
+            fault: Fault::None,
+        }
+    }
+
+    /// How many entries have left the window by `now`.
+    fn gone(&self, log: &VecDeque<Instant>, now: Instant) -> usize {
+        log.iter()
+            .take_while(|&&at| self.clock.after(at, self.window) <= now)
+            .count()
+    }
+
+    /// When `units` fit, if that is later than `now`.
+    fn due(&self, log: &VecDeque<Instant>, now: Instant, units: usize) -> Option<Instant> {
+        let gone = self.gone(log, now);
+        let over = (log.len() - gone + units)
+            .checked_sub(self.limit)
+            .filter(|&over| over > 0)?;
+        // Those ahead of us, who are not in the log yet, leave it later than all that are: a lower bound.
+        let last = log.get(gone + over - 1).or(log.back())?;
+        Some(self.clock.after(*last, self.window))
+    }
+}
+
+impl Limiter for SlidingLog {
+    type Ticket = (u64, u64);
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<(u64, u64), Refusal<'_>> {
+        let units = demand.units();
+        if units > self.limit as u64 {
+            return Err(Refusal::new(Reason::Oversized, "log", units, Wait::Never));
+        }
+        let now = demand.now(&self.clock);
+        let mut log = self.log.lock().unwrap();
+        if let Some(due) = self.due(&log, now, units as usize) {
+            let wait = Wait::Until(tollgate::Due::at(&self.clock, now, due));
+            return Err(Refusal::new(Reason::RateExceeded, "log", units, wait));
+        }
+        let index = log.partition_point(|&at| at <= now);
+        for _ in 0..units {
+            log.insert(index, now);
+        }
+        Ok((ticks(&self.clock, now), units))
+    }
+    fn cancel(&self, (at, units): (u64, u64), _: Pass<'_>) {
+        {
+            let mut log = self.log.lock().unwrap();
+            for _ in 0..units {
+                if let Some(index) = log.iter().position(|&entry| ticks(&self.clock, entry) == at) {
+                    log.remove(index);
+                }
+            }
+            if self.fault == Fault::CancelMints {
+                log.pop_back();
+            }
+        }
+        self.bell.ring();
+    }
+    fn finish(&self, _: (u64, u64), _: Outcome, _: Pass<'_>) {}
+    fn forget(&self, _: (u64, u64)) {}
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.bell);
+        if demand.units() > self.limit as u64 {
+            return ReadyAt::never("log");
+        }
+        let ahead = if self.fault == Fault::AheadIgnored {
+            0
+        } else {
+            demand.ahead()
+        };
+        let now = demand.now(&self.clock);
+        let due = self.due(&self.log.lock().unwrap(), now, (demand.units() + ahead) as usize);
+        match due {
+            None => ReadyAt::NOW,
+            Some(due) => {
+                let nanos = ticks(&self.clock, due);
+                let off = match self.fault {
+                    Fault::Early => nanos - 1,
+                    Fault::Late => nanos + 1,
+                    _ => nanos,
+                };
+                ReadyAt::at("log", self.clock.after(Instant::ZERO, Duration::from_nanos(off)))
+            }
+        }
+    }
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.clock)
+    }
+}
+
+/// A manual clock's ticks are nanoseconds since zero.
+fn ticks(clock: &Clock, at: Instant) -> u64 {
+    clock.between(Instant::ZERO, at).as_nanos() as u64
+}

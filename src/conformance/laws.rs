@@ -1,0 +1,301 @@
+//! The laws that a limiter keeps by itself: 1 to 4, and 8.
+
+use super::suite::{Suite, Tally, Violation, message};
+use super::world::times;
+use crate::ask::{Ask, Demand, Place};
+use crate::limiter::{Limiter, LimiterExt};
+use crate::sync::watch::{Watch, Watcher};
+use crate::time::Phase;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+type Verdict = Result<(), Violation>;
+
+/// Law 1, and whether the capacity is as described: an exhausted limiter still answers, and sets no timer.
+pub(super) fn never_blocks<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
+    let world = suite.world();
+    let (limiter, ask, most) = (Arc::clone(&world.limiter), suite.ask, suite.plenty());
+    let (tell, told) = mpsc::channel();
+    // A thread that blocks is left behind: nothing could end it.
+    thread::spawn(move || {
+        let held: Vec<_> = (0..most).map_while(|_| limiter.reserve(ask).ok()).collect();
+        let count = held.len();
+        std::mem::forget(held);
+        // Nobody listens any more when the patience is over.
+        let _ = tell.send(count);
+    });
+    let count = match told.recv_timeout(suite.patience) {
+        Ok(count) => count,
+        Err(mpsc::RecvTimeoutError::Timeout) => {
+            return law.ensure(false, || {
+                format!("`try_reserve` has not come back after {:?}", suite.patience)
+            });
+        }
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            return law.ensure(false, || "`try_reserve` has panicked".into());
+        }
+    };
+    law.ensure(true, String::new)?;
+    law.ensure(!world.clock.advance_to_next_timer(), || {
+        "`try_reserve` has set a timer: it waits for something".into()
+    })?;
+    if suite.capacity == 0 || count != suite.capacity {
+        return Err(Violation::description(format!(
+            "a fresh one admits {count} asks at once, {} were expected",
+            suite.capacity
+        )));
+    }
+    if !suite.holds && suite.refill.is_none() {
+        return Err(Violation::description("capacity never comes back".into()));
+    }
+    Ok(())
+}
+
+/// Law 4: a commit neither fails nor changes what was taken, now or later.
+pub(super) fn commit_cannot_fail<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
+    let delays = suite.delays();
+    for delay in [Duration::ZERO].iter().chain(&delays) {
+        let (world, twin) = (suite.world(), suite.world());
+        let reserved: Vec<_> = (0..suite.capacity).map_while(|_| world.reserve(suite.ask)).collect();
+        let twins: Vec<_> = (0..suite.capacity).map_while(|_| twin.reserve(suite.ask)).collect();
+        world.clock.advance(*delay);
+        twin.clock.advance(*delay);
+        let mut held = Vec::new();
+        for reservation in reserved {
+            match catch_unwind(AssertUnwindSafe(|| reservation.commit())) {
+                Ok(permit) => held.push(permit),
+                Err(panic) => {
+                    return law.ensure(false, || {
+                        format!("`commit` panicked {delay:?} after phase 1: {}", message(&*panic))
+                    });
+                }
+            }
+        }
+        let (after, before) = (
+            world.fill(suite.ask, suite.plenty()),
+            twin.fill(suite.ask, suite.plenty()),
+        );
+        law.ensure(after.len() == before.len(), || {
+            format!(
+                "{delay:?} after phase 1, {} more are admitted beside what was committed, {} beside what was only reserved",
+                after.len(),
+                before.len()
+            )
+        })?;
+        drop((twins, held));
+    }
+    Ok(())
+}
+
+/// Law 2: whatever has been taken, an ask that is too much changes nothing.
+pub(super) fn a_refusal_leaves_no_trace<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
+    for taken in 0..=suite.capacity {
+        let (world, twin) = (suite.world(), suite.world());
+        let held = world.fill(suite.ask, taken);
+        let twins = twin.fill(suite.ask, taken);
+        for _ in 0..3 {
+            let too_much = times(suite.ask, suite.capacity - taken + 1);
+            law.ensure(world.reserve(too_much).is_none(), || {
+                format!(
+                    "with {taken} of {} taken, more than the rest was admitted",
+                    suite.capacity
+                )
+            })?;
+        }
+        law.ensure(world.ready(suite.ask) == twin.ready(suite.ask), || {
+            format!("with {taken} taken, a refusal has moved `ready_at`")
+        })?;
+        let (after, before) = (suite.future(&world, held), suite.future(&twin, twins));
+        law.ensure(after == before, || {
+            format!("with {taken} taken, a refusal has left a trace: {after:?} admitted from then on, not {before:?}")
+        })?;
+    }
+    Ok(())
+}
+
+/// Law 3 at one instant: what was reserved and cancelled, in any order, might as well not have been.
+pub(super) fn cancel_restores<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
+    for taken in 0..suite.capacity {
+        for order in ["only", "first", "last", "middle"] {
+            let (world, twin) = (suite.world(), suite.world());
+            let held = world.fill(suite.ask, taken);
+            let twins = twin.fill(suite.ask, taken);
+            let mut reserved: Vec<_> = std::iter::from_fn(|| world.reserve(suite.ask))
+                .take(if order == "only" { 1 } else { suite.plenty() })
+                .collect();
+            while !reserved.is_empty() {
+                let index = match order {
+                    "only" | "first" => 0,
+                    "last" => reserved.len() - 1,
+                    _ => reserved.len() / 2,
+                };
+                drop(reserved.remove(index));
+            }
+            let (after, before) = (suite.future(&world, held), suite.future(&twin, twins));
+            let exact = suite.exact || order == "only";
+            law.ensure(after == before || (!exact && at_most(&after, &before)), || {
+                format!(
+                    "with {taken} taken, the rest reserved and cancelled ({order} first): {after:?} admitted from then \
+                     on, not {before:?}"
+                )
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Law 3 as time passes: a cancel never gives more than would be there had nothing been taken; what holds permits gives
+/// exactly that.
+pub(super) fn a_late_cancel_mints_nothing<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
+    for delay in suite.delays() {
+        for reserved in 1..=suite.capacity {
+            let (world, twin) = (suite.world(), suite.world());
+            let reservations: Vec<_> = (0..reserved).map_while(|_| world.reserve(suite.ask)).collect();
+            world.clock.advance(delay);
+            twin.clock.advance(delay);
+            let held = world.fill(suite.ask, suite.plenty());
+            let twins = twin.fill(suite.ask, held.len());
+            if twins.len() < held.len() {
+                return law.ensure(false, || "what was reserved made room for more".into());
+            }
+            drop(reservations);
+            let (after, before) = (suite.future(&world, held), suite.future(&twin, twins));
+            law.ensure(at_most(&after, &before), || {
+                format!("cancelled {delay:?} later, {reserved} reserved have become more: {after:?}, not {before:?}")
+            })?;
+            if suite.refill.is_none() {
+                law.ensure(after == before, || {
+                    format!("cancelled later, not all of {reserved} came back: {after:?}, not {before:?}")
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// True when at no step more has been admitted in all.
+fn at_most(after: &[usize], before: &[usize]) -> bool {
+    let (mut a, mut b) = (0, 0);
+    after.iter().zip(before).all(|(x, y)| {
+        a += x;
+        b += y;
+        a <= b
+    })
+}
+
+struct Nobody;
+
+impl Watch for Nobody {
+    fn look_again(self: Arc<Self>) {}
+}
+
+/// Law 8: refused just before `ready_at`, admitted at it; an event where nobody knows the instant; those ahead count.
+pub(super) fn ready_at_is_exact<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
+    let world = suite.world();
+    for taken in 0..suite.capacity {
+        let ready = world.ready(suite.ask);
+        let now = world.clock.now();
+        law.ensure(
+            !ready.never && !ready.event && ready.not_before.is_none_or(|at| at <= now),
+            || format!("with {taken} of {} taken it is not ready: {ready:?}", suite.capacity),
+        )?;
+        std::mem::forget(world.fill(suite.ask, 1));
+    }
+    let exhausted = world.ready(suite.ask);
+    if suite.holds {
+        let known = exhausted.not_before.is_some_and(|at| at > world.clock.now());
+        law.ensure(
+            !exhausted.never && (exhausted.event || (known && suite.refill.is_some())),
+            || format!("all is held, and `ready_at` does not say that it takes an event: {exhausted:?}"),
+        )?;
+        return Ok(());
+    }
+    for asks in 1..=suite.capacity {
+        exact(suite, asks, law)?;
+        if asks > 1 {
+            ahead_counts(suite, asks - 1, law)?;
+        }
+    }
+    Ok(())
+}
+
+/// From an exhausted rate on, several times in a row.
+fn exact<L: Limiter + 'static>(suite: &Suite<L>, asks: usize, law: &mut Tally<'_>) -> Verdict {
+    let world = suite.world();
+    let _held = world.fill(suite.ask, suite.capacity);
+    let ask = times(suite.ask, asks);
+    for _ in 0..5 {
+        let now = world.clock.now();
+        let ready = world.ready(ask);
+        let Some(at) = ready.not_before.filter(|&at| at > now) else {
+            // What was left over from the last refill may be enough.
+            law.ensure(world.admit(ask).is_some(), || {
+                format!("`ready_at` of {asks} asks says now ({ready:?}), and they are refused")
+            })?;
+            continue;
+        };
+        law.ensure(!ready.never && !ready.event, || {
+            format!("a rate waits for time alone: {ready:?}")
+        })?;
+        world
+            .clock
+            .advance(world.clock.between(now, at) - Duration::from_nanos(1));
+        law.ensure(world.reserve(ask).is_none(), || {
+            format!("{asks} asks are admitted 1 ns before `ready_at`")
+        })?;
+        law.ensure(world.ready(ask).not_before == Some(at), || {
+            "`ready_at` moves while nothing happens".into()
+        })?;
+        world.clock.advance(Duration::from_nanos(1));
+        law.ensure(world.admit(ask).is_some(), || {
+            format!("{asks} asks are refused at `ready_at`")
+        })?;
+    }
+    Ok(())
+}
+
+/// With so many asks ahead it is not ready before all of them fit, nor later than they and it are admitted in turn.
+fn ahead_counts<L: Limiter + 'static>(suite: &Suite<L>, ahead: usize, law: &mut Tally<'_>) -> Verdict {
+    let world = suite.world();
+    // Taken one after the other, so that it comes back one after the other too.
+    for _ in 0..suite.capacity {
+        std::mem::forget(world.admit(suite.ask));
+        let parts = 4 * suite.capacity as u32;
+        world.clock.advance(suite.refill.unwrap_or_default() / parts);
+    }
+    std::mem::forget(world.fill(suite.ask, suite.plenty()));
+    let claim = Cell::new(None);
+    let nobody = Arc::new(Nobody);
+    let place = Place {
+        ahead: times(suite.ask, ahead),
+        watcher: &Watcher::new(&nobody),
+        claim: &claim,
+    };
+    let phase = Phase::new();
+    let behind = world
+        .ready_for(Demand::waiting(&suite.ask, phase.pass(), &place))
+        .not_before;
+    let together = world.ready(times(suite.ask, ahead + 1)).not_before;
+    law.ensure(behind >= together, || {
+        format!("behind {ahead} asks it says {behind:?}, before all of them fit ({together:?})")
+    })?;
+    for _ in 0..=ahead {
+        admit_when_ready(&world, suite.ask);
+    }
+    law.ensure(behind <= Some(world.clock.now()), || {
+        format!(
+            "behind {ahead} asks it says {behind:?}, and was admitted at {:?}",
+            world.clock.now()
+        )
+    })
+}
+
+fn admit_when_ready<L: Limiter>(world: &super::world::World<L>, ask: Ask) {
+    if let Some(at) = world.ready(ask).not_before {
+        world.clock.advance_to(at);
+    }
+    std::mem::forget(world.admit(ask));
+}

@@ -1,0 +1,236 @@
+//! The laws of waiting, checked with a policy in front of the limiter: 7, that nothing is held meanwhile, and 6, that
+//! whoever waits is woken.
+
+use super::suite::{Suite, Tally, Violation};
+use super::world::{Held, World, times};
+use crate::ask::Demand;
+use crate::limiter::{Limiter, LimiterExt, Outcome};
+use crate::permit::Reservation;
+use crate::policy::Policy;
+use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::time::Pass;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+type Verdict = Result<(), Violation>;
+
+/// Counts its wake-ups.
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Relaxed: counted and read on one thread.
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn poll<F: Future>(future: Pin<&mut F>, count: &Arc<Count>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(&Waker::from(Arc::clone(count))))
+}
+
+fn policy_of<L: Limiter + 'static>(world: &World<L>) -> Result<Policy<Arc<L>>, Violation> {
+    Policy::builder()
+        .clock(&world.clock)
+        .over(Arc::clone(&world.limiter))
+        .map_err(|error| Violation::description(format!("it does not decide by the clock that it was given: {error}")))
+}
+
+/// A leg that is shut.
+struct Shut;
+
+impl Limiter for Shut {
+    type Ticket = ();
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
+        Err(Refusal::new(Reason::Saturated, "shut", demand.units(), Wait::Event))
+    }
+    fn cancel(&self, (): (), _: Pass<'_>) {}
+    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn forget(&self, (): ()) {}
+    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
+        ReadyAt::on_event("shut")
+    }
+}
+
+/// Counts what is held of it, and never refuses.
+#[derive(Default)]
+struct Open(AtomicUsize);
+
+impl Open {
+    fn held(&self) -> usize {
+        // Relaxed, here and below: one thread.
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Limiter for Open {
+    type Ticket = ();
+    fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+    fn cancel(&self, (): (), _: Pass<'_>) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+    fn finish(&self, (): (), _: Outcome, now: Pass<'_>) {
+        self.cancel((), now);
+    }
+    fn forget(&self, (): ()) {}
+    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
+        ReadyAt::NOW
+    }
+}
+
+/// Law 7: while a policy waits, for this limiter or for another, it holds nothing of any leg.
+pub(super) fn nothing_is_held_while_waiting<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
+    for taken in 0..=suite.capacity {
+        let (world, twin) = (suite.world(), suite.world());
+        let held = world.fill(suite.ask, taken);
+        let twins = twin.fill(suite.ask, taken);
+        let policy = Policy::builder()
+            .clock(&world.clock)
+            .over(Arc::clone(&world.limiter).and(Shut))
+            .map_err(|error| Violation::description(error.to_string()))?;
+        let mut waiter = pin!(policy.admit(suite.ask));
+        for _ in 0..3 {
+            law.ensure(poll(waiter.as_mut(), &Arc::default()).is_pending(), || {
+                "a policy admitted although a leg is shut".into()
+            })?;
+        }
+        if taken < suite.capacity {
+            let (after, before) = (suite.future(&world, held), suite.future(&twin, twins));
+            law.ensure(after == before, || {
+                format!(
+                    "with {taken} taken, somebody who waits for another leg holds something of this one: {after:?} \
+                     admitted from then on, not {before:?}"
+                )
+            })?;
+        }
+    }
+    let world = suite.world();
+    let open = Arc::new(Open::default());
+    let _held = world.fill(suite.ask, suite.capacity);
+    let policy = Policy::builder()
+        .clock(&world.clock)
+        .over(Arc::clone(&open).and(Arc::clone(&world.limiter)))
+        .map_err(|error| Violation::description(error.to_string()))?;
+    let mut waiter = pin!(policy.admit(suite.ask));
+    for _ in 0..3 {
+        let waits = poll(waiter.as_mut(), &Arc::default()).is_pending();
+        law.ensure(waits && open.held() == 0, || {
+            "somebody who waits for this limiter holds another".into()
+        })?;
+    }
+    Ok(())
+}
+
+type Taken<'a, L> = (Reservation<&'a Arc<L>>, Vec<Held<'a, L>>);
+
+/// Law 6: each thing that makes room wakes whoever waits, who is then admitted.
+pub(super) fn whoever_waits_is_woken<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
+    woken_by(suite, law, "a cancel", |_, (reservation, held)| {
+        drop(reservation);
+        held
+    })?;
+    if suite.holds && suite.refill.is_none() {
+        woken_by(suite, law, "a finish", |_, (reservation, mut held)| {
+            held.push(reservation.commit());
+            drop(held.pop());
+            held
+        })?;
+    }
+    if let Some(refill) = suite.refill {
+        woken_by(suite, law, "an instant", |world, (reservation, mut held)| {
+            std::mem::forget(reservation);
+            if suite.holds {
+                held.clear();
+            }
+            world.clock.advance(refill);
+            held
+        })?;
+    }
+    if let Some((cost, actual)) = suite.settle {
+        woken_by(suite, law, "a settle", |_, (reservation, mut held)| {
+            held.push(reservation.commit());
+            for permit in &mut held {
+                // A cost that no leg counts is found by the waiter, who is not admitted.
+                let _ = permit.settle(cost, actual);
+            }
+            held
+        })?;
+    }
+    if let Some(loosen) = &suite.loosen {
+        woken_by(suite, law, "a raised limit", |world, (reservation, held)| {
+            std::mem::forget(reservation);
+            loosen(&world.limiter);
+            held
+        })?;
+    }
+    two_lines_are_both_woken(suite, law)
+}
+
+/// All is taken, one of it by a mere reservation; somebody waits; `event` happens.
+fn woken_by<L: Limiter + 'static>(
+    suite: &Suite<L>,
+    law: &mut Tally<'_>,
+    name: &str,
+    event: impl for<'a> Fn(&'a World<L>, Taken<'a, L>) -> Vec<Held<'a, L>>,
+) -> Verdict {
+    for waiters in 1..=2 {
+        let world = suite.world();
+        let Some(reservation) = world.reserve(suite.ask) else {
+            return Err(Violation::description("a fresh one refuses".into()));
+        };
+        let held = world.fill(suite.ask, suite.capacity);
+        let policy = policy_of(&world)?;
+        let count = Arc::new(Count::default());
+        let mut waiter = pin!(policy.admit(suite.ask));
+        let pending = poll(waiter.as_mut(), &count).is_pending();
+        law.ensure(pending, || "a policy admitted although all is taken".into())?;
+        // One more behind, who asks for more than comes back and must not keep the first from it.
+        let mut behind = pin!(policy.admit(times(suite.ask, suite.capacity)));
+        if waiters > 1 {
+            let _ = poll(behind.as_mut(), &Arc::default());
+        }
+        let _held = event(&world, (reservation, held));
+        law.ensure(count.0.load(Ordering::Relaxed) > 0, || {
+            format!("{name} made room, and who waits for it was not woken")
+        })?;
+        let admitted = matches!(poll(waiter.as_mut(), &count), Poll::Ready(Ok(_)));
+        law.ensure(admitted, || {
+            format!("{name} woke who waits for it, and it is not admitted")
+        })?;
+    }
+    Ok(())
+}
+
+/// Two policies share the limiter; when all comes back both are told.
+fn two_lines_are_both_woken<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
+    if suite.capacity < 2 {
+        return Ok(());
+    }
+    let world = suite.world();
+    let reservations: Vec<_> = (0..suite.capacity).map_while(|_| world.reserve(suite.ask)).collect();
+    let (one, other) = (policy_of(&world)?, policy_of(&world)?);
+    let counts = [Arc::new(Count::default()), Arc::new(Count::default())];
+    let (mut first, mut second) = (pin!(one.admit(suite.ask)), pin!(other.admit(suite.ask)));
+    let waiting = poll(first.as_mut(), &counts[0]).is_pending() && poll(second.as_mut(), &counts[1]).is_pending();
+    law.ensure(waiting, || "a policy admitted although all is taken".into())?;
+    drop(reservations);
+    for count in &counts {
+        law.ensure(count.0.load(Ordering::Relaxed) > 0, || {
+            "all was cancelled, and of two lines one was not told".into()
+        })?;
+    }
+    let first = poll(first, &counts[0]);
+    let second = poll(second, &counts[1]);
+    law.ensure(
+        matches!((&first, &second), (Poll::Ready(Ok(_)), Poll::Ready(Ok(_)))),
+        || "all was cancelled, and of two lines one was not admitted".into(),
+    )
+}

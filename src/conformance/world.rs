@@ -1,0 +1,129 @@
+//! One limiter on a clock of its own, and what can be seen of it from outside.
+//!
+//! A state is compared by what becomes of it: two worlds are in the same state when they admit the same from then on.
+//! Nothing needs to be undone for that, so no law is presumed by the check of another.
+
+use super::suite::Suite;
+use crate::ask::{Ask, Demand};
+use crate::limiter::{Limiter, LimiterExt};
+use crate::permit::{Permit, Reservation};
+use crate::time::{Instant, ManualClock, Phase};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(super) struct World<L> {
+    pub(super) clock: ManualClock,
+    pub(super) limiter: Arc<L>,
+}
+
+pub(super) type Held<'a, L> = Permit<&'a Arc<L>>;
+
+/// What `ready_at` says, without the leg's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ready {
+    pub(super) not_before: Option<Instant>,
+    pub(super) event: bool,
+    pub(super) never: bool,
+}
+
+impl<L: Limiter> World<L> {
+    pub(super) fn new(clock: ManualClock, limiter: L) -> Self {
+        Self {
+            clock,
+            limiter: Arc::new(limiter),
+        }
+    }
+
+    pub(super) fn reserve(&self, ask: Ask) -> Option<Reservation<&Arc<L>>> {
+        self.limiter.reserve(ask).ok()
+    }
+
+    pub(super) fn admit(&self, ask: Ask) -> Option<Held<'_, L>> {
+        self.limiter.try_admit(ask).ok()
+    }
+
+    /// Admits until refused, at most `most` times.
+    pub(super) fn fill(&self, ask: Ask, most: usize) -> Vec<Held<'_, L>> {
+        (0..most).map_while(|_| self.admit(ask)).collect()
+    }
+
+    pub(super) fn ready(&self, ask: Ask) -> Ready {
+        let phase = Phase::new();
+        self.ready_for(Demand::new(&ask, phase.pass()))
+    }
+
+    pub(super) fn ready_for(&self, demand: Demand<'_>) -> Ready {
+        let ready = self.limiter.ready_at(demand);
+        Ready {
+            not_before: ready.not_before(),
+            event: ready.is_event(),
+            never: ready.is_never(),
+        }
+    }
+}
+
+/// `n` times the ask.
+pub(super) fn times(ask: Ask, n: usize) -> Ask {
+    let n = n as u64;
+    ask.costs()
+        .fold(Ask::many(ask.count().saturating_mul(n)), |sum, (cost, units)| {
+            sum.cost(cost, units.saturating_mul(n))
+        })
+}
+
+/// In how many steps a refill is looked at.
+const STEPS: u32 = 8;
+
+impl<L: Limiter + 'static> Suite<L> {
+    /// More than the limiter can admit at once.
+    pub(super) fn plenty(&self) -> usize {
+        2 * self.capacity + 2
+    }
+
+    /// The instants, from now, at which something may have come back.
+    pub(super) fn delays(&self) -> Vec<Duration> {
+        match self.refill {
+            Some(refill) => vec![refill / STEPS, refill / 2, refill, refill * 2],
+            None => vec![Duration::from_secs(1)],
+        }
+    }
+
+    /// What a world admits from now on: at once, as time passes, and once everything has been given back.
+    pub(super) fn future<'a>(&self, world: &'a World<L>, mut held: Vec<Held<'a, L>>) -> Vec<usize> {
+        let mut admitted = Vec::new();
+        let steps = self.refill.map_or(0, |_| STEPS + STEPS / 2);
+        for step in 0..=steps {
+            if step > 0
+                && let Some(refill) = self.refill
+            {
+                world.clock.advance(refill.div_ceil(STEPS));
+            }
+            let new = world.fill(self.ask, self.plenty());
+            admitted.push(new.len());
+            held.extend(new);
+        }
+        if self.holds {
+            drop(held);
+            if let Some(refill) = self.refill {
+                world.clock.advance(refill);
+            }
+            admitted.push(world.fill(self.ask, self.plenty()).len());
+        }
+        admitted
+    }
+}
+
+trait DivCeil {
+    fn div_ceil(self, by: u32) -> Self;
+}
+
+impl DivCeil for Duration {
+    fn div_ceil(self, by: u32) -> Self {
+        let part = self / by;
+        if part * by < self {
+            part + Duration::from_nanos(1)
+        } else {
+            part
+        }
+    }
+}
