@@ -36,6 +36,29 @@ macro_rules! drain {
     };
 }
 
+/// A side that queues `WAITERS` futures, and lets all of them through at once.
+macro_rules! flood {
+    ($name:literal, $semaphore:expr) => {
+        (
+            $name,
+            Box::new(|| {
+                let semaphore = $semaphore;
+                let mut queue: Vec<_> = (0..WAITERS).map(|_| Box::pin(semaphore.acquire())).collect();
+                let nanos = cpu_nanos(|| {
+                    for waiter in &mut queue {
+                        assert!(poll_once(waiter.as_mut()).is_pending());
+                    }
+                    semaphore.add_permits(WAITERS);
+                    for waiter in &mut queue {
+                        assert!(poll_once(waiter.as_mut()).is_ready());
+                    }
+                });
+                nanos / WAITERS as f64
+            }) as Sample<'_>,
+        )
+    };
+}
+
 /// A side that queues and leaves, behind `ahead` others.
 macro_rules! cancel {
     ($name:literal, $semaphore:expr, $acquire:ident, $ahead:expr) => {{
@@ -139,11 +162,19 @@ pub(crate) fn rows(rows: &Rows) {
         ],
     );
     rows.sampled(
-        "semaphore/drain-100000-cpu",
+        "semaphore/drain-100000-in-turn-cpu",
         15,
         vec![
             drain!("tollgate", tollgate::Semaphore::new(1), acquire),
             drain!("tokio", tokio::sync::Semaphore::new(1), acquire),
+        ],
+    );
+    rows.sampled(
+        "semaphore/drain-100000-at-once-cpu",
+        15,
+        vec![
+            flood!("tollgate", tollgate::Semaphore::new(0)),
+            flood!("tokio", tokio::sync::Semaphore::new(0)),
         ],
     );
     for (name, ahead) in [
