@@ -279,7 +279,10 @@ pub struct ReadyAt<'a> {
     event: bool,
     never: bool,
     turn: Option<(&'a dyn Turnstile, u64)>,
+    /// Who names the instant, or says never.
     leg: &'a str,
+    /// Who waits for an event.
+    event_leg: &'a str,
 }
 
 impl<'a> ReadyAt<'a> {
@@ -290,6 +293,7 @@ impl<'a> ReadyAt<'a> {
         never: false,
         turn: None,
         leg: "",
+        event_leg: "",
     };
 
     /// Not before `instant`.
@@ -307,7 +311,7 @@ impl<'a> ReadyAt<'a> {
     pub fn on_event(leg: &'a str) -> Self {
         Self {
             event: true,
-            leg,
+            event_leg: leg,
             ..Self::NOW
         }
     }
@@ -318,7 +322,7 @@ impl<'a> ReadyAt<'a> {
         Self {
             event: true,
             turn: Some((turnstile, units)),
-            leg,
+            event_leg: leg,
             ..Self::NOW
         }
     }
@@ -337,7 +341,7 @@ impl<'a> ReadyAt<'a> {
     #[inline]
     #[must_use]
     pub fn and(self, other: Self) -> Self {
-        let rank = |ready: &Self| (ready.never, ready.not_before, ready.event);
+        let rank = |ready: &Self| (ready.never, ready.not_before);
         Self {
             not_before: self.not_before.max(other.not_before),
             event: self.event | other.event,
@@ -348,6 +352,7 @@ impl<'a> ReadyAt<'a> {
             } else {
                 self.leg
             },
+            event_leg: if self.event { self.event_leg } else { other.event_leg },
         }
     }
 
@@ -375,18 +380,26 @@ impl<'a> ReadyAt<'a> {
         self.never
     }
 
-    /// The leg that binds, or `""` when none does.
+    /// The leg that binds, or `""` when none does: the one that is ready last, else the first that waits for an event.
     #[inline]
     pub fn leg(&self) -> &'a str {
-        self.leg
+        if self.leg.is_empty() { self.event_leg } else { self.leg }
+    }
+
+    /// The first leg that waits for an event, or `""` when none does.
+    #[inline]
+    pub fn event_leg(&self) -> &'a str {
+        self.event_leg
     }
 
     /// The same under another name of the leg.
     #[inline]
     #[must_use]
     pub fn named(mut self, leg: &'a str) -> Self {
-        if !self.leg.is_empty() {
-            self.leg = leg;
+        for name in [&mut self.leg, &mut self.event_leg] {
+            if !name.is_empty() {
+                *name = leg;
+            }
         }
         self
     }

@@ -20,6 +20,8 @@ pub(crate) struct Entry {
     pub(crate) deadline: Option<Instant>,
     /// When its turn comes, as far as is known; `None` when that takes an event.
     pub(crate) due: Option<Instant>,
+    /// The pump has asked the legs for it, and `due` is what they said.
+    pub(crate) tried: bool,
     /// What its owner's timer is set to.
     wakes_at: Option<Instant>,
     waker: Option<Waker>,
@@ -94,6 +96,7 @@ impl<T> Line<T> {
                 since,
                 deadline,
                 due,
+                tried: false,
                 wakes_at: None,
                 waker: None,
             },
@@ -122,6 +125,7 @@ impl<T> Line<T> {
     pub(crate) fn set_due(&mut self, key: Key, due: Option<Instant>) -> Option<Waker> {
         let entry = self.waiting.get_mut(&key)?;
         entry.due = due;
+        entry.tried = true;
         let due = due?;
         match entry.wakes_at {
             Some(set) if set <= due => None,

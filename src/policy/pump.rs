@@ -1,6 +1,6 @@
 #![doc = include_str!("README.md")]
 
-use super::line::{Ended, Found, Key, Line};
+use super::line::{Ended, Entry, Found, Key, Line};
 use crate::ask::{Ask, Demand, Place};
 use crate::limiter::Limiter;
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
@@ -52,6 +52,25 @@ enum Attempt<T> {
     Hopeless,
 }
 
+/// What is known of when somebody could have been admitted.
+#[derive(Clone, Copy)]
+enum Waited {
+    /// It came then, and the legs have not been asked for it since.
+    Since(Instant),
+    /// The legs have been asked: not before this instant, or not before some event.
+    Due(Option<Instant>),
+}
+
+impl Waited {
+    fn of(entry: &Entry) -> Self {
+        if entry.tried {
+            Self::Due(entry.due)
+        } else {
+            Self::Since(entry.since)
+        }
+    }
+}
+
 /// The queue that refused, and how many units it was asked for.
 type Turn<'a> = (&'a dyn Turnstile, u64);
 
@@ -93,24 +112,32 @@ impl<L: Limiter> Core<L> {
         result
     }
 
-    /// The earliest instant as of which somebody who has waited since `since` may be admitted at `now`.
-    fn floor(&self, since: Instant, now: Instant) -> Instant {
+    /// The earliest instant as of which somebody may be admitted at `now`: not before it came, nor before the last look
+    /// at the legs found that it could be, nor before whoever was last served.
+    fn floor(&self, waited: Waited, now: Instant) -> Instant {
         let earliest = Instant::from_ticks(now.ticks().saturating_sub(self.settings.lateness));
         // Relaxed: a stale value changes by how much a late waiter is made up for, within the same cap.
+        let last = Instant::from_ticks(self.last.load(Ordering::Relaxed));
         let credit = Instant::from_ticks(self.credit.load(Ordering::Relaxed));
-        let from = if credit > earliest { since.min(credit) } else { since };
-        from.max(earliest).min(now)
+        let from = match waited {
+            Waited::Since(since) if credit > earliest => since.min(credit),
+            Waited::Since(since) => since,
+            Waited::Due(Some(due)) if due <= now => due,
+            // Something has loosened before the due instant: this is the instant of that.
+            Waited::Due(_) => now,
+        };
+        from.max(earliest).max(last).min(now)
     }
 
     /// Asks the legs for somebody in line, as of the instant at which its turn came.
     fn attempt(
         &self,
         ask: &Ask,
-        since: Instant,
+        waited: Waited,
         claim: &Cell<Option<Claim>>,
     ) -> (Attempt<L::Ticket>, Option<Turn<'_>>) {
         let now = self.clock.now();
-        let floor = self.floor(since, now);
+        let floor = self.floor(waited, now);
         let place = Place {
             ahead: Ask::many(0),
             watcher: &self.watcher,
@@ -163,7 +190,7 @@ impl<L: Limiter> Core<L> {
             // A newer lateness that this overwrites costs its waiter the catching up, never an admission.
             self.credit.store(0, Ordering::Relaxed);
         }
-        match self.attempt(ask, now, &nothing) {
+        match self.attempt(ask, Waited::Since(now), &nothing) {
             (Attempt::Admitted(ticket), _) => Some(ticket),
             _ => None,
         }
@@ -254,7 +281,7 @@ impl<L: Limiter + 'static> Core<L> {
                 line.again = false;
                 let head = line
                     .head()
-                    .map(|(key, entry)| (key, entry.ask, entry.since, entry.deadline));
+                    .map(|(key, entry)| (key, entry.ask, Waited::of(entry), entry.deadline));
                 let stale = line
                     .claim
                     .take_if(|(owner, _)| head.is_none_or(|(key, ..)| key != *owner));
@@ -263,7 +290,7 @@ impl<L: Limiter + 'static> Core<L> {
             if let Some((_, claim)) = stale {
                 self.give_back(claim);
             }
-            let Some((key, ask, since, deadline)) = head else {
+            let Some((key, ask, waited, deadline)) = head else {
                 if self.stop() {
                     std::mem::forget(pumping);
                     if !had_waiters {
@@ -273,7 +300,7 @@ impl<L: Limiter + 'static> Core<L> {
                 }
                 continue;
             };
-            if !self.serve(key, &ask, since, deadline) && self.stop() {
+            if !self.serve(key, &ask, waited, deadline) && self.stop() {
                 std::mem::forget(pumping);
                 return;
             }
@@ -291,13 +318,13 @@ impl<L: Limiter + 'static> Core<L> {
     }
 
     /// Tries to end the wait of the head. True when it has ended.
-    fn serve(self: &Arc<Self>, key: Key, ask: &Ask, since: Instant, deadline: Option<Instant>) -> bool {
+    fn serve(self: &Arc<Self>, key: Key, ask: &Ask, waited: Waited, deadline: Option<Instant>) -> bool {
         if deadline.is_some_and(|deadline| self.clock.now() > deadline) {
             return self.end(key, Ended::Expired);
         }
         let held = self.under_lock(|line| line.claim.map(|(_, claim)| claim));
         let claim = Cell::new(held);
-        let (attempt, turn) = self.attempt(ask, since, &claim);
+        let (attempt, turn) = self.attempt(ask, waited, &claim);
         // A claim that was not redeemed is kept only while its own leg is the one that refuses.
         if let Some(kept) = claim.get() {
             let same_leg = turn.is_some_and(|(turnstile, _)| TurnstileId::of_queue(turnstile) == kept.turnstile());
@@ -363,10 +390,10 @@ impl<L: Limiter + 'static> Core<L> {
         let now = self.clock.now();
         let phase = Phase::at(&self.clock, now);
         let ready = self.limiter.ready_at(Demand::new(ask, phase.pass()));
-        let leg = if ready.leg().is_empty() {
-            super::LINE
-        } else {
-            ready.leg()
+        // What nobody could foresee bound more than an instant that was known.
+        let leg = match (ready.event_leg(), ready.leg()) {
+            ("", "") => super::LINE,
+            ("", leg) | (leg, _) => leg,
         };
         let wait = match ready.not_before() {
             Some(at) => Wait::Until(Due::at(&self.clock, now, at)),

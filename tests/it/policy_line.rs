@@ -49,7 +49,7 @@ fn a_thousand_waiters_at_a_thousand_a_second_sleep_once_each() {
         let wait = policy.admit(1);
         let (order, clock, polls) = (&order, &clock, &polls);
         async move {
-            counting(wait, polls).await.unwrap();
+            counting(wait, polls).await.unwrap().forget();
             assert_eq!(clock.elapsed(), MS * (index + 1));
             order.borrow_mut().push(index);
         }
@@ -117,7 +117,7 @@ fn an_unpolled_head_stops_nobody() {
     assert!(poll(head.as_mut(), &count).is_pending());
     clock.run(async {
         for _ in 0..3 {
-            policy.admit(1).await.unwrap();
+            policy.admit(1).await.unwrap().forget();
         }
     });
     assert_eq!(clock.elapsed(), Duration::from_millis(400));
@@ -275,7 +275,7 @@ fn blocked_threads_stand_in_the_same_line() {
     drop(policy.try_admit(1).unwrap());
     std::thread::scope(|scope| {
         for _ in 0..2 {
-            scope.spawn(|| policy.admit_blocking(1).unwrap());
+            scope.spawn(|| policy.admit_blocking(1).unwrap().forget());
         }
         while policy.waiting() < 2 {
             std::thread::yield_now();
@@ -299,11 +299,11 @@ fn an_outer_policy_waits_until_the_inner_line_has_emptied() {
     clock.run(async {
         let (first, second) = futures::future::join(
             async {
-                inner.admit(1).await.unwrap();
+                inner.admit(1).await.unwrap().forget();
                 clock.elapsed()
             },
             async {
-                outer.admit(1).await.unwrap();
+                outer.admit(1).await.unwrap().forget();
                 clock.elapsed()
             },
         )
