@@ -1,6 +1,6 @@
 //! The table at the end of a run, and the waits as a file.
 
-use crate::audit::{Limits, Row};
+use super::audit::{Limits, Row};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -103,7 +103,7 @@ pub fn table(summaries: &[Summary], limits: &[Limits], peak_connections: usize) 
     let _ = writeln!(
         text,
         "audit connections: peak {peak_connections} of {}",
-        crate::audit::CONNECTIONS
+        super::audit::CONNECTIONS
     );
     text
 }

@@ -1,8 +1,8 @@
 //! The gateway itself, in virtual time: every request is a task that is admitted by its tenant's policy, works for as
 //! long as its tokens take, settles what it really cost, and is written to the audit log.
 
-use crate::audit::{Audit, Limits, Row};
-use crate::trace::Request;
+use super::audit::{Audit, Limits, Row};
+use super::trace::Request;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;

@@ -55,12 +55,9 @@ pub fn read(path: &Path) -> Result<Vec<Request>, TraceError> {
         column("GeneratedTokens")?,
     );
     let mut requests: Vec<Request> = Vec::new();
-    for record in reader.records() {
-        let record = record.map_err(|error| {
-            let line = error.position().map_or(requests.len() as u64 + 2, csv::Position::line);
-            fail(Some(line), error.to_string())
-        })?;
-        let line = record.position().map(csv::Position::line);
+    for (record, line) in reader.records().zip(2..) {
+        let line = Some(line);
+        let record = record.map_err(|error| fail(line, error.to_string()))?;
         let number = |column: usize| {
             let text = record[column].trim();
             text.parse::<u32>()

@@ -3,7 +3,7 @@
 //! Each bucket is a ledger of charges and give-backs; the window and the calls in flight are counted. Whatever the log
 //! says was admitted must have been allowed by every ledger at that instant.
 
-use crate::audit::{Limits, Row};
+use super::audit::{Limits, Row};
 use std::collections::VecDeque;
 
 /// A bucket as a ledger: its level in tokens times the period, so that refilling is whole numbers too.
