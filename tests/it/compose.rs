@@ -239,8 +239,9 @@ fn a_policy_and_64_lone_acquirers_of_its_semaphore_all_have_their_turn_every_65_
     let clock = ManualClock::new();
     let semaphore = Arc::new(Semaphore::new(1));
     let policy = Policy::new(bucket(&clock, 1_000_000, 1_000_000).and(Arc::clone(&semaphore)));
-    let mut waiters: Vec<Pin<Box<dyn Future<Output = Box<dyn std::any::Any>>>>> = Vec::new();
-    let again = |who: usize| -> Pin<Box<dyn Future<Output = Box<dyn std::any::Any>>>> {
+    type Waiter = Pin<Box<dyn Future<Output = Box<dyn std::any::Any>>>>;
+    let mut waiters: Vec<Waiter> = Vec::new();
+    let again = |who: usize| -> Waiter {
         if who == LONE {
             let policy = policy.clone();
             Box::pin(async move { Box::new(policy.admit_owned(1).await.unwrap()) as Box<dyn std::any::Any> })
@@ -249,12 +250,12 @@ fn a_policy_and_64_lone_acquirers_of_its_semaphore_all_have_their_turn_every_65_
             Box::pin(async move { Box::new(semaphore.acquire_owned().await.unwrap()) as Box<dyn std::any::Any> })
         }
     };
-    let mut held = Some(Arc::clone(&semaphore).try_acquire_owned().unwrap());
+    let held = Arc::clone(&semaphore).try_acquire_owned().unwrap();
     for who in 0..=LONE {
         waiters.push(again(who));
         assert!(poll(waiters[who].as_mut()).is_pending());
     }
-    drop(held.take());
+    drop(held);
     let mut granted: Vec<usize> = Vec::new();
     for _ in 0..10 * (LONE + 1) {
         let (who, permit) = waiters
