@@ -23,9 +23,6 @@ use std::task::Waker;
 const QUEUED: i64 = 1 << 62;
 const MAX: i64 = (usize::MAX >> 3) as i64;
 
-/// How many wakers are woken at a time, outside the lock.
-const BATCH: usize = 32;
-
 /// Limits how many may run at once. Weighted, strictly first come first served, resizable at any moment.
 ///
 /// It has every method of `tokio::sync::Semaphore`, with the same meaning: change the import and nothing else. Beyond
@@ -262,31 +259,19 @@ impl Semaphore {
         self.limit.fetch_sub(n, Ordering::Relaxed);
     }
 
-    /// Grants from the front as long as permits suffice, and wakes whom it granted.
+    /// Grants from the front as long as permits suffice, and wakes whom it granted: one at a time, outside the lock.
     #[cold]
     pub(super) fn hand_over(&self) {
-        let mut wakers: [Option<Waker>; BATCH] = [const { None }; BATCH];
         loop {
-            let mut woken = 0;
-            let more = {
+            let (waker, more) = {
                 let mut queue = self.queue.lock();
-                loop {
-                    if woken == BATCH {
-                        break true;
-                    }
-                    match self.grant_next(&mut queue) {
-                        Some(waker) => {
-                            wakers[woken] = waker;
-                            woken += 1;
-                        }
-                        None => break false,
-                    }
+                match self.grant_next(&mut queue) {
+                    Some(waker) => (waker, self.can_grant(&mut queue)),
+                    None => return,
                 }
             };
-            for waker in &mut wakers[..woken] {
-                if let Some(waker) = waker.take() {
-                    waker.wake();
-                }
+            if let Some(waker) = waker {
+                waker.wake();
             }
             if !more {
                 return;
@@ -294,14 +279,22 @@ impl Semaphore {
         }
     }
 
+    /// True when the first in line could be granted what it wants. Under the lock.
+    #[inline]
+    fn can_grant(&self, queue: &mut Queue) -> bool {
+        // Nobody but the lock's holder takes permits while the flag is set: what is free here stays free.
+        queue
+            .head_need()
+            .is_some_and(|need| self.word.load(Ordering::Relaxed) + QUEUED >= need as i64)
+    }
+
     /// Grants the first in line what it wants, if that is free. Under the lock.
     #[inline]
     fn grant_next(&self, queue: &mut Queue) -> Option<Option<Waker>> {
-        let need = queue.head_need()? as i64;
-        // Nobody but the lock's holder takes permits while the flag is set: what is free here stays free.
-        if self.word.load(Ordering::Relaxed) + QUEUED < need {
+        if !self.can_grant(queue) {
             return None;
         }
+        let need = queue.head_need()? as i64;
         let waker = queue.grant_head();
         let flag = if queue.waiting() == 0 { QUEUED } else { 0 };
         // Acquire: on behalf of the waiter, who sees it through the lock. Pairs with (R) in `release`, of whichever
@@ -371,19 +364,34 @@ impl Semaphore {
 
     /// The owner of a place looks. A place whose wait has ended is given up by that.
     pub(super) fn look(&self, key: Key, waker: Option<&Waker>) -> State {
-        let waker = waker.cloned();
         let mut queue = self.queue.lock();
-        let state = queue.state(key);
-        if state == State::Waiting {
-            let old = waker.and_then(|waker| queue.set_waker(key, waker));
+        if queue.state(key) == State::Waiting {
+            if let Some(waker) = waker.filter(|waker| !queue.wakes(key, waker)) {
+                // Cloned and dropped outside the lock: both may run foreign code.
+                drop(queue);
+                return self.look_with(key, waker.clone());
+            }
+            return State::Waiting;
+        }
+        let (state, old, spare) = queue.remove(key);
+        drop(queue);
+        drop((old, spare));
+        state
+    }
+
+    /// [`look`](Self::look), leaving another waker.
+    #[cold]
+    fn look_with(&self, key: Key, waker: Waker) -> State {
+        let mut queue = self.queue.lock();
+        if queue.state(key) == State::Waiting {
+            let old = queue.set_waker(key, waker);
             drop(queue);
             drop(old);
-        } else {
-            let (_, old, spare) = queue.remove(key);
-            drop(queue);
-            drop((old, spare, waker));
+            return State::Waiting;
         }
-        state
+        drop(queue);
+        drop(waker);
+        self.look(key, None)
     }
 
     /// The owner of a place goes. What it had been granted goes to the next; if it was first in line, those behind it
@@ -398,16 +406,17 @@ impl Semaphore {
             // Relaxed: the flag only sends others to the lock.
             self.word.fetch_add(QUEUED, Ordering::Relaxed);
         }
+        let moves_up = state == State::Waiting && was_head && self.can_grant(&mut queue);
         drop(queue);
         drop((waker, spare));
-        match state {
-            #[cfg(not(tollgate_bug = "semaphore_leaks_granted"))]
-            State::Granted => self.release(need),
-            #[cfg(not(tollgate_bug = "semaphore_head_leaves_quietly"))]
-            State::Waiting if was_head => self.hand_over(),
-            _ => {
-                let _ = (need, was_head);
-            }
+        #[cfg(tollgate_bug = "semaphore_leaks_granted")]
+        let state = State::Closed;
+        #[cfg(tollgate_bug = "semaphore_head_leaves_quietly")]
+        let moves_up = false && moves_up;
+        if state == State::Granted {
+            self.release(need);
+        } else if moves_up {
+            self.hand_over();
         }
     }
 

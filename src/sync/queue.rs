@@ -202,6 +202,14 @@ impl Queue {
         slot.state
     }
 
+    /// True when the waker that was left wakes the same task as `waker`.
+    pub(crate) fn wakes(&mut self, key: Key, waker: &Waker) -> bool {
+        self.slot(key.index)
+            .waker
+            .as_ref()
+            .is_some_and(|known| known.will_wake(waker))
+    }
+
     /// Leaves a waker, and hands back the one that was there.
     pub(crate) fn set_waker(&mut self, key: Key, waker: Waker) -> Option<Waker> {
         self.slot(key.index).waker.replace(waker)

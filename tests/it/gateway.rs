@@ -159,7 +159,8 @@ fn wrong_arguments_and_traces_exit_with_2() {
 fn a_tighter_limit_than_the_run_had_is_caught_by_each_ledger() {
     let (_folder, path) = run(3_000);
     let (limits, rows) = audit::read(&path).unwrap();
-    let tightened: [(&str, fn(&mut Limits)); 4] = [
+    type Tighten = fn(&mut Limits);
+    let tightened: [(&str, Tighten); 4] = [
         ("more requests", |limits| limits.requests[2] -= 40),
         ("more tokens", |limits| limits.tokens[2] -= 200_000),
         ("more in one window", |limits| limits.window[0] -= 1),
