@@ -6,7 +6,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use tollgate::sync::bell::Bell;
-use tollgate::{Ask, Demand, Limiter, Outcome, Pass, Policy, ReadyAt, Reason, Refusal, Wait};
+use tollgate::{Ask, Demand, Limiter, ManualClock, Outcome, Pass, Policy, ReadyAt, Reason, Refusal, Wait};
 
 /// A counter of free places that announces every return by its bell, and by nothing else: all its own accesses are
 /// relaxed, so that whatever orders them is the bell's doing.
@@ -64,11 +64,16 @@ impl Count {
     }
 }
 
+/// On a clock that stands still: a model must do the same in every execution.
 fn policy(free: u64) -> Policy<Arc<Gate>> {
-    Policy::new(Arc::new(Gate {
+    let gate = Gate {
         free: AtomicU64::new(free),
         bell: Bell::new(),
-    }))
+    };
+    Policy::builder()
+        .clock(&ManualClock::new())
+        .over(Arc::new(gate))
+        .unwrap()
 }
 
 fn poll<F: Future>(future: Pin<&mut F>, count: &Arc<Count>) -> Poll<F::Output> {
