@@ -143,6 +143,7 @@ impl Semaphore {
             // Release: a raise is a release of new permits. Pairs with the acquiring operations on the word.
             self.word.fetch_add(new - old, Ordering::Release);
         }
+        #[cfg(not(tollgate_bug = "semaphore_resize_wakes_nobody"))]
         self.hand_over();
     }
 
@@ -208,9 +209,12 @@ impl Semaphore {
             }
             queue.close()
         };
+        #[cfg(not(tollgate_bug = "semaphore_close_wakes_nobody"))]
         for waker in wakers {
             waker.wake();
         }
+        #[cfg(tollgate_bug = "semaphore_close_wakes_nobody")]
+        drop(wakers);
     }
 
     /// True once it has been closed.
