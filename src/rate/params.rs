@@ -111,10 +111,7 @@ impl Slot {
     /// published by the word itself.
     #[inline]
     pub(super) fn load(&self) -> Params {
-        #[cfg(not(tollgate_bug = "bucket_relaxed_slot"))]
         let order = Ordering::Acquire;
-        #[cfg(tollgate_bug = "bucket_relaxed_slot")]
-        let order = Ordering::Relaxed;
         let shift_and_scale = self.shift_and_scale.load(order);
         Params {
             epoch: Instant::from_ticks(self.epoch.load(order)),

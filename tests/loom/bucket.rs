@@ -1,1 +1,64 @@
-//! To be written.
+//! The bucket's word and its slots: one token taken once, a quota changed meanwhile, a reservation given back.
+
+use loom::thread;
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate::{Inherit, LimiterExt, ManualClock, Quota, TokenBucket};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn bucket(clock: &ManualClock, rate: u64, burst: u64) -> Arc<TokenBucket> {
+    Arc::new(TokenBucket::new(Quota::per_second(rate).burst(burst)).on(clock))
+}
+
+#[test]
+fn one_token_is_taken_once() {
+    crate::exhaustive(|| {
+        let bucket = bucket(&ManualClock::new(), 1, 1);
+        let other = Arc::clone(&bucket);
+        let thread = thread::spawn(move || other.try_acquire(1).is_ok());
+        let here = bucket.try_acquire(1).is_ok();
+        assert!(here ^ thread.join().unwrap());
+        assert_eq!(bucket.available(), 0);
+    });
+}
+
+/// Given a bucket that a fast quota would have filled and a slow one has not, when the quota changes beside an attempt,
+/// then the attempt is judged by one of the two quotas and never by a mixture.
+#[test]
+fn an_attempt_beside_a_change_of_quota_is_judged_by_one_of_the_two() {
+    // Four changes have too many interleavings to see all of them.
+    crate::bounded(3, || {
+        let clock = ManualClock::new();
+        let bucket = bucket(&clock, 1, 4);
+        bucket.try_acquire(4).unwrap();
+        clock.advance(SECOND);
+        let other = Arc::clone(&bucket);
+        let thread = thread::spawn(move || {
+            // From one token of four, to none of one; and four changes, so that a slot is written again.
+            for _ in 0..2 {
+                other.set_quota(Quota::per_second(1_000).burst(1), Inherit::AsIs);
+                other.set_quota(Quota::per_second(1).burst(4), Inherit::AsIs);
+            }
+        });
+        let taken = u64::from(bucket.try_acquire(1).is_ok());
+        let more = u64::from(bucket.try_acquire(1).is_ok());
+        thread.join().unwrap();
+        assert_eq!((taken, more), (1, 0), "one token was there, under either quota");
+        assert_eq!(bucket.available(), 0);
+    });
+}
+
+/// Given a full bucket, when a reservation is given back beside an attempt for all of it, then nothing is lost and
+/// nothing is minted.
+#[test]
+fn a_cancel_beside_an_attempt_loses_and_mints_nothing() {
+    crate::exhaustive(|| {
+        let bucket = bucket(&ManualClock::new(), 1, 2);
+        let other = Arc::clone(&bucket);
+        let thread = thread::spawn(move || drop(other.reserve(1).unwrap()));
+        let taken = if bucket.try_acquire(1).is_ok() { 1 } else { 0 };
+        thread.join().unwrap();
+        assert_eq!(taken + bucket.available(), 2);
+    });
+}
