@@ -99,9 +99,18 @@ impl Semaphore {
         if word < -MAX { word + QUEUED } else { word }
     }
 
-    /// How many permits are free. While somebody waits these are on their way to the first in line. A snapshot.
+    /// How many permits are free; none while somebody waits, since what is free is then promised to the first in line.
+    /// A snapshot.
     pub fn available_permits(&self) -> usize {
-        self.signed_available().max(0) as usize
+        let word = self.word.load(Ordering::Relaxed);
+        if word >= -MAX {
+            return word.max(0) as usize;
+        }
+        let queue = self.queue.lock();
+        match queue.waiting() {
+            0 => self.signed_available().max(0) as usize,
+            _ => 0,
+        }
     }
 
     /// How many permits there are, held or free. A snapshot.
@@ -173,10 +182,13 @@ impl Semaphore {
         self.hand_over();
     }
 
-    /// Takes up to `n` free permits away for good and returns how many. Permits that are held are not touched: to
-    /// shrink below what is held, [`set_limit`](Self::set_limit).
+    /// Takes up to `n` free permits away for good and returns how many. Permits that are held, or promised to the first
+    /// in line, are not touched: to shrink below those, [`set_limit`](Self::set_limit).
     pub fn forget_permits(&self, n: usize) -> usize {
-        let _queue = self.queue.lock();
+        let queue = self.queue.lock();
+        if queue.waiting() > 0 {
+            return 0;
+        }
         let wanted = i64::try_from(n).unwrap_or(MAX);
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
