@@ -48,6 +48,11 @@ impl Word {
     fn position(self) -> u64 {
         self.0 & POSITION
     }
+    /// The same tag with a position that is known to fit.
+    #[inline]
+    fn forward(self, position: u64) -> Self {
+        Self(self.0 & !POSITION | position)
+    }
     #[inline]
     fn at(self, position: u64) -> Self {
         Self::new(self.tag(), position)
@@ -215,18 +220,20 @@ impl TokenBucket {
     }
 
     #[inline]
-    fn take(&self, n: u64, now: Instant) -> Result<(Word, Params), Refusal<'_>> {
+    fn take(&self, n: u64, now: Instant) -> Result<Word, Refusal<'_>> {
         loop {
             let (word, params) = self.read();
-            if params.ticks(now) > params.life {
+            let ticks = params.ticks(now);
+            if ticks > params.life {
                 self.start_anew(now);
                 continue;
             }
-            let axis = params.axis_at(now);
+            let axis = params.axis_after(ticks);
             let need = params.units(n);
             let base = word.position().max(axis - params.burst);
-            if need <= params.burst && base + need <= axis {
-                let taken = word.at(base + need);
+            // More than the burst never fits, since the base is at most a burst behind.
+            if base + need <= axis {
+                let taken = word.forward(base + need);
                 // Relaxed: the position carries no other memory with it. It succeeds only if tag and position are
                 // those that were read.
                 if self
@@ -234,7 +241,7 @@ impl TokenBucket {
                     .compare_exchange_weak(word.0, taken.0, Ordering::Relaxed, Ordering::Relaxed)
                     .is_ok()
                 {
-                    return Ok((taken, params));
+                    return Ok(taken);
                 }
             } else if self.still(word) {
                 return Err(self.refusal(n, need, base, &params, now));
@@ -510,7 +517,7 @@ impl Limiter for TokenBucket {
         // Before the position is moved: a give-back in between counts as one since.
         // Acquire: whoever reads a count also sees the lowered position. Pairs with `shift_position`.
         let given = self.given.load(Ordering::Acquire);
-        let (word, _) = self.take(demand.units(), demand.now(&self.clock))?;
+        let word = self.take(demand.units(), demand.now(&self.clock))?;
         Ok(BucketTicket {
             tokens: demand.units(),
             word: word.0,

@@ -79,7 +79,13 @@ impl Params {
     /// The axis at `now`, which must lie within its life.
     #[inline]
     pub(super) fn axis_at(&self, now: Instant) -> u64 {
-        ORIGIN + axis::gained(self.ticks(now).min(self.life), self.mul, self.shift)
+        self.axis_after(self.ticks(now).min(self.life))
+    }
+
+    /// The axis so many ticks after its epoch, which must lie within its life.
+    #[inline]
+    pub(super) fn axis_after(&self, ticks: u64) -> u64 {
+        ORIGIN + axis::gained(ticks, self.mul, self.shift)
     }
 
     /// What the axis would have gained at `now`, whether it lasts so long or not; saturating.
