@@ -11,7 +11,8 @@
 //! So admission is one signed comparison and one compare-exchange, and a release is one addition. While the flag is
 //! set nobody can take permits but the holder of the lock, who hands them to the first in line.
 //!
-//! Invariant, under the lock: the flag is set if and only if the queue is not empty or closed.
+//! Invariant, under the lock: the flag is set if and only if the queue is not empty or closed. The protocol's steps by
+//! name, and why it holds: `src/sync/README.md`.
 
 use crate::sync::queue::{Key, Queue, State};
 use crate::sync::shim::Mutex;
@@ -20,8 +21,23 @@ use std::fmt;
 use std::task::Waker;
 
 /// What is subtracted from the word while permits must not be taken without the lock.
-const QUEUED: i64 = 1 << 62;
-const MAX: i64 = (usize::MAX >> 3) as i64;
+pub(super) const QUEUED: i64 = 1 << 62;
+pub(super) const MAX: i64 = (usize::MAX >> 3) as i64;
+
+/// The ordering that is needed, or none where the models are to show that it is.
+macro_rules! weakened {
+    ($bug:literal, $ordering:ident) => {
+        if cfg!(tollgate_bug = $bug) {
+            Ordering::Relaxed
+        } else {
+            Ordering::$ordering
+        }
+    };
+}
+pub(super) use weakened;
+
+/// How many wakers are woken at a time, outside the lock.
+const BATCH: usize = 32;
 
 /// Limits how many may run at once. Weighted, strictly first come first served, resizable at any moment.
 ///
@@ -54,9 +70,10 @@ const MAX: i64 = (usize::MAX >> 3) as i64;
 /// assert!(semaphore.try_acquire().is_ok());
 /// ```
 pub struct Semaphore {
-    word: AtomicI64,
-    limit: AtomicI64,
-    queue: Mutex<Queue>,
+    pub(super) word: AtomicI64,
+    /// Never negative. Available plus held.
+    pub(super) limit: AtomicI64,
+    pub(super) queue: Mutex<Queue>,
 }
 
 impl Semaphore {
@@ -86,7 +103,10 @@ impl Semaphore {
     /// If `permits` exceeds [`MAX_PERMITS`](Self::MAX_PERMITS).
     #[cfg(not(tollgate_loom))]
     pub const fn const_new(permits: usize) -> Self {
-        assert!(permits <= Self::MAX_PERMITS);
+        assert!(
+            permits <= Self::MAX_PERMITS,
+            "a semaphore may not have more than MAX_PERMITS permits"
+        );
         Self {
             word: AtomicI64::new(permits as i64),
             limit: AtomicI64::new(permits as i64),
@@ -99,17 +119,23 @@ impl Semaphore {
         if word < -MAX { word + QUEUED } else { word }
     }
 
-    /// How many permits are free; none while somebody waits, since what is free is then promised to the first in line.
-    /// A snapshot.
+    /// How many permits are there for whoever comes now: none while somebody waits, since what is free is kept for the
+    /// first in line. A snapshot.
     pub fn available_permits(&self) -> usize {
         let word = self.word.load(Ordering::Relaxed);
         if word >= -MAX {
             return word.max(0) as usize;
         }
         let queue = self.queue.lock();
-        match queue.waiting() {
-            0 => self.signed_available().max(0) as usize,
-            _ => 0,
+        self.unreserved(&queue).max(0) as usize
+    }
+
+    /// What is free and not kept for the first in line. Under the lock.
+    fn unreserved(&self, queue: &Queue) -> i64 {
+        if queue.waiting() == 0 {
+            self.signed_available()
+        } else {
+            0
         }
     }
 
@@ -140,74 +166,6 @@ impl Semaphore {
         self.queue.lock().granted()
     }
 
-    /// Sets how many permits there are, at once, whatever is held and whoever waits.
-    ///
-    /// A raise admits as many from the front as fit. A shrink below what is held becomes [`debt`](Self::debt): nobody
-    /// is admitted before it is paid. Zero pauses. Numbers above [`MAX_PERMITS`](Self::MAX_PERMITS) count as that.
-    pub fn set_limit(&self, limit: usize) {
-        let new = limit.min(Self::MAX_PERMITS) as i64;
-        {
-            let _queue = self.queue.lock();
-            let old = self.limit.swap(new, Ordering::Relaxed);
-            // Release: a raise is a release of new permits. Pairs with the acquiring operations on the word.
-            self.word.fetch_add(new - old, Ordering::Release);
-        }
-        #[cfg(not(tollgate_bug = "semaphore_resize_wakes_nobody"))]
-        self.hand_over();
-    }
-
-    /// Adds `n` permits to the limit.
-    ///
-    /// # Panics
-    /// If more than [`MAX_PERMITS`](Self::MAX_PERMITS) would be free.
-    pub fn add_permits(&self, n: usize) {
-        if n == 0 {
-            return;
-        }
-        {
-            let _queue = self.queue.lock();
-            let free = self.signed_available();
-            let sum = i64::try_from(n).ok().and_then(|n| free.checked_add(n));
-            assert!(
-                sum.is_some_and(|sum| sum <= MAX),
-                "number of added permits ({n}) would overflow MAX_PERMITS ({})",
-                Self::MAX_PERMITS
-            );
-            let limit = self.limit.load(Ordering::Relaxed);
-            self.limit
-                .store(limit.saturating_add(n as i64).min(MAX), Ordering::Relaxed);
-            // Release: as in `release`.
-            self.word.fetch_add(n as i64, Ordering::Release);
-        }
-        self.hand_over();
-    }
-
-    /// Takes up to `n` free permits away for good and returns how many. Permits that are held, or promised to the first
-    /// in line, are not touched: to shrink below those, [`set_limit`](Self::set_limit).
-    pub fn forget_permits(&self, n: usize) -> usize {
-        let queue = self.queue.lock();
-        if queue.waiting() > 0 {
-            return 0;
-        }
-        let wanted = i64::try_from(n).unwrap_or(MAX);
-        let mut word = self.word.load(Ordering::Relaxed);
-        loop {
-            let free = if word < -MAX { word + QUEUED } else { word };
-            let taken = free.clamp(0, wanted);
-            // Relaxed: nobody's work is ordered after permits that are gone.
-            match self
-                .word
-                .compare_exchange_weak(word, word - taken, Ordering::Relaxed, Ordering::Relaxed)
-            {
-                Ok(_) => {
-                    self.limit.fetch_sub(taken, Ordering::Relaxed);
-                    return taken as usize;
-                }
-                Err(seen) => word = seen,
-            }
-        }
-    }
-
     /// Closes the semaphore for good: everybody who waits, or comes, is told so. Permits that are held stay valid.
     pub fn close(&self) {
         let wakers = {
@@ -221,12 +179,12 @@ impl Semaphore {
             }
             queue.close()
         };
-        #[cfg(not(tollgate_bug = "semaphore_close_wakes_nobody"))]
+        if cfg!(tollgate_bug = "semaphore_quiet_close") {
+            return;
+        }
         for waker in wakers {
             waker.wake();
         }
-        #[cfg(tollgate_bug = "semaphore_close_wakes_nobody")]
-        drop(wakers);
     }
 
     /// True once it has been closed.
@@ -241,10 +199,11 @@ impl Semaphore {
         let mut word = self.word.load(Ordering::Relaxed);
         while word >= n {
             // Acquire: sees what was done under the permits that are taken. Pairs with (R) in `release`.
-            #[cfg(not(tollgate_bug = "semaphore_relaxed_acquire"))]
-            let acquire = Ordering::Acquire;
-            #[cfg(tollgate_bug = "semaphore_relaxed_acquire")]
-            let acquire = Ordering::Relaxed;
+            let acquire = weakened!("semaphore_relaxed_acquire", Acquire);
+            if cfg!(tollgate_bug = "semaphore_torn_take") {
+                self.word.store(word - n, Ordering::Relaxed);
+                return true;
+            }
             match self
                 .word
                 .compare_exchange_weak(word, word - n, acquire, Ordering::Relaxed)
@@ -260,34 +219,37 @@ impl Semaphore {
     #[inline]
     pub(super) fn release(&self, n: i64) {
         // (R) Release: publishes what was done under the permits. Pairs with the acquiring operations on the word.
-        #[cfg(not(tollgate_bug = "semaphore_relaxed_release"))]
-        let release = Ordering::Release;
-        #[cfg(tollgate_bug = "semaphore_relaxed_release")]
-        let release = Ordering::Relaxed;
+        let release = weakened!("semaphore_relaxed_release", Release);
         if self.word.fetch_add(n, release) < -MAX {
             self.hand_over();
         }
     }
 
-    /// `n` permits are gone for good.
-    pub(super) fn lose(&self, n: i64) {
-        let _queue = self.queue.lock();
-        self.limit.fetch_sub(n, Ordering::Relaxed);
-    }
-
-    /// Grants from the front as long as permits suffice, and wakes whom it granted: one at a time, outside the lock.
+    /// Grants from the front as long as permits suffice, and wakes whom it granted.
     #[cold]
     pub(super) fn hand_over(&self) {
+        let mut wakers: [Option<Waker>; BATCH] = [const { None }; BATCH];
         loop {
-            let (waker, more) = {
+            let mut woken = 0;
+            let more = {
                 let mut queue = self.queue.lock();
-                match self.grant_next(&mut queue) {
-                    Some(waker) => (waker, self.can_grant(&mut queue)),
-                    None => return,
+                loop {
+                    if woken == BATCH {
+                        break true;
+                    }
+                    match self.grant_next(&mut queue) {
+                        Some(waker) => {
+                            wakers[woken] = waker;
+                            woken += 1;
+                        }
+                        None => break false,
+                    }
                 }
             };
-            if let Some(waker) = waker {
-                waker.wake();
+            for waker in &mut wakers[..woken] {
+                if let Some(waker) = waker.take() {
+                    waker.wake();
+                }
             }
             if !more {
                 return;
@@ -295,30 +257,19 @@ impl Semaphore {
         }
     }
 
-    /// True when the first in line could be granted what it wants. Under the lock.
-    #[inline]
-    fn can_grant(&self, queue: &mut Queue) -> bool {
-        // Nobody but the lock's holder takes permits while the flag is set: what is free here stays free.
-        queue
-            .head_need()
-            .is_some_and(|need| self.word.load(Ordering::Relaxed) + QUEUED >= need as i64)
-    }
-
     /// Grants the first in line what it wants, if that is free. Under the lock.
     #[inline]
     fn grant_next(&self, queue: &mut Queue) -> Option<Option<Waker>> {
-        if !self.can_grant(queue) {
+        let need = queue.head_need()? as i64;
+        // Nobody but the lock's holder takes permits while the flag is set: what is free here stays free.
+        if self.word.load(Ordering::Relaxed) + QUEUED < need {
             return None;
         }
-        let need = queue.head_need()? as i64;
         let waker = queue.grant_head();
         let flag = if queue.waiting() == 0 { QUEUED } else { 0 };
         // Acquire: on behalf of the waiter, who sees it through the lock. Pairs with (R) in `release`, of whichever
         // releases have added up.
-        #[cfg(not(tollgate_bug = "semaphore_relaxed_grant"))]
-        let acquire = Ordering::Acquire;
-        #[cfg(tollgate_bug = "semaphore_relaxed_grant")]
-        let acquire = Ordering::Relaxed;
+        let acquire = weakened!("semaphore_relaxed_grant", Acquire);
         self.word.fetch_add(flag - need, acquire);
         Some(waker)
     }
@@ -327,32 +278,48 @@ impl Semaphore {
     #[cold]
     pub(super) fn join_line(&self, n: i64, waker: Waker) -> Joined {
         let mut queue = self.queue.lock();
-        if queue.closed {
+        if queue.closed && !cfg!(tollgate_bug = "semaphore_unseen_close") {
             drop(queue);
             drop(waker);
             return Joined::Closed;
         }
-        if queue.waiting() == 0 {
-            // The flag is set by the same operation that reads the word: a release before it is seen here, one after
-            // it sees the flag and comes to the lock, which we hold until we stand in line.
-            // Acquire: as in `try_take`, for permits that are taken at once.
-            #[cfg(not(tollgate_bug = "semaphore_late_flag"))]
-            let word = self.word.fetch_sub(QUEUED, Ordering::Acquire);
-            #[cfg(tollgate_bug = "semaphore_late_flag")]
-            let word = self.word.load(Ordering::Acquire);
-            if word >= n {
-                #[cfg(not(tollgate_bug = "semaphore_late_flag"))]
-                self.word.fetch_add(QUEUED - n, Ordering::Relaxed);
-                #[cfg(tollgate_bug = "semaphore_late_flag")]
-                self.word.fetch_sub(n, Ordering::Relaxed);
-                drop(queue);
-                drop(waker);
-                return Joined::Taken;
-            }
-            #[cfg(tollgate_bug = "semaphore_late_flag")]
-            self.word.fetch_sub(QUEUED, Ordering::Relaxed);
+        if queue.waiting() == 0 && self.take_or_flag(n) {
+            drop(queue);
+            drop(waker);
+            return Joined::Taken;
         }
         Joined::Queued(queue.push(n as u64, Some(waker)))
+    }
+
+    /// Takes `n` permits if they are free, or else sets the flag, in one step. Under the lock.
+    ///
+    /// A release before that step is seen by it; one after it sees the flag and comes to the lock, which is held until
+    /// the newcomer stands in line. And the flag is never set while what is wanted is free: that would refuse others.
+    fn take_or_flag(&self, n: i64) -> bool {
+        // Acquire: as in `try_take`, for permits that are taken at once.
+        let acquire = weakened!("semaphore_relaxed_join", Acquire);
+        if cfg!(tollgate_bug = "semaphore_early_flag") {
+            let taken = self.word.fetch_sub(QUEUED, acquire) >= n;
+            self.word
+                .fetch_add(if taken { QUEUED - n } else { 0 }, Ordering::Relaxed);
+            return taken;
+        }
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            let taken = word >= n;
+            let change = if taken { n } else { QUEUED };
+            if cfg!(tollgate_bug = "semaphore_late_flag") && !taken {
+                self.word.fetch_sub(change, Ordering::Relaxed);
+                return false;
+            }
+            match self
+                .word
+                .compare_exchange_weak(word, word - change, acquire, Ordering::Relaxed)
+            {
+                Ok(_) => return taken,
+                Err(seen) => word = seen,
+            }
+        }
     }
 
     /// Joins the line, and holds a place even when the permits are free: the form that a claim needs.
@@ -361,7 +328,9 @@ impl Semaphore {
             Joined::Queued(key) => key,
             Joined::Taken => {
                 let key = self.queue.lock().push_granted(n as u64);
-                waker.wake_by_ref();
+                if !cfg!(tollgate_bug = "semaphore_quiet_claim") {
+                    waker.wake_by_ref();
+                }
                 key
             }
             Joined::Closed => {
@@ -378,36 +347,30 @@ impl Semaphore {
         }
     }
 
-    /// The owner of a place looks. A place whose wait has ended is given up by that.
+    /// The owner of a place looks. A place whose wait has ended is given up by that. What was granted before the
+    /// semaphore was closed, and not looked at since, is given back: whoever looks at a closed one is told so.
     pub(super) fn look(&self, key: Key, waker: Option<&Waker>) -> State {
+        let waker = waker.cloned();
         let mut queue = self.queue.lock();
-        if queue.state(key) == State::Waiting {
-            if let Some(waker) = waker.filter(|waker| !queue.wakes(key, waker)) {
-                // Cloned and dropped outside the lock: both may run foreign code.
-                drop(queue);
-                return self.look_with(key, waker.clone());
-            }
-            return State::Waiting;
-        }
-        let (state, old, spare) = queue.remove(key);
-        drop(queue);
-        drop((old, spare));
-        state
-    }
-
-    /// [`look`](Self::look), leaving another waker.
-    #[cold]
-    fn look_with(&self, key: Key, waker: Waker) -> State {
-        let mut queue = self.queue.lock();
-        if queue.state(key) == State::Waiting {
-            let old = queue.set_waker(key, waker);
+        let state = queue.state(key);
+        let need = queue.need(key) as i64;
+        let too_late = state == State::Granted && queue.closed;
+        if state == State::Waiting {
+            let old = waker.and_then(|waker| queue.set_waker(key, waker));
             drop(queue);
             drop(old);
-            return State::Waiting;
+        } else {
+            let (_, old, spare) = queue.remove(key);
+            drop(queue);
+            drop((old, spare, waker));
         }
-        drop(queue);
-        drop(waker);
-        self.look(key, None)
+        if too_late {
+            if !cfg!(tollgate_bug = "semaphore_close_keeps_grant") {
+                self.release(need);
+            }
+            return State::Closed;
+        }
+        state
     }
 
     /// The owner of a place goes. What it had been granted goes to the next; if it was first in line, those behind it
@@ -422,17 +385,16 @@ impl Semaphore {
             // Relaxed: the flag only sends others to the lock.
             self.word.fetch_add(QUEUED, Ordering::Relaxed);
         }
-        let moves_up = state == State::Waiting && was_head && self.can_grant(&mut queue);
         drop(queue);
         drop((waker, spare));
-        #[cfg(tollgate_bug = "semaphore_leaks_granted")]
-        let state = State::Closed;
-        #[cfg(tollgate_bug = "semaphore_head_leaves_quietly")]
-        let moves_up = false && moves_up;
-        if state == State::Granted {
-            self.release(need);
-        } else if moves_up {
-            self.hand_over();
+        match state {
+            #[cfg(not(tollgate_bug = "semaphore_leaks_granted"))]
+            State::Granted => self.release(need),
+            #[cfg(not(tollgate_bug = "semaphore_head_leaves_quietly"))]
+            State::Waiting if was_head => self.hand_over(),
+            _ => {
+                let _ = (need, was_head);
+            }
         }
     }
 

@@ -125,6 +125,8 @@ impl Limiter for Semaphore {
 
 impl Turnstile for Semaphore {
     fn join(&self, units: u64, waker: &Waker) -> Claim {
+        // As for `acquire`: a number that no semaphore can hold waits for ever.
+        let units = units.min(Self::MAX_PERMITS as u64 + 1);
         let key = self.join_as_claim(units as i64, waker);
         Claim::new(TurnstileId::of(self), key.to_word())
     }

@@ -9,6 +9,7 @@ mod atomic;
 mod error;
 mod limiter;
 mod permit;
+mod resize;
 mod tokio_api;
 
 pub use atomic::Semaphore;

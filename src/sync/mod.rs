@@ -1,4 +1,6 @@
 //! The concurrent parts that limiters share: wait queues, turns, bells and the line of a policy.
+//!
+#![doc = include_str!("README.md")]
 
 pub(crate) mod queue;
 pub(crate) mod shim;

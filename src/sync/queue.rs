@@ -191,26 +191,23 @@ impl Queue {
         self.waiting -= 1;
     }
 
+    /// The place of `key`; none if it was given up, or if there never was one: claims can be made up.
+    fn place(&self, key: Key) -> Option<&Slot> {
+        let slot = self.chunks.get(key.index as usize / CHUNK)?;
+        slot.get(key.index as usize % CHUNK)
+            .filter(|slot| slot.generation == key.generation)
+    }
+
     /// What the owner of `key` wants, or was granted.
-    pub(crate) fn need(&mut self, key: Key) -> u64 {
-        self.slot(key.index).need
+    pub(crate) fn need(&self, key: Key) -> u64 {
+        self.place(key).map_or(0, |slot| slot.need)
     }
 
-    pub(crate) fn state(&mut self, key: Key) -> State {
-        let slot = self.slot(key.index);
-        debug_assert_eq!(slot.generation, key.generation, "a place is used by its owner only");
-        slot.state
+    pub(crate) fn state(&self, key: Key) -> State {
+        self.place(key).map_or(State::Free, |slot| slot.state)
     }
 
-    /// True when the waker that was left wakes the same task as `waker`.
-    pub(crate) fn wakes(&mut self, key: Key, waker: &Waker) -> bool {
-        self.slot(key.index)
-            .waker
-            .as_ref()
-            .is_some_and(|known| known.will_wake(waker))
-    }
-
-    /// Leaves a waker, and hands back the one that was there.
+    /// Leaves a waker at a place that is in use, and hands back the one that was there.
     pub(crate) fn set_waker(&mut self, key: Key, waker: Waker) -> Option<Waker> {
         self.slot(key.index).waker.replace(waker)
     }
@@ -218,6 +215,9 @@ impl Queue {
     /// Gives a place up, whatever its state. Returns that state, its waker, and chunks to be dropped outside the lock.
     pub(crate) fn remove(&mut self, key: Key) -> (State, Option<Waker>, Spare) {
         let state = self.state(key);
+        if state == State::Free {
+            return (state, None, Spare(Vec::new()));
+        }
         if state == State::Waiting {
             self.unlink(key.index);
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
+use tollgate::sync::turn::{Claim, Turnstile};
 use tollgate::{AcquireTimeoutError, Ask, LimiterExt, ManualClock, Reason, Semaphore, TryAcquireError};
 
 #[derive(Default)]
@@ -91,6 +92,38 @@ fn shrink_below_in_use_admits_nobody_until_drained() {
     assert!(semaphore.try_acquire().is_err());
     drop(held);
     assert_eq!((semaphore.available_permits(), semaphore.limit()), (5, 5));
+}
+
+#[test]
+fn what_is_forgotten_in_debt_is_no_debt_any_more() {
+    let semaphore = Semaphore::new(3);
+    let (one, two) = (semaphore.try_acquire().unwrap(), semaphore.try_acquire_many(2).unwrap());
+    semaphore.set_limit(1);
+    two.forget();
+    assert_eq!((semaphore.limit(), semaphore.in_use(), semaphore.debt()), (0, 1, 1));
+    one.forget();
+    assert_eq!((semaphore.limit(), semaphore.in_use(), semaphore.debt()), (0, 0, 0));
+    semaphore.add_permits(1);
+    assert!(semaphore.try_acquire().is_ok());
+}
+
+#[test]
+fn a_claim_that_is_left_twice_or_made_up_changes_nothing() {
+    let semaphore = Semaphore::new(1);
+    let held = semaphore.try_acquire().unwrap();
+    let claim = semaphore.join(u64::MAX, Waker::noop());
+    assert_eq!((semaphore.waiting(), semaphore.available_permits()), (1, 0));
+    semaphore.leave(claim);
+    semaphore.leave(claim);
+    semaphore.leave(Claim::new(claim.turnstile(), u64::MAX));
+    let [count] = counts();
+    let mut waiter = pin!(semaphore.acquire());
+    assert!(poll(waiter.as_mut(), &count).is_pending());
+    semaphore.leave(claim);
+    assert_eq!(semaphore.waiting(), 1, "the place is another's by now");
+    drop(held);
+    assert!(poll(waiter, &count).is_ready());
+    assert_eq!(semaphore.available_permits(), 1);
 }
 
 #[test]

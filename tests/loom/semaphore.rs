@@ -1,12 +1,16 @@
-//! The semaphore's word and its queue: what is published, handed over, cancelled, resized and closed.
+//! The semaphore's protocols, by the names of `src/sync/README.md`: what a permit publishes, the hand-over, leaving the
+//! line, resizing, closing, and the claims by which a policy stands in that line.
+//!
+//! What is protected is read and written relaxed: only the semaphore orders it.
 
-use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use tollgate::{LimiterExt, ManualClock, Policy, Semaphore};
+use tollgate::{AcquireError, OwnedSemaphorePermit, Policy, Semaphore, TryAcquireError};
 
+/// Counts its wake-ups.
 #[derive(Default)]
 struct Count(std::sync::atomic::AtomicUsize);
 
@@ -16,210 +20,410 @@ impl Wake for Count {
     }
 }
 
-impl Count {
+/// A future and the wake-ups that it has had.
+struct Waiter<T> {
+    future: Pin<Box<dyn Future<Output = T>>>,
+    count: Arc<Count>,
+}
+
+impl<T> Waiter<T> {
+    fn of(future: impl Future<Output = T> + 'static) -> Self {
+        let (future, count) = (Box::pin(future), Arc::default());
+        Self { future, count }
+    }
+
+    fn poll(&mut self) -> Poll<T> {
+        let waker = Waker::from(Arc::clone(&self.count));
+        self.future.as_mut().poll(&mut Context::from_waker(&waker))
+    }
+
+    /// Stands in line by now.
+    fn queued(mut self) -> Self {
+        assert!(self.poll().is_pending());
+        self
+    }
+
     fn woken(&self) -> bool {
-        self.0.load(std::sync::atomic::Ordering::SeqCst) > 0
+        self.count.0.load(std::sync::atomic::Ordering::SeqCst) > 0
     }
-}
 
-fn poll<F: Future>(future: Pin<&mut F>, count: &Arc<Count>) -> Poll<F::Output> {
-    future.poll(&mut Context::from_waker(&Waker::from(Arc::clone(count))))
-}
-
-/// Data that only the semaphore orders: every access of its own is relaxed.
-#[derive(Default)]
-struct Data(AtomicUsize);
-
-impl Data {
-    fn add(&self) {
-        let seen = self.0.load(Ordering::Relaxed);
-        self.0.store(seen + 1, Ordering::Relaxed);
-    }
-    fn seen(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// Given one permit and two threads that try for it, then whoever has it second sees what the first did.
-#[test]
-fn a_released_permit_publishes_what_was_done_under_it() {
-    crate::exhaustive(|| {
-        let shared = Arc::new((Semaphore::new(1), Data::default()));
-        let add = |shared: &(Semaphore, Data)| match shared.0.try_acquire() {
-            Ok(permit) => {
-                shared.1.add();
-                drop(permit);
-                1
-            }
-            Err(_) => 0,
-        };
-        let other = Arc::clone(&shared);
-        let thread = thread::spawn(move || add(&other));
-        let added = add(&shared);
-        let added = added + thread.join().unwrap();
-        assert_eq!(shared.1.seen(), added);
-        assert_eq!(shared.0.available_permits(), 1);
-    });
-}
-
-/// Given a waiter for two permits that two threads release one after the other, then it sees what both did.
-#[test]
-fn a_hand_over_publishes_what_every_release_published() {
-    crate::bounded(2, || {
-        let semaphore = Arc::new(Semaphore::new(2));
-        let data = Arc::new([Data::default(), Data::default()]);
-        let count = Arc::new(Count::default());
-        let held = [0, 1].map(|index| (index, Arc::clone(&semaphore).try_acquire_owned().unwrap()));
-        let mut wait = Box::pin(semaphore.acquire_many(2));
-        assert!(poll(wait.as_mut(), &count).is_pending());
-        let threads = held.map(|(index, permit)| {
-            let data = Arc::clone(&data);
-            thread::spawn(move || {
-                data[index].0.store(1, Ordering::Relaxed);
-                drop(permit);
-            })
-        });
-        if let Poll::Ready(permit) = poll(wait.as_mut(), &count) {
-            assert_eq!((data[0].seen(), data[1].seen()), (1, 1));
-            drop(permit);
-            for thread in threads {
-                thread.join().unwrap();
-            }
-        } else {
-            for thread in threads {
-                thread.join().unwrap();
-            }
-            assert!(count.woken() && poll(wait.as_mut(), &count).is_ready());
+    /// Its wait is over, and it was told.
+    #[track_caller]
+    fn served(&mut self) -> T {
+        assert!(self.woken(), "the wait is over, and nobody said so");
+        match self.poll() {
+            Poll::Ready(output) => output,
+            Poll::Pending => panic!("woken for nothing"),
         }
-        drop(wait);
-        assert_eq!(semaphore.available_permits(), 2);
+    }
+}
+
+type Acquired = Result<OwnedSemaphorePermit, AcquireError>;
+
+fn acquire(semaphore: &Arc<Semaphore>, n: u32) -> Waiter<Acquired> {
+    Waiter::of(Arc::clone(semaphore).acquire_many_owned(n))
+}
+
+fn hold(semaphore: &Arc<Semaphore>, n: u32) -> OwnedSemaphorePermit {
+    Arc::clone(semaphore).try_acquire_many_owned(n).unwrap()
+}
+
+/// Writes under `permit`, and gives it back, on another thread.
+fn write_and_release(permit: OwnedSemaphorePermit) -> (Arc<AtomicU64>, thread::JoinHandle<()>) {
+    let data = Arc::new(AtomicU64::new(0));
+    let written = Arc::clone(&data);
+    let releaser = thread::spawn(move || {
+        written.store(1, Ordering::Relaxed);
+        drop(permit);
+    });
+    (data, releaser)
+}
+
+/// Nothing was lost and nothing minted: all of `limit` is free, and nobody is in line.
+#[track_caller]
+fn untouched(semaphore: &Semaphore, limit: usize) {
+    assert_eq!((semaphore.limit(), semaphore.available_permits()), (limit, limit));
+    assert_eq!((semaphore.waiting(), semaphore.granted_unpolled()), (0, 0));
+}
+
+#[test]
+fn one_permit_is_taken_once() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let other = Arc::clone(&semaphore);
+        let there = thread::spawn(move || other.try_acquire_owned().ok());
+        let here = Arc::clone(&semaphore).try_acquire_owned().ok();
+        let there = there.join().unwrap();
+        assert!(here.is_some() ^ there.is_some(), "one, and exactly one, has the permit");
+        drop((here, there));
+        untouched(&semaphore, 1);
     });
 }
 
-/// Given a release beside a waiter that joins, then the waiter is admitted or woken.
+#[test]
+fn what_was_done_under_a_permit_is_seen_under_the_next() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let (data, releaser) = write_and_release(hold(&semaphore, 1));
+        if let Ok(_permit) = semaphore.try_acquire() {
+            assert_eq!(data.load(Ordering::Relaxed), 1);
+        }
+        releaser.join().unwrap();
+        untouched(&semaphore, 1);
+    });
+}
+
+/// Both releases are seen, although only the second of them suffices and only its thread hands over.
+#[test]
+fn what_was_done_under_permits_that_add_up_is_seen_after_the_hand_over() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::new(2));
+        let (mine, theirs) = (hold(&semaphore, 1), hold(&semaphore, 1));
+        let mut waiter = acquire(&semaphore, 2).queued();
+        let (data, releaser) = write_and_release(theirs);
+        drop(mine);
+        if let Poll::Ready(permit) = waiter.poll() {
+            assert_eq!(data.load(Ordering::Relaxed), 1);
+            drop(permit);
+            releaser.join().unwrap();
+        } else {
+            releaser.join().unwrap();
+            assert!(waiter.served().is_ok());
+        }
+        untouched(&semaphore, 2);
+    });
+}
+
 #[test]
 fn a_release_beside_a_join_is_not_lost() {
     crate::exhaustive(|| {
         let semaphore = Arc::new(Semaphore::new(1));
-        let held = Arc::clone(&semaphore).try_acquire_owned().unwrap();
-        let thread = thread::spawn(move || drop(held));
-        let count = Arc::new(Count::default());
-        let mut wait = Box::pin(semaphore.acquire());
-        let first = poll(wait.as_mut(), &count).is_ready();
-        thread.join().unwrap();
-        assert!(first || (count.woken() && poll(wait.as_mut(), &count).is_ready()));
-        drop(wait);
-        assert_eq!((semaphore.available_permits(), semaphore.waiting()), (1, 0));
-    });
-}
-
-/// Given two in line and a release beside the first one's leaving, then the second is admitted, whether the first had
-/// been granted the permit or not.
-#[test]
-fn a_cancel_at_the_grant_hands_on() {
-    crate::exhaustive(|| {
-        let semaphore = Arc::new(Semaphore::new(1));
-        let held = Arc::clone(&semaphore).try_acquire_owned().unwrap();
-        let counts = [Arc::new(Count::default()), Arc::new(Count::default())];
-        let mut first = Box::pin(semaphore.acquire());
-        let mut second = Box::pin(semaphore.acquire());
-        assert!(poll(first.as_mut(), &counts[0]).is_pending());
-        assert!(poll(second.as_mut(), &counts[1]).is_pending());
-        let thread = thread::spawn(move || drop(held));
-        drop(first);
-        thread.join().unwrap();
-        assert!(counts[1].woken() && poll(second.as_mut(), &counts[1]).is_ready());
-        drop(second);
-        assert_eq!(semaphore.available_permits(), 1);
-    });
-}
-
-/// Given a large head and a small one behind it that fits, when the head leaves beside a resize that changes nothing for
-/// it, then the small one is admitted.
-#[test]
-fn a_head_that_leaves_frees_the_one_behind() {
-    crate::exhaustive(|| {
-        let semaphore = Arc::new(Semaphore::new(1));
-        let counts = [Arc::new(Count::default()), Arc::new(Count::default())];
-        let mut large = Box::pin(semaphore.acquire_many(3));
-        let mut small = Box::pin(semaphore.acquire());
-        assert!(poll(large.as_mut(), &counts[0]).is_pending());
-        assert!(poll(small.as_mut(), &counts[1]).is_pending());
-        let other = Arc::clone(&semaphore);
-        let thread = thread::spawn(move || other.try_acquire().is_ok());
-        drop(large);
-        let barged = thread.join().unwrap();
-        assert!(
-            counts[1].woken() && poll(small.as_mut(), &counts[1]).is_ready(),
-            "barged: {barged}"
-        );
-    });
-}
-
-/// Given a waiter, when the limit grows and shrinks beside a release, then nobody is admitted beyond the limit, and
-/// whoever fits in the end is.
-#[test]
-fn a_resize_beside_a_hand_over_loses_and_mints_nothing() {
-    crate::exhaustive(|| {
-        let semaphore = Arc::new(Semaphore::new(1));
-        let held = Arc::clone(&semaphore).try_acquire_owned().unwrap();
-        let count = Arc::new(Count::default());
-        let mut wait = Box::pin(semaphore.acquire_many(2));
-        assert!(poll(wait.as_mut(), &count).is_pending());
-        let thread = thread::spawn(move || drop(held));
-        semaphore.set_limit(0);
-        semaphore.set_limit(2);
-        thread.join().unwrap();
-        assert!(count.woken());
-        let Poll::Ready(Ok(permit)) = poll(wait.as_mut(), &count) else {
-            panic!("two are free, and the waiter sleeps")
+        let (data, releaser) = write_and_release(hold(&semaphore, 1));
+        let mut waiter = acquire(&semaphore, 1);
+        let permit = match waiter.poll() {
+            Poll::Ready(permit) => {
+                assert_eq!(data.load(Ordering::Relaxed), 1);
+                releaser.join().unwrap();
+                permit
+            }
+            Poll::Pending => {
+                releaser.join().unwrap();
+                waiter.served()
+            }
         };
-        assert_eq!((semaphore.in_use(), semaphore.available_permits()), (2, 0));
-        drop(permit);
-        assert_eq!(
-            (semaphore.available_permits(), semaphore.limit(), semaphore.debt()),
-            (2, 2, 0)
-        );
+        drop(permit.unwrap());
+        untouched(&semaphore, 1);
     });
 }
 
-/// Given a waiter that joins beside a close, then it is told.
+/// Two are free, and one who joins takes them both or waits for neither: meanwhile nobody is refused what is free.
 #[test]
-fn a_close_beside_a_wait_ends_it() {
+fn a_join_that_finds_its_permits_free_refuses_nobody_meanwhile() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::new(3));
+        let held = hold(&semaphore, 2);
+        let other = Arc::clone(&semaphore);
+        let joiner = thread::spawn(move || acquire(&other, 2).poll().is_ready());
+        drop(held);
+        // From here on three are free, or two are taken, or two were waited for and have been handed over.
+        let third = semaphore.try_acquire().is_ok();
+        joiner.join().unwrap();
+        assert!(third, "one was free all the time, and nobody was waiting for it");
+        untouched(&semaphore, 3);
+    });
+}
+
+#[test]
+fn a_grant_that_is_dropped_goes_to_the_next() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let held = hold(&semaphore, 1);
+        let first = acquire(&semaphore, 1).queued();
+        let mut second = acquire(&semaphore, 1).queued();
+        let releaser = thread::spawn(move || drop(held));
+        drop(first);
+        releaser.join().unwrap();
+        assert!(second.served().is_ok());
+        untouched(&semaphore, 1);
+    });
+}
+
+#[test]
+fn a_head_that_leaves_beside_a_release_frees_the_one_behind() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::new(3));
+        let (_kept, held) = (hold(&semaphore, 1), hold(&semaphore, 1));
+        let large = acquire(&semaphore, 3).queued();
+        let mut small = acquire(&semaphore, 2).queued();
+        let releaser = thread::spawn(move || drop(held));
+        drop(large);
+        releaser.join().unwrap();
+        assert!(small.served().is_ok());
+    });
+}
+
+#[test]
+fn a_raised_limit_beside_a_release_is_handed_over() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let held = hold(&semaphore, 1);
+        let mut waiter = acquire(&semaphore, 2).queued();
+        let other = Arc::clone(&semaphore);
+        let raiser = thread::spawn(move || other.set_limit(2));
+        drop(held);
+        raiser.join().unwrap();
+        assert!(waiter.served().is_ok());
+        untouched(&semaphore, 2);
+    });
+}
+
+#[test]
+fn a_lowered_limit_beside_a_hand_over_loses_nothing() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::new(2));
+        let (kept, held) = (hold(&semaphore, 1), hold(&semaphore, 1));
+        let mut waiter = acquire(&semaphore, 1).queued();
+        let other = Arc::clone(&semaphore);
+        let lowerer = thread::spawn(move || other.set_limit(1));
+        drop(held);
+        lowerer.join().unwrap();
+        // Served before the shrink, and in debt; or not before the debt is paid.
+        assert_eq!(semaphore.debt(), usize::from(waiter.woken()));
+        drop(kept);
+        assert!(waiter.served().is_ok());
+        untouched(&semaphore, 1);
+    });
+}
+
+#[test]
+fn added_permits_beside_a_join_are_not_lost() {
     crate::exhaustive(|| {
         let semaphore = Arc::new(Semaphore::new(0));
-        let closer = Arc::clone(&semaphore);
-        let thread = thread::spawn(move || closer.close());
-        let count = Arc::new(Count::default());
-        let mut wait = Box::pin(semaphore.acquire());
-        let first = poll(wait.as_mut(), &count);
-        thread.join().unwrap();
-        match first {
-            Poll::Ready(result) => assert!(result.is_err()),
-            Poll::Pending => assert!(count.woken() && matches!(poll(wait.as_mut(), &count), Poll::Ready(Err(_)))),
+        let data = Arc::new(AtomicU64::new(0));
+        let (other, written) = (Arc::clone(&semaphore), Arc::clone(&data));
+        let adder = thread::spawn(move || {
+            written.store(1, Ordering::Relaxed);
+            other.add_permits(1);
+        });
+        let mut waiter = acquire(&semaphore, 1);
+        let at_once = waiter.poll();
+        if at_once.is_ready() {
+            assert_eq!(data.load(Ordering::Relaxed), 1);
         }
-        assert!(semaphore.is_closed());
+        adder.join().unwrap();
+        if at_once.is_pending() {
+            assert!(waiter.served().is_ok());
+        }
+        drop(at_once);
+        untouched(&semaphore, 1);
     });
 }
 
-/// Given a policy that has joined the queue like any waiter, when it gives up beside the release that it waits for,
-/// then the permit is not lost with its claim.
 #[test]
-fn a_claim_that_is_given_up_at_its_grant_hands_on() {
+fn what_was_done_before_a_limit_was_raised_is_seen_under_its_permits() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::new(0));
+        let data = Arc::new(AtomicU64::new(0));
+        let (other, written) = (Arc::clone(&semaphore), Arc::clone(&data));
+        let raiser = thread::spawn(move || {
+            written.store(1, Ordering::Relaxed);
+            other.set_limit(1);
+        });
+        if let Ok(_permit) = semaphore.try_acquire() {
+            assert_eq!(data.load(Ordering::Relaxed), 1);
+        }
+        raiser.join().unwrap();
+        untouched(&semaphore, 1);
+    });
+}
+
+#[test]
+fn permits_that_are_forgotten_beside_an_acquire_are_gone_once() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::new(2));
+        let other = Arc::clone(&semaphore);
+        let forgetter = thread::spawn(move || other.forget_permits(2));
+        let taken = semaphore.try_acquire().is_ok_and(|permit| {
+            permit.forget();
+            true
+        });
+        let forgotten = forgetter.join().unwrap();
+        assert_eq!(forgotten + usize::from(taken), 2);
+        untouched(&semaphore, 0);
+    });
+}
+
+#[test]
+fn a_close_beside_a_join_tells_the_one_who_joins() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::new(0));
+        let other = Arc::clone(&semaphore);
+        let closer = thread::spawn(move || other.close());
+        let mut waiter = acquire(&semaphore, 1);
+        let at_once = waiter.poll();
+        closer.join().unwrap();
+        match at_once {
+            Poll::Ready(result) => assert!(result.is_err()),
+            Poll::Pending => assert!(waiter.served().is_err()),
+        }
+        assert!(semaphore.is_closed());
+        assert_eq!(semaphore.try_acquire().unwrap_err(), TryAcquireError::Closed);
+        assert_eq!(semaphore.waiting(), 0);
+    });
+}
+
+#[test]
+fn a_close_beside_a_hand_over_loses_nothing() {
     crate::exhaustive(|| {
         let semaphore = Arc::new(Semaphore::new(1));
-        let policy = Policy::builder()
-            .clock(&ManualClock::new())
-            .over(Arc::clone(&semaphore))
-            .unwrap();
-        let held = Arc::clone(&semaphore).try_acquire_owned().unwrap();
-        let count = Arc::new(Count::default());
-        let mut wait = Box::pin(policy.admit(1));
-        assert!(poll(wait.as_mut(), &count).is_pending());
-        let thread = thread::spawn(move || drop(held));
-        drop(wait);
-        thread.join().unwrap();
-        assert_eq!((semaphore.waiting(), semaphore.available_permits()), (0, 1));
-        assert!(policy.try_admit(1).is_ok());
+        let held = hold(&semaphore, 1);
+        let mut waiter = acquire(&semaphore, 1).queued();
+        let other = Arc::clone(&semaphore);
+        let closer = thread::spawn(move || other.close());
+        drop(held);
+        let polled = waiter.poll();
+        closer.join().unwrap();
+        if polled.is_pending() {
+            let _ = waiter.served();
+        }
+        drop((polled, waiter));
+        assert!(semaphore.is_closed());
+        untouched(&semaphore, 1);
+    });
+}
+
+fn admit(policy: &Policy<Arc<Semaphore>>) -> Waiter<bool> {
+    let policy = policy.clone();
+    Waiter::of(async move { policy.admit_owned(1).await.is_ok() })
+}
+
+#[test]
+fn a_claim_beside_a_release_is_not_lost() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let policy = Policy::new(Arc::clone(&semaphore));
+        let held = hold(&semaphore, 1);
+        let releaser = thread::spawn(move || drop(held));
+        let mut waiter = admit(&policy);
+        let at_once = waiter.poll().is_ready();
+        releaser.join().unwrap();
+        assert!(at_once || waiter.served());
+        assert_eq!(policy.waiting(), 0);
+        untouched(&semaphore, 1);
+    });
+}
+
+#[test]
+fn a_claim_that_is_left_beside_a_release_serves_the_lone_acquirer_behind_it() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let policy = Policy::new(Arc::clone(&semaphore));
+        let held = hold(&semaphore, 1);
+        let claimant = admit(&policy).queued();
+        let mut lone = acquire(&semaphore, 1).queued();
+        let releaser = thread::spawn(move || drop(held));
+        drop(claimant);
+        releaser.join().unwrap();
+        assert!(lone.served().is_ok());
+        assert_eq!(policy.waiting(), 0);
+        untouched(&semaphore, 1);
+    });
+}
+
+#[test]
+fn a_claim_behind_a_lone_acquirer_that_leaves_beside_a_release_is_served() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let policy = Policy::new(Arc::clone(&semaphore));
+        let held = hold(&semaphore, 1);
+        let lone = acquire(&semaphore, 1).queued();
+        let mut claimant = admit(&policy).queued();
+        let releaser = thread::spawn(move || drop(held));
+        drop(lone);
+        releaser.join().unwrap();
+        assert!(claimant.served());
+        assert_eq!(policy.waiting(), 0);
+        untouched(&semaphore, 1);
+    });
+}
+
+#[test]
+fn two_releases_a_join_and_one_who_leaves() {
+    crate::bounded(2, || {
+        let semaphore = Arc::new(Semaphore::new(2));
+        let releasers = [(); 2].map(|()| hold(&semaphore, 1));
+        let large = acquire(&semaphore, 2).queued();
+        let releasers = releasers.map(|held| thread::spawn(move || drop(held)));
+        drop(large);
+        let mut small = acquire(&semaphore, 1);
+        let at_once = small.poll();
+        for releaser in releasers {
+            releaser.join().unwrap();
+        }
+        if at_once.is_pending() {
+            assert!(small.served().is_ok());
+        }
+        drop(at_once);
+        untouched(&semaphore, 2);
+    });
+}
+
+#[test]
+fn a_raise_a_release_and_a_join_on_three_threads() {
+    crate::bounded(2, || {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let held = hold(&semaphore, 1);
+        let other = Arc::clone(&semaphore);
+        let raiser = thread::spawn(move || other.set_limit(2));
+        let releaser = thread::spawn(move || drop(held));
+        let mut waiter = acquire(&semaphore, 2);
+        let at_once = waiter.poll();
+        raiser.join().unwrap();
+        releaser.join().unwrap();
+        if at_once.is_pending() {
+            assert!(waiter.served().is_ok());
+        }
+        drop(at_once);
+        untouched(&semaphore, 2);
     });
 }

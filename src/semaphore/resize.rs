@@ -1,0 +1,95 @@
+//! How many permits there are: the limit, which changes under the queue's lock, and the word beside it by the same
+//! difference in one addition. The state is [`Semaphore`]'s.
+
+use super::atomic::{MAX, QUEUED, Semaphore, weakened};
+use crate::sync::shim::atomic::Ordering;
+
+impl Semaphore {
+    /// Sets how many permits there are, at once, whatever is held and whoever waits.
+    ///
+    /// A raise admits as many from the front as fit. A shrink below what is held becomes [`debt`](Self::debt): nobody
+    /// is admitted before it is paid. Zero pauses. Numbers above [`MAX_PERMITS`](Self::MAX_PERMITS) count as that.
+    pub fn set_limit(&self, limit: usize) {
+        let new = limit.min(Self::MAX_PERMITS) as i64;
+        {
+            let _queue = self.queue.lock();
+            let old = self.limit.swap(new, Ordering::Relaxed);
+            if cfg!(tollgate_bug = "semaphore_torn_limit") {
+                let word = self.word.load(Ordering::Relaxed);
+                self.word.store(word + new - old, Ordering::Release);
+            } else {
+                // Release: a raise is a release of new permits. Pairs with the acquiring operations on the word.
+                self.word
+                    .fetch_add(new - old, weakened!("semaphore_relaxed_limit", Release));
+            }
+        }
+        if !cfg!(tollgate_bug = "semaphore_quiet_limit") {
+            self.hand_over();
+        }
+    }
+
+    /// Adds `n` permits to the limit.
+    ///
+    /// # Panics
+    /// If the limit would exceed [`MAX_PERMITS`](Self::MAX_PERMITS). Nothing is added then.
+    #[track_caller]
+    pub fn add_permits(&self, n: usize) {
+        if n == 0 {
+            return;
+        }
+        {
+            let _queue = self.queue.lock();
+            let limit = self.limit.load(Ordering::Relaxed) as usize;
+            let sum = limit.checked_add(n).filter(|&sum| sum <= Self::MAX_PERMITS);
+            let Some(sum) = sum else {
+                panic!(
+                    "number of added permits ({n}) would overflow MAX_PERMITS ({})",
+                    Self::MAX_PERMITS
+                );
+            };
+            self.limit.store(sum as i64, Ordering::Relaxed);
+            // Release: as (R) in `release`.
+            self.word
+                .fetch_add(n as i64, weakened!("semaphore_relaxed_add", Release));
+        }
+        self.hand_over();
+    }
+
+    /// Takes up to `n` free permits away for good and returns how many: none while somebody waits. Permits that are held
+    /// are not touched: to shrink below what is held, [`set_limit`](Self::set_limit).
+    pub fn forget_permits(&self, n: usize) -> usize {
+        let queue = self.queue.lock();
+        let wanted = i64::try_from(n).unwrap_or(MAX);
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            let free = match word {
+                flagged if flagged < -MAX && queue.waiting() > 0 => 0,
+                closed if closed < -MAX => closed + QUEUED,
+                free => free,
+            };
+            let taken = free.clamp(0, wanted);
+            // Relaxed: nobody's work is ordered after permits that are gone.
+            match self
+                .word
+                .compare_exchange_weak(word, word - taken, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => {
+                    self.limit.fetch_sub(taken, Ordering::Relaxed);
+                    return taken as usize;
+                }
+                Err(seen) => word = seen,
+            }
+        }
+    }
+
+    /// `n` permits that are held are gone for good: they come off the limit. What the limit no longer has, after a
+    /// shrink, has been paid by that.
+    pub(super) fn lose(&self, n: i64) {
+        let _queue = self.queue.lock();
+        let old = self.limit.load(Ordering::Relaxed);
+        let new = (old - n).max(0);
+        self.limit.store(new, Ordering::Relaxed);
+        // Relaxed: at a limit of zero nobody can take what this adds.
+        self.word.fetch_add(n - (old - new), Ordering::Relaxed);
+    }
+}
