@@ -37,22 +37,26 @@ impl Semaphore {
         if n == 0 {
             return;
         }
-        {
-            let _queue = self.queue.lock();
-            let limit = self.limit.load(Ordering::Relaxed) as usize;
-            let sum = limit.checked_add(n).filter(|&sum| sum <= Self::MAX_PERMITS);
-            let Some(sum) = sum else {
-                panic!(
-                    "number of added permits ({n}) would overflow MAX_PERMITS ({})",
-                    Self::MAX_PERMITS
-                );
-            };
-            self.limit.store(sum as i64, Ordering::Relaxed);
-            // Release: as (R) in `release`.
-            self.word
-                .fetch_add(n as i64, weakened!("semaphore_relaxed_add", Release));
-        }
+        // The panic comes after the lock: a panic hook is foreign code.
+        assert!(
+            self.try_add(n),
+            "number of added permits ({n}) would overflow MAX_PERMITS ({})",
+            Self::MAX_PERMITS
+        );
         self.hand_over();
+    }
+
+    fn try_add(&self, n: usize) -> bool {
+        let _queue = self.queue.lock();
+        let limit = self.limit.load(Ordering::Relaxed) as usize;
+        let Some(sum) = limit.checked_add(n).filter(|&sum| sum <= Self::MAX_PERMITS) else {
+            return false;
+        };
+        self.limit.store(sum as i64, Ordering::Relaxed);
+        // Release: as (R) in `release`.
+        self.word
+            .fetch_add(n as i64, weakened!("semaphore_relaxed_add", Release));
+        true
     }
 
     /// Takes up to `n` free permits away for good and returns how many: none while somebody waits. Permits that are held
