@@ -140,11 +140,11 @@ impl<T> Line<T> {
         entry.waker.take()
     }
 
-    /// The owner of `key` looks at `now`, after the line was pumped, and leaves `waker` if it must go on waiting. The
-    /// other waker is handed back, to be dropped outside the lock.
-    pub(crate) fn look(&mut self, key: Key, now: Instant, waker: Waker) -> (Found<T>, Option<Waker>) {
+    /// The owner of `key` looks at `now`, after the line was pumped. `waker` is taken if it must go on waiting, and stays
+    /// with the caller otherwise; the one that was there before is handed back. Both are dropped outside the lock.
+    pub(crate) fn look(&mut self, key: Key, now: Instant, waker: &mut Option<Waker>) -> (Found<T>, Option<Waker>) {
         if let Some(ended) = self.ended.remove(&key) {
-            return (Found::Ended(ended), Some(waker));
+            return (Found::Ended(ended), None);
         }
         let head_due = self.head().and_then(|(_, head)| head.due);
         let Some(entry) = self.waiting.get_mut(&key) else {
@@ -152,7 +152,7 @@ impl<T> Line<T> {
         };
         if entry.deadline.is_some_and(|deadline| deadline <= now) {
             let (_, old, _) = self.leave(key);
-            return (Found::Ended(Ended::Expired), old.or(Some(waker)));
+            return (Found::Ended(Ended::Expired), old);
         }
         // An estimate that has passed says nothing any more: from then on the head's turn comes first.
         let due = [entry.due, head_due].into_iter().flatten().find(|&due| due > now);
@@ -160,7 +160,10 @@ impl<T> Line<T> {
             (Some(due), Some(deadline)) => Some(due.min(deadline)),
             (due, deadline) => due.or(deadline),
         };
-        (Found::Waiting(entry.wakes_at), entry.waker.replace(waker))
+        (
+            Found::Waiting(entry.wakes_at),
+            std::mem::replace(&mut entry.waker, waker.take()),
+        )
     }
 
     /// The owner of `key` goes. Returns what it had been given, its waker, and whether it was first in line.

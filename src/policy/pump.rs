@@ -227,9 +227,9 @@ impl<L: Limiter + 'static> Core<L> {
     pub(crate) fn look(self: &Arc<Self>, key: Key, waker: &Waker) -> Found<L::Ticket> {
         let now = self.clock.now();
         self.pump();
-        let waker = waker.clone();
-        let (found, old) = self.under_lock(|line| line.look(key, now, waker));
-        drop(old);
+        let mut waker = Some(waker.clone());
+        let (found, old) = self.under_lock(|line| line.look(key, now, &mut waker));
+        drop((old, waker));
         if matches!(found, Found::Ended(Ended::Expired)) {
             self.pump();
         }

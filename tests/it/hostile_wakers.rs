@@ -1,8 +1,8 @@
 //! Wakers whose wake and drop use the very object that calls them: every entry of the API from every callback.
 //!
 //! A waker made of an `Arc` runs user code when it is woken and when its last handle is dropped, never when it is
-//! cloned: a hostile clone takes a hand-written vtable, which takes `unsafe`, which this crate does without. That no
-//! lock is held while a waker is cloned is not covered here.
+//! cloned: a hostile clone takes a hand-written vtable, which takes `unsafe`, which this crate does without. It is
+//! covered by construction: every waker is cloned in the line before a lock is taken, never under it.
 //!
 //! A deadlock would hang, so each situation runs on a thread of its own, and real time only bounds the failure.
 
