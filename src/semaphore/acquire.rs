@@ -1,10 +1,13 @@
 //! Waiting for permits: one state machine, driven as a future or by parking a thread.
 
-use super::atomic::{Joined, Semaphore};
+use super::atomic::Semaphore;
 use super::error::{AcquireError, AcquireTimeoutError};
+use super::limiter::SemaphoreTicket;
+use super::line::Joined;
+use super::permit::{OwnedSemaphorePermit, SemaphorePermit};
+use crate::permit::Permit;
 use crate::sync::queue::{Key, State};
 use crate::time::{Clock, Instant, Sleep};
-use std::borrow::Borrow;
 use std::cell::OnceCell;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,73 +15,102 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// A wait for `n` permits of the semaphore behind `S`. Dropping it gives up the place in line.
-#[must_use = "futures do nothing unless polled"]
-pub(super) struct Acquire<S: Borrow<Semaphore>> {
-    semaphore: S,
-    n: i64,
-    place: Option<Key>,
+/// A wait for `n` permits, with its place in line once it has one.
+struct Wait {
+    n: u32,
+    place: Key,
 }
 
-impl<S: Borrow<Semaphore>> Acquire<S> {
+/// How a wait goes on that has to take the lock.
+#[derive(Clone, Copy)]
+enum Slow {
+    Pending,
+    Acquired,
+    Closed,
+}
+
+impl Wait {
     #[inline]
-    pub(super) fn new(semaphore: S, n: usize) -> Self {
-        Self {
-            semaphore,
-            // A number that no semaphore can hold waits for ever, unless it is closed.
-            n: i64::try_from(n)
-                .unwrap_or(i64::MAX)
-                .min(Semaphore::MAX_PERMITS as i64 + 1),
-            place: None,
+    fn new(n: u32) -> Self {
+        Self { n, place: Key::NONE }
+    }
+
+    #[inline]
+    fn poll(&mut self, semaphore: &Semaphore, waker: &Waker) -> Poll<Result<(), AcquireError>> {
+        if self.place.is_none() && semaphore.try_take(i64::from(self.n)) {
+            return Poll::Ready(Ok(()));
         }
+        // By value, so that a wait that ends at once lives in registers.
+        let (slow, place) = poll_slow(semaphore, self.n, self.place, waker);
+        self.place = place;
+        match slow {
+            Slow::Pending => Poll::Pending,
+            Slow::Acquired => Poll::Ready(Ok(())),
+            Slow::Closed => Poll::Ready(Err(AcquireError(()))),
+        }
+    }
+
+    #[inline]
+    fn leave(&mut self, semaphore: &Semaphore) {
+        if !self.place.is_none() {
+            semaphore.leave_line(std::mem::replace(&mut self.place, Key::NONE));
+        }
+    }
+}
+
+/// Joins the line, or looks at the place in it. Returns the place that the wait has from then on.
+#[inline(never)]
+fn poll_slow(semaphore: &Semaphore, n: u32, place: Key, waker: &Waker) -> (Slow, Key) {
+    if !place.is_none() {
+        return match semaphore.look(place, Some(waker)) {
+            State::Waiting => (Slow::Pending, place),
+            State::Granted => (Slow::Acquired, Key::NONE),
+            State::Closed | State::Free => (Slow::Closed, Key::NONE),
+        };
+    }
+    if n == 0 && !semaphore.is_closed() {
+        return (Slow::Acquired, Key::NONE);
+    }
+    match semaphore.join_line(i64::from(n), waker.clone()) {
+        Joined::Queued(place) => (Slow::Pending, place),
+        Joined::Taken => (Slow::Acquired, Key::NONE),
+        Joined::Closed => (Slow::Closed, Key::NONE),
+    }
+}
+
+/// A wait at a borrowed semaphore. Dropping it gives up the place in line.
+#[must_use = "futures do nothing unless polled"]
+pub(super) struct Acquire<'a> {
+    semaphore: &'a Semaphore,
+    wait: Wait,
+}
+
+impl<'a> Acquire<'a> {
+    #[inline]
+    pub(super) fn new(semaphore: &'a Semaphore, n: u32) -> Self {
+        let wait = Wait::new(n);
+        Self { semaphore, wait }
     }
 
     #[inline]
     fn poll_acquired(&mut self, waker: &Waker) -> Poll<Result<(), AcquireError>> {
-        if self.place.is_none() && self.semaphore.borrow().try_take(self.n) {
-            return Poll::Ready(Ok(()));
-        }
-        self.poll_slow(waker)
+        self.wait.poll(self.semaphore, waker)
     }
 
-    #[cold]
-    fn poll_slow(&mut self, waker: &Waker) -> Poll<Result<(), AcquireError>> {
-        let semaphore = self.semaphore.borrow();
-        let Some(key) = self.place else {
-            if self.n == 0 && !semaphore.is_closed() {
-                return Poll::Ready(Ok(()));
-            }
-            return match semaphore.join_line(self.n, waker.clone()) {
-                Joined::Queued(key) => {
-                    self.place = Some(key);
-                    Poll::Pending
-                }
-                Joined::Taken => Poll::Ready(Ok(())),
-                Joined::Closed => Poll::Ready(Err(AcquireError(()))),
-            };
-        };
-        match semaphore.look(key, Some(waker)) {
-            State::Waiting => Poll::Pending,
-            State::Granted => {
-                self.place = None;
-                Poll::Ready(Ok(()))
-            }
-            State::Closed | State::Free => {
-                self.place = None;
-                Poll::Ready(Err(AcquireError(())))
-            }
-        }
+    #[inline]
+    fn permit(&self) -> SemaphorePermit<'a> {
+        Permit::new(self.semaphore, SemaphoreTicket::new(self.wait.n as usize))
     }
 
     /// Parks this thread until the permits are there.
-    pub(super) fn block(mut self) -> Result<(), AcquireError> {
-        if self.semaphore.borrow().try_take(self.n) {
-            return Ok(());
+    pub(super) fn block(mut self) -> Result<SemaphorePermit<'a>, AcquireError> {
+        if self.semaphore.try_take(i64::from(self.wait.n)) {
+            return Ok(self.permit());
         }
         with_parker(|waker| {
             loop {
                 match self.poll_acquired(waker) {
-                    Poll::Ready(result) => return result,
+                    Poll::Ready(result) => return result.map(|()| self.permit()),
                     Poll::Pending => thread::park(),
                 }
             }
@@ -86,15 +118,18 @@ impl<S: Borrow<Semaphore>> Acquire<S> {
     }
 
     /// Parks this thread until the permits are there, or `patience` is over.
-    pub(super) fn block_for(mut self, patience: Duration) -> Result<(), AcquireTimeoutError> {
-        if self.semaphore.borrow().try_take(self.n) {
-            return Ok(());
+    pub(super) fn block_for(mut self, patience: Duration) -> Result<SemaphorePermit<'a>, AcquireTimeoutError> {
+        if self.semaphore.try_take(i64::from(self.wait.n)) {
+            return Ok(self.permit());
         }
         let start = std::time::Instant::now();
         with_parker(|waker| {
             loop {
                 match self.poll_acquired(waker) {
-                    Poll::Ready(result) => return Ok(result?),
+                    Poll::Ready(result) => {
+                        result?;
+                        return Ok(self.permit());
+                    }
                     Poll::Pending => {
                         let left = patience.saturating_sub(start.elapsed());
                         if left.is_zero() {
@@ -108,33 +143,73 @@ impl<S: Borrow<Semaphore>> Acquire<S> {
     }
 }
 
-impl<S: Borrow<Semaphore> + Unpin> Future for Acquire<S> {
-    type Output = Result<(), AcquireError>;
+impl<'a> Future for Acquire<'a> {
+    type Output = Result<SemaphorePermit<'a>, AcquireError>;
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.poll_acquired(cx.waker())
+            .map(|result| result.map(|()| self.permit()))
     }
 }
 
-impl<S: Borrow<Semaphore>> Drop for Acquire<S> {
+impl Drop for Acquire<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(key) = self.place.take() {
-            self.semaphore.borrow().leave_line(key);
+        self.wait.leave(self.semaphore);
+    }
+}
+
+/// An [`Acquire`] that owns a handle of its semaphore, until it passes it on to the permit.
+#[must_use = "futures do nothing unless polled"]
+pub(super) struct AcquireOwned {
+    semaphore: Option<Arc<Semaphore>>,
+    wait: Wait,
+}
+
+impl AcquireOwned {
+    #[inline]
+    pub(super) fn new(semaphore: Arc<Semaphore>, n: u32) -> Self {
+        Self {
+            semaphore: Some(semaphore),
+            wait: Wait::new(n),
+        }
+    }
+}
+
+impl Future for AcquireOwned {
+    type Output = Result<OwnedSemaphorePermit, AcquireError>;
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let ended = "a future that has ended is not polled again";
+        let semaphore = this.semaphore.as_ref().expect(ended);
+        this.wait.poll(semaphore, cx.waker()).map(|result| {
+            result?;
+            let semaphore = this.semaphore.take().expect(ended);
+            Ok(Permit::new(semaphore, SemaphoreTicket::new(this.wait.n as usize)))
+        })
+    }
+}
+
+impl Drop for AcquireOwned {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(semaphore) = &self.semaphore {
+            self.wait.leave(semaphore);
         }
     }
 }
 
 /// An [`Acquire`] that ends at an instant of a clock.
-pub(super) struct AcquireUntil<S: Borrow<Semaphore>> {
-    acquire: Acquire<S>,
+pub(super) struct AcquireUntil<'a> {
+    acquire: Acquire<'a>,
     clock: Clock,
     deadline: Instant,
     sleep: Option<Sleep>,
 }
 
-impl<S: Borrow<Semaphore>> AcquireUntil<S> {
-    pub(super) fn new(acquire: Acquire<S>, clock: &Clock, deadline: Instant) -> Self {
+impl<'a> AcquireUntil<'a> {
+    pub(super) fn new(acquire: Acquire<'a>, clock: &Clock, deadline: Instant) -> Self {
         Self {
             acquire,
             clock: clock.clone(),
@@ -144,13 +219,16 @@ impl<S: Borrow<Semaphore>> AcquireUntil<S> {
     }
 }
 
-impl<S: Borrow<Semaphore> + Unpin> Future for AcquireUntil<S> {
-    type Output = Result<(), AcquireTimeoutError>;
+impl<'a> Future for AcquireUntil<'a> {
+    type Output = Result<SemaphorePermit<'a>, AcquireTimeoutError>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         // Permits first: what was handed over in time is taken even if the time is over by now.
         if let Poll::Ready(result) = this.acquire.poll_acquired(cx.waker()) {
-            return Poll::Ready(result.map_err(AcquireTimeoutError::from));
+            return Poll::Ready(match result {
+                Ok(()) => Ok(this.acquire.permit()),
+                Err(closed) => Err(closed.into()),
+            });
         }
         let sleep = this
             .sleep

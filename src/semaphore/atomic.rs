@@ -14,11 +14,10 @@
 //! Invariant, under the lock: the flag is set if and only if the queue is not empty or closed. The protocol's steps by
 //! name, and why it holds: `src/sync/README.md`.
 
-use crate::sync::queue::{Key, Queue, State};
+use crate::sync::queue::Queue;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicI64, Ordering};
 use std::fmt;
-use std::task::Waker;
 
 /// What is subtracted from the word while permits must not be taken without the lock.
 pub(super) const QUEUED: i64 = 1 << 62;
@@ -35,9 +34,6 @@ macro_rules! weakened {
     };
 }
 pub(super) use weakened;
-
-/// How many wakers are woken at a time, outside the lock.
-const BATCH: usize = 32;
 
 /// Limits how many may run at once. Weighted, strictly first come first served, resizable at any moment.
 ///
@@ -132,11 +128,7 @@ impl Semaphore {
 
     /// What is free and not kept for the first in line. Under the lock.
     fn unreserved(&self, queue: &Queue) -> i64 {
-        if queue.waiting() == 0 {
-            self.signed_available()
-        } else {
-            0
-        }
+        if queue.is_empty() { self.signed_available() } else { 0 }
     }
 
     /// How many permits there are, held or free. A snapshot.
@@ -173,7 +165,7 @@ impl Semaphore {
             if queue.closed {
                 return;
             }
-            if queue.waiting() == 0 {
+            if queue.is_empty() {
                 // Relaxed: the flag only sends others to the lock.
                 self.word.fetch_sub(QUEUED, Ordering::Relaxed);
             }
@@ -225,196 +217,11 @@ impl Semaphore {
         }
     }
 
-    /// Grants from the front as long as permits suffice, and wakes whom it granted.
-    #[cold]
-    pub(super) fn hand_over(&self) {
-        let mut wakers: [Option<Waker>; BATCH] = [const { None }; BATCH];
-        loop {
-            let mut woken = 0;
-            let more = {
-                let mut queue = self.queue.lock();
-                loop {
-                    if woken == BATCH {
-                        break true;
-                    }
-                    match self.grant_next(&mut queue) {
-                        Some(waker) => {
-                            wakers[woken] = waker;
-                            woken += 1;
-                        }
-                        None => break false,
-                    }
-                }
-            };
-            for waker in &mut wakers[..woken] {
-                if let Some(waker) = waker.take() {
-                    waker.wake();
-                }
-            }
-            if !more {
-                return;
-            }
-        }
-    }
-
-    /// Grants the first in line what it wants, if that is free. Under the lock.
-    #[inline]
-    fn grant_next(&self, queue: &mut Queue) -> Option<Option<Waker>> {
-        let need = queue.head_need()? as i64;
-        // Nobody but the lock's holder takes permits while the flag is set: what is free here stays free.
-        if self.word.load(Ordering::Relaxed) + QUEUED < need {
-            return None;
-        }
-        let waker = queue.grant_head();
-        let flag = if queue.waiting() == 0 { QUEUED } else { 0 };
-        // Acquire: on behalf of the waiter, who sees it through the lock. Pairs with (R) in `release`, of whichever
-        // releases have added up.
-        let acquire = weakened!("semaphore_relaxed_grant", Acquire);
-        self.word.fetch_add(flag - need, acquire);
-        Some(waker)
-    }
-
-    /// Joins the line for `n` permits, or takes them when they have become free meanwhile.
-    #[cold]
-    pub(super) fn join_line(&self, n: i64, waker: Waker) -> Joined {
-        let mut queue = self.queue.lock();
-        if queue.closed && !cfg!(tollgate_bug = "semaphore_unseen_close") {
-            drop(queue);
-            drop(waker);
-            return Joined::Closed;
-        }
-        if queue.waiting() == 0 && self.take_or_flag(n) {
-            drop(queue);
-            drop(waker);
-            return Joined::Taken;
-        }
-        Joined::Queued(queue.push(n as u64, Some(waker)))
-    }
-
-    /// Takes `n` permits if they are free, or else sets the flag, in one step. Under the lock.
-    ///
-    /// A release before that step is seen by it; one after it sees the flag and comes to the lock, which is held until
-    /// the newcomer stands in line. And the flag is never set while what is wanted is free: that would refuse others.
-    fn take_or_flag(&self, n: i64) -> bool {
-        // Acquire: as in `try_take`, for permits that are taken at once.
-        let acquire = weakened!("semaphore_relaxed_join", Acquire);
-        if cfg!(tollgate_bug = "semaphore_early_flag") {
-            let taken = self.word.fetch_sub(QUEUED, acquire) >= n;
-            self.word
-                .fetch_add(if taken { QUEUED - n } else { 0 }, Ordering::Relaxed);
-            return taken;
-        }
-        let mut word = self.word.load(Ordering::Relaxed);
-        loop {
-            let taken = word >= n;
-            let change = if taken { n } else { QUEUED };
-            if cfg!(tollgate_bug = "semaphore_late_flag") && !taken {
-                self.word.fetch_sub(change, Ordering::Relaxed);
-                return false;
-            }
-            match self
-                .word
-                .compare_exchange_weak(word, word - change, acquire, Ordering::Relaxed)
-            {
-                Ok(_) => return taken,
-                Err(seen) => word = seen,
-            }
-        }
-    }
-
-    /// Joins the line, and holds a place even when the permits are free: the form that a claim needs.
-    pub(super) fn join_as_claim(&self, n: i64, waker: &Waker) -> Key {
-        match self.join_line(n, waker.clone()) {
-            Joined::Queued(key) => key,
-            Joined::Taken => {
-                let key = self.queue.lock().push_granted(n as u64);
-                if !cfg!(tollgate_bug = "semaphore_quiet_claim") {
-                    waker.wake_by_ref();
-                }
-                key
-            }
-            Joined::Closed => {
-                // Nothing is granted any more: the next attempt finds it closed.
-                let key = {
-                    let mut queue = self.queue.lock();
-                    let key = queue.push_granted(0);
-                    queue.mark_closed(key);
-                    key
-                };
-                waker.wake_by_ref();
-                key
-            }
-        }
-    }
-
-    /// The owner of a place looks. A place whose wait has ended is given up by that. What was granted before the
-    /// semaphore was closed, and not looked at since, is given back: whoever looks at a closed one is told so.
-    pub(super) fn look(&self, key: Key, waker: Option<&Waker>) -> State {
-        let waker = waker.cloned();
-        let mut queue = self.queue.lock();
-        let state = queue.state(key);
-        let need = queue.need(key) as i64;
-        let too_late = state == State::Granted && queue.closed;
-        if state == State::Waiting {
-            let old = waker.and_then(|waker| queue.set_waker(key, waker));
-            drop(queue);
-            drop(old);
-        } else {
-            let (_, old, spare) = queue.remove(key);
-            drop(queue);
-            drop((old, spare, waker));
-        }
-        if too_late {
-            if !cfg!(tollgate_bug = "semaphore_close_keeps_grant") {
-                self.release(need);
-            }
-            return State::Closed;
-        }
-        state
-    }
-
-    /// The owner of a place goes. What it had been granted goes to the next; if it was first in line, those behind it
-    /// move up.
-    #[cold]
-    pub(super) fn leave_line(&self, key: Key) {
-        let mut queue = self.queue.lock();
-        let was_head = queue.is_head(key);
-        let need = queue.need(key) as i64;
-        let (state, waker, spare) = queue.remove(key);
-        if state == State::Waiting && queue.waiting() == 0 {
-            // Relaxed: the flag only sends others to the lock.
-            self.word.fetch_add(QUEUED, Ordering::Relaxed);
-        }
-        drop(queue);
-        drop((waker, spare));
-        match state {
-            #[cfg(not(tollgate_bug = "semaphore_leaks_granted"))]
-            State::Granted => self.release(need),
-            #[cfg(not(tollgate_bug = "semaphore_head_leaves_quietly"))]
-            State::Waiting if was_head => self.hand_over(),
-            _ => {
-                let _ = (need, was_head);
-            }
-        }
-    }
-
-    /// True when the place has been granted what it wants.
-    pub(super) fn is_granted(&self, key: Key) -> bool {
-        self.queue.lock().state(key) == State::Granted
-    }
-
     /// True when `n` permits could be taken now.
     pub(super) fn has_free(&self, n: u64) -> bool {
         let word = self.word.load(Ordering::Relaxed);
         u64::try_from(word).is_ok_and(|free| free >= n)
     }
-}
-
-/// How joining the line ended.
-pub(super) enum Joined {
-    Queued(Key),
-    Taken,
-    Closed,
 }
 
 impl fmt::Debug for Semaphore {

@@ -8,6 +8,7 @@ mod acquire;
 mod atomic;
 mod error;
 mod limiter;
+mod line;
 mod permit;
 mod resize;
 mod tokio_api;

@@ -67,7 +67,7 @@ impl Semaphore {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
             let free = match word {
-                flagged if flagged < -MAX && queue.waiting() > 0 => 0,
+                flagged if flagged < -MAX && !queue.is_empty() => 0,
                 closed if closed < -MAX => closed + QUEUED,
                 free => free,
             };

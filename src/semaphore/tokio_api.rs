@@ -1,6 +1,6 @@
 //! The methods that `tokio::sync::Semaphore` has, with the same names and meaning, and their timed siblings.
 
-use super::acquire::{Acquire, AcquireUntil};
+use super::acquire::{Acquire, AcquireOwned, AcquireUntil};
 use super::atomic::Semaphore;
 use super::error::{AcquireError, AcquireTimeoutError, TryAcquireError};
 use super::limiter::SemaphoreTicket;
@@ -86,9 +86,8 @@ impl Semaphore {
     /// # Cancel safety
     /// Dropping the future gives up the place in line. No permit is lost.
     #[inline]
-    pub async fn acquire(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
-        Acquire::new(self, 1).await?;
-        Ok(self.held(1))
+    pub fn acquire(&self) -> impl Future<Output = Result<SemaphorePermit<'_>, AcquireError>> {
+        Acquire::new(self, 1)
     }
 
     /// Waits for `n` permits, which are given all at once. More than the limit waits until the limit has grown.
@@ -99,9 +98,8 @@ impl Semaphore {
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
     #[inline]
-    pub async fn acquire_many(&self, n: u32) -> Result<SemaphorePermit<'_>, AcquireError> {
-        Acquire::new(self, n as usize).await?;
-        Ok(self.held(n as usize))
+    pub fn acquire_many(&self, n: u32) -> impl Future<Output = Result<SemaphorePermit<'_>, AcquireError>> {
+        Acquire::new(self, n)
     }
 
     /// [`acquire`](Self::acquire) with a permit that owns its semaphore.
@@ -112,9 +110,8 @@ impl Semaphore {
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
     #[inline]
-    pub async fn acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, AcquireError> {
-        Acquire::new(&*self, 1).await?;
-        Ok(self.held_owned(1))
+    pub fn acquire_owned(self: Arc<Self>) -> impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>> {
+        AcquireOwned::new(self, 1)
     }
 
     /// [`acquire_many`](Self::acquire_many) with a permit that owns its semaphore.
@@ -125,9 +122,11 @@ impl Semaphore {
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
     #[inline]
-    pub async fn acquire_many_owned(self: Arc<Self>, n: u32) -> Result<OwnedSemaphorePermit, AcquireError> {
-        Acquire::new(&*self, n as usize).await?;
-        Ok(self.held_owned(n as usize))
+    pub fn acquire_many_owned(
+        self: Arc<Self>,
+        n: u32,
+    ) -> impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>> {
+        AcquireOwned::new(self, n)
     }
 
     /// Parks this thread until it has one permit. It stands in the same line as futures do.
@@ -135,8 +134,7 @@ impl Semaphore {
     /// # Errors
     /// When the semaphore is closed.
     pub fn blocking_acquire(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
-        Acquire::new(self, 1).block()?;
-        Ok(self.held(1))
+        Acquire::new(self, 1).block()
     }
 
     /// Parks this thread until it has `n` permits.
@@ -144,8 +142,7 @@ impl Semaphore {
     /// # Errors
     /// When the semaphore is closed.
     pub fn blocking_acquire_many(&self, n: u32) -> Result<SemaphorePermit<'_>, AcquireError> {
-        Acquire::new(self, n as usize).block()?;
-        Ok(self.held(n as usize))
+        Acquire::new(self, n).block()
     }
 
     /// [`blocking_acquire`](Self::blocking_acquire) with a permit that owns its semaphore.
@@ -153,8 +150,7 @@ impl Semaphore {
     /// # Errors
     /// When the semaphore is closed.
     pub fn blocking_acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, AcquireError> {
-        Acquire::new(&*self, 1).block()?;
-        Ok(self.held_owned(1))
+        self.blocking_acquire_many_owned(1)
     }
 
     /// [`blocking_acquire_many`](Self::blocking_acquire_many) with a permit that owns its semaphore.
@@ -162,7 +158,10 @@ impl Semaphore {
     /// # Errors
     /// When the semaphore is closed.
     pub fn blocking_acquire_many_owned(self: Arc<Self>, n: u32) -> Result<OwnedSemaphorePermit, AcquireError> {
-        Acquire::new(&*self, n as usize).block()?;
+        let mut borrowed = Acquire::new(&self, n).block()?;
+        // Its permits pass to the one that owns.
+        borrowed.ticket_mut().take();
+        drop(borrowed);
         Ok(self.held_owned(n as usize))
     }
 
@@ -207,8 +206,7 @@ impl Semaphore {
         clock: &Clock,
         deadline: Instant,
     ) -> Result<SemaphorePermit<'_>, AcquireTimeoutError> {
-        AcquireUntil::new(Acquire::new(self, n as usize), clock, deadline).await?;
-        Ok(self.held(n as usize))
+        AcquireUntil::new(Acquire::new(self, n), clock, deadline).await
     }
 
     /// Parks this thread until it has one permit, for at most `patience`.
@@ -228,7 +226,6 @@ impl Semaphore {
         n: u32,
         patience: Duration,
     ) -> Result<SemaphorePermit<'_>, AcquireTimeoutError> {
-        Acquire::new(self, n as usize).block_for(patience)?;
-        Ok(self.held(n as usize))
+        Acquire::new(self, n).block_for(patience)
     }
 }

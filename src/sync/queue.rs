@@ -1,73 +1,35 @@
-//! A FIFO queue of waiters as plain data: a slab in chunks, linked by index, so that joining, leaving and granting take
-//! constant time and a waiter costs 40 bytes.
+//! A FIFO queue of waiters as plain data: places linked by index, so that joining, leaving and granting take constant
+//! time and a waiter costs 40 bytes.
 //!
 //! It runs no foreign code: wakers are handed in and out, and the caller clones, wakes and drops them outside its lock.
-//! When the last place is given up, all chunks but one are handed back.
 
+use super::places::{NONE, Places};
+pub(crate) use super::places::{Key, Spare, State};
 use std::task::Waker;
 
-const CHUNK: usize = 128;
-const NONE: u32 = u32::MAX;
-
-/// A place in the queue: its index, and a generation by which a place that has been reused is told apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key {
-    index: u32,
-    generation: u32,
-}
-
-impl Key {
-    pub(crate) fn to_word(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index)
-    }
-
-    pub(crate) fn from_word(word: u64) -> Self {
-        Self {
-            index: word as u32,
-            generation: (word >> 32) as u32,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    Free,
-    Waiting,
-    Granted,
-    /// The queue was closed while this waited.
-    Closed,
-}
-
-#[derive(Debug)]
-struct Slot {
-    waker: Option<Waker>,
-    need: u64,
-    prev: u32,
-    /// The next in line, or the next free slot.
-    next: u32,
-    generation: u32,
-    state: State,
-}
-
-/// The queue. Invariant: the list from `head` to `tail` holds exactly the `Waiting` slots, in order of arrival.
+/// The queue. Invariant: the list from `head` to `tail` holds exactly the `Waiting` places, in order of arrival.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    chunks: Vec<Vec<Slot>>,
-    free: u32,
-    /// Slots that are not free.
-    live: usize,
+    places: Places,
     head: u32,
     tail: u32,
-    waiting: usize,
+    waiting: u32,
     pub(crate) closed: bool,
+}
+
+/// What somebody left behind who gave up a place.
+pub(crate) struct Left {
+    pub(crate) state: State,
+    /// What it wanted, or had been granted.
+    pub(crate) need: u64,
+    pub(crate) was_head: bool,
+    pub(crate) waker: Option<Waker>,
 }
 
 impl Queue {
     pub(crate) const fn new() -> Self {
         Self {
-            chunks: Vec::new(),
-            free: NONE,
-            live: 0,
+            places: Places::new(),
             head: NONE,
             tail: NONE,
             waiting: 0,
@@ -75,83 +37,41 @@ impl Queue {
         }
     }
 
+    /// True when nobody waits.
     #[inline]
-    fn slot(&mut self, index: u32) -> &mut Slot {
-        &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == NONE
     }
 
     /// How many wait.
+    #[inline]
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting
+        self.waiting as usize
     }
 
     /// How many have been granted what they wanted and have not noticed yet.
     pub(crate) fn granted(&self) -> usize {
-        self.chunks
-            .iter()
-            .flatten()
-            .filter(|slot| slot.state == State::Granted)
-            .count()
+        self.places.iter().filter(|place| place.state == State::Granted).count()
     }
 
     /// Joins at the end.
-    pub(crate) fn push(&mut self, need: u64, waker: Option<Waker>) -> Key {
-        let index = self.take_free();
+    #[inline]
+    pub(crate) fn push(&mut self, need: u64, waker: Waker) -> Key {
         let tail = self.tail;
-        let slot = self.slot(index);
-        slot.waker = waker;
-        slot.need = need;
-        slot.prev = tail;
-        slot.next = NONE;
-        slot.state = State::Waiting;
-        let generation = slot.generation;
+        let key = self.places.take(Some(waker), need, tail, State::Waiting);
+        let index = key.index();
         match tail {
             NONE => self.head = index,
-            tail => self.slot(tail).next = index,
+            tail => self.places.at(tail).next = index,
         }
         self.tail = index;
         self.waiting += 1;
-        Key { index, generation }
+        key
     }
 
-    /// Takes a place that has been granted on arrival: it never stood in line.
-    pub(crate) fn push_granted(&mut self, need: u64) -> Key {
-        let index = self.take_free();
-        let slot = self.slot(index);
-        slot.need = need;
-        slot.state = State::Granted;
-        let generation = slot.generation;
-        Key { index, generation }
-    }
-
-    /// Ends a wait that a closed queue will never grant.
-    pub(crate) fn mark_closed(&mut self, key: Key) {
-        self.slot(key.index).state = State::Closed;
-    }
-
-    fn take_free(&mut self) -> u32 {
-        self.live += 1;
-        if self.free != NONE {
-            let index = self.free;
-            self.free = self.slot(index).next;
-            return index;
-        }
-        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
-            self.chunks.push(Vec::with_capacity(CHUNK));
-        }
-        let chunk = self.chunks.len() - 1;
-        let index = chunk * CHUNK + self.chunks[chunk].len();
-        let index = u32::try_from(index).unwrap_or(NONE);
-        assert!(index != NONE, "fewer than 2^32 - 1 waiters fit into one queue");
-        self.chunks[chunk].push(Slot {
-            waker: None,
-            need: 0,
-            prev: NONE,
-            next: NONE,
-            generation: 0,
-            state: State::Free,
-        });
-        index
+    /// Takes a place whose wait has ended on arrival: it never stood in line.
+    pub(crate) fn push_ended(&mut self, need: u64, state: State) -> Key {
+        self.places.take(None, need, NONE, state)
     }
 
     /// What the first in line wants.
@@ -159,95 +79,117 @@ impl Queue {
     pub(crate) fn head_need(&mut self) -> Option<u64> {
         match self.head {
             NONE => None,
-            head => Some(self.slot(head).need),
+            head => Some(self.places.at(head).need),
         }
-    }
-
-    /// True when `key` is first in line.
-    pub(crate) fn is_head(&self, key: Key) -> bool {
-        self.head == key.index
     }
 
     /// Grants the first in line what it wants, and returns its waker.
+    #[inline]
     pub(crate) fn grant_head(&mut self) -> Option<Waker> {
-        let head = self.head;
-        self.unlink(head);
-        let slot = self.slot(head);
-        slot.state = State::Granted;
-        slot.waker.take()
+        let head = self.places.at(self.head);
+        head.state = State::Granted;
+        let waker = head.waker.take();
+        let next = head.next;
+        self.head = next;
+        match next {
+            NONE => self.tail = NONE,
+            next => self.places.at(next).prev = NONE,
+        }
+        self.waiting -= 1;
+        waker
     }
 
-    fn unlink(&mut self, index: u32) {
-        let slot = self.slot(index);
-        let (prev, next) = (slot.prev, slot.next);
+    #[inline]
+    fn unlink(&mut self, prev: u32, next: u32) {
         match prev {
             NONE => self.head = next,
-            prev => self.slot(prev).next = next,
+            prev => self.places.at(prev).next = next,
         }
         match next {
             NONE => self.tail = prev,
-            next => self.slot(next).prev = prev,
+            next => self.places.at(next).prev = prev,
         }
         self.waiting -= 1;
     }
 
-    /// The place of `key`; none if it was given up, or if there never was one: claims can be made up.
-    fn place(&self, key: Key) -> Option<&Slot> {
-        let slot = self.chunks.get(key.index as usize / CHUNK)?;
-        slot.get(key.index as usize % CHUNK)
-            .filter(|slot| slot.generation == key.generation)
+    /// Where the owner of `key` stands.
+    pub(crate) fn state(&mut self, key: Key) -> State {
+        self.places.of(key).map_or(State::Free, |place| place.state)
     }
 
-    /// What the owner of `key` wants, or was granted.
-    pub(crate) fn need(&self, key: Key) -> u64 {
-        self.place(key).map_or(0, |slot| slot.need)
-    }
-
-    pub(crate) fn state(&self, key: Key) -> State {
-        self.place(key).map_or(State::Free, |slot| slot.state)
-    }
-
-    /// Leaves a waker at a place that is in use, and hands back the one that was there.
-    pub(crate) fn set_waker(&mut self, key: Key, waker: Waker) -> Option<Waker> {
-        self.slot(key.index).waker.replace(waker)
-    }
-
-    /// Gives a place up, whatever its state. Returns that state, its waker, and chunks to be dropped outside the lock.
-    pub(crate) fn remove(&mut self, key: Key) -> (State, Option<Waker>, Spare) {
-        let state = self.state(key);
-        if state == State::Free {
-            return (state, None, Spare(Vec::new()));
-        }
-        if state == State::Waiting {
-            self.unlink(key.index);
-        }
-        let free = self.free;
-        let slot = self.slot(key.index);
-        let waker = slot.waker.take();
-        slot.state = State::Free;
-        slot.generation = slot.generation.wrapping_add(1);
-        slot.next = free;
-        self.free = key.index;
-        self.live -= 1;
-        let spare = if self.live == 0 && self.chunks.len() > 1 {
-            self.free = NONE;
-            Spare(std::mem::take(&mut self.chunks))
-        } else {
-            Spare(Vec::new())
+    /// The owner of `key` looks: where it stands, and what it wants or was granted. A place whose wait has ended is
+    /// given up by that.
+    #[inline]
+    pub(crate) fn look(&mut self, key: Key) -> (State, u64) {
+        let Some(place) = self.places.of(key) else {
+            return (State::Free, 0);
         };
-        (state, waker, spare)
+        let (state, need) = (place.state, place.need);
+        if matches!(state, State::Granted | State::Closed) {
+            self.places.give_up(key.index());
+        }
+        (state, need)
+    }
+
+    /// True when the waker that was left wakes the same task as `waker`.
+    #[inline]
+    pub(crate) fn wakes(&mut self, key: Key, waker: &Waker) -> bool {
+        let place = self.places.of(key);
+        place.is_some_and(|place| place.waker.as_ref().is_some_and(|known| known.will_wake(waker)))
+    }
+
+    /// Leaves a waker at a place in line, and hands back the one that was there, or the new one if nobody waits there.
+    pub(crate) fn set_waker(&mut self, key: Key, waker: Waker) -> Option<Waker> {
+        match self.places.of(key).filter(|place| place.state == State::Waiting) {
+            Some(place) => place.waker.replace(waker),
+            None => Some(waker),
+        }
+    }
+
+    /// Gives a place up, whatever its state.
+    #[inline]
+    pub(crate) fn leave(&mut self, key: Key) -> Left {
+        let was_head = self.head == key.index();
+        let Some(place) = self.places.of(key) else {
+            return Left {
+                state: State::Free,
+                need: 0,
+                was_head: false,
+                waker: None,
+            };
+        };
+        let (state, need, prev, next) = (place.state, place.need, place.prev, place.next);
+        let waker = place.waker.take();
+        if state == State::Waiting {
+            self.unlink(prev, next);
+        }
+        if state != State::Free {
+            self.places.give_up(key.index());
+        }
+        Left {
+            state,
+            need,
+            was_head,
+            waker,
+        }
+    }
+
+    /// Memory that is not needed any more, to be dropped outside the lock.
+    #[inline]
+    pub(crate) fn spare(&mut self) -> Option<Spare> {
+        self.places.is_spare().then(|| self.places.hand_back())
     }
 
     /// Closes the queue: everybody in line is told so. Returns their wakers.
     pub(crate) fn close(&mut self) -> Vec<Waker> {
         self.closed = true;
-        let mut wakers = Vec::new();
+        let mut wakers = Vec::with_capacity(self.waiting());
         let mut index = self.head;
         while index != NONE {
-            let slot = self.slot(index);
-            slot.state = State::Closed;
-            wakers.extend(slot.waker.take());
-            index = slot.next;
+            let place = self.places.at(index);
+            place.state = State::Closed;
+            wakers.extend(place.waker.take());
+            index = place.next;
         }
         self.head = NONE;
         self.tail = NONE;
@@ -255,8 +197,3 @@ impl Queue {
         wakers
     }
 }
-
-/// Memory that an emptied queue gives back when this is dropped.
-#[must_use = "to be dropped outside the lock"]
-#[derive(Debug)]
-pub(crate) struct Spare(#[allow(dead_code)] Vec<Vec<Slot>>);
