@@ -9,7 +9,8 @@ const WAITERS: usize = 100_000;
 const CANCELS: u32 = 5_000;
 const ROUNDS: usize = 150;
 
-/// A side that queues `WAITERS` futures behind one permit and lets them through one by one.
+/// A side that makes and queues `WAITERS` futures behind one permit and lets them through one by one. A waiter is paid
+/// for whole, by both sides: one keeps it in the future, the other partly in the queue.
 macro_rules! drain {
     ($name:literal, $semaphore:expr, $acquire:ident) => {
         (
@@ -17,8 +18,8 @@ macro_rules! drain {
             Box::new(|| {
                 let semaphore = $semaphore;
                 let mut held = Some(ready(semaphore.$acquire()));
-                let mut queue: Vec<_> = (0..WAITERS).map(|_| Box::pin(semaphore.$acquire())).collect();
                 let nanos = cpu_nanos(|| {
+                    let mut queue: Vec<_> = (0..WAITERS).map(|_| Box::pin(semaphore.$acquire())).collect();
                     for waiter in &mut queue {
                         assert!(poll_once(waiter.as_mut()).is_pending());
                     }
@@ -36,15 +37,15 @@ macro_rules! drain {
     };
 }
 
-/// A side that queues `WAITERS` futures, and lets all of them through at once.
+/// A side that makes and queues `WAITERS` futures, and lets all of them through at once.
 macro_rules! flood {
     ($name:literal, $semaphore:expr) => {
         (
             $name,
             Box::new(|| {
                 let semaphore = $semaphore;
-                let mut queue: Vec<_> = (0..WAITERS).map(|_| Box::pin(semaphore.acquire())).collect();
                 let nanos = cpu_nanos(|| {
+                    let mut queue: Vec<_> = (0..WAITERS).map(|_| Box::pin(semaphore.acquire())).collect();
                     for waiter in &mut queue {
                         assert!(poll_once(waiter.as_mut()).is_pending());
                     }

@@ -3,10 +3,9 @@
 use super::atomic::Semaphore;
 use super::error::{AcquireError, AcquireTimeoutError};
 use super::limiter::SemaphoreTicket;
-use super::line::Joined;
 use super::permit::{OwnedSemaphorePermit, SemaphorePermit};
 use crate::permit::Permit;
-use crate::sync::queue::{Key, State};
+use crate::sync::queue::Key;
 use crate::time::{Clock, Instant, Sleep};
 use std::cell::OnceCell;
 use std::pin::Pin;
@@ -15,66 +14,58 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// A wait for `n` permits, with its place in line once it has one.
+/// A wait for `n` permits, with its place in line once it has one, by its parts: three words with the semaphore.
 struct Wait {
     n: u32,
-    place: Key,
-}
-
-/// How a wait goes on that has to take the lock.
-#[derive(Clone, Copy)]
-enum Slow {
-    Pending,
-    Acquired,
-    Closed,
+    index: u32,
+    number: u64,
 }
 
 impl Wait {
     #[inline]
     fn new(n: u32) -> Self {
-        Self { n, place: Key::NONE }
+        let (number, index) = Key::NONE.parts();
+        Self { n, index, number }
+    }
+
+    #[inline]
+    fn place(&self) -> Key {
+        Key::from_parts(self.number, self.index)
     }
 
     #[inline]
     fn poll(&mut self, semaphore: &Semaphore, waker: &Waker) -> Poll<Result<(), AcquireError>> {
-        if self.place.is_none() && semaphore.try_take(i64::from(self.n)) {
+        if !self.place().is_place() && semaphore.try_take(i64::from(self.n)) {
             return Poll::Ready(Ok(()));
         }
         // By value, so that a wait that ends at once lives in registers.
-        let (slow, place) = poll_slow(semaphore, self.n, self.place, waker);
-        self.place = place;
-        match slow {
-            Slow::Pending => Poll::Pending,
-            Slow::Acquired => Poll::Ready(Ok(())),
-            Slow::Closed => Poll::Ready(Err(AcquireError(()))),
+        let place = poll_slow(semaphore, self.n, self.place(), waker);
+        (self.number, self.index) = place.parts();
+        match place {
+            Key::TAKEN => Poll::Ready(Ok(())),
+            Key::CLOSED => Poll::Ready(Err(AcquireError(()))),
+            _ => Poll::Pending,
         }
     }
 
     #[inline]
     fn leave(&mut self, semaphore: &Semaphore) {
-        if !self.place.is_none() {
-            semaphore.leave_line(std::mem::replace(&mut self.place, Key::NONE));
+        if self.place().is_place() {
+            semaphore.leave_line(self.place(), i64::from(self.n));
         }
     }
 }
 
-/// Joins the line, or looks at the place in it. Returns the place that the wait has from then on.
+/// Joins the line, or looks at the place in it. Returns the place that the wait has from then on, or how it has ended.
 #[inline(never)]
-fn poll_slow(semaphore: &Semaphore, n: u32, place: Key, waker: &Waker) -> (Slow, Key) {
-    if !place.is_none() {
-        return match semaphore.look(place, Some(waker)) {
-            State::Waiting => (Slow::Pending, place),
-            State::Granted => (Slow::Acquired, Key::NONE),
-            State::Closed | State::Free => (Slow::Closed, Key::NONE),
-        };
-    }
-    if n == 0 && !semaphore.is_closed() {
-        return (Slow::Acquired, Key::NONE);
-    }
-    match semaphore.join_line(i64::from(n), waker.clone()) {
-        Joined::Queued(place) => (Slow::Pending, place),
-        Joined::Taken => (Slow::Acquired, Key::NONE),
-        Joined::Closed => (Slow::Closed, Key::NONE),
+fn poll_slow(semaphore: &Semaphore, n: u32, place: Key, waker: &Waker) -> Key {
+    let n = i64::from(n);
+    if place.is_place() {
+        semaphore.look(place, n, waker)
+    } else if n == 0 && !semaphore.is_closed() {
+        Key::TAKEN
+    } else {
+        semaphore.join_line(n, waker.clone(), false)
     }
 }
 

@@ -16,7 +16,7 @@
 
 use crate::sync::queue::Queue;
 use crate::sync::shim::Mutex;
-use crate::sync::shim::atomic::{AtomicI64, Ordering};
+use crate::sync::shim::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::fmt;
 
 /// What is subtracted from the word while permits must not be taken without the lock.
@@ -69,6 +69,8 @@ pub struct Semaphore {
     pub(super) word: AtomicI64,
     /// Never negative. Available plus held.
     pub(super) limit: AtomicI64,
+    /// One more than the number of the waiter that was granted last; with its top bit set once it is closed.
+    pub(super) served: AtomicU64,
     pub(super) queue: Mutex<Queue>,
 }
 
@@ -89,6 +91,7 @@ impl Semaphore {
         Self {
             word: AtomicI64::new(permits as i64),
             limit: AtomicI64::new(permits as i64),
+            served: AtomicU64::new(0),
             queue: Mutex::new(Queue::new()),
         }
     }
@@ -106,6 +109,7 @@ impl Semaphore {
         Self {
             word: AtomicI64::new(permits as i64),
             limit: AtomicI64::new(permits as i64),
+            served: AtomicU64::new(0),
             queue: Mutex::new(Queue::new()),
         }
     }
@@ -151,32 +155,6 @@ impl Semaphore {
     /// How many wait in line. A snapshot.
     pub fn waiting(&self) -> usize {
         self.queue.lock().waiting()
-    }
-
-    /// How many waiters have been handed their permits and have not been polled since. A snapshot.
-    pub fn granted_unpolled(&self) -> usize {
-        self.queue.lock().granted()
-    }
-
-    /// Closes the semaphore for good: everybody who waits, or comes, is told so. Permits that are held stay valid.
-    pub fn close(&self) {
-        let wakers = {
-            let mut queue = self.queue.lock();
-            if queue.closed {
-                return;
-            }
-            if queue.is_empty() {
-                // Relaxed: the flag only sends others to the lock.
-                self.word.fetch_sub(QUEUED, Ordering::Relaxed);
-            }
-            queue.close()
-        };
-        if cfg!(tollgate_bug = "semaphore_quiet_close") {
-            return;
-        }
-        for waker in wakers {
-            waker.wake();
-        }
     }
 
     /// True once it has been closed.

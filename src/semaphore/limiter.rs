@@ -4,7 +4,7 @@ use super::atomic::Semaphore;
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::sync::queue::{Key, State};
+use crate::sync::queue::State;
 use crate::sync::turn::{Claim, Turnstile, TurnstileId};
 use crate::ticket::Ticket;
 use crate::time::Pass;
@@ -54,8 +54,10 @@ impl Semaphore {
         }
         let id = TurnstileId::of(self);
         if let Some(claim) = demand.claim(id) {
-            match self.look(Key::from_word(claim.key()), None) {
-                State::Waiting => return Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Turn(self))),
+            match self.look_at_claim(claim.key()) {
+                State::Waiting | State::WaitingKept => {
+                    return Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Turn(self)));
+                }
                 State::Granted => {
                     demand.redeem(id);
                     return Ok(SemaphoreTicket(units));
@@ -108,7 +110,7 @@ impl Limiter for Semaphore {
             return ReadyAt::never(LEG);
         }
         let free = match demand.claim(TurnstileId::of(self)) {
-            Some(claim) => self.is_granted(Key::from_word(claim.key())),
+            Some(claim) => self.is_granted(claim.key()),
             None => self.has_free(units.saturating_add(demand.ahead())),
         };
         if free {
@@ -127,11 +129,10 @@ impl Turnstile for Semaphore {
     fn join(&self, units: u64, waker: &Waker) -> Claim {
         // As for `acquire`: a number that no semaphore can hold waits for ever.
         let units = units.min(Self::MAX_PERMITS as u64 + 1);
-        let key = self.join_as_claim(units as i64, waker);
-        Claim::new(TurnstileId::of(self), key.to_word())
+        Claim::new(TurnstileId::of(self), self.join_as_claim(units as i64, waker))
     }
 
     fn leave(&self, claim: Claim) {
-        self.leave_line(Key::from_word(claim.key()));
+        self.leave_claim(claim.key());
     }
 }

@@ -3,29 +3,15 @@
 
 use super::atomic::{QUEUED, Semaphore, weakened};
 use crate::sync::queue::{Key, Queue, State};
+use crate::sync::shim::MutexGuard;
 use crate::sync::shim::atomic::Ordering;
 use std::task::Waker;
 
 /// How many wakers are woken at a time, outside the lock.
 const BATCH: usize = 32;
 
-/// How joining the line ended.
-pub(super) enum Joined {
-    Queued(Key),
-    Taken,
-    Closed,
-}
-
-/// What a hand-over has found: the waker of the one that it granted.
-struct Granted(Option<Waker>);
-
-impl Granted {
-    fn wake(self) {
-        if let Some(waker) = self.0 {
-            waker.wake();
-        }
-    }
-}
+/// Set in `served` when the semaphore is closed: from then on everybody looks under the lock.
+const CLOSED: u64 = 1 << 63;
 
 impl Semaphore {
     /// Grants from the front as long as permits suffice, and wakes whom it granted.
@@ -37,8 +23,12 @@ impl Semaphore {
         };
         // Mostly one permit comes back, and one waiter goes on.
         let more = self.can_grant(&mut queue);
+        let spare = queue.spare();
         drop(queue);
-        first.wake();
+        if let Some(waker) = first {
+            waker.wake();
+        }
+        drop(spare);
         if more {
             self.hand_over_more();
         }
@@ -52,13 +42,15 @@ impl Semaphore {
             let mut granted = 0;
             let mut queue = self.queue.lock();
             while granted < BATCH
-                && let Some(next) = self.grant_next(&mut queue)
+                && let Some(waker) = self.grant_next(&mut queue)
             {
-                wakers[granted] = next.0;
+                wakers[granted] = waker;
                 granted += 1;
             }
             more = granted == BATCH;
+            let spare = queue.spare();
             drop(queue);
+            drop(spare);
             for waker in wakers[..granted].iter_mut().filter_map(Option::take) {
                 waker.wake();
             }
@@ -67,39 +59,73 @@ impl Semaphore {
 
     /// True when the first in line could be granted what it wants. Under the lock.
     #[inline]
-    fn can_grant(&self, queue: &mut Queue) -> bool {
+    pub(super) fn can_grant(&self, queue: &mut Queue) -> bool {
         // Nobody but the lock's holder takes permits while the flag is set: what is free here stays free.
-        queue
-            .head_need()
-            .is_some_and(|need| self.word.load(Ordering::Relaxed) + QUEUED >= need as i64)
+        let free = self.word.load(Ordering::Relaxed) + QUEUED;
+        free > 0 && queue.head_need().is_some_and(|need| free >= need as i64)
     }
 
     /// Grants the first in line what it wants, if that is free. Under the lock.
     #[inline]
-    fn grant_next(&self, queue: &mut Queue) -> Option<Granted> {
+    fn grant_next(&self, queue: &mut Queue) -> Option<Option<Waker>> {
         if !self.can_grant(queue) {
             return None;
         }
         let need = queue.head_need()? as i64;
-        let waker = queue.grant_head();
+        let (number, waker) = queue.grant_head();
         let flag = if queue.is_empty() { QUEUED } else { 0 };
-        // Acquire: on behalf of the waiter, who sees it through the lock. Pairs with (R) in `release`, of whichever
-        // releases have added up.
+        // Acquire: on behalf of the waiter, who sees it through (P). Pairs with (R) in `release`, of whichever releases
+        // have added up.
         let acquire = weakened!("semaphore_relaxed_grant", Acquire);
         self.word.fetch_add(flag - need, acquire);
-        Some(Granted(waker))
+        // (P) Release: passes on what the addition has acquired. Pairs with the load in `is_served`.
+        let release = weakened!("semaphore_relaxed_served", Release);
+        self.served.store(number + 1, release);
+        Some(waker)
+    }
+
+    /// True when the waiter with this number has been granted its permits, and the semaphore was not closed since. Those
+    /// who wait are granted in the order of their numbers.
+    #[inline]
+    fn is_served(&self, number: u64) -> bool {
+        // Acquire: sees what was done under the permits. Pairs with (P) in `grant_next`.
+        let served = self.served.load(weakened!("semaphore_relaxed_look", Acquire));
+        number < served && served < CLOSED
+    }
+
+    /// Closes the semaphore for good: everybody who waits, or comes, is told so. Permits that are held stay valid.
+    pub fn close(&self) {
+        let wakers = {
+            let mut queue = self.queue.lock();
+            if queue.closed {
+                return;
+            }
+            if queue.is_empty() {
+                // Relaxed: the flag only sends others to the lock.
+                self.word.fetch_sub(QUEUED, Ordering::Relaxed);
+            }
+            // Relaxed: sends those who look to the lock.
+            self.served.fetch_or(CLOSED, Ordering::Relaxed);
+            queue.close()
+        };
+        if cfg!(tollgate_bug = "semaphore_quiet_close") {
+            return;
+        }
+        for waker in wakers {
+            waker.wake();
+        }
     }
 
     /// Joins the line for `n` permits, or takes them when they have become free meanwhile.
     #[inline(never)]
-    pub(super) fn join_line(&self, n: i64, waker: Waker) -> Joined {
+    pub(super) fn join_line(&self, n: i64, waker: Waker, kept: bool) -> Key {
         let mut queue = self.queue.lock();
         let joined = if queue.closed && !cfg!(tollgate_bug = "semaphore_unseen_close") {
-            Joined::Closed
+            Key::CLOSED
         } else if queue.is_empty() && self.take_or_flag(n) {
-            Joined::Taken
+            Key::TAKEN
         } else {
-            return Joined::Queued(queue.push(n as u64, waker));
+            return queue.push(n as u64, waker, kept);
         };
         drop(queue);
         drop(waker);
@@ -138,83 +164,83 @@ impl Semaphore {
         }
     }
 
-    /// Joins the line, and holds a place even when the permits are free: the form that a claim needs.
-    pub(super) fn join_as_claim(&self, n: i64, waker: &Waker) -> Key {
-        let (need, state) = match self.join_line(n, waker.clone()) {
-            Joined::Queued(key) => return key,
-            Joined::Taken => (n as u64, State::Granted),
-            // Nothing is granted any more: the next attempt finds it closed.
-            Joined::Closed => (0, State::Closed),
-        };
-        let key = self.queue.lock().push_ended(need, state);
-        if !cfg!(tollgate_bug = "semaphore_quiet_claim") {
-            waker.wake_by_ref();
+    /// The owner of a place, who wants `n`, looks: at the same place, or at [`Key::TAKEN`] or [`Key::CLOSED`] when its
+    /// wait has ended. What was granted before the semaphore was closed, and not looked at since, is given back: whoever
+    /// looks at a closed one is told so.
+    #[inline]
+    pub(super) fn look(&self, key: Key, n: i64, waker: &Waker) -> Key {
+        if self.is_served(key.number()) {
+            return Key::TAKEN;
         }
-        key
+        self.look_again(key, n, waker)
     }
 
-    /// The owner of a place looks. A place whose wait has ended is given up by that. What was granted before the
-    /// semaphore was closed, and not looked at since, is given back: whoever looks at a closed one is told so.
+    /// [`look`](Self::look), under the lock.
     #[inline(never)]
-    pub(super) fn look(&self, key: Key, waker: Option<&Waker>) -> State {
+    fn look_again(&self, key: Key, n: i64, waker: &Waker) -> Key {
         let mut queue = self.queue.lock();
-        let (state, need) = queue.look(key);
-        if state == State::Waiting {
-            let other = waker.filter(|waker| !queue.wakes(key, waker));
-            drop(queue);
-            return match other {
-                Some(other) => self.look_with(key, other.clone()),
-                None => state,
-            };
-        }
-        let closed = queue.closed;
-        let spare = queue.spare();
-        drop(queue);
-        drop(spare);
-        if closed && state == State::Granted {
-            if !cfg!(tollgate_bug = "semaphore_close_keeps_grant") {
-                self.release(need as i64);
+        if queue.state(key) == State::Waiting {
+            if queue.wakes(key, waker) {
+                return key;
             }
-            return State::Closed;
+            drop(queue);
+            // Cloned and dropped outside the lock: both may run foreign code.
+            let other = waker.clone();
+            queue = self.queue.lock();
+            let old = queue.set_waker(key, other);
+            let waiting = queue.state(key) == State::Waiting;
+            drop(queue);
+            drop(old);
+            if waiting {
+                return key;
+            }
+            queue = self.queue.lock();
         }
-        state
+        if !queue.closed {
+            return Key::TAKEN;
+        }
+        drop(queue);
+        if self.was_served(key.number()) && !cfg!(tollgate_bug = "semaphore_close_keeps_grant") {
+            self.release(n);
+        }
+        Key::CLOSED
     }
 
-    /// [`look`](Self::look), leaving another waker, which was cloned outside the lock.
-    #[cold]
-    fn look_with(&self, key: Key, waker: Waker) -> State {
-        // Dropped outside the lock as well.
-        let _old = self.queue.lock().set_waker(key, waker);
-        self.look(key, None)
+    /// True when somebody with this number, who does not wait any more, was granted its permits, and not turned away.
+    fn was_served(&self, number: u64) -> bool {
+        // Relaxed: what its owner knows, it knows from under the lock.
+        number < self.served.load(Ordering::Relaxed) & !CLOSED
     }
 
-    /// The owner of a place goes. What it had been granted goes to the next; if it was first in line, those behind it
-    /// move up.
+    /// The owner of a place, who wants `n`, goes. What it had been granted goes to the next; if it was first in line,
+    /// those behind it move up.
     #[inline(never)]
-    pub(super) fn leave_line(&self, key: Key) {
-        let mut queue = self.queue.lock();
-        let left = queue.leave(key);
-        let waited = left.state == State::Waiting;
-        if waited && queue.is_empty() {
+    pub(super) fn leave_line(&self, key: Key, n: i64) {
+        let waited = !self.is_served(key.number()) && self.leave_place(self.queue.lock(), key);
+        if !waited && self.was_served(key.number()) && !cfg!(tollgate_bug = "semaphore_leaks_granted") {
+            self.release(n);
+        }
+    }
+
+    /// Leaves the line, and lets those behind move up. False when nobody waits at that place.
+    #[inline]
+    pub(super) fn leave_place(&self, mut queue: MutexGuard<'_, Queue>, key: Key) -> bool {
+        let Some(left) = queue.leave(key) else {
+            return false;
+        };
+        if queue.is_empty() {
             // Relaxed: the flag only sends others to the lock.
             self.word.fetch_add(QUEUED, Ordering::Relaxed);
         }
-        let moves_up = waited
-            && left.was_head
-            && !cfg!(tollgate_bug = "semaphore_head_leaves_quietly")
-            && self.can_grant(&mut queue);
+        let moves_up =
+            left.was_head && !cfg!(tollgate_bug = "semaphore_head_leaves_quietly") && self.can_grant(&mut queue);
         let spare = queue.spare();
         drop(queue);
-        drop((left.waker, spare));
-        if left.state == State::Granted && !cfg!(tollgate_bug = "semaphore_leaks_granted") {
-            self.release(left.need as i64);
-        } else if moves_up {
+        drop(left.waker);
+        drop(spare);
+        if moves_up {
             self.hand_over();
         }
-    }
-
-    /// True when the place has been granted what it wants.
-    pub(super) fn is_granted(&self, key: Key) -> bool {
-        self.queue.lock().state(key) == State::Granted
+        true
     }
 }

@@ -6,6 +6,7 @@
 
 mod acquire;
 mod atomic;
+mod claim;
 mod error;
 mod limiter;
 mod line;

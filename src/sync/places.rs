@@ -8,41 +8,57 @@ const CHUNK: usize = 128;
 const KEPT: usize = 32;
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A place by its index, and a generation by which one that has been taken again is told apart. One word, so that it
-/// travels in a register.
+/// A place: where it is, and its number. Numbers are given in order of arrival and never again, so that a place that has
+/// been taken again is told apart.
+///
+/// A pair of scalars, so that it travels in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key(u64);
+pub(crate) struct Key {
+    number: u64,
+    index: u32,
+}
 
 impl Key {
-    /// No place at all.
-    pub(crate) const NONE: Key = Key(NONE as u64);
+    /// No place: nobody has asked for one yet.
+    pub(crate) const NONE: Key = Key::nowhere(0);
+    /// No place: what was asked for was taken on arrival.
+    pub(crate) const TAKEN: Key = Key::nowhere(1);
+    /// No place: the queue is closed.
+    pub(crate) const CLOSED: Key = Key::nowhere(2);
+
+    const fn nowhere(number: u64) -> Self {
+        Self { number, index: NONE }
+    }
 
     #[inline]
-    fn new(index: u32, generation: u32) -> Self {
-        Self(u64::from(generation) << 32 | u64::from(index))
+    pub(crate) fn parts(self) -> (u64, u32) {
+        (self.number, self.index)
+    }
+
+    #[inline]
+    pub(crate) fn from_parts(number: u64, index: u32) -> Self {
+        Self { number, index }
     }
 
     #[inline]
     pub(super) fn index(self) -> u32 {
-        self.0 as u32
+        self.index
     }
 
     #[inline]
-    fn generation(self) -> u32 {
-        (self.0 >> 32) as u32
+    pub(crate) fn number(self) -> u64 {
+        self.number
     }
 
+    /// True of a place in a queue.
     #[inline]
-    pub(crate) fn is_none(self) -> bool {
-        self.index() == NONE
+    pub(crate) fn is_place(self) -> bool {
+        self.index != NONE
     }
 
+    /// One word, with the lower half of the number.
     pub(crate) fn to_word(self) -> u64 {
-        self.0
-    }
-
-    pub(crate) fn from_word(word: u64) -> Self {
-        Self(word)
+        self.number << 32 | u64::from(self.index)
     }
 }
 
@@ -50,22 +66,65 @@ impl Key {
 pub(crate) enum State {
     /// Nobody's.
     Free,
+    /// In line; given up when it is granted.
     Waiting,
+    /// In line; kept when it is granted, until its owner looks.
+    WaitingKept,
     Granted,
     /// The queue was closed while this waited.
     Closed,
 }
 
-/// One place. A waker is there only while it is [`Waiting`](State::Waiting).
+impl State {
+    pub(crate) fn waits(self) -> bool {
+        matches!(self, State::Waiting | State::WaitingKept)
+    }
+}
+
+/// The number of whoever took a place, and its state, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tag(u64);
+
+impl Tag {
+    #[inline]
+    fn new(number: u64, state: State) -> Self {
+        Self(number << 3 | state as u64)
+    }
+}
+
+/// One place. A waker is there only while it waits.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) waker: Option<Waker>,
     pub(super) need: u64,
+    tag: Tag,
+    /// The one ahead in line, if it is not the first.
     pub(super) prev: u32,
     /// The next in line, or the next free place.
     pub(super) next: u32,
-    pub(super) generation: u32,
-    pub(super) state: State,
+}
+
+impl Place {
+    #[inline]
+    pub(super) fn number(&self) -> u64 {
+        self.tag.0 >> 3
+    }
+
+    #[inline]
+    pub(super) fn state(&self) -> State {
+        match self.tag.0 & 7 {
+            0 => State::Free,
+            1 => State::Waiting,
+            2 => State::WaitingKept,
+            3 => State::Granted,
+            _ => State::Closed,
+        }
+    }
+
+    #[inline]
+    pub(super) fn set_state(&mut self, state: State) {
+        self.tag = Tag::new(self.number(), state);
+    }
 }
 
 /// All places.
@@ -73,9 +132,9 @@ pub(super) struct Place {
 pub(super) struct Places {
     chunks: Vec<Vec<Place>>,
     free: u32,
-    taken: usize,
-    /// The generation of the next place that is taken.
-    serial: u32,
+    taken: u32,
+    /// The number of the next place that is taken.
+    next_number: u64,
 }
 
 impl Places {
@@ -84,7 +143,7 @@ impl Places {
             chunks: Vec::new(),
             free: NONE,
             taken: 0,
-            serial: 0,
+            next_number: 0,
         }
     }
 
@@ -96,48 +155,49 @@ impl Places {
     /// The place of `key`; none if it was given up, or if there never was one: keys can be made up.
     #[inline]
     pub(super) fn of(&mut self, key: Key) -> Option<&mut Place> {
+        self.find(key.index).filter(|place| place.number() == key.number)
+    }
+
+    #[inline]
+    fn find(&mut self, index: u32) -> Option<&mut Place> {
         self.chunks
-            .get_mut(key.index() as usize / CHUNK)?
-            .get_mut(key.index() as usize % CHUNK)
-            .filter(|place| place.generation == key.generation())
+            .get_mut(index as usize / CHUNK)?
+            .get_mut(index as usize % CHUNK)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Place> {
-        self.chunks.iter().flatten()
+    /// The key of the place that was taken last with [`to_word`](Key::to_word) as its word.
+    pub(super) fn key_of(&mut self, word: u64) -> Option<Key> {
+        let index = word as u32;
+        let place = self.find(index)?;
+        let number = place.number();
+        (number as u32 == (word >> 32) as u32).then_some(Key { number, index })
     }
 
-    /// Takes a free place. The generation is given here.
+    /// Takes a free place, and gives it the next number.
     #[inline]
     pub(super) fn take(&mut self, waker: Option<Waker>, need: u64, prev: u32, state: State) -> Key {
         self.taken += 1;
-        let generation = self.serial;
-        self.serial = generation.wrapping_add(1);
-        let index = self.free;
-        if index == NONE {
-            return self.add(Place {
-                waker,
-                need,
-                prev,
-                next: NONE,
-                generation,
-                state,
-            });
-        }
-        let free = self.at(index);
-        let next = free.next;
+        let number = self.next_number;
+        self.next_number = number + 1;
+        let index = match self.free {
+            NONE => self.add(),
+            free => free,
+        };
+        let place = self.at(index);
+        let free = place.next;
         // A free place has no waker: nothing is dropped here.
-        std::mem::forget(std::mem::replace(&mut free.waker, waker));
-        free.need = need;
-        free.prev = prev;
-        free.next = NONE;
-        free.generation = generation;
-        free.state = state;
-        self.free = next;
-        Key::new(index, generation)
+        std::mem::forget(std::mem::replace(&mut place.waker, waker));
+        place.need = need;
+        place.tag = Tag::new(number, state);
+        place.prev = prev;
+        place.next = NONE;
+        self.free = free;
+        Key { number, index }
     }
 
-    #[cold]
-    fn add(&mut self, place: Place) -> Key {
+    /// Adds a free place.
+    #[inline(never)]
+    fn add(&mut self) -> u32 {
         if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
             // The first chunk grows from little: most queues are short.
             let room = if self.chunks.is_empty() { 0 } else { CHUNK };
@@ -146,9 +206,14 @@ impl Places {
         let chunk = self.chunks.len() - 1;
         let index = u32::try_from(chunk * CHUNK + self.chunks[chunk].len()).unwrap_or(NONE);
         assert!(index != NONE, "fewer than 2^32 - 1 can wait in one queue");
-        let generation = place.generation;
-        self.chunks[chunk].push(place);
-        Key::new(index, generation)
+        self.chunks[chunk].push(Place {
+            waker: None,
+            need: 0,
+            tag: Tag::new(0, State::Free),
+            prev: NONE,
+            next: NONE,
+        });
+        index
     }
 
     /// Gives up the place at `index`.
@@ -156,7 +221,7 @@ impl Places {
     pub(super) fn give_up(&mut self, index: u32) {
         let free = self.free;
         let place = self.at(index);
-        place.state = State::Free;
+        place.set_state(State::Free);
         place.next = free;
         self.free = index;
         self.taken -= 1;

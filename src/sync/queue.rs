@@ -1,27 +1,28 @@
 //! A FIFO queue of waiters as plain data: places linked by index, so that joining, leaving and granting take constant
 //! time and a waiter costs 40 bytes.
 //!
+//! Since it is granted in order of arrival, *one* number says of every waiter whether it has been granted: that of the
+//! last one who was. So a place is given up by the grant itself, and its owner looks without the lock. A place can also
+//! be kept until its owner has looked.
+//!
 //! It runs no foreign code: wakers are handed in and out, and the caller clones, wakes and drops them outside its lock.
 
-use super::places::{NONE, Places};
 pub(crate) use super::places::{Key, Spare, State};
+use super::places::{NONE, Places};
 use std::task::Waker;
 
-/// The queue. Invariant: the list from `head` to `tail` holds exactly the `Waiting` places, in order of arrival.
+/// The queue. Invariant: the list from `head` to `tail` holds exactly the places that wait, in order of arrival.
 #[derive(Debug)]
 pub(crate) struct Queue {
     places: Places,
     head: u32,
     tail: u32,
-    waiting: u32,
+    waiting: usize,
     pub(crate) closed: bool,
 }
 
-/// What somebody left behind who gave up a place.
+/// What somebody left behind who waited.
 pub(crate) struct Left {
-    pub(crate) state: State,
-    /// What it wanted, or had been granted.
-    pub(crate) need: u64,
     pub(crate) was_head: bool,
     pub(crate) waker: Option<Waker>,
 }
@@ -46,30 +47,25 @@ impl Queue {
     /// How many wait.
     #[inline]
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting as usize
+        self.waiting
     }
 
-    /// How many have been granted what they wanted and have not noticed yet.
-    pub(crate) fn granted(&self) -> usize {
-        self.places.iter().filter(|place| place.state == State::Granted).count()
-    }
-
-    /// Joins at the end.
+    /// Joins at the end. The place is given up when it is granted, unless it is `kept`.
     #[inline]
-    pub(crate) fn push(&mut self, need: u64, waker: Waker) -> Key {
+    pub(crate) fn push(&mut self, need: u64, waker: Waker, kept: bool) -> Key {
+        let state = if kept { State::WaitingKept } else { State::Waiting };
         let tail = self.tail;
-        let key = self.places.take(Some(waker), need, tail, State::Waiting);
-        let index = key.index();
+        let key = self.places.take(Some(waker), need, tail, state);
         match tail {
-            NONE => self.head = index,
-            tail => self.places.at(tail).next = index,
+            NONE => self.head = key.index(),
+            tail => self.places.at(tail).next = key.index(),
         }
-        self.tail = index;
+        self.tail = key.index();
         self.waiting += 1;
         key
     }
 
-    /// Takes a place whose wait has ended on arrival: it never stood in line.
+    /// Takes a place whose wait has ended on arrival: it never stood in line, and is kept.
     pub(crate) fn push_ended(&mut self, need: u64, state: State) -> Key {
         self.places.take(None, need, NONE, state)
     }
@@ -83,52 +79,34 @@ impl Queue {
         }
     }
 
-    /// Grants the first in line what it wants, and returns its waker.
+    /// Grants the first in line what it wants, and returns its number and waker.
     #[inline]
-    pub(crate) fn grant_head(&mut self) -> Option<Waker> {
-        let head = self.places.at(self.head);
-        head.state = State::Granted;
-        let waker = head.waker.take();
-        let next = head.next;
+    pub(crate) fn grant_head(&mut self) -> (u64, Option<Waker>) {
+        let index = self.head;
+        let place = self.places.at(index);
+        let (number, waker, next) = (place.number(), place.waker.take(), place.next);
+        if place.state() == State::Waiting {
+            self.places.give_up(index);
+        } else {
+            place.set_state(State::Granted);
+        }
         self.head = next;
-        match next {
-            NONE => self.tail = NONE,
-            next => self.places.at(next).prev = NONE,
+        if next == NONE {
+            self.tail = NONE;
         }
         self.waiting -= 1;
-        waker
+        (number, waker)
     }
 
-    #[inline]
-    fn unlink(&mut self, prev: u32, next: u32) {
-        match prev {
-            NONE => self.head = next,
-            prev => self.places.at(prev).next = next,
-        }
-        match next {
-            NONE => self.tail = prev,
-            next => self.places.at(next).prev = prev,
-        }
-        self.waiting -= 1;
+    /// The key of a kept place by its word, if it is still held.
+    pub(crate) fn key_of(&mut self, word: u64) -> Option<Key> {
+        self.places.key_of(word)
     }
 
     /// Where the owner of `key` stands.
-    pub(crate) fn state(&mut self, key: Key) -> State {
-        self.places.of(key).map_or(State::Free, |place| place.state)
-    }
-
-    /// The owner of `key` looks: where it stands, and what it wants or was granted. A place whose wait has ended is
-    /// given up by that.
     #[inline]
-    pub(crate) fn look(&mut self, key: Key) -> (State, u64) {
-        let Some(place) = self.places.of(key) else {
-            return (State::Free, 0);
-        };
-        let (state, need) = (place.state, place.need);
-        if matches!(state, State::Granted | State::Closed) {
-            self.places.give_up(key.index());
-        }
-        (state, need)
+    pub(crate) fn state(&mut self, key: Key) -> State {
+        self.places.of(key).map_or(State::Free, |place| place.state())
     }
 
     /// True when the waker that was left wakes the same task as `waker`.
@@ -140,38 +118,44 @@ impl Queue {
 
     /// Leaves a waker at a place in line, and hands back the one that was there, or the new one if nobody waits there.
     pub(crate) fn set_waker(&mut self, key: Key, waker: Waker) -> Option<Waker> {
-        match self.places.of(key).filter(|place| place.state == State::Waiting) {
+        match self.places.of(key).filter(|place| place.state().waits()) {
             Some(place) => place.waker.replace(waker),
             None => Some(waker),
         }
     }
 
-    /// Gives a place up, whatever its state.
+    /// Leaves the line. Nothing happens when nobody waits at that place.
     #[inline]
-    pub(crate) fn leave(&mut self, key: Key) -> Left {
-        let was_head = self.head == key.index();
-        let Some(place) = self.places.of(key) else {
-            return Left {
-                state: State::Free,
-                need: 0,
-                was_head: false,
-                waker: None,
-            };
-        };
-        let (state, need, prev, next) = (place.state, place.need, place.prev, place.next);
-        let waker = place.waker.take();
-        if state == State::Waiting {
-            self.unlink(prev, next);
+    pub(crate) fn leave(&mut self, key: Key) -> Option<Left> {
+        let index = key.index();
+        let place = self.places.of(key).filter(|place| place.state().waits())?;
+        let (waker, prev, next) = (place.waker.take(), place.prev, place.next);
+        self.places.give_up(index);
+        let was_head = self.head == index;
+        if was_head {
+            self.head = next;
+        } else {
+            self.places.at(prev).next = next;
         }
+        if self.tail != index {
+            self.places.at(next).prev = prev;
+        } else {
+            self.tail = if was_head { NONE } else { prev };
+        }
+        self.waiting -= 1;
+        Some(Left { was_head, waker })
+    }
+
+    /// Gives up a kept place whose wait has ended. Returns its state, and what it had been granted.
+    pub(crate) fn give_up(&mut self, key: Key) -> (State, u64) {
+        let Some(place) = self.places.of(key).filter(|place| !place.state().waits()) else {
+            return (State::Free, 0);
+        };
+        let (state, need) = (place.state(), place.need);
         if state != State::Free {
             self.places.give_up(key.index());
         }
-        Left {
-            state,
-            need,
-            was_head,
-            waker,
-        }
+        (state, need)
     }
 
     /// Memory that is not needed any more, to be dropped outside the lock.
@@ -187,9 +171,14 @@ impl Queue {
         let mut index = self.head;
         while index != NONE {
             let place = self.places.at(index);
-            place.state = State::Closed;
+            let next = place.next;
             wakers.extend(place.waker.take());
-            index = place.next;
+            if place.state() == State::Waiting {
+                self.places.give_up(index);
+            } else {
+                place.set_state(State::Closed);
+            }
+            index = next;
         }
         self.head = NONE;
         self.tail = NONE;

@@ -132,7 +132,7 @@ fn semaphore_entries(semaphore: &Arc<Semaphore>) -> Vec<(&'static str, Entry)> {
                     semaphore.debt(),
                     semaphore.is_closed(),
                 );
-                let _ = (semaphore.available_permits(), semaphore.granted_unpolled());
+                let _ = (semaphore.available_permits(), semaphore.in_use());
             }),
         ),
         (
@@ -172,7 +172,7 @@ fn a_waker_may_use_the_semaphore_that_wakes_or_drops_it() {
             }
         }
         assert_eq!((semaphore.limit(), semaphore.available_permits()), (2, 2));
-        assert_eq!((semaphore.waiting(), semaphore.granted_unpolled()), (0, 0));
+        assert_eq!((semaphore.waiting(), semaphore.in_use()), (0, 0));
     });
 }
 
@@ -339,7 +339,7 @@ fn a_waker_may_use_the_policy_that_wakes_or_drops_it() {
         }
         assert_eq!(policy.waiting(), 0);
         assert_eq!((semaphore.limit(), semaphore.available_permits()), (2, 2));
-        assert_eq!((semaphore.waiting(), semaphore.granted_unpolled()), (0, 0));
+        assert_eq!((semaphore.waiting(), semaphore.in_use()), (0, 0));
         clock.advance(Duration::from_secs(3));
         assert!(!clock.advance_to_next_timer(), "a timer is left");
         assert_eq!(bucket.available(), 1_000);

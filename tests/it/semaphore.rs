@@ -72,7 +72,7 @@ fn a_grant_that_is_dropped_unpolled_goes_to_the_next() {
     assert!(poll(a.as_mut(), &first).is_pending());
     assert!(poll(b.as_mut(), &second).is_pending());
     drop(held);
-    assert_eq!((first.0.load(Ordering::SeqCst), semaphore.granted_unpolled()), (1, 1));
+    assert_eq!((first.0.load(Ordering::SeqCst), semaphore.in_use()), (1, 1));
     drop(a);
     assert_eq!(second.0.load(Ordering::SeqCst), 1);
     assert!(poll(b, &second).is_ready());

@@ -1,0 +1,66 @@
+//! How a policy stands in line: at a place that is kept until the policy's next attempt redeems what it was granted.
+
+use super::atomic::Semaphore;
+use crate::sync::queue::{Key, State};
+use std::task::Waker;
+
+impl Semaphore {
+    /// Joins the line, and holds a place even when the permits are free. Returns the word by which it is found again.
+    pub(super) fn join_as_claim(&self, n: i64, waker: &Waker) -> u64 {
+        let (need, state) = match self.join_line(n, waker.clone(), true) {
+            Key::TAKEN => (n as u64, State::Granted),
+            // Nothing is granted any more: the next attempt finds it closed.
+            Key::CLOSED => (0, State::Closed),
+            key => return key.to_word(),
+        };
+        let key = self.queue.lock().push_ended(need, state);
+        if !cfg!(tollgate_bug = "semaphore_quiet_claim") {
+            waker.wake_by_ref();
+        }
+        key.to_word()
+    }
+
+    /// The owner of a claim looks. A claim whose wait has ended is given up by that.
+    pub(super) fn look_at_claim(&self, word: u64) -> State {
+        let mut queue = self.queue.lock();
+        let Some(key) = queue.key_of(word) else {
+            return State::Free;
+        };
+        if queue.state(key).waits() {
+            return State::Waiting;
+        }
+        let (closed, (state, need), spare) = (queue.closed, queue.give_up(key), queue.spare());
+        drop(queue);
+        drop(spare);
+        if closed && state == State::Granted {
+            self.release(need as i64);
+            return State::Closed;
+        }
+        state
+    }
+
+    /// The owner of a claim goes. What it had been granted goes to the next.
+    pub(super) fn leave_claim(&self, word: u64) {
+        let mut queue = self.queue.lock();
+        let Some(key) = queue.key_of(word) else {
+            return;
+        };
+        let (state, need) = queue.give_up(key);
+        if state == State::Free {
+            self.leave_place(queue, key);
+            return;
+        }
+        let spare = queue.spare();
+        drop(queue);
+        drop(spare);
+        if state == State::Granted && !cfg!(tollgate_bug = "semaphore_leaks_granted") {
+            self.release(need as i64);
+        }
+    }
+
+    /// True when a claim has been granted what it wants.
+    pub(super) fn is_granted(&self, word: u64) -> bool {
+        let mut queue = self.queue.lock();
+        queue.key_of(word).is_some_and(|key| queue.state(key) == State::Granted)
+    }
+}
