@@ -6,6 +6,8 @@
 //! it can panic later, in the drop of a permit, and it has added the permits when it panics; tokio's blocking methods
 //! panic inside a runtime. A type's `Debug` form is its own.
 
+#![allow(clippy::duplicate_mod, reason = "one source, compiled twice on purpose")]
+
 use proptest::prelude::*;
 
 #[path = "twin"]
