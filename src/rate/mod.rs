@@ -8,7 +8,6 @@
 //! A rate by itself admits or refuses; to wait for one, put it into a [`Policy`](crate::Policy).
 
 mod bucket;
-mod params;
 mod parse;
 mod quota;
 mod window;

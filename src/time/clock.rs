@@ -56,12 +56,10 @@ impl fmt::Debug for Instant {
 /// assert!(bucket.try_acquire(1).is_ok());
 /// ```
 #[derive(Clone)]
-pub struct Clock(pub(super) Kind);
-
-#[derive(Clone)]
-pub(super) enum Kind {
-    Real(quanta::Clock),
-    Manual(Arc<Manual>),
+pub struct Clock {
+    /// What is read unless the clock is manual.
+    counter: quanta::Clock,
+    manual: Option<Arc<Manual>>,
 }
 
 /// Ticks are converted by a fixed-point factor with this many fractional bits.
@@ -75,15 +73,32 @@ fn counter() -> &'static quanta::Clock {
 impl Clock {
     /// The machine's own clock. The first call in a process calibrates the counter, which takes up to 200 ms.
     pub fn real() -> Self {
-        Self(Kind::Real(counter().clone()))
+        Self {
+            counter: counter().clone(),
+            manual: None,
+        }
+    }
+
+    /// A clock that shows what `manual` says.
+    pub(super) fn of(manual: Arc<Manual>) -> Self {
+        // Never read, and needs no calibration.
+        let (counter, _) = quanta::Clock::mock();
+        Self {
+            counter,
+            manual: Some(manual),
+        }
+    }
+
+    pub(super) fn manual(&self) -> Option<&Arc<Manual>> {
+        self.manual.as_ref()
     }
 
     /// The instant now.
     #[inline]
     pub fn now(&self) -> Instant {
-        match &self.0 {
-            Kind::Real(counter) => Instant(counter.raw()),
-            Kind::Manual(manual) => Instant(manual.now()),
+        match &self.manual {
+            None => Instant(self.counter.raw()),
+            Some(manual) => Instant(manual.now()),
         }
     }
 
@@ -109,23 +124,20 @@ impl Clock {
 
     /// Nanoseconds per `2^40` ticks: what a limiter needs to compile its rate for this clock.
     pub(crate) fn nanos_scale(&self) -> u64 {
-        match &self.0 {
-            Kind::Real(counter) => counter.delta_as_nanos(0, 1 << SCALE_BITS).max(1),
-            Kind::Manual(_) => 1 << SCALE_BITS,
+        match &self.manual {
+            None => self.counter.delta_as_nanos(0, 1 << SCALE_BITS).max(1),
+            Some(_) => 1 << SCALE_BITS,
         }
     }
 
     /// What tells clocks apart: every real clock is the same one.
     #[inline]
     pub(crate) fn id(&self) -> usize {
-        match &self.0 {
-            Kind::Real(_) => 0,
-            Kind::Manual(manual) => Arc::as_ptr(manual) as usize,
-        }
+        self.manual.as_ref().map_or(0, |manual| Arc::as_ptr(manual) as usize)
     }
 
     pub(crate) fn is_manual(&self) -> bool {
-        matches!(self.0, Kind::Manual(_))
+        self.manual.is_some()
     }
 
     /// True when both read the same time.
@@ -150,9 +162,9 @@ impl Default for Clock {
 
 impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            Kind::Real(_) => "Clock(real)",
-            Kind::Manual(_) => "Clock(manual)",
+        f.write_str(match self.manual {
+            None => "Clock(real)",
+            Some(_) => "Clock(manual)",
         })
     }
 }

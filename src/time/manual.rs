@@ -1,6 +1,6 @@
 //! Virtual time: a clock that stands still until it is advanced, by hand or by itself.
 
-use super::clock::{Clock, Instant, Kind};
+use super::clock::{Clock, Instant};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -89,14 +89,11 @@ impl ManualClock {
     /// A new clock, at zero.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
-        Self(Clock(Kind::Manual(Arc::default())))
+        Self(Clock::of(Arc::default()))
     }
 
     fn manual(&self) -> &Manual {
-        match &self.0.0 {
-            Kind::Manual(manual) => manual,
-            Kind::Real(_) => unreachable!("made in `new` only"),
-        }
+        self.0.manual().expect("it was made from a manual one")
     }
 
     /// The clock, to be cloned into what runs by it.
@@ -178,10 +175,7 @@ pub(super) fn run<F: Future>(clock: &Clock, future: F) -> F::Output {
                 return output;
             }
         }
-        let advanced = match &clock.0 {
-            Kind::Manual(_) => ManualClock(clock.clone()).advance_to_next_timer(),
-            Kind::Real(_) => false,
-        };
+        let advanced = clock.is_manual() && ManualClock(clock.clone()).advance_to_next_timer();
         if !advanced && !signal.woken.load(Ordering::Acquire) {
             thread::park();
         }

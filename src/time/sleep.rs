@@ -4,7 +4,7 @@
 //! is running (one that was built without timers panics, as it does for tokio's own sleeps); otherwise one thread of our
 //! own that all such sleeps share.
 
-use super::clock::{Clock, Instant, Kind};
+use super::clock::{Clock, Instant};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -50,7 +50,7 @@ impl Sleep {
     fn disarm(&mut self) {
         match std::mem::replace(&mut self.armed, Armed::Not) {
             Armed::Manual(key) => {
-                if let Kind::Manual(manual) = &self.clock.0 {
+                if let Some(manual) = self.clock.manual() {
                     manual.disarm(key);
                 }
             }
@@ -68,7 +68,7 @@ impl Sleep {
         match &mut self.armed {
             Armed::Not => self.arm(now, cx),
             Armed::Manual(key) => {
-                let Kind::Manual(manual) = &self.clock.0 else {
+                let Some(manual) = self.clock.manual() else {
                     unreachable!("a manual key comes from a manual clock")
                 };
                 if manual.rearm(*key, cx.waker()) {
@@ -102,7 +102,7 @@ impl Sleep {
         if now >= self.at {
             return Poll::Ready(());
         }
-        if let Kind::Manual(manual) = &self.clock.0 {
+        if let Some(manual) = self.clock.manual() {
             return match manual.arm(self.at, cx.waker()) {
                 Some(key) => {
                     self.armed = Armed::Manual(key);

@@ -199,8 +199,18 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// What is missing from a bucket at `now` that is refilled by ten each microsecond, by its log.
+fn room(log: &[(u64, u64)], now: u64) -> u64 {
+    let (mut missing, mut then) = (0u64, 0);
+    for &(at, n) in log {
+        missing = missing.saturating_sub((at - then) * 10) + n;
+        then = at;
+    }
+    missing.saturating_sub((now - then) * 10)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
 
     /// Given any takes, reservations and cancels, then what stays admitted never exceeds `burst + rate x t` in any span,
     /// and a cancel within the time that the room takes to refill gives back exactly what was taken.
@@ -212,7 +222,7 @@ proptest! {
         // theirs is a thousand tokens and takes 100 us.
         let bucket = TokenBucket::new(Quota::new(10, Duration::from_micros(1)).unwrap().burst(burst * FINE)).on(&clock);
         let mut now = 0u64;
-        let (mut gave, mut cancels) = (0, 0);
+        let (mut exact, mut cancels) = (0, 0);
         let mut held = Vec::new();
         let mut log: Vec<(u64, u64)> = Vec::new();
         for op in ops {
@@ -225,24 +235,27 @@ proptest! {
                     log.push((now, n * FINE));
                 },
                 Op::Reserve(n) => if let Ok(reserved) = bucket.reserve(n * FINE) {
-                    held.push((reserved, log.len(), now, bucket.available(), n * FINE));
+                    held.push((reserved, log.len(), now, n * FINE));
                     log.push((now, n * FINE));
                 },
                 Op::Cancel(index) => if index < held.len() {
-                    let (reserved, entry, at, left, n) = held.remove(index);
+                    let (reserved, entry, at, n) = held.remove(index);
                     let before = bucket.available();
                     drop(reserved);
                     let back = bucket.available() - before;
                     prop_assert!(back <= n);
-                    // The room that the reservation found, less a part of a token that `available` leaves out, takes
-                    // this long to refill: until then nothing can overflow.
-                    let found = (burst * FINE - left - n).saturating_sub(1);
-                    if gave == 0 && (now == at || (now - at) * 10 <= found) {
+                    // The room that it would have found, had those who gave back never been, takes a while to refill:
+                    // until then nothing can overflow.
+                    let found = room(&log[..entry], at);
+                    if (now - at) * 10 <= found {
                         prop_assert_eq!(back, n);
+                        exact += 1;
                     }
-                    gave += back;
                     cancels += 1;
                     log[entry].1 -= back;
+                    if exact == cancels {
+                        prop_assert_eq!(bucket.available(), burst * FINE - room(&log, now));
+                    }
                 },
             }
         }

@@ -3,7 +3,8 @@
 use loom::thread;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::{Inherit, LimiterExt, ManualClock, Quota, TokenBucket};
+use tollgate::time::Phase;
+use tollgate::{Ask, Demand, Inherit, Limiter, LimiterExt, ManualClock, Quota, TokenBucket};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -27,7 +28,7 @@ fn one_token_is_taken_once() {
 /// then the attempt is judged by one of the two quotas and never by a mixture.
 #[test]
 fn an_attempt_beside_a_change_of_quota_is_judged_by_one_of_the_two() {
-    // Four changes have too many interleavings to see all of them.
+    // Two changes have too many interleavings to see all of them.
     crate::bounded(3, || {
         let clock = ManualClock::new();
         let bucket = bucket(&clock, 1, 4);
@@ -35,11 +36,9 @@ fn an_attempt_beside_a_change_of_quota_is_judged_by_one_of_the_two() {
         clock.advance(SECOND);
         let other = Arc::clone(&bucket);
         let thread = thread::spawn(move || {
-            // From one token of four, to none of one; and four changes, so that a slot is written again.
-            for _ in 0..2 {
-                other.set_quota(Quota::per_second(1_000).burst(1), Inherit::AsIs);
-                other.set_quota(Quota::per_second(1).burst(4), Inherit::AsIs);
-            }
+            // From one token of four, to none of one, and back.
+            other.set_quota(Quota::per_second(1_000).burst(1), Inherit::AsIs);
+            other.set_quota(Quota::per_second(1).burst(4), Inherit::AsIs);
         });
         let taken = u64::from(bucket.try_acquire(1).is_ok());
         let more = u64::from(bucket.try_acquire(1).is_ok());
@@ -60,5 +59,30 @@ fn a_cancel_beside_an_attempt_loses_and_mints_nothing() {
         let taken = if bucket.try_acquire(1).is_ok() { 1 } else { 0 };
         thread.join().unwrap();
         assert_eq!(taken + bucket.available(), 2);
+    });
+}
+
+/// Given three reservations, the last of which is made while the first is given back, when the second is given back as
+/// well and the bucket has filled up and been emptied again, then the third has nothing to give back any more.
+#[test]
+fn a_reservation_beside_a_cancel_is_not_taken_for_an_older_one() {
+    crate::exhaustive(|| {
+        let clock = ManualClock::new();
+        let bucket = bucket(&clock, 1, 8);
+        let reserve = |n| {
+            let (ask, phase) = (Ask::many(n), Phase::new());
+            bucket.try_reserve(Demand::new(&ask, phase.pass())).unwrap()
+        };
+        let (first, second) = (reserve(5), reserve(1));
+        let other = Arc::clone(&bucket);
+        let thread = thread::spawn(move || other.cancel(first, Phase::new().pass()));
+        let third = reserve(1);
+        thread.join().unwrap();
+        bucket.cancel(second, Phase::new().pass());
+        clock.advance(SECOND);
+        assert_eq!(bucket.available(), 8);
+        bucket.try_acquire(8).unwrap();
+        bucket.cancel(third, Phase::new().pass());
+        assert_eq!(bucket.available(), 0);
     });
 }

@@ -4,8 +4,8 @@
 //! rounded up, so that an instant at which the exact rate gains a whole token does so here, and never a unit more is
 //! gained than `ticks x rate + 1`.
 
-use super::quota::Quota;
 use crate::algo::axis;
+use crate::rate::quota::Quota;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use crate::time::{Clock, Instant};
 
@@ -27,6 +27,8 @@ pub(super) struct Params {
     pub(super) scale: u32,
     /// The burst, in units.
     pub(super) burst: u64,
+    /// The axis at its epoch, less the burst.
+    pub(super) floor: u64,
     /// How many ticks this axis lasts.
     pub(super) life: u64,
 }
@@ -51,12 +53,14 @@ impl Params {
         }
         let mul = per_tick(shift) as u64;
         let life = axis::ticks_until(MAX_GAIN, mul, shift).min(u64::MAX >> shift);
+        let burst = quota.burst_size() << scale;
         Self {
             epoch,
             mul,
             shift,
             scale,
-            burst: quota.burst_size() << scale,
+            burst,
+            floor: ORIGIN - burst,
             life: life - 1,
         }
     }
@@ -74,6 +78,22 @@ impl Params {
     #[inline]
     pub(super) fn ticks(&self, now: Instant) -> u64 {
         now.ticks_since(self.epoch)
+    }
+
+    /// Ticks since the epoch, as long as the axis lasts. Zero for an earlier instant; none beyond.
+    #[inline]
+    pub(super) fn living_ticks(&self, now: Instant) -> Option<u64> {
+        let ticks = now.ticks().wrapping_sub(self.epoch.ticks());
+        if ticks <= self.life {
+            return Some(ticks);
+        }
+        (now < self.epoch).then_some(0)
+    }
+
+    /// What the axis gains in so many ticks, which must lie within its life.
+    #[inline]
+    pub(super) fn gained(&self, ticks: u64) -> u64 {
+        axis::gained(ticks, self.mul, self.shift)
     }
 
     /// The axis at `now`, which must lie within its life.
@@ -119,12 +139,14 @@ impl Slot {
     pub(super) fn load(&self) -> Params {
         let order = Ordering::Acquire;
         let shift_and_scale = self.shift_and_scale.load(order);
+        let burst = self.burst.load(order);
         Params {
             epoch: Instant::from_ticks(self.epoch.load(order)),
             mul: self.mul.load(order),
             shift: (shift_and_scale & 63) as u32,
             scale: (shift_and_scale >> 32 & 63) as u32,
-            burst: self.burst.load(order),
+            burst,
+            floor: ORIGIN - burst,
             life: self.life.load(order),
         }
     }

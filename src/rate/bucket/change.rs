@@ -1,0 +1,244 @@
+//! Changing the quota while the bucket runs, and starting the axis anew: the same step, under the writer's lock.
+
+use super::give_back::given_between;
+use super::given::Given;
+use super::params::{ORIGIN, Params};
+use super::word::{POSITION, Word};
+use super::{BucketTicket, TokenBucket};
+use crate::rate::quota::Quota;
+use crate::sync::shim::atomic::Ordering;
+use crate::time::Instant;
+
+/// What a running bucket keeps when its quota changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Inherit {
+    /// The tokens that are there, up to the new burst.
+    #[default]
+    AsIs,
+    /// The same share of the burst.
+    Proportional,
+    /// The tokens that are there, plus what the burst has grown by, or less what it has shrunk by; not below zero.
+    Additive,
+    /// Nothing: it starts full.
+    Reset,
+}
+
+/// What only changes of the quota touch.
+#[derive(Debug)]
+pub(super) struct Writer {
+    pub(super) quota: Quota,
+    changes: Vec<Change>,
+    /// Who gave back what, since the last change.
+    pub(super) given: Given,
+}
+
+/// How to read a position of an earlier set of parameters. Distances are in `2^-60` tokens.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    version: u64,
+    before: Params,
+    end: u64,
+    after: Params,
+    start: u64,
+    /// How much the level was raised by the change itself; `None` when it was reset.
+    raised: Option<i128>,
+    /// What had been given back until then, as `TokenBucket::given` has it.
+    given: u64,
+}
+
+/// How many changes back a reservation can be cancelled.
+const HISTORY: usize = 16;
+pub(super) const FINE: u32 = 60;
+
+pub(super) fn fine(units: u64, params: &Params) -> i128 {
+    i128::from(units) << (FINE - params.scale)
+}
+
+impl TokenBucket {
+    /// Changes the quota at once; `inherit` says what becomes of the tokens that are there. A debt stays.
+    pub fn set_quota(&self, quota: Quota, inherit: Inherit) {
+        {
+            let mut writer = self.writer.lock();
+            let now = self.clock.now();
+            let after = Params::compile(&quota, &self.clock, now);
+            self.replace(&mut writer, now, after, |level, before| {
+                let kept = i128::from(level) << (FINE - before.scale);
+                let (old, new) = (fine(before.burst, before), fine(after.burst, &after));
+                let raised = match inherit {
+                    Inherit::Reset => return (new, None),
+                    Inherit::Proportional if level > 0 => {
+                        let share = i128::from(level) * i128::from(after.burst) / i128::from(before.burst);
+                        (share << (FINE - after.scale)) - kept
+                    }
+                    Inherit::Additive => (new - old).max(-kept.max(0)),
+                    _ => 0,
+                };
+                ((kept + raised).min(new), Some(raised))
+            });
+            writer.quota = quota;
+        }
+        self.bell.ring();
+    }
+
+    /// Starts the axis anew, with everything else as it is, when `now` lies beyond its life.
+    #[cold]
+    pub(super) fn start_anew(&self, now: Instant) {
+        let mut writer = self.writer.lock();
+        let (_, before) = self.read();
+        let passed = before.ticks(now);
+        if passed <= before.life {
+            return;
+        }
+        // By whole periods, where the clock counts nanoseconds: there the axis has gained whole tokens, exactly.
+        let (_, period) = writer.quota.reduced();
+        let whole = if self.clock.is_manual() {
+            passed / period * period
+        } else {
+            passed
+        };
+        let epoch = before
+            .epoch
+            .after_ticks(if passed - whole < before.life { whole } else { passed });
+        let after = Params { epoch, ..before };
+        let end = ORIGIN.saturating_add(before.gained_beyond_life(now));
+        let start = after.axis_at(now);
+        loop {
+            let word = Word(self.word.load(Ordering::Acquire));
+            let held = (i128::from(end) - i128::from(word.position())).min(i128::from(before.burst));
+            let position = (i128::from(start) - held).clamp(0, i128::from(POSITION)) as u64;
+            if self.publish(word, position, &after) {
+                writer.remember(Change {
+                    version: word.version(),
+                    before,
+                    end,
+                    after,
+                    start,
+                    raised: Some(0),
+                    // Relaxed: written under the lock that we hold.
+                    given: self.given.load(Ordering::Relaxed),
+                });
+                return;
+            }
+        }
+    }
+
+    /// Replaces the parameters. `inherit` maps the level in units, and the old parameters, to the new level in `2^-60`
+    /// tokens, and to how much that raised it.
+    fn replace(
+        &self,
+        writer: &mut Writer,
+        now: Instant,
+        after: Params,
+        inherit: impl Fn(i64, &Params) -> (i128, Option<i128>),
+    ) {
+        loop {
+            let (word, before) = self.read();
+            let level = Self::level(word, &before, now);
+            let (level, raised) = inherit(level, &before);
+            let start = after.axis_at(now);
+            let position = i128::from(start) - (level >> (FINE - after.scale));
+            let position = position.clamp(0, i128::from(POSITION)) as u64;
+            if self.publish(word, position, &after) {
+                writer.remember(Change {
+                    version: word.version(),
+                    before,
+                    end: before.axis_at(now),
+                    after,
+                    start,
+                    raised,
+                    // Relaxed: written under the lock that we hold.
+                    given: self.given.load(Ordering::Relaxed),
+                });
+                return;
+            }
+        }
+    }
+
+    /// Moves to `after` and `position` from `word`, if it is still in force: the tag moves on by two. Under the writer's
+    /// lock.
+    fn publish(&self, word: Word, position: u64, after: &Params) -> bool {
+        #[cfg(tollgate_bug = "bucket_same_slot")]
+        self.resting.store(after);
+        self.moving.store(after);
+        let mut moving = word.next(position);
+        // Release: whoever reads this tag reads the slot as written above. Pairs with `read`.
+        if self
+            .word
+            .compare_exchange(word.0, moving.0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
+            return false;
+        }
+        // Nobody's exchange succeeds any more that was computed with what rests here.
+        self.resting.store(after);
+        loop {
+            let resting = moving.next(moving.position());
+            // Release: as above.
+            match self
+                .word
+                .compare_exchange_weak(moving.0, resting.0, Ordering::AcqRel, Ordering::Relaxed)
+            {
+                Ok(_) => return true,
+                Err(seen) => moving = Word(seen),
+            }
+        }
+    }
+}
+
+/// What a reservation under earlier parameters has to do with those in force. In `2^-60` tokens.
+pub(super) struct Past {
+    /// Where its position lies now.
+    pub(super) position: i128,
+    /// The least room that was left at the changes in between.
+    pub(super) least_room: i128,
+    /// What was given back until the last change.
+    pub(super) lowered: i128,
+    /// What had been given back at the last change, as `TokenBucket::given` has it.
+    pub(super) given: u64,
+}
+
+impl Writer {
+    pub(super) fn new(quota: Quota) -> Self {
+        Self {
+            quota,
+            changes: Vec::new(),
+            given: Given::default(),
+        }
+    }
+
+    fn remember(&mut self, change: Change) {
+        self.given.clear();
+        if self.changes.len() == HISTORY {
+            self.changes.remove(0);
+        }
+        self.changes.push(change);
+    }
+
+    /// Nothing when the changes since then are not all remembered, or one was a reset.
+    pub(super) fn since(&self, ticket: &BucketTicket, now: u64) -> Option<Past> {
+        let taken = Word(ticket.word);
+        let first = self
+            .changes
+            .iter()
+            .position(|change| change.version == taken.version())?;
+        let mut past = Past {
+            position: i128::from(taken.position()) << (FINE - self.changes[first].before.scale),
+            least_room: i128::MAX,
+            lowered: 0,
+            given: ticket.given,
+        };
+        let mut last = taken.version();
+        for change in &self.changes[first..] {
+            let end = fine(change.end, &change.before);
+            past.least_room = past
+                .least_room
+                .min(past.position - end + fine(change.before.burst, &change.before));
+            past.position = fine(change.start, &change.after) + past.position - end - change.raised?;
+            past.lowered += fine(given_between(past.given, change.given), &change.before);
+            past.given = change.given;
+            last = change.version;
+        }
+        (Word::next_version(last) == now).then_some(past)
+    }
+}

@@ -1,0 +1,339 @@
+//! The token bucket: one atomic word on the axis of tokens.
+//!
+//! Time moves an axis `V` forward at the quota's rate. The word holds a position `P` on it: `V - P` is what is in the
+//! bucket, at most the burst `B`. To take `n` is to move `P` to `max(P, V - B) + n`, allowed as long as that is not
+//! beyond `V`: the generic cell rate algorithm (ITU-T I.371), turned from instants to tokens, so that the rate enters
+//! by one multiply, and everything else is whole numbers.
+//!
+//! | bits | meaning |
+//! |---|---|
+//! | 48..64 | tag: which set of parameters `P` is measured by |
+//! | 0..48 | `P`, in units of `2^-scale` tokens |
+//!
+//! An admission reads its parameters from where they rest, beside the word, and its one compare-exchange also proves
+//! that they were in force. A change of quota goes in two steps, each of which moves the tag on by one: first everybody
+//! is sent to a second slot, with the new parameters and position; then, when they have been written to where parameters
+//! rest, back. The same change, to the same quota with a later epoch, starts the axis anew before it leaves its 47 bits.
+
+mod change;
+mod give_back;
+mod given;
+mod params;
+mod word;
+
+pub use change::Inherit;
+
+use super::quota::Quota;
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::sync::bell::Bell;
+use crate::sync::shim::Mutex;
+use crate::sync::shim::atomic::{AtomicU64, Ordering};
+use crate::ticket::Ticket;
+use crate::time::{Clock, Instant, Pass};
+use change::Writer;
+use params::{ORIGIN, Params, Slot};
+use std::fmt;
+use word::Word;
+
+const LEG: &str = "token_bucket";
+
+/// Admits at a rate, and up to a burst of what was saved up. Exact integers, no drift, no lock.
+///
+/// In any span of time `t` it admits at most `burst + rate x t`. A request for more than the burst waits for a larger
+/// quota. Stale readings of the clock never add tokens.
+///
+/// # Giving back
+/// A reservation that is cancelled gives back all it took, unless the bucket could have been full in between: what
+/// would have overflowed by then is gone. Precisely it gives back `min(n, h)`, where `h` is the room that was left in
+/// the bucket right after the reservation, less what has been refilled since, and what older reservations have given
+/// back since. So no span ever exceeds its bound, and cancels within the time that the room takes to refill are exact,
+/// in any order. (Of more than 256 cancels in the time of two bursts some count as older than they are; a reservation
+/// made while another thread gives back counts all others as older. Both give back less.) A reservation held across a
+/// change of quota gives back nothing when the change was a [`Reset`](Inherit::Reset), and at most what both quotas leave
+/// room for otherwise.
+///
+/// [`settle`](crate::Permit::settle) is no cancel: it corrects the charge now. What was overcharged flows back up to the
+/// burst; what was undercharged is taken even if the bucket goes into debt.
+///
+/// # Memory ordering
+/// None is promised to callers: a rate orders no work after other work.
+///
+/// ```
+/// # use tollgate::{ManualClock, Quota, TokenBucket};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let bucket = TokenBucket::new(Quota::per_second(10).burst(3)).on(&clock);
+/// assert!(bucket.try_acquire(3).is_ok());
+/// let refused = bucket.try_acquire(2).unwrap_err();
+/// assert_eq!(refused.retry_after(), Some(Duration::from_millis(200)));
+/// clock.advance(Duration::from_millis(200));
+/// assert!(bucket.try_acquire(2).is_ok());
+/// ```
+pub struct TokenBucket {
+    word: AtomicU64,
+    /// Where the parameters rest, under an even tag.
+    resting: Slot,
+    /// Where they are while the others change, under an odd tag.
+    moving: Slot,
+    clock: Clock,
+    /// Twice the units given back by cancels and settlements, ever; odd while the position is being lowered.
+    given: AtomicU64,
+    writer: Mutex<Writer>,
+    bell: Bell,
+}
+
+/// A reservation's memory: what was taken, where that left the bucket, and what had been given back until then; odd when
+/// something was being given back meanwhile, so that nobody knows which came first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketTicket {
+    tokens: u64,
+    word: u64,
+    given: u64,
+}
+
+impl BucketTicket {
+    /// All that had been taken until then, whatever was given back: by this reservations have an order. None when it is
+    /// not known.
+    fn gross_position(&self) -> Option<u64> {
+        (self.given & 1 == 0).then(|| Word(self.word).position().wrapping_add(self.given >> 1))
+    }
+}
+
+impl Ticket for BucketTicket {
+    const WORDS: usize = 3;
+    #[inline]
+    fn write(&self, words: &mut [u64]) {
+        words[..3].copy_from_slice(&[self.tokens, self.word, self.given]);
+    }
+    #[inline]
+    fn read(words: &[u64]) -> Self {
+        Self {
+            tokens: words[0],
+            word: words[1],
+            given: words[2],
+        }
+    }
+}
+
+impl TokenBucket {
+    /// A full bucket on the real clock.
+    pub fn new(quota: Quota) -> Self {
+        Self::with_clock(quota, &Clock::real())
+    }
+
+    /// The same quota on `clock`, full.
+    #[must_use]
+    pub fn on(self, clock: &Clock) -> Self {
+        Self::with_clock(self.quota(), clock)
+    }
+
+    fn with_clock(quota: Quota, clock: &Clock) -> Self {
+        let params = Params::compile(&quota, clock, clock.now());
+        let bucket = Self {
+            word: AtomicU64::new(Word::new(0, ORIGIN - params.burst).0),
+            resting: Slot::default(),
+            moving: Slot::default(),
+            clock: clock.clone(),
+            given: AtomicU64::new(0),
+            writer: Mutex::new(Writer::new(quota)),
+            bell: Bell::new(),
+        };
+        bucket.resting.store(&params);
+        bucket
+    }
+
+    /// Word and parameters that belong together, as far as a later compare-exchange, or [`Self::still`], confirms it.
+    #[inline]
+    fn read(&self) -> (Word, Params) {
+        // Acquire: the slot was written before the tag that names it. Pairs with the exchanges in `publish`.
+        let word = Word(self.word.load(Ordering::Acquire));
+        // A branch, not an address that depends on the word: the parameters are loaded beside it.
+        if word.tag() & 1 == 0 {
+            (word, self.resting.load())
+        } else {
+            (word, self.read_moving())
+        }
+    }
+
+    #[cold]
+    fn read_moving(&self) -> Params {
+        self.moving.load()
+    }
+
+    /// True when the parameters read with `word` are still in force.
+    #[inline]
+    fn still(&self, word: Word) -> bool {
+        // Relaxed: ordered after the slot's acquiring loads; see `Slot::load`.
+        Word(self.word.load(Ordering::Relaxed)).tag() == word.tag()
+    }
+
+    /// Takes `n` tokens, or refuses: the method for a bucket that stands alone.
+    ///
+    /// # Errors
+    /// `RateExceeded`, with a true `retry_after`; without one when `n` exceeds the burst, since only a larger quota
+    /// could admit it.
+    #[inline]
+    pub fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
+        self.take(n, self.clock.now()).map(|_| ())
+    }
+
+    #[inline]
+    fn take(&self, n: u64, now: Instant) -> Result<Word, Refusal<'_>> {
+        loop {
+            let (word, params) = self.read();
+            let Some(ticks) = params.living_ticks(now) else {
+                self.start_anew(now);
+                continue;
+            };
+            let gained = params.gained(ticks);
+            let need = params.units(n);
+            let base = word.position().max(params.floor + gained);
+            // More than the burst never fits, since the base is at most a burst behind.
+            if base + need <= ORIGIN + gained {
+                let taken = word.forward(base + need);
+                // It succeeds only if tag and position are those that were read. Acquire: whoever takes from a lowered
+                // position sees that something is being given back. Pairs with `shift_position`.
+                if self
+                    .word
+                    .compare_exchange_weak(word.0, taken.0, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+                {
+                    return Ok(taken);
+                }
+            } else if self.still(word) {
+                return Err(self.refusal(n, need, base, &params, now));
+            }
+        }
+    }
+
+    #[inline]
+    fn refusal(&self, n: u64, need: u64, base: u64, params: &Params, now: Instant) -> Refusal<'_> {
+        let wait = if need > params.burst {
+            Wait::Event
+        } else {
+            let distance = base + need - ORIGIN;
+            Wait::Until(Due::on_axis(
+                &self.clock,
+                now,
+                params.epoch,
+                distance,
+                params.mul,
+                params.shift,
+            ))
+        };
+        Refusal::new(Reason::RateExceeded, LEG, n, wait)
+    }
+
+    /// What the bucket holds at `now`, in units; negative in debt.
+    fn level(word: Word, params: &Params, now: Instant) -> i64 {
+        let axis = params.axis_at(now);
+        axis as i64 - word.position().max(axis - params.burst) as i64
+    }
+
+    /// Whole tokens that could be taken now. A snapshot.
+    pub fn available(&self) -> u64 {
+        let now = self.clock.now();
+        loop {
+            let (word, params) = self.read();
+            if params.ticks(now) > params.life {
+                self.start_anew(now);
+            } else if self.still(word) {
+                return Self::level(word, &params, now).max(0) as u64 >> params.scale;
+            }
+        }
+    }
+
+    /// The quota in force.
+    pub fn quota(&self) -> Quota {
+        self.writer.lock().quota
+    }
+}
+
+impl Limiter for TokenBucket {
+    type Ticket = BucketTicket;
+
+    #[inline]
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<BucketTicket, Refusal<'_>> {
+        // Before the position is moved: a give-back in between counts as one since.
+        // Acquire: whoever reads a count also sees the lowered position. Pairs with `shift_position`.
+        let given = self.given.load(Ordering::Acquire);
+        let word = self.take(demand.units(), demand.now(&self.clock))?;
+        // Relaxed: ordered after the exchange in `take`, which acquires.
+        let unknown = u64::from(self.given.load(Ordering::Relaxed) != given);
+        #[cfg(tollgate_bug = "bucket_trusts_order")]
+        let unknown = unknown & 0;
+        Ok(BucketTicket {
+            tokens: demand.units(),
+            word: word.0,
+            given: given | unknown,
+        })
+    }
+
+    fn cancel(&self, ticket: BucketTicket, now: Pass<'_>) {
+        if ticket.tokens > 0 {
+            self.give_back(&ticket, now.now(&self.clock));
+            self.bell.ring();
+        }
+    }
+
+    fn settle(&self, ticket: &mut BucketTicket, settlement: Settlement<'_>) -> u32 {
+        let Some(actual) = settlement.actual() else { return 0 };
+        if actual != ticket.tokens {
+            self.correct(ticket, actual, settlement.pass().now(&self.clock));
+            let loosened = actual < ticket.tokens;
+            ticket.tokens = actual;
+            if loosened {
+                self.bell.ring();
+            }
+        }
+        1
+    }
+
+    #[inline]
+    fn finish(&self, _: BucketTicket, _: Outcome, _: Pass<'_>) {}
+
+    #[inline]
+    fn forget(&self, _: BucketTicket) {}
+
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.bell);
+        let now = demand.now(&self.clock);
+        loop {
+            let (word, params) = self.read();
+            if params.ticks(now) > params.life {
+                self.start_anew(now);
+                continue;
+            }
+            let axis = params.axis_at(now);
+            let base = word.position().max(axis - params.burst);
+            let need = params.units(demand.units());
+            if !self.still(word) {
+                continue;
+            }
+            if need > params.burst {
+                return ReadyAt::on_event(LEG);
+            }
+            let target = base.saturating_add(params.units(demand.ahead())).saturating_add(need);
+            if target <= axis {
+                return ReadyAt::NOW;
+            }
+            let ticks = crate::algo::axis::ticks_until(target - ORIGIN, params.mul, params.shift);
+            return ReadyAt::at(LEG, params.epoch.after_ticks(ticks));
+        }
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.clock)
+    }
+}
+
+impl fmt::Debug for TokenBucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenBucket")
+            .field("quota", &format_args!("{}", self.quota()))
+            .field("available", &self.available())
+            .finish_non_exhaustive()
+    }
+}
