@@ -60,13 +60,13 @@ pub struct Ask {
 
 impl Ask {
     /// One call.
-    #[inline]
+    #[inline(always)]
     pub const fn one() -> Self {
         Self::many(1)
     }
 
     /// `count` calls, admitted together or not at all. Zero is legal and asks only whether the gate is open.
-    #[inline]
+    #[inline(always)]
     pub const fn many(count: u64) -> Self {
         Self {
             count,
@@ -77,7 +77,7 @@ impl Ask {
     /// Names what the request costs in all (not per call). Naming a cost again replaces its number.
     ///
     /// Only [`MAX_COSTS`] costs fit. One more is dropped, and the leg that counts it refuses as `Unpriced`.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn cost(mut self, cost: Cost, units: u64) -> Self {
         for slot in &mut self.costs {
@@ -99,7 +99,7 @@ impl Ask {
     }
 
     /// The units named for `cost`, if it was named.
-    #[inline]
+    #[inline(always)]
     pub fn of(&self, cost: Cost) -> Option<u64> {
         self.costs
             .iter()
@@ -165,7 +165,7 @@ pub struct Demand<'a> {
 
 impl<'a> Demand<'a> {
     /// A demand for the calls of `ask`, outside any line.
-    #[inline]
+    #[inline(always)]
     pub fn new(ask: &'a Ask, pass: Pass<'a>) -> Self {
         Self {
             ask,
@@ -218,7 +218,7 @@ impl<'a> Demand<'a> {
     }
 
     /// This demand as counted by a leg that counts calls.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn per_call(mut self) -> Self {
         self.units = self.ask.count;
@@ -227,7 +227,7 @@ impl<'a> Demand<'a> {
     }
 
     /// This demand as counted by a leg that counts `cost`, or nothing when the request does not name it.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn per(mut self, cost: Cost) -> Option<Self> {
         self.units = self.ask.of(cost)?;

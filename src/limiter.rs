@@ -207,7 +207,7 @@ pub trait LimiterExt: Limiter {
     /// drop(permit);
     /// assert!(gate.try_admit(Ask::one()).is_ok());
     /// ```
-    #[inline]
+    #[inline(always)]
     fn try_admit(&self, ask: impl Into<Ask>) -> Result<Permit<&Self>, Refusal<'_>> {
         let phase = Phase::new();
         let ticket = admit_in(self, &ask.into(), &phase)?;

@@ -21,45 +21,36 @@ impl<A, B> And<A, B> {
     }
 }
 
-/// A leg's reservation while a later leg is asked: given back unless kept, also on a panic.
+/// A leg's reservation while a later leg is asked: given back unless forgotten, also on a panic. It has a copy of the
+/// ticket, so that what is kept need not be read back from here.
 struct Held<'a, L: Limiter> {
     leg: &'a L,
-    ticket: Option<L::Ticket>,
+    ticket: L::Ticket,
     pass: Pass<'a>,
-}
-
-impl<L: Limiter> Held<'_, L> {
-    #[inline]
-    fn keep(mut self) -> Option<L::Ticket> {
-        self.ticket.take()
-    }
 }
 
 impl<L: Limiter> Drop for Held<'_, L> {
     #[inline]
     fn drop(&mut self) {
         #[cfg(not(tollgate_bug = "and_forgets_rollback"))]
-        if let Some(ticket) = self.ticket.take() {
-            self.leg.cancel(ticket, self.pass);
-        }
+        self.leg.cancel(self.ticket, self.pass);
     }
 }
 
 impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
     type Ticket = (A::Ticket, B::Ticket);
 
-    #[inline]
+    #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        let a = self.a.try_reserve(demand)?;
         let held = Held {
             leg: &self.a,
-            ticket: Some(self.a.try_reserve(demand)?),
+            ticket: a,
             pass: demand.pass(),
         };
         let b = self.b.try_reserve(demand)?;
-        match held.keep() {
-            Some(a) => Ok((a, b)),
-            None => unreachable!("nothing takes a held ticket but `keep`"),
-        }
+        std::mem::forget(held);
+        Ok((a, b))
     }
 
     #[inline]
@@ -68,7 +59,7 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
         self.a.cancel(a, now);
     }
 
-    #[inline]
+    #[inline(always)]
     fn commit(&self, (a, b): &mut Self::Ticket, now: Pass<'_>) {
         self.a.commit(a, now);
         self.b.commit(b, now);
@@ -79,7 +70,7 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
         self.a.settle(a, actual) + self.b.settle(b, actual)
     }
 
-    #[inline]
+    #[inline(always)]
     fn finish(&self, (a, b): Self::Ticket, outcome: Outcome, now: Pass<'_>) {
         self.b.finish(b, outcome, now);
         self.a.finish(a, outcome, now);

@@ -13,11 +13,11 @@ macro_rules! hand_on {
         fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
             self.limiter.cancel(ticket, now);
         }
-        #[inline]
+        #[inline(always)]
         fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
             self.limiter.commit(ticket, now);
         }
-        #[inline]
+        #[inline(always)]
         fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
             self.limiter.finish(ticket, outcome, now);
         }
@@ -50,7 +50,7 @@ impl<L> PerCall<L> {
 
 impl<L: Limiter> Limiter for PerCall<L> {
     type Ticket = L::Ticket;
-    #[inline]
+    #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
         self.limiter.try_reserve(demand.per_call())
     }
@@ -78,7 +78,7 @@ impl<L> Per<L> {
 
 impl<L: Limiter> Limiter for Per<L> {
     type Ticket = L::Ticket;
-    #[inline]
+    #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
         match demand.per(self.cost) {
             Some(demand) => self.limiter.try_reserve(demand),
@@ -112,7 +112,7 @@ impl<L> Named<L> {
 
 impl<L: Limiter> Limiter for Named<L> {
     type Ticket = L::Ticket;
-    #[inline]
+    #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
         self.limiter
             .try_reserve(demand)

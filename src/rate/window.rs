@@ -144,7 +144,7 @@ impl SlidingWindow {
         self.take(n, self.clock.now()).map(|_| ())
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&self, n: u64, now: Instant) -> Result<u64, Refusal<'_>> {
         let mut state = self.state.lock();
         state.ring.advance(now.ticks());
@@ -178,7 +178,7 @@ impl State {
 impl Limiter for SlidingWindow {
     type Ticket = WindowTicket;
 
-    #[inline]
+    #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<WindowTicket, Refusal<'_>> {
         let units = demand.units();
         let segment = self.take(units, demand.now(&self.clock))?;

@@ -78,7 +78,7 @@ impl Semaphore {
 impl Limiter for Semaphore {
     type Ticket = SemaphoreTicket;
 
-    #[inline]
+    #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<SemaphoreTicket, Refusal<'_>> {
         let units = demand.units();
         if units <= Self::MAX_PERMITS as u64
@@ -95,7 +95,7 @@ impl Limiter for Semaphore {
         self.release(ticket.signed());
     }
 
-    #[inline]
+    #[inline(always)]
     fn finish(&self, ticket: SemaphoreTicket, _: Outcome, _: Pass<'_>) {
         self.release(ticket.signed());
     }

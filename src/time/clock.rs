@@ -94,7 +94,7 @@ impl Clock {
     }
 
     /// The instant now.
-    #[inline]
+    #[inline(always)]
     pub fn now(&self) -> Instant {
         match &self.manual {
             None => Instant(self.counter.raw()),

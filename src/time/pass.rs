@@ -11,7 +11,7 @@ pub struct Phase {
 
 impl Phase {
     /// A phase that has not looked at any clock yet.
-    #[inline]
+    #[inline(always)]
     pub fn new() -> Self {
         Self {
             reading: Cell::new(None),
@@ -27,7 +27,7 @@ impl Phase {
     }
 
     /// The handle that legs are given.
-    #[inline]
+    #[inline(always)]
     pub fn pass(&self) -> Pass<'_> {
         Pass { phase: self }
     }
@@ -48,7 +48,7 @@ pub struct Pass<'a> {
 impl Pass<'_> {
     /// The instant of this pass on `clock`. The first caller's clock is read and shared; a leg on another clock reads
     /// its own.
-    #[inline]
+    #[inline(always)]
     pub fn now(self, clock: &Clock) -> Instant {
         match self.phase.reading.get() {
             Some((id, instant)) if id == clock.id() => instant,

@@ -107,7 +107,7 @@ impl Ticket for BucketTicket {
     fn write(&self, words: &mut [u64]) {
         words[..3].copy_from_slice(&[self.tokens, self.word, self.given]);
     }
-    #[inline]
+    #[inline(always)]
     fn read(words: &[u64]) -> Self {
         Self {
             tokens: words[0],
@@ -145,7 +145,7 @@ impl TokenBucket {
     }
 
     /// Word and parameters that belong together, as far as a later compare-exchange, or [`Self::still`], confirms it.
-    #[inline]
+    #[inline(always)]
     fn read(&self) -> (Word, Params) {
         // Acquire: the slot was written before the tag that names it. Pairs with the exchanges in `publish`.
         let word = Word(self.word.load(Ordering::Acquire));
@@ -163,7 +163,7 @@ impl TokenBucket {
     }
 
     /// True when the parameters read with `word` are still in force.
-    #[inline]
+    #[inline(always)]
     fn still(&self, word: Word) -> bool {
         // Relaxed: ordered after the slot's acquiring loads; see `Slot::load`.
         Word(self.word.load(Ordering::Relaxed)).tag() == word.tag()
@@ -179,7 +179,7 @@ impl TokenBucket {
         self.take(n, self.clock.now()).map(|_| ())
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&self, n: u64, now: Instant) -> Result<Word, Refusal<'_>> {
         loop {
             let (word, params) = self.read();
@@ -254,7 +254,7 @@ impl TokenBucket {
 impl Limiter for TokenBucket {
     type Ticket = BucketTicket;
 
-    #[inline]
+    #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<BucketTicket, Refusal<'_>> {
         // Before the position is moved: a give-back in between counts as one since.
         // Acquire: whoever reads a count also sees the lowered position. Pairs with `shift_position`.

@@ -81,7 +81,7 @@ impl Params {
     }
 
     /// Ticks since the epoch, as long as the axis lasts. Zero for an earlier instant; none beyond.
-    #[inline]
+    #[inline(always)]
     pub(super) fn living_ticks(&self, now: Instant) -> Option<u64> {
         let ticks = now.ticks().wrapping_sub(self.epoch.ticks());
         if ticks <= self.life {
@@ -91,7 +91,7 @@ impl Params {
     }
 
     /// What the axis gains in so many ticks, which must lie within its life.
-    #[inline]
+    #[inline(always)]
     pub(super) fn gained(&self, ticks: u64) -> u64 {
         axis::gained(ticks, self.mul, self.shift)
     }
@@ -115,7 +115,7 @@ impl Params {
     }
 
     /// `tokens` in units, saturating well above everything that a position can hold.
-    #[inline]
+    #[inline(always)]
     pub(super) fn units(&self, tokens: u64) -> u64 {
         tokens.min((1 << 48) >> self.scale) << self.scale
     }
@@ -135,7 +135,7 @@ impl Slot {
     /// Acquire throughout: a reader that sees a field of a *later* set of parameters also sees that the word's tag has
     /// moved on, so its compare-exchange fails. Pairs with the stores in `store`. In the ordinary case the fields are
     /// published by the word itself.
-    #[inline]
+    #[inline(always)]
     pub(super) fn load(&self) -> Params {
         let order = Ordering::Acquire;
         let shift_and_scale = self.shift_and_scale.load(order);
