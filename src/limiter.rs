@@ -285,7 +285,7 @@ pub trait LimiterExt: Limiter {
 impl<L: Limiter + ?Sized> LimiterExt for L {}
 
 /// Both phases at once.
-#[inline]
+#[inline(always)]
 fn admit_in<'a, L: Limiter + ?Sized>(limiter: &'a L, ask: &Ask, phase: &Phase) -> Result<L::Ticket, Refusal<'a>> {
     let mut ticket = limiter.try_reserve(Demand::new(ask, phase.pass()))?;
     limiter.commit(&mut ticket, phase.pass());

@@ -40,7 +40,7 @@ impl<L: Limiter + Clone> Reservation<L> {
 impl<L: Limiter<Ticket = T>, T: crate::Ticket> Drop for Reservation<L, T> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
+        if let Some(ticket) = self.ticket {
             self.limiter.cancel(ticket, Phase::new().pass());
         }
     }
@@ -63,7 +63,7 @@ pub struct Permit<L: Limiter<Ticket = T>, T: crate::Ticket = <L as Limiter>::Tic
 }
 
 impl<L: Limiter<Ticket = T>, T: crate::Ticket> Permit<L, T> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(limiter: L, ticket: T) -> Self {
         Self {
             limiter,
@@ -118,9 +118,9 @@ impl<L: Limiter<Ticket = T>, T: crate::Ticket> Permit<L, T> {
 }
 
 impl<L: Limiter<Ticket = T>, T: crate::Ticket> Drop for Permit<L, T> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
+        if let Some(ticket) = self.ticket {
             self.limiter.finish(ticket, Outcome::Ignored, Phase::new().pass());
         }
     }

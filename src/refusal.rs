@@ -70,7 +70,8 @@ enum At {
         origin: Instant,
         distance: u64,
         mul: u64,
-        shift: u32,
+        /// As wide as a word, like the rest: what a result holds is then copied in whole words.
+        shift: u64,
     },
 }
 
@@ -102,7 +103,7 @@ impl<'a> Due<'a> {
                 origin,
                 distance,
                 mul,
-                shift,
+                shift: shift.into(),
             },
         }
     }
@@ -116,7 +117,7 @@ impl<'a> Due<'a> {
                 distance,
                 mul,
                 shift,
-            } => origin.after_ticks(crate::algo::axis::ticks_until(distance, mul, shift)),
+            } => origin.after_ticks(crate::algo::axis::ticks_until(distance, mul, shift as u32)),
         }
     }
 

@@ -39,12 +39,12 @@ impl Ticket for u64 {
 
 impl<A: Ticket, B: Ticket> Ticket for (A, B) {
     const WORDS: usize = A::WORDS + B::WORDS;
-    #[inline]
+    #[inline(always)]
     fn write(&self, words: &mut [u64]) {
         self.0.write(words);
         self.1.write(&mut words[A::WORDS..]);
     }
-    #[inline]
+    #[inline(always)]
     fn read(words: &[u64]) -> Self {
         (A::read(words), B::read(&words[A::WORDS..]))
     }

@@ -80,6 +80,7 @@ impl fmt::Debug for BoxLimiter {
 
 impl Limiter for BoxLimiter {
     type Ticket = BoxTicket;
+    #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<BoxTicket, Refusal<'_>> {
         let mut ticket = BoxTicket::EMPTY;
         self.0.try_reserve(demand, ticket.words_mut())?;
@@ -88,12 +89,14 @@ impl Limiter for BoxLimiter {
     fn cancel(&self, ticket: BoxTicket, now: Pass<'_>) {
         self.0.cancel(ticket.words(), now);
     }
+    #[inline(always)]
     fn commit(&self, ticket: &mut BoxTicket, now: Pass<'_>) {
         self.0.commit(ticket.words_mut(), now);
     }
     fn settle(&self, ticket: &mut BoxTicket, actual: Settlement<'_>) -> u32 {
         self.0.settle(ticket.words_mut(), actual)
     }
+    #[inline(always)]
     fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: Pass<'_>) {
         self.0.finish(ticket.words(), outcome, now);
     }

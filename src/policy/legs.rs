@@ -55,11 +55,11 @@ impl Legs {
     }
 }
 
-/// What the first legs have given: given back in reverse order unless kept, also on a panic.
+/// What the first legs have given: given back in reverse order unless forgotten, also on a panic.
 struct Held<'a> {
     legs: &'a [Leg],
     taken: usize,
-    ticket: BoxTicket,
+    ticket: &'a mut BoxTicket,
     pass: Pass<'a>,
 }
 
@@ -74,11 +74,13 @@ impl Drop for Held<'_> {
 impl Limiter for Legs {
     type Ticket = BoxTicket;
 
+    #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<BoxTicket, Refusal<'_>> {
+        let mut ticket = BoxTicket::EMPTY;
         let mut held = Held {
             legs: &self.0,
             taken: 0,
-            ticket: BoxTicket::EMPTY,
+            ticket: &mut ticket,
             pass: demand.pass(),
         };
         for leg in &self.0 {
@@ -86,8 +88,8 @@ impl Limiter for Legs {
             leg.limiter.try_reserve(demand, words)?;
             held.taken += 1;
         }
-        held.taken = 0;
-        Ok(held.ticket)
+        std::mem::forget(held);
+        Ok(ticket)
     }
 
     fn cancel(&self, ticket: BoxTicket, now: Pass<'_>) {
@@ -96,6 +98,7 @@ impl Limiter for Legs {
         }
     }
 
+    #[inline(always)]
     fn commit(&self, ticket: &mut BoxTicket, now: Pass<'_>) {
         for leg in &self.0 {
             leg.limiter.commit(&mut ticket.words_mut()[leg.words.clone()], now);
@@ -109,6 +112,7 @@ impl Limiter for Legs {
             .sum()
     }
 
+    #[inline(always)]
     fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: Pass<'_>) {
         for leg in self.0.iter().rev() {
             leg.limiter.finish(&ticket.words()[leg.words.clone()], outcome, now);
