@@ -3,6 +3,8 @@
 //! A statically composed policy keeps its legs' tickets in a tuple. A boxed one cannot know their types, so it writes
 //! them into one inline buffer of [`BoxTicket::WORDS`] words: that is why a ticket can be written and read back.
 
+use std::num::NonZeroU64;
+
 /// The memory of one admission: plain words, copied freely, dropped without effect.
 ///
 /// The permit that carries a ticket guarantees that it is used once.
@@ -52,31 +54,40 @@ impl<A: Ticket, B: Ticket> Ticket for (A, B) {
 
 /// The ticket of a boxed limiter: the words of whatever stands behind the box.
 #[derive(Clone, Copy, Debug)]
-pub struct BoxTicket([u64; BoxTicket::WORDS_INLINE]);
+pub struct BoxTicket {
+    /// Never zero, so that an `Option` or a `Result` of this has no tag of its own and is copied in whole words.
+    _whole: NonZeroU64,
+    words: [u64; BoxTicket::WORDS_INLINE],
+}
 
 impl BoxTicket {
     /// How many words fit.
     pub const WORDS_INLINE: usize = 24;
 
-    pub(crate) const EMPTY: Self = Self([0; Self::WORDS_INLINE]);
+    pub(crate) const EMPTY: Self = Self {
+        _whole: NonZeroU64::MIN,
+        words: [0; Self::WORDS_INLINE],
+    };
 
+    #[inline]
     pub(crate) fn words(&self) -> &[u64] {
-        &self.0
+        &self.words
     }
 
+    #[inline]
     pub(crate) fn words_mut(&mut self) -> &mut [u64] {
-        &mut self.0
+        &mut self.words
     }
 }
 
 impl Ticket for BoxTicket {
     const WORDS: usize = Self::WORDS_INLINE;
     fn write(&self, words: &mut [u64]) {
-        words[..Self::WORDS].copy_from_slice(&self.0);
+        words[..Self::WORDS].copy_from_slice(&self.words);
     }
     fn read(words: &[u64]) -> Self {
         let mut ticket = Self::EMPTY;
-        ticket.0.copy_from_slice(&words[..Self::WORDS]);
+        ticket.words.copy_from_slice(&words[..Self::WORDS]);
         ticket
     }
 }

@@ -64,6 +64,8 @@ impl TokenBucket {
         params: &Params,
         now: Instant,
     ) {
+        // Here, so that it is once in the life of a bucket, and of those alone that give back.
+        writer.given.make_room();
         // Relaxed: written under the lock that we hold. Published by the exchange below.
         let given = self.given.load(Ordering::Relaxed);
         self.given.store(given | 1, Ordering::Relaxed);

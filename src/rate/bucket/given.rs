@@ -2,7 +2,7 @@
 //! reservation from one that only took away what had been put on top of it later.
 
 /// So many give-backs are told apart; more are told apart less well, which gives back less.
-const ENTRIES: usize = 256;
+const ENTRIES: usize = 64;
 
 /// Amounts by the gross position of the reservation that gave them back: the sum of all that had been taken until then.
 /// Positions wrap around; all that are held at a time lie within half of their range.
@@ -18,6 +18,12 @@ fn behind(a: u64, b: u64) -> bool {
 }
 
 impl Given {
+    /// Makes room for all that will ever be remembered, at once.
+    pub(super) fn make_room(&mut self) {
+        self.entries
+            .reserve_exact((ENTRIES + 1).saturating_sub(self.entries.len()));
+    }
+
     /// Counts what the reservation at `position` has given back.
     pub(super) fn add(&mut self, position: u64, units: u64) {
         let at = self.entries.partition_point(|&(other, _)| behind(other, position));

@@ -49,7 +49,7 @@ const LEG: &str = "token_bucket";
 /// would have overflowed by then is gone. Precisely it gives back `min(n, h)`, where `h` is the room that was left in
 /// the bucket right after the reservation, less what has been refilled since, and what older reservations have given
 /// back since. So no span ever exceeds its bound, and cancels within the time that the room takes to refill are exact,
-/// in any order. (Of more than 256 cancels in the time of two bursts some count as older than they are; a reservation
+/// in any order. (Of more than 64 cancels in the time of two bursts some count as older than they are; a reservation
 /// made while another thread gives back counts all others as older. Both give back less.) A reservation held across a
 /// change of quota gives back nothing when the change was a [`Reset`](Inherit::Reset), and at most what both quotas leave
 /// room for otherwise.
