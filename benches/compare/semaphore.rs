@@ -117,6 +117,30 @@ macro_rules! tasks {
     }};
 }
 
+/// A side in which four threads hand one permit around, each holding it for a moment.
+fn blocked<'a>(name: &'a str, round: impl Fn() + Sync + 'a) -> (&'a str, Sample<'a>) {
+    const THREADS: usize = 4;
+    const ROUNDS: usize = 500;
+    let side = move || {
+        let nanos = cpu_nanos(|| {
+            std::thread::scope(|scope| {
+                for _ in 0..THREADS {
+                    scope.spawn(|| (0..ROUNDS).for_each(|_| round()));
+                }
+            });
+        });
+        nanos / (THREADS * ROUNDS) as f64
+    };
+    (name, Box::new(side))
+}
+
+/// Work under a permit that is long enough for the others to arrive.
+fn hold_a_moment() {
+    for _ in 0..200 {
+        std::hint::spin_loop();
+    }
+}
+
 pub(crate) fn rows(rows: &Rows) {
     let ours = Arc::new(tollgate::Semaphore::new(64));
     let tokio = Arc::new(tokio::sync::Semaphore::new(64));
@@ -176,6 +200,23 @@ pub(crate) fn rows(rows: &Rows) {
         vec![
             flood!("tollgate", tollgate::Semaphore::new(0)),
             flood!("tokio", tokio::sync::Semaphore::new(0)),
+        ],
+    );
+    let (permit, lock) = (tollgate::Semaphore::new(1), parking_lot::Mutex::new(()));
+    rows.sampled(
+        "semaphore/blocking-4-threads-cpu",
+        15,
+        vec![
+            blocked("tollgate", || {
+                let _permit = permit.blocking_acquire();
+                hold_a_moment();
+            }),
+            // Fair as we are: the next in line has it, not whoever is fastest.
+            blocked("parking_lot", || {
+                let guard = lock.lock();
+                hold_a_moment();
+                parking_lot::MutexGuard::unlock_fair(guard);
+            }),
         ],
     );
     for (name, ahead) in [
