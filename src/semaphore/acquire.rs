@@ -35,7 +35,12 @@ impl Wait {
 
     #[inline]
     fn poll(&mut self, semaphore: &Semaphore, waker: &Waker) -> Poll<Result<(), AcquireError>> {
-        if !self.place().is_place() && semaphore.try_take(i64::from(self.n)) {
+        if self.place().is_place() {
+            if semaphore.is_served(self.number) {
+                (self.number, self.index) = Key::NONE.parts();
+                return Poll::Ready(Ok(()));
+            }
+        } else if semaphore.try_take(i64::from(self.n)) {
             return Poll::Ready(Ok(()));
         }
         // By value, so that a wait that ends at once lives in registers.

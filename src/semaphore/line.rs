@@ -60,34 +60,35 @@ impl Semaphore {
     /// True when the first in line could be granted what it wants. Under the lock.
     #[inline]
     pub(super) fn can_grant(&self, queue: &mut Queue) -> bool {
-        // Nobody but the lock's holder takes permits while the flag is set: what is free here stays free.
-        let free = self.word.load(Ordering::Relaxed) + QUEUED;
+        let free = self.free();
         free > 0 && queue.head_need().is_some_and(|need| free >= need as i64)
     }
 
     /// Grants the first in line what it wants, if that is free. Under the lock.
     #[inline]
     fn grant_next(&self, queue: &mut Queue) -> Option<Option<Waker>> {
-        if !self.can_grant(queue) {
-            return None;
-        }
-        let need = queue.head_need()? as i64;
-        let (number, waker) = queue.grant_head();
+        let granted = queue.grant_head(self.free())?;
         let flag = if queue.is_empty() { QUEUED } else { 0 };
         // Acquire: on behalf of the waiter, who sees it through (P). Pairs with (R) in `release`, of whichever releases
         // have added up.
         let acquire = weakened!("semaphore_relaxed_grant", Acquire);
-        self.word.fetch_add(flag - need, acquire);
+        self.word.fetch_add(flag - granted.need as i64, acquire);
         // (P) Release: passes on what the addition has acquired. Pairs with the load in `is_served`.
         let release = weakened!("semaphore_relaxed_served", Release);
-        self.served.store(number + 1, release);
-        Some(waker)
+        self.served.store(granted.number + 1, release);
+        Some(granted.waker)
+    }
+
+    /// What is free while the flag is set; nobody but the lock's holder takes of it.
+    #[inline]
+    fn free(&self) -> i64 {
+        self.word.load(Ordering::Relaxed) + QUEUED
     }
 
     /// True when the waiter with this number has been granted its permits, and the semaphore was not closed since. Those
     /// who wait are granted in the order of their numbers.
     #[inline]
-    fn is_served(&self, number: u64) -> bool {
+    pub(super) fn is_served(&self, number: u64) -> bool {
         // Acquire: sees what was done under the permits. Pairs with (P) in `grant_next`.
         let served = self.served.load(weakened!("semaphore_relaxed_look", Acquire));
         number < served && served < CLOSED
@@ -164,20 +165,11 @@ impl Semaphore {
         }
     }
 
-    /// The owner of a place, who wants `n`, looks: at the same place, or at [`Key::TAKEN`] or [`Key::CLOSED`] when its
+    /// The owner of a place, who wants `n` and is not served yet, looks: at the same place, or at [`Key::TAKEN`] or [`Key::CLOSED`] when its
     /// wait has ended. What was granted before the semaphore was closed, and not looked at since, is given back: whoever
     /// looks at a closed one is told so.
     #[inline]
     pub(super) fn look(&self, key: Key, n: i64, waker: &Waker) -> Key {
-        if self.is_served(key.number()) {
-            return Key::TAKEN;
-        }
-        self.look_again(key, n, waker)
-    }
-
-    /// [`look`](Self::look), under the lock.
-    #[inline(never)]
-    fn look_again(&self, key: Key, n: i64, waker: &Waker) -> Key {
         let mut queue = self.queue.lock();
         if queue.state(key) == State::Waiting {
             if queue.wakes(key, waker) {

@@ -3,7 +3,7 @@
 
 use std::task::Waker;
 
-const CHUNK: usize = 128;
+const CHUNK: usize = 1_024;
 /// So many places are kept when all have been given up: a short queue does not allocate again and again.
 const KEPT: usize = 32;
 pub(super) const NONE: u32 = u32::MAX;
@@ -179,41 +179,54 @@ impl Places {
         self.taken += 1;
         let number = self.next_number;
         self.next_number = number + 1;
-        let index = match self.free {
-            NONE => self.add(),
-            free => free,
-        };
+        let tag = Tag::new(number, state);
+        let index = self.free;
+        if index == NONE {
+            let index = self.append(waker, need, prev, tag);
+            return Key { number, index };
+        }
         let place = self.at(index);
         let free = place.next;
         // A free place has no waker: nothing is dropped here.
         std::mem::forget(std::mem::replace(&mut place.waker, waker));
         place.need = need;
-        place.tag = Tag::new(number, state);
+        place.tag = tag;
         place.prev = prev;
         place.next = NONE;
         self.free = free;
         Key { number, index }
     }
 
-    /// Adds a free place.
+    /// Adds a place. Its parts come by value: a place that came by reference would be read back right after it was
+    /// written, in other pieces.
     #[inline(never)]
-    fn add(&mut self) -> u32 {
+    fn append(&mut self, waker: Option<Waker>, need: u64, prev: u32, tag: Tag) -> u32 {
         if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
-            // The first chunk grows from little: most queues are short.
-            let room = if self.chunks.is_empty() { 0 } else { CHUNK };
-            self.chunks.push(Vec::with_capacity(room));
+            self.add_chunk();
         }
-        let chunk = self.chunks.len() - 1;
-        let index = u32::try_from(chunk * CHUNK + self.chunks[chunk].len()).unwrap_or(NONE);
-        assert!(index != NONE, "fewer than 2^32 - 1 can wait in one queue");
-        self.chunks[chunk].push(Place {
-            waker: None,
-            need: 0,
-            tag: Tag::new(0, State::Free),
-            prev: NONE,
-            next: NONE,
+        let last = self.chunks.len() - 1;
+        let chunk = &mut self.chunks[last];
+        let index = last * CHUNK + chunk.len();
+        let next = NONE;
+        chunk.push(Place {
+            waker,
+            need,
+            tag,
+            prev,
+            next,
         });
-        index
+        index as u32
+    }
+
+    #[cold]
+    fn add_chunk(&mut self) {
+        assert!(
+            self.chunks.len() < NONE as usize / CHUNK,
+            "fewer than 2^32 - 1,024 can wait in one queue"
+        );
+        // The first chunk grows from little: most queues are short.
+        let room = if self.chunks.is_empty() { 0 } else { CHUNK };
+        self.chunks.push(Vec::with_capacity(room));
     }
 
     /// Gives up the place at `index`.

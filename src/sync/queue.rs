@@ -21,6 +21,13 @@ pub(crate) struct Queue {
     pub(crate) closed: bool,
 }
 
+/// Who was granted what.
+pub(crate) struct Granted {
+    pub(crate) number: u64,
+    pub(crate) need: u64,
+    pub(crate) waker: Option<Waker>,
+}
+
 /// What somebody left behind who waited.
 pub(crate) struct Left {
     pub(crate) was_head: bool,
@@ -79,11 +86,18 @@ impl Queue {
         }
     }
 
-    /// Grants the first in line what it wants, and returns its number and waker.
+    /// Grants the first in line what it wants, if that is no more than `free`.
     #[inline]
-    pub(crate) fn grant_head(&mut self) -> (u64, Option<Waker>) {
+    pub(crate) fn grant_head(&mut self, free: i64) -> Option<Granted> {
         let index = self.head;
+        if index == NONE {
+            return None;
+        }
         let place = self.places.at(index);
+        let need = place.need;
+        if free < need as i64 {
+            return None;
+        }
         let (number, waker, next) = (place.number(), place.waker.take(), place.next);
         if place.state() == State::Waiting {
             self.places.give_up(index);
@@ -95,7 +109,7 @@ impl Queue {
             self.tail = NONE;
         }
         self.waiting -= 1;
-        (number, waker)
+        Some(Granted { number, need, waker })
     }
 
     /// The key of a kept place by its word, if it is still held.
