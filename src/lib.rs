@@ -69,8 +69,8 @@ pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError};
 pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket, WindowError, WindowTicket};
 pub use refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};
 pub use semaphore::{
-    AcquireError, AcquireTimeoutError, OwnedSemaphorePermit, Semaphore, SemaphorePermit, SemaphoreTicket,
-    TryAcquireError,
+    AcquireError, AcquireTimeoutError, Order, Overflow, OwnedSemaphorePermit, Request, Semaphore, SemaphoreBuilder,
+    SemaphoreError, SemaphorePermit, SemaphoreTicket, TryAcquireError,
 };
 pub use ticket::{BoxTicket, Ticket};
 pub use time::{Clock, Instant, ManualClock, Pass};

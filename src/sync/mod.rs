@@ -4,6 +4,7 @@
 
 mod places;
 pub(crate) mod queue;
+pub(crate) mod rules;
 pub(crate) mod shim;
 
 pub mod bell;

@@ -11,5 +11,6 @@ mod quota;
 mod rate_token_bucket;
 mod rate_window;
 mod semaphore;
+mod semaphore_orders;
 mod semaphore_twin;
 mod time;

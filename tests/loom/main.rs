@@ -3,6 +3,7 @@
 mod bucket;
 mod compose;
 mod line;
+mod orders;
 mod semaphore;
 
 /// Every interleaving of two threads, whatever bound the environment sets.
