@@ -125,7 +125,7 @@ impl Semaphore {
         }
     }
 
-    fn signed_available(&self) -> i64 {
+    pub(super) fn signed_available(&self) -> i64 {
         let word = self.word.load(Ordering::Relaxed);
         if word < -MAX { word + QUEUED } else { word }
     }

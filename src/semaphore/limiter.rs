@@ -68,7 +68,7 @@ impl Semaphore {
         if self.is_closed() {
             return Err(Refusal::new(Reason::Closed, LEG, units, Wait::Never));
         }
-        if units == 0 || self.try_overtake(units as i64) {
+        if units == 0 || self.try_take_slow(units as i64) {
             return Ok(SemaphoreTicket(units));
         }
         Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Turn(self)))

@@ -18,7 +18,7 @@ impl Semaphore {
     #[inline(never)]
     pub(super) fn hand_over(&self) {
         let mut queue = self.queue.lock();
-        if !self.plain {
+        if !self.plain || !queue.watchers.is_empty() {
             return self.hand_over_special(queue);
         }
         let Some(first) = self.grant_next(&mut queue) else {
@@ -71,7 +71,7 @@ impl Semaphore {
     #[inline(always)]
     pub(super) fn grant_next(&self, queue: &mut Queue) -> Option<Option<Waker>> {
         let granted = queue.grant_head(self.free())?;
-        self.publish(&granted, queue.is_empty());
+        self.publish(&granted, queue.wants_no_flag());
         Some(granted.waker)
     }
 
@@ -110,7 +110,7 @@ impl Semaphore {
             if queue.closed {
                 return;
             }
-            if queue.is_empty() {
+            if queue.wants_no_flag() {
                 // Relaxed: the flag only sends others to the lock.
                 self.word.fetch_sub(QUEUED, Ordering::Relaxed);
             }
@@ -133,7 +133,7 @@ impl Semaphore {
         let mut queue = self.queue.lock();
         let joined = if queue.closed && !cfg!(tollgate_bug = "semaphore_unseen_close") {
             Key::CLOSED
-        } else if queue.is_empty() && self.take_or_flag(n) {
+        } else if queue.is_empty() && self.take_or_flag(&queue, n) {
             Key::TAKEN
         } else if self.plain {
             return queue.push(n as u64, waker, false);
@@ -150,7 +150,7 @@ impl Semaphore {
         let mut queue = self.queue.lock();
         let joined = if queue.closed {
             Key::CLOSED
-        } else if queue.is_empty() && self.take_or_flag(n) {
+        } else if queue.is_empty() && self.take_or_flag(&queue, n) {
             Key::TAKEN
         } else {
             return queue.push_unbounded(n as u64, waker);
@@ -165,7 +165,10 @@ impl Semaphore {
     /// A release before that step is seen by it; one after it sees the flag and comes to the lock, which is held until
     /// the newcomer stands in line. And the flag is never set while what is wanted is free: that would refuse others.
     #[inline]
-    fn take_or_flag(&self, n: i64) -> bool {
+    fn take_or_flag(&self, queue: &Queue, n: i64) -> bool {
+        if !queue.watchers.is_empty() {
+            return self.take_flagged(n);
+        }
         // Acquire: as in `try_take`, for permits that are taken at once.
         let acquire = weakened!("semaphore_relaxed_join", Acquire);
         if cfg!(tollgate_bug = "semaphore_early_flag") {
@@ -273,7 +276,7 @@ impl Semaphore {
         let Some(left) = queue.leave(key) else {
             return false;
         };
-        if queue.is_empty() {
+        if queue.wants_no_flag() {
             // Relaxed: the flag only sends others to the lock.
             self.word.fetch_add(QUEUED, Ordering::Relaxed);
         }

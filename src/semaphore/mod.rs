@@ -14,6 +14,7 @@ mod limiter;
 mod line;
 mod permit;
 mod resize;
+mod rest;
 mod special;
 mod tokio_api;
 

@@ -1,6 +1,6 @@
 //! The lines that are not plainly first come, first served: with classes, bounded, or open to be overtaken.
 
-use super::atomic::{QUEUED, Semaphore};
+use super::atomic::{MAX, QUEUED, Semaphore};
 use crate::sync::queue::{Key, Queue};
 use crate::sync::shim::MutexGuard;
 use crate::sync::shim::atomic::Ordering;
@@ -32,7 +32,7 @@ impl Semaphore {
                 key
             }
             Err(waker) => {
-                if queue.is_empty() {
+                if queue.wants_no_flag() {
                     // Relaxed: the flag only sends others to the lock.
                     self.word.fetch_add(QUEUED, Ordering::Relaxed);
                 }
@@ -54,13 +54,27 @@ impl Semaphore {
         true
     }
 
-    /// [`try_take`](Self::try_take) in front of those who wait, if that is allowed.
-    pub(super) fn try_overtake(&self, n: i64) -> bool {
-        if self.overtakes == 0 {
+    /// Takes `n` permits if they are free, while the flag is set. Under the lock.
+    pub(super) fn take_flagged(&self, n: i64) -> bool {
+        let free = self.free() >= n;
+        if free {
+            // Acquire: as in `try_take`.
+            self.word.fetch_sub(n, Ordering::Acquire);
+        }
+        free
+    }
+
+    /// [`try_take`](Self::try_take) where the flag has sent us to the lock: nobody may be in line, but somebody watch; or
+    /// overtaking may be allowed.
+    pub(super) fn try_take_slow(&self, n: i64) -> bool {
+        if self.word.load(Ordering::Relaxed) >= -MAX {
             return false;
         }
         let mut queue = self.queue.lock();
-        !queue.closed && self.overtakes(&mut queue, n)
+        if queue.wants_no_flag() {
+            return self.try_take(n);
+        }
+        !queue.closed && (queue.is_empty() && self.take_flagged(n) || self.overtakes(&mut queue, n))
     }
 
     /// Grants whoever is next by the rules. Under the lock.
@@ -71,38 +85,37 @@ impl Semaphore {
             return granted;
         }
         let granted = queue.grant_by_rules(self.free())?;
-        let flag = if queue.is_empty() { QUEUED } else { 0 };
+        let flag = if queue.wants_no_flag() { QUEUED } else { 0 };
         // Acquire: on behalf of the waiter, who sees it through the lock. Pairs with (R) in `release`.
         self.word.fetch_add(flag - granted.need as i64, Ordering::Acquire);
         Some(granted.waker)
     }
 
-    /// [`hand_over`](Self::hand_over). As long as overtaking is allowed, the first in line is not handed its permits but
-    /// woken to take them.
+    /// [`hand_over`](Self::hand_over), where the line is special or somebody watches. As long as overtaking is allowed, the
+    /// first in line is not handed its permits but woken to take them.
     #[cold]
     pub(super) fn hand_over_special<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) {
-        loop {
-            let waker = if queue.overtaken < self.overtakes {
-                let called = self.can_grant(&mut queue).then(|| queue.take_head_waker()).flatten();
-                drop(queue);
-                if let Some(waker) = called {
-                    waker.wake();
-                }
-                return;
+        let watched = !queue.watchers.is_empty();
+        let mut more = true;
+        while more {
+            let overtaking = queue.overtaken < self.overtakes;
+            let waker = if overtaking {
+                self.can_grant(&mut queue).then(|| queue.take_head_waker())
             } else {
                 self.grant_special(&mut queue)
             };
-            let more = self.can_grant(&mut queue);
+            more = !overtaking && self.can_grant(&mut queue);
             let spare = queue.spare();
             drop(queue);
             drop(spare);
             if let Some(waker) = waker.flatten() {
                 waker.wake();
             }
-            if !more {
-                return;
-            }
             queue = self.queue.lock();
+        }
+        drop(queue);
+        if watched {
+            self.tell_watchers();
         }
     }
 

@@ -10,6 +10,7 @@
 pub(crate) use super::places::{Key, Spare, State};
 use super::places::{NONE, Places};
 use super::rules::{Order, Overflow, Scheduler};
+use super::watchers::Watchers;
 use std::task::Waker;
 
 /// A list of places.
@@ -95,6 +96,8 @@ pub(crate) struct Queue {
     pub(crate) closed: bool,
     /// How often the first in line has been overtaken, where that is allowed.
     pub(crate) overtaken: u32,
+    /// Those who do not wait for permits, but for rest.
+    pub(crate) watchers: Watchers,
     rules: Option<Box<Rules>>,
 }
 
@@ -106,6 +109,7 @@ impl Queue {
             waiting: 0,
             closed: false,
             overtaken: 0,
+            watchers: Watchers::new(),
             rules: None,
         }
     }
@@ -137,6 +141,12 @@ impl Queue {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting == 0
+    }
+
+    /// True when nobody has to be sent to the lock: nobody waits or watches, and it is open.
+    #[inline]
+    pub(crate) fn wants_no_flag(&self) -> bool {
+        self.is_empty() && self.watchers.is_empty() && !self.closed
     }
 
     /// How many wait.

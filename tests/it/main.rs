@@ -12,5 +12,6 @@ mod rate_token_bucket;
 mod rate_window;
 mod semaphore;
 mod semaphore_orders;
+mod semaphore_rest;
 mod semaphore_twin;
 mod time;

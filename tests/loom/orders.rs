@@ -154,3 +154,22 @@ fn one_who_is_sent_away_beside_a_release_is_granted_or_told() {
         untouched(semaphore);
     });
 }
+
+/// A release beside somebody who begins to watch is seen by it, or tells it.
+#[test]
+fn a_drain_that_begins_beside_the_last_release_ends() {
+    crate::exhaustive(|| {
+        let semaphore = leaked(Semaphore::new(1));
+        let held = semaphore.try_acquire().unwrap();
+        let releaser = thread::spawn(move || drop(held));
+        let mut idle = Box::pin(semaphore.until_idle());
+        let count = Arc::<Count>::default();
+        let waker = Waker::from(Arc::clone(&count));
+        let at_once = idle.as_mut().poll(&mut Context::from_waker(&waker));
+        releaser.join().unwrap();
+        assert!(at_once.is_ready() || count.0.load(Ordering::SeqCst) == 1);
+        drop(idle);
+        untouched(semaphore);
+        assert!(semaphore.try_acquire().is_ok());
+    });
+}
