@@ -3,9 +3,12 @@
 //! | type | what it is |
 //! |---|---|
 //! | [`Semaphore`] | permits in one atomic word, strict FIFO, resizable at any moment, async and blocking |
+//! | `ChannelSemaphore` | permits as messages of a crossbeam channel, for `select!` beside other channels; blocking; feature `channel` |
 
 mod acquire;
 mod atomic;
+#[cfg(feature = "channel")]
+mod channel;
 mod claim;
 mod error;
 mod limiter;
@@ -15,6 +18,9 @@ mod resize;
 mod tokio_api;
 
 pub use atomic::Semaphore;
+#[cfg(feature = "channel")]
+#[cfg_attr(docsrs, doc(cfg(feature = "channel")))]
+pub use channel::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelToken, OwnedChannelPermit};
 pub use error::{AcquireError, AcquireTimeoutError, TryAcquireError};
 pub use limiter::SemaphoreTicket;
 pub use permit::{OwnedSemaphorePermit, SemaphorePermit};
