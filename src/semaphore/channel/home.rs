@@ -55,6 +55,13 @@ impl Home {
         self.books.lock()
     }
 
+    /// Whether it is closed, and how many tokens are free: not while somebody has some in hand to see whether they are
+    /// enough.
+    pub(super) fn look(&self) -> (bool, usize) {
+        let books = self.books();
+        (books.ledger.is_closed(), self.receiver.len())
+    }
+
     /// Makes `n` tokens free. Under the lock.
     fn put(self: &Arc<Self>, books: &Books, n: usize) {
         let Some(sender) = &books.sender else { return };
@@ -91,7 +98,7 @@ impl Home {
                 self.put(&books, taken);
             }
             drop(books);
-            // Whoever looked while they were away was refused.
+            // Whoever asked while they were away was refused.
             if !cfg!(tollgate_bug = "channel_quiet_rollback") {
                 self.bell.ring();
             }

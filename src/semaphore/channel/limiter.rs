@@ -41,10 +41,11 @@ impl Limiter for ChannelSemaphore {
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.home.bell);
         let units = demand.units();
-        if fits(units).is_none() || self.is_closed() {
+        let (closed, free) = self.home.look();
+        if closed || fits(units).is_none() {
             return ReadyAt::never(LEG);
         }
-        if units.saturating_add(demand.ahead()) <= self.home.receiver.len() as u64 {
+        if units.saturating_add(demand.ahead()) <= free as u64 {
             ReadyAt::NOW
         } else {
             ReadyAt::on_event(LEG)

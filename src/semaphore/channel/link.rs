@@ -7,9 +7,9 @@ mod imp {
 
 #[cfg(tollgate_loom)]
 mod imp {
-    use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
+    use loom::sync::{Condvar, Mutex, MutexGuard};
     use std::collections::VecDeque;
-    use std::sync::PoisonError;
+    use std::sync::{Arc, PoisonError};
     use std::time::{Duration, Instant};
 
     pub(crate) use crossbeam_channel::{RecvError, RecvTimeoutError, SendError, TryRecvError};
