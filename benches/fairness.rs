@@ -86,8 +86,8 @@ fn main() {
         ("shares 8:4:2:1", four().order(Order::Shares(vec![8, 4, 2, 1]))),
     ];
     println!(
-        "{:<24} {:>12} {:>8} {:>14}   {}",
-        "order", "turns/s", "Jain", "longest wait", "turns by class, %"
+        "{:<24} {:>12} {:>8} {:>14}   turns by class, %",
+        "order", "turns/s", "Jain", "longest wait"
     );
     for (name, builder) in orders {
         let seen = run(builder.build().expect("a semaphore"));

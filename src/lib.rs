@@ -4,6 +4,7 @@
 //! | you want to | use | feature |
 //! |---|---|---|
 //! | let so many run at once | [`Semaphore`] | |
+//! | take a permit, or a message, whichever comes first | `ChannelSemaphore` in `crossbeam_channel::select!` | `channel` |
 //! | let so many start per time, with bursts | [`TokenBucket`] and a [`Quota`] | |
 //! | never exceed a number in any span of time | [`SlidingWindow`] | |
 //! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
@@ -41,6 +42,7 @@
 //! | feature | by default | what it adds |
 //! |---|---|---|
 //! | `tokio` | yes | waits use the timers of a tokio runtime, where one is running; without, one thread keeps all timers |
+//! | `channel` | no | `ChannelSemaphore`, and with it crossbeam-channel 0.5 |
 //! | `conformance` | no | the eight [laws](limiter) as checks to run on a limiter of your own |
 //!
 //! The minimum supported Rust version is 1.88. The limits hold within one process; nothing here opens a socket.
@@ -72,6 +74,9 @@ pub use semaphore::{
     AcquireError, AcquireTimeoutError, Order, Overflow, OwnedSemaphorePermit, Request, Semaphore, SemaphoreBuilder,
     SemaphoreError, SemaphorePermit, SemaphoreTicket, TryAcquireError,
 };
+#[cfg(feature = "channel")]
+#[cfg_attr(docsrs, doc(cfg(feature = "channel")))]
+pub use semaphore::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelToken, OwnedChannelPermit};
 pub use ticket::{BoxTicket, Ticket};
 pub use time::{Clock, Instant, ManualClock, Pass};
 

@@ -2,6 +2,8 @@
 #![cfg(not(tollgate_loom))]
 mod bad_input;
 mod cancel_sweep;
+#[cfg(feature = "channel")]
+mod channel_semaphore;
 mod compose;
 mod conformance;
 mod gateway;

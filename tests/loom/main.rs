@@ -1,6 +1,8 @@
 //! Exhaustive models of the protocols. Build with `RUSTFLAGS="--cfg tollgate_loom"`.
 #![cfg(tollgate_loom)]
 mod bucket;
+#[cfg(feature = "channel")]
+mod channel;
 mod compose;
 mod line;
 mod orders;
