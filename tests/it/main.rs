@@ -14,6 +14,7 @@ mod rate_token_bucket;
 mod rate_window;
 mod semaphore;
 mod semaphore_orders;
+mod semaphore_resize;
 mod semaphore_rest;
 mod semaphore_twin;
 mod time;
