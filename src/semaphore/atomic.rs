@@ -108,7 +108,7 @@ impl Semaphore {
     ///
     /// # Panics
     /// If `permits` exceeds [`MAX_PERMITS`](Self::MAX_PERMITS).
-    #[cfg(not(tollgate_loom))]
+    #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
     pub const fn const_new(permits: usize) -> Self {
         assert!(
             permits <= Self::MAX_PERMITS,
