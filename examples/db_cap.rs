@@ -100,7 +100,7 @@ impl Gate {
         let cap = (before / 2..=after.div_ceil(2)).map(cap_after).max().unwrap_or(0);
         assert!(now <= cap, "{now} connections are open, and {cap} may be");
         gate.peak.fetch_max(now, Ordering::SeqCst);
-        if before == after && before % 2 == 0 {
+        if before == after && before.is_multiple_of(2) {
             gate.undisturbed.fetch_add(1, Ordering::SeqCst);
         }
         Ok(slot)
@@ -109,7 +109,7 @@ impl Gate {
     /// A query is over. Every few of them the cap changes.
     fn count(&self) {
         let done = self.queries.fetch_add(1, Ordering::SeqCst) + 1;
-        if done % EVERY == 0 {
+        if done.is_multiple_of(EVERY) {
             let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
             let changes = self.changes.fetch_add(1, Ordering::SeqCst) / 2 + 1;
             self.connections.set_limit(cap_after(changes));

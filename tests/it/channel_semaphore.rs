@@ -470,7 +470,7 @@ proptest! {
 #[test]
 fn nobody_is_admitted_above_the_limit_in_force() {
     const THREADS: usize = 4;
-    const ROUNDS: u64 = 3_000;
+    const ROUNDS: u64 = 30_000;
     let semaphore = semaphore(3);
     // Odd while the limit is being changed.
     let changes = Arc::new(AtomicU64::new(0));
@@ -484,7 +484,7 @@ fn nobody_is_admitted_above_the_limit_in_force() {
             scope.spawn(move || {
                 let judge = |n: usize, before: u64, allowed: usize| {
                     let counted = held.fetch_add(n, Ordering::SeqCst) + n;
-                    if before % 2 == 0 && changes.load(Ordering::SeqCst) == before {
+                    if before.is_multiple_of(2) && changes.load(Ordering::SeqCst) == before {
                         assert!(counted <= allowed, "{counted} admitted under a limit of {allowed}");
                         judged.fetch_add(1, Ordering::SeqCst);
                     }
