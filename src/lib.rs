@@ -45,6 +45,8 @@
 //! | `channel` | no | `ChannelSemaphore`, and with it crossbeam-channel 0.5 |
 //! | `conformance` | no | the eight [laws](limiter) as checks to run on a limiter of your own |
 //!
+//! How to move from tokio's semaphore, and what can be built from one: the [`guide`].
+//!
 //! The minimum supported Rust version is 1.88. The limits hold within one process; nothing here opens a socket.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -54,6 +56,7 @@ mod ask;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
+pub mod guide;
 pub mod limiter;
 mod permit;
 pub mod policy;

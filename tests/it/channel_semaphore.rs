@@ -2,16 +2,17 @@
 //! and selects.
 
 use crossbeam_channel::{RecvError, Select, TryRecvError, bounded, never, select, unbounded};
+use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 use tollgate::{
-    AcquireError, AcquireTimeoutError, Ask, ChannelSemaphore, ChannelToken, LimiterExt, ManualClock, Policy, Reason,
-    Semaphore, TryAcquireError, Wait,
+    AcquireError, AcquireTimeoutError, Ask, ChannelPermit, ChannelSemaphore, ChannelToken, LimiterExt, ManualClock,
+    Policy, Reason, Semaphore, TryAcquireError, Wait,
 };
 
 fn semaphore(limit: usize) -> Arc<ChannelSemaphore> {
@@ -341,6 +342,126 @@ fn a_waiting_policy_is_woken_by_tokens_limits_and_the_close() {
     drop(both);
 }
 
+/// Uses the semaphore that it is woken for.
+struct Meddler(Arc<ChannelSemaphore>);
+
+impl Wake for Meddler {
+    fn wake(self: Arc<Self>) {
+        let Self(semaphore) = &*self;
+        let limit = semaphore.limit();
+        semaphore.set_limit(limit + 2).unwrap();
+        drop(semaphore.try_acquire_many(2));
+        drop(semaphore.receiver().try_recv());
+        semaphore.set_limit(limit).unwrap();
+    }
+}
+
+/// Given a waker that takes, returns and resizes, when a permit comes back, then nothing is locked while it runs.
+#[test]
+fn a_waker_may_use_what_wakes_it() {
+    let semaphore = semaphore(1);
+    let policy = Policy::new(Arc::clone(&semaphore));
+    let waker = Waker::from(Arc::new(Meddler(Arc::clone(&semaphore))));
+    let held = semaphore.receiver().recv().unwrap();
+    let mut waiter = pin!(policy.admit(1));
+    assert!(waiter.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(held);
+    assert!(matches!(
+        waiter.poll(&mut Context::from_waker(&waker)),
+        Poll::Ready(Ok(_))
+    ));
+    numbers(&semaphore, [1, 0, 0, 1]);
+}
+
+/// One step of a random program. An index is taken modulo how many there are.
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Receive,
+    Take(usize),
+    Admit(u64),
+    Cancel(u64),
+    Release(usize),
+    Forget(usize),
+    Limit(usize),
+    Close,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => Just(Op::Receive),
+        6 => (0..4_usize).prop_map(Op::Take),
+        6 => (0..4_u64).prop_map(Op::Admit),
+        2 => (0..4_u64).prop_map(Op::Cancel),
+        9 => any::<usize>().prop_map(Op::Release),
+        1 => any::<usize>().prop_map(Op::Forget),
+        4 => (0..8_usize).prop_map(Op::Limit),
+        1 => prop_oneof![9 => Just(Op::Receive), 1 => Just(Op::Close)],
+    ]
+}
+
+enum Held<'a> {
+    Token(ChannelToken),
+    Permit(ChannelPermit<'a>),
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+    /// What is free is what the limit leaves over, at every step: two numbers say all that there is to know.
+    #[test]
+    fn any_program_on_one_thread_sees_what_two_numbers_say(
+        mut limit in 0..6_usize,
+        ops in prop::collection::vec(op(), 0..100),
+    ) {
+        let semaphore = ChannelSemaphore::new(limit).unwrap();
+        let mut held: Vec<(usize, Held<'_>)> = Vec::new();
+        let mut closed = false;
+        for op in ops {
+            let in_use: usize = held.iter().map(|(n, _)| n).sum();
+            let fits = |n: usize| !closed && (n == 0 || in_use + n <= limit);
+            match op {
+                Op::Receive => {
+                    let token = semaphore.receiver().try_recv();
+                    prop_assert_eq!(token.is_ok(), fits(1));
+                    held.extend(token.map(|token| (1, Held::Token(token))));
+                }
+                Op::Take(n) => {
+                    let permit = semaphore.try_acquire_many(n);
+                    prop_assert_eq!(permit.is_ok(), fits(n));
+                    held.extend(permit.map(|permit| (n, Held::Permit(permit))));
+                }
+                Op::Admit(n) => {
+                    let permit = semaphore.try_admit(n);
+                    prop_assert_eq!(permit.is_ok(), fits(n as usize));
+                    held.extend(permit.map(|permit| (n as usize, Held::Permit(permit))));
+                }
+                Op::Cancel(n) => prop_assert_eq!(semaphore.reserve(n).is_ok(), fits(n as usize)),
+                Op::Release(at) if !held.is_empty() => drop(held.swap_remove(at % held.len())),
+                Op::Forget(at) if !held.is_empty() => {
+                    let (n, forgotten) = held.swap_remove(at % held.len());
+                    limit = limit.saturating_sub(n);
+                    match forgotten {
+                        Held::Token(token) => token.forget(),
+                        Held::Permit(permit) => permit.forget(),
+                    }
+                }
+                Op::Release(_) | Op::Forget(_) => {}
+                Op::Limit(new) => {
+                    limit = new;
+                    semaphore.set_limit(new).unwrap();
+                }
+                Op::Close => {
+                    closed = true;
+                    semaphore.close();
+                }
+            }
+            let in_use: usize = held.iter().map(|(n, _)| n).sum();
+            let free = if closed { 0 } else { limit.saturating_sub(in_use) };
+            numbers(&semaphore, [limit, in_use, in_use.saturating_sub(limit), free]);
+            prop_assert_eq!(semaphore.is_closed(), closed);
+        }
+    }
+}
+
 /// Threads take and return permits in every way while the limit moves at random.
 ///
 /// A taker counts itself after it has been admitted and before it gives back, and judges only when the limit has not
@@ -349,7 +470,7 @@ fn a_waiting_policy_is_woken_by_tokens_limits_and_the_close() {
 #[test]
 fn nobody_is_admitted_above_the_limit_in_force() {
     const THREADS: usize = 4;
-    const ROUNDS: u64 = 3_000;
+    const ROUNDS: u64 = 30_000;
     let semaphore = semaphore(3);
     // Odd while the limit is being changed.
     let changes = Arc::new(AtomicU64::new(0));

@@ -76,9 +76,10 @@ fn a_return_beside_a_shrink_admits_nobody_beyond_it() {
         let (back, kept) = (hold(&semaphore), hold(&semaphore));
         let returner = thread::spawn(move || drop(back));
         semaphore.set_limit(1).unwrap();
-        assert_eq!(semaphore.try_acquire().unwrap_err(), TryAcquireError::NoPermits);
+        let seen = semaphore.try_acquire().map(drop);
         returner.join().unwrap();
-        assert_eq!(semaphore.try_acquire().unwrap_err(), TryAcquireError::NoPermits);
+        assert_eq!(seen, Err(TryAcquireError::NoPermits));
+        assert_eq!(semaphore.try_acquire().map(drop), Err(TryAcquireError::NoPermits));
         drop(kept);
         untouched(&semaphore, 1);
     });
@@ -172,9 +173,10 @@ fn a_return_beside_the_close_leaves_nothing_free() {
         let held = hold(&semaphore);
         let returner = thread::spawn(move || drop(held));
         semaphore.close();
-        assert_eq!(semaphore.try_acquire().unwrap_err(), TryAcquireError::Closed);
+        let seen = semaphore.try_acquire().map(drop);
         returner.join().unwrap();
-        assert_eq!(semaphore.try_acquire().unwrap_err(), TryAcquireError::Closed);
+        assert_eq!(seen, Err(TryAcquireError::Closed));
+        assert_eq!(semaphore.try_acquire().map(drop), Err(TryAcquireError::Closed));
         assert_eq!((semaphore.in_use(), semaphore.available_permits()), (0, 0));
     });
 }

@@ -56,8 +56,8 @@ pub type OwnedChannelPermit = Permit<Arc<ChannelSemaphore>>;
 ///
 /// # Fairness
 /// None. crossbeam wakes blocked receivers in the order in which they came, but it hands nothing over: a newcomer may
-/// take the message before whoever was woken, and `select!` picks at random among the branches that are ready. A policy
-/// that waits competes with them too, and one that waits for several permits is starved for as long as others keep
+/// take the message before whoever was woken, and `select!` picks at random among the branches that are ready
+/// (`select_biased!` takes the first of them). A policy that waits competes with them too, and one that waits for several permits is starved for as long as others keep
 /// taking single ones. Where order matters, use [`Semaphore`](crate::Semaphore).
 ///
 /// # Memory
@@ -87,7 +87,6 @@ impl ChannelSemaphore {
     /// to other threads.
     ///
     /// A received token is a permit. Receiving fails once the semaphore has been closed or dropped.
-    #[cfg_attr(tollgate_loom, allow(private_interfaces))]
     pub fn receiver(&self) -> &Receiver<ChannelToken> {
         &self.home.receiver
     }
