@@ -136,6 +136,7 @@ impl<'a> Acquire<'a> {
                     Poll::Pending => {
                         let left = patience.saturating_sub(start.elapsed());
                         if left.is_zero() {
+                            self.semaphore.count_timeout();
                             return Err(AcquireTimeoutError::TimedOut);
                         }
                         thread::park_timeout(left);
@@ -236,7 +237,10 @@ impl<'a> Future for AcquireUntil<'a> {
         let sleep = this
             .sleep
             .get_or_insert_with(|| Sleep::until(&this.clock, this.deadline));
-        Pin::new(sleep).poll(cx).map(|()| Err(AcquireTimeoutError::TimedOut))
+        Pin::new(sleep).poll(cx).map(|()| {
+            this.acquire.semaphore.count_timeout();
+            Err(AcquireTimeoutError::TimedOut)
+        })
     }
 }
 

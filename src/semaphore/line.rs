@@ -133,10 +133,10 @@ impl Semaphore {
         let mut queue = self.queue.lock();
         let joined = if queue.closed && !cfg!(tollgate_bug = "semaphore_unseen_close") {
             Key::CLOSED
-        } else if queue.is_empty() && self.take_or_flag(&queue, n) {
+        } else if queue.is_empty() && self.take_or_flag(&mut queue, n) {
             Key::TAKEN
         } else if self.plain {
-            return queue.push(n as u64, waker, false);
+            return queue.push(n as u64, waker);
         } else {
             return self.join_special(queue, n, class, waker);
         };
@@ -150,10 +150,10 @@ impl Semaphore {
         let mut queue = self.queue.lock();
         let joined = if queue.closed {
             Key::CLOSED
-        } else if queue.is_empty() && self.take_or_flag(&queue, n) {
+        } else if queue.is_empty() && self.take_or_flag(&mut queue, n) {
             Key::TAKEN
         } else {
-            return queue.push_unbounded(n as u64, waker);
+            return queue.push_claim(n as u64, waker);
         };
         drop(queue);
         drop(waker);
@@ -165,9 +165,9 @@ impl Semaphore {
     /// A release before that step is seen by it; one after it sees the flag and comes to the lock, which is held until
     /// the newcomer stands in line. And the flag is never set while what is wanted is free: that would refuse others.
     #[inline]
-    fn take_or_flag(&self, queue: &Queue, n: i64) -> bool {
-        if !queue.watchers.is_empty() {
-            return self.take_flagged(n);
+    fn take_or_flag(&self, queue: &mut Queue, n: i64) -> bool {
+        if !queue.wants_no_flag() {
+            return self.take_flagged(queue, n);
         }
         // Acquire: as in `try_take`, for permits that are taken at once.
         let acquire = weakened!("semaphore_relaxed_join", Acquire);

@@ -16,5 +16,7 @@ mod semaphore;
 mod semaphore_orders;
 mod semaphore_resize;
 mod semaphore_rest;
+#[cfg(feature = "stats")]
+mod semaphore_stats;
 mod semaphore_twin;
 mod time;
