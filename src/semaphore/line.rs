@@ -100,7 +100,8 @@ impl Semaphore {
     pub(super) fn is_served(&self, number: u64) -> bool {
         // Acquire: sees what was done under the permits. Pairs with (P) in `grant_next`.
         let served = self.served.load(weakened!("semaphore_relaxed_look", Acquire));
-        number < served && served < CLOSED
+        let early = u64::from(cfg!(tollgate_bug = "semaphore_serves_early"));
+        number < served + early && served < CLOSED
     }
 
     /// Closes the semaphore for good: everybody who waits, or comes, is told so. Permits that are held stay valid.
@@ -121,6 +122,7 @@ impl Semaphore {
         if cfg!(tollgate_bug = "semaphore_quiet_close") {
             return;
         }
+        let _held = cfg!(tollgate_bug = "semaphore_wakes_under_lock").then(|| self.queue.lock());
         for waker in wakers {
             waker.wake();
         }

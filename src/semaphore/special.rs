@@ -48,7 +48,7 @@ impl Semaphore {
         if queue.overtaken >= self.overtakes || queue.is_empty() || self.free() < n {
             return false;
         }
-        queue.overtaken += 1;
+        queue.overtaken += u32::from(!cfg!(tollgate_bug = "semaphore_overtakes_for_ever"));
         // Acquire: as in `try_take`.
         self.word.fetch_sub(n, Ordering::Acquire);
         queue.tally.taken();

@@ -108,7 +108,7 @@ impl Tally {
     pub(crate) fn granted(&mut self, index: u32) {
         self.note(|counts| {
             counts.waits.record(counts.waited(index));
-            counts.unpolled += 1;
+            counts.unpolled += usize::from(!cfg!(tollgate_bug = "stats_miss_the_unpolled"));
         });
     }
 
@@ -119,7 +119,7 @@ impl Tally {
 
     /// Somebody has looked at what was granted, or gone.
     pub(crate) fn looked(&mut self) {
-        self.note(|counts| counts.unpolled -= 1);
+        self.note(|counts| counts.unpolled = counts.unpolled.saturating_sub(1));
     }
 
     /// Somebody left the line.

@@ -377,7 +377,7 @@ fn kinds() -> impl Strategy<Value = Semaphore> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3_000))]
+    #![proptest_config(crate::cases(3_000))]
 
     /// Given any order, bounds and program, then nobody is admitted above the limit, the queue never exceeds its bounds,
     /// nobody who fits is left asleep, and in the end everything is back.

@@ -298,7 +298,7 @@ fn trace(semaphore: &Semaphore, ops: &[Op]) -> Vec<(usize, usize, usize, usize, 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3_000))]
+    #![proptest_config(crate::cases(3_000))]
 
     /// Given any program, then a semaphore that counts behaves as one that does not.
     #[test]
