@@ -261,7 +261,7 @@ impl Wake for Parker {
 /// Runs `wait` with the waker that unparks this thread: a blocked thread is a waiter like any other.
 fn with_parker<R>(wait: impl FnOnce(&Waker) -> R) -> R {
     thread_local! {
-        static WAKER: OnceCell<Waker> = OnceCell::new();
+        static WAKER: OnceCell<Waker> = const { OnceCell::new() };
     }
     let make = || Waker::from(Arc::new(Parker(thread::current())));
     match WAKER.try_with(|waker| waker.get_or_init(make).clone()) {
