@@ -163,8 +163,7 @@ impl SemaphoreBuilder {
             let max_waiting = self.max_waiting.unwrap_or(usize::MAX);
             let max_wanted = self.max_wanted.unwrap_or(u64::MAX);
             semaphore.plain = false;
-            let mut queue = Queue::with_rules(self.order, max_waiting, max_wanted, self.overflow);
-            queue.tally = self.tally;
+            let queue = Queue::with_rules(self.order, max_waiting, max_wanted, self.overflow, self.tally);
             semaphore.queue = Mutex::new(queue);
         }
         if counts {
