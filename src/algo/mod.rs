@@ -1,4 +1,10 @@
 //! Pure state machines: no atomics, no clock, no waiting.
 
 pub(crate) mod axis;
+pub(crate) mod drain;
+pub(crate) mod fixed;
+pub(crate) mod leaky;
+pub(crate) mod log;
+pub(crate) mod meter;
+pub(crate) mod warmup;
 pub(crate) mod window;

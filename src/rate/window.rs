@@ -79,9 +79,7 @@ impl SlidingWindow {
     /// # Errors
     /// [`WindowError::Length`] when `length` is zero or above 365 days.
     pub fn new(limit: u64, length: Duration) -> Result<Self, WindowError> {
-        if length.is_zero() || length > Duration::from_secs(365 * 86_400) {
-            return Err(WindowError::Length { given: length });
-        }
+        let length = check_length(length)?;
         Ok(Self::build(limit, length, Self::SEGMENTS, &Clock::real()))
     }
 
@@ -234,6 +232,14 @@ impl fmt::Debug for SlidingWindow {
     }
 }
 
+/// `length`, if a window can be so long.
+pub(super) fn check_length(length: Duration) -> Result<Duration, WindowError> {
+    if length.is_zero() || length > Duration::from_secs(365 * 86_400) {
+        return Err(WindowError::Length { given: length });
+    }
+    Ok(length)
+}
+
 /// Why a window could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -245,6 +251,11 @@ pub enum WindowError {
     },
     /// The segments must be 1 to [`SlidingWindow::MAX_SEGMENTS`].
     Segments {
+        /// What was given.
+        given: usize,
+    },
+    /// A log needs at least one entry.
+    Entries {
         /// What was given.
         given: usize,
     },
@@ -264,6 +275,7 @@ impl fmt::Display for WindowError {
                 "{given} segments were given, and 1 to {} are allowed",
                 SlidingWindow::MAX_SEGMENTS
             ),
+            Self::Entries { given } => write!(f, "{given} entries were given, and at least 1 is allowed"),
         }
     }
 }

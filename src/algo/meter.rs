@@ -1,0 +1,35 @@
+//! What the limiters behind one lock have in common: a state that time loosens and admissions tighten.
+
+/// What an admission must remember beside its units, in words that only its own meter can read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Mark(pub(crate) [u64; 3]);
+
+/// A pure state machine that counts units. Instants are ticks; the caller lets time pass first, by `advance`.
+pub(crate) trait Meter {
+    /// Lets time pass until `now`. An earlier instant than the latest changes nothing.
+    fn advance(&mut self, now: u64);
+
+    /// True when `n` may be taken now.
+    fn fits(&self, n: u64) -> bool;
+
+    /// The most that may be taken now.
+    fn free(&self) -> u64;
+
+    /// Takes `n`, whether it fits or not: what does not fit is debt.
+    fn take(&mut self, n: u64) -> Mark;
+
+    /// Gives back what `take` took: never more than would be there had it not been taken.
+    fn restore(&mut self, mark: &Mark, units: u64);
+
+    /// Corrects a charge, from now on.
+    fn correct(&mut self, mark: &mut Mark, charged: u64, actual: u64);
+
+    /// The first instant at which `n` fit if `ahead` are taken before; nothing when no instant does.
+    fn ready(&self, n: u64, ahead: u64) -> Option<u64>;
+
+    /// The first instant at which nothing that was taken counts any more; nothing when that is never.
+    fn fresh_at(&self) -> Option<u64>;
+
+    /// Starts anew. What was taken before is not given back any more.
+    fn clear(&mut self);
+}

@@ -1,0 +1,253 @@
+//! What turns a pure meter into a limiter: a lock, a clock, and a bell. And the verbs that all of them share.
+
+use crate::algo::meter::{Mark, Meter};
+use crate::ask::Demand;
+use crate::limiter::Settlement;
+use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::sync::bell::Bell;
+use crate::sync::shim::{Mutex, MutexGuard};
+use crate::ticket::Ticket;
+use crate::time::{Clock, Instant};
+use std::time::Duration;
+
+/// A meter behind a lock. The lock is held for the few steps of the meter, and never while anything else runs.
+pub(super) struct Shell<M> {
+    meter: Mutex<M>,
+    clock: Clock,
+    bell: Bell,
+    leg: &'static str,
+}
+
+/// What one admission took, and where its limiter finds it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateTicket {
+    units: u64,
+    mark: Mark,
+}
+
+impl Ticket for RateTicket {
+    const WORDS: usize = 4;
+    #[inline]
+    fn write(&self, words: &mut [u64]) {
+        words[0] = self.units;
+        words[1..4].copy_from_slice(&self.mark.0);
+    }
+    #[inline]
+    fn read(words: &[u64]) -> Self {
+        Self {
+            units: words[0],
+            mark: Mark([words[1], words[2], words[3]]),
+        }
+    }
+}
+
+impl<M: Meter> Shell<M> {
+    pub(super) fn new(leg: &'static str, clock: &Clock, meter: impl FnOnce(u64) -> M) -> Self {
+        Self {
+            meter: Mutex::new(meter(clock.now().ticks())),
+            clock: clock.clone(),
+            bell: Bell::new(),
+            leg,
+        }
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// The meter as of `now`.
+    fn at(&self, now: Instant) -> MutexGuard<'_, M> {
+        let mut meter = self.meter.lock();
+        meter.advance(now.ticks());
+        meter
+    }
+
+    /// Reads what the meter says now.
+    pub(super) fn read<R>(&self, read: impl FnOnce(&M) -> R) -> R {
+        read(&self.at(self.clock.now()))
+    }
+
+    /// Changes the meter now. To be followed by [`ring`](Self::ring), outside every lock.
+    pub(super) fn change<R>(&self, change: impl FnOnce(&mut M) -> R) -> R {
+        change(&mut self.at(self.clock.now()))
+    }
+
+    /// Tells whoever waits that there may be room.
+    pub(super) fn ring(&self) {
+        self.bell.ring();
+    }
+
+    #[inline]
+    pub(super) fn take(&self, n: u64, now: Instant) -> Result<RateTicket, Refusal<'_>> {
+        let mut meter = self.at(now);
+        if meter.fits(n) {
+            let mark = meter.take(n);
+            return Ok(RateTicket { units: n, mark });
+        }
+        let at = meter.ready(n, 0);
+        drop(meter);
+        Err(self.refusal(n, now, at))
+    }
+
+    fn refusal(&self, n: u64, now: Instant, at: Option<u64>) -> Refusal<'_> {
+        let wait = match at {
+            Some(at) => Wait::Until(Due::at(&self.clock, now, Instant::from_ticks(at))),
+            None => Wait::Event,
+        };
+        Refusal::new(Reason::RateExceeded, self.leg, n, wait)
+    }
+
+    pub(super) fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
+        self.take(n, self.clock.now()).map(|_| ())
+    }
+
+    pub(super) fn acquire_up_to(&self, n: u64) -> u64 {
+        let mut meter = self.at(self.clock.now());
+        let n = n.min(meter.free());
+        meter.take(n);
+        n
+    }
+
+    pub(super) fn force_acquire(&self, n: u64) {
+        self.at(self.clock.now()).take(n);
+    }
+
+    /// Takes `n` for later, by the meter's own way of booking.
+    pub(super) fn book(
+        &self,
+        n: u64,
+        book: impl FnOnce(&mut M) -> Result<(Mark, u64), Option<u64>>,
+    ) -> Result<(RateTicket, Instant, Instant), Refusal<'_>> {
+        let now = self.clock.now();
+        let booked = book(&mut self.at(now));
+        match booked {
+            Ok((mark, due)) => Ok((RateTicket { units: n, mark }, now, Instant::from_ticks(due))),
+            Err(at) => Err(self.refusal(n, now, at).with_reason(Reason::QueueFull)),
+        }
+    }
+
+    fn until(&self, instant: impl FnOnce(&M) -> Option<u64>) -> Option<Duration> {
+        let now = self.clock.now();
+        let at = instant(&self.at(now))?;
+        Some(self.clock.between(now, Instant::from_ticks(at)))
+    }
+
+    pub(super) fn time_until(&self, n: u64) -> Option<Duration> {
+        self.until(|meter| meter.ready(n, 0))
+    }
+
+    pub(super) fn time_until_full(&self) -> Option<Duration> {
+        self.until(M::fresh_at)
+    }
+
+    pub(super) fn cancel(&self, ticket: &RateTicket, now: Instant) {
+        self.at(now).restore(&ticket.mark, ticket.units);
+        self.bell.ring();
+    }
+
+    pub(super) fn settle(&self, ticket: &mut RateTicket, settlement: &Settlement<'_>) -> u32 {
+        let Some(actual) = settlement.actual() else { return 0 };
+        let charged = std::mem::replace(&mut ticket.units, actual);
+        if actual != charged {
+            let now = settlement.pass().now(&self.clock);
+            self.at(now).correct(&mut ticket.mark, charged, actual);
+            if actual < charged {
+                self.bell.ring();
+            }
+        }
+        1
+    }
+
+    pub(super) fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.bell);
+        let now = demand.now(&self.clock);
+        let at = self.at(now).ready(demand.units(), demand.ahead());
+        match at.map(Instant::from_ticks) {
+            None => ReadyAt::on_event(self.leg),
+            Some(at) if at > now => ReadyAt::at(self.leg, at),
+            Some(_) => ReadyAt::NOW,
+        }
+    }
+}
+
+/// Writes the verbs of a limiter that has a `shell`, and its `Limiter`.
+macro_rules! limiter_of_shell {
+    ($ty:ident) => {
+        impl $ty {
+            /// Takes `n` now, or refuses: the method for a limiter that stands alone.
+            ///
+            /// # Errors
+            /// `RateExceeded`, with a true `retry_after`; without one when no instant, but only a change of the quota,
+            /// could admit `n`.
+            #[inline]
+            pub fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
+                self.shell.try_acquire(n)
+            }
+
+            /// Takes as many as there are, up to `n`, and says how many that were.
+            pub fn acquire_up_to(&self, n: u64) -> u64 {
+                self.shell.acquire_up_to(n)
+            }
+
+            /// Takes `n` now whether they are there or not. What is not is a debt, which is paid before anybody else is
+            /// admitted.
+            pub fn force_acquire(&self, n: u64) {
+                self.shell.force_acquire(n);
+            }
+
+            /// How many could be taken now. A snapshot.
+            pub fn available(&self) -> u64 {
+                self.shell.read(Meter::free)
+            }
+
+            /// How long until `n` could be taken, if nobody takes any meanwhile; rounded up to a nanosecond. `None` when
+            /// no instant, but only a change of the quota, could admit them.
+            pub fn time_until(&self, n: u64) -> Option<Duration> {
+                self.shell.time_until(n)
+            }
+
+            /// How long until it is as good as fresh, if nobody takes any meanwhile. `None` when that is never.
+            pub fn time_until_full(&self) -> Option<Duration> {
+                self.shell.time_until_full()
+            }
+
+            /// Starts anew, as if nothing had been taken. What was taken before is not given back any more.
+            pub fn reset(&self) {
+                self.shell.change(Meter::clear);
+                self.shell.ring();
+            }
+        }
+
+        impl Limiter for $ty {
+            type Ticket = RateTicket;
+
+            #[inline]
+            fn try_reserve(&self, demand: Demand<'_>) -> Result<RateTicket, Refusal<'_>> {
+                self.shell.take(demand.units(), demand.now(self.shell.clock()))
+            }
+
+            fn cancel(&self, ticket: RateTicket, now: Pass<'_>) {
+                self.shell.cancel(&ticket, now.now(self.shell.clock()));
+            }
+
+            fn settle(&self, ticket: &mut RateTicket, settlement: Settlement<'_>) -> u32 {
+                self.shell.settle(ticket, &settlement)
+            }
+
+            #[inline]
+            fn finish(&self, _: RateTicket, _: Outcome, _: Pass<'_>) {}
+
+            #[inline]
+            fn forget(&self, _: RateTicket) {}
+
+            fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+                self.shell.ready_at(demand)
+            }
+
+            fn clock(&self) -> Option<&Clock> {
+                Some(self.shell.clock())
+            }
+        }
+    };
+}
+pub(super) use limiter_of_shell;
