@@ -8,6 +8,8 @@ mod gateway;
 mod hostile_wakers;
 mod policy_line;
 mod quota;
+mod rate_fixed_window;
+mod rate_leaky_bucket;
 mod rate_token_bucket;
 mod rate_window;
 mod semaphore;
