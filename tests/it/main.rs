@@ -2,6 +2,8 @@
 #![cfg(not(tollgate_loom))]
 mod bad_input;
 mod cancel_sweep;
+#[cfg(feature = "channel")]
+mod channel_semaphore;
 mod compose;
 mod conformance;
 mod gateway;
@@ -13,5 +15,8 @@ mod rate_leaky_bucket;
 mod rate_token_bucket;
 mod rate_window;
 mod semaphore;
+mod semaphore_orders;
+mod semaphore_resize;
+mod semaphore_rest;
 mod semaphore_twin;
 mod time;

@@ -30,7 +30,10 @@ fn boundaries_follow_the_wall_clock_where_asked() {
     let minute = Duration::from_secs(60);
     for (wall, first) in [
         (UNIX_EPOCH + Duration::from_secs(1_000 * 60), minute),
-        (UNIX_EPOCH + Duration::from_secs(1_000 * 60 + 42), Duration::from_secs(18)),
+        (
+            UNIX_EPOCH + Duration::from_secs(1_000 * 60 + 42),
+            Duration::from_secs(18),
+        ),
         (UNIX_EPOCH + minute - NANO, NANO),
         (UNIX_EPOCH - NANO, NANO),
         (UNIX_EPOCH - Duration::from_secs(59), Duration::from_secs(59)),
@@ -59,8 +62,14 @@ fn the_verbs_take_what_they_say() {
     clock.advance(SECOND / 4);
     assert_eq!(window.acquire_up_to(3), 3);
     assert_eq!((window.available(), window.debt()), (2, 0));
-    assert_eq!((window.time_until(2), window.time_until(3)), (Some(Duration::ZERO), Some(SECOND * 3 / 4)));
-    assert_eq!((window.time_until(6), window.time_until_full()), (None, Some(SECOND * 3 / 4)));
+    assert_eq!(
+        (window.time_until(2), window.time_until(3)),
+        (Some(Duration::ZERO), Some(SECOND * 3 / 4))
+    );
+    assert_eq!(
+        (window.time_until(6), window.time_until_full()),
+        (None, Some(SECOND * 3 / 4))
+    );
     window.force_acquire(9);
     assert_eq!((window.available(), window.debt()), (0, 7));
     // Two of seven lie in the window after the next.
@@ -76,7 +85,11 @@ fn the_verbs_take_what_they_say() {
     assert_eq!(window.available(), 5);
     window.try_acquire(5).unwrap();
     drop(old);
-    assert_eq!(window.available(), 0, "what was taken before a reset does not come back");
+    assert_eq!(
+        window.available(),
+        0,
+        "what was taken before a reset does not come back"
+    );
 }
 
 #[test]
@@ -105,7 +118,10 @@ fn a_cancelled_booking_never_fills_a_window_twice() {
     let clock = ManualClock::new();
     let window = window(&clock, 2);
     let mut held: Vec<_> = (0..3).map(|_| window.book(2).unwrap()).collect();
-    assert_eq!(held.iter().map(|booked| booked.wait().as_secs()).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(
+        held.iter().map(|booked| booked.wait().as_secs()).collect::<Vec<_>>(),
+        [0, 1, 2]
+    );
     // The middle one leaves a place that nobody takes: the last window is full.
     drop(held.remove(1));
     assert_eq!(window.book(1).unwrap().wait(), SECOND * 3);
@@ -125,7 +141,10 @@ fn bookings_are_bounded() {
     assert_eq!(window.book(6).unwrap_err().retry_after(), None, "never more than five");
     window.book(5).unwrap().commit().forget();
     let refused = window.book(1).unwrap_err();
-    assert_eq!((refused.reason(), refused.retry_after()), (Reason::QueueFull, Some(SECOND)));
+    assert_eq!(
+        (refused.reason(), refused.retry_after()),
+        (Reason::QueueFull, Some(SECOND))
+    );
     assert_eq!(window.book(3).unwrap_err().retry_after(), Some(SECOND * 2));
     clock.advance(SECOND);
     assert_eq!(window.book(1).unwrap().wait(), SECOND);
@@ -149,7 +168,11 @@ fn a_settlement_corrects_the_count() {
     other.settle(TOKENS, 0).unwrap();
     assert_eq!(window.available(), 60, "its window has ended");
     permit.settle(TOKENS, 0).unwrap();
-    assert_eq!(window.available(), 100, "what was charged to this window is back, and no more");
+    assert_eq!(
+        window.available(),
+        100,
+        "what was charged to this window is back, and no more"
+    );
 }
 
 /// Rows of (taken of ten, rule, new limit, room after).
@@ -175,7 +198,11 @@ fn a_changed_limit_keeps_what_its_rule_says() {
         window.set_quota(limit, rule);
         assert_eq!(window.available(), after, "{taken} taken, {rule:?}, limit {limit}");
         clock.advance(SECOND);
-        assert_eq!(window.available(), limit, "what exceeded the new limit ends with its window");
+        assert_eq!(
+            window.available(),
+            limit,
+            "what exceeded the new limit ends with its window"
+        );
     }
     let clock = ManualClock::new();
     let window = window(&clock, 10);

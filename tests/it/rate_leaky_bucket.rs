@@ -60,7 +60,10 @@ fn a_full_bucket_refuses_bookings_until_there_is_room() {
     let bucket = LeakyBucket::new(Quota::per_second(10).burst(3)).on(&clock);
     let held: Vec<_> = (0..3).map(|_| bucket.book(1).unwrap()).collect();
     let refused = bucket.book(1).unwrap_err();
-    assert_eq!((refused.reason(), refused.retry_after()), (Reason::QueueFull, Some(TENTH)));
+    assert_eq!(
+        (refused.reason(), refused.retry_after()),
+        (Reason::QueueFull, Some(TENTH))
+    );
     assert_eq!(bucket.book(3).unwrap_err().retry_after(), Some(TENTH * 3));
     let never = bucket.book(4).unwrap_err();
     assert_eq!((never.reason(), never.retry_after()), (Reason::QueueFull, None));
@@ -82,14 +85,21 @@ fn the_verbs_take_what_they_say() {
     assert_eq!(bucket.acquire_up_to(10), 0);
     bucket.force_acquire(7);
     assert_eq!((bucket.debt(), bucket.available()), (7, 0));
-    assert_eq!((bucket.time_until(1), bucket.time_until(5)), (Some(TENTH * 8), Some(TENTH * 12)));
+    assert_eq!(
+        (bucket.time_until(1), bucket.time_until(5)),
+        (Some(TENTH * 8), Some(TENTH * 12))
+    );
     assert_eq!(bucket.time_until_full(), Some(TENTH * 12));
     let old = bucket.book(1).unwrap();
     bucket.reset();
     assert_eq!((bucket.debt(), bucket.available()), (0, 5));
     assert!(bucket.try_acquire(5).is_ok());
     drop(old);
-    assert_eq!(bucket.available(), 0, "what was taken before a reset does not come back");
+    assert_eq!(
+        bucket.available(),
+        0,
+        "what was taken before a reset does not come back"
+    );
 }
 
 #[test]
@@ -175,7 +185,10 @@ fn zero_and_unlimited_have_names() {
     drop(held);
     assert_eq!(open.available(), 0, "what was not counted is not given back");
     assert_eq!(Rate::from(Quota::per_second(10)).to_string(), "10/s");
-    assert_eq!((Rate::Zero.to_string(), Rate::Unlimited.to_string()), ("zero".into(), "unlimited".into()));
+    assert_eq!(
+        (Rate::Zero.to_string(), Rate::Unlimited.to_string()),
+        ("zero".into(), "unlimited".into())
+    );
 }
 
 #[test]
@@ -197,14 +210,22 @@ fn bad_slacks_are_refused_and_change_nothing() {
     let slow = Quota::new(1, Duration::from_secs(365 * 86_400)).unwrap();
     assert!(bucket.set_quota(slow, Inherit::Reset).is_err());
     assert!(bucket.set_slack(u64::MAX, Inherit::Reset).is_err());
-    assert_eq!((bucket.rate(), bucket.available()), (Rate::Of(Quota::per_second(10)), 0));
+    assert_eq!(
+        (bucket.rate(), bucket.available()),
+        (Rate::Of(Quota::per_second(10)), 0)
+    );
 }
 
 /// Extreme rates, weights and instants: no panic, and the answer of 128-bit arithmetic.
 #[test]
 fn the_edges_of_the_grid_are_exact() {
     const YEAR: Duration = Duration::from_secs(365 * 86_400);
-    for (count, period) in [(1, YEAR), (7, YEAR), (1, Duration::from_nanos(1)), (999_999_937, Duration::from_secs(1))] {
+    for (count, period) in [
+        (1, YEAR),
+        (7, YEAR),
+        (1, Duration::from_nanos(1)),
+        (999_999_937, Duration::from_secs(1)),
+    ] {
         let quota = Quota::new(count, period).unwrap().with_burst(1).unwrap();
         for start in [0, 1, 1_000_000_007, u64::MAX / 4] {
             let clock = ManualClock::new();
@@ -232,7 +253,13 @@ fn the_edges_of_the_grid_are_exact() {
 #[test]
 fn a_year_does_not_drift() {
     const YEAR: u64 = 365 * 86_400 * 1_000_000_000;
-    for (count, seconds) in [(1, 86_400), (7, 1), (700_000_000, 1), (999_999_937, 1), (86_399, 86_400)] {
+    for (count, seconds) in [
+        (1, 86_400),
+        (7, 1),
+        (700_000_000, 1),
+        (999_999_937, 1),
+        (86_399, 86_400),
+    ] {
         let clock = ManualClock::new();
         let quota = Quota::new(count, Duration::from_secs(seconds)).unwrap();
         let bucket = LeakyBucket::new(quota).on(&clock);
@@ -469,7 +496,10 @@ fn a_wait_that_cannot_end_in_time_fails_at_once() {
     clock.run(async {
         policy.admit(1).await.unwrap().forget();
         let refused = policy.admit_timeout(1, TENTH - NANO).await.unwrap_err();
-        assert_eq!((refused.reason(), refused.retry_after()), (Reason::TimedOut, Some(TENTH)));
+        assert_eq!(
+            (refused.reason(), refused.retry_after()),
+            (Reason::TimedOut, Some(TENTH))
+        );
         assert_eq!(clock.elapsed(), Duration::ZERO);
         policy.admit_timeout(1, TENTH).await.unwrap().forget();
         assert_eq!(clock.elapsed(), TENTH);
