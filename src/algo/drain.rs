@@ -42,6 +42,10 @@ impl Drain {
         }
     }
 
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.num == 0
+    }
+
     /// Grains that flow out in so many ticks.
     pub(crate) fn pass(&mut self, ticks: u64) -> u128 {
         let flow = u128::from(ticks) * u128::from(self.num);

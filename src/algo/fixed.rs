@@ -57,8 +57,12 @@ impl Fixed {
         i128::from(self.limit) - i128::from(self.count) - i128::from(self.ahead)
     }
 
-    /// Changes the limit, and leaves so much room.
+    /// Changes the limit, and leaves so much room. Without a limit nothing is counted.
     pub(crate) fn set_limit(&mut self, limit: u64, room: i128) {
+        if limit == UNLIMITED {
+            self.limit = limit;
+            return self.clear();
+        }
         let held = u128::from(self.count) + u128::from(self.ahead);
         let holds = u64::try_from((i128::from(limit) - room).max(0)).unwrap_or(u64::MAX);
         if self.ahead > 0 || u128::from(holds) < held {

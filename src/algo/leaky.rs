@@ -63,13 +63,13 @@ impl Leaky {
         }
     }
 
-    /// Changes the outflow. What is in the bucket stays, unless nothing is counted from now on.
-    pub(crate) fn set_drain(&mut self, drain: Option<Drain>, size: u64) {
+    /// Changes the outflow. What is in the bucket stays.
+    pub(crate) fn set_drain(&mut self, drain: Option<Drain>) {
         self.drain = drain;
-        self.size = grains(size);
-        if drain.is_none() {
-            self.clear();
-        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.drain.is_some_and(|drain| drain.is_stopped())
     }
 
     pub(crate) fn brim(&self) -> u128 {
@@ -100,15 +100,15 @@ impl Leaky {
     /// booking, if there is one.
     pub(crate) fn book(&mut self, n: u64) -> Result<(Mark, u64), Option<u64>> {
         let level = self.level.saturating_add(grains(n));
+        if self.is_stopped() && n > 0 {
+            return Err(None);
+        }
         if self.drain.is_some() && level > self.size {
             let fits = grains(n) <= self.size;
             return Err(fits.then(|| self.sunk_at(level - self.size)).flatten());
         }
-        match self.sunk_at(level.saturating_sub(self.brim)) {
-            Some(due) => Ok((self.take(n), due)),
-            // Nothing flows out: it would never be due.
-            None => Err(None),
-        }
+        let due = self.sunk_at(level.saturating_sub(self.brim)).ok_or(None)?;
+        Ok((self.take(n), due))
     }
 
     /// When so much has flowed out.
@@ -165,11 +165,13 @@ impl Meter for Leaky {
     }
 
     fn fits(&self, n: u64) -> bool {
-        self.drain.is_none() || n == 0 || self.level.saturating_add(grains(n)) <= self.brim
+        let sinks = || !self.is_stopped() && self.level.saturating_add(grains(n)) <= self.brim;
+        n == 0 || self.drain.is_none() || sinks()
     }
 
     fn free(&self) -> u64 {
         match self.drain {
+            Some(drain) if drain.is_stopped() => 0,
             Some(_) => u64::try_from(self.brim.saturating_sub(self.level) >> GRAIN).unwrap_or(u64::MAX),
             None => u64::MAX,
         }
@@ -193,13 +195,14 @@ impl Meter for Leaky {
         }
     }
 
-    fn correct(&mut self, _: &mut Mark, charged: u64, actual: u64) {
+    fn correct(&mut self, mark: &mut Mark, charged: u64, actual: u64) {
         if self.drain.is_none() {
             return;
         }
         match actual.checked_sub(charged) {
             Some(more) => self.level = self.level.saturating_add(grains(more)),
-            None => self.give(0, grains(charged - actual)),
+            None if mark.0[0] > self.cleared => self.give(0, grains(charged - actual)),
+            None => {}
         }
     }
 
@@ -209,6 +212,9 @@ impl Meter for Leaky {
         }
         if n == 0 && ahead == 0 {
             return Some(self.now);
+        }
+        if self.is_stopped() {
+            return None;
         }
         let wanted = self.level.saturating_add(grains(n)).saturating_add(grains(ahead));
         self.sunk_at(wanted.saturating_sub(self.brim))

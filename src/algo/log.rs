@@ -63,8 +63,12 @@ impl Log {
     }
 
     /// Changes the limit, and leaves so much room. What is forgiven for that are the oldest; what is withheld counts as
-    /// admitted now.
+    /// admitted now. Without a limit nothing is counted.
     pub(crate) fn set_limit(&mut self, limit: u64, room: i128) {
+        if limit == UNLIMITED {
+            self.limit = limit;
+            return self.clear();
+        }
         let total = i128::from(limit).saturating_sub(room).max(0) as u128;
         if total < self.total {
             self.forgive(self.total - total);

@@ -3,25 +3,26 @@
 pub use super::bucket::Inherit;
 
 impl Inherit {
-    /// The room that is left after a change of the limit from `old` to `new`; `room` was left before, and is negative in
-    /// debt. A debt stays, but for a reset.
+    /// The room that a window has left after a change of the limit from `old` to `new`; `room` was left before, and is
+    /// negative in debt. A debt stays, but for a reset.
     pub(super) fn room(self, room: i128, old: u64, new: u64) -> i128 {
-        self.scaled(room, i128::from(old), i128::from(new))
+        match self {
+            // Exactly what was admitted still counts.
+            Self::Additive => (room + (i128::from(new) - i128::from(old))).min(new.into()),
+            _ => self.scaled(room, old.into(), new.into()),
+        }
     }
 
-    /// The same in any measure.
+    /// The same for what a bucket has left, in any measure: it gets into no debt by a change alone.
     pub(super) fn scaled(self, room: i128, old: i128, new: i128) -> i128 {
         match self {
             Self::Reset => new,
-            // Nothing was used: any share of that is nothing.
-            _ if room >= old => match self {
-                Self::AsIs => room.min(new),
-                _ => new,
-            },
             Self::AsIs => room.min(new),
+            // Nothing was used, and nothing is.
+            Self::Proportional if room >= old && old > 0 => new,
             Self::Proportional if room > 0 => share(room, old, new),
             Self::Proportional => room.min(new),
-            Self::Additive => (room + (new - old)).max(room.min(0)).min(new),
+            Self::Additive => room.saturating_add(new - old).max(room.min(0)).min(new),
         }
     }
 }
@@ -81,7 +82,7 @@ mod tests {
                 (10, 10, 7, 7),
                 (0, 10, 20, 0),
                 (-3, 10, 20, -3),
-                (0, 0, 7, 7),
+                (0, 0, 7, 0),
                 (1 << 39, 1 << 40, u64::MAX - 1, (1 << 63) - 1),
             ],
         );
@@ -94,11 +95,22 @@ mod tests {
             &[
                 (4, 10, 20, 14),
                 (4, 10, 7, 1),
-                (4, 10, 2, 0),
+                (4, 10, 2, -4),
+                (-4, 2, 10, 4),
                 (10, 10, 3, 3),
                 (-3, 10, 20, 7),
-                (-3, 10, 5, -3),
+                (-3, 10, 5, -8),
             ],
+        );
+        let bucket = |room, old, new| Additive.scaled(room, old, new);
+        assert_eq!(
+            [
+                bucket(4, 10, 7),
+                bucket(4, 10, 2),
+                bucket(-3, 10, 5),
+                bucket(-3, 10, 20)
+            ],
+            [1, 0, -3, 7]
         );
     }
 

@@ -2,8 +2,8 @@
 
 use super::booking::Booking;
 use super::inherit::Inherit;
-use super::pace::{Rate, RateError};
 use super::quota::Quota;
+use super::rate_error::RateError;
 use super::shell::{RateTicket, Shell, limiter_of_shell};
 use crate::algo::drain::{Drain, grains};
 use crate::algo::leaky::Leaky;
@@ -72,27 +72,21 @@ pub struct LeakyBucket {
 /// As it was set.
 #[derive(Clone, Copy, Debug)]
 struct Set {
-    rate: Rate,
+    quota: Quota,
     slack: u64,
 }
 
 impl Set {
     /// What may be in the bucket right after an admission, and after a booking.
     fn sizes(&self) -> (u64, u64) {
-        let ahead = match self.rate {
-            Rate::Of(quota) => quota.burst_size(),
-            _ => 1,
-        };
-        (self.slack + 1, self.slack + ahead)
+        let ahead = self.quota.burst_size().max(1);
+        (self.slack + 1, self.slack.saturating_add(ahead))
     }
 
     fn check(self) -> Result<Self, RateError> {
         let given = self.slack;
-        let fits = match self.rate {
-            Rate::Of(quota) => given < Quota::MAX_BURST && quota.with_burst(given + 1).is_ok(),
-            _ => given < Quota::MAX_BURST,
-        };
-        if fits {
+        let flows_out = || self.quota.is_unlimited() || self.quota.with_burst(given + 1).is_ok();
+        if given < Quota::MAX_BURST && flows_out() {
             Ok(self)
         } else {
             Err(RateError::Slack { given })
@@ -100,26 +94,22 @@ impl Set {
     }
 }
 
-/// How units flow out at `rate`; nothing when none are counted.
-fn drain_of(rate: Rate, clock: &Clock) -> Option<Drain> {
-    match rate {
-        Rate::Zero => Some(Drain::STOPPED),
-        Rate::Of(quota) => {
-            let (count, nanos) = quota.reduced();
-            Some(Drain::new(count, nanos, clock.nanos_scale()))
-        }
-        Rate::Unlimited => None,
+/// How units flow out; nothing when none are counted.
+fn drain_of(quota: &Quota, clock: &Clock) -> Option<Drain> {
+    if quota.is_unlimited() {
+        return None;
     }
+    if quota.is_zero() {
+        return Some(Drain::STOPPED);
+    }
+    let (count, nanos) = quota.reduced();
+    Some(Drain::new(count, nanos, clock.nanos_scale()))
 }
 
 impl LeakyBucket {
-    /// An empty bucket without slack, on the real clock. At [`Rate::Zero`] it admits one, and then none.
-    pub fn new(rate: impl Into<Rate>) -> Self {
-        let set = Set {
-            rate: rate.into(),
-            slack: 0,
-        };
-        Self::build(set, &Clock::real())
+    /// An empty bucket without slack, on the real clock. At [`Quota::zero`] nothing flows out, and nothing is admitted.
+    pub fn new(quota: Quota) -> Self {
+        Self::build(Set { quota, slack: 0 }, &Clock::real())
     }
 
     /// The same bucket on `clock`, empty.
@@ -142,26 +132,26 @@ impl LeakyBucket {
 
     fn build(set: Set, clock: &Clock) -> Self {
         let (brim, size) = set.sizes();
-        let drain = drain_of(set.rate, clock);
+        let drain = drain_of(&set.quota, clock);
         Self {
             shell: Shell::new(LEG, clock, |now| Leaky::new(now, drain, brim, size)),
             set: Mutex::new(set),
         }
     }
 
-    /// The rate in force.
-    pub fn rate(&self) -> Rate {
-        self.set.lock().rate
+    /// The quota in force.
+    pub fn quota(&self) -> Quota {
+        self.set.lock().quota
     }
 
     /// Changes the rate, and with it the size, at once. What is in the bucket flows out at the new rate: since the
-    /// slack stays as it is, every rule but [`Inherit::Reset`], which empties the bucket, comes to the same.
+    /// slack stays as it is, every rule but [`Inherit::Reset`], which empties the bucket, comes to the same. An
+    /// unlimited quota empties it as well.
     ///
     /// # Errors
     /// [`RateError::Slack`] when the slack would not flow out within 584 years. Nothing is changed then.
-    pub fn set_quota(&self, rate: impl Into<Rate>, inherit: Inherit) -> Result<(), RateError> {
-        let rate = rate.into();
-        self.set_all(|set| Set { rate, ..set }, inherit)
+    pub fn set_quota(&self, quota: Quota, inherit: Inherit) -> Result<(), RateError> {
+        self.set_all(|set| Set { quota, ..set }, inherit)
     }
 
     /// Changes the slack at once; `inherit` says what becomes of the room that is left. A debt stays.
@@ -184,15 +174,15 @@ impl LeakyBucket {
 
     fn apply(&self, set: &Set, inherit: Inherit) {
         let (brim, size) = set.sizes();
-        let drain = drain_of(set.rate, self.shell.clock());
+        let drain = drain_of(&set.quota, self.shell.clock());
         self.shell.change(|leaky| {
             let (old, new) = (leaky.brim() as i128, grains(brim));
             let room = inherit.scaled(leaky.room(), old, new as i128);
-            leaky.set_drain(drain, size);
-            if inherit == Inherit::Reset {
+            leaky.set_drain(drain);
+            leaky.set_brim(new, size, room);
+            if inherit == Inherit::Reset || drain.is_none() {
                 leaky.clear();
             }
-            leaky.set_brim(new, size, room);
         });
     }
 
@@ -218,7 +208,7 @@ impl fmt::Debug for LeakyBucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let set = *self.set.lock();
         f.debug_struct("LeakyBucket")
-            .field("rate", &format_args!("{}", set.rate))
+            .field("quota", &format_args!("{}", set.quota))
             .field("slack", &set.slack)
             .field("available", &self.available())
             .finish_non_exhaustive()

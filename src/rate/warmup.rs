@@ -1,7 +1,8 @@
 //! A rate that warms up after it was idle.
 
 use super::inherit::Inherit;
-use super::pace::{Rate, RateError};
+use super::quota::Quota;
+use super::rate_error::RateError;
 use super::shell::{RateTicket, Shell, limiter_of_shell};
 use crate::algo::drain::Drain;
 use crate::algo::meter::Meter;
@@ -57,7 +58,7 @@ pub struct Warmup {
 /// As it was set.
 #[derive(Clone, Copy, Debug)]
 struct Set {
-    rate: Rate,
+    quota: Quota,
     period: Duration,
     cold: u32,
 }
@@ -71,11 +72,13 @@ impl Set {
         if self.cold == 0 || self.cold > Shape::MAX_COLD {
             return Err(RateError::ColdFactor { given: self.cold });
         }
-        let quota = match self.rate {
-            Rate::Zero => return Ok((Pace::Stopped, 0)),
-            Rate::Unlimited => return Ok((Pace::Unlimited, 0)),
-            Rate::Of(quota) => quota,
-        };
+        let quota = self.quota;
+        if quota.is_zero() {
+            return Ok((Pace::Stopped, 0));
+        }
+        if quota.is_unlimited() {
+            return Ok((Pace::Unlimited, 0));
+        }
         let (count, nanos) = quota.reduced();
         let interval = Drain::new(count, nanos, clock.nanos_scale()).interval();
         let shape = Shape::new(
@@ -97,17 +100,14 @@ impl Set {
 }
 
 impl Warmup {
-    /// At `rate` once it is warm, `period` after a cold start; cold, on the real clock.
+    /// At the quota's rate once it is warm, `period` after a cold start; cold, on the real clock. At [`Quota::zero`] it
+    /// admits nothing.
     ///
     /// # Errors
     /// [`RateError::Period`] when the period is zero or above 365 days; [`RateError::Permits`] when the rate yields more
     /// than 2^31 permits in that time.
-    pub fn new(rate: impl Into<Rate>, period: Duration) -> Result<Self, RateError> {
-        let set = Set {
-            rate: rate.into(),
-            period,
-            cold: 3,
-        };
+    pub fn new(quota: Quota, period: Duration) -> Result<Self, RateError> {
+        let set = Set { quota, period, cold: 3 };
         Self::build(set, &Clock::real())
     }
 
@@ -139,9 +139,9 @@ impl Warmup {
         })
     }
 
-    /// The rate in force.
-    pub fn rate(&self) -> Rate {
-        self.set.lock().rate
+    /// The quota in force.
+    pub fn quota(&self) -> Quota {
+        self.set.lock().quota
     }
 
     /// Changes the rate at once. What has been admitted is paid for at the old one. `inherit` says how cold it is then:
@@ -150,12 +150,9 @@ impl Warmup {
     ///
     /// # Errors
     /// [`RateError::Permits`] as for [`new`](Self::new). Nothing is changed then.
-    pub fn set_quota(&self, rate: impl Into<Rate>, inherit: Inherit) -> Result<(), RateError> {
+    pub fn set_quota(&self, quota: Quota, inherit: Inherit) -> Result<(), RateError> {
         let mut set = self.set.lock();
-        let new = Set {
-            rate: rate.into(),
-            ..*set
-        };
+        let new = Set { quota, ..*set };
         let (pace, burst) = new.compile(self.shell.clock())?;
         self.shell.change(|warmup| {
             let (stored, old) = warmup.stored();
@@ -186,7 +183,7 @@ impl fmt::Debug for Warmup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let set = *self.set.lock();
         f.debug_struct("Warmup")
-            .field("rate", &format_args!("{}", set.rate))
+            .field("quota", &format_args!("{}", set.quota))
             .field("period", &set.period)
             .field("cold_factor", &set.cold)
             .field("interval", &self.interval())

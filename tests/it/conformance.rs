@@ -58,6 +58,15 @@ fn token_bucket_conforms() {
 }
 
 #[test]
+fn a_token_bucket_by_interval_conforms() {
+    Suite::of_rate(5, Duration::from_secs(3), |clock| {
+        TokenBucket::new(Quota::per_second(2).burst(5).by_interval()).on(clock)
+    })
+    .loosen(|bucket| bucket.set_quota(Quota::per_second(2).burst(8).by_interval(), Inherit::Additive))
+    .check();
+}
+
+#[test]
 fn sliding_window_conforms() {
     // A segment late, at most: a 64th of the window.
     Suite::of_rate(4, MINUTE + MINUTE / 64, |clock| {

@@ -1,6 +1,7 @@
 //! The integration tests, one binary.
 #![cfg(not(tollgate_loom))]
 mod bad_input;
+mod bucket_verbs;
 mod cancel_sweep;
 #[cfg(feature = "channel")]
 mod channel_semaphore;

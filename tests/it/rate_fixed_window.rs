@@ -358,23 +358,27 @@ proptest! {
                     *counts.entry(now / LENGTH).or_default() += n;
                 },
                 Op::Book(n) => {
-                    let debt = window.debt();
+                    // Behind all that is charged: where the debt ends, or in the window that runs.
+                    let (debt, free) = (window.debt(), window.available());
+                    let (mut at, mut room) = match debt.checked_sub(1) {
+                        None => (now / LENGTH, free),
+                        Some(last) => (now / LENGTH + 1 + last / limit, limit - 1 - last % limit),
+                    };
                     let booked = window.book(n).unwrap();
-                    let last = (now + booked.wait().as_nanos() as u64) / LENGTH;
-                    // From its last window backwards, as much in each as there is room for.
-                    let (mut rest, mut at, mut pieces) = (n, last, Vec::new());
-                    while rest > 0 {
-                        let count = counts.entry(at).or_default();
-                        let piece = rest.min(limit.saturating_sub(*count));
-                        prop_assert!(piece > 0, "{n} due in {last} find no room in {at}, debt {debt}");
-                        *count += piece;
-                        rest -= piece;
-                        pieces.push((at, piece));
-                        if rest > 0 {
-                            prop_assert!(at > now / LENGTH, "{rest} of {n} lie in the past");
-                            at -= 1;
+                    let (mut rest, mut pieces) = (n, Vec::new());
+                    loop {
+                        let piece = rest.min(room);
+                        if piece > 0 {
+                            *counts.entry(at).or_default() += piece;
+                            pieces.push((at, piece));
                         }
+                        rest -= piece;
+                        if rest == 0 {
+                            break;
+                        }
+                        (at, room) = (at + 1, limit);
                     }
+                    prop_assert_eq!((now + booked.wait().as_nanos() as u64) / LENGTH, at);
                     held.push((booked, pieces));
                 }
                 Op::Cancel(index) => if index < held.len() {

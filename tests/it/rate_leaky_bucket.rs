@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use std::time::Duration;
 use tollgate::{
-    Ask, Booking, Cost, Inherit, LeakyBucket, Limiter, LimiterExt, ManualClock, Policy, Quota, Rate, RateError, Reason,
+    Ask, Booking, Cost, Inherit, LeakyBucket, Limiter, LimiterExt, ManualClock, Policy, Quota, RateError, Reason,
 };
 
 const TENTH: Duration = Duration::from_millis(100);
@@ -164,16 +164,21 @@ fn a_reservation_across_a_change_gives_back_what_is_its_own() {
 #[test]
 fn zero_and_unlimited_have_names() {
     let clock = ManualClock::new();
-    let stopped = LeakyBucket::new(Rate::Zero).on(&clock);
-    assert!(stopped.try_acquire(1).is_ok());
-    clock.advance(Duration::from_secs(86_400 * 365));
+    let stopped = LeakyBucket::new(Quota::zero()).on(&clock);
     let refused = stopped.try_acquire(1).unwrap_err();
-    assert_eq!((refused.retry_after(), stopped.time_until_full()), (None, None));
+    assert_eq!(
+        (refused.retry_after(), stopped.available(), stopped.time_until(1)),
+        (None, 0, None)
+    );
     assert!(stopped.book(1).is_err());
+    stopped.try_acquire(0).unwrap();
+    stopped.force_acquire(1);
+    clock.advance(Duration::from_secs(86_400 * 365));
+    assert_eq!(stopped.time_until_full(), None);
     stopped.set_quota(Quota::per_second(10), Inherit::AsIs).unwrap();
     assert_eq!(stopped.try_acquire(1).unwrap_err().retry_after(), Some(TENTH));
 
-    let open = LeakyBucket::new(Rate::Unlimited).on(&clock);
+    let open = LeakyBucket::new(Quota::unlimited()).on(&clock);
     for n in [0, 1, u64::MAX] {
         open.try_acquire(n).unwrap();
         open.book(n).unwrap().commit().forget();
@@ -184,24 +189,25 @@ fn zero_and_unlimited_have_names() {
     open.try_acquire(1).unwrap();
     drop(held);
     assert_eq!(open.available(), 0, "what was not counted is not given back");
-    assert_eq!(Rate::from(Quota::per_second(10)).to_string(), "10/s");
-    assert_eq!(
-        (Rate::Zero.to_string(), Rate::Unlimited.to_string()),
-        ("zero".into(), "unlimited".into())
-    );
+    // What was in it when it was opened is gone when it is limited again.
+    open.force_acquire(9);
+    open.set_quota(Quota::unlimited(), Inherit::AsIs).unwrap();
+    open.set_quota(Quota::per_second(10), Inherit::AsIs).unwrap();
+    assert_eq!((open.available(), open.debt()), (1, 0));
 }
 
 #[test]
 fn bad_slacks_are_refused_and_change_nothing() {
     let clock = ManualClock::new();
-    for (rate, given) in [
-        (Rate::Of(Quota::per_second(10)), 1 << 40),
-        (Rate::Of(Quota::per_second(10)), u64::MAX),
-        (Rate::Zero, 1 << 40),
+    for (quota, given) in [
+        (Quota::per_second(10), 1 << 40),
+        (Quota::per_second(10), u64::MAX),
+        (Quota::zero(), 1 << 40),
+        (Quota::unlimited(), 1 << 40),
         // 600 years at one a year.
-        (Rate::Of(Quota::new(1, Duration::from_secs(365 * 86_400)).unwrap()), 600),
+        (Quota::new(1, Duration::from_secs(365 * 86_400)).unwrap(), 600),
     ] {
-        let error = LeakyBucket::new(rate).on(&clock).slack(given).unwrap_err();
+        let error = LeakyBucket::new(quota).on(&clock).slack(given).unwrap_err();
         assert_eq!(error, RateError::Slack { given });
         assert!(error.to_string().contains(&given.to_string()));
     }
@@ -210,10 +216,7 @@ fn bad_slacks_are_refused_and_change_nothing() {
     let slow = Quota::new(1, Duration::from_secs(365 * 86_400)).unwrap();
     assert!(bucket.set_quota(slow, Inherit::Reset).is_err());
     assert!(bucket.set_slack(u64::MAX, Inherit::Reset).is_err());
-    assert_eq!(
-        (bucket.rate(), bucket.available()),
-        (Rate::Of(Quota::per_second(10)), 0)
-    );
+    assert_eq!((bucket.quota(), bucket.available()), (Quota::per_second(10), 0));
 }
 
 /// Extreme rates, weights and instants: no panic, and the answer of 128-bit arithmetic.

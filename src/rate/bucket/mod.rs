@@ -19,6 +19,7 @@ mod change;
 mod give_back;
 mod given;
 mod params;
+mod verbs;
 mod word;
 
 pub use change::Inherit;
@@ -55,7 +56,19 @@ const LEG: &str = "token_bucket";
 /// room for otherwise.
 ///
 /// [`settle`](crate::Permit::settle) is no cancel: it corrects the charge now. What was overcharged flows back up to the
-/// burst; what was undercharged is taken even if the bucket goes into debt.
+/// burst; what was undercharged is taken even if the bucket goes into debt. A debt is cut to two bursts or half an hour's
+/// refill, whichever is more.
+///
+/// # Refill
+/// Continuous, or [by interval](Quota::by_interval). Then the bound for any span is `burst + n x count`, with `n` the
+/// ends of intervals that lie in it. Several bandwidths are several buckets, all-or-nothing:
+///
+/// ```
+/// # use tollgate::{LimiterExt, Quota, TokenBucket};
+/// let gate = TokenBucket::new(Quota::per_second(10)).and(TokenBucket::new(Quota::per_minute(100)));
+/// assert!(gate.try_admit(10).is_ok());
+/// assert!(gate.try_admit(1).is_err());
+/// ```
 ///
 /// # Memory ordering
 /// None is promised to callers: a rate orders no work after other work.
@@ -208,10 +221,30 @@ impl TokenBucket {
         }
     }
 
+    /// The ticket of what `take` takes.
+    #[inline(always)]
+    fn ticket_of<E>(&self, tokens: u64, take: impl FnOnce() -> Result<Word, E>) -> Result<BucketTicket, E> {
+        // Before the position is moved: a give-back in between counts as one since.
+        // Acquire: whoever reads a count also sees the lowered position. Pairs with `shift_position`.
+        let given = self.given.load(Ordering::Acquire);
+        let word = take()?;
+        // Relaxed: ordered after the exchange in `take`, which acquires.
+        let unknown = u64::from(self.given.load(Ordering::Relaxed) != given);
+        #[cfg(tollgate_bug = "bucket_trusts_order")]
+        let unknown = unknown & 0;
+        Ok(BucketTicket {
+            tokens,
+            word: word.0,
+            given: given | unknown,
+        })
+    }
+
     #[inline]
     fn refusal(&self, n: u64, need: u64, base: u64, params: &Params, now: Instant) -> Refusal<'_> {
         let wait = if need > params.burst {
             Wait::Event
+        } else if params.step > 0 || params.mul == 0 {
+            self.wait_until(base + need, params, now)
         } else {
             let distance = base + need - ORIGIN;
             Wait::Until(Due::on_axis(
@@ -226,23 +259,35 @@ impl TokenBucket {
         Refusal::new(Reason::RateExceeded, LEG, n, wait)
     }
 
+    /// Until the axis reaches `position`, or until the quota changes when it never does.
+    #[cold]
+    fn wait_until(&self, position: u64, params: &Params, now: Instant) -> Wait<'_> {
+        match params.reaches(position) {
+            Some(at) => Wait::Until(Due::at(&self.clock, now, at)),
+            None => Wait::Event,
+        }
+    }
+
+    /// Looks at the bucket at `now`: at its position, where the axis is, and the parameters by which both are measured.
+    fn look<R>(&self, now: Instant, look: impl Fn(u64, u64, &Params) -> R) -> R {
+        loop {
+            let (word, params) = self.read();
+            let Some(ticks) = params.living_ticks(now) else {
+                self.start_anew(now);
+                continue;
+            };
+            let gained = params.gained(ticks);
+            let seen = look(word.position().max(params.floor + gained), ORIGIN + gained, &params);
+            if self.still(word) {
+                return seen;
+            }
+        }
+    }
+
     /// What the bucket holds at `now`, in units; negative in debt.
     fn level(word: Word, params: &Params, now: Instant) -> i64 {
         let axis = params.axis_at(now);
         axis as i64 - word.position().max(axis - params.burst) as i64
-    }
-
-    /// Whole tokens that could be taken now. A snapshot.
-    pub fn available(&self) -> u64 {
-        let now = self.clock.now();
-        loop {
-            let (word, params) = self.read();
-            if params.ticks(now) > params.life {
-                self.start_anew(now);
-            } else if self.still(word) {
-                return Self::level(word, &params, now).max(0) as u64 >> params.scale;
-            }
-        }
     }
 
     /// The quota in force.
@@ -256,19 +301,7 @@ impl Limiter for TokenBucket {
 
     #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<BucketTicket, Refusal<'_>> {
-        // Before the position is moved: a give-back in between counts as one since.
-        // Acquire: whoever reads a count also sees the lowered position. Pairs with `shift_position`.
-        let given = self.given.load(Ordering::Acquire);
-        let word = self.take(demand.units(), demand.now(&self.clock))?;
-        // Relaxed: ordered after the exchange in `take`, which acquires.
-        let unknown = u64::from(self.given.load(Ordering::Relaxed) != given);
-        #[cfg(tollgate_bug = "bucket_trusts_order")]
-        let unknown = unknown & 0;
-        Ok(BucketTicket {
-            tokens: demand.units(),
-            word: word.0,
-            given: given | unknown,
-        })
+        self.ticket_of(demand.units(), || self.take(demand.units(), demand.now(&self.clock)))
     }
 
     fn cancel(&self, ticket: BucketTicket, now: Pass<'_>) {
@@ -300,28 +333,19 @@ impl Limiter for TokenBucket {
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.bell);
         let now = demand.now(&self.clock);
-        loop {
-            let (word, params) = self.read();
-            if params.ticks(now) > params.life {
-                self.start_anew(now);
-                continue;
-            }
-            let axis = params.axis_at(now);
-            let base = word.position().max(axis - params.burst);
+        self.look(now, |base, axis, params| {
             let need = params.units(demand.units());
-            if !self.still(word) {
-                continue;
-            }
-            if need > params.burst {
-                return ReadyAt::on_event(LEG);
-            }
             let target = base.saturating_add(params.units(demand.ahead())).saturating_add(need);
-            if target <= axis {
-                return ReadyAt::NOW;
+            if need > params.burst {
+                ReadyAt::on_event(LEG)
+            } else if target <= axis {
+                ReadyAt::NOW
+            } else {
+                params
+                    .reaches(target)
+                    .map_or(ReadyAt::on_event(LEG), |at| ReadyAt::at(LEG, at))
             }
-            let ticks = crate::algo::axis::ticks_until(target - ORIGIN, params.mul, params.shift);
-            return ReadyAt::at(LEG, params.epoch.after_ticks(ticks));
-        }
+        })
     }
 
     fn clock(&self) -> Option<&Clock> {

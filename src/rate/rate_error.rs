@@ -1,45 +1,8 @@
-//! A rate that may also be none, or no limit.
+//! Why numbers do not make a paced rate.
 
 use super::quota::Quota;
 use std::fmt;
 use std::time::Duration;
-
-/// How fast a limiter lets through: by a quota, not at all, or without a limit. The two extremes have names, so that no
-/// number stands for them.
-///
-/// ```
-/// # use tollgate::{Inherit, LeakyBucket, ManualClock, Quota, Rate};
-/// let clock = ManualClock::new();
-/// let bucket = LeakyBucket::new(Quota::per_second(10)).on(&clock);
-/// assert_eq!(bucket.rate(), Rate::Of(Quota::per_second(10)));
-/// bucket.set_quota(Rate::Unlimited, Inherit::AsIs).unwrap();
-/// assert!(bucket.try_acquire(1_000_000).is_ok());
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rate {
-    /// Nothing comes back as time passes.
-    Zero,
-    /// As the quota says.
-    Of(Quota),
-    /// Everything is admitted, and nothing is counted.
-    Unlimited,
-}
-
-impl From<Quota> for Rate {
-    fn from(quota: Quota) -> Self {
-        Self::Of(quota)
-    }
-}
-
-impl fmt::Display for Rate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Zero => f.write_str("zero"),
-            Self::Of(quota) => quota.fmt(f),
-            Self::Unlimited => f.write_str("unlimited"),
-        }
-    }
-}
 
 /// Why a number is none for a [`LeakyBucket`](crate::LeakyBucket) or a [`Warmup`](crate::Warmup).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
