@@ -4,7 +4,7 @@
 //! one window or in several on end. So a window never holds more than its limit, whatever is cancelled: a place that a
 //! cancel leaves empty before the last window stays empty.
 
-use super::meter::{Mark, Meter};
+use super::meter::Meter;
 
 /// A limit that counts nothing.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
@@ -86,7 +86,7 @@ impl Fixed {
 
     /// Takes `n` for the first windows that have room, at most `most` beyond the one that runs. Returns when the last of
     /// it is due. Fails with the instant at which there will be room for the booking, if there is one.
-    pub(crate) fn book(&mut self, n: u64, most: u64) -> Result<(Mark, u64), Option<u64>> {
+    pub(crate) fn book(&mut self, n: u64, most: u64) -> Result<([u64; 3], u64), Option<u64>> {
         let beyond = self.ahead.saturating_add(n.saturating_sub(self.free()));
         if self.limit != UNLIMITED && (beyond > most || (self.limit == 0 && beyond > 0)) {
             // Until so much of what is ahead has moved into a window that runs.
@@ -125,6 +125,8 @@ impl Fixed {
 }
 
 impl Meter for Fixed {
+    type Mark = [u64; 3];
+
     fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
         if let Some(over) = self.now.checked_sub(self.end) {
@@ -149,19 +151,19 @@ impl Meter for Fixed {
         }
     }
 
-    fn take(&mut self, n: u64) -> Mark {
+    fn take(&mut self, n: u64) -> Self::Mark {
         if self.limit == UNLIMITED {
-            return Mark([u64::MAX; 3]);
+            return [u64::MAX; 3];
         }
         let here = n.min(self.free());
         self.count += here;
         self.ahead = self.ahead.saturating_add(n - here);
         let (window, held) = self.tail();
-        Mark([window, n.min(held), self.generation])
+        [window, n.min(held), self.generation]
     }
 
-    fn restore(&mut self, mark: &Mark, units: u64) {
-        let Mark([window, in_last, generation]) = *mark;
+    fn restore(&mut self, mark: &Self::Mark, units: u64) {
+        let [window, in_last, generation] = *mark;
         let (tail, held) = self.tail();
         if generation != self.generation || window != tail {
             return;
@@ -173,21 +175,21 @@ impl Meter for Fixed {
         }
     }
 
-    fn correct(&mut self, mark: &mut Mark, charged: u64, actual: u64) {
+    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) {
         if let Some(more) = actual.checked_sub(charged) {
             if more > 0 {
-                let Mark([window, in_last, generation]) = self.take(more);
-                let joined = window == mark.0[0] && generation == mark.0[2];
-                let before = if joined { mark.0[1] } else { 0 };
-                *mark = Mark([window, in_last.saturating_add(before), generation]);
+                let [window, in_last, generation] = self.take(more);
+                let joined = window == mark[0] && generation == mark[2];
+                let before = if joined { mark[1] } else { 0 };
+                *mark = [window, in_last.saturating_add(before), generation];
             }
             return;
         }
         let (tail, held) = self.tail();
-        if mark.0[0] == tail && mark.0[2] == self.generation {
-            let back = (charged - actual).min(mark.0[1]).min(held);
+        if mark[0] == tail && mark[2] == self.generation {
+            let back = (charged - actual).min(mark[1]).min(held);
             self.remove(back);
-            mark.0[1] -= back;
+            mark[1] -= back;
         }
     }
 

@@ -9,7 +9,7 @@
 //! taking) and the gifts of late, [`GIFTS`] at most: older ones that could still matter count as below.
 
 use super::drain::{Drain, GRAIN, grains};
-use super::meter::{Mark, Meter};
+use super::meter::Meter;
 use std::collections::VecDeque;
 
 /// How many gifts are remembered one by one.
@@ -98,7 +98,7 @@ impl Leaky {
 
     /// Takes `n` for a later instant, which it returns. Fails with the instant at which there will be room for the
     /// booking, if there is one.
-    pub(crate) fn book(&mut self, n: u64) -> Result<(Mark, u64), Option<u64>> {
+    pub(crate) fn book(&mut self, n: u64) -> Result<([u64; 3], u64), Option<u64>> {
         let level = self.level.saturating_add(grains(n));
         if self.is_stopped() && n > 0 {
             return Err(None);
@@ -151,6 +151,8 @@ impl Leaky {
 }
 
 impl Meter for Leaky {
+    type Mark = [u64; 3];
+
     fn advance(&mut self, now: u64) {
         let ticks = now.saturating_sub(self.now);
         self.now = self.now.max(now);
@@ -177,31 +179,31 @@ impl Meter for Leaky {
         }
     }
 
-    fn take(&mut self, n: u64) -> Mark {
+    fn take(&mut self, n: u64) -> Self::Mark {
         if self.drain.is_none() {
-            return Mark::default();
+            return [0; 3];
         }
         self.taken += 1;
         self.level = self.level.saturating_add(grains(n));
         let filled = self.level.saturating_add(self.passed);
-        Mark([self.taken, (filled >> 64) as u64, filled as u64])
+        [self.taken, (filled >> 64) as u64, filled as u64]
     }
 
-    fn restore(&mut self, mark: &Mark, units: u64) {
-        let Mark([number, high, low]) = *mark;
+    fn restore(&mut self, mark: &Self::Mark, units: u64) {
+        let [number, high, low] = *mark;
         if number > self.cleared {
             let left = self.left_by(number, u128::from(high) << 64 | u128::from(low));
             self.give(number, grains(units).min(left));
         }
     }
 
-    fn correct(&mut self, mark: &mut Mark, charged: u64, actual: u64) {
+    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) {
         if self.drain.is_none() {
             return;
         }
         match actual.checked_sub(charged) {
             Some(more) => self.level = self.level.saturating_add(grains(more)),
-            None if mark.0[0] > self.cleared => self.give(0, grains(charged - actual)),
+            None if mark[0] > self.cleared => self.give(0, grains(charged - actual)),
             None => {}
         }
     }

@@ -1,7 +1,7 @@
 //! A sliding log: the instant and the weight of every admission that still counts. Exact in every window.
 
 use super::fixed::UNLIMITED;
-use super::meter::{Mark, Meter};
+use super::meter::Meter;
 use std::collections::VecDeque;
 
 #[derive(Debug)]
@@ -152,6 +152,8 @@ impl Log {
 }
 
 impl Meter for Log {
+    type Mark = [u64; 1];
+
     fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
         while let Some(oldest) = self.entries.front()
@@ -174,19 +176,19 @@ impl Meter for Log {
         }
     }
 
-    fn take(&mut self, n: u64) -> Mark {
+    fn take(&mut self, n: u64) -> Self::Mark {
         match self.limit {
-            UNLIMITED => Mark::default(),
-            _ => Mark([self.add(n), 0, 0]),
+            UNLIMITED => [0],
+            _ => [self.add(n)],
         }
     }
 
-    fn restore(&mut self, mark: &Mark, units: u64) {
-        self.subtract(mark.0[0], units);
+    fn restore(&mut self, mark: &Self::Mark, units: u64) {
+        self.subtract(mark[0], units);
     }
 
-    fn correct(&mut self, mark: &mut Mark, charged: u64, actual: u64) {
-        let number = mark.0[0];
+    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) {
+        let number = mark[0];
         let Some(more) = actual.checked_sub(charged) else {
             return self.subtract(number, charged - actual);
         };

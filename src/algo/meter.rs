@@ -1,11 +1,10 @@
 //! What the limiters behind one lock have in common: a state that time loosens and admissions tighten.
 
-/// What an admission must remember beside its units, in words that only its own meter can read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Mark(pub(crate) [u64; 3]);
-
 /// A pure state machine that counts units. Instants are ticks; the caller lets time pass first, by `advance`.
 pub(crate) trait Meter {
+    /// What an admission must remember beside its units: words that only its own meter can read.
+    type Mark: Copy;
+
     /// Lets time pass until `now`. An earlier instant than the latest changes nothing.
     fn advance(&mut self, now: u64);
 
@@ -16,13 +15,13 @@ pub(crate) trait Meter {
     fn free(&self) -> u64;
 
     /// Takes `n`, whether it fits or not: what does not fit is debt.
-    fn take(&mut self, n: u64) -> Mark;
+    fn take(&mut self, n: u64) -> Self::Mark;
 
     /// Gives back what `take` took: never more than would be there had it not been taken.
-    fn restore(&mut self, mark: &Mark, units: u64);
+    fn restore(&mut self, mark: &Self::Mark, units: u64);
 
     /// Corrects a charge, from now on.
-    fn correct(&mut self, mark: &mut Mark, charged: u64, actual: u64);
+    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64);
 
     /// The first instant at which `n` fit if `ahead` are taken before; nothing when no instant does.
     fn ready(&self, n: u64, ahead: u64) -> Option<u64>;

@@ -18,12 +18,15 @@
 //! Whatever is admitted starts at once and is paid for by whoever comes next: admissions are a sequence, and only the
 //! latest can be undone.
 
-use super::meter::{Mark, Meter};
+use super::meter::Meter;
 
 /// One permit is `2^GRAIN` grains.
 const GRAIN: u32 = 24;
 /// Instants are finer than ticks by so many bits.
 const FINE: u32 = 32;
+
+/// Idle time is measured in ticks with so many bits behind the point.
+const IDLE: u32 = 12;
 
 /// The shape of the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +97,7 @@ impl Shape {
             return self.interval;
         }
         let steepness = u128::from(self.cold) * u128::from(self.cold) - 1;
-        let extra = (steepness * above << GRAIN) / (4 * u128::from(self.threshold));
+        let extra = ((steepness * above) << GRAIN) / (4 * u128::from(self.threshold));
         self.interval + (extra.saturating_mul(self.interval) >> GRAIN)
     }
 }
@@ -175,8 +178,10 @@ impl Warmup {
         if self.state.free_at >= now {
             return self.state;
         }
-        let idle = self.now - ticks(self.state.free_at);
-        let gained = u128::from(idle.min(shape.period)) * u128::from(shape.max) / u128::from(shape.period.max(1));
+        // As fine as 128 bits leave room for, so that no part of a tick is lost each time.
+        let period = u128::from(shape.period) << IDLE;
+        let idle = ((now - self.state.free_at) >> (FINE - IDLE)).min(period);
+        let gained = idle * u128::from(shape.max) / period.max(1);
         State {
             free_at: now,
             stored: shape.max.min(self.state.stored.saturating_add(gained as u64)),
@@ -218,6 +223,8 @@ fn ticks(fine: u128) -> u64 {
 }
 
 impl Meter for Warmup {
+    type Mark = [u64; 1];
+
     fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
     }
@@ -234,28 +241,28 @@ impl Meter for Warmup {
         }
     }
 
-    fn take(&mut self, n: u64) -> Mark {
+    fn take(&mut self, n: u64) -> Self::Mark {
         if let Pace::Shaped(shape) = self.pace
             && n > 0
         {
             self.before = self.current();
             self.charge(&shape, self.before, n);
             self.taken += 1;
-            return Mark([self.taken, 0, 0]);
+            return [self.taken];
         }
-        Mark::default()
+        [0]
     }
 
-    fn restore(&mut self, mark: &Mark, _: u64) {
-        if mark.0[0] == self.taken {
+    fn restore(&mut self, mark: &Self::Mark, _: u64) {
+        if mark[0] == self.taken {
             self.state = self.before;
             self.taken += 1;
         }
     }
 
-    fn correct(&mut self, mark: &mut Mark, charged: u64, actual: u64) {
+    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) {
         let Pace::Shaped(shape) = self.pace else { return };
-        if mark.0[0] == self.taken {
+        if mark[0] == self.taken {
             self.charge(&shape, self.before, actual);
         } else if actual > charged {
             *mark = self.take(actual - charged);

@@ -162,7 +162,8 @@ impl FixedWindow {
     /// one when `n` can never be booked.
     pub fn book(&self, n: u64) -> Result<Booking<'_, Self>, Refusal<'_>> {
         let most = self.set.lock().most_ahead;
-        let (ticket, made, start) = self.shell.book(n, |window| window.book(n, most))?;
+        let (mark, made, start) = self.shell.book(n, |window| window.book(n, most))?;
+        let ticket = RateTicket { units: n, mark };
         Ok(Booking::new(self, ticket, self.shell.clock(), made, start))
     }
 
@@ -172,7 +173,7 @@ impl FixedWindow {
     }
 }
 
-limiter_of_shell!(FixedWindow);
+limiter_of_shell!(FixedWindow, 3);
 
 impl fmt::Debug for FixedWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -192,7 +192,8 @@ impl LeakyBucket {
     /// # Errors
     /// `QueueFull` when the bucket would run over, with a true `retry_after`, or without one when `n` never fits.
     pub fn book(&self, n: u64) -> Result<Booking<'_, Self>, Refusal<'_>> {
-        let (ticket, made, start) = self.shell.book(n, |leaky| leaky.book(n))?;
+        let (mark, made, start) = self.shell.book(n, |leaky| leaky.book(n))?;
+        let ticket = RateTicket { units: n, mark };
         Ok(Booking::new(self, ticket, self.shell.clock(), made, start))
     }
 
@@ -202,7 +203,7 @@ impl LeakyBucket {
     }
 }
 
-limiter_of_shell!(LeakyBucket);
+limiter_of_shell!(LeakyBucket, 3);
 
 impl fmt::Debug for LeakyBucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -34,4 +34,4 @@ pub use rate_error::RateError;
 pub use shell::RateTicket;
 pub use sliding_log::SlidingLog;
 pub use warmup::Warmup;
-pub use window::{SlidingWindow, WindowError, WindowTicket};
+pub use window::{SlidingWindow, WindowError};

@@ -1,6 +1,6 @@
 //! What turns a pure meter into a limiter: a lock, a clock, and a bell. And the verbs that all of them share.
 
-use crate::algo::meter::{Mark, Meter};
+use crate::algo::meter::Meter;
 use crate::ask::Demand;
 use crate::limiter::Settlement;
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
@@ -18,26 +18,25 @@ pub(super) struct Shell<M> {
     leg: &'static str,
 }
 
-/// What one admission took, and where its limiter finds it again.
+/// What one admission took, and where its limiter finds it again: as many words as that needs, and one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RateTicket {
-    units: u64,
-    mark: Mark,
+pub struct RateTicket<const MARK: usize> {
+    pub(super) units: u64,
+    pub(super) mark: [u64; MARK],
 }
 
-impl Ticket for RateTicket {
-    const WORDS: usize = 4;
-    #[inline]
+impl<const MARK: usize> Ticket for RateTicket<MARK> {
+    const WORDS: usize = 1 + MARK;
+    #[inline(always)]
     fn write(&self, words: &mut [u64]) {
         words[0] = self.units;
-        words[1..4].copy_from_slice(&self.mark.0);
+        words[1..=MARK].copy_from_slice(&self.mark);
     }
-    #[inline]
+    #[inline(always)]
     fn read(words: &[u64]) -> Self {
-        Self {
-            units: words[0],
-            mark: Mark([words[1], words[2], words[3]]),
-        }
+        let mut mark = [0; MARK];
+        mark.copy_from_slice(&words[1..=MARK]);
+        Self { units: words[0], mark }
     }
 }
 
@@ -56,6 +55,7 @@ impl<M: Meter> Shell<M> {
     }
 
     /// The meter as of `now`.
+    #[inline]
     fn at(&self, now: Instant) -> MutexGuard<'_, M> {
         let mut meter = self.meter.lock();
         meter.advance(now.ticks());
@@ -77,12 +77,11 @@ impl<M: Meter> Shell<M> {
         self.bell.ring();
     }
 
-    #[inline]
-    pub(super) fn take(&self, n: u64, now: Instant) -> Result<RateTicket, Refusal<'_>> {
+    #[inline(always)]
+    pub(super) fn take(&self, n: u64, now: Instant) -> Result<M::Mark, Refusal<'_>> {
         let mut meter = self.at(now);
         if meter.fits(n) {
-            let mark = meter.take(n);
-            return Ok(RateTicket { units: n, mark });
+            return Ok(meter.take(n));
         }
         let at = meter.ready(n, 0);
         drop(meter);
@@ -97,6 +96,7 @@ impl<M: Meter> Shell<M> {
         Refusal::new(Reason::RateExceeded, self.leg, n, wait)
     }
 
+    #[inline]
     pub(super) fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
         self.take(n, self.clock.now()).map(|_| ())
     }
@@ -116,12 +116,12 @@ impl<M: Meter> Shell<M> {
     pub(super) fn book(
         &self,
         n: u64,
-        book: impl FnOnce(&mut M) -> Result<(Mark, u64), Option<u64>>,
-    ) -> Result<(RateTicket, Instant, Instant), Refusal<'_>> {
+        book: impl FnOnce(&mut M) -> Result<(M::Mark, u64), Option<u64>>,
+    ) -> Result<(M::Mark, Instant, Instant), Refusal<'_>> {
         let now = self.clock.now();
         let booked = book(&mut self.at(now));
         match booked {
-            Ok((mark, due)) => Ok((RateTicket { units: n, mark }, now, Instant::from_ticks(due))),
+            Ok((mark, due)) => Ok((mark, now, Instant::from_ticks(due))),
             Err(at) => Err(self.refusal(n, now, at).with_reason(Reason::QueueFull)),
         }
     }
@@ -140,17 +140,17 @@ impl<M: Meter> Shell<M> {
         self.until(M::fresh_at)
     }
 
-    pub(super) fn cancel(&self, ticket: &RateTicket, now: Instant) {
-        self.at(now).restore(&ticket.mark, ticket.units);
+    pub(super) fn cancel(&self, units: u64, mark: &M::Mark, now: Instant) {
+        self.at(now).restore(mark, units);
         self.bell.ring();
     }
 
-    pub(super) fn settle(&self, ticket: &mut RateTicket, settlement: &Settlement<'_>) -> u32 {
+    pub(super) fn settle(&self, units: &mut u64, mark: &mut M::Mark, settlement: &Settlement<'_>) -> u32 {
         let Some(actual) = settlement.actual() else { return 0 };
-        let charged = std::mem::replace(&mut ticket.units, actual);
+        let charged = std::mem::replace(units, actual);
         if actual != charged {
             let now = settlement.pass().now(&self.clock);
-            self.at(now).correct(&mut ticket.mark, charged, actual);
+            self.at(now).correct(mark, charged, actual);
             if actual < charged {
                 self.bell.ring();
             }
@@ -172,7 +172,7 @@ impl<M: Meter> Shell<M> {
 
 /// Writes the verbs of a limiter that has a `shell`, and its `Limiter`.
 macro_rules! limiter_of_shell {
-    ($ty:ident) => {
+    ($ty:ident, $mark:literal) => {
         impl $ty {
             /// Takes `n` now, or refuses: the method for a limiter that stands alone.
             ///
@@ -219,26 +219,30 @@ macro_rules! limiter_of_shell {
         }
 
         impl Limiter for $ty {
-            type Ticket = RateTicket;
+            type Ticket = RateTicket<$mark>;
 
-            #[inline]
-            fn try_reserve(&self, demand: Demand<'_>) -> Result<RateTicket, Refusal<'_>> {
-                self.shell.take(demand.units(), demand.now(self.shell.clock()))
+            #[inline(always)]
+            fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+                let units = demand.units();
+                let mark = self.shell.take(units, demand.now(self.shell.clock()))?;
+                Ok(RateTicket { units, mark })
             }
 
-            fn cancel(&self, ticket: RateTicket, now: Pass<'_>) {
-                self.shell.cancel(&ticket, now.now(self.shell.clock()));
+            fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+                let now = now.now(self.shell.clock());
+                self.shell.cancel(ticket.units, &ticket.mark, now);
             }
 
-            fn settle(&self, ticket: &mut RateTicket, settlement: Settlement<'_>) -> u32 {
-                self.shell.settle(ticket, &settlement)
+            fn settle(&self, ticket: &mut Self::Ticket, settlement: Settlement<'_>) -> u32 {
+                self.shell
+                    .settle(&mut ticket.units, &mut ticket.mark, &settlement)
             }
 
             #[inline]
-            fn finish(&self, _: RateTicket, _: Outcome, _: Pass<'_>) {}
+            fn finish(&self, _: Self::Ticket, _: Outcome, _: Pass<'_>) {}
 
             #[inline]
-            fn forget(&self, _: RateTicket) {}
+            fn forget(&self, _: Self::Ticket) {}
 
             fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
                 self.shell.ready_at(demand)

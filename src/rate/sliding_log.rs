@@ -147,7 +147,7 @@ impl SlidingLog {
     }
 }
 
-limiter_of_shell!(SlidingLog);
+limiter_of_shell!(SlidingLog, 1);
 
 impl fmt::Debug for SlidingLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

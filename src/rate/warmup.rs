@@ -177,7 +177,7 @@ impl Warmup {
     }
 }
 
-limiter_of_shell!(Warmup);
+limiter_of_shell!(Warmup, 1);
 
 impl fmt::Debug for Warmup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
