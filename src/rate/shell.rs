@@ -88,6 +88,8 @@ impl<M: Meter> Shell<M> {
         Err(self.refusal(n, now, at))
     }
 
+    /// In place, so that the usual admission does not go through memory for its sake.
+    #[inline(always)]
     fn refusal(&self, n: u64, now: Instant, at: Option<u64>) -> Refusal<'_> {
         let wait = match at {
             Some(at) => Wait::Until(Due::at(&self.clock, now, Instant::from_ticks(at))),

@@ -148,7 +148,7 @@ impl Params {
         if ticks <= self.life {
             return Some(ticks);
         }
-        (now < self.epoch).then_some(0)
+        (now < self.epoch && self.life > 0).then_some(0)
     }
 
     /// True when nothing is counted.
@@ -157,13 +157,19 @@ impl Params {
     }
 
     /// What the axis gains in so many ticks, which must lie within its life.
-    #[inline(always)]
+    #[inline]
     pub(super) fn gained(&self, ticks: u64) -> u64 {
         if self.step == 0 {
-            axis::gained(ticks, self.mul, self.shift)
+            self.flowed(ticks)
         } else {
             self.gained_by_steps(ticks)
         }
+    }
+
+    /// The same, if it gains continuously.
+    #[inline(always)]
+    pub(super) fn flowed(&self, ticks: u64) -> u64 {
+        axis::gained(ticks, self.mul, self.shift)
     }
 
     /// Parameters that are being replaced may be a mixture until that is noticed: whatever they are, no panic.
@@ -228,45 +234,71 @@ fn fits(units: u128, limit: u64) -> u32 {
 }
 
 /// Parameters that are read without a lock while one writer replaces them.
+///
+/// An admission reads the first five. Of an axis that gains by steps they say that it never lives: so it takes the slow
+/// way, which reads all.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     epoch: AtomicU64,
     mul: AtomicU64,
-    /// From the lowest bit: 6 of the shift, 6 of the scale, and from the 16th on the step.
-    shape: AtomicU64,
+    shift_and_scale: AtomicU64,
     burst: AtomicU64,
     life: AtomicU64,
+    step: AtomicU64,
+    epoch_of_steps: AtomicU64,
+    life_of_steps: AtomicU64,
 }
 
 impl Slot {
+    /// What an admission needs, as if the axis gained continuously.
+    ///
     /// Acquire throughout: a reader that sees a field of a *later* set of parameters also sees that the word's tag has
     /// moved on, so its compare-exchange fails. Pairs with the stores in `store`. In the ordinary case the fields are
     /// published by the word itself.
     #[inline(always)]
-    pub(super) fn load(&self) -> Params {
+    pub(super) fn load_flow(&self) -> Params {
         let order = Ordering::Acquire;
-        let shape = self.shape.load(order);
+        let shift_and_scale = self.shift_and_scale.load(order);
         let burst = self.burst.load(order);
         Params {
             epoch: Instant::from_ticks(self.epoch.load(order)),
             mul: self.mul.load(order),
-            shift: (shape & 63) as u32,
-            scale: (shape >> 6 & 63) as u32,
-            step: shape >> 16,
+            shift: (shift_and_scale & 63) as u32,
+            scale: (shift_and_scale >> 32 & 63) as u32,
+            step: 0,
             burst,
             floor: ORIGIN - burst,
             life: self.life.load(order),
         }
     }
 
-    /// Under the writer's lock. Release: pairs with `load`.
+    /// All of them. Acquire: as in `load_flow`.
+    pub(super) fn load(&self) -> Params {
+        let flow = self.load_flow();
+        match self.step.load(Ordering::Acquire) {
+            0 => flow,
+            step => Params {
+                step,
+                epoch: Instant::from_ticks(self.epoch_of_steps.load(Ordering::Acquire)),
+                life: self.life_of_steps.load(Ordering::Acquire),
+                ..flow
+            },
+        }
+    }
+
+    /// Under the writer's lock. Release: pairs with `load_flow` and `load`.
     pub(super) fn store(&self, params: &Params) {
         let order = Ordering::Release;
-        self.epoch.store(params.epoch.ticks(), order);
+        let (epoch, life) = (params.epoch.ticks(), params.life);
+        let (flow_epoch, flow_life) = if params.step == 0 { (epoch, life) } else { (u64::MAX, 0) };
+        self.epoch.store(flow_epoch, order);
         self.mul.store(params.mul, order);
-        let shape = u64::from(params.shift) | u64::from(params.scale) << 6 | params.step << 16;
-        self.shape.store(shape, order);
+        self.shift_and_scale
+            .store(u64::from(params.shift) | u64::from(params.scale) << 32, order);
         self.burst.store(params.burst, order);
-        self.life.store(params.life, order);
+        self.life.store(flow_life, order);
+        self.step.store(params.step, order);
+        self.epoch_of_steps.store(epoch, order);
+        self.life_of_steps.store(life, order);
     }
 }

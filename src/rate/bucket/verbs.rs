@@ -127,7 +127,7 @@ impl TokenBucket {
 
     /// Moves the position forward by as many units as `choose` says, which is given the position, the axis, and the
     /// parameters. It may be asked more than once.
-    fn move_forward<E>(
+    pub(super) fn move_forward<E>(
         &self,
         now: Instant,
         mut choose: impl FnMut(u64, u64, &Params) -> Result<u64, E>,
