@@ -9,6 +9,9 @@ use super::meter::Meter;
 /// A limit that counts nothing.
 pub(crate) const UNLIMITED: u64 = u64::MAX;
 
+/// So many windows ahead lies what no window has room for.
+const NEVER: u64 = u64::MAX / 2;
+
 #[derive(Debug)]
 pub(crate) struct Fixed {
     now: u64,
@@ -96,8 +99,8 @@ impl Fixed {
         }
         let mark = self.take(n);
         let due = match self.tail() {
-            (window, _) if window > self.number => self.start_of(window - self.number),
-            _ => self.now,
+            (0, _) => self.now,
+            (windows, _) => self.start_of(windows),
         };
         Ok((mark, due))
     }
@@ -108,13 +111,18 @@ impl Fixed {
             .saturating_add(windows.saturating_sub(1).saturating_mul(self.length))
     }
 
-    /// The last window that holds anything, and how much it holds.
+    /// The last window that holds anything, counted from the one that runs, and how much it holds.
     fn tail(&self) -> (u64, u64) {
         match (self.ahead.checked_sub(1), self.limit) {
-            (None, _) => (self.number, self.count),
-            (Some(_), 0) => (u64::MAX, self.ahead),
-            (Some(last), limit) => (self.number.saturating_add(1 + last / limit), last % limit + 1),
+            (None, _) => (0, self.count),
+            (Some(_), 0) => (NEVER, self.ahead),
+            (Some(last), limit) => (1 + last / limit, last % limit + 1),
         }
+    }
+
+    /// The number of the window so many after the one that runs. Numbers wrap around.
+    fn number_of(&self, windows: u64) -> u64 {
+        self.number.wrapping_add(windows)
     }
 
     fn remove(&mut self, n: u64) {
@@ -129,15 +137,21 @@ impl Meter for Fixed {
 
     fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
-        if let Some(over) = self.now.checked_sub(self.end) {
+        if let Some(over) = self.now.checked_sub(self.end)
+            && self.end < u64::MAX
+        {
             let windows = over / self.length + 1;
             self.end = self.end.saturating_add(windows.saturating_mul(self.length));
-            self.number += windows;
+            self.number = self.number.wrapping_add(windows);
             let passed = (windows - 1).saturating_mul(self.limit);
             self.ahead = self.ahead.saturating_sub(passed);
             self.count = self.ahead.min(self.limit);
             self.ahead -= self.count;
         }
+    }
+
+    fn now(&self) -> u64 {
+        self.now
     }
 
     fn fits(&self, n: u64) -> bool {
@@ -158,14 +172,14 @@ impl Meter for Fixed {
         let here = n.min(self.free());
         self.count += here;
         self.ahead = self.ahead.saturating_add(n - here);
-        let (window, held) = self.tail();
-        [window, n.min(held), self.generation]
+        let (windows, held) = self.tail();
+        [self.number_of(windows), n.min(held), self.generation]
     }
 
     fn restore(&mut self, mark: &Self::Mark, units: u64) {
         let [window, in_last, generation] = *mark;
-        let (tail, held) = self.tail();
-        if generation != self.generation || window != tail {
+        let (windows, held) = self.tail();
+        if generation != self.generation || window != self.number_of(windows) {
             return;
         }
         self.remove(in_last.min(held));
@@ -185,8 +199,8 @@ impl Meter for Fixed {
             }
             return;
         }
-        let (tail, held) = self.tail();
-        if mark[0] == tail && mark[2] == self.generation {
+        let (windows, held) = self.tail();
+        if mark[0] == self.number_of(windows) && mark[2] == self.generation {
             let back = (charged - actual).min(mark[1]).min(held);
             self.remove(back);
             mark[1] -= back;
@@ -218,8 +232,8 @@ impl Meter for Fixed {
     fn fresh_at(&self) -> Option<u64> {
         match self.tail() {
             (_, 0) => Some(self.now),
-            (u64::MAX, _) => None,
-            (window, _) => Some(self.start_of(window - self.number + 1)),
+            (NEVER, _) => None,
+            (windows, _) => Some(self.start_of(windows.saturating_add(1))),
         }
     }
 

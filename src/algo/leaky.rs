@@ -166,6 +166,10 @@ impl Meter for Leaky {
         }
     }
 
+    fn now(&self) -> u64 {
+        self.now
+    }
+
     fn fits(&self, n: u64) -> bool {
         let sinks = || !self.is_stopped() && self.level.saturating_add(grains(n)) <= self.brim;
         n == 0 || self.drain.is_none() || sinks()

@@ -164,6 +164,10 @@ impl Meter for Log {
         }
     }
 
+    fn now(&self) -> u64 {
+        self.now
+    }
+
     fn fits(&self, n: u64) -> bool {
         n == 0 || self.limit == UNLIMITED || (n <= self.room().max(0) as u64 && !self.is_full())
     }

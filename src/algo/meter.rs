@@ -8,6 +8,9 @@ pub(crate) trait Meter {
     /// Lets time pass until `now`. An earlier instant than the latest changes nothing.
     fn advance(&mut self, now: u64);
 
+    /// The latest instant so far.
+    fn now(&self) -> u64;
+
     /// True when `n` may be taken now.
     fn fits(&self, n: u64) -> bool;
 

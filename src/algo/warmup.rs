@@ -93,7 +93,7 @@ impl Shape {
     /// The interval at which permits are worth just now, in fine ticks.
     fn slope_at(&self, stored: u64) -> u128 {
         let above = u128::from(stored.saturating_sub(self.threshold));
-        if above == 0 {
+        if above == 0 || self.threshold == 0 {
             return self.interval;
         }
         let steepness = u128::from(self.cold) * u128::from(self.cold) - 1;
@@ -227,6 +227,10 @@ impl Meter for Warmup {
 
     fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
+    }
+
+    fn now(&self) -> u64 {
+        self.now
     }
 
     fn fits(&self, n: u64) -> bool {

@@ -49,8 +49,12 @@ impl Ring {
 
     #[cold]
     fn advance_slow(&mut self, now: u64) {
+        if self.end == u64::MAX {
+            // The end of time: nothing leaves any more.
+            return;
+        }
         let steps = (now - self.end) / self.length + 1;
-        self.number += steps;
+        self.number = self.number.wrapping_add(steps);
         self.end = self.end.saturating_add(steps.saturating_mul(self.length));
         if steps > self.segments() {
             self.counts.fill(0);
@@ -81,7 +85,7 @@ impl Ring {
 
     /// Corrects what was counted in segment `number`, if it still counts.
     pub(crate) fn correct(&mut self, number: u64, counted: u64, actual: u64) {
-        let age = self.number.saturating_sub(number);
+        let age = self.number.wrapping_sub(number);
         if age <= self.segments() {
             let index = (self.current + self.counts.len() - age as usize) % self.counts.len();
             let back = counted.saturating_sub(actual).min(self.counts[index]);
@@ -93,7 +97,7 @@ impl Ring {
 
     /// No segment so far can be corrected any more.
     fn seal(&mut self) {
-        self.number += self.segments() + 1;
+        self.number = self.number.wrapping_add(self.segments() + 1);
     }
 
     /// Takes off `amount`, from the oldest segments.
@@ -196,6 +200,10 @@ impl Meter for Window {
     fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
         self.ring.advance(now);
+    }
+
+    fn now(&self) -> u64 {
+        self.now
     }
 
     #[inline]

@@ -189,6 +189,9 @@ impl LeakyBucket {
     /// Takes `n` for the first instant at which all of them have had their turn, behind everything booked before. Any
     /// weight that fits into the bucket can be booked, with a slack or without.
     ///
+    /// Those behind a booking that is given back keep their instants, although they could start earlier now; and whoever
+    /// books next may start beside them.
+    ///
     /// # Errors
     /// `QueueFull` when the bucket would run over, with a true `retry_after`, or without one when `n` never fits.
     pub fn book(&self, n: u64) -> Result<Booking<'_, Self>, Refusal<'_>> {

@@ -163,11 +163,15 @@ impl<M: Meter> Shell<M> {
     pub(super) fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.bell);
         let now = demand.now(&self.clock);
-        let at = self.at(now).ready(demand.units(), demand.ahead());
-        match at.map(Instant::from_ticks) {
+        let (at, latest) = {
+            let meter = self.at(now);
+            (meter.ready(demand.units(), demand.ahead()), meter.now())
+        };
+        match at {
             None => ReadyAt::on_event(self.leg),
-            Some(at) if at > now => ReadyAt::at(self.leg, at),
-            Some(_) => ReadyAt::NOW,
+            // Nothing is waited for, also by a reading of the clock that is stale.
+            Some(at) if at <= latest => ReadyAt::NOW,
+            Some(at) => ReadyAt::at(self.leg, Instant::from_ticks(at)),
         }
     }
 }

@@ -592,3 +592,75 @@ proptest! {
         }
     }
 }
+
+#[derive(Clone, Copy, Debug)]
+enum Plan {
+    Advance(u64),
+    Take(u64),
+    Book(u64),
+    Cancel(usize),
+}
+
+fn plan() -> impl Strategy<Value = Plan> {
+    prop_oneof![
+        3 => (0u64..300).prop_map(Plan::Advance),
+        2 => (1u64..7).prop_map(Plan::Take),
+        4 => (1u64..7).prop_map(Plan::Book),
+        4 => (0usize..6).prop_map(Plan::Cancel),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+    /// Given bookings that are cancelled in any order, at any time, then nobody starts before the history without the
+    /// cancelled ones lets it, nothing is there that this history has not, and at one instant nothing is lost.
+    #[test]
+    fn cancelled_bookings_mint_nothing(plans in prop::collection::vec(plan(), 1..80), burst in 1u64..7, by in any::<bool>()) {
+        const NANOS: u64 = 100;
+        let quota = Quota::new(1, Duration::from_nanos(NANOS)).unwrap().burst(burst);
+        let clock = ManualClock::new();
+        let bucket = TokenBucket::new(if by { quota.by_interval() } else { quota }).on(&clock);
+        let (mut now, mut exact) = (0u64, true);
+        // When it was made, how many, and when it starts.
+        let mut entries: Vec<(u64, u64, u64)> = Vec::new();
+        let mut held = Vec::new();
+        for plan in plans {
+            match plan {
+                Plan::Advance(step) => {
+                    now += step;
+                    clock.advance(Duration::from_nanos(step));
+                    exact &= held.is_empty() || step == 0;
+                }
+                Plan::Take(n) => if bucket.try_acquire(n).is_ok() {
+                    entries.push((now, n, now));
+                },
+                Plan::Book(n) => if let Ok(booking) = bucket.book(n) {
+                    let start = now + booking.wait().as_nanos() as u64;
+                    held.push((booking, entries.len()));
+                    entries.push((now, n, start));
+                },
+                Plan::Cancel(index) => if index < held.len() {
+                    let (booking, entry) = held.remove(index);
+                    drop(booking);
+                    entries[entry].1 = 0;
+                },
+            }
+            // In nanoseconds of refill.
+            let came = |at: u64| if by { at / NANOS * NANOS } else { at } as i64;
+            let full = (burst * NANOS) as i64;
+            let (mut level, mut last) = (full, 0);
+            for &(made, n, start) in entries.iter().filter(|&&(_, n, _)| n > 0).chain(&[(now, 0, now)]) {
+                level = full.min(level + came(made) - came(last)) - (n * NANOS) as i64;
+                last = made;
+                let earliest = came(made) - level.min(0);
+                prop_assert!(n == 0 || came(start) >= earliest, "{n} start at {start}, and not before {earliest}");
+            }
+            let (available, debt) = (level.max(0) as u64 / NANOS, (-level).max(0) as u64);
+            prop_assert!(bucket.available() <= available && bucket.debt() >= debt.div_ceil(NANOS));
+            if exact {
+                prop_assert_eq!((bucket.available(), bucket.debt()), (available, debt.div_ceil(NANOS)));
+            }
+        }
+    }
+}

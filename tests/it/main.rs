@@ -12,6 +12,7 @@ mod hostile_wakers;
 mod policy_line;
 mod quota;
 mod rate_fixed_window;
+mod rate_hostile;
 mod rate_leaky_bucket;
 mod rate_published;
 mod rate_token_bucket;

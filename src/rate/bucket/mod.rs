@@ -233,22 +233,26 @@ impl TokenBucket {
         }
     }
 
-    /// The ticket of what `take` takes.
+    /// What had been given back until now: to be read before the position is moved, so that a give-back in between counts
+    /// as one since.
     #[inline(always)]
-    fn ticket_of<E>(&self, tokens: u64, take: impl FnOnce() -> Result<Word, E>) -> Result<BucketTicket, E> {
-        // Before the position is moved: a give-back in between counts as one since.
+    fn given_before(&self) -> u64 {
         // Acquire: whoever reads a count also sees the lowered position. Pairs with `shift_position`.
-        let given = self.given.load(Ordering::Acquire);
-        let word = take()?;
-        // Relaxed: ordered after the exchange in `take`, which acquires.
-        let unknown = u64::from(self.given.load(Ordering::Relaxed) != given);
+        self.given.load(Ordering::Acquire)
+    }
+
+    /// The ticket of `tokens` that moved the position to that of `word`.
+    #[inline(always)]
+    fn ticket(&self, tokens: u64, word: Word, given_before: u64) -> BucketTicket {
+        // Relaxed: ordered after the exchange that moved the position, which acquires.
+        let unknown = u64::from(self.given.load(Ordering::Relaxed) != given_before);
         #[cfg(tollgate_bug = "bucket_trusts_order")]
         let unknown = unknown & 0;
-        Ok(BucketTicket {
+        BucketTicket {
             tokens,
             word: word.0,
-            given: given | unknown,
-        })
+            given: given_before | unknown,
+        }
     }
 
     #[inline]
@@ -325,7 +329,9 @@ impl Limiter for TokenBucket {
 
     #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<BucketTicket, Refusal<'_>> {
-        self.ticket_of(demand.units(), || self.take(demand.units(), demand.now(&self.clock)))
+        let given = self.given_before();
+        let word = self.take(demand.units(), demand.now(&self.clock))?;
+        Ok(self.ticket(demand.units(), word, given))
     }
 
     fn cancel(&self, ticket: BucketTicket, now: Pass<'_>) {

@@ -69,6 +69,10 @@ impl TokenBucket {
     /// Takes `n` for the first instant at which they will be there, behind everything booked before. It is given back
     /// by being dropped, as exactly as a reservation.
     ///
+    /// Those behind one that is given back keep their instants, although they could start earlier now; and whoever books
+    /// next may start beside them. So it is by the instants at which they could start, not by those at which they do,
+    /// that no span exceeds its bound.
+    ///
     /// # Errors
     /// `RateExceeded` when `n` exceeds the burst, or at a rate of zero: only a change of the quota could admit it.
     /// `QueueFull` when a burst, or a quarter of an hour's refill if that is more, would be booked ahead, with a true
@@ -101,27 +105,27 @@ impl TokenBucket {
             let wait = at.map_or(Wait::Event, |at| Wait::Until(Due::at(&self.clock, now, at)));
             Refusal::new(reason, LEG, n, wait)
         };
-        let ticket = self.ticket_of(n, || {
-            self.move_forward(now, |base, axis, params| {
-                let need = params.units(n);
-                let target = base.saturating_add(need);
-                if need > params.burst {
-                    return Err(refuse(Reason::RateExceeded, None));
-                }
-                start = match params.reaches(target) {
-                    _ if target <= axis => now,
-                    Some(at) => at,
-                    None => return Err(refuse(Reason::RateExceeded, None)),
-                };
-                if target.saturating_sub(axis) > MAX_AHEAD {
-                    return Err(refuse(Reason::QueueFull, params.reaches(target - MAX_AHEAD)));
-                }
-                match start.ticks_since(now).checked_sub(max_wait) {
-                    None | Some(0) => Ok(need),
-                    Some(late) => Err(refuse(Reason::TimedOut, Some(now.after_ticks(late)))),
-                }
-            })
+        let given = self.given_before();
+        let word = self.move_forward(now, |base, axis, params| {
+            let need = params.units(n);
+            let target = base.saturating_add(need);
+            if need > params.burst {
+                return Err(refuse(Reason::RateExceeded, None));
+            }
+            start = match params.reaches(target) {
+                _ if target <= axis => now,
+                Some(at) => at,
+                None => return Err(refuse(Reason::RateExceeded, None)),
+            };
+            if target.saturating_sub(axis) > MAX_AHEAD {
+                return Err(refuse(Reason::QueueFull, params.reaches(target - MAX_AHEAD)));
+            }
+            match start.ticks_since(now).checked_sub(max_wait) {
+                None | Some(0) => Ok(need),
+                Some(late) => Err(refuse(Reason::TimedOut, Some(now.after_ticks(late)))),
+            }
         })?;
+        let ticket = self.ticket(n, word, given);
         Ok(Booking::new(self, ticket, &self.clock, now, start))
     }
 
