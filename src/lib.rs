@@ -6,7 +6,11 @@
 //! | let so many run at once | [`Semaphore`] | |
 //! | take a permit, or a message, whichever comes first | `ChannelSemaphore` in `crossbeam_channel::select!` | `channel` |
 //! | let so many start per time, with bursts | [`TokenBucket`] and a [`Quota`] | |
-//! | never exceed a number in any span of time | [`SlidingWindow`] | |
+//! | never exceed a number in any span of time | [`SlidingWindow`], or [`SlidingLog`], exact to the instant | |
+//! | space work evenly, one after the other | [`LeakyBucket`] | |
+//! | count by the calendar, as quotas are billed | [`FixedWindow`] | |
+//! | start slowly, and warm up | [`Warmup`] | |
+//! | several rates in one limiter | [`LimiterExt::and`] of two buckets | |
 //! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
 //! | wait in turn, with a bound on queue and time | [`Policy`] | |
 //! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
