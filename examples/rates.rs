@@ -22,10 +22,10 @@ use tollgate::{
 const SECOND: Duration = Duration::from_secs(1);
 const TEN: Duration = Duration::from_secs(10);
 
-/// The most that the limiter admits in any span of one second, and in any of ten.
-type Bound = [u64; 2];
+/// A name, a limiter, and the most that it admits in any span of one second, and in any of ten.
+type Row = (&'static str, BoxLimiter, [u64; 2]);
 
-fn limiters(clock: &ManualClock) -> Result<Vec<(&'static str, BoxLimiter, Bound)>, Box<dyn std::error::Error>> {
+fn limiters(clock: &ManualClock) -> Result<Vec<Row>, Box<dyn std::error::Error>> {
     let quota = Quota::per_second(4).burst(20);
     let bucket = |quota| TokenBucket::new(quota).on(clock);
     Ok(vec![
