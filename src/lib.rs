@@ -13,6 +13,7 @@
 //! | several rates in one limiter | [`LimiterExt::and`] of two buckets | |
 //! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
 //! | wait in turn, with a bound on queue and time | [`Policy`] | |
+//! | see how long was waited, and who holds on | [`SemaphoreBuilder`]`::stats` | `stats` |
 //! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
 //! | test with virtual time | [`ManualClock`] | |
 //! | write a limiter of your own | [`Limiter`], and the suite in `conformance` | `conformance` |
@@ -47,6 +48,7 @@
 //! |---|---|---|
 //! | `tokio` | yes | waits use the timers of a tokio runtime, where one is running; without, one thread keeps all timers |
 //! | `channel` | no | `ChannelSemaphore`, and with it crossbeam-channel 0.5 |
+//! | `stats` | no | counts and wait times of a semaphore, and with it hdrhistogram 7 |
 //! | `conformance` | no | the eight [laws](limiter) as checks to run on a limiter of your own |
 //!
 //! How to move from tokio's semaphore, and what can be built from one: the [`guide`].
@@ -67,6 +69,9 @@ pub mod policy;
 pub mod rate;
 mod refusal;
 pub mod semaphore;
+#[cfg(feature = "stats")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
+pub mod stats;
 pub mod sync;
 mod ticket;
 pub mod time;
@@ -85,6 +90,9 @@ pub use semaphore::{
 #[cfg(feature = "channel")]
 #[cfg_attr(docsrs, doc(cfg(feature = "channel")))]
 pub use semaphore::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelToken, OwnedChannelPermit};
+#[cfg(feature = "stats")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
+pub use stats::{Durations, SemaphoreStats};
 pub use ticket::{BoxTicket, Ticket};
 pub use time::{Clock, Instant, ManualClock, Pass};
 

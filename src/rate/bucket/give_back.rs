@@ -89,11 +89,10 @@ impl TokenBucket {
             && Word(ticket.word).version() == word.version()
             && units > 0
         {
-            // Further behind nobody has room left to give back.
-            let floor = params.axis_at(now) - params.burst;
-            let oldest = floor.wrapping_sub(params.burst).wrapping_add(given >> 1);
-            writer.given.forget_behind(oldest);
             writer.given.add(position, units);
+            // Whoever has room left to give back had it above this when all was taken, and nothing had been given.
+            let floor = params.axis_at(now) - params.burst;
+            writer.given.forget_spent(floor.wrapping_add(given >> 1));
         }
     }
 
