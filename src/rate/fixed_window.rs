@@ -29,9 +29,9 @@ const LEG: &str = "fixed_window";
 /// the next ones.
 ///
 /// # Giving back
-/// A cancel is exact, in any order, as long as its window runs; later there is nothing left to give back. A booking that
-/// is cancelled is given back exactly unless a later window has been booked since: its own place then stays empty, so
-/// that no window ever holds more than its limit. A [`settle`](crate::Permit::settle) gives back in the same way; what
+/// A cancel is exact, in any order, as long as its window runs; later there is nothing left to give back. What is
+/// cancelled before a window that has been booked, or charged with a debt, since is not given back: its own place stays
+/// empty, so that no window ever holds more than its limit. A [`settle`](crate::Permit::settle) gives back in the same way; what
 /// was undercharged counts from now on.
 ///
 /// ```
