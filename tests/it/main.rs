@@ -10,6 +10,7 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
 }
 
 mod bad_input;
+mod bucket_verbs;
 mod cancel_sweep;
 #[cfg(feature = "channel")]
 mod channel_semaphore;
@@ -19,8 +20,14 @@ mod gateway;
 mod hostile_wakers;
 mod policy_line;
 mod quota;
+mod rate_fixed_window;
+mod rate_hostile;
+mod rate_leaky_bucket;
+mod rate_published;
 mod rate_token_bucket;
+mod rate_warmup;
 mod rate_window;
+mod rate_windows;
 mod semaphore;
 mod semaphore_orders;
 mod semaphore_resize;
