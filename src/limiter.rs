@@ -138,6 +138,21 @@ pub trait Limiter: Send + Sync {
         None
     }
 
+    /// [`try_reserve`](Limiter::try_reserve) into the place where the ticket stays: a large ticket is not moved about.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<Self::Ticket>) -> Result<(), Refusal<'_>> {
+        *place = Some(self.try_reserve(demand)?);
+        Ok(())
+    }
+
+    /// [`finish`](Limiter::finish) with the ticket where it is.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn finish_in(&self, ticket: &Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+        self.finish(*ticket, outcome, now);
+    }
+
     /// The queue of identity `id` in this limiter: how a waiting policy finds its way back to a leg whose turn it
     /// waits for.
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
@@ -182,6 +197,14 @@ macro_rules! forward {
             fn clock(&self) -> Option<&Clock> {
                 (**self).clock()
             }
+            #[inline(always)]
+            fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<Self::Ticket>) -> Result<(), Refusal<'_>> {
+                (**self).reserve_in(demand, place)
+            }
+            #[inline(always)]
+            fn finish_in(&self, ticket: &Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+                (**self).finish_in(ticket, outcome, now);
+            }
             #[inline]
             fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
                 (**self).turnstile(id)
@@ -209,9 +232,9 @@ pub trait LimiterExt: Limiter {
     /// ```
     #[inline(always)]
     fn try_admit(&self, ask: impl Into<Ask>) -> Result<Permit<&Self>, Refusal<'_>> {
-        let phase = Phase::new();
-        let ticket = admit_in(self, &ask.into(), &phase)?;
-        Ok(Permit::new(self, ticket))
+        let mut permit = Permit::before(self);
+        admit_in(self, &ask.into(), permit.ticket_mut())?;
+        Ok(permit)
     }
 
     /// The same with a permit that owns its limiter and can be moved anywhere.
@@ -223,9 +246,9 @@ pub trait LimiterExt: Limiter {
     where
         Self: Sized,
     {
-        let phase = Phase::new();
-        let ticket = admit_in(&**self, &ask.into(), &phase)?;
-        Ok(Permit::new(Arc::clone(self), ticket))
+        let mut ticket = None;
+        admit_in(&**self, &ask.into(), &mut ticket)?;
+        Ok(Permit::with(Arc::clone(self), ticket))
     }
 
     /// Takes what `ask` needs without starting the work yet: drop the reservation to give it back,
@@ -286,8 +309,15 @@ impl<L: Limiter + ?Sized> LimiterExt for L {}
 
 /// Both phases at once.
 #[inline(always)]
-fn admit_in<'a, L: Limiter + ?Sized>(limiter: &'a L, ask: &Ask, phase: &Phase) -> Result<L::Ticket, Refusal<'a>> {
-    let mut ticket = limiter.try_reserve(Demand::new(ask, phase.pass()))?;
-    limiter.commit(&mut ticket, phase.pass());
-    Ok(ticket)
+fn admit_in<'a, L: Limiter + ?Sized>(
+    limiter: &'a L,
+    ask: &Ask,
+    place: &mut Option<L::Ticket>,
+) -> Result<(), Refusal<'a>> {
+    let phase = Phase::new();
+    limiter.reserve_in(Demand::new(ask, phase.pass()), place)?;
+    if let Some(ticket) = place {
+        limiter.commit(ticket, phase.pass());
+    }
+    Ok(())
 }

@@ -65,10 +65,18 @@ pub struct Permit<L: Limiter<Ticket = T>, T: crate::Ticket = <L as Limiter>::Tic
 impl<L: Limiter<Ticket = T>, T: crate::Ticket> Permit<L, T> {
     #[inline(always)]
     pub(crate) fn new(limiter: L, ticket: T) -> Self {
-        Self {
-            limiter,
-            ticket: Some(ticket),
-        }
+        Self::with(limiter, Some(ticket))
+    }
+
+    #[inline(always)]
+    pub(crate) fn with(limiter: L, ticket: Option<T>) -> Self {
+        Self { limiter, ticket }
+    }
+
+    /// The permit to be, before anything has been taken.
+    #[inline(always)]
+    pub(crate) fn before(limiter: L) -> Self {
+        Self::with(limiter, None)
     }
 
     /// The limiter that admitted.
@@ -120,8 +128,8 @@ impl<L: Limiter<Ticket = T>, T: crate::Ticket> Permit<L, T> {
 impl<L: Limiter<Ticket = T>, T: crate::Ticket> Drop for Permit<L, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket {
-            self.limiter.finish(ticket, Outcome::Ignored, Phase::new().pass());
+        if let Some(ticket) = &self.ticket {
+            self.limiter.finish_in(ticket, Outcome::Ignored, Phase::new().pass());
         }
     }
 }

@@ -69,6 +69,15 @@ impl BoxTicket {
         words: [0; Self::WORDS_INLINE],
     };
 
+    /// Lets `fill` write a ticket into `place`, which is empty again when that fails or panics.
+    #[inline(always)]
+    pub(crate) fn fill<E>(place: &mut Option<Self>, fill: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<(), E> {
+        let emptied = Emptied(place);
+        fill(emptied.0.insert(Self::EMPTY))?;
+        std::mem::forget(emptied);
+        Ok(())
+    }
+
     #[inline]
     pub(crate) fn words(&self) -> &[u64] {
         &self.words
@@ -77,6 +86,15 @@ impl BoxTicket {
     #[inline]
     pub(crate) fn words_mut(&mut self) -> &mut [u64] {
         &mut self.words
+    }
+}
+
+/// A place that is emptied unless this is forgotten.
+struct Emptied<'a>(&'a mut Option<BoxTicket>);
+
+impl Drop for Emptied<'_> {
+    fn drop(&mut self) {
+        *self.0 = None;
     }
 }
 

@@ -98,6 +98,14 @@ impl Limiter for BoxLimiter {
     }
     #[inline(always)]
     fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: Pass<'_>) {
+        self.finish_in(&ticket, outcome, now);
+    }
+    #[inline(always)]
+    fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<BoxTicket>) -> Result<(), Refusal<'_>> {
+        BoxTicket::fill(place, |ticket| self.0.try_reserve(demand, ticket.words_mut()))
+    }
+    #[inline(always)]
+    fn finish_in(&self, ticket: &BoxTicket, outcome: Outcome, now: Pass<'_>) {
         self.0.finish(ticket.words(), outcome, now);
     }
     fn forget(&self, ticket: BoxTicket) {

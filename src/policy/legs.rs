@@ -46,6 +46,24 @@ impl Legs {
         self.0.is_empty()
     }
 
+    /// Takes from each leg, into its part of `ticket`, or from none.
+    #[inline]
+    fn reserve_all(&self, demand: Demand<'_>, ticket: &mut BoxTicket) -> Result<(), Refusal<'_>> {
+        let mut held = Held {
+            legs: &self.0,
+            taken: 0,
+            ticket,
+            pass: demand.pass(),
+        };
+        for leg in &self.0 {
+            let words = &mut held.ticket.words_mut()[leg.words.clone()];
+            leg.limiter.try_reserve(demand, words)?;
+            held.taken += 1;
+        }
+        std::mem::forget(held);
+        Ok(())
+    }
+
     /// The clocks that legs decide by, with their positions.
     pub(super) fn clocks(&self) -> impl Iterator<Item = (usize, &Clock)> {
         self.0
@@ -74,22 +92,22 @@ impl Drop for Held<'_> {
 impl Limiter for Legs {
     type Ticket = BoxTicket;
 
-    #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<BoxTicket, Refusal<'_>> {
         let mut ticket = BoxTicket::EMPTY;
-        let mut held = Held {
-            legs: &self.0,
-            taken: 0,
-            ticket: &mut ticket,
-            pass: demand.pass(),
-        };
-        for leg in &self.0 {
-            let words = &mut held.ticket.words_mut()[leg.words.clone()];
-            leg.limiter.try_reserve(demand, words)?;
-            held.taken += 1;
-        }
-        std::mem::forget(held);
+        self.reserve_all(demand, &mut ticket)?;
         Ok(ticket)
+    }
+
+    #[inline(always)]
+    fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<BoxTicket>) -> Result<(), Refusal<'_>> {
+        BoxTicket::fill(place, |ticket| self.reserve_all(demand, ticket))
+    }
+
+    #[inline(always)]
+    fn finish_in(&self, ticket: &BoxTicket, outcome: Outcome, now: Pass<'_>) {
+        for leg in self.0.iter().rev() {
+            leg.limiter.finish(&ticket.words()[leg.words.clone()], outcome, now);
+        }
     }
 
     fn cancel(&self, ticket: BoxTicket, now: Pass<'_>) {
@@ -112,11 +130,8 @@ impl Limiter for Legs {
             .sum()
     }
 
-    #[inline(always)]
     fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: Pass<'_>) {
-        for leg in self.0.iter().rev() {
-            leg.limiter.finish(&ticket.words()[leg.words.clone()], outcome, now);
-        }
+        self.finish_in(&ticket, outcome, now);
     }
 
     fn forget(&self, ticket: BoxTicket) {

@@ -190,6 +190,17 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
         }
         self.0.limiter.try_reserve(demand)
     }
+    #[inline(always)]
+    fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<Self::Ticket>) -> Result<(), Refusal<'_>> {
+        if self.0.waiting() > 0 {
+            return Err(Refusal::new(Reason::Saturated, LINE, demand.units(), Wait::Event));
+        }
+        self.0.limiter.reserve_in(demand, place)
+    }
+    #[inline(always)]
+    fn finish_in(&self, ticket: &Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+        self.0.limiter.finish_in(ticket, outcome, now);
+    }
     #[inline]
     fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
         self.0.limiter.cancel(ticket, now);
