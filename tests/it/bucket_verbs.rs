@@ -404,6 +404,29 @@ fn debts_saturate() {
 }
 
 #[test]
+fn a_pause_keeps_what_is_there_and_what_is_owed() {
+    let clock = ManualClock::new();
+    let quota = Quota::per_second(10).burst(100);
+    let bucket = TokenBucket::new(quota).on(&clock);
+    for (taken, there, owed) in [(40, 60, 0), (90, 0, 30), (1_000_000, 0, 1_000_030)] {
+        bucket.force_acquire(taken);
+        bucket.set_quota(Quota::zero().burst(100), Inherit::AsIs);
+        clock.advance(SECOND * 3_600);
+        assert_eq!((bucket.available(), bucket.debt()), (there, owed));
+        bucket.set_quota(Quota::zero(), Inherit::AsIs);
+        assert_eq!((bucket.available(), bucket.debt()), (0, owed), "nothing is let through");
+        if owed == 0 {
+            bucket.set_quota(quota, Inherit::Reset);
+            bucket.force_acquire(40);
+        } else {
+            bucket.set_quota(Quota::zero().burst(100), Inherit::AsIs);
+        }
+    }
+    bucket.set_quota(Quota::per_second(1_000).burst(100), Inherit::AsIs);
+    assert_eq!(bucket.debt(), 1_000_030);
+}
+
+#[test]
 fn zero_and_unlimited_have_names() {
     let clock = ManualClock::new();
     let shut = TokenBucket::new(Quota::zero()).on(&clock);
