@@ -261,7 +261,8 @@ impl Wake for Parker {
 /// Runs `wait` with the waker that unparks this thread: a blocked thread is a waiter like any other.
 fn with_parker<R>(wait: impl FnOnce(&Waker) -> R) -> R {
     thread_local! {
-        static WAKER: OnceCell<Waker> = const { OnceCell::new() };
+        #[allow(clippy::missing_const_for_thread_local, reason = "the models' macro knows no constants")]
+        static WAKER: OnceCell<Waker> = OnceCell::new();
     }
     let make = || Waker::from(Arc::new(Parker(thread::current())));
     match WAKER.try_with(|waker| waker.get_or_init(make).clone()) {
