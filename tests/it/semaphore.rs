@@ -257,6 +257,43 @@ fn forgotten_permits_are_gone_and_added_ones_are_there() {
     assert_eq!((semaphore.limit(), semaphore.available_permits()), (4, 4));
 }
 
+/// The greatest debt there can be is told apart from a line.
+#[test]
+fn the_greatest_debt_is_a_debt() {
+    let most = Semaphore::MAX_PERMITS;
+    for semaphore in [Semaphore::new(most), Semaphore::builder(most).build().unwrap()] {
+        let all = semaphore.try_admit(Ask::many(most as u64)).unwrap();
+        assert_eq!(
+            (semaphore.in_use(), semaphore.debt(), semaphore.available_permits()),
+            (most, 0, 0)
+        );
+        semaphore.set_limit(0);
+        assert_eq!(
+            (semaphore.in_use(), semaphore.debt(), semaphore.available_permits()),
+            (most, most, 0)
+        );
+        assert!(!semaphore.is_closed() && semaphore.forget_permits(1) == 0);
+        semaphore.set_limit(1);
+        assert_eq!((semaphore.in_use(), semaphore.debt()), (most, most - 1));
+        drop(all);
+        assert_eq!(
+            (semaphore.in_use(), semaphore.debt(), semaphore.available_permits()),
+            (0, 0, 1)
+        );
+    }
+}
+
+#[test]
+fn its_debug_form_says_what_it_has() {
+    let semaphore = Semaphore::builder(3).name("database").build().unwrap();
+    let held = semaphore.try_acquire().unwrap();
+    let text = format!("{semaphore:?}");
+    drop(held);
+    for part in ["database", "limit: 3", "available: 2"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
 /// A count of permits is as wide as the semaphore, not as what one request can ask for.
 #[test]
 fn merged_permits_beyond_a_u32_are_all_given_back() {
