@@ -179,6 +179,8 @@ impl Meter for Fixed {
     fn restore(&mut self, mark: &Self::Mark, units: u64) {
         let [window, in_last, generation] = *mark;
         let (windows, held) = self.tail();
+        #[cfg(tollgate_bug = "fixed_fills_holes")]
+        let window = self.number_of(windows);
         if generation != self.generation || window != self.number_of(windows) {
             return;
         }

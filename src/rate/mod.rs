@@ -9,7 +9,19 @@
 //! | [`LeakyBucket`] | one after the other, evenly spaced | what is behind it cannot take bursts |
 //! | [`Warmup`] | evenly spaced, and slower after idle time | what is behind it must get warm first |
 //!
-//! A rate by itself admits or refuses; to wait for one, put it into a [`Policy`](crate::Policy).
+//! A rate by itself admits or refuses; to wait for one, put it into a [`Policy`](crate::Policy). Several bandwidths are
+//! several limiters joined by [`and`](crate::LimiterExt::and), all-or-nothing.
+//!
+//! All have the same verbs:
+//!
+//! | verb | what it does |
+//! |---|---|
+//! | `try_acquire`, `acquire_up_to` | takes so many, or what there is of them |
+//! | `force_acquire`, `debt` | takes more than there is; how many are owed |
+//! | `available`, `time_until`, `time_until_full` | what there is, and when there will be so many, or all |
+//! | `reserve`, `settle` | takes what may be given back, in any order; corrects a charge |
+//! | `set_quota`, `reset` | changes it while it runs, by one of four rules ([`Inherit`]); starts anew |
+//! | `book` | takes now for work that starts at a known instant (the buckets and the fixed window) |
 
 mod booking;
 mod bucket;

@@ -10,6 +10,7 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
 }
 
 mod bad_input;
+mod bucket_published;
 mod bucket_verbs;
 mod cancel_sweep;
 #[cfg(feature = "channel")]

@@ -261,3 +261,58 @@ proptest! {
         }
     }
 }
+
+/// Eight threads take, book, give back and force, beside one that changes the quota and one that moves the clock: what
+/// stays taken is never more than the burst and what time has brought.
+#[test]
+fn threads_take_no_more_than_there_is() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    for by in [false, true] {
+        let clock = ManualClock::new();
+        let quota = Quota::per_second(1_000).burst(50);
+        let quota = if by {
+            Quota::new(10, Duration::from_millis(10))
+                .unwrap()
+                .burst(50)
+                .by_interval()
+        } else {
+            quota
+        };
+        let bucket = TokenBucket::new(quota).on(&clock);
+        let log = SlidingLog::new(500, Duration::from_secs(10)).unwrap().on(&clock);
+        let taken = AtomicU64::new(0);
+        let logged = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..6u64 {
+                let (bucket, log, taken, logged) = (&bucket, &log, &taken, &logged);
+                scope.spawn(move || {
+                    for turn in 0..5_000u64 {
+                        match (thread + turn) % 5 {
+                            0 => drop(bucket.book(3)),
+                            1 => drop(bucket.reserve(2)),
+                            2 => drop(log.reserve(2)),
+                            3 => {
+                                logged.fetch_add(log.acquire_up_to(2), Ordering::Relaxed);
+                            }
+                            _ => {
+                                taken.fetch_add(bucket.acquire_up_to(2), Ordering::Relaxed);
+                            }
+                        }
+                    }
+                });
+            }
+            for _ in 0..500 {
+                clock.advance(Duration::from_millis(1));
+                bucket.set_quota(quota, Inherit::AsIs);
+                log.set_quota(500, Inherit::Additive);
+            }
+        });
+        let (taken, logged) = (taken.into_inner(), logged.into_inner());
+        assert!(
+            taken + bucket.available() <= 550,
+            "{taken} taken and {} left",
+            bucket.available()
+        );
+        assert_eq!(logged + log.available(), 500);
+    }
+}

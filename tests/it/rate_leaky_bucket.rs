@@ -2,9 +2,7 @@
 
 use proptest::prelude::*;
 use std::time::Duration;
-use tollgate::{
-    Ask, Booking, Cost, Inherit, LeakyBucket, Limiter, LimiterExt, ManualClock, Policy, Quota, RateError, Reason,
-};
+use tollgate::{Ask, Booking, Cost, Inherit, LeakyBucket, LimiterExt, ManualClock, Policy, Quota, RateError, Reason};
 
 const TENTH: Duration = Duration::from_millis(100);
 const NANO: Duration = Duration::from_nanos(1);
@@ -489,23 +487,4 @@ proptest! {
 enum Cancel<'a> {
     Reserved(tollgate::Reservation<&'a LeakyBucket>),
     Booked(Booking<'a, LeakyBucket>),
-}
-
-/// Law 8 at the ahead of a line: whoever joins is told when it will be served.
-#[test]
-fn a_wait_that_cannot_end_in_time_fails_at_once() {
-    let clock = ManualClock::new();
-    let policy = Policy::builder().over(bucket(&clock, 0)).unwrap();
-    clock.run(async {
-        policy.admit(1).await.unwrap().forget();
-        let refused = policy.admit_timeout(1, TENTH - NANO).await.unwrap_err();
-        assert_eq!(
-            (refused.reason(), refused.retry_after()),
-            (Reason::TimedOut, Some(TENTH))
-        );
-        assert_eq!(clock.elapsed(), Duration::ZERO);
-        policy.admit_timeout(1, TENTH).await.unwrap().forget();
-        assert_eq!(clock.elapsed(), TENTH);
-    });
-    assert!(policy.limiter().clock().is_some());
 }

@@ -185,6 +185,29 @@ fn the_rate_follows_the_published_line() {
     }
 }
 
+/// x/time/rate: a wait that cannot end before its deadline fails at once, and says when it would have ended.
+#[test]
+fn a_wait_that_cannot_end_in_time_fails_at_once() {
+    let clock = ManualClock::new();
+    let policy = Policy::builder()
+        .over(LeakyBucket::new(Quota::per_second(10)).on(&clock))
+        .unwrap();
+    clock.run(async {
+        policy.admit(1).await.unwrap().forget();
+        let refused = policy
+            .admit_timeout(1, millis(100) - Duration::from_nanos(1))
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (refused.reason(), refused.retry_after()),
+            (Reason::TimedOut, Some(millis(100)))
+        );
+        assert_eq!(clock.elapsed(), Duration::ZERO);
+        policy.admit_timeout(1, millis(100)).await.unwrap().forget();
+        assert_eq!(clock.elapsed(), millis(100));
+    });
+}
+
 /// One day of a web server, (second, client).
 fn nasa() -> Vec<(u64, u32)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/nasa_19950801_arrivals.csv.gz");

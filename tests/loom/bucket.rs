@@ -64,9 +64,9 @@ fn a_look_beside_a_change_of_quota_sees_one_of_the_two() {
             bucket.try_acquire(BURST).unwrap();
             clock.advance(SECOND);
             let other = Arc::clone(&bucket);
-            let thread = thread::spawn(move || other.set_quota(Quota::per_second(1_000).burst(BURST), Inherit::AsIs));
-            assert!(verb(&bucket) <= 1, "one token was there, under either quota");
-            thread.join().unwrap();
+            let thread = thread::spawn(move || verb(&other));
+            bucket.set_quota(Quota::per_second(1_000).burst(BURST), Inherit::AsIs);
+            assert!(thread.join().unwrap() <= 1, "one token was there, under either quota");
         });
     }
 }

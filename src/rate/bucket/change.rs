@@ -80,6 +80,7 @@ impl TokenBucket {
                 let kept = i128::from(level) << (FINE - before.scale);
                 let (old, new) = (fine(before.burst, before), fine(after.burst, &after));
                 let raised = match inherit {
+                    #[cfg(not(tollgate_bug = "bucket_counts_the_unlimited"))]
                     _ if before.is_unlimited() || after.is_unlimited() => return (new, None),
                     Inherit::Reset => return (new, None),
                     Inherit::Proportional if level > 0 => {
@@ -99,7 +100,7 @@ impl TokenBucket {
     /// The parameters of another quota from `now` on. Under the writer's lock.
     fn compile(&self, quota: &Quota, now: Instant) -> Params {
         let (_, before) = self.read();
-        if quota.is_by_interval() && before.step > 0 {
+        if quota.is_by_interval() && before.step > 0 && cfg!(not(tollgate_bug = "bucket_intervals_restart")) {
             let after = Params::compile(quota, &self.clock, before.latest_step(now));
             if after.ticks(now) <= after.life {
                 return after;

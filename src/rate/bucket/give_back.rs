@@ -111,6 +111,7 @@ impl TokenBucket {
     pub(super) fn correct(&self, ticket: &BucketTicket, actual: u64, now: Instant) {
         let (mut writer, params) = self.giver(now);
         let floor = params.axis_at(now) - params.burst;
+        // Relaxed: the version changes only under the lock that we hold.
         let version = Word(self.word.load(Ordering::Relaxed)).version();
         // What a reset has forgiven is not given back as well.
         let counts = Word(ticket.word).version() == version || writer.since(ticket, version).is_some();

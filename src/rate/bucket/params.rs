@@ -48,7 +48,8 @@ impl Params {
         if quota.is_unlimited() {
             Self::standing(UNLIMITED_SCALE, 0, epoch)
         } else if quota.is_zero() {
-            let scale = fits(quota.burst_size().into(), MAX_BURST_UNITS);
+            // Not finer, so that a debt finds room.
+            let scale = fits(quota.burst_size().into(), MAX_BURST_UNITS).min(16);
             Self::standing(scale, quota.burst_size(), epoch)
         } else if quota.is_by_interval() {
             Self::stepping(quota, clock, epoch)
@@ -300,5 +301,44 @@ impl Slot {
         self.step.store(params.step, order);
         self.epoch_of_steps.store(epoch, order);
         self.life_of_steps.store(life, order);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::ManualClock;
+    use std::time::Duration;
+
+    /// On any clock an axis reaches a number of tokens at the first tick at which it has gained them, and that is when the
+    /// quota says, within 1 ppm of it and a tick.
+    #[test]
+    fn what_an_axis_gains_and_when_it_reaches_it_agree() {
+        let second = Duration::from_secs(1);
+        let quotas = [
+            Quota::per_second(10),
+            Quota::new(3, Duration::from_micros(7)).unwrap(),
+            Quota::new(1, second * 86_400 * 365).unwrap(),
+            Quota::per_second(1_000_000_000).burst(1),
+        ];
+        for clock in [&Clock::real(), ManualClock::new().clock()] {
+            for quota in quotas.iter().flat_map(|quota| [*quota, quota.by_interval()]) {
+                let epoch = Instant::from_ticks(1 << 40);
+                let params = Params::compile(&quota, clock, epoch);
+                for periods in [1u64, 2, 1_000] {
+                    let units = (periods * quota.count()) << params.scale;
+                    let at = params.reaches(ORIGIN + units).unwrap();
+                    let exact = u128::from(quota.period().as_nanos() as u64) * u128::from(periods);
+                    let Ok(exact) = u64::try_from(exact) else { continue };
+                    let ticks = clock.ticks_of(Duration::from_nanos(exact));
+                    let off = at.ticks_since(epoch).abs_diff(ticks);
+                    assert!(off <= 1 + ticks / 1_000_000, "{quota}: {off} of {ticks}");
+                    if at.ticks_since(epoch) <= params.life {
+                        assert!(params.gained(at.ticks_since(epoch)) >= units, "{quota}");
+                        assert!(params.gained(at.ticks_since(epoch) - 1) < units, "{quota}");
+                    }
+                }
+            }
+        }
     }
 }
