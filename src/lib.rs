@@ -57,6 +57,7 @@ mod ask;
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
 pub mod guide;
+pub mod keyed;
 pub mod limiter;
 mod permit;
 pub mod policy;
@@ -68,6 +69,7 @@ mod ticket;
 pub mod time;
 
 pub use ask::{Ask, Cost, Demand, MAX_COSTS};
+pub use keyed::{Keyed, KeysFull};
 pub use limiter::{Limiter, LimiterExt, Outcome, Settlement};
 pub use permit::{Permit, Reservation, Unsettled};
 pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError};

@@ -44,6 +44,7 @@ pub struct SlidingWindow {
 struct State {
     ring: Ring,
     limit: u64,
+    made_with: u64,
 }
 
 /// What was counted, and in which segment.
@@ -108,6 +109,7 @@ impl SlidingWindow {
             state: Mutex::new(State {
                 ring: Ring::new(segments, ticks, clock.now().ticks()),
                 limit,
+                made_with: limit,
             }),
             length,
             segments,
@@ -221,6 +223,12 @@ impl Limiter for SlidingWindow {
 
     fn clock(&self) -> Option<&Clock> {
         Some(&self.clock)
+    }
+
+    fn is_fresh(&self, now: Pass<'_>) -> bool {
+        let mut state = self.state.lock();
+        state.ring.advance(now.now(&self.clock).ticks());
+        state.ring.total() == 0 && state.limit == state.made_with
     }
 }
 

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 use tollgate::conformance::Suite;
+use tollgate::keyed::Shared;
 use tollgate::policy::{Named, Per, PerCall};
 use tollgate::sync::bell::Bell;
 use tollgate::{
-    And, Ask, BoxLimiter, Clock, Cost, Demand, Inherit, Instant, Legs, Limiter, LimiterExt, ManualClock, Outcome, Pass,
-    Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement, SlidingWindow, TokenBucket, Wait,
+    And, Ask, BoxLimiter, Clock, Cost, Demand, Inherit, Instant, Keyed, Legs, Limiter, LimiterExt, ManualClock,
+    Outcome, Pass, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement, SlidingWindow, TokenBucket, Wait,
 };
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -78,6 +79,16 @@ fn a_reference_conforms() {
 #[test]
 fn a_shared_handle_conforms() {
     Suite::of_permits(3, |clock| -> Arc<Semaphore> { Arc::new(in_flight(clock)) }).check();
+}
+
+#[test]
+fn a_key_and_a_shared_leg_conform() {
+    Suite::of_permits(3, |clock| -> Arc<Shared<Semaphore>> {
+        let budget = Shared::new(in_flight(clock));
+        Keyed::new(1, move |_: &u64| budget.clone()).get(&1).unwrap()
+    })
+    .loosen(|budget| budget.set_limit(4))
+    .check();
 }
 
 #[test]

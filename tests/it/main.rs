@@ -8,6 +8,7 @@ mod compose;
 mod conformance;
 mod gateway;
 mod hostile_wakers;
+mod keyed;
 mod policy_line;
 mod quota;
 mod rate_token_bucket;

@@ -327,6 +327,14 @@ impl Limiter for TokenBucket {
     fn clock(&self) -> Option<&Clock> {
         Some(&self.clock)
     }
+
+    fn is_fresh(&self, now: Pass<'_>) -> bool {
+        let now = now.now(&self.clock);
+        // Under the lock, so that the parameters stay.
+        let (writer, params) = self.giver(now);
+        let word = Word(self.word.load(Ordering::Relaxed));
+        Self::level(word, &params, now) >= params.burst as i64 && writer.quota == writer.made_with
+    }
 }
 
 impl fmt::Debug for TokenBucket {

@@ -1,0 +1,15 @@
+//! One limiter per key: per tenant, per route, per address.
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`Keyed`] | a map from keys to limiters or policies, bounded, which never hands a limited key a fresh limiter |
+//! | [`Shared`] | a leg that the limiters of several keys have in common: a global budget |
+//!
+//! A [`Keyed`] is a map, not a limiter: what it hands out is one.
+
+mod map;
+mod shared;
+mod table;
+
+pub use map::{Keyed, KeysFull};
+pub use shared::Shared;
