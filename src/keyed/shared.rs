@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// # Fairness
 /// Where each key has a [`Policy`](crate::Policy) and they share a [`Semaphore`](crate::Semaphore), keys take turns: each
 /// policy has one place in the semaphore's queue, that of its head, and joins at the end again once it was served. However
-/// many wait at one key, another key's next request is served within one round. For a rate see
+/// many wait at one key, another key's next request is served within one round. For a rate see [`FairBudget`](super::FairBudget).
 /// [`FairShare`](crate::keyed::FairShare).
 ///
 /// ```

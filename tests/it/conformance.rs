@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 use tollgate::conformance::Suite;
-use tollgate::keyed::Shared;
+use tollgate::keyed::{FairBudget, FairShare, Shared};
 use tollgate::policy::{Named, Per, PerCall};
 use tollgate::sync::bell::Bell;
 use tollgate::{
@@ -88,6 +88,25 @@ fn a_key_and_a_shared_leg_conform() {
         Keyed::new(1, move |_: &u64| budget.clone()).get(&1).unwrap()
     })
     .loosen(|budget| budget.set_limit(4))
+    .check();
+}
+
+#[test]
+fn a_fair_share_conforms() {
+    let share =
+        |clock: &ManualClock| -> FairShare { FairBudget::new(Quota::per_second(10).burst(5)).on(clock).share() };
+    Suite::of_rate(5, Duration::from_millis(500), share)
+        .inexact_cancel()
+        .check();
+    Suite::of_rate(4, Duration::from_secs(4), |clock| {
+        FairBudget::new(Quota::per_second(10).burst(40))
+            .on(clock)
+            .share()
+            .per(TOKENS)
+    })
+    .ask(Ask::one().cost(TOKENS, 10))
+    .settle(TOKENS, 5)
+    .inexact_cancel()
     .check();
 }
 

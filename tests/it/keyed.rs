@@ -243,8 +243,8 @@ fn a_key_is_a_leg_beside_others() {
     drop(permit);
     let policy = Policy::new(map.get(&2).unwrap());
     clock.run(async {
-        policy.admit(5).await.unwrap();
-        policy.admit(2).await.unwrap();
+        drop(policy.admit(5).await.unwrap());
+        drop(policy.admit(2).await.unwrap());
         assert_eq!(clock.elapsed(), 2 * SECOND);
     });
 }

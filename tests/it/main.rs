@@ -9,6 +9,7 @@ mod conformance;
 mod gateway;
 mod hostile_wakers;
 mod keyed;
+mod keyed_fair;
 mod policy_line;
 mod quota;
 mod rate_token_bucket;
