@@ -83,7 +83,7 @@ pub use semaphore::{
 #[cfg_attr(docsrs, doc(cfg(feature = "channel")))]
 pub use semaphore::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelToken, OwnedChannelPermit};
 pub use ticket::{BoxTicket, Ticket};
-pub use time::{Clock, Instant, ManualClock, Pass};
+pub use time::{Clock, ClockError, Instant, ManualClock, Pass};
 
 /// The examples of the README compile and run.
 #[cfg(doctest)]

@@ -4,6 +4,7 @@ mod bad_input;
 mod cancel_sweep;
 #[cfg(feature = "channel")]
 mod channel_semaphore;
+mod coarse_clock;
 mod compose;
 mod conformance;
 mod gateway;
