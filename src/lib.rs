@@ -58,6 +58,7 @@ mod ask;
 pub mod conformance;
 pub mod guide;
 pub mod keyed;
+pub mod lease;
 pub mod limiter;
 mod permit;
 pub mod policy;
@@ -70,6 +71,7 @@ pub mod time;
 
 pub use ask::{Ask, Cost, Demand, MAX_COSTS};
 pub use keyed::{Keyed, KeysFull};
+pub use lease::Leased;
 pub use limiter::{Limiter, LimiterExt, Outcome, Settlement};
 pub use permit::{Permit, Reservation, Unsettled};
 pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError};

@@ -54,6 +54,14 @@ pub struct WindowTicket {
     segment: u64,
 }
 
+impl WindowTicket {
+    /// The last `units` of those that were counted, as a reservation of their own.
+    pub(crate) fn last(self, units: u64) -> Self {
+        let units = units.min(self.units);
+        Self { units, ..self }
+    }
+}
+
 impl Ticket for WindowTicket {
     const WORDS: usize = 2;
     #[inline]
@@ -158,6 +166,14 @@ impl SlidingWindow {
         drop(state);
         let wait = at.map_or(Wait::Event, |at| Wait::Until(Due::at(&self.clock, now, at)));
         Err(Refusal::new(Reason::RateExceeded, LEG, n, wait))
+    }
+
+    /// Counts `n`, whether there is room or not.
+    pub(crate) fn charge(&self, n: u64, now: Instant) {
+        let mut state = self.state.lock();
+        state.ring.advance(now.ticks());
+        let most = u64::MAX - state.ring.total();
+        state.ring.take(n.min(most));
     }
 
     /// Corrects what a ticket counted.

@@ -9,7 +9,7 @@ use tollgate::keyed::{FairBudget, FairShare, Shared};
 use tollgate::policy::{Named, Per, PerCall};
 use tollgate::sync::bell::Bell;
 use tollgate::{
-    And, Ask, BoxLimiter, Clock, Cost, Demand, Inherit, Instant, Keyed, Legs, Limiter, LimiterExt, ManualClock,
+    And, Ask, BoxLimiter, Clock, Cost, Demand, Inherit, Instant, Keyed, Leased, Legs, Limiter, LimiterExt, ManualClock,
     Outcome, Pass, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement, SlidingWindow, TokenBucket, Wait,
 };
 
@@ -107,6 +107,14 @@ fn a_fair_share_conforms() {
     .ask(Ask::one().cost(TOKENS, 10))
     .settle(TOKENS, 5)
     .inexact_cancel()
+    .check();
+}
+
+#[test]
+fn a_lease_conforms() {
+    Suite::of_rate(6, Duration::from_millis(600), |clock| -> Leased<TokenBucket> {
+        Leased::new(TokenBucket::new(Quota::per_second(10).burst(6)).on(clock), 1)
+    })
     .check();
 }
 

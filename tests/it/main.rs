@@ -11,6 +11,7 @@ mod gateway;
 mod hostile_wakers;
 mod keyed;
 mod keyed_fair;
+mod lease;
 mod policy_line;
 mod quota;
 mod rate_token_bucket;

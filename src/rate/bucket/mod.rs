@@ -94,6 +94,19 @@ pub struct BucketTicket {
 }
 
 impl BucketTicket {
+    /// What was taken by nobody, and never given back.
+    pub(crate) const NOTHING: Self = Self {
+        tokens: 0,
+        word: 0,
+        given: 1,
+    };
+
+    /// The last `tokens` of those that were taken, as a reservation of their own.
+    pub(crate) fn last(self, tokens: u64) -> Self {
+        let tokens = tokens.min(self.tokens);
+        Self { tokens, ..self }
+    }
+
     /// All that had been taken until then, whatever was given back: by this reservations have an order. None when it is
     /// not known.
     fn gross_position(&self) -> Option<u64> {
