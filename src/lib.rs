@@ -7,10 +7,14 @@
 //! | take a permit, or a message, whichever comes first | `ChannelSemaphore` in `crossbeam_channel::select!` | `channel` |
 //! | let so many start per time, with bursts | [`TokenBucket`] and a [`Quota`] | |
 //! | never exceed a number in any span of time | [`SlidingWindow`] | |
+//! | one limiter or policy per tenant, route or address | [`Keyed`] | |
+//! | share one rate fairly among keys | [`keyed::FairBudget`] | |
+//! | admit by a rate in two or three nanoseconds | [`Leased`], [`Clock::coarse`] | |
 //! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
 //! | wait in turn, with a bound on queue and time | [`Policy`] | |
 //! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
 //! | test with virtual time | [`ManualClock`] | |
+//! | put an existing governor limiter into a policy | `Governed` | `governor` |
 //! | write a limiter of your own | [`Limiter`], and the suite in `conformance` | `conformance` |
 //!
 //! ```
@@ -43,6 +47,7 @@
 //! |---|---|---|
 //! | `tokio` | yes | waits use the timers of a tokio runtime, where one is running; without, one thread keeps all timers |
 //! | `channel` | no | `ChannelSemaphore`, and with it crossbeam-channel 0.5 |
+//! | `governor` | no | `Governed`, and with it governor 0.10 |
 //! | `conformance` | no | the eight [laws](limiter) as checks to run on a limiter of your own |
 //!
 //! How to move from tokio's semaphore, and what can be built from one: the [`guide`].
@@ -56,6 +61,8 @@ mod ask;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
+#[cfg(feature = "governor")]
+mod governed;
 pub mod guide;
 pub mod keyed;
 pub mod lease;
@@ -70,6 +77,9 @@ mod ticket;
 pub mod time;
 
 pub use ask::{Ask, Cost, Demand, MAX_COSTS};
+#[cfg(feature = "governor")]
+#[cfg_attr(docsrs, doc(cfg(feature = "governor")))]
+pub use governed::Governed;
 pub use keyed::{Keyed, KeysFull};
 pub use lease::Leased;
 pub use limiter::{Limiter, LimiterExt, Outcome, Settlement};

@@ -32,18 +32,14 @@ const PLACES: usize = 8;
 /// The number of a lease, and how many units of it are parked. Zero is nobody's number.
 type Place = Cell<(u64, u64)>;
 
+#[derive(Default)]
 pub(super) struct Parked {
     at_hand: [Place; PLACES],
     entries: RefCell<Vec<Entry>>,
 }
 
 thread_local! {
-    static PARKED: Parked = const {
-        Parked {
-            at_hand: [const { Cell::new((0, 0)) }; PLACES],
-            entries: RefCell::new(Vec::new()),
-        }
-    };
+    static PARKED: Parked = Parked::default();
 }
 
 impl Parked {

@@ -118,6 +118,22 @@ fn a_lease_conforms() {
     .check();
 }
 
+/// What governor has taken it cannot give back, and when it will have more it says only by refusing.
+#[cfg(feature = "governor")]
+#[test]
+fn governed_conforms_but_for_laws_3_and_8() {
+    use governor::{Quota, RateLimiter};
+    use std::num::NonZeroU32;
+    let number = |n| NonZeroU32::new(n).unwrap();
+    Suite::of_rate(5, Duration::from_millis(500), move |clock| -> tollgate::Governed {
+        let quota = Quota::per_second(number(10)).allow_burst(number(5));
+        tollgate::Governed::new(RateLimiter::direct_with_clock(quota, clock.clock().clone())).on(clock)
+    })
+    .excused(3)
+    .excused(8)
+    .check();
+}
+
 #[test]
 fn the_adapters_conform() {
     Suite::of_permits(3, |clock| -> PerCall<Semaphore> { in_flight(clock).per_call() }).check();

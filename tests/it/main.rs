@@ -8,6 +8,9 @@ mod coarse_clock;
 mod compose;
 mod conformance;
 mod gateway;
+#[cfg(feature = "governor")]
+mod governed;
+mod governor_oracle;
 mod hostile_wakers;
 mod keyed;
 mod keyed_fair;
