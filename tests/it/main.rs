@@ -1,5 +1,6 @@
 //! The integration tests, one binary.
 #![cfg(not(tollgate_loom))]
+mod any_window;
 mod bad_input;
 mod cancel_sweep;
 #[cfg(feature = "channel")]
