@@ -4,6 +4,7 @@
 #![cfg(not(tollgate_loom))]
 
 use std::time::Duration;
+use tollgate::keyed::KeyedRate;
 use tollgate::{Keyed, ManualClock, Quota, TokenBucket};
 
 /// Given an honest key that has used up its burst, when an attacker cycles `keys` keys, twice and then as time passes,
@@ -74,4 +75,49 @@ fn the_stated_bytes_of_an_entry_are_near_the_measured() {
     println!("{} bytes a key, {entry} stated", full.bytes_current / 1_000);
     assert!(full.bytes_current <= 1_000 * entry + 1_000);
     assert!(full.bytes_current * 10 >= 1_000 * entry * 8);
+}
+
+/// The same attack on the map of bare rates, which takes a tenth.
+fn an_attacker_cycles_bare_rates(keys: u64, max: usize) {
+    const HONEST: u64 = u64::MAX;
+    let clock = ManualClock::new();
+    let mut admitted = vec![0u8; keys as usize];
+    let bytes = allocation_counter::measure(|| {
+        let map = KeyedRate::new(max, Quota::per_second(1).burst(2)).on(&clock);
+        let attempt = |key: u64| map.try_acquire(&key, 1).is_ok();
+        assert!(attempt(HONEST) && attempt(HONEST) && !attempt(HONEST));
+        for round in 0..4u8 {
+            for key in 0..keys {
+                if attempt(key) {
+                    admitted[key as usize] += 1;
+                    assert!(admitted[key as usize] <= 2 + round / 2, "key {key} in round {round}");
+                }
+            }
+            assert!(map.len() <= max);
+            if round % 2 == 1 {
+                assert!(!attempt(HONEST));
+                clock.advance(Duration::from_secs(1));
+                assert!(attempt(HONEST) && !attempt(HONEST));
+            }
+        }
+    });
+    let entry = KeyedRate::<u64>::ENTRY_BYTES as u64;
+    println!(
+        "{} bytes a key at the most, {entry} stated",
+        bytes.bytes_max / max as u64
+    );
+    assert!(bytes.bytes_max <= max as u64 * entry * 3 / 2 + 8_192);
+    assert!(entry <= 48);
+}
+
+#[test]
+fn bare_rates_stay_within_the_bound() {
+    an_attacker_cycles_bare_rates(100_000, 20_000);
+}
+
+#[test]
+#[ignore = "takes a while; ci/deep runs it"]
+fn bare_rates_stay_within_the_bound_against_a_million_keys() {
+    an_attacker_cycles_bare_rates(1_000_000, 1_000_000);
+    an_attacker_cycles_bare_rates(1_000_000, 100_000);
 }

@@ -9,6 +9,7 @@ use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota as Gover
 use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::time::Duration;
+use tollgate::keyed::KeyedRate;
 use tollgate::{Clock, Keyed, Leased, Quota, TokenBucket};
 
 /// The keys of so many, over and over: in the order of a linear congruence.
@@ -25,28 +26,26 @@ fn each_key<'a>(n: u64, mut operation: impl FnMut(u64) + 'a) -> Batch<'a> {
 }
 
 fn by_keys(rows: &Rows, name: &str, keys: u64) {
-    if !rows.wants(name) {
+    if !["keyed rate", "keyed bucket"]
+        .iter()
+        .any(|kind| rows.wants(&format!("{kind}/{name}")))
+    {
         return;
     }
     let quota = Quota::per_second(FAST.into());
+    let bare = KeyedRate::new(2 * keys as usize, quota);
     let ours = Keyed::new(2 * keys as usize, move |_: &u64| TokenBucket::new(quota));
     let fast = NonZeroU32::new(FAST).expect("above zero");
     let theirs: DefaultKeyedRateLimiter<u64> = RateLimiter::keyed(GovernorQuota::per_second(fast));
     let by_hand: DashMap<u64, DefaultDirectRateLimiter> = DashMap::new();
     for key in 0..keys {
         assert!(ours.get(&key).is_ok_and(|bucket| bucket.try_acquire(1).is_ok()));
+        assert!(bare.try_acquire(&key, 1).is_ok());
         assert!(theirs.check_key(&key).is_ok());
         by_hand.insert(key, governor(FAST, FAST));
     }
-    rows.wall(
-        name,
+    let peers = || -> Vec<(&str, Batch<'_>)> {
         vec![
-            (
-                "tollgate",
-                each_key(keys, |key| {
-                    black_box(ours.get(&key).is_ok_and(|bucket| bucket.try_acquire(1).is_ok()));
-                }),
-            ),
             (
                 "governor keyed",
                 each_key(keys, |key| {
@@ -60,15 +59,31 @@ fn by_keys(rows: &Rows, name: &str, keys: u64) {
                     black_box(limiter.check().is_ok());
                 }),
             ),
-        ],
-    );
+        ]
+    };
+    let mut sides = vec![(
+        "tollgate",
+        each_key(keys, |key| {
+            black_box(bare.try_acquire(&key, 1).is_ok());
+        }),
+    )];
+    sides.extend(peers());
+    rows.wall(&format!("keyed rate/{name}"), sides);
+    let mut sides = vec![(
+        "tollgate",
+        each_key(keys, |key| {
+            black_box(ours.get(&key).is_ok_and(|bucket| bucket.try_acquire(1).is_ok()));
+        }),
+    )];
+    sides.extend(peers());
+    rows.wall(&format!("keyed bucket/{name}"), sides);
 }
 
 pub(crate) fn rows(rows: &Rows) {
-    by_keys(rows, "keyed/1 key", 1);
-    by_keys(rows, "keyed/1,000 keys", 1_000);
-    by_keys(rows, "keyed/10,000 keys", 10_000);
-    by_keys(rows, "keyed/1,000,000 keys", 1_000_000);
+    by_keys(rows, "1 key", 1);
+    by_keys(rows, "1,000 keys", 1_000);
+    by_keys(rows, "10,000 keys", 10_000);
+    by_keys(rows, "1,000,000 keys", 1_000_000);
 
     let clock = Clock::real().coarse(Duration::from_millis(1)).expect("a thread");
     let ours = TokenBucket::new(Quota::per_second(FAST.into())).on(&clock);

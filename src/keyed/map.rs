@@ -1,14 +1,14 @@
 //! The map: which shard, what happens on a miss, and who may be dropped to make room.
 
+use super::shards::{self, Shards};
 use super::table::{MAX_SLOTS, Table};
 use crate::limiter::Limiter;
 use crate::rate::{Inherit, Quota, TokenBucket};
 use crate::refusal::{Reason, Refusal, Rejection, Wait};
-use crate::sync::shim::Mutex;
 use crate::time::Phase;
 use std::borrow::Borrow;
 use std::fmt;
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::hash::Hash;
 use std::sync::Arc;
 
 /// A map from keys to limiters, or to policies: one for each tenant, route or address, made when its key is first seen.
@@ -60,21 +60,47 @@ use std::sync::Arc;
 /// # Ok::<(), tollgate::KeysFull>(())
 /// ```
 pub struct Keyed<K, L> {
-    shards: Box<[Shard<K, L>]>,
-    hasher: RandomState,
+    shards: Shards<Table<K, Entry<L>>>,
     make: Box<dyn Fn(&K) -> L + Send + Sync>,
     overflow: Option<Arc<L>>,
     max_entries: usize,
 }
 
-/// On cache lines of its own, so that threads with different keys do not disturb each other.
-#[repr(align(128))]
-struct Shard<K, L>(Mutex<Table<K, L>>);
+type Shard<K, L> = shards::Shard<Table<K, Entry<L>>>;
+
+struct Entry<L> {
+    limiter: Arc<L>,
+    /// Handed out since it was last a candidate for being dropped.
+    touched: bool,
+}
+
+impl<L> Entry<L> {
+    #[inline]
+    fn hand_out(&mut self) -> Arc<L> {
+        self.touched = true;
+        Arc::clone(&self.limiter)
+    }
+}
+
+/// The next limiter that nobody else has a hand on, and the hash of its key.
+fn candidate<K, L>(table: &mut Table<K, Entry<L>>, looks: &mut usize) -> Option<(u32, Arc<L>)> {
+    // Not a count that may be stale: this sees all that was done by whoever let go of it last.
+    let alone = |entry: &mut Entry<L>| Arc::get_mut(&mut entry.limiter).is_some();
+    let position = table.sweep(looks, alone)?;
+    let (hash, entry) = table.slot(position);
+    entry.touched = false;
+    Some((hash, Arc::clone(&entry.limiter)))
+}
+
+/// Takes a candidate out, unless it has been handed out since.
+fn take_untouched<K, L>(table: &mut Table<K, Entry<L>>, hash: u32, candidate: &Arc<L>) -> Option<(K, Entry<L>)> {
+    let position = table.position_of_value(hash, |entry| Arc::ptr_eq(&entry.limiter, candidate))?;
+    let untouched = cfg!(tollgate_bug = "keyed_drops_touched") || !table.slot(position).1.touched;
+    untouched.then(|| table.remove(position))
+}
 
 /// How many entries a new key that finds no room looks at.
 const LOOKS: usize = 32;
-/// No shard is smaller, unless it is the only one.
-const MIN_SHARD: usize = 1_024;
 
 /// What a new key has to do next.
 enum Step<L> {
@@ -87,25 +113,19 @@ enum Step<L> {
 impl<K, L> Keyed<K, L> {
     /// How many bytes an entry takes at most, once the map is full, without what the key and the limiter have on the heap
     /// themselves.
-    pub const ENTRY_BYTES: usize = Table::<K, L>::SLOT_BYTES + Self::LIMITER_BYTES;
+    pub const ENTRY_BYTES: usize = Table::<K, Entry<L>>::SLOT_BYTES + Self::LIMITER_BYTES;
     /// The limiter, and the two counts of its `Arc`.
     const LIMITER_BYTES: usize = size_of::<L>() + 2 * size_of::<usize>();
 
     /// An empty map of at most `max_entries` keys, whose limiters `make` makes. With a maximum of zero every key is
     /// refused, or shares the overflow.
     pub fn new(max_entries: usize, make: impl Fn(&K) -> L + Send + Sync + 'static) -> Self {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let wanted = (4 * processors).next_power_of_two();
-        let shards = (max_entries / MIN_SHARD).clamp(1, wanted);
-        // A power of two, rounded down.
-        let shards = 1 << shards.ilog2();
-        let part = |shard: usize| max_entries / shards + usize::from(shard < max_entries % shards);
+        let shards = Shards::new(max_entries, Table::new);
         Self {
-            shards: (0..shards).map(|at| Shard(Mutex::new(Table::new(part(at))))).collect(),
-            hasher: RandomState::new(),
+            max_entries: max_entries.min(shards.len() * MAX_SLOTS),
+            shards,
             make: Box::new(make),
             overflow: None,
-            max_entries: max_entries.min(shards * MAX_SLOTS),
         }
     }
 
@@ -136,7 +156,7 @@ impl<K, L> Keyed<K, L> {
     pub fn max_bytes(&self) -> usize {
         // While a shard doubles, its half is there too; and eight cells are the least.
         let shards = self.shards.len() * (size_of::<Shard<K, L>>() + 512);
-        let slots = self.max_entries * Table::<K, L>::SLOT_BYTES;
+        let slots = self.max_entries * Table::<K, Entry<L>>::SLOT_BYTES;
         self.max_entries * Self::LIMITER_BYTES + slots + slots / 2 + shards
     }
 }
@@ -154,9 +174,9 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let (shard, hash) = self.place(key);
-        if let Some(limiter) = shard.0.lock().find(hash, |known| known.borrow() == key) {
-            return Ok(limiter);
+        let (shard, hash) = self.shards.place(key);
+        if let Some(entry) = shard.0.lock().find(hash, |known| known.borrow() == key) {
+            return Ok(entry.hand_out());
         }
         match (self.find_room(key, shard, hash), &self.overflow) {
             (Err(_), Some(overflow)) => Ok(Arc::clone(overflow)),
@@ -173,7 +193,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let (shard, hash) = self.place(key);
+        let (shard, hash) = self.shards.place(key);
         self.find_room(key, shard, hash)
     }
 
@@ -183,8 +203,9 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let (shard, hash) = self.place(key);
-        shard.0.lock().find(hash, |known| known.borrow() == key)
+        let (shard, hash) = self.shards.place(key);
+        let mut table = shard.0.lock();
+        table.find(hash, |known| known.borrow() == key).map(Entry::hand_out)
     }
 
     /// Forgets `key`, whatever its state: the next request for it gets a fresh limiter. Handles that are out stay what
@@ -194,35 +215,27 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let (shard, hash) = self.place(key);
+        let (shard, hash) = self.shards.place(key);
         let gone = shard.0.lock().take(hash, |known| known.borrow() == key);
-        gone.map(|(_, limiter)| limiter)
+        gone.map(|(_, entry)| entry.limiter)
     }
 
     /// Drops all entries that are fresh and that nobody has a hand on, and returns how many.
     pub fn evict_fresh(&self) -> usize {
         let mut dropped = 0;
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             let mut looks = {
                 let mut table = shard.0.lock();
                 table.rewind();
                 table.len()
             };
             loop {
-                let candidate = shard.0.lock().candidate(&mut looks);
+                let candidate = candidate(&mut shard.0.lock(), &mut looks);
                 let Some((hash, candidate)) = candidate else { break };
                 dropped += usize::from(drop_if_fresh(shard, hash, &candidate));
             }
         }
         dropped
-    }
-
-    #[inline]
-    fn place<Q: Hash + ?Sized>(&self, key: &Q) -> (&Shard<K, L>, u32) {
-        let hash = self.hasher.hash_one(key);
-        // The number of shards is a power of two: the upper bits say which, the lower ones where in it.
-        let shard = (hash >> 32) as usize & (self.shards.len() - 1);
-        (&self.shards[shard], hash as u32)
     }
 
     #[cold]
@@ -236,17 +249,18 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
         loop {
             let step = {
                 let mut table = shard.0.lock();
-                if let Some(limiter) = table.find(hash, |known| known.borrow() == key) {
-                    return Ok(limiter);
+                if let Some(entry) = table.find(hash, |known| known.borrow() == key) {
+                    return Ok(entry.hand_out());
                 }
                 if !table.has_room() {
-                    match table.candidate(&mut looks) {
+                    match candidate(&mut table, &mut looks) {
                         Some((hash, candidate)) => Step::Look(hash, candidate),
                         None => Step::GiveUp,
                     }
                 } else if let Some((key, limiter)) = made.take() {
-                    let handle = Arc::clone(&limiter);
-                    table.insert(hash, key, limiter);
+                    let mut entry = Entry { limiter, touched: true };
+                    let handle = entry.hand_out();
+                    table.insert(hash, key, entry);
                     return Ok(handle);
                 } else {
                     Step::MakeOne
@@ -278,8 +292,8 @@ fn drop_if_fresh<K, L: Limiter>(shard: &Shard<K, L>, hash: u32, candidate: &Arc<
     if !L::is_fresh(candidate, Phase::new().pass()) {
         return false;
     }
-    // A statement of its own: what is dropped is dropped without the lock.
-    let gone = shard.0.lock().take_untouched(hash, candidate);
+    // A statement of its own: what is taken out is dropped without the lock.
+    let gone = take_untouched(&mut shard.0.lock(), hash, candidate);
     gone.is_some()
 }
 

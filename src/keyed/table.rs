@@ -4,15 +4,11 @@
 //! The only foreign code that runs in here is the comparison of two keys. Nothing is dropped in here either: what leaves
 //! is handed out.
 
-use std::sync::Arc;
-
 /// A key's place.
-struct Slot<K, L> {
+struct Slot<K, V> {
     key: K,
-    limiter: Arc<L>,
+    value: V,
     hash: u32,
-    /// Handed out since it was last a candidate.
-    touched: bool,
 }
 
 /// A cell of the index: the hash above, one more than the position of the slot below; zero when empty.
@@ -31,9 +27,9 @@ const fn position_of(cell: Cell) -> usize {
 }
 
 /// Invariant: each slot has exactly one cell, and no empty cell lies between it and the cell at which its hash starts.
-pub(super) struct Table<K, L> {
+pub(super) struct Table<K, V> {
     cells: Box<[Cell]>,
-    slots: Vec<Slot<K, L>>,
+    slots: Vec<Slot<K, V>>,
     /// The slot that was last looked at for being dropped.
     hand: usize,
     max: usize,
@@ -42,9 +38,9 @@ pub(super) struct Table<K, L> {
 /// The most slots that one table can have.
 pub(super) const MAX_SLOTS: usize = u32::MAX as usize >> 1;
 
-impl<K, L> Table<K, L> {
+impl<K, V> Table<K, V> {
     /// What one entry takes in here at most, in bytes: when the index has just doubled.
-    pub(super) const SLOT_BYTES: usize = size_of::<Slot<K, L>>() + size_of::<Cell>() * 8 / 3 + 1;
+    pub(super) const SLOT_BYTES: usize = size_of::<Slot<K, V>>() + size_of::<Cell>() * 8 / 3 + 1;
 
     pub(super) fn new(max: usize) -> Self {
         Self {
@@ -71,7 +67,7 @@ impl<K, L> Table<K, L> {
             .take_while(|&at| self.cells[at] != 0)
     }
 
-    fn position(&self, hash: u32, is: impl Fn(&Slot<K, L>) -> bool) -> Option<usize> {
+    fn position(&self, hash: u32, is: impl Fn(&Slot<K, V>) -> bool) -> Option<usize> {
         self.probe(hash)
             .map(|at| self.cells[at])
             .filter(|&cell| hash_of(cell) == hash)
@@ -79,17 +75,15 @@ impl<K, L> Table<K, L> {
             .find(|&position| is(&self.slots[position]))
     }
 
-    /// The limiter of the key that `is` recognises.
+    /// The value of the key that `is` recognises.
     #[inline]
-    pub(super) fn find(&mut self, hash: u32, is: impl Fn(&K) -> bool) -> Option<Arc<L>> {
+    pub(super) fn find(&mut self, hash: u32, is: impl Fn(&K) -> bool) -> Option<&mut V> {
         let position = self.position(hash, |slot| is(&slot.key))?;
-        let slot = &mut self.slots[position];
-        slot.touched = true;
-        Some(Arc::clone(&slot.limiter))
+        Some(&mut self.slots[position].value)
     }
 
     /// Adds a key that is not there. There must be room.
-    pub(super) fn insert(&mut self, hash: u32, key: K, limiter: Arc<L>) {
+    pub(super) fn insert(&mut self, hash: u32, key: K, value: V) {
         if self.slots.len() == self.slots.capacity() {
             let more = self.slots.len().max(4).min(self.max - self.slots.len());
             self.slots.reserve_exact(more);
@@ -98,12 +92,7 @@ impl<K, L> Table<K, L> {
             self.grow();
         }
         self.put(cell(hash, self.slots.len()));
-        self.slots.push(Slot {
-            key,
-            limiter,
-            hash,
-            touched: true,
-        });
+        self.slots.push(Slot { key, value, hash });
     }
 
     #[cold]
@@ -125,7 +114,7 @@ impl<K, L> Table<K, L> {
         self.cells[at] = cell;
     }
 
-    fn remove(&mut self, position: usize) -> (K, Arc<L>) {
+    pub(super) fn remove(&mut self, position: usize) -> (K, V) {
         self.clear(cell(self.slots[position].hash, position));
         let slot = self.slots.swap_remove(position);
         if let Some(moved) = self.slots.get(position) {
@@ -136,7 +125,7 @@ impl<K, L> Table<K, L> {
                 self.cells[at] = to;
             }
         }
-        (slot.key, slot.limiter)
+        (slot.key, slot.value)
     }
 
     /// Empties a cell, and moves those behind it back as long as that brings them no nearer than their start.
@@ -162,7 +151,7 @@ impl<K, L> Table<K, L> {
     }
 
     /// Removes the key that `is` recognises.
-    pub(super) fn take(&mut self, hash: u32, is: impl Fn(&K) -> bool) -> Option<(K, Arc<L>)> {
+    pub(super) fn take(&mut self, hash: u32, is: impl Fn(&K) -> bool) -> Option<(K, V)> {
         let position = self.position(hash, |slot| is(&slot.key))?;
         Some(self.remove(position))
     }
@@ -172,28 +161,34 @@ impl<K, L> Table<K, L> {
         self.hand = self.slots.len();
     }
 
-    /// The next limiter that nobody else has a hand on, and its hash. Takes one off `looks` for each slot that it looks
-    /// at. The hand goes down, so that the slot that fills a gap has been looked at.
-    pub(super) fn candidate(&mut self, looks: &mut usize) -> Option<(u32, Arc<L>)> {
+    /// The position of the next slot whose value may go, as far as `may_go` can tell. Takes one off `looks` for each slot that
+    /// it looks at. The hand goes down, so that the slot that fills a gap has been looked at.
+    pub(super) fn sweep(&mut self, looks: &mut usize, may_go: impl Fn(&mut V) -> bool) -> Option<usize> {
         while *looks > 0 && !self.slots.is_empty() {
             *looks -= 1;
             let above = if self.hand == 0 { usize::MAX } else { self.hand };
             self.hand = above.min(self.slots.len()) - 1;
-            let slot = &mut self.slots[self.hand];
-            // Not a count that may be stale: this sees all that was done by whoever let go of it last.
-            if Arc::get_mut(&mut slot.limiter).is_some() {
-                slot.touched = false;
-                return Some((slot.hash, Arc::clone(&slot.limiter)));
+            if may_go(&mut self.slots[self.hand].value) {
+                return Some(self.hand);
             }
         }
         None
     }
 
-    /// Removes a candidate, unless it has been handed out since.
-    pub(super) fn take_untouched(&mut self, hash: u32, candidate: &Arc<L>) -> Option<(K, Arc<L>)> {
-        let position = self.position(hash, |slot| Arc::ptr_eq(&slot.limiter, candidate))?;
-        let untouched = cfg!(tollgate_bug = "keyed_drops_touched") || !self.slots[position].touched;
-        untouched.then(|| self.remove(position))
+    /// The value in a slot, and the hash of its key.
+    pub(super) fn slot(&mut self, position: usize) -> (u32, &mut V) {
+        let slot = &mut self.slots[position];
+        (slot.hash, &mut slot.value)
+    }
+
+    /// The position of the value that `is` recognises, under a key of this hash.
+    pub(super) fn position_of_value(&self, hash: u32, is: impl Fn(&V) -> bool) -> Option<usize> {
+        self.position(hash, |slot| is(&slot.value))
+    }
+
+    /// All values.
+    pub(super) fn values(&mut self) -> impl Iterator<Item = &mut V> {
+        self.slots.iter_mut().map(|slot| &mut slot.value)
     }
 }
 
@@ -217,14 +212,14 @@ mod tests {
                 let hash = spread_out(key / spread);
                 match what {
                     0 => {
-                        let gone = table.take(hash, |&k| k == key).map(|(_, value)| *value);
+                        let gone = table.take(hash, |&k| k == key).map(|(_, value)| value);
                         prop_assert_eq!(gone, map.remove(&key));
                     }
                     _ => {
-                        let found = table.find(hash, |&k| k == key).map(|value| *value);
+                        let found = table.find(hash, |&k| k == key).copied();
                         prop_assert_eq!(found, map.get(&key).copied());
                         if found.is_none() {
-                            table.insert(hash, key, Arc::new(key + 1));
+                            table.insert(hash, key, key + 1);
                             map.insert(key, key + 1);
                         }
                     }
@@ -241,30 +236,19 @@ mod tests {
     fn a_sweep_looks_at_each_slot_once_also_when_it_drops_some() {
         let mut table = Table::<u32, u32>::new(100);
         for key in 0..100 {
-            table.insert(key, key, Arc::new(key));
+            table.insert(key, key, key);
         }
         table.rewind();
         let (mut looks, mut seen) = (100, Vec::new());
-        while let Some((hash, candidate)) = table.candidate(&mut looks) {
-            seen.push(*candidate);
-            if *candidate % 3 == 0 {
-                assert!(table.take_untouched(hash, &candidate).is_some());
+        while let Some(position) = table.sweep(&mut looks, |_| true) {
+            let value = *table.slot(position).1;
+            seen.push(value);
+            if value % 3 == 0 {
+                assert_eq!(table.remove(position), (value, value));
             }
         }
         seen.sort_unstable();
         assert_eq!(seen, (0..100).collect::<Vec<_>>());
         assert_eq!(table.len(), 66);
-    }
-
-    #[test]
-    fn what_is_handed_out_is_no_candidate_and_what_was_handed_out_since_is_not_dropped() {
-        let mut table = Table::<u32, u32>::new(1);
-        table.insert(7, 7, Arc::new(7));
-        let held = table.find(7, |_| true);
-        assert!(table.candidate(&mut 5).is_none());
-        drop(held);
-        let (hash, candidate) = table.candidate(&mut 5).unwrap();
-        drop(table.find(7, |_| true));
-        assert!(table.take_untouched(hash, &candidate).is_none());
     }
 }

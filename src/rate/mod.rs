@@ -12,6 +12,7 @@ mod parse;
 mod quota;
 mod window;
 
+pub(crate) use bucket::plain;
 pub use bucket::{BucketTicket, Inherit, TokenBucket};
 pub use quota::{Quota, QuotaError};
 pub use window::{SlidingWindow, WindowError, WindowTicket};

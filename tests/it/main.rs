@@ -15,6 +15,7 @@ mod governor_oracle;
 mod hostile_wakers;
 mod keyed;
 mod keyed_fair;
+mod keyed_rate;
 mod lease;
 mod policy_line;
 mod quota;

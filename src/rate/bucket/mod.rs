@@ -19,6 +19,7 @@ mod change;
 mod give_back;
 mod given;
 mod params;
+pub(crate) mod plain;
 mod word;
 
 pub use change::Inherit;
