@@ -122,8 +122,9 @@ impl<K> Rates<K> {
     #[cold]
     fn start_anew(&mut self, now: Instant) -> u64 {
         let down = self.axis.start_anew(now);
+        // Zero is full.
         for position in self.positions.values() {
-            *position = position.saturating_sub(down).max(FULL);
+            *position = position.saturating_sub(down);
         }
         0
     }

@@ -40,7 +40,7 @@ pub(super) const MAX_SLOTS: usize = u32::MAX as usize >> 1;
 
 impl<K, V> Table<K, V> {
     /// What one entry takes in here at most, in bytes: when the index has just doubled.
-    pub(super) const SLOT_BYTES: usize = size_of::<Slot<K, V>>() + size_of::<Cell>() * 8 / 3 + 1;
+    pub(super) const SLOT_BYTES: usize = size_of::<Slot<K, V>>() + (size_of::<Cell>() << 3).div_ceil(3);
 
     pub(super) fn new(max: usize) -> Self {
         Self {
@@ -243,7 +243,7 @@ mod tests {
         while let Some(position) = table.sweep(&mut looks, |_| true) {
             let value = *table.slot(position).1;
             seen.push(value);
-            if value % 3 == 0 {
+            if value.is_multiple_of(3) {
                 assert_eq!(table.remove(position), (value, value));
             }
         }
