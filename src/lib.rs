@@ -8,6 +8,7 @@
 //! | let so many start per time, with bursts | [`TokenBucket`] and a [`Quota`] | |
 //! | never exceed a number in any span of time | [`SlidingWindow`] | |
 //! | one limiter or policy per tenant, route or address | [`Keyed`] | |
+//! | limit millions of keys by one quota | [`keyed::KeyedRate`] | |
 //! | share one rate fairly among keys | [`keyed::FairBudget`] | |
 //! | admit by a rate in two or three nanoseconds | [`Leased`], [`Clock::coarse`] | |
 //! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |

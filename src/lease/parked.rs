@@ -165,7 +165,8 @@ impl Entry {
 /// The thread ends.
 impl Drop for Parked {
     fn drop(&mut self) {
-        for entry in std::mem::take(&mut *self.entries.borrow_mut()) {
+        let entries = std::mem::take(self.entries.get_mut());
+        for entry in entries {
             let (owner, units) = self.place(entry.id).get();
             entry.go_home(if owner == entry.id { units } else { entry.aside });
         }

@@ -46,9 +46,9 @@ impl Cached {
         static IN_USE: Mutex<Vec<Weak<Cached>>> = Mutex::new(Vec::new());
         let mut in_use = IN_USE.lock();
         in_use.retain(|known| known.strong_count() > 0);
-        let found = in_use.iter().filter_map(Weak::upgrade);
-        if let Some(known) = found.into_iter().find(|known| known.resolution == resolution) {
-            return Ok(known);
+        let mut known = in_use.iter().filter_map(Weak::upgrade);
+        if let Some(cached) = known.find(|cached| cached.resolution == resolution) {
+            return Ok(cached);
         }
         let cached = Arc::new(Self {
             now: AtomicU64::new(counter.raw()),

@@ -219,7 +219,7 @@ fn changes_of_the_quota_add_nothing() {
                 let (mut rules, mut random) = (Vec::new(), Random(seed | 1 << 61));
                 // The only one that moves the clock.
                 while !done.load(Ordering::Relaxed) {
-                    clock.advance(Duration::from_nanos(random.below(20_000)));
+                    clock.advance(Duration::from_nanos(random.below(100_000)));
                     if random.below(50) == 0 && rules.len() < 2_000 {
                         let (rate, burst) = (100_000 + random.below(3_000_000), 10 + random.below(1_000));
                         rules.push((nanos(&clock, clock.now()), rate, burst));
@@ -239,6 +239,9 @@ fn changes_of_the_quota_add_nothing() {
                     let version = ((words[1] >> 48) + 1) >> 1;
                     let nanos = nanos(&clock, instant);
                     history.push(Admission { version, nanos, tokens });
+                } else {
+                    // It is the changer's turn.
+                    thread::yield_now();
                 }
             });
             done.store(true, Ordering::Relaxed);
