@@ -141,7 +141,7 @@ pub trait Limiter: Send + Sync {
 
     /// True when nothing tells it from one just made: nothing is held, nobody waits, all that was taken has come back, no
     /// setting has been changed, and nobody else has a hand on it. [`Keyed`](crate::Keyed) drops such a limiter when it
-    /// needs the room, and makes a new one when the key comes back. False unless a limiter knows.
+    /// needs the room, and makes a new one when the key comes back. False unless a limiter knows. It never blocks.
     fn is_fresh(&self, now: Pass<'_>) -> bool {
         let _ = now;
         false

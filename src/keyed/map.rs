@@ -24,8 +24,9 @@ use std::sync::Arc;
 /// limiter with others of its kind: [`overflow`](Self::overflow).
 ///
 /// A new key looks at 32 entries at most, from where the last one stopped. So it may be refused although a fresh entry
-/// is further on; a map of up to 32 entries is searched in full. Limiters of your own are dropped only if they implement
-/// [`is_fresh`](Limiter::is_fresh).
+/// is further on; a map of up to 32 entries is searched in full. A limiter that does not implement
+/// [`is_fresh`](Limiter::is_fresh) is never dropped: your own, unless they do, and `ChannelSemaphore`, `Governed` and
+/// [`Leased`](crate::Leased).
 ///
 /// Keys are spread over shards by their hash, each with its part of `max_entries`: one shard per 1,024 entries, at most
 /// four per processor. A shard may be full a few per cent before the map is.
