@@ -11,11 +11,11 @@
 use clap::Parser;
 use clap::builder::RangedU64ValueParser;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tollgate::Semaphore;
+use tollgate::{Keyed, Semaphore};
 
 /// Sends requests to a slow route and to two quick ones, with one semaphore for all and with one per route.
 #[derive(Parser)]
@@ -34,39 +34,6 @@ const ROUTES: [(&str, Duration); 3] = [
     ("/users", Duration::from_millis(10)),
     ("/health", Duration::from_millis(1)),
 ];
-
-/// A semaphore per key, made when the key is first seen. Keys come from outside, so there is a bound on how many are
-/// kept: whoever comes with another one shares the last.
-struct Bulkhead {
-    share: usize,
-    most: usize,
-    routes: Mutex<HashMap<String, Arc<Semaphore>>>,
-    others: Arc<Semaphore>,
-}
-
-impl Bulkhead {
-    fn new(share: usize, most: usize) -> Self {
-        Self {
-            share,
-            most,
-            routes: Mutex::default(),
-            others: Arc::new(Semaphore::new(share)),
-        }
-    }
-
-    fn of(&self, route: &str) -> Arc<Semaphore> {
-        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = routes.get(route) {
-            return Arc::clone(known);
-        }
-        if routes.len() >= self.most {
-            return Arc::clone(&self.others);
-        }
-        let semaphore = Arc::new(Semaphore::new(self.share));
-        routes.insert(route.into(), Arc::clone(&semaphore));
-        semaphore
-    }
-}
 
 /// The longest wait of each route, for `requests` each, all sent at once and the slow route's first.
 async fn longest_waits(requests: usize, gate: impl Fn(&str) -> Arc<Semaphore>) -> HashMap<&'static str, Duration> {
@@ -103,10 +70,13 @@ async fn main() {
 
     let shared = Arc::new(Semaphore::new(args.capacity));
     let together = longest_waits(args.requests, |_| Arc::clone(&shared)).await;
-    // A quarter for each route, and one for those that nobody has heard of.
+    // A quarter for each route, and one for those that nobody has heard of: routes come from outside, so there is a bound
+    // on how many are kept.
     let share = args.capacity / 4;
-    let bulkhead = Bulkhead::new(share, ROUTES.len());
-    let apart = longest_waits(args.requests, |route| bulkhead.of(route)).await;
+    let routes = Keyed::new(ROUTES.len(), move |_: &String| Semaphore::new(share)).overflow(Semaphore::new(share));
+    let of = |route: &str| routes.get(route).expect("there is an overflow");
+    let known = ROUTES.map(|(route, _)| of(route));
+    let apart = longest_waits(args.requests, of).await;
 
     for (route, takes) in ROUTES {
         println!(
@@ -124,9 +94,10 @@ async fn main() {
     if args.requests >= args.capacity {
         assert!(together["/health"] >= ROUTES[0].1, "it waited for the slow route");
     }
-    assert!(Arc::ptr_eq(&bulkhead.of("/users"), &bulkhead.of("/users")));
-    assert!(Arc::ptr_eq(&bulkhead.of("/made-up-1"), &bulkhead.of("/made-up-2")));
-    for (route, _) in ROUTES {
-        assert_eq!(bulkhead.of(route).available_permits(), share);
+    // As long as somebody has a hand on them, they stay, and whoever comes with another route shares the last.
+    for ((route, _), semaphore) in ROUTES.iter().zip(&known) {
+        assert!(Arc::ptr_eq(&of(route), semaphore));
+        assert_eq!(semaphore.available_permits(), share);
     }
+    assert!(Arc::ptr_eq(&of("/made-up-1"), &of("/made-up-2")));
 }

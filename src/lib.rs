@@ -11,11 +11,16 @@
 //! | count by the calendar, as quotas are billed | [`FixedWindow`] | |
 //! | start slowly, and warm up | [`Warmup`] | |
 //! | several rates in one limiter | [`LimiterExt::and`] of two buckets | |
+//! | one limiter or policy per tenant, route or address | [`Keyed`] | |
+//! | limit millions of keys by one quota | [`keyed::KeyedRate`] | |
+//! | share one rate fairly among keys | [`keyed::FairBudget`] | |
+//! | admit by a rate in two or three nanoseconds | [`Leased`], [`Clock::coarse`] | |
 //! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
 //! | wait in turn, with a bound on queue and time | [`Policy`] | |
 //! | see how long was waited, and who holds on | [`SemaphoreBuilder`]`::stats` | `stats` |
 //! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
 //! | test with virtual time | [`ManualClock`] | |
+//! | put an existing governor limiter into a policy | `Governed` | `governor` |
 //! | write a limiter of your own | [`Limiter`], and the suite in `conformance` | `conformance` |
 //!
 //! ```
@@ -49,6 +54,7 @@
 //! | `tokio` | yes | waits use the timers of a tokio runtime, where one is running; without, one thread keeps all timers |
 //! | `channel` | no | `ChannelSemaphore`, and with it crossbeam-channel 0.5 |
 //! | `stats` | no | counts and wait times of a semaphore, and with it hdrhistogram 7 |
+//! | `governor` | no | `Governed`, and with it governor 0.10 |
 //! | `conformance` | no | the eight [laws](limiter) as checks to run on a limiter of your own |
 //!
 //! How to move from tokio's semaphore, and what can be built from one: the [`guide`].
@@ -62,7 +68,11 @@ mod ask;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
+#[cfg(feature = "governor")]
+mod governed;
 pub mod guide;
+pub mod keyed;
+pub mod lease;
 pub mod limiter;
 mod permit;
 pub mod policy;
@@ -77,6 +87,11 @@ mod ticket;
 pub mod time;
 
 pub use ask::{Ask, Cost, Demand, MAX_COSTS};
+#[cfg(feature = "governor")]
+#[cfg_attr(docsrs, doc(cfg(feature = "governor")))]
+pub use governed::Governed;
+pub use keyed::{Keyed, KeysFull};
+pub use lease::Leased;
 pub use limiter::{Limiter, LimiterExt, Outcome, Settlement};
 pub use permit::{Permit, Reservation, Unsettled};
 pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError};
@@ -94,7 +109,7 @@ pub use semaphore::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelT
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub use stats::{Durations, SemaphoreStats};
 pub use ticket::{BoxTicket, Ticket};
-pub use time::{Clock, Instant, ManualClock, Pass};
+pub use time::{Clock, ClockError, Instant, ManualClock, Pass};
 
 /// The examples of the README compile and run.
 #[cfg(doctest)]

@@ -33,6 +33,7 @@ use crate::sync::turn::{Turnstile, TurnstileId};
 use crate::ticket::Ticket;
 use crate::time::{Clock, Pass, Phase};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 /// How the admitted work ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -153,6 +154,14 @@ pub trait Limiter: Send + Sync {
         self.finish(*ticket, outcome, now);
     }
 
+    /// True when nothing tells it from one just made: nothing is held, nobody waits, all that was taken has come back, no
+    /// setting has been changed, and nobody else has a hand on it. [`Keyed`](crate::Keyed) drops such a limiter when it
+    /// needs the room, and makes a new one when the key comes back. False unless a limiter knows. It never blocks.
+    fn is_fresh(&self, now: Pass<'_>) -> bool {
+        let _ = now;
+        false
+    }
+
     /// The queue of identity `id` in this limiter: how a waiting policy finds its way back to a leg whose turn it
     /// waits for.
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
@@ -162,7 +171,7 @@ pub trait Limiter: Send + Sync {
 }
 
 macro_rules! forward {
-    ($l:ident, $ty:ty) => {
+    ($l:ident, $ty:ty, $fresh:expr) => {
         impl<$l: Limiter + ?Sized> Limiter for $ty {
             type Ticket = $l::Ticket;
             #[inline]
@@ -209,11 +218,21 @@ macro_rules! forward {
             fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
                 (**self).turnstile(id)
             }
+            fn is_fresh(&self, now: Pass<'_>) -> bool {
+                let fresh: fn(&Self, Pass<'_>) -> bool = $fresh;
+                fresh(self, now)
+            }
         }
     };
 }
-forward!(L, &L);
-forward!(L, Arc<L>);
+// Whoever lent the reference may use it at any time.
+forward!(L, &L, |_, _| false);
+forward!(L, Arc<L>, |this, now| {
+    let alone = Arc::strong_count(this) == 1 && Arc::weak_count(this) == 0;
+    // Acquire: sees what the last of the others did. Pairs with the release by which an `Arc` is dropped.
+    fence(Ordering::Acquire);
+    alone && (**this).is_fresh(now)
+});
 
 /// The verbs that every limiter has, and the ways to compose it.
 pub trait LimiterExt: Limiter {

@@ -11,6 +11,7 @@
 
 mod composite;
 mod harness;
+mod keyed;
 mod rate;
 mod semaphore;
 mod waiting;
@@ -25,6 +26,7 @@ fn main() {
     );
     semaphore::rows(&rows);
     rate::rows(&rows);
+    keyed::rows(&rows);
     composite::rows(&rows);
     waiting::rows(&rows);
 }

@@ -93,4 +93,8 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
         self.a.turnstile(id).or_else(|| self.b.turnstile(id))
     }
+
+    fn is_fresh(&self, now: Pass<'_>) -> bool {
+        self.a.is_fresh(now) && self.b.is_fresh(now)
+    }
 }

@@ -19,6 +19,7 @@ pub(crate) trait Erased: Send + Sync {
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_>;
     fn clock(&self) -> Option<&Clock>;
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile>;
+    fn is_fresh(&self, now: Pass<'_>) -> bool;
 }
 
 impl<L: Limiter> Erased for L {
@@ -53,6 +54,9 @@ impl<L: Limiter> Erased for L {
     }
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
         Limiter::turnstile(self, id)
+    }
+    fn is_fresh(&self, now: Pass<'_>) -> bool {
+        Limiter::is_fresh(self, now)
     }
 }
 
@@ -119,5 +123,8 @@ impl Limiter for BoxLimiter {
     }
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
         self.0.turnstile(id)
+    }
+    fn is_fresh(&self, now: Pass<'_>) -> bool {
+        self.0.is_fresh(now)
     }
 }

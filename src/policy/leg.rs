@@ -33,6 +33,10 @@ macro_rules! hand_on {
         fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
             self.limiter.turnstile(id)
         }
+        #[inline]
+        fn is_fresh(&self, now: Pass<'_>) -> bool {
+            self.limiter.is_fresh(now)
+        }
     };
 }
 

@@ -154,6 +154,10 @@ impl Limiter for Legs {
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
         self.0.iter().find_map(|leg| leg.limiter.turnstile(id))
     }
+
+    fn is_fresh(&self, now: Pass<'_>) -> bool {
+        self.0.iter().all(|leg| leg.limiter.is_fresh(now))
+    }
 }
 
 impl fmt::Debug for Legs {

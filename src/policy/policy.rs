@@ -13,6 +13,7 @@ use crate::time::{Clock, Pass};
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 /// Admits all-or-nothing, and lets callers wait for it in one FIFO line. A handle: clones share the line.
@@ -235,5 +236,12 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
     }
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
         self.0.limiter.turnstile(id)
+    }
+    /// Nobody waits, and no other handle of it is left.
+    fn is_fresh(&self, now: Pass<'_>) -> bool {
+        let alone = Arc::strong_count(&self.0) == 1;
+        // Acquire: sees what the last of the others did. Pairs with the release by which an `Arc` is dropped.
+        fence(Ordering::Acquire);
+        alone && self.0.waiting() == 0 && self.0.limiter.is_fresh(now)
     }
 }

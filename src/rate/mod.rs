@@ -37,6 +37,7 @@ mod warmup;
 mod window;
 
 pub use booking::Booking;
+pub(crate) use bucket::plain;
 pub use bucket::{BucketTicket, TokenBucket};
 pub use fixed_window::FixedWindow;
 pub use inherit::Inherit;

@@ -5,6 +5,7 @@ use crate::ask::Demand;
 use crate::limiter::Settlement;
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::sync::bell::Bell;
+use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use crate::sync::shim::{Mutex, MutexGuard};
 use crate::ticket::Ticket;
 use crate::time::{Clock, Instant};
@@ -16,6 +17,8 @@ pub(super) struct Shell<M> {
     clock: Clock,
     bell: Bell,
     leg: &'static str,
+    /// Set by every change of a setting. Under the lock.
+    changed: AtomicBool,
 }
 
 /// What one admission took, and where its limiter finds it again: as many words as that needs, and one.
@@ -23,6 +26,14 @@ pub(super) struct Shell<M> {
 pub struct RateTicket<const MARK: usize> {
     pub(super) units: u64,
     pub(super) mark: [u64; MARK],
+}
+
+impl<const MARK: usize> RateTicket<MARK> {
+    /// The last `units` of those that were counted, as a reservation of their own.
+    pub(crate) fn last(self, units: u64) -> Self {
+        let units = units.min(self.units);
+        Self { units, ..self }
+    }
 }
 
 impl<const MARK: usize> Ticket for RateTicket<MARK> {
@@ -47,6 +58,7 @@ impl<M: Meter> Shell<M> {
             clock: clock.clone(),
             bell: Bell::new(),
             leg,
+            changed: AtomicBool::new(false),
         }
     }
 
@@ -67,9 +79,30 @@ impl<M: Meter> Shell<M> {
         read(&self.at(self.clock.now()))
     }
 
-    /// Changes the meter now. To be followed by [`ring`](Self::ring), outside every lock.
+    /// Changes a setting of the meter now. To be followed by [`ring`](Self::ring), outside every lock.
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut M) -> R) -> R {
-        change(&mut self.at(self.clock.now()))
+        let mut meter = self.at(self.clock.now());
+        // Relaxed: read under the same lock.
+        self.changed.store(true, Ordering::Relaxed);
+        change(&mut meter)
+    }
+
+    /// Starts the meter anew. To be followed by [`ring`](Self::ring).
+    pub(super) fn clear(&self) {
+        self.at(self.clock.now()).clear();
+    }
+
+    /// Takes `n` at `now`, whether they are there or not.
+    pub(super) fn charge(&self, n: u64, now: Instant) {
+        self.at(now).take(n);
+    }
+
+    /// True when nothing tells it from one just made.
+    pub(super) fn is_fresh(&self, now: Instant) -> bool {
+        let meter = self.at(now);
+        // Relaxed: written under the same lock.
+        let changed = self.changed.load(Ordering::Relaxed);
+        !changed && meter.fresh_at().is_some_and(|at| at <= meter.now())
     }
 
     /// Tells whoever waits that there may be room.
@@ -111,7 +144,7 @@ impl<M: Meter> Shell<M> {
     }
 
     pub(super) fn force_acquire(&self, n: u64) {
-        self.at(self.clock.now()).take(n);
+        self.charge(n, self.clock.now());
     }
 
     /// Takes `n` for later, by the meter's own way of booking.
@@ -219,7 +252,7 @@ macro_rules! limiter_of_shell {
 
             /// Starts anew, as if nothing had been taken. What was taken before is not given back any more.
             pub fn reset(&self) {
-                self.shell.change(Meter::clear);
+                self.shell.clear();
                 self.shell.ring();
             }
         }
@@ -256,6 +289,10 @@ macro_rules! limiter_of_shell {
 
             fn clock(&self) -> Option<&Clock> {
                 Some(self.shell.clock())
+            }
+
+            fn is_fresh(&self, now: Pass<'_>) -> bool {
+                self.shell.is_fresh(now.now(self.shell.clock()))
             }
         }
     };

@@ -9,7 +9,7 @@ use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::sync::shim::Mutex;
-use crate::time::{Clock, Pass};
+use crate::time::{Clock, Instant, Pass};
 use std::fmt;
 use std::time::Duration;
 
@@ -144,6 +144,11 @@ impl SlidingWindow {
         drop(set);
         self.shell.ring();
         Ok(())
+    }
+
+    /// Counts `n` at `now`, whether there is room or not.
+    pub(crate) fn charge(&self, n: u64, now: Instant) {
+        self.shell.charge(n, now);
     }
 
     /// How many more than the limit the window holds, by debts or since the limit was lowered.

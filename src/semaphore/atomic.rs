@@ -71,6 +71,8 @@ pub struct Semaphore {
     pub(super) limit: AtomicI64,
     /// One more than the number of the waiter that was granted last; with its top bit set once it is closed.
     pub(super) served: AtomicU64,
+    /// The limit that it was made with.
+    pub(super) made_with: i64,
     pub(super) queue: Mutex<Queue>,
     /// True unless its queue has rules, or may be overtaken.
     pub(super) plain: bool,
@@ -98,6 +100,7 @@ impl Semaphore {
             word: AtomicI64::new(permits as i64),
             limit: AtomicI64::new(permits as i64),
             served: AtomicU64::new(0),
+            made_with: permits as i64,
             queue: Mutex::new(Queue::new()),
             plain: true,
             overtakes: 0,
@@ -119,6 +122,7 @@ impl Semaphore {
             word: AtomicI64::new(permits as i64),
             limit: AtomicI64::new(permits as i64),
             served: AtomicU64::new(0),
+            made_with: permits as i64,
             queue: Mutex::new(Queue::new()),
             plain: true,
             overtakes: 0,
@@ -214,6 +218,15 @@ impl Semaphore {
         if self.word.fetch_add(n, release) < -MAX {
             self.hand_over();
         }
+    }
+
+    /// True when all permits that it was made with are free, and nobody waits.
+    pub(super) fn is_untouched(&self) -> bool {
+        let queue = self.queue.lock();
+        // Relaxed: a limit changes under the lock, and a word that is read as flagged is not equal to it.
+        let limit = self.limit.load(Ordering::Relaxed);
+        let word = self.word.load(Ordering::Relaxed);
+        limit == self.made_with && word == limit && !queue.is_watched()
     }
 
     /// True when `n` permits could be taken now.

@@ -123,6 +123,10 @@ impl Limiter for Semaphore {
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
         (id == TurnstileId::of(self)).then_some(self)
     }
+
+    fn is_fresh(&self, _: Pass<'_>) -> bool {
+        self.is_untouched()
+    }
 }
 
 impl Turnstile for Semaphore {

@@ -3,6 +3,7 @@
 //! An [`Instant`] counts ticks of its clock, whatever a tick is: limiters compile their rates for it once, so that an
 //! admission multiplies raw ticks and converts nothing.
 
+use super::coarse::{Cached, ClockError, Rounded};
 use super::manual::Manual;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -57,9 +58,19 @@ impl fmt::Debug for Instant {
 /// ```
 #[derive(Clone)]
 pub struct Clock {
-    /// What is read unless the clock is manual.
+    /// What an exact clock reads, and whose ticks a coarse one shows.
     counter: quanta::Clock,
-    manual: Option<Arc<Manual>>,
+    kind: Kind,
+}
+
+#[derive(Clone)]
+enum Kind {
+    Real,
+    Manual(Arc<Manual>),
+    /// Real, but behind.
+    Coarse(Arc<Cached>),
+    /// Manual, but behind.
+    Rounded(Arc<Rounded>),
 }
 
 /// Ticks are converted by a fixed-point factor with this many fractional bits.
@@ -75,7 +86,7 @@ impl Clock {
     pub fn real() -> Self {
         Self {
             counter: counter().clone(),
-            manual: None,
+            kind: Kind::Real,
         }
     }
 
@@ -85,21 +96,89 @@ impl Clock {
         let (counter, _) = quanta::Clock::mock();
         Self {
             counter,
-            manual: Some(manual),
+            kind: Kind::Manual(manual),
         }
     }
 
+    /// This clock as seen every `resolution` only: behind, and several times cheaper to read. Clocks of the same
+    /// resolution are the same clock.
+    ///
+    /// # Error
+    /// It never shows an instant before that has come, and is behind by at most [`worst_lag`](Self::worst_lag): the
+    /// resolution, and by how much the machine is late to wake a sleeping thread. So a rate limiter on it admits in no span
+    /// `t` more than on an exact clock in `t + lag`: at most `rate x lag` more. What a limiter promises by counted instants
+    /// holds as it is; `ready_at` and waits are late by up to the lag.
+    ///
+    /// A manual clock's coarse one is its time rounded down: behind by less than the resolution, always.
+    ///
+    /// # Errors
+    /// [`ClockError`] when the resolution is below 1 µs or above 1 s, when the clock is coarse already, or when there is no
+    /// thread to be had.
+    ///
+    /// ```
+    /// # use tollgate::{Clock, Quota, TokenBucket};
+    /// # use std::time::Duration;
+    /// let clock = Clock::real().coarse(Duration::from_millis(1))?;
+    /// let bucket = TokenBucket::new(Quota::per_second(100)).on(&clock);
+    /// assert!(bucket.try_acquire(100).is_ok());
+    /// # Ok::<(), tollgate::ClockError>(())
+    /// ```
+    pub fn coarse(&self, resolution: Duration) -> Result<Self, ClockError> {
+        if !(Duration::from_micros(1)..=Duration::from_secs(1)).contains(&resolution) {
+            return Err(ClockError::Resolution { given: resolution });
+        }
+        let kind = match &self.kind {
+            Kind::Real => {
+                let cached = Cached::shared(&self.counter, resolution).map_err(ClockError::Thread)?;
+                Kind::Coarse(cached)
+            }
+            Kind::Manual(manual) => Kind::Rounded(Arc::new(Rounded {
+                manual: Arc::clone(manual),
+                ticks: self.ticks_of(resolution),
+            })),
+            Kind::Coarse(_) | Kind::Rounded(_) => return Err(ClockError::AlreadyCoarse),
+        };
+        Ok(Self {
+            counter: self.counter.clone(),
+            kind,
+        })
+    }
+
+    /// By how much this clock was behind at most, so far. Zero for an exact one.
+    pub fn worst_lag(&self) -> Duration {
+        let ticks = match &self.kind {
+            Kind::Real | Kind::Manual(_) => 0,
+            Kind::Coarse(cached) => cached.worst().max(self.counter.raw().saturating_sub(cached.now())),
+            Kind::Rounded(rounded) => rounded.ticks - 1,
+        };
+        self.between(Instant::ZERO, Instant(ticks))
+    }
+
     pub(super) fn manual(&self) -> Option<&Arc<Manual>> {
-        self.manual.as_ref()
+        match &self.kind {
+            Kind::Manual(manual) => Some(manual),
+            Kind::Rounded(rounded) => Some(&rounded.manual),
+            Kind::Real | Kind::Coarse(_) => None,
+        }
+    }
+
+    /// The instant of the clock behind this one at which this one shows `at`, as far as that is known.
+    pub(super) fn shows(&self, at: Instant) -> Instant {
+        match &self.kind {
+            Kind::Rounded(rounded) => rounded.shows(at),
+            _ => at,
+        }
     }
 
     /// The instant now.
     #[inline(always)]
     pub fn now(&self) -> Instant {
-        match &self.manual {
-            None => Instant(self.counter.raw()),
-            Some(manual) => Instant(manual.now()),
-        }
+        Instant(match &self.kind {
+            Kind::Real => self.counter.raw(),
+            Kind::Manual(manual) => manual.now(),
+            Kind::Coarse(cached) => cached.now(),
+            Kind::Rounded(rounded) => rounded.now(),
+        })
     }
 
     /// From `earlier` to `later`, rounded up to a nanosecond; zero when they stand the other way round.
@@ -124,20 +203,26 @@ impl Clock {
 
     /// Nanoseconds per `2^40` ticks: what a limiter needs to compile its rate for this clock.
     pub(crate) fn nanos_scale(&self) -> u64 {
-        match &self.manual {
-            None => self.counter.delta_as_nanos(0, 1 << SCALE_BITS).max(1),
-            Some(_) => 1 << SCALE_BITS,
+        if self.is_manual() {
+            1 << SCALE_BITS
+        } else {
+            self.counter.delta_as_nanos(0, 1 << SCALE_BITS).max(1)
         }
     }
 
-    /// What tells clocks apart: every real clock is the same one.
+    /// What tells clocks apart: every exact real clock is the same one.
     #[inline]
     pub(crate) fn id(&self) -> usize {
-        self.manual.as_ref().map_or(0, |manual| Arc::as_ptr(manual) as usize)
+        match &self.kind {
+            Kind::Real => 0,
+            Kind::Manual(manual) => Arc::as_ptr(manual) as usize,
+            Kind::Coarse(cached) => Arc::as_ptr(cached) as usize,
+            Kind::Rounded(rounded) => Arc::as_ptr(rounded) as usize,
+        }
     }
 
     pub(crate) fn is_manual(&self) -> bool {
-        self.manual.is_some()
+        self.manual().is_some()
     }
 
     /// True when both read the same time.
@@ -162,9 +247,11 @@ impl Default for Clock {
 
 impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.manual {
-            None => "Clock(real)",
-            Some(_) => "Clock(manual)",
+        f.write_str(match self.kind {
+            Kind::Real => "Clock(real)",
+            Kind::Manual(_) => "Clock(manual)",
+            Kind::Coarse(_) => "Clock(real, coarse)",
+            Kind::Rounded(_) => "Clock(manual, coarse)",
         })
     }
 }

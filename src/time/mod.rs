@@ -1,12 +1,14 @@
 //! Time: one clock, its instants, and the one seam to a runtime's timers.
 
 mod clock;
+mod coarse;
 mod manual;
 mod pass;
 mod sleep;
 mod thread_timer;
 
 pub use clock::{Clock, Instant};
+pub use coarse::ClockError;
 pub use manual::ManualClock;
 pub use pass::{Pass, Phase};
 pub use sleep::Sleep;

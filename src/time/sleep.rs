@@ -103,7 +103,7 @@ impl Sleep {
             return Poll::Ready(());
         }
         if let Some(manual) = self.clock.manual() {
-            return match manual.arm(self.at, cx.waker()) {
+            return match manual.arm(self.clock.shows(self.at), cx.waker()) {
                 Some(key) => {
                     self.armed = Armed::Manual(key);
                     Poll::Pending

@@ -5,11 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 use tollgate::conformance::Suite;
+use tollgate::keyed::{FairBudget, FairShare, Shared};
 use tollgate::policy::{Named, Per, PerCall};
 use tollgate::sync::bell::Bell;
 use tollgate::{
-    And, Ask, BoxLimiter, Clock, Cost, Demand, Inherit, Instant, Legs, Limiter, LimiterExt, ManualClock, Order,
-    Outcome, Pass, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement, SlidingWindow, TokenBucket, Wait,
+    And, Ask, BoxLimiter, Clock, Cost, Demand, Inherit, Instant, Keyed, Leased, Legs, Limiter, LimiterExt, ManualClock,
+    Order, Outcome, Pass, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement, SlidingWindow, TokenBucket,
+    Wait,
 };
 use tollgate::{FixedWindow, LeakyBucket, Warmup};
 
@@ -174,6 +176,59 @@ fn a_reference_conforms() {
 #[test]
 fn a_shared_handle_conforms() {
     Suite::of_permits(3, |clock| -> Arc<Semaphore> { Arc::new(in_flight(clock)) }).check();
+}
+
+#[test]
+fn a_key_and_a_shared_leg_conform() {
+    Suite::of_permits(3, |clock| -> Arc<Shared<Semaphore>> {
+        let budget = Shared::new(in_flight(clock));
+        Keyed::new(1, move |_: &u64| budget.clone()).get(&1).unwrap()
+    })
+    .loosen(|budget| budget.set_limit(4))
+    .check();
+}
+
+#[test]
+fn a_fair_share_conforms() {
+    let share =
+        |clock: &ManualClock| -> FairShare { FairBudget::new(Quota::per_second(10).burst(5)).on(clock).share() };
+    Suite::of_rate(5, Duration::from_millis(500), share)
+        .inexact_cancel()
+        .check();
+    Suite::of_rate(4, Duration::from_secs(4), |clock| {
+        FairBudget::new(Quota::per_second(10).burst(40))
+            .on(clock)
+            .share()
+            .per(TOKENS)
+    })
+    .ask(Ask::one().cost(TOKENS, 10))
+    .settle(TOKENS, 5)
+    .inexact_cancel()
+    .check();
+}
+
+#[test]
+fn a_lease_conforms() {
+    Suite::of_rate(6, Duration::from_millis(600), |clock| -> Leased<TokenBucket> {
+        Leased::new(TokenBucket::new(Quota::per_second(10).burst(6)).on(clock), 1)
+    })
+    .check();
+}
+
+/// What governor has taken it cannot give back, and when it will have more it says only by refusing.
+#[cfg(feature = "governor")]
+#[test]
+fn governed_conforms_but_for_laws_3_and_8() {
+    use governor::{Quota, RateLimiter};
+    use std::num::NonZeroU32;
+    let number = |n| NonZeroU32::new(n).unwrap();
+    Suite::of_rate(5, Duration::from_millis(500), move |clock| -> tollgate::Governed {
+        let quota = Quota::per_second(number(10)).allow_burst(number(5));
+        tollgate::Governed::new(RateLimiter::direct_with_clock(quota, clock.clock().clone())).on(clock)
+    })
+    .excused(3)
+    .excused(8)
+    .check();
 }
 
 #[test]

@@ -9,16 +9,25 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
     proptest::prelude::ProptestConfig::with_cases(cases.unwrap_or(few))
 }
 
+mod any_window;
 mod bad_input;
 mod bucket_published;
 mod bucket_verbs;
 mod cancel_sweep;
 #[cfg(feature = "channel")]
 mod channel_semaphore;
+mod coarse_clock;
 mod compose;
 mod conformance;
 mod gateway;
+#[cfg(feature = "governor")]
+mod governed;
+mod governor_oracle;
 mod hostile_wakers;
+mod keyed;
+mod keyed_fair;
+mod keyed_rate;
+mod lease;
 mod policy_line;
 mod quota;
 mod rate_fixed_window;

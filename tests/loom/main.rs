@@ -4,6 +4,8 @@ mod bucket;
 #[cfg(feature = "channel")]
 mod channel;
 mod compose;
+mod keyed;
+mod lease;
 mod line;
 mod orders;
 mod semaphore;

@@ -29,6 +29,7 @@ pub enum Inherit {
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) quota: Quota,
+    pub(super) made_with: Quota,
     changes: Vec<Change>,
     /// Who gave back what, since the last change.
     pub(super) given: Given,
@@ -231,6 +232,7 @@ impl Writer {
     pub(super) fn new(quota: Quota) -> Self {
         Self {
             quota,
+            made_with: quota,
             changes: Vec::new(),
             given: Given::default(),
         }

@@ -16,7 +16,7 @@ pub(super) fn given_between(earlier: u64, later: u64) -> u64 {
 
 impl TokenBucket {
     /// Waits for the turn to lower the position at `now`: one at a time, so that each counts those before it.
-    fn giver(&self, now: Instant) -> (MutexGuard<'_, Writer>, Params) {
+    pub(super) fn giver(&self, now: Instant) -> (MutexGuard<'_, Writer>, Params) {
         loop {
             let writer = self.writer.lock();
             let (_, params) = self.read();

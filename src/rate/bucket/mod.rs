@@ -19,6 +19,7 @@ mod change;
 mod give_back;
 mod given;
 mod params;
+pub(crate) mod plain;
 mod verbs;
 mod word;
 
@@ -107,6 +108,19 @@ pub struct BucketTicket {
 }
 
 impl BucketTicket {
+    /// What was taken by nobody, and never given back.
+    pub(crate) const NOTHING: Self = Self {
+        tokens: 0,
+        word: 0,
+        given: 1,
+    };
+
+    /// The last `tokens` of those that were taken, as a reservation of their own.
+    pub(crate) fn last(self, tokens: u64) -> Self {
+        let tokens = tokens.min(self.tokens);
+        Self { tokens, ..self }
+    }
+
     /// All that had been taken until then, whatever was given back: by this reservations have an order. None when it is
     /// not known.
     fn gross_position(&self) -> Option<u64> {
@@ -380,6 +394,14 @@ impl Limiter for TokenBucket {
 
     fn clock(&self) -> Option<&Clock> {
         Some(&self.clock)
+    }
+
+    fn is_fresh(&self, now: Pass<'_>) -> bool {
+        let now = now.now(&self.clock);
+        // Under the lock, so that the parameters stay.
+        let (writer, params) = self.giver(now);
+        let word = Word(self.word.load(Ordering::Relaxed));
+        Self::level(word, &params, now) >= params.burst as i64 && writer.quota == writer.made_with
     }
 }
 

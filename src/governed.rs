@@ -1,0 +1,146 @@
+//! A governor rate limiter as a leg.
+
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome};
+use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::time::{Clock, Instant, Pass};
+use governor::clock::Reference;
+use governor::middleware::RateLimitingMiddleware;
+use governor::nanos::Nanos;
+use governor::state::direct::{DirectStateStore, NotKeyed};
+use governor::{NotUntil, RateLimiter};
+use std::fmt;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+const LEG: &str = "governor";
+
+/// A direct rate limiter of governor, of any clock and store, as the *last* leg of a policy.
+///
+/// Last, since governor cannot give back: what it has admitted is spent, also when a leg behind it refuses, or when the
+/// caller goes away between being admitted and being told. So law 3 is not kept: a cancel restores nothing. Nor are charges
+/// corrected: [`settle`](crate::Permit::settle) does not count it. Whoever can, uses a
+/// [`TokenBucket`](crate::TokenBucket), which admits the same and gives back.
+///
+/// Governor decides by its own clock, and says when it will have more only by refusing. A policy asks it, is refused, and
+/// waits until the instant of that refusal; [`ready_at`](Limiter::ready_at) knows nothing beforehand, so law 8 holds as a
+/// bound, and is not tight.
+///
+/// A request for more than the burst, or than `u32::MAX`, is `Oversized`; any other refusal is `RateExceeded`, with
+/// governor's own time to wait as `retry_after`.
+///
+/// ```
+/// # use governor::{Quota, RateLimiter};
+/// # use std::num::NonZeroU32;
+/// # use std::time::Duration;
+/// # use tollgate::{Ask, Governed, LimiterExt, ManualClock, Semaphore};
+/// let clock = ManualClock::new();
+/// let quota = Quota::per_second(NonZeroU32::new(10).unwrap()).allow_burst(NonZeroU32::new(1).unwrap());
+/// // A clock of this crate is a clock for governor, too.
+/// let existing = RateLimiter::direct_with_clock(quota, clock.clock().clone());
+/// let gate = Semaphore::new(4).and(Governed::new(existing).on(&clock));
+/// assert!(gate.try_admit(Ask::one()).is_ok());
+/// let refused = gate.try_admit(Ask::one()).unwrap_err();
+/// assert_eq!((refused.leg(), refused.retry_after()), ("governor", Some(Duration::from_millis(100))));
+/// ```
+pub struct Governed {
+    check: Box<dyn Fn(NonZeroU32) -> Verdict + Send + Sync>,
+    clock: Clock,
+}
+
+enum Verdict {
+    Admitted,
+    NotBefore(Duration),
+    Never,
+}
+
+impl Governed {
+    /// A leg that asks `limiter`, which may be in an [`Arc`] and in use elsewhere.
+    pub fn new<S, C, MW>(limiter: impl Into<Arc<RateLimiter<NotKeyed, S, C, MW>>>) -> Self
+    where
+        S: DirectStateStore + Send + Sync + 'static,
+        C: governor::clock::Clock + Send + Sync + 'static,
+        MW: RateLimitingMiddleware<C::Instant, NegativeOutcome = NotUntil<C::Instant>> + Send + Sync + 'static,
+    {
+        let limiter = limiter.into();
+        let check = move |n| match limiter.check_n(n) {
+            Ok(Ok(_)) => Verdict::Admitted,
+            Ok(Err(until)) => Verdict::NotBefore(until.wait_time_from(limiter.clock().now())),
+            Err(_) => Verdict::Never,
+        };
+        Self {
+            check: Box::new(check),
+            clock: Clock::real(),
+        }
+    }
+
+    /// The same, for a policy that waits by `clock`. It should run at the speed of governor's.
+    #[must_use]
+    pub fn on(mut self, clock: &Clock) -> Self {
+        self.clock = clock.clone();
+        self
+    }
+}
+
+impl Limiter for Governed {
+    type Ticket = ();
+
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
+        let units = demand.units();
+        let never = Refusal::new(Reason::Oversized, LEG, units, Wait::Never);
+        let Ok(small) = u32::try_from(units) else {
+            return Err(never);
+        };
+        let Some(n) = NonZeroU32::new(small) else {
+            return Ok(());
+        };
+        match (self.check)(n) {
+            Verdict::Admitted => Ok(()),
+            Verdict::NotBefore(wait) => {
+                // From now on, whatever instant the pass is of: governor has looked at its own clock.
+                let now = self.clock.now();
+                let due = Due::at(&self.clock, now, self.clock.after(now, wait));
+                Err(Refusal::new(Reason::RateExceeded, LEG, units, Wait::Until(due)))
+            }
+            Verdict::Never => Err(never),
+        }
+    }
+
+    /// Governor cannot give back.
+    fn cancel(&self, (): (), _: Pass<'_>) {}
+    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn forget(&self, (): ()) {}
+
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        if demand.units() > u32::MAX.into() {
+            return ReadyAt::never(LEG);
+        }
+        ReadyAt::NOW
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.clock)
+    }
+}
+
+impl fmt::Debug for Governed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Governed")
+    }
+}
+
+/// So that a governor limiter runs in virtual time, beside limiters of this crate: nanoseconds since the clock's zero.
+impl governor::clock::Clock for Clock {
+    type Instant = Nanos;
+
+    fn now(&self) -> Nanos {
+        Nanos::from(self.between(Instant::ZERO, Clock::now(self)))
+    }
+}
+
+// What the implementation above relies on.
+const _: fn() = || {
+    fn is_reference<T: Reference>() {}
+    is_reference::<Nanos>();
+};

@@ -1,0 +1,291 @@
+//! One rate for many keys, shared fairly.
+
+use super::deal::{Dealer, GRAIN, Hand, Left};
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::rate::Quota;
+use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::sync::bell::Bell;
+use crate::sync::shim::Mutex;
+use crate::ticket::Ticket;
+use crate::time::{Clock, Instant, Pass};
+use std::fmt;
+use std::sync::Arc;
+
+const LEG: &str = "fair_share";
+
+/// One rate that any number of [`FairShare`]s share: max-min fairly, exactly, without a moment in which it lies idle
+/// while somebody wants it.
+///
+/// The quota's rate is dealt in equal parts to all shares that are not full; a share holds at most the quota's burst. So a
+/// share that wants less than its part gets all it wants, and the others divide what it leaves. A lone one gets the whole
+/// rate, at once.
+///
+/// In any span of time `t` all shares together take at most `rate x t`, and a burst for each share that takes in it. Where
+/// the bursts may not add up, put a [`TokenBucket`](crate::TokenBucket) behind it that all have in common, in a
+/// [`Shared`](super::Shared).
+///
+/// A share costs the logarithm of how many there are under one lock, and a refusal looks at those that will be full sooner
+/// than it has what it wants.
+///
+/// ```
+/// # use tollgate::keyed::FairBudget;
+/// # use tollgate::{Keyed, LimiterExt, ManualClock, Quota};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let budget = FairBudget::new(Quota::per_second(10).burst(10)).on(&clock);
+/// let tenants = Keyed::new(1_000, move |_: &u64| budget.share());
+/// let (a, b) = (tenants.get(&1).unwrap(), tenants.get(&2).unwrap());
+/// assert!(a.try_acquire(10).is_ok() && b.try_acquire(10).is_ok());
+/// // Both are empty: ten a second are five for each.
+/// clock.advance(Duration::from_secs(1));
+/// assert_eq!((a.available(), b.available()), (5, 5));
+/// // Until one is full. Then the other gets all.
+/// assert!(b.try_acquire(5).is_ok());
+/// clock.advance(Duration::from_secs(1));
+/// assert_eq!((a.available(), b.available()), (10, 5));
+/// clock.advance(Duration::from_millis(500));
+/// assert_eq!((a.available(), b.available()), (10, 10));
+/// ```
+#[derive(Clone)]
+pub struct FairBudget(Arc<Budget>);
+
+struct Budget {
+    quota: Quota,
+    clock: Clock,
+    books: Mutex<Books>,
+    bell: Bell,
+}
+
+struct Books {
+    dealer: Dealer,
+    /// The number of the next share.
+    next: u64,
+}
+
+impl FairBudget {
+    /// A rate to be shared, on the real clock. The burst is what each share can hold.
+    pub fn new(quota: Quota) -> Self {
+        Self::with_clock(quota, &Clock::real())
+    }
+
+    /// The same on `clock`, without any share yet.
+    #[must_use]
+    pub fn on(self, clock: &Clock) -> Self {
+        Self::with_clock(self.0.quota, clock)
+    }
+
+    fn with_clock(quota: Quota, clock: &Clock) -> Self {
+        let (count, nanos) = quota.reduced();
+        // Per 2^40 ticks pass `nanos_scale` nanoseconds; 64 fractional bits less those 40 are 24. Rounded up, so that a
+        // whole token is there at the instant at which the exact rate yields it.
+        let (grains, nanos) = (u128::from(count) << GRAIN, u128::from(nanos));
+        let scale = u128::from(clock.nanos_scale());
+        let flow = match grains.checked_mul(scale << 24) {
+            Some(scaled) => scaled.div_ceil(nanos),
+            // Such a count per period is close to one per nanosecond: fewer bits are as exact.
+            None => (grains * scale).div_ceil(nanos) << 24,
+        };
+        let dealer = Dealer::new(flow, self::grains(quota.burst_size()), clock.now().ticks());
+        Self(Arc::new(Budget {
+            quota,
+            clock: clock.clone(),
+            books: Mutex::new(Books { dealer, next: 0 }),
+            bell: Bell::new(),
+        }))
+    }
+
+    /// A new share, full.
+    pub fn share(&self) -> FairShare {
+        let mut books = self.0.books.lock();
+        let number = books.next;
+        books.next += 1;
+        let hand = Mutex::new(books.dealer.hand(number));
+        drop(books);
+        FairShare {
+            budget: Arc::clone(&self.0),
+            hand,
+        }
+    }
+
+    /// The rate that is shared, and the burst of each share.
+    pub fn quota(&self) -> Quota {
+        self.0.quota
+    }
+}
+
+impl fmt::Debug for FairBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FairBudget({})", self.0.quota)
+    }
+}
+
+/// One key's part of a [`FairBudget`]: a token bucket whose rate depends on how many others want theirs. Dropping it
+/// leaves its part to them.
+///
+/// A request for more than the burst is `Oversized`. `retry_after` is true as long as nobody else is admitted: what
+/// others take meanwhile divides the rate among more.
+///
+/// # Giving back
+/// A reservation that is cancelled gives back all it took, as long as there was room for that in its share ever since:
+/// what would have overflowed is gone, and so is what other cancels and settlements of the same share have given back
+/// since. So no span exceeds its bound.
+///
+/// # Memory ordering
+/// None is promised to callers.
+pub struct FairShare {
+    budget: Arc<Budget>,
+    /// Taken after the lock of the books, always.
+    hand: Mutex<Hand>,
+}
+
+/// What a share gave, and what it was left with.
+#[derive(Clone, Copy, Debug)]
+pub struct FairTicket {
+    tokens: u64,
+    left: Left,
+}
+
+impl Ticket for FairTicket {
+    const WORDS: usize = 5;
+    #[inline]
+    fn write(&self, words: &mut [u64]) {
+        let Left { empty, given } = self.left;
+        let halves = [empty as u64, (empty >> 64) as u64, given as u64, (given >> 64) as u64];
+        words[0] = self.tokens;
+        words[1..5].copy_from_slice(&halves);
+    }
+    #[inline]
+    fn read(words: &[u64]) -> Self {
+        let whole = |at: usize| u128::from(words[at]) | u128::from(words[at + 1]) << 64;
+        Self {
+            tokens: words[0],
+            left: Left {
+                empty: whole(1),
+                given: whole(3),
+            },
+        }
+    }
+}
+
+fn grains(tokens: u64) -> u64 {
+    tokens.min(u64::MAX >> GRAIN) << GRAIN
+}
+
+impl FairShare {
+    /// What the share and its budget look like at `now`.
+    fn with<R>(&self, now: Instant, look: impl FnOnce(&mut Dealer, &mut Hand) -> R) -> R {
+        let mut books = self.budget.books.lock();
+        books.dealer.deal(now.ticks());
+        look(&mut books.dealer, &mut self.hand.lock())
+    }
+
+    /// Takes `n` tokens, or refuses: the method for a share that stands alone.
+    ///
+    /// # Errors
+    /// `RateExceeded`, with `retry_after`; `Oversized` when `n` exceeds the burst.
+    pub fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
+        self.take(n, self.budget.clock.now()).map(|_| ())
+    }
+
+    fn take(&self, n: u64, now: Instant) -> Result<Left, Refusal<'_>> {
+        if n > self.budget.quota.burst_size() {
+            return Err(Refusal::new(Reason::Oversized, LEG, n, Wait::Never));
+        }
+        let taken = self.with(now, |dealer, hand| {
+            dealer
+                .take(hand, grains(n))
+                .ok_or_else(|| dealer.holds_at(hand, grains(n).into()))
+        });
+        taken.map_err(|ticks| {
+            let due = Due::at(&self.budget.clock, now, Instant::from_ticks(ticks));
+            Refusal::new(Reason::RateExceeded, LEG, n, Wait::Until(due))
+        })
+    }
+
+    /// Whole tokens that could be taken now. A snapshot.
+    pub fn available(&self) -> u64 {
+        let held = self.with(self.budget.clock.now(), |dealer, hand| dealer.held(hand));
+        (held.max(0) >> GRAIN) as u64
+    }
+}
+
+impl Limiter for FairShare {
+    type Ticket = FairTicket;
+
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<FairTicket, Refusal<'_>> {
+        let tokens = demand.units();
+        let left = self.take(tokens, demand.now(&self.budget.clock))?;
+        Ok(FairTicket { tokens, left })
+    }
+
+    fn cancel(&self, ticket: FairTicket, now: Pass<'_>) {
+        let given = self.with(now.now(&self.budget.clock), |dealer, hand| {
+            dealer.give_back(hand, ticket.left, grains(ticket.tokens))
+        });
+        if given {
+            // Whoever waits at any share: with one that is fuller, all others gain faster.
+            self.budget.bell.ring();
+        }
+    }
+
+    fn settle(&self, ticket: &mut FairTicket, settlement: Settlement<'_>) -> u32 {
+        let Some(actual) = settlement.actual() else { return 0 };
+        self.with(settlement.pass().now(&self.budget.clock), |dealer, hand| {
+            dealer.correct(hand, grains(ticket.tokens), grains(actual));
+        });
+        if actual < ticket.tokens {
+            self.budget.bell.ring();
+        }
+        ticket.tokens = actual;
+        1
+    }
+
+    #[inline]
+    fn finish(&self, _: FairTicket, _: Outcome, _: Pass<'_>) {}
+
+    #[inline]
+    fn forget(&self, _: FairTicket) {}
+
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.budget.bell);
+        let units = demand.units();
+        if units > self.budget.quota.burst_size() {
+            return ReadyAt::never(LEG);
+        }
+        let now = demand.now(&self.budget.clock);
+        let wanted = u128::from(units) + u128::from(demand.ahead());
+        let ticks = self.with(now, |dealer, hand| dealer.holds_at(hand, wanted << GRAIN));
+        let at = Instant::from_ticks(ticks);
+        if at > now { ReadyAt::at(LEG, at) } else { ReadyAt::NOW }
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.budget.clock)
+    }
+
+    fn is_fresh(&self, now: Pass<'_>) -> bool {
+        self.with(now.now(&self.budget.clock), |dealer, hand| dealer.is_full(hand))
+    }
+}
+
+impl Drop for FairShare {
+    fn drop(&mut self) {
+        let mut books = self.budget.books.lock();
+        books.dealer.deal(self.budget.clock.now().ticks());
+        let leaves_more = books.dealer.leave(&self.hand.lock());
+        drop(books);
+        if leaves_more {
+            self.budget.bell.ring();
+        }
+    }
+}
+
+impl fmt::Debug for FairShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FairShare")
+            .field("budget", &format_args!("{}", self.budget.quota))
+            .field("available", &self.available())
+            .finish()
+    }
+}

@@ -1,0 +1,372 @@
+//! The map: which shard, what happens on a miss, and who may be dropped to make room.
+
+use super::shards::{self, Shards};
+use super::table::{MAX_SLOTS, Table};
+use crate::limiter::Limiter;
+use crate::rate::{Inherit, Quota, TokenBucket};
+use crate::refusal::{Reason, Refusal, Rejection, Wait};
+use crate::time::Phase;
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::Hash;
+use std::sync::Arc;
+
+/// A map from keys to limiters, or to policies: one for each tenant, route or address, made when its key is first seen.
+///
+/// [`get`](Self::get) hands out an [`Arc`] of the key's limiter, which is a limiter itself: it composes with
+/// [`and`](crate::LimiterExt::and), goes into a [`Policy`](crate::Policy), and its owned permits can be moved anywhere.
+///
+/// # What is kept, and what is dropped
+/// At most `max_entries` keys are kept. When a new one finds no room, an entry is dropped that is
+/// [fresh](Limiter::is_fresh) and that nobody has a hand on: its bucket is full, no permit of it is held, nobody waits,
+/// no setting has been changed. The key of such an entry gets one like it when it comes back, so that no limited key
+/// ever regains a token by being dropped. When no entry may go, the new key is refused with [`KeysFull`], or shares one
+/// limiter with others of its kind: [`overflow`](Self::overflow).
+///
+/// A new key looks at 32 entries at most, from where the last one stopped. So it may be refused although a fresh entry
+/// is further on; a map of up to 32 entries is searched in full. A limiter that does not implement
+/// [`is_fresh`](Limiter::is_fresh) is never dropped: your own, unless they do, and `ChannelSemaphore`, `Governed` and
+/// [`Leased`](crate::Leased).
+///
+/// Keys are spread over shards by their hash, each with its part of `max_entries`: one shard per 1,024 entries, at most
+/// four per processor. A shard may be full a few per cent before the map is.
+///
+/// # Overrides
+/// The closure that makes a limiter sees the key, and may give each its own quota. At run time, change the limiter that
+/// [`entry`](Self::entry) hands out: an entry whose settings differ from those that it was made with is not fresh, and
+/// stays. For buckets there are [`set_quota`](Keyed::set_quota) and [`unset_quota`](Keyed::unset_quota).
+///
+/// # Memory
+/// At most [`max_bytes`](Self::max_bytes), and what keys and limiters have on the heap themselves. That is
+/// [`ENTRY_BYTES`](Self::ENTRY_BYTES) for each entry, and half as much again of what is not the limiter while a shard
+/// doubles.
+///
+/// # Locks
+/// A shard's lock is held while keys are compared: their `Eq` must not use the map. Hashing, making a limiter, asking
+/// whether it is fresh, and dropping run without it.
+///
+/// ```
+/// # use tollgate::{Keyed, ManualClock, Quota, TokenBucket};
+/// let clock = ManualClock::new();
+/// let for_all = clock.clone();
+/// let tenants = Keyed::new(10_000, move |tenant: &String| {
+///     let quota = if tenant == "gold" { Quota::per_second(100) } else { Quota::per_second(2) };
+///     TokenBucket::new(quota).on(&for_all)
+/// });
+/// let tenant = tenants.get("a")?;
+/// assert!(tenant.try_acquire(2).is_ok());
+/// assert!(tenants.get("a")?.try_acquire(1).is_err());
+/// assert!(tenants.get("b")?.try_acquire(1).is_ok());
+/// assert!(tenants.get("gold")?.try_acquire(100).is_ok());
+/// # Ok::<(), tollgate::KeysFull>(())
+/// ```
+pub struct Keyed<K, L> {
+    shards: Shards<Table<K, Entry<L>>>,
+    make: Box<dyn Fn(&K) -> L + Send + Sync>,
+    overflow: Option<Arc<L>>,
+    max_entries: usize,
+}
+
+type Shard<K, L> = shards::Shard<Table<K, Entry<L>>>;
+
+struct Entry<L> {
+    limiter: Arc<L>,
+    /// Handed out since it was last a candidate for being dropped.
+    touched: bool,
+}
+
+impl<L> Entry<L> {
+    #[inline]
+    fn hand_out(&mut self) -> Arc<L> {
+        self.touched = true;
+        Arc::clone(&self.limiter)
+    }
+}
+
+/// The next limiter that nobody else has a hand on, and the hash of its key.
+fn candidate<K, L>(table: &mut Table<K, Entry<L>>, looks: &mut usize) -> Option<(u32, Arc<L>)> {
+    // Not a count that may be stale: this sees all that was done by whoever let go of it last.
+    let alone = |entry: &mut Entry<L>| Arc::get_mut(&mut entry.limiter).is_some();
+    let position = table.sweep(looks, alone)?;
+    let (hash, entry) = table.slot(position);
+    entry.touched = false;
+    Some((hash, Arc::clone(&entry.limiter)))
+}
+
+/// Takes a candidate out, unless it has been handed out since.
+fn take_untouched<K, L>(table: &mut Table<K, Entry<L>>, hash: u32, candidate: &Arc<L>) -> Option<(K, Entry<L>)> {
+    let position = table.position_of_value(hash, |entry| Arc::ptr_eq(&entry.limiter, candidate))?;
+    let untouched = cfg!(tollgate_bug = "keyed_drops_touched") || !table.slot(position).1.touched;
+    untouched.then(|| table.remove(position))
+}
+
+/// How many entries a new key that finds no room looks at.
+const LOOKS: usize = 32;
+
+/// What a new key has to do next.
+enum Step<L> {
+    MakeOne,
+    /// See whether this one is fresh.
+    Look(u32, Arc<L>),
+    GiveUp,
+}
+
+impl<K, L> Keyed<K, L> {
+    /// How many bytes an entry takes at most, once the map is full, without what the key and the limiter have on the heap
+    /// themselves.
+    pub const ENTRY_BYTES: usize = Table::<K, Entry<L>>::SLOT_BYTES + Self::LIMITER_BYTES;
+    /// The limiter, and the two counts of its `Arc`.
+    const LIMITER_BYTES: usize = size_of::<L>() + 2 * size_of::<usize>();
+
+    /// An empty map of at most `max_entries` keys, whose limiters `make` makes. With a maximum of zero every key is
+    /// refused, or shares the overflow.
+    pub fn new(max_entries: usize, make: impl Fn(&K) -> L + Send + Sync + 'static) -> Self {
+        let shards = Shards::new(max_entries, Table::new);
+        Self {
+            max_entries: max_entries.min(shards.len() * MAX_SLOTS),
+            shards,
+            make: Box::new(make),
+            overflow: None,
+        }
+    }
+
+    /// The same map, in which keys that find no room share `limiter`.
+    #[must_use]
+    pub fn overflow(mut self, limiter: L) -> Self {
+        self.overflow = Some(Arc::new(limiter));
+        self
+    }
+
+    /// How many keys there are. A snapshot.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.0.lock().len()).sum()
+    }
+
+    /// True when there are none. A snapshot.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The most keys that there can be.
+    pub fn max_entries(&self) -> usize {
+        self.max_entries
+    }
+
+    /// How many bytes the map takes at most, without what keys and limiters have on the heap themselves: as asked of the
+    /// allocator, while it grows as well.
+    pub fn max_bytes(&self) -> usize {
+        // While a shard doubles, its half is there too; and eight cells are the least.
+        let shards = self.shards.len() * (size_of::<Shard<K, L>>() + 512);
+        let slots = self.max_entries * Table::<K, Entry<L>>::SLOT_BYTES;
+        self.max_entries * Self::LIMITER_BYTES + slots + slots / 2 + shards
+    }
+}
+
+impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
+    /// The limiter of `key`, made if it is new. As long as the handle lives, the entry stays.
+    ///
+    /// When there is no room for a new key, this is the overflow limiter, if there is one.
+    ///
+    /// # Errors
+    /// [`KeysFull`] when there is no room and no overflow.
+    #[inline]
+    pub fn get<Q>(&self, key: &Q) -> Result<Arc<L>, KeysFull>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let (shard, hash) = self.shards.place(key);
+        if let Some(entry) = shard.0.lock().find(hash, |known| known.borrow() == key) {
+            return Ok(entry.hand_out());
+        }
+        match (self.find_room(key, shard, hash), &self.overflow) {
+            (Err(_), Some(overflow)) => Ok(Arc::clone(overflow)),
+            (result, _) => result,
+        }
+    }
+
+    /// The limiter of `key`, made if it is new; never the overflow. To change the settings of one key.
+    ///
+    /// # Errors
+    /// [`KeysFull`] when there is no room.
+    pub fn entry<Q>(&self, key: &Q) -> Result<Arc<L>, KeysFull>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let (shard, hash) = self.shards.place(key);
+        self.find_room(key, shard, hash)
+    }
+
+    /// The limiter of `key`, if it has one.
+    pub fn peek<Q>(&self, key: &Q) -> Option<Arc<L>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (shard, hash) = self.shards.place(key);
+        let mut table = shard.0.lock();
+        table.find(hash, |known| known.borrow() == key).map(Entry::hand_out)
+    }
+
+    /// Forgets `key`, whatever its state: the next request for it gets a fresh limiter. Handles that are out stay what
+    /// they are, apart from the map.
+    pub fn remove<Q>(&self, key: &Q) -> Option<Arc<L>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (shard, hash) = self.shards.place(key);
+        let gone = shard.0.lock().take(hash, |known| known.borrow() == key);
+        gone.map(|(_, entry)| entry.limiter)
+    }
+
+    /// Drops all entries that are fresh and that nobody has a hand on, and returns how many.
+    pub fn evict_fresh(&self) -> usize {
+        let mut dropped = 0;
+        for shard in self.shards.iter() {
+            let mut looks = {
+                let mut table = shard.0.lock();
+                table.rewind();
+                table.len()
+            };
+            loop {
+                let candidate = candidate(&mut shard.0.lock(), &mut looks);
+                let Some((hash, candidate)) = candidate else { break };
+                dropped += usize::from(drop_if_fresh(shard, hash, &candidate));
+            }
+        }
+        dropped
+    }
+
+    #[cold]
+    fn find_room<Q>(&self, key: &Q, shard: &Shard<K, L>, hash: u32) -> Result<Arc<L>, KeysFull>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let mut looks = LOOKS;
+        let mut made = None;
+        loop {
+            let step = {
+                let mut table = shard.0.lock();
+                if let Some(entry) = table.find(hash, |known| known.borrow() == key) {
+                    return Ok(entry.hand_out());
+                }
+                if !table.has_room() {
+                    match candidate(&mut table, &mut looks) {
+                        Some((hash, candidate)) => Step::Look(hash, candidate),
+                        None => Step::GiveUp,
+                    }
+                } else if let Some((key, limiter)) = made.take() {
+                    let mut entry = Entry { limiter, touched: true };
+                    let handle = entry.hand_out();
+                    table.insert(hash, key, entry);
+                    return Ok(handle);
+                } else {
+                    Step::MakeOne
+                }
+            };
+            match step {
+                Step::MakeOne => {
+                    let key = key.to_owned();
+                    let limiter = Arc::new((self.make)(&key));
+                    made = Some((key, limiter));
+                }
+                Step::Look(hash, candidate) => {
+                    drop_if_fresh(shard, hash, &candidate);
+                }
+                Step::GiveUp => {
+                    return Err(KeysFull {
+                        max_entries: self.max_entries,
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Drops the entry of a candidate. When it was chosen nobody else had a hand on it, so that whoever has touched it since
+/// got it from the table, which remembers that.
+fn drop_if_fresh<K, L: Limiter>(shard: &Shard<K, L>, hash: u32, candidate: &Arc<L>) -> bool {
+    // The limiter itself is asked: its handle is here as well, and not alone.
+    if !L::is_fresh(candidate, Phase::new().pass()) {
+        return false;
+    }
+    // A statement of its own: what is taken out is dropped without the lock.
+    let gone = take_untouched(&mut shard.0.lock(), hash, candidate);
+    gone.is_some()
+}
+
+impl<K: Hash + Eq> Keyed<K, TokenBucket> {
+    /// Gives `key` a quota of its own, from now on and until it is [unset](Self::unset_quota). Its entry is not dropped
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// [`KeysFull`] when the key is new and there is no room; nothing has changed then.
+    pub fn set_quota<Q>(&self, key: &Q, quota: Quota, inherit: Inherit) -> Result<(), KeysFull>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        self.entry(key).map(|bucket| bucket.set_quota(quota, inherit))
+    }
+
+    /// Gives `key` the quota back that the map's closure says.
+    pub fn unset_quota<Q>(&self, key: &Q, inherit: Inherit)
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        if let Some(bucket) = self.peek(key) {
+            bucket.set_quota((self.make)(&key.to_owned()).quota(), inherit);
+        }
+    }
+}
+
+impl<K, L> fmt::Debug for Keyed<K, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keyed")
+            .field("len", &self.len())
+            .field("max_entries", &self.max_entries)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A new key found no room in a [`Keyed`]: it holds as many as it may, and none that was looked at could go. Waiting does
+/// not help by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeysFull {
+    max_entries: usize,
+}
+
+const LEG: &str = "keyed";
+
+impl KeysFull {
+    /// The most keys that the map may hold.
+    pub fn max_entries(&self) -> usize {
+        self.max_entries
+    }
+}
+
+impl fmt::Display for KeysFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no room for another key beside {}", self.max_entries)
+    }
+}
+
+impl std::error::Error for KeysFull {}
+
+/// As `Saturated`, by the leg `keyed`.
+impl From<KeysFull> for Refusal<'_> {
+    fn from(_: KeysFull) -> Self {
+        Refusal::new(Reason::Saturated, LEG, 1, Wait::Never)
+    }
+}
+
+/// As `Saturated`, by the leg `keyed`.
+impl From<KeysFull> for Rejection {
+    fn from(full: KeysFull) -> Self {
+        Refusal::from(full).to_rejection()
+    }
+}

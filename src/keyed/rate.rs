@@ -1,0 +1,224 @@
+//! One rate for each key, all of the same quota, in as few bytes as that takes.
+
+use super::shards::{Shard, Shards};
+use super::table::{MAX_SLOTS, Table};
+use crate::rate::Quota;
+use crate::rate::plain::{Axis, FULL};
+use crate::refusal::{Reason, Refusal, Wait};
+use crate::time::{Clock, Instant};
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::Hash;
+
+const LEG: &str = "keyed_rate";
+
+/// A token bucket for each key, all of one quota: a number per key, in a map with a hard bound.
+///
+/// It admits what a [`Keyed`](super::Keyed) of [`TokenBucket`](crate::TokenBucket)s does, to the token, in a tenth of the
+/// memory and less time. Prefer the other where a key's quota differs or changes, where a caller waits, gives back or
+/// settles, or where the rate is one leg of several.
+///
+/// # What is kept, and what is dropped
+/// At most `max_entries` keys. When a new one finds no room, one whose bucket is full is dropped; whoever owns it loses
+/// and gains nothing. When none of 64 entries is full, the new key is refused as `Saturated`. As a new key looks on from
+/// where the last one stopped, a map of up to 64 entries is searched in full.
+///
+/// # Memory
+/// At most [`ENTRY_BYTES`](Self::ENTRY_BYTES) for each key, and what keys have on the heap themselves; half as much again
+/// while a shard doubles.
+///
+/// # Locks
+/// A shard's lock is held while keys are compared: their `Eq` must not use the map. Hashing, cloning and dropping of keys
+/// run without it.
+///
+/// ```
+/// # use tollgate::keyed::KeyedRate;
+/// # use tollgate::{ManualClock, Quota};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let logins = KeyedRate::new(100_000, Quota::per_minute(6).burst(2)).on(&clock);
+/// assert!(logins.try_acquire("ada", 2).is_ok());
+/// let refused = logins.try_acquire("ada", 1).unwrap_err();
+/// assert_eq!(refused.retry_after(), Some(Duration::from_secs(10)));
+/// assert!(logins.try_acquire("grace", 1).is_ok());
+/// # let _: &KeyedRate<String> = &logins;
+/// ```
+pub struct KeyedRate<K> {
+    shards: Shards<Rates<K>>,
+    quota: Quota,
+    clock: Clock,
+    max_entries: usize,
+}
+
+struct Rates<K> {
+    axis: Axis,
+    positions: Table<K, u64>,
+}
+
+/// How many entries a new key that finds no room looks at.
+const LOOKS: usize = 64;
+
+impl<K> KeyedRate<K> {
+    /// How many bytes a key takes at most, without what it has on the heap itself.
+    pub const ENTRY_BYTES: usize = Table::<K, u64>::SLOT_BYTES;
+
+    /// An empty map of at most `max_entries` keys, on the real clock. With a maximum of zero every key is refused.
+    pub fn new(max_entries: usize, quota: Quota) -> Self {
+        Self::with_clock(max_entries, quota, Clock::real())
+    }
+
+    /// The same on `clock`, empty.
+    #[must_use]
+    pub fn on(self, clock: &Clock) -> Self {
+        Self::with_clock(self.max_entries, self.quota, clock.clone())
+    }
+
+    fn with_clock(max_entries: usize, quota: Quota, clock: Clock) -> Self {
+        let axis = Axis::new(&quota, &clock, clock.now());
+        let shards = Shards::new(max_entries, |part| Rates {
+            axis,
+            positions: Table::new(part),
+        });
+        Self {
+            max_entries: max_entries.min(shards.len() * MAX_SLOTS),
+            shards,
+            quota,
+            clock,
+        }
+    }
+
+    /// The quota of each key.
+    pub fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    /// How many keys there are. A snapshot.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.0.lock().positions.len()).sum()
+    }
+
+    /// True when there are none. A snapshot.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The most keys that there can be.
+    pub fn max_entries(&self) -> usize {
+        self.max_entries
+    }
+}
+
+impl<K> Rates<K> {
+    /// How far the axis has come.
+    #[inline(always)]
+    fn gained(&mut self, now: Instant) -> u64 {
+        match self.axis.gained(now) {
+            Some(gained) => gained,
+            None => self.start_anew(now),
+        }
+    }
+
+    /// Once in the life of an axis, which is an hour at the least, and mostly years.
+    #[cold]
+    fn start_anew(&mut self, now: Instant) -> u64 {
+        let down = self.axis.start_anew(now);
+        // Zero is full.
+        for position in self.positions.values() {
+            *position = position.saturating_sub(down);
+        }
+        0
+    }
+}
+
+impl<K: Hash + Eq> KeyedRate<K> {
+    /// Takes `n` tokens of `key`, or refuses.
+    ///
+    /// # Errors
+    /// `RateExceeded`, with a true `retry_after`; `Oversized` when `n` exceeds the burst; `Saturated`, by the leg `keyed`,
+    /// when the key is new and there is no room.
+    #[inline]
+    pub fn try_acquire<Q>(&self, key: &Q, n: u64) -> Result<(), Refusal<'_>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let (shard, hash) = self.shards.place(key);
+        let now = self.clock.now();
+        {
+            let mut rates = shard.0.lock();
+            let gained = rates.gained(now);
+            let Rates { axis, positions } = &mut *rates;
+            if let Some(position) = positions.find(hash, |known| known.borrow() == key) {
+                return match axis.take(*position, n, gained) {
+                    Ok(after) => {
+                        *position = after;
+                        Ok(())
+                    }
+                    Err(distance) => Err(self.refusal(n, distance, axis, now)),
+                };
+            }
+        }
+        self.begin(key.to_owned(), n, now, shard, hash)
+    }
+
+    fn refusal(&self, n: u64, distance: u64, axis: &Axis, now: Instant) -> Refusal<'_> {
+        if n > self.quota.burst_size() {
+            return Refusal::new(Reason::Oversized, LEG, n, Wait::Never);
+        }
+        let due = axis.due(&self.clock, now, distance);
+        Refusal::new(Reason::RateExceeded, LEG, n, Wait::Until(due))
+    }
+
+    /// The first tokens of a key.
+    #[cold]
+    fn begin(&self, key: K, n: u64, now: Instant, shard: &Shard<Rates<K>>, hash: u32) -> Result<(), Refusal<'_>> {
+        // The key that makes room is dropped after the lock is gone, as is one that is not kept.
+        let _gone;
+        let mut rates = shard.0.lock();
+        let gained = rates.gained(now);
+        let Rates { axis, positions } = &mut *rates;
+        // Somebody may have come first.
+        let known = positions.find(hash, |known| *known == key);
+        let before = known.as_deref().copied().unwrap_or(FULL);
+        let after = axis
+            .take(before, n, gained)
+            .map_err(|distance| self.refusal(n, distance, axis, now))?;
+        if let Some(position) = known {
+            *position = after;
+            return Ok(());
+        }
+        if !positions.has_room() {
+            let full = positions.sweep(&mut { LOOKS }, |position| axis.is_full(*position, gained));
+            let Some(full) = full else {
+                return Err(Refusal::new(Reason::Saturated, "keyed", n, Wait::Never));
+            };
+            _gone = positions.remove(full);
+        }
+        positions.insert(hash, key, after);
+        Ok(())
+    }
+
+    /// Whole tokens that `key` could take now: the burst, when it is new. A snapshot.
+    pub fn available<Q>(&self, key: &Q) -> u64
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (shard, hash) = self.shards.place(key);
+        let mut rates = shard.0.lock();
+        let gained = rates.gained(self.clock.now());
+        let known = rates.positions.find(hash, |known| known.borrow() == key);
+        let position = known.map_or(FULL, |position| *position);
+        rates.axis.available(position, gained)
+    }
+}
+
+impl<K> fmt::Debug for KeyedRate<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedRate")
+            .field("quota", &format_args!("{}", self.quota))
+            .field("len", &self.len())
+            .field("max_entries", &self.max_entries)
+            .finish_non_exhaustive()
+    }
+}

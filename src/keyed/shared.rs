@@ -1,0 +1,105 @@
+//! A leg that several limiters have in common.
+
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::refusal::{ReadyAt, Refusal};
+use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::time::{Clock, Pass};
+use std::sync::Arc;
+
+/// A handle on a limiter that outlives the limiters which it is a leg of: the global budget behind all keys of a
+/// [`Keyed`](crate::Keyed). Clones are the same limiter.
+///
+/// It differs from an [`Arc`] in one thing: an entry of the map may be dropped whatever the state of what it shares,
+/// since that state is not the entry's.
+///
+/// # Fairness
+/// Where each key has a [`Policy`](crate::Policy) and they share a [`Semaphore`](crate::Semaphore), keys take turns: each
+/// policy has one place in the semaphore's queue, that of its head, and joins at the end again once it was served. However
+/// many wait at one key, another key's next request is served within one round. For a rate see [`FairBudget`](super::FairBudget).
+/// [`FairShare`](crate::keyed::FairShare).
+///
+/// ```
+/// # use tollgate::{Ask, Keyed, LimiterExt, ManualClock, Quota, Semaphore, TokenBucket};
+/// # use tollgate::keyed::Shared;
+/// let clock = ManualClock::new();
+/// let all = Shared::new(Semaphore::new(3));
+/// let (budget, for_all) = (all.clone(), clock.clone());
+/// let tenants = Keyed::new(1_000, move |_: &u64| {
+///     TokenBucket::new(Quota::per_second(2)).on(&for_all).and(budget.clone())
+/// });
+/// let a = tenants.get(&1).unwrap();
+/// let permits = [a.try_admit(1).unwrap(), a.try_admit(1).unwrap()];
+/// assert_eq!(a.try_admit(1).unwrap_err().leg(), "token_bucket");
+/// assert!(tenants.get(&2).unwrap().try_admit(Ask::many(2)).is_err());
+/// assert_eq!(all.available_permits(), 1);
+/// # drop(permits);
+/// ```
+#[derive(Debug)]
+pub struct Shared<L>(Arc<L>);
+
+impl<L> Shared<L> {
+    /// A handle on `limiter`.
+    pub fn new(limiter: L) -> Self {
+        Self(Arc::new(limiter))
+    }
+}
+
+impl<L> Clone for Shared<L> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<L> From<Arc<L>> for Shared<L> {
+    fn from(limiter: Arc<L>) -> Self {
+        Self(limiter)
+    }
+}
+
+impl<L> std::ops::Deref for Shared<L> {
+    type Target = L;
+    fn deref(&self) -> &L {
+        &self.0
+    }
+}
+
+impl<L: Limiter> Limiter for Shared<L> {
+    type Ticket = L::Ticket;
+    #[inline(always)]
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        self.0.try_reserve(demand)
+    }
+    #[inline]
+    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+        self.0.cancel(ticket, now);
+    }
+    #[inline(always)]
+    fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+        self.0.commit(ticket, now);
+    }
+    #[inline]
+    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
+        self.0.settle(ticket, actual)
+    }
+    #[inline(always)]
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+        self.0.finish(ticket, outcome, now);
+    }
+    #[inline]
+    fn forget(&self, ticket: Self::Ticket) {
+        self.0.forget(ticket);
+    }
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        self.0.ready_at(demand)
+    }
+    fn clock(&self) -> Option<&Clock> {
+        self.0.clock()
+    }
+    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+        self.0.turnstile(id)
+    }
+    fn is_fresh(&self, _: Pass<'_>) -> bool {
+        true
+    }
+}

@@ -1,0 +1,174 @@
+//! What a thread has parked, by the number of the lease. Only the thread itself ever touches it.
+//!
+//! A few numbers lie where a look suffices; which one lies there was used last of those that share the place. The rest, and
+//! what is needed to give it back, is in a list.
+
+use super::Core;
+use crate::limiter::Limiter;
+use crate::sync::shim::thread_local;
+use crate::ticket::Ticket;
+use std::cell::{Cell, RefCell};
+use std::sync::{Arc, Weak};
+
+/// Where what is parked comes back to.
+pub(super) trait Home: Send + Sync {
+    /// Gives back `unspent` units of the lease whose ticket has these words. It may run user code.
+    fn come_back(&self, words: &[u64], unspent: u64);
+}
+
+/// The lease that a thread took last of one limiter.
+struct Entry {
+    id: u64,
+    home: Weak<dyn Home>,
+    words: Vec<u64>,
+    /// How many units that lease took of the limiter.
+    taken: u64,
+    /// How many of them are parked, while the place at hand is another's.
+    aside: u64,
+}
+
+const PLACES: usize = 8;
+
+/// The number of a lease, and how many units of it are parked. Zero is nobody's number.
+type Place = Cell<(u64, u64)>;
+
+#[derive(Default)]
+pub(super) struct Parked {
+    at_hand: [Place; PLACES],
+    entries: RefCell<Vec<Entry>>,
+}
+
+thread_local! {
+    static PARKED: Parked = Parked::default();
+}
+
+impl Parked {
+    #[inline(always)]
+    fn place(&self, id: u64) -> &Place {
+        &self.at_hand[id as usize % PLACES]
+    }
+
+    /// Brings what `id` has parked to hand, and returns how much that is.
+    fn bring(&self, id: u64) -> u64 {
+        let place = self.place(id);
+        let (other, units) = place.get();
+        if other == id {
+            return units;
+        }
+        let mut entries = self.entries.borrow_mut();
+        if let Some(entry) = entries.iter_mut().find(|entry| entry.id == other) {
+            entry.aside = units;
+        }
+        let entry = entries.iter_mut().find(|entry| entry.id == id);
+        let units = entry.map_or(0, |entry| std::mem::take(&mut entry.aside));
+        place.set((id, units));
+        units
+    }
+
+    /// Spends `n` units that this thread has parked, if it has as many at hand.
+    #[inline(always)]
+    pub(super) fn spend(id: u64, n: u64) -> bool {
+        let spent = PARKED.try_with(|parked| {
+            let place = parked.place(id);
+            let (owner, units) = place.get();
+            let enough = owner == id && units >= n;
+            if enough {
+                place.set((id, units - n));
+            }
+            enough
+        });
+        // A thread that is ending has nothing any more.
+        spent.unwrap_or(false)
+    }
+
+    /// How many units this thread has parked.
+    pub(super) fn units(id: u64) -> u64 {
+        PARKED.try_with(|parked| parked.bring(id)).unwrap_or(0)
+    }
+
+    /// Parks what is left of a lease of `taken` units, and of what was parked before, once `spent` units are spent. False
+    /// when this thread is ending, or has spent meanwhile what was parked.
+    pub(super) fn park<L: super::Spend + 'static>(
+        id: u64,
+        home: &Arc<Core<L>>,
+        ticket: &<L as Limiter>::Ticket,
+        taken: u64,
+        spent: u64,
+    ) -> bool {
+        let parked = PARKED.try_with(|parked| {
+            let left = (parked.bring(id) + taken).checked_sub(spent)?;
+            {
+                let mut entries = parked.entries.borrow_mut();
+                let at = entries.iter().position(|entry| entry.id == id).unwrap_or_else(|| {
+                    // No more than there are limiters that live.
+                    entries.retain(|entry| entry.home.strong_count() > 0);
+                    let home: Weak<Core<L>> = Arc::downgrade(home);
+                    entries.push(Entry {
+                        id,
+                        home,
+                        words: vec![0; L::Ticket::WORDS],
+                        taken: 0,
+                        aside: 0,
+                    });
+                    entries.len() - 1
+                });
+                ticket.write(&mut entries[at].words);
+                entries[at].taken = taken;
+            }
+            parked.place(id).set((id, left));
+            Some(())
+        });
+        matches!(parked, Ok(Some(())))
+    }
+
+    /// Puts units back that were spent, as long as no more than `most` are parked.
+    pub(super) fn put_back(id: u64, units: u64, most: u64) {
+        // A thread that is ending cannot keep them.
+        let _ = PARKED.try_with(|parked| {
+            let there = parked.bring(id);
+            parked
+                .place(id)
+                .set((id, there.saturating_add(units).min(most.max(there))));
+        });
+    }
+
+    /// Gives back what this thread has parked.
+    pub(super) fn release(id: u64) {
+        let gone = PARKED.try_with(|parked| {
+            let unspent = parked.bring(id);
+            parked.place(id).set((id, 0));
+            let mut entries = parked.entries.borrow_mut();
+            let at = entries.iter().position(|entry| entry.id == id)?;
+            Some((entries.swap_remove(at), unspent))
+        });
+        if let Ok(Some((entry, unspent))) = gone {
+            entry.go_home(unspent);
+        }
+    }
+}
+
+impl Entry {
+    /// Gives back what is parked, if there is still somebody to give it to: at most what the last lease took.
+    fn go_home(&self, unspent: u64) {
+        #[cfg(tollgate_bug = "lease_gives_back_all")]
+        let unspent = self.taken.max(unspent);
+        let unspent = unspent.min(self.taken);
+        if unspent > 0
+            && let Some(home) = self.home.upgrade()
+        {
+            #[cfg(not(tollgate_bug = "lease_keeps"))]
+            home.come_back(&self.words, unspent);
+        }
+    }
+}
+
+/// The thread ends.
+impl Drop for Parked {
+    fn drop(&mut self) {
+        let entries = std::mem::take(self.entries.get_mut());
+        for entry in entries {
+            let (owner, units) = self.place(entry.id).get();
+            entry.go_home(if owner == entry.id { units } else { entry.aside });
+        }
+    }
+}

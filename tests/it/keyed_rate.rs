@@ -1,0 +1,126 @@
+//! The map of bare rates: the same verdicts as a map of buckets, key by key.
+
+use proptest::prelude::*;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+use tollgate::keyed::KeyedRate;
+use tollgate::{ManualClock, Quota, Reason, TokenBucket};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn each_key_has_a_bucket_of_its_own() {
+    let clock = ManualClock::new();
+    let rates = KeyedRate::new(10, Quota::per_second(10).burst(4)).on(&clock);
+    assert_eq!(
+        (rates.quota(), rates.max_entries()),
+        (Quota::per_second(10).burst(4), 10)
+    );
+    assert!(rates.is_empty());
+    rates.try_acquire("a", 3).unwrap();
+    assert_eq!((rates.available("a"), rates.available("b"), rates.len()), (1, 4, 1));
+    let refused = rates.try_acquire("a", 2).unwrap_err();
+    assert_eq!((refused.reason(), refused.leg()), (Reason::RateExceeded, "keyed_rate"));
+    assert_eq!(refused.retry_after(), Some(SECOND / 10));
+    clock.advance(SECOND / 10);
+    rates.try_acquire("a", 2).unwrap();
+    assert!(rates.try_acquire("a", 1).is_err());
+    for key in ["a", "new"] {
+        let refused = rates.try_acquire(key, 5).unwrap_err();
+        assert_eq!((refused.reason(), refused.retry_after()), (Reason::Oversized, None));
+    }
+    let _: KeyedRate<String> = rates;
+}
+
+#[test]
+fn a_limited_key_is_never_dropped_and_a_new_one_is_refused() {
+    let clock = ManualClock::new();
+    let rates = KeyedRate::new(2, Quota::per_second(1).burst(2)).on(&clock);
+    rates.try_acquire(&1, 1).unwrap();
+    rates.try_acquire(&2, 2).unwrap();
+    let refused = rates.try_acquire(&3, 1).unwrap_err();
+    assert_eq!((refused.reason(), refused.leg()), (Reason::Saturated, "keyed"));
+    clock.advance(SECOND);
+    rates.try_acquire(&3, 1).unwrap();
+    assert_eq!((rates.available(&1), rates.available(&2), rates.len()), (2, 1, 2));
+    assert!(KeyedRate::new(0, Quota::per_second(1)).try_acquire(&1, 1).is_err());
+}
+
+/// Given quotas whose axis does not last as long as the keys, when time leaps, then what was taken is neither forgotten too
+/// early nor held against anybody for longer than it takes to refill.
+#[test]
+fn an_axis_that_ends_is_started_anew() {
+    let clock = ManualClock::new();
+    let quota = Quota::per_second(1_000_000_000).burst(Quota::MAX_BURST);
+    let rates = KeyedRate::new(10, quota).on(&clock);
+    for hour in 1..50 {
+        clock.advance(Duration::from_secs(3_600));
+        rates.try_acquire(&1, Quota::MAX_BURST).unwrap();
+        rates.try_acquire(&hour, Quota::MAX_BURST / 2).unwrap_or(());
+        clock.advance(Duration::from_nanos(1_000));
+        assert!(rates.available(&1).abs_diff(1_000) <= 1, "{}", rates.available(&1));
+    }
+    clock.advance(Duration::from_secs(100 * 365 * 86_400));
+    assert_eq!(rates.available(&1), Quota::MAX_BURST);
+}
+
+proptest! {
+    /// Given any quota, keys and times, then every verdict and every time to wait is that of a bucket of the key's own that
+    /// was never dropped, as long as there is room.
+    #[test]
+    fn it_agrees_with_buckets(
+        steps in prop::collection::vec((0u64..6, 0u64..12, 0u64..2_000_000_000), 1..200),
+        count in 1u64..1_000_000,
+        seconds in 1u64..10_000,
+        burst in 1u64..10,
+        max in 3usize..7,
+    ) {
+        let quota = Quota::new(count, Duration::from_secs(seconds)).unwrap().with_burst(burst).unwrap();
+        let clock = ManualClock::new();
+        let rates = KeyedRate::new(max, quota).on(&clock);
+        let buckets: Vec<_> = (0..6).map(|_| TokenBucket::new(quota).on(&clock)).collect();
+        for (key, n, pause) in steps {
+            // About a token's time, whatever the quota is.
+            let token = seconds * 1_000_000_000 / count;
+            clock.advance(Duration::from_nanos((u128::from(pause) * u128::from(token) / 1_000_000_000) as u64));
+            let bucket = &buckets[key as usize];
+            match rates.try_acquire(&key, n) {
+                Ok(()) => prop_assert!(bucket.try_acquire(n).is_ok()),
+                Err(refused) if refused.reason() == Reason::Saturated => continue,
+                Err(refused) => {
+                    let theirs = bucket.try_acquire(n).unwrap_err();
+                    prop_assert_eq!(refused.retry_after(), theirs.retry_after());
+                }
+            }
+            prop_assert_eq!(rates.available(&key), bucket.available());
+            prop_assert!(rates.len() <= max);
+        }
+    }
+}
+
+/// Given eight threads that race for keys and for room while time stands still, then no key gets more than its burst.
+#[test]
+fn no_key_regains_a_token_while_threads_race() {
+    const KEYS: u64 = 200;
+    let clock = ManualClock::new();
+    let rates = KeyedRate::new(100, Quota::per_second(1).burst(3)).on(&clock);
+    let admitted: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+    thread::scope(|scope| {
+        for seed in 1..=8u64 {
+            let (rates, admitted) = (&rates, &admitted);
+            scope.spawn(move || {
+                let mut random = seed;
+                for _ in 0..5_000 {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed);
+                    let (key, n) = ((random >> 33) % KEYS, random >> 61 & 1);
+                    if rates.try_acquire(&key, n).is_ok() {
+                        admitted[key as usize].fetch_add(n, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    assert!(rates.len() <= 100);
+    assert!(admitted.iter().all(|admitted| admitted.load(Ordering::Relaxed) <= 3));
+}
