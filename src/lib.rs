@@ -9,6 +9,7 @@
 //! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
 //! | wait in turn, with a bound on queue and time | [`Policy`] | |
 //! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
+//! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
 //! | test with virtual time | [`ManualClock`] | |
 //! | write a limiter of your own | [`Limiter`], and the suite in `conformance` | `conformance` |
 //!
@@ -41,6 +42,7 @@
 //! | feature | by default | what it adds |
 //! |---|---|---|
 //! | `tokio` | yes | waits use the timers of a tokio runtime, where one is running; without, one thread keeps all timers |
+//! | `pool` | no | worker pools whose slots are permits |
 //! | `conformance` | no | the eight [laws](limiter) as checks to run on a limiter of your own |
 //!
 //! The minimum supported Rust version is 1.88. The limits hold within one process; nothing here opens a socket.
@@ -55,6 +57,9 @@ pub mod conformance;
 pub mod limiter;
 mod permit;
 pub mod policy;
+#[cfg(feature = "pool")]
+#[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
+pub mod pool;
 pub mod rate;
 mod refusal;
 pub mod semaphore;
@@ -66,6 +71,9 @@ pub use ask::{Ask, Cost, Demand, MAX_COSTS};
 pub use limiter::{Limiter, LimiterExt, Outcome, Settlement};
 pub use permit::{Permit, Reservation, Unsettled};
 pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError};
+#[cfg(feature = "pool")]
+#[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
+pub use pool::{TaskHandle, WorkerPool};
 pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket, WindowError, WindowTicket};
 pub use refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};
 pub use semaphore::{

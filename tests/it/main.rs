@@ -7,6 +7,8 @@ mod conformance;
 mod gateway;
 mod hostile_wakers;
 mod policy_line;
+#[cfg(feature = "pool")]
+mod pool;
 mod quota;
 mod rate_token_bucket;
 mod rate_window;

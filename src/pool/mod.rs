@@ -1,0 +1,44 @@
+//! Worker pools whose slots are permits.
+//!
+//! | you want to | use |
+//! |---|---|
+//! | run blocking or computing tasks on a bounded number of threads | [`WorkerPool`] |
+//! | have so many threads as the load needs, within bounds | [`PoolBuilder::workers`]`(4..=32)` |
+//! | run tasks that borrow | [`PoolBuilder::scope`] |
+//! | end several tasks together, the first error ending all | [`Group`] |
+//! | give one kind of tasks a bound of its own | [`Pool::sub_pool`] |
+//! | let a rate, or any policy, admit tasks | [`PoolBuilder::admit_by`] |
+//! | let something else size the pool | [`PoolBuilder::slots`] |
+//!
+//! A task needs room in the queue when it is submitted, and a slot when it starts. Both are permits of a
+//! [`Semaphore`](crate::Semaphore): 4 workers and a queue of 100 mean that at most 104 tasks have been let in and not
+//! ended.
+
+mod builder;
+mod cell;
+mod core;
+mod entry;
+mod error;
+mod gate;
+mod handle;
+mod lanes;
+mod park;
+mod pool;
+mod room;
+mod shutdown;
+mod stats;
+mod submit;
+mod worker;
+
+pub use builder::{Overflow, PoolBuilder};
+pub use entry::{AGEING, Priority, Unstarted};
+pub use error::{PoolError, Rejected, TaskError, Turned};
+pub use handle::Handle;
+pub use pool::{MAX_QUEUE, MAX_WORKERS, Pool, Scoped, WorkerPool};
+pub use shutdown::Report;
+pub use stats::PoolStats;
+pub use submit::Submit;
+pub use worker::WorkerThread;
+
+/// The handle to a task of a [`WorkerPool`].
+pub type TaskHandle<T> = Handle<'static, T>;
