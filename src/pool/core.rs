@@ -396,6 +396,23 @@ impl<'j> Core<'j> {
         self.note_pending(&state);
     }
 
+    /// The same with the task that `me` was about to start. It comes back when the pool has been stopped meanwhile:
+    /// nobody would find it in the queue, so it counts as started.
+    #[cold]
+    pub(crate) fn put_back(&self, me: &Bench<'j>, entry: Entry<'j>) -> Option<Entry<'j>> {
+        let mut state = self.state.lock();
+        if state.phase == Phase::Stopped {
+            return Some(entry);
+        }
+        let mut shelf = me.shelf.lock();
+        while let Some(shelved) = shelf.pop_back() {
+            state.lanes.push_front(shelved);
+        }
+        state.lanes.push_front(entry);
+        self.note_pending(&state);
+        None
+    }
+
     /// Lets `me` fall asleep, unless there is something to do.
     pub(crate) fn fall_asleep(self: &Arc<Self>, me: &Arc<Bench<'j>>, searching: &mut bool) -> bool {
         let mut state = self.state.lock();

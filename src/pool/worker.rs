@@ -175,7 +175,7 @@ impl<'a, 'j> Work<'a, 'j> {
 
     fn work(mut self) {
         loop {
-            if !self.has_slot() {
+            if self.slot.is_none() && !self.wait_for_slot() {
                 break;
             }
             let shelved = self.bench.shelf.lock().pop_front();
@@ -191,6 +191,16 @@ impl<'a, 'j> Work<'a, 'j> {
                         break;
                     }
                 },
+            };
+            // Looked at after the task was taken: a limit that was lowered before a task was submitted holds for it.
+            let entry = if self.may_keep_slot() {
+                Some(entry)
+            } else {
+                self.core.put_back(self.bench, entry)
+            };
+            let Some(entry) = entry else {
+                self.slot = None;
+                continue;
             };
             self.run(entry);
             if self
@@ -211,22 +221,16 @@ impl<'a, 'j> Work<'a, 'j> {
         self.core.left(self.bench, self.searching, &mut self.told);
     }
 
-    /// Makes sure that this worker holds a slot. False when it is to end instead.
+    /// True while the slot need not go to somebody else, or to nobody.
     #[inline]
-    fn has_slot(&mut self) -> bool {
+    fn may_keep_slot(&self) -> bool {
         let slots = &*self.core.slots;
-        let shared = self.core.settings.shared_slots;
-        if self.slot.is_some() && slots.debt() == 0 && !(shared && slots.waiting() > 0) {
-            return true;
-        }
-        self.wait_for_slot()
+        slots.debt() == 0 && !(self.core.settings.shared_slots && slots.waiting() > 0)
     }
 
+    /// Gets a slot. False when this worker is to end instead.
     #[cold]
     fn wait_for_slot(&mut self) -> bool {
-        if self.slot.take().is_some() {
-            self.core.unshelve(self.bench);
-        }
         let core = self.core;
         if let Ok(slot) = core.slots.try_acquire() {
             self.slot = Some(slot);

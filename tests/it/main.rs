@@ -9,6 +9,8 @@ mod hostile_wakers;
 mod policy_line;
 #[cfg(feature = "pool")]
 mod pool;
+#[cfg(feature = "pool")]
+mod pool_life;
 mod quota;
 mod rate_token_bucket;
 mod rate_window;
