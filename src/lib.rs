@@ -4,6 +4,7 @@
 //! | you want to | use | feature |
 //! |---|---|---|
 //! | let so many run at once | [`Semaphore`] | |
+//! | take a permit, or a message, whichever comes first | `ChannelSemaphore` in `crossbeam_channel::select!` | `channel` |
 //! | let so many start per time, with bursts | [`TokenBucket`] and a [`Quota`] | |
 //! | never exceed a number in any span of time | [`SlidingWindow`] | |
 //! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
@@ -43,7 +44,10 @@
 //! |---|---|---|
 //! | `tokio` | yes | waits use the timers of a tokio runtime, where one is running; without, one thread keeps all timers |
 //! | `pool` | no | worker pools whose slots are permits |
+//! | `channel` | no | `ChannelSemaphore`, and with it crossbeam-channel 0.5 |
 //! | `conformance` | no | the eight [laws](limiter) as checks to run on a limiter of your own |
+//!
+//! How to move from tokio's semaphore, and what can be built from one: the [`guide`].
 //!
 //! The minimum supported Rust version is 1.88. The limits hold within one process; nothing here opens a socket.
 #![forbid(unsafe_code)]
@@ -54,6 +58,7 @@ mod ask;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
+pub mod guide;
 pub mod limiter;
 mod permit;
 pub mod policy;
@@ -77,9 +82,12 @@ pub use pool::{TaskHandle, WorkerPool};
 pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket, WindowError, WindowTicket};
 pub use refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};
 pub use semaphore::{
-    AcquireError, AcquireTimeoutError, OwnedSemaphorePermit, Semaphore, SemaphorePermit, SemaphoreTicket,
-    TryAcquireError,
+    AcquireError, AcquireTimeoutError, Order, Overflow, OwnedSemaphorePermit, Request, Semaphore, SemaphoreBuilder,
+    SemaphoreError, SemaphorePermit, SemaphoreTicket, TryAcquireError,
 };
+#[cfg(feature = "channel")]
+#[cfg_attr(docsrs, doc(cfg(feature = "channel")))]
+pub use semaphore::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelToken, OwnedChannelPermit};
 pub use ticket::{BoxTicket, Ticket};
 pub use time::{Clock, Instant, ManualClock, Pass};
 

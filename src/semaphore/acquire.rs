@@ -18,13 +18,14 @@ use std::time::Duration;
 struct Wait {
     n: u32,
     index: u32,
+    /// Its class until it has a place.
     number: u64,
 }
 
 impl Wait {
     #[inline]
-    fn new(n: u32) -> Self {
-        let (number, index) = Key::NONE.parts();
+    fn new(n: u32, class: u8) -> Self {
+        let (number, index) = Key::asking(class).parts();
         Self { n, index, number }
     }
 
@@ -37,7 +38,7 @@ impl Wait {
     fn poll(&mut self, semaphore: &Semaphore, waker: &Waker) -> Poll<Result<(), AcquireError>> {
         if self.place().is_place() {
             if semaphore.is_served(self.number) {
-                (self.number, self.index) = Key::NONE.parts();
+                (self.number, self.index) = Key::TAKEN.parts();
                 return Poll::Ready(Ok(()));
             }
         } else if semaphore.try_take(i64::from(self.n)) {
@@ -46,10 +47,12 @@ impl Wait {
         // By value, so that a wait that ends at once lives in registers.
         let place = poll_slow(semaphore, self.n, self.place(), waker);
         (self.number, self.index) = place.parts();
-        match place {
-            Key::TAKEN => Poll::Ready(Ok(())),
-            Key::CLOSED => Poll::Ready(Err(AcquireError(()))),
-            _ => Poll::Pending,
+        if place == Key::TAKEN {
+            Poll::Ready(Ok(()))
+        } else if place.is_place() {
+            Poll::Pending
+        } else {
+            Poll::Ready(Err(AcquireError::of(place)))
         }
     }
 
@@ -64,13 +67,12 @@ impl Wait {
 /// Joins the line, or looks at the place in it. Returns the place that the wait has from then on, or how it has ended.
 #[inline(never)]
 fn poll_slow(semaphore: &Semaphore, n: u32, place: Key, waker: &Waker) -> Key {
-    let n = i64::from(n);
     if place.is_place() {
-        semaphore.look(place, n, waker)
+        semaphore.look(place, i64::from(n), waker)
     } else if n == 0 && !semaphore.is_closed() {
         Key::TAKEN
     } else {
-        semaphore.join_line(n, waker.clone(), false)
+        semaphore.join_line(n, place.class(), waker.clone())
     }
 }
 
@@ -84,7 +86,12 @@ pub(super) struct Acquire<'a> {
 impl<'a> Acquire<'a> {
     #[inline]
     pub(super) fn new(semaphore: &'a Semaphore, n: u32) -> Self {
-        let wait = Wait::new(n);
+        Self::of_class(semaphore, n, 0)
+    }
+
+    #[inline]
+    pub(super) fn of_class(semaphore: &'a Semaphore, n: u32, class: u8) -> Self {
+        let wait = Wait::new(n, class);
         Self { semaphore, wait }
     }
 
@@ -167,7 +174,7 @@ impl AcquireOwned {
     pub(super) fn new(semaphore: Arc<Semaphore>, n: u32) -> Self {
         Self {
             semaphore: Some(semaphore),
-            wait: Wait::new(n),
+            wait: Wait::new(n, 0),
         }
     }
 }

@@ -72,6 +72,11 @@ pub struct Semaphore {
     /// One more than the number of the waiter that was granted last; with its top bit set once it is closed.
     pub(super) served: AtomicU64,
     pub(super) queue: Mutex<Queue>,
+    /// True unless its queue has rules, or may be overtaken.
+    pub(super) plain: bool,
+    /// How often the first in line may be overtaken; zero in strict order.
+    pub(super) overtakes: u32,
+    pub(super) name: Option<Box<str>>,
 }
 
 impl Semaphore {
@@ -93,6 +98,9 @@ impl Semaphore {
             limit: AtomicI64::new(permits as i64),
             served: AtomicU64::new(0),
             queue: Mutex::new(Queue::new()),
+            plain: true,
+            overtakes: 0,
+            name: None,
         }
     }
 
@@ -100,7 +108,7 @@ impl Semaphore {
     ///
     /// # Panics
     /// If `permits` exceeds [`MAX_PERMITS`](Self::MAX_PERMITS).
-    #[cfg(not(tollgate_loom))]
+    #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
     pub const fn const_new(permits: usize) -> Self {
         assert!(
             permits <= Self::MAX_PERMITS,
@@ -111,10 +119,13 @@ impl Semaphore {
             limit: AtomicI64::new(permits as i64),
             served: AtomicU64::new(0),
             queue: Mutex::new(Queue::new()),
+            plain: true,
+            overtakes: 0,
+            name: None,
         }
     }
 
-    fn signed_available(&self) -> i64 {
+    pub(super) fn signed_available(&self) -> i64 {
         let word = self.word.load(Ordering::Relaxed);
         if word < -MAX { word + QUEUED } else { word }
     }
@@ -150,6 +161,11 @@ impl Semaphore {
     /// How many permits must come back before anybody is admitted, after a shrink below what was held. A snapshot.
     pub fn debt(&self) -> usize {
         (-self.signed_available()).max(0) as usize
+    }
+
+    /// The name that it was [built](Self::builder) with.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
     }
 
     /// How many wait in line. A snapshot.
@@ -205,6 +221,7 @@ impl Semaphore {
 impl fmt::Debug for Semaphore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Semaphore")
+            .field("name", &self.name)
             .field("limit", &self.limit())
             .field("available", &self.signed_available())
             .finish_non_exhaustive()

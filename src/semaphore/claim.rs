@@ -7,7 +7,7 @@ use std::task::Waker;
 impl Semaphore {
     /// Joins the line, and holds a place even when the permits are free. Returns the word by which it is found again.
     pub(super) fn join_as_claim(&self, n: i64, waker: &Waker) -> u64 {
-        let (need, state) = match self.join_line(n, waker.clone(), true) {
+        let (need, state) = match self.join_kept(n, waker.clone()) {
             Key::TAKEN => (n as u64, State::Granted),
             // Nothing is granted any more: the next attempt finds it closed.
             Key::CLOSED => (0, State::Closed),

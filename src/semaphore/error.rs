@@ -1,14 +1,64 @@
 //! Why permits were not acquired.
 
+use crate::sync::queue::Key;
 use std::fmt;
 
-/// The semaphore has been closed.
+/// Why a wait for permits ended without them: the semaphore has been closed, or it was built with a bounded queue and
+/// that was full.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct AcquireError(Why);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AcquireError(pub(super) ());
+enum Why {
+    Closed,
+    QueueFull,
+    Evicted,
+}
+
+impl AcquireError {
+    /// What a wait that was not granted ended in.
+    #[cold]
+    pub(super) fn of(ended: Key) -> Self {
+        Self(match ended {
+            Key::FULL => Why::QueueFull,
+            Key::EVICTED => Why::Evicted,
+            _ => Why::Closed,
+        })
+    }
+
+    /// True when the semaphore has been closed. Without a bounded queue it always is.
+    pub fn is_closed(&self) -> bool {
+        self.0 == Why::Closed
+    }
+
+    /// True when the queue was as long as it may be.
+    pub fn is_queue_full(&self) -> bool {
+        self.0 == Why::QueueFull
+    }
+
+    /// True when the waiter was sent away to make room for a newer one.
+    pub fn is_evicted(&self) -> bool {
+        self.0 == Why::Evicted
+    }
+}
+
+impl fmt::Debug for AcquireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            // As tokio's, which has nothing else to say.
+            Why::Closed => f.write_str("AcquireError(())"),
+            why => write!(f, "AcquireError({why:?})"),
+        }
+    }
+}
 
 impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("semaphore closed")
+        f.write_str(match self.0 {
+            Why::Closed => "semaphore closed",
+            Why::QueueFull => "the semaphore's queue is full",
+            Why::Evicted => "sent away from the semaphore's queue to make room for a newer waiter",
+        })
     }
 }
 
@@ -42,6 +92,10 @@ pub enum AcquireTimeoutError {
     Closed,
     /// The time was over before the turn came.
     TimedOut,
+    /// The queue was as long as it may be.
+    QueueFull,
+    /// Sent away to make room for a newer waiter.
+    Evicted,
 }
 
 impl fmt::Display for AcquireTimeoutError {
@@ -49,6 +103,8 @@ impl fmt::Display for AcquireTimeoutError {
         f.write_str(match self {
             Self::Closed => "semaphore closed",
             Self::TimedOut => "no permits in time",
+            Self::QueueFull => "the semaphore's queue is full",
+            Self::Evicted => "sent away from the semaphore's queue to make room for a newer waiter",
         })
     }
 }
@@ -56,7 +112,11 @@ impl fmt::Display for AcquireTimeoutError {
 impl std::error::Error for AcquireTimeoutError {}
 
 impl From<AcquireError> for AcquireTimeoutError {
-    fn from(_: AcquireError) -> Self {
-        Self::Closed
+    fn from(error: AcquireError) -> Self {
+        match error.0 {
+            Why::Closed => Self::Closed,
+            Why::QueueFull => Self::QueueFull,
+            Why::Evicted => Self::Evicted,
+        }
     }
 }

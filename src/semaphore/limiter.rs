@@ -62,14 +62,14 @@ impl Semaphore {
                     demand.redeem(id);
                     return Ok(SemaphoreTicket(units));
                 }
-                State::Closed | State::Free => demand.redeem(id),
+                State::Closed | State::Evicted | State::Free => demand.redeem(id),
             }
         }
         if self.is_closed() {
             return Err(Refusal::new(Reason::Closed, LEG, units, Wait::Never));
         }
-        if units == 0 {
-            return Ok(SemaphoreTicket(0));
+        if units == 0 || self.try_take_slow(units as i64) {
+            return Ok(SemaphoreTicket(units));
         }
         Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Turn(self)))
     }

@@ -2,7 +2,7 @@
 //! [`Semaphore`]'s.
 
 use super::atomic::{QUEUED, Semaphore, weakened};
-use crate::sync::queue::{Key, Queue, State};
+use crate::sync::queue::{Granted, Key, Queue, State};
 use crate::sync::shim::MutexGuard;
 use crate::sync::shim::atomic::Ordering;
 use std::task::Waker;
@@ -18,6 +18,9 @@ impl Semaphore {
     #[inline(never)]
     pub(super) fn hand_over(&self) {
         let mut queue = self.queue.lock();
+        if !self.plain || !queue.watchers.is_empty() {
+            return self.hand_over_special(queue);
+        }
         let Some(first) = self.grant_next(&mut queue) else {
             return;
         };
@@ -65,10 +68,17 @@ impl Semaphore {
     }
 
     /// Grants the first in line what it wants, if that is free. Under the lock.
-    #[inline]
-    fn grant_next(&self, queue: &mut Queue) -> Option<Option<Waker>> {
+    #[inline(always)]
+    pub(super) fn grant_next(&self, queue: &mut Queue) -> Option<Option<Waker>> {
         let granted = queue.grant_head(self.free())?;
-        let flag = if queue.is_empty() { QUEUED } else { 0 };
+        self.publish(&granted, queue.wants_no_flag());
+        Some(granted.waker)
+    }
+
+    /// Takes what has been granted, and publishes the number of who was granted it.
+    #[inline]
+    fn publish(&self, granted: &Granted, last: bool) {
+        let flag = if last { QUEUED } else { 0 };
         // Acquire: on behalf of the waiter, who sees it through (P). Pairs with (R) in `release`, of whichever releases
         // have added up.
         let acquire = weakened!("semaphore_relaxed_grant", Acquire);
@@ -76,12 +86,11 @@ impl Semaphore {
         // (P) Release: passes on what the addition has acquired. Pairs with the load in `is_served`.
         let release = weakened!("semaphore_relaxed_served", Release);
         self.served.store(granted.number + 1, release);
-        Some(granted.waker)
     }
 
     /// What is free while the flag is set; nobody but the lock's holder takes of it.
     #[inline]
-    fn free(&self) -> i64 {
+    pub(super) fn free(&self) -> i64 {
         self.word.load(Ordering::Relaxed) + QUEUED
     }
 
@@ -101,7 +110,7 @@ impl Semaphore {
             if queue.closed {
                 return;
             }
-            if queue.is_empty() {
+            if queue.wants_no_flag() {
                 // Relaxed: the flag only sends others to the lock.
                 self.word.fetch_sub(QUEUED, Ordering::Relaxed);
             }
@@ -119,14 +128,32 @@ impl Semaphore {
 
     /// Joins the line for `n` permits, or takes them when they have become free meanwhile.
     #[inline(never)]
-    pub(super) fn join_line(&self, n: i64, waker: Waker, kept: bool) -> Key {
+    pub(super) fn join_line(&self, n: u32, class: u8, waker: Waker) -> Key {
+        let n = i64::from(n);
         let mut queue = self.queue.lock();
         let joined = if queue.closed && !cfg!(tollgate_bug = "semaphore_unseen_close") {
             Key::CLOSED
-        } else if queue.is_empty() && self.take_or_flag(n) {
+        } else if queue.is_empty() && self.take_or_flag(&queue, n) {
+            Key::TAKEN
+        } else if self.plain {
+            return queue.push(n as u64, waker, false);
+        } else {
+            return self.join_special(queue, n, class, waker);
+        };
+        drop(queue);
+        drop(waker);
+        joined
+    }
+
+    /// [`join_line`](Self::join_line) with a place that is kept until its owner looks, whatever the bounds.
+    pub(super) fn join_kept(&self, n: i64, waker: Waker) -> Key {
+        let mut queue = self.queue.lock();
+        let joined = if queue.closed {
+            Key::CLOSED
+        } else if queue.is_empty() && self.take_or_flag(&queue, n) {
             Key::TAKEN
         } else {
-            return queue.push(n as u64, waker, kept);
+            return queue.push_unbounded(n as u64, waker);
         };
         drop(queue);
         drop(waker);
@@ -138,7 +165,10 @@ impl Semaphore {
     /// A release before that step is seen by it; one after it sees the flag and comes to the lock, which is held until
     /// the newcomer stands in line. And the flag is never set while what is wanted is free: that would refuse others.
     #[inline]
-    fn take_or_flag(&self, n: i64) -> bool {
+    fn take_or_flag(&self, queue: &Queue, n: i64) -> bool {
+        if !queue.watchers.is_empty() {
+            return self.take_flagged(n);
+        }
         // Acquire: as in `try_take`, for permits that are taken at once.
         let acquire = weakened!("semaphore_relaxed_join", Acquire);
         if cfg!(tollgate_bug = "semaphore_early_flag") {
@@ -165,13 +195,13 @@ impl Semaphore {
         }
     }
 
-    /// The owner of a place, who wants `n` and is not served yet, looks: at the same place, or at [`Key::TAKEN`] or [`Key::CLOSED`] when its
-    /// wait has ended. What was granted before the semaphore was closed, and not looked at since, is given back: whoever
-    /// looks at a closed one is told so.
+    /// The owner of a place, who wants `n` and is not served yet, looks: at the same place, or at [`Key::TAKEN`],
+    /// [`Key::CLOSED`] or [`Key::EVICTED`] when its wait has ended. What was granted before the semaphore was closed, and
+    /// not looked at since, is given back: whoever looks at a closed one is told so.
     #[inline]
     pub(super) fn look(&self, key: Key, n: i64, waker: &Waker) -> Key {
         let mut queue = self.queue.lock();
-        if queue.state(key) == State::Waiting {
+        if queue.state(key).waits() {
             if queue.wakes(key, waker) {
                 return key;
             }
@@ -180,19 +210,37 @@ impl Semaphore {
             let other = waker.clone();
             queue = self.queue.lock();
             let old = queue.set_waker(key, other);
-            let waiting = queue.state(key) == State::Waiting;
+            let waits = queue.state(key).waits();
+            let turn = if self.plain {
+                None
+            } else {
+                self.take_turn(&mut queue, key)
+            };
+            let more = turn.is_some() && self.can_grant(&mut queue);
             drop(queue);
             drop(old);
-            if waiting {
+            if let Some(own) = turn {
+                drop(own);
+                if more {
+                    self.hand_over();
+                }
+                return Key::TAKEN;
+            }
+            if waits {
                 return key;
             }
             queue = self.queue.lock();
         }
-        if !queue.closed {
-            return Key::TAKEN;
-        }
+        let (closed, (state, _), spare) = (queue.closed, queue.give_up(key), queue.spare());
         drop(queue);
-        if self.was_served(key.number()) && !cfg!(tollgate_bug = "semaphore_close_keeps_grant") {
+        drop(spare);
+        match state {
+            State::Evicted => return Key::EVICTED,
+            _ if !closed => return Key::TAKEN,
+            _ => {}
+        }
+        let granted = state == State::Granted || state == State::Free && self.was_served(key.number());
+        if granted && !cfg!(tollgate_bug = "semaphore_close_keeps_grant") {
             self.release(n);
         }
         Key::CLOSED
@@ -208,19 +256,27 @@ impl Semaphore {
     /// those behind it move up.
     #[inline(never)]
     pub(super) fn leave_line(&self, key: Key, n: i64) {
-        let waited = !self.is_served(key.number()) && self.leave_place(self.queue.lock(), key);
-        if !waited && self.was_served(key.number()) && !cfg!(tollgate_bug = "semaphore_leaks_granted") {
+        if !self.is_served(key.number()) {
+            if self.leave_place(self.queue.lock(), key) {
+                return;
+            }
+            let state = self.queue.lock().give_up(key).0;
+            if state != State::Granted && (state != State::Free || !self.was_served(key.number())) {
+                return;
+            }
+        }
+        if !cfg!(tollgate_bug = "semaphore_leaks_granted") {
             self.release(n);
         }
     }
 
     /// Leaves the line, and lets those behind move up. False when nobody waits at that place.
-    #[inline]
+    #[inline(always)]
     pub(super) fn leave_place(&self, mut queue: MutexGuard<'_, Queue>, key: Key) -> bool {
         let Some(left) = queue.leave(key) else {
             return false;
         };
-        if queue.is_empty() {
+        if queue.wants_no_flag() {
             // Relaxed: the flag only sends others to the lock.
             self.word.fetch_add(QUEUED, Ordering::Relaxed);
         }

@@ -3,18 +3,30 @@
 //! | type | what it is |
 //! |---|---|
 //! | [`Semaphore`] | permits in one atomic word, strict FIFO, resizable at any moment, async and blocking |
+//! | [`SemaphoreBuilder`] | the same in another [`Order`], with a bounded queue, a name |
+//! | `ChannelSemaphore` | permits as messages of a crossbeam channel, for `select!` beside other channels; blocking; feature `channel` |
 
 mod acquire;
 mod atomic;
+mod builder;
+#[cfg(feature = "channel")]
+mod channel;
 mod claim;
 mod error;
 mod limiter;
 mod line;
 mod permit;
 mod resize;
+mod rest;
+mod special;
 mod tokio_api;
 
+pub use crate::sync::rules::{Order, Overflow};
 pub use atomic::Semaphore;
+pub use builder::{Request, SemaphoreBuilder, SemaphoreError};
+#[cfg(feature = "channel")]
+#[cfg_attr(docsrs, doc(cfg(feature = "channel")))]
+pub use channel::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelToken, OwnedChannelPermit};
 pub use error::{AcquireError, AcquireTimeoutError, TryAcquireError};
 pub use limiter::SemaphoreTicket;
 pub use permit::{OwnedSemaphorePermit, SemaphorePermit};

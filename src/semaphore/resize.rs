@@ -89,11 +89,16 @@ impl Semaphore {
     /// `n` permits that are held are gone for good: they come off the limit. What the limit no longer has, after a
     /// shrink, has been paid by that.
     pub(super) fn lose(&self, n: i64) {
-        let _queue = self.queue.lock();
+        let queue = self.queue.lock();
         let old = self.limit.load(Ordering::Relaxed);
         let new = (old - n).max(0);
         self.limit.store(new, Ordering::Relaxed);
         // Relaxed: at a limit of zero nobody can take what this adds.
         self.word.fetch_add(n - (old - new), Ordering::Relaxed);
+        let watched = !queue.watchers.is_empty();
+        drop(queue);
+        if watched {
+            self.tell_watchers();
+        }
     }
 }

@@ -33,7 +33,7 @@ impl Semaphore {
     fn try_acquire_slow(&self, n: usize) -> Result<(), TryAcquireError> {
         if self.is_closed() {
             Err(TryAcquireError::Closed)
-        } else if n == 0 {
+        } else if n == 0 || self.try_take_slow(n as i64) {
             Ok(())
         } else {
             Err(TryAcquireError::NoPermits)

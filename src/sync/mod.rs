@@ -4,7 +4,9 @@
 
 mod places;
 pub(crate) mod queue;
+pub(crate) mod rules;
 pub(crate) mod shim;
+pub(crate) mod watchers;
 
 pub mod bell;
 pub mod turn;

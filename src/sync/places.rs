@@ -19,12 +19,25 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// No place: nobody has asked for one yet.
-    pub(crate) const NONE: Key = Key::nowhere(0);
     /// No place: what was asked for was taken on arrival.
-    pub(crate) const TAKEN: Key = Key::nowhere(1);
+    pub(crate) const TAKEN: Key = Key::nowhere(1 << 8);
     /// No place: the queue is closed.
-    pub(crate) const CLOSED: Key = Key::nowhere(2);
+    pub(crate) const CLOSED: Key = Key::nowhere(2 << 8);
+    /// No place: the queue is as long as it may be.
+    pub(crate) const FULL: Key = Key::nowhere(3 << 8);
+    /// No place any more: it was needed for somebody else.
+    pub(crate) const EVICTED: Key = Key::nowhere(4 << 8);
+
+    /// No place yet, for somebody of `class`.
+    #[inline]
+    pub(crate) const fn asking(class: u8) -> Self {
+        Self::nowhere(class as u64)
+    }
+
+    /// The class of whoever is asking.
+    pub(crate) fn class(self) -> u8 {
+        self.number as u8
+    }
 
     const fn nowhere(number: u64) -> Self {
         Self { number, index: NONE }
@@ -73,6 +86,8 @@ pub(crate) enum State {
     Granted,
     /// The queue was closed while this waited.
     Closed,
+    /// Sent away to make room.
+    Evicted,
 }
 
 impl State {
@@ -81,14 +96,14 @@ impl State {
     }
 }
 
-/// The number of whoever took a place, and its state, in one word.
+/// The number of whoever took a place, its class, and its state, in one word: 56, 5 and 3 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tag(u64);
 
 impl Tag {
     #[inline]
-    fn new(number: u64, state: State) -> Self {
-        Self(number << 3 | state as u64)
+    fn new(number: u64, class: u8, state: State) -> Self {
+        Self(number << 8 | u64::from(class) << 3 | state as u64)
     }
 }
 
@@ -107,7 +122,12 @@ pub(super) struct Place {
 impl Place {
     #[inline]
     pub(super) fn number(&self) -> u64 {
-        self.tag.0 >> 3
+        self.tag.0 >> 8
+    }
+
+    #[inline]
+    pub(super) fn class(&self) -> usize {
+        (self.tag.0 >> 3 & 31) as usize
     }
 
     #[inline]
@@ -117,13 +137,14 @@ impl Place {
             1 => State::Waiting,
             2 => State::WaitingKept,
             3 => State::Granted,
-            _ => State::Closed,
+            4 => State::Closed,
+            _ => State::Evicted,
         }
     }
 
     #[inline]
     pub(super) fn set_state(&mut self, state: State) {
-        self.tag = Tag::new(self.number(), state);
+        self.tag = Tag(self.tag.0 & !7 | state as u64);
     }
 }
 
@@ -174,12 +195,12 @@ impl Places {
     }
 
     /// Takes a free place, and gives it the next number.
-    #[inline]
-    pub(super) fn take(&mut self, waker: Option<Waker>, need: u64, prev: u32, state: State) -> Key {
+    #[inline(always)]
+    pub(super) fn take(&mut self, waker: Option<Waker>, need: u64, prev: u32, class: u8, state: State) -> Key {
         self.taken += 1;
         let number = self.next_number;
         self.next_number = number + 1;
-        let tag = Tag::new(number, state);
+        let tag = Tag::new(number, class, state);
         let index = self.free;
         if index == NONE {
             let index = self.append(waker, need, prev, tag);

@@ -1,7 +1,7 @@
-//! A FIFO queue of waiters as plain data: places linked by index, so that joining, leaving and granting take constant
+//! A queue of waiters as plain data: places linked by index, so that joining, leaving and granting take constant
 //! time and a waiter costs 40 bytes.
 //!
-//! Since it is granted in order of arrival, *one* number says of every waiter whether it has been granted: that of the
+//! When it is granted in order of arrival, *one* number says of every waiter whether it has been granted: that of the
 //! last one who was. So a place is given up by the grant itself, and its owner looks without the lock. A place can also
 //! be kept until its owner has looked.
 //!
@@ -9,16 +9,54 @@
 
 pub(crate) use super::places::{Key, Spare, State};
 use super::places::{NONE, Places};
+use super::rules::{Order, Overflow, Scheduler};
+use super::watchers::Watchers;
 use std::task::Waker;
 
-/// The queue. Invariant: the list from `head` to `tail` holds exactly the places that wait, in order of arrival.
-#[derive(Debug)]
-pub(crate) struct Queue {
-    places: Places,
+/// A list of places.
+#[derive(Clone, Copy, Debug)]
+struct List {
     head: u32,
     tail: u32,
-    waiting: usize,
-    pub(crate) closed: bool,
+}
+
+impl List {
+    const EMPTY: List = List { head: NONE, tail: NONE };
+
+    /// Puts `index` at the end; the place has the old tail ahead already.
+    #[inline]
+    fn push_back(&mut self, places: &mut Places, index: u32) {
+        match self.tail {
+            NONE => self.head = index,
+            tail => places.at(tail).next = index,
+        }
+        self.tail = index;
+    }
+
+    fn push_front(&mut self, places: &mut Places, index: u32) {
+        places.at(index).next = self.head;
+        match self.head {
+            NONE => self.tail = index,
+            head => places.at(head).prev = index,
+        }
+        self.head = index;
+    }
+
+    /// Takes out `index`, which stands between `prev` and `next`. The first has no valid `prev`.
+    #[inline(always)]
+    fn unlink(&mut self, places: &mut Places, index: u32, prev: u32, next: u32) {
+        let first = self.head == index;
+        if first {
+            self.head = next;
+        } else {
+            places.at(prev).next = next;
+        }
+        if self.tail != index {
+            places.at(next).prev = prev;
+        } else {
+            self.tail = if first { NONE } else { prev };
+        }
+    }
 }
 
 /// Who was granted what.
@@ -34,21 +72,81 @@ pub(crate) struct Left {
     pub(crate) waker: Option<Waker>,
 }
 
+/// The rules of a queue that is not plainly first come, first served without bounds. Its places are all kept.
+#[derive(Debug)]
+struct Rules {
+    scheduler: Scheduler,
+    /// By class. With one class alone, the queue's own list is used.
+    lists: Vec<List>,
+    last_first: bool,
+    max_waiting: usize,
+    max_wanted: u64,
+    overflow: Overflow,
+    /// What all who wait want together.
+    wanted: u64,
+}
+
+/// The queue. Invariant: its lists hold exactly the places that wait, in order of arrival; there is one list, unless
+/// there are classes.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    places: Places,
+    line: List,
+    waiting: usize,
+    pub(crate) closed: bool,
+    /// How often the first in line has been overtaken, where that is allowed.
+    pub(crate) overtaken: u32,
+    /// Those who do not wait for permits, but for rest.
+    pub(crate) watchers: Watchers,
+    rules: Option<Box<Rules>>,
+}
+
 impl Queue {
     pub(crate) const fn new() -> Self {
         Self {
             places: Places::new(),
-            head: NONE,
-            tail: NONE,
+            line: List::EMPTY,
             waiting: 0,
             closed: false,
+            overtaken: 0,
+            watchers: Watchers::new(),
+            rules: None,
         }
+    }
+
+    /// A queue with rules: so many may wait, who want so much together.
+    pub(crate) fn with_rules(order: Order, max_waiting: usize, max_wanted: u64, overflow: Overflow) -> Self {
+        let rules = Rules {
+            lists: vec![List::EMPTY; order.classes()],
+            last_first: order == Order::Lifo,
+            scheduler: Scheduler::new(order),
+            max_waiting,
+            max_wanted,
+            overflow,
+            wanted: 0,
+        };
+        Self {
+            rules: Some(Box::new(rules)),
+            ..Self::new()
+        }
+    }
+
+    /// True when it has rules: then all places are kept, and numbers say nothing about grants.
+    #[inline]
+    pub(crate) fn has_rules(&self) -> bool {
+        self.rules.is_some()
     }
 
     /// True when nobody waits.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.head == NONE
+        self.waiting == 0
+    }
+
+    /// True when nobody has to be sent to the lock: nobody waits or watches, and it is open.
+    #[inline]
+    pub(crate) fn wants_no_flag(&self) -> bool {
+        self.is_empty() && self.watchers.is_empty() && !self.closed
     }
 
     /// How many wait.
@@ -57,39 +155,99 @@ impl Queue {
         self.waiting
     }
 
-    /// Joins at the end. The place is given up when it is granted, unless it is `kept`.
-    #[inline]
+    /// Joins at the end of a queue without rules. The place is given up when it is granted, unless it is `kept`.
+    #[inline(always)]
     pub(crate) fn push(&mut self, need: u64, waker: Waker, kept: bool) -> Key {
         let state = if kept { State::WaitingKept } else { State::Waiting };
-        let tail = self.tail;
-        let key = self.places.take(Some(waker), need, tail, state);
-        match tail {
-            NONE => self.head = key.index(),
-            tail => self.places.at(tail).next = key.index(),
+        let key = self.places.take(Some(waker), need, self.line.tail, 0, state);
+        self.line.push_back(&mut self.places, key.index());
+        self.waiting += 1;
+        key
+    }
+
+    /// Joins at a place that is kept, in class 0, whatever the bounds.
+    pub(crate) fn push_unbounded(&mut self, need: u64, waker: Waker) -> Key {
+        if self.rules.is_none() {
+            return self.push(need, waker, true);
         }
-        self.tail = key.index();
+        self.put_in_class(need, 0, waker)
+    }
+
+    /// Joins a queue with rules, if they allow it, or else hands the waker back. A class that there is not counts as the
+    /// last. Returns the wakers of those who were sent away for it as well.
+    #[cold]
+    pub(crate) fn push_by_rules(&mut self, need: u64, class: u8, waker: Waker) -> Result<(Key, Vec<Waker>), Waker> {
+        let mut evicted = Vec::new();
+        let Some(rules) = &mut self.rules else {
+            return Ok((self.push(need, waker, true), evicted));
+        };
+        while self.waiting >= rules.max_waiting || rules.wanted.saturating_add(need) > rules.max_wanted {
+            let oldest = match rules.overflow {
+                Overflow::EvictOldest if need <= rules.max_wanted && rules.max_waiting > 0 => rules.oldest_of_last(),
+                _ => None,
+            };
+            let Some((class, index)) = oldest else {
+                // Nobody has been sent away so far: to send everybody away makes room for whatever may be wanted at all.
+                return Err(waker);
+            };
+            let place = self.places.at(index);
+            let (prev, next, units) = (place.prev, place.next, place.need);
+            place.set_state(State::Evicted);
+            evicted.extend(place.waker.take());
+            rules.lists[class].unlink(&mut self.places, index, prev, next);
+            rules.scheduler.leave(class);
+            rules.wanted -= units;
+            self.waiting -= 1;
+        }
+        Ok((self.put_in_class(need, class, waker), evicted))
+    }
+
+    fn put_in_class(&mut self, need: u64, class: u8, waker: Waker) -> Key {
+        let Some(rules) = &mut self.rules else {
+            return self.push(need, waker, true);
+        };
+        let class = usize::from(class).min(rules.lists.len() - 1);
+        let list = &mut rules.lists[class];
+        let state = State::WaitingKept;
+        let key = self.places.take(Some(waker), need, list.tail, class as u8, state);
+        if rules.last_first {
+            list.push_front(&mut self.places, key.index());
+        } else {
+            list.push_back(&mut self.places, key.index());
+        }
+        rules.scheduler.join(class);
+        rules.wanted = rules.wanted.saturating_add(need);
         self.waiting += 1;
         key
     }
 
     /// Takes a place whose wait has ended on arrival: it never stood in line, and is kept.
     pub(crate) fn push_ended(&mut self, need: u64, state: State) -> Key {
-        self.places.take(None, need, NONE, state)
+        self.places.take(None, need, NONE, 0, state)
     }
 
-    /// What the first in line wants.
+    /// The place of whoever is next.
+    #[inline]
+    fn head(&self) -> u32 {
+        match &self.rules {
+            None => self.line.head,
+            Some(rules) => rules.head(),
+        }
+    }
+
+    /// What the next in line wants.
     #[inline]
     pub(crate) fn head_need(&mut self) -> Option<u64> {
-        match self.head {
+        match self.head() {
             NONE => None,
             head => Some(self.places.at(head).need),
         }
     }
 
-    /// Grants the first in line what it wants, if that is no more than `free`.
-    #[inline]
+    /// Grants the first in line what it wants, if that is no more than `free`, where there are no rules.
+    #[inline(always)]
     pub(crate) fn grant_head(&mut self, free: i64) -> Option<Granted> {
-        let index = self.head;
+        let index = self.line.head;
         if index == NONE {
             return None;
         }
@@ -104,9 +262,34 @@ impl Queue {
         } else {
             place.set_state(State::Granted);
         }
-        self.head = next;
+        self.line.head = next;
         if next == NONE {
-            self.tail = NONE;
+            self.line.tail = NONE;
+        }
+        self.waiting -= 1;
+        Some(Granted { number, need, waker })
+    }
+
+    /// The same by the rules, if there are any.
+    #[cold]
+    pub(crate) fn grant_by_rules(&mut self, free: i64) -> Option<Granted> {
+        let Some(rules) = &mut self.rules else {
+            return self.grant_head(free);
+        };
+        let class = rules.scheduler.pick()?;
+        let place = self.places.at(rules.lists[class].head);
+        let (number, need, next) = (place.number(), place.need, place.next);
+        if free < need as i64 {
+            return None;
+        }
+        place.set_state(State::Granted);
+        let waker = place.waker.take();
+        rules.scheduler.grant(class, need);
+        rules.wanted -= need;
+        let list = &mut rules.lists[class];
+        list.head = next;
+        if next == NONE {
+            list.tail = NONE;
         }
         self.waiting -= 1;
         Some(Granted { number, need, waker })
@@ -130,6 +313,20 @@ impl Queue {
         place.is_some_and(|place| place.waker.as_ref().is_some_and(|known| known.will_wake(waker)))
     }
 
+    /// True when `key` is next in line.
+    #[inline]
+    pub(crate) fn is_head(&self, key: Key) -> bool {
+        self.head() == key.index()
+    }
+
+    /// Takes the waker of the next in line away: it is there until it has been woken.
+    pub(crate) fn take_head_waker(&mut self) -> Option<Waker> {
+        match self.head() {
+            NONE => None,
+            head => self.places.at(head).waker.take(),
+        }
+    }
+
     /// Leaves a waker at a place in line, and hands back the one that was there, or the new one if nobody waits there.
     pub(crate) fn set_waker(&mut self, key: Key, waker: Waker) -> Option<Waker> {
         match self.places.of(key).filter(|place| place.state().waits()) {
@@ -139,22 +336,33 @@ impl Queue {
     }
 
     /// Leaves the line. Nothing happens when nobody waits at that place.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn leave(&mut self, key: Key) -> Option<Left> {
+        if self.rules.is_some() {
+            return self.leave_ruled(key);
+        }
         let index = key.index();
         let place = self.places.of(key).filter(|place| place.state().waits())?;
         let (waker, prev, next) = (place.waker.take(), place.prev, place.next);
         self.places.give_up(index);
-        let was_head = self.head == index;
-        if was_head {
-            self.head = next;
-        } else {
-            self.places.at(prev).next = next;
-        }
-        if self.tail != index {
-            self.places.at(next).prev = prev;
-        } else {
-            self.tail = if was_head { NONE } else { prev };
+        let was_head = self.line.head == index;
+        self.line.unlink(&mut self.places, index, prev, next);
+        self.waiting -= 1;
+        Some(Left { was_head, waker })
+    }
+
+    #[cold]
+    fn leave_ruled(&mut self, key: Key) -> Option<Left> {
+        let index = key.index();
+        let was_head = self.head() == index;
+        let place = self.places.of(key).filter(|place| place.state().waits())?;
+        let (waker, prev, next) = (place.waker.take(), place.prev, place.next);
+        let (need, class) = (place.need, place.class());
+        self.places.give_up(index);
+        if let Some(rules) = &mut self.rules {
+            rules.scheduler.leave(class);
+            rules.wanted -= need;
+            rules.lists[class].unlink(&mut self.places, index, prev, next);
         }
         self.waiting -= 1;
         Some(Left { was_head, waker })
@@ -182,21 +390,44 @@ impl Queue {
     pub(crate) fn close(&mut self) -> Vec<Waker> {
         self.closed = true;
         let mut wakers = Vec::with_capacity(self.waiting());
-        let mut index = self.head;
-        while index != NONE {
-            let place = self.places.at(index);
-            let next = place.next;
-            wakers.extend(place.waker.take());
-            if place.state() == State::Waiting {
-                self.places.give_up(index);
-            } else {
-                place.set_state(State::Closed);
+        let lists = match &mut self.rules {
+            None => std::slice::from_mut(&mut self.line),
+            Some(rules) => {
+                rules.scheduler.clear();
+                rules.wanted = 0;
+                &mut rules.lists[..]
             }
-            index = next;
+        };
+        for list in lists {
+            let mut index = list.head;
+            while index != NONE {
+                let place = self.places.at(index);
+                let next = place.next;
+                wakers.extend(place.waker.take());
+                if place.state() == State::Waiting {
+                    self.places.give_up(index);
+                } else {
+                    place.set_state(State::Closed);
+                }
+                index = next;
+            }
+            *list = List::EMPTY;
         }
-        self.head = NONE;
-        self.tail = NONE;
         self.waiting = 0;
         wakers
+    }
+}
+
+impl Rules {
+    #[cold]
+    fn head(&self) -> u32 {
+        self.scheduler.pick().map_or(NONE, |class| self.lists[class].head)
+    }
+
+    /// Whoever has waited longest in the last class that has waiters.
+    fn oldest_of_last(&self) -> Option<(usize, u32)> {
+        let class = self.scheduler.last()?;
+        let list = &self.lists[class];
+        Some((class, if self.last_first { list.tail } else { list.head }))
     }
 }

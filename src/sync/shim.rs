@@ -1,25 +1,31 @@
-//! Locks and atomics, swapped for loom's when the models are built (`--cfg tollgate_loom`).
+//! Locks and atomics, swapped for loom's when the exhaustive models are built (`--cfg tollgate_loom`), and for shuttle's
+//! when schedules are drawn at random (`--cfg tollgate_shuttle`).
 
-#[cfg(not(tollgate_loom))]
+#[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
 mod imp {
     pub(crate) use parking_lot::{Mutex, MutexGuard};
     pub(crate) use std::sync::atomic;
     pub(crate) use std::thread_local;
 }
 
-#[cfg(tollgate_loom)]
+#[cfg(any(tollgate_loom, tollgate_shuttle))]
 mod imp {
-    pub(crate) use loom::sync::MutexGuard;
-    pub(crate) use loom::sync::atomic;
-    pub(crate) use loom::thread_local;
+    #[cfg(tollgate_loom)]
+    use loom as model;
+    #[cfg(tollgate_shuttle)]
+    use shuttle as model;
 
-    /// loom's mutex with parking_lot's face: nothing is poisoned.
+    pub(crate) use model::sync::MutexGuard;
+    pub(crate) use model::sync::atomic;
+    pub(crate) use model::thread_local;
+
+    /// The model's mutex with parking_lot's face: nothing is poisoned.
     #[derive(Debug)]
-    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+    pub(crate) struct Mutex<T>(model::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
         pub(crate) fn new(value: T) -> Self {
-            Self(loom::sync::Mutex::new(value))
+            Self(model::sync::Mutex::new(value))
         }
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

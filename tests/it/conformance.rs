@@ -29,6 +29,19 @@ fn semaphore_conforms() {
     Suite::of_permits(1, |_| Semaphore::new(1)).check();
 }
 
+#[cfg(feature = "channel")]
+#[test]
+fn channel_semaphore_conforms() {
+    use tollgate::ChannelSemaphore;
+    Suite::of_permits(3, |_| ChannelSemaphore::new(3).unwrap())
+        .loosen(|semaphore| semaphore.set_limit(4).unwrap())
+        .check();
+    Suite::of_permits(2, |_| ChannelSemaphore::new(7).unwrap())
+        .ask(3)
+        .check();
+    Suite::of_permits(1, |_| ChannelSemaphore::new(1).unwrap()).check();
+}
+
 #[test]
 fn token_bucket_conforms() {
     let bucket = |clock: &ManualClock| TokenBucket::new(Quota::per_second(10).burst(5)).on(clock);

@@ -2,6 +2,8 @@
 #![cfg(not(tollgate_loom))]
 mod bad_input;
 mod cancel_sweep;
+#[cfg(feature = "channel")]
+mod channel_semaphore;
 mod compose;
 mod conformance;
 mod gateway;
@@ -15,5 +17,8 @@ mod quota;
 mod rate_token_bucket;
 mod rate_window;
 mod semaphore;
+mod semaphore_orders;
+mod semaphore_resize;
+mod semaphore_rest;
 mod semaphore_twin;
 mod time;

@@ -1,8 +1,11 @@
 //! Exhaustive models of the protocols. Build with `RUSTFLAGS="--cfg tollgate_loom"`.
 #![cfg(tollgate_loom)]
 mod bucket;
+#[cfg(feature = "channel")]
+mod channel;
 mod compose;
 mod line;
+mod orders;
 mod semaphore;
 
 /// Every interleaving of two threads, whatever bound the environment sets.

@@ -1,0 +1,131 @@
+//! The books of a semaphore whose permits are things: how many there should be, and how many there are.
+//!
+//! Invariant: while it is open, at least as many exist as the limit says. What exists beyond the limit is debt: it is
+//! destroyed, not put back, as soon as somebody has it in hand.
+
+/// How many tokens there should be, and how many exist, held or free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ledger {
+    limit: usize,
+    existing: usize,
+    closed: bool,
+}
+
+/// What becomes of a token that somebody has in hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the books already say so"]
+pub(crate) enum Fate {
+    /// It is free again.
+    Kept,
+    /// It no longer exists: it has paid for a shrink, or nobody can take it any more.
+    Swallowed,
+}
+
+impl Ledger {
+    /// No tokens, and none wanted.
+    pub(crate) fn new() -> Self {
+        Self {
+            limit: 0,
+            existing: 0,
+            closed: false,
+        }
+    }
+
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Held or free.
+    pub(crate) fn existing(&self) -> usize {
+        self.existing
+    }
+
+    /// How many more exist than the limit allows.
+    pub(crate) fn debt(&self) -> usize {
+        self.existing.saturating_sub(self.limit)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Changes the limit. Returns how many tokens are to be made; they count as existing from now on. What exists
+    /// already, as debt, is not made again.
+    #[must_use = "the tokens have been booked"]
+    pub(crate) fn set_limit(&mut self, limit: usize) -> usize {
+        self.limit = limit;
+        if self.closed {
+            return 0;
+        }
+        let made = limit.saturating_sub(self.existing);
+        self.existing += made;
+        made
+    }
+
+    /// A token is in hand: one that came back, or a free one that is looked at.
+    pub(crate) fn judge(&mut self) -> Fate {
+        if self.closed || self.existing > self.limit {
+            self.existing -= 1;
+            Fate::Swallowed
+        } else {
+            Fate::Kept
+        }
+    }
+
+    /// `n` tokens that are held will never come back: they come off the limit too. A debt is paid by that only where
+    /// nothing is left of the limit.
+    pub(crate) fn lose(&mut self, n: usize) {
+        self.existing -= n;
+        self.limit = self.limit.saturating_sub(n);
+    }
+
+    /// No token is free again, or made, from now on.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(limit: usize) -> Ledger {
+        let mut ledger = Ledger::new();
+        assert_eq!(ledger.set_limit(limit), limit);
+        ledger
+    }
+
+    #[test]
+    fn a_shrink_is_paid_by_what_comes_back() {
+        let mut ledger = open(3);
+        assert_eq!((ledger.set_limit(1), ledger.debt()), (0, 2));
+        assert_eq!([ledger.judge(), ledger.judge()], [Fate::Swallowed; 2]);
+        assert_eq!((ledger.judge(), ledger.existing()), (Fate::Kept, 1));
+    }
+
+    #[test]
+    fn a_raise_forgives_the_debt_before_it_makes_anything() {
+        let mut ledger = open(5);
+        assert_eq!(ledger.set_limit(2), 0);
+        assert_eq!((ledger.set_limit(4), ledger.debt()), (0, 1));
+        assert_eq!((ledger.set_limit(7), ledger.existing()), (2, 7));
+    }
+
+    #[test]
+    fn what_is_lost_comes_off_the_limit_and_then_off_the_debt() {
+        let mut ledger = open(10);
+        assert_eq!(ledger.set_limit(3), 0);
+        ledger.lose(2);
+        assert_eq!((ledger.limit(), ledger.debt()), (1, 7));
+        ledger.lose(5);
+        assert_eq!((ledger.limit(), ledger.debt()), (0, 3));
+    }
+
+    #[test]
+    fn nothing_is_kept_or_made_once_it_is_closed() {
+        let mut ledger = open(2);
+        ledger.close();
+        assert_eq!((ledger.judge(), ledger.set_limit(9)), (Fate::Swallowed, 0));
+        assert_eq!((ledger.existing(), ledger.debt()), (1, 0));
+    }
+}

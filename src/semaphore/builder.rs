@@ -1,0 +1,252 @@
+//! A semaphore that is more than its number of permits: another order, a bounded queue, a name.
+
+use super::acquire::{Acquire, AcquireUntil};
+use super::atomic::Semaphore;
+use super::error::{AcquireError, AcquireTimeoutError};
+use super::permit::SemaphorePermit;
+use crate::sync::queue::Queue;
+use crate::sync::rules::{Order, Overflow};
+use crate::sync::shim::Mutex;
+use crate::time::Clock;
+use std::fmt;
+use std::time::Duration;
+
+/// Builds a [`Semaphore`]. Made by [`Semaphore::builder`].
+///
+/// ```
+/// # use tollgate::{Order, Overflow, Semaphore};
+/// let semaphore = Semaphore::builder(1)
+///     .order(Order::Priority { classes: 2, patience: 8 })
+///     .max_waiting(100)
+///     .overflow(Overflow::EvictOldest)
+///     .name("database")
+///     .build()
+///     .unwrap();
+/// assert_eq!(semaphore.name(), Some("database"));
+/// assert!(Semaphore::builder(1).order(Order::RoundRobin { classes: 0 }).build().is_err());
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it builds"]
+pub struct SemaphoreBuilder {
+    permits: usize,
+    order: Order,
+    max_waiting: Option<usize>,
+    max_wanted: Option<u64>,
+    overflow: Overflow,
+    overtakes: u32,
+    name: Option<Box<str>>,
+}
+
+impl Semaphore {
+    /// A semaphore with `permits` permits that can be given another order, a bounded queue, and a name.
+    pub fn builder(permits: usize) -> SemaphoreBuilder {
+        SemaphoreBuilder {
+            permits,
+            order: Order::Fifo,
+            max_waiting: None,
+            max_wanted: None,
+            overflow: Overflow::RefuseNewest,
+            overtakes: 0,
+            name: None,
+        }
+    }
+
+    /// A request for `n` permits that says of which class it is.
+    pub fn request(&self, n: u32) -> Request<'_> {
+        Request {
+            semaphore: self,
+            n,
+            class: 0,
+        }
+    }
+}
+
+impl SemaphoreBuilder {
+    /// In which order those who wait are granted: first come, first served, unless set otherwise.
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// How many may wait. Whoever comes then is treated as [`overflow`](Self::overflow) says. (A policy that waits for
+    /// this semaphore counts as one, and is never turned away.)
+    pub fn max_waiting(mut self, waiters: usize) -> Self {
+        self.max_waiting = Some(waiters);
+        self
+    }
+
+    /// How many permits all who wait may want together.
+    pub fn max_waiting_permits(mut self, permits: u64) -> Self {
+        self.max_wanted = Some(permits);
+        self
+    }
+
+    /// Who has to go when the queue is full.
+    pub fn overflow(mut self, overflow: Overflow) -> Self {
+        self.overflow = overflow;
+        self
+    }
+
+    /// Throughput before order: permits that come back are put up for grabs, and the first in line is woken to take them,
+    /// instead of being handed them. So a task that runs goes on at once, and need not be woken first. The first in line
+    /// is overtaken at most `times` times; then it is handed its permits as in strict order.
+    ///
+    /// It pays where permits are held for a short time by tasks that come back for the next at once; it costs the order
+    /// among those. Zero is strict order.
+    pub fn overtakes(mut self, times: u32) -> Self {
+        self.overtakes = times;
+        self
+    }
+
+    /// A name, for logs.
+    pub fn name(mut self, name: impl Into<Box<str>>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Builds it.
+    ///
+    /// # Errors
+    /// When there are too many permits; when an order has no class, too many, or a weight or patience of zero; when it may
+    /// be overtaken and has another order than FIFO.
+    pub fn build(self) -> Result<Semaphore, SemaphoreError> {
+        if self.permits > Semaphore::MAX_PERMITS {
+            return Err(SemaphoreError::Permits { given: self.permits });
+        }
+        let classes = self.order.classes();
+        if classes == 0 || classes > usize::from(Order::MAX_CLASSES) {
+            return Err(SemaphoreError::Classes { given: classes });
+        }
+        match &self.order {
+            Order::Priority { patience: 0, .. } => return Err(SemaphoreError::Patience),
+            Order::Shares(weights) if weights.contains(&0) => return Err(SemaphoreError::Weight),
+            order if *order != Order::Fifo && self.overtakes > 0 => return Err(SemaphoreError::Overtaking),
+            _ => {}
+        }
+        let mut semaphore = Semaphore::new(self.permits);
+        if self.order != Order::Fifo || self.max_waiting.is_some() || self.max_wanted.is_some() {
+            let max_waiting = self.max_waiting.unwrap_or(usize::MAX);
+            let max_wanted = self.max_wanted.unwrap_or(u64::MAX);
+            semaphore.plain = false;
+            semaphore.queue = Mutex::new(Queue::with_rules(self.order, max_waiting, max_wanted, self.overflow));
+        }
+        semaphore.plain &= self.overtakes == 0;
+        semaphore.overtakes = self.overtakes;
+        semaphore.name = self.name;
+        Ok(semaphore)
+    }
+}
+
+/// A request for permits that says of which class it is. Made by [`Semaphore::request`].
+///
+/// ```
+/// # use tollgate::{Order, Semaphore};
+/// # use tollgate::ManualClock;
+/// const URGENT: u8 = 0;
+/// const BATCH: u8 = 1;
+/// let semaphore = Semaphore::builder(2).order(Order::Shares(vec![3, 1])).build().unwrap();
+/// let permit = semaphore.request(2).class(BATCH).blocking_acquire().unwrap();
+/// assert_eq!(permit.num_permits(), 2);
+/// assert!(semaphore.request(1).class(URGENT).blocking_acquire_timeout(std::time::Duration::ZERO).is_err());
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a request does nothing until it acquires"]
+pub struct Request<'a> {
+    semaphore: &'a Semaphore,
+    n: u32,
+    class: u8,
+}
+
+impl<'a> Request<'a> {
+    /// Of which class it is, 0 unless set. A class that the semaphore's order does not have counts as its last.
+    pub fn class(mut self, class: u8) -> Self {
+        self.class = class;
+        self
+    }
+
+    fn wait(self) -> Acquire<'a> {
+        Acquire::of_class(self.semaphore, self.n, self.class)
+    }
+
+    /// Waits for the permits.
+    ///
+    /// # Errors
+    /// When the semaphore is closed, or its queue is full, or the waiter is sent away.
+    ///
+    /// # Cancel safety
+    /// As [`Semaphore::acquire`].
+    pub fn acquire(self) -> impl Future<Output = Result<SemaphorePermit<'a>, AcquireError>> {
+        self.wait()
+    }
+
+    /// The same, for at most `patience` of real time.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), and `TimedOut`.
+    ///
+    /// # Cancel safety
+    /// As [`Semaphore::acquire`].
+    pub async fn acquire_timeout(self, patience: Duration) -> Result<SemaphorePermit<'a>, AcquireTimeoutError> {
+        let clock = Clock::real();
+        let deadline = clock.after(clock.now(), patience);
+        AcquireUntil::new(self.wait(), &clock, deadline).await
+    }
+
+    /// Parks this thread until it has the permits.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    pub fn blocking_acquire(self) -> Result<SemaphorePermit<'a>, AcquireError> {
+        self.wait().block()
+    }
+
+    /// The same, for at most `patience`.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), and `TimedOut`.
+    pub fn blocking_acquire_timeout(self, patience: Duration) -> Result<SemaphorePermit<'a>, AcquireTimeoutError> {
+        self.wait().block_for(patience)
+    }
+}
+
+/// Why a semaphore could not be built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SemaphoreError {
+    /// At most [`Semaphore::MAX_PERMITS`].
+    Permits {
+        /// What was given.
+        given: usize,
+    },
+    /// 1 to [`Order::MAX_CLASSES`].
+    Classes {
+        /// What was given.
+        given: usize,
+    },
+    /// The patience of a priority order is at least 1.
+    Patience,
+    /// The weights of shares are at least 1.
+    Weight,
+    /// Only the FIFO order can be overtaken.
+    Overtaking,
+}
+
+impl fmt::Display for SemaphoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Permits { given } => {
+                let most = Semaphore::MAX_PERMITS;
+                write!(f, "{given} permits were given, and at most {most} are allowed")
+            }
+            Self::Classes { given } => {
+                let most = Order::MAX_CLASSES;
+                write!(f, "{given} classes were given, and 1 to {most} are allowed")
+            }
+            Self::Patience => f.write_str("a patience of 0 was given, and at least 1 is allowed"),
+            Self::Weight => f.write_str("a weight of 0 was given, and at least 1 is allowed"),
+            Self::Overtaking => f.write_str("overtaking was allowed in another order than FIFO"),
+        }
+    }
+}
+
+impl std::error::Error for SemaphoreError {}

@@ -1,0 +1,130 @@
+//! Waiting until a semaphore has come to rest: until all permits are back, or a shrink has taken effect.
+//!
+//! While somebody watches, the word is flagged, so that every release comes by the lock.
+
+use super::atomic::{QUEUED, Semaphore};
+use crate::sync::queue::Queue;
+use crate::sync::shim::atomic::Ordering;
+use crate::sync::watchers::Rest;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+impl Semaphore {
+    /// Ends as soon as no permit is held. Nobody is kept from acquiring meanwhile: to drain, [`close`](Self::close) or set
+    /// the limit to zero first.
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect.
+    ///
+    /// ```
+    /// # use tollgate::{Clock, Semaphore};
+    /// # let semaphore = Semaphore::new(4);
+    /// semaphore.close();
+    /// Clock::real().run(semaphore.until_idle());
+    /// ```
+    pub fn until_idle(&self) -> impl Future<Output = ()> {
+        Resting::new(self, Rest::Idle)
+    }
+
+    /// Ends as soon as no more permits are held than the limit allows: a shrink has taken effect, and the
+    /// [`debt`](Self::debt) is paid.
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect.
+    pub fn until_paid(&self) -> impl Future<Output = ()> {
+        Resting::new(self, Rest::Paid)
+    }
+
+    fn has_come(&self, rest: Rest) -> bool {
+        // Relaxed: under the lock the limit stands still, and the word is as new as what the caller did before.
+        rest.has_come(self.signed_available(), self.limit.load(Ordering::Relaxed))
+    }
+
+    /// Tells those who watch for what has come.
+    #[cold]
+    pub(super) fn tell_watchers(&self) {
+        let told = {
+            let mut queue = self.queue.lock();
+            let limit = self.limit.load(Ordering::Relaxed);
+            if queue.watchers.is_empty() {
+                return;
+            }
+            let told = queue.watchers.told(self.signed_available(), limit);
+            self.unflag(&queue);
+            told
+        };
+        for waker in told {
+            waker.wake();
+        }
+    }
+
+    /// Takes the flag off when the last watcher has gone, and nothing else wants it. Under the lock.
+    fn unflag(&self, queue: &Queue) {
+        if queue.wants_no_flag() {
+            // Relaxed: the flag only sends others to the lock.
+            self.word.fetch_add(QUEUED, Ordering::Relaxed);
+        }
+    }
+}
+
+struct Resting<'a> {
+    semaphore: &'a Semaphore,
+    rest: Rest,
+    /// Its number among the watchers; told since, when it is not there any more.
+    number: Option<u64>,
+}
+
+impl<'a> Resting<'a> {
+    fn new(semaphore: &'a Semaphore, rest: Rest) -> Self {
+        Self {
+            semaphore,
+            rest,
+            number: None,
+        }
+    }
+
+    fn leave(&mut self) {
+        let Some(number) = self.number.take() else { return };
+        let mut queue = self.semaphore.queue.lock();
+        let waker = queue.watchers.leave(number);
+        if waker.is_some() {
+            self.semaphore.unflag(&queue);
+        }
+        drop(queue);
+        drop(waker);
+    }
+}
+
+impl Future for Resting<'_> {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let waker = cx.waker().clone();
+        let mut queue = this.semaphore.queue.lock();
+        let flagged = !queue.wants_no_flag();
+        #[cfg(tollgate_bug = "semaphore_watches_late")]
+        let come = this.semaphore.has_come(this.rest);
+        let (number, old) = queue.watchers.watch(this.number, this.rest, waker);
+        this.number = Some(number);
+        if !flagged {
+            // Acquire: sees what was done under the permits that are back. Pairs with (R) in `release`.
+            this.semaphore.word.fetch_sub(QUEUED, Ordering::Acquire);
+        }
+        // The flag first: a release that does not see it is seen here.
+        #[cfg(not(tollgate_bug = "semaphore_watches_late"))]
+        let come = this.semaphore.has_come(this.rest);
+        drop(queue);
+        drop(old);
+        if come {
+            this.leave();
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Resting<'_> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}

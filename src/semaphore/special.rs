@@ -1,0 +1,130 @@
+//! The lines that are not plainly first come, first served: with classes, bounded, or open to be overtaken.
+
+use super::atomic::{MAX, QUEUED, Semaphore};
+use crate::sync::queue::{Key, Queue};
+use crate::sync::shim::MutexGuard;
+use crate::sync::shim::atomic::Ordering;
+use std::task::Waker;
+
+impl Semaphore {
+    /// Joins the line by its rules. The flag is set.
+    #[cold]
+    pub(super) fn join_special(&self, mut queue: MutexGuard<'_, Queue>, n: i64, class: u8, waker: Waker) -> Key {
+        if self.overtakes(&mut queue, n) {
+            drop(queue);
+            drop(waker);
+            return Key::TAKEN;
+        }
+        if !queue.has_rules() {
+            return queue.push(n as u64, waker, false);
+        }
+        match queue.push_by_rules(n as u64, class, waker) {
+            Ok((key, evicted)) => {
+                // Whoever was in front may have gone, or be overtaken by a class, and somebody may fit now.
+                let moves_up = self.can_grant(&mut queue);
+                drop(queue);
+                if !cfg!(tollgate_bug = "semaphore_evicts_quietly") {
+                    evicted.into_iter().for_each(Waker::wake);
+                }
+                if moves_up {
+                    self.hand_over();
+                }
+                key
+            }
+            Err(waker) => {
+                if queue.wants_no_flag() {
+                    // Relaxed: the flag only sends others to the lock.
+                    self.word.fetch_add(QUEUED, Ordering::Relaxed);
+                }
+                drop(queue);
+                drop(waker);
+                Key::FULL
+            }
+        }
+    }
+
+    /// Takes `n` permits in front of those who wait, if that is allowed. Under the lock.
+    fn overtakes(&self, queue: &mut Queue, n: i64) -> bool {
+        if queue.overtaken >= self.overtakes || queue.is_empty() || self.free() < n {
+            return false;
+        }
+        queue.overtaken += 1;
+        // Acquire: as in `try_take`.
+        self.word.fetch_sub(n, Ordering::Acquire);
+        true
+    }
+
+    /// Takes `n` permits if they are free, while the flag is set. Under the lock.
+    pub(super) fn take_flagged(&self, n: i64) -> bool {
+        let free = self.free() >= n;
+        if free {
+            // Acquire: as in `try_take`.
+            self.word.fetch_sub(n, Ordering::Acquire);
+        }
+        free
+    }
+
+    /// [`try_take`](Self::try_take) where the flag has sent us to the lock: nobody may be in line, but somebody watch; or
+    /// overtaking may be allowed.
+    pub(super) fn try_take_slow(&self, n: i64) -> bool {
+        if self.word.load(Ordering::Relaxed) >= -MAX {
+            return false;
+        }
+        let mut queue = self.queue.lock();
+        if queue.wants_no_flag() {
+            return self.try_take(n);
+        }
+        !queue.closed && (queue.is_empty() && self.take_flagged(n) || self.overtakes(&mut queue, n))
+    }
+
+    /// Grants whoever is next by the rules. Under the lock.
+    fn grant_special(&self, queue: &mut Queue) -> Option<Option<Waker>> {
+        if !queue.has_rules() {
+            let granted = self.grant_next(queue);
+            queue.overtaken = if granted.is_some() { 0 } else { queue.overtaken };
+            return granted;
+        }
+        let granted = queue.grant_by_rules(self.free())?;
+        let flag = if queue.wants_no_flag() { QUEUED } else { 0 };
+        // Acquire: on behalf of the waiter, who sees it through the lock. Pairs with (R) in `release`.
+        self.word.fetch_add(flag - granted.need as i64, Ordering::Acquire);
+        Some(granted.waker)
+    }
+
+    /// [`hand_over`](Self::hand_over), where the line is special or somebody watches. As long as overtaking is allowed, the
+    /// first in line is not handed its permits but woken to take them.
+    #[cold]
+    pub(super) fn hand_over_special<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) {
+        let watched = !queue.watchers.is_empty();
+        let mut more = true;
+        while more {
+            let overtaking = queue.overtaken < self.overtakes;
+            let waker = if overtaking {
+                self.can_grant(&mut queue).then(|| queue.take_head_waker())
+            } else {
+                self.grant_special(&mut queue)
+            };
+            more = !overtaking && self.can_grant(&mut queue);
+            let spare = queue.spare();
+            drop(queue);
+            drop(spare);
+            if let Some(waker) = waker.flatten() {
+                waker.wake();
+            }
+            queue = self.queue.lock();
+        }
+        drop(queue);
+        if watched {
+            self.tell_watchers();
+        }
+    }
+
+    /// The first in line, who was woken, takes what is there for it, if it still is. Under the lock. Returns its own waker,
+    /// to be dropped outside.
+    pub(super) fn take_turn(&self, queue: &mut Queue, key: Key) -> Option<Option<Waker>> {
+        if self.overtakes == 0 || !queue.is_head(key) || cfg!(tollgate_bug = "semaphore_woken_head_forgets") {
+            return None;
+        }
+        self.grant_special(queue)
+    }
+}

@@ -1,0 +1,209 @@
+//! In which order those who wait are served, and how many may wait: the rules of a queue that is not plainly first come
+//! first served. Pure bookkeeping of classes; the places and their links are the queue's.
+
+/// In which order waiters are granted. Classes are numbered from 0; a waiter is of class 0 unless it says otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Order {
+    /// First come, first served, whatever the class.
+    #[default]
+    Fifo,
+    /// Last come, first served, whatever the class: under overload the newest still make it in time, and the oldest, whose
+    /// callers have probably given up, time out.
+    Lifo,
+    /// The lowest class first. A class that has been passed over by `patience` grants to others is next; so the first in
+    /// line of any class is granted within `patience + classes - 1` grants.
+    Priority {
+        /// How many classes there are, 1 to [`MAX_CLASSES`](Order::MAX_CLASSES).
+        classes: u8,
+        /// So many grants to others a class lets pass. At least 1.
+        patience: u32,
+    },
+    /// One grant to each class in turn, whatever it wants.
+    RoundRobin {
+        /// How many classes there are, 1 to [`MAX_CLASSES`](Order::MAX_CLASSES).
+        classes: u8,
+    },
+    /// Permits to classes in proportion to these weights, as long as they have waiters: stride scheduling (Waldspurger
+    /// and Weihl, 1995). 1 to [`MAX_CLASSES`](Order::MAX_CLASSES) weights, each at least 1.
+    Shares(Vec<u32>),
+}
+
+impl Order {
+    /// The most classes that there can be.
+    pub const MAX_CLASSES: u8 = 32;
+
+    /// How many classes there are.
+    pub fn classes(&self) -> usize {
+        match self {
+            Self::Fifo | Self::Lifo => 1,
+            Self::Priority { classes, .. } | Self::RoundRobin { classes } => usize::from(*classes),
+            Self::Shares(weights) => weights.len(),
+        }
+    }
+}
+
+/// What one unit of one weight adds to a class' virtual time.
+const STRIDE: u128 = 1 << 32;
+
+/// Which class is next.
+#[derive(Debug)]
+pub(super) struct Scheduler {
+    order: Order,
+    classes: Vec<Class>,
+    /// The virtual time of the last grant.
+    now: u128,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Class {
+    waiting: usize,
+    /// Grants to others since it was granted last, or joined.
+    passed: u32,
+    /// What it has been granted, by its weight.
+    time: u128,
+}
+
+impl Scheduler {
+    pub(super) fn new(order: Order) -> Self {
+        Self {
+            classes: vec![Class::default(); order.classes()],
+            order,
+            now: 0,
+        }
+    }
+
+    /// The class that is next, if anybody waits.
+    pub(super) fn pick(&self) -> Option<usize> {
+        let waiting = || self.classes.iter().enumerate().filter(|(_, class)| class.waiting > 0);
+        match self.order {
+            Order::Fifo | Order::Lifo => waiting().next(),
+            Order::Priority { patience, .. } => waiting()
+                .filter(|(_, class)| class.passed >= patience)
+                .max_by_key(|(_, class)| class.passed)
+                .or_else(|| waiting().next()),
+            Order::RoundRobin { .. } | Order::Shares(_) => waiting().min_by_key(|(_, class)| class.time),
+        }
+        .map(|(number, _)| number)
+    }
+
+    /// One more of `class` waits.
+    pub(super) fn join(&mut self, class: usize) {
+        let now = self.now;
+        let class = &mut self.classes[class];
+        if class.waiting == 0 {
+            // Nothing is saved up while nobody waits.
+            class.time = class.time.max(now);
+            class.passed = 0;
+        }
+        class.waiting += 1;
+    }
+
+    /// One of `class` leaves without a grant.
+    pub(super) fn leave(&mut self, class: usize) {
+        self.classes[class].waiting -= 1;
+    }
+
+    /// One of `class` is granted `need` units.
+    pub(super) fn grant(&mut self, class: usize, need: u64) {
+        self.classes[class].waiting -= 1;
+        for other in self.classes.iter_mut().filter(|other| other.waiting > 0) {
+            other.passed = other.passed.saturating_add(1);
+        }
+        self.classes[class].passed = 0;
+        let step = match &self.order {
+            Order::Shares(weights) => u128::from(need) * STRIDE / u128::from(weights[class]),
+            _ => STRIDE,
+        };
+        self.now = self.classes[class].time;
+        // Above all that can be granted in ages: the sum does not overflow.
+        self.classes[class].time = self.now.saturating_add(step);
+    }
+
+    /// Nobody waits any more.
+    pub(super) fn clear(&mut self) {
+        for class in &mut self.classes {
+            class.waiting = 0;
+        }
+    }
+
+    /// The class whose waiter has to go when somebody has to: the last by this order, of those with waiters.
+    pub(super) fn last(&self) -> Option<usize> {
+        let classes = self.classes.iter().enumerate().rev();
+        classes
+            .filter(|(_, class)| class.waiting > 0)
+            .map(|(number, _)| number)
+            .next()
+    }
+}
+
+/// Who has to go when the queue is as long as it may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Overflow {
+    /// Whoever comes is refused.
+    #[default]
+    RefuseNewest,
+    /// Whoever has waited longest in the last class is sent away, and the newcomer waits.
+    EvictOldest,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Grants in order, with every class always waiting.
+    fn grants(order: Order, n: usize) -> Vec<usize> {
+        let classes = order.classes();
+        let mut scheduler = Scheduler::new(order);
+        (0..classes).for_each(|class| scheduler.join(class));
+        (0..n)
+            .map(|_| {
+                let class = scheduler.pick().unwrap();
+                scheduler.grant(class, 1);
+                scheduler.join(class);
+                class
+            })
+            .collect()
+    }
+
+    #[test]
+    fn classes_take_turns() {
+        assert_eq!(grants(Order::RoundRobin { classes: 3 }, 6), [0, 1, 2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn shares_follow_their_weights() {
+        let granted = grants(Order::Shares(vec![6, 3, 1]), 1_000);
+        let count = |class| granted.iter().filter(|&&other| other == class).count();
+        assert_eq!([count(0), count(1), count(2)], [600, 300, 100]);
+    }
+
+    proptest! {
+        /// Given any arrivals, then whoever is first in its class is granted within `patience + classes - 1` grants.
+        #[test]
+        fn no_class_waits_longer_than_promised(
+            classes in 1u8..6, patience in 1u32..9, steps in prop::collection::vec((0u8..6, any::<bool>()), 1..400),
+        ) {
+            let mut scheduler = Scheduler::new(Order::Priority { classes, patience });
+            let mut waiting = vec![0usize; usize::from(classes)];
+            let mut since = vec![0u32; usize::from(classes)];
+            for (class, grant) in steps {
+                let class = usize::from(class % classes);
+                if grant {
+                    let Some(next) = scheduler.pick() else { continue };
+                    scheduler.grant(next, 1);
+                    waiting[next] -= 1;
+                    for other in 0..waiting.len() {
+                        since[other] = if other == next || waiting[other] == 0 { 0 } else { since[other] + 1 };
+                        prop_assert!(since[other] < patience + u32::from(classes));
+                    }
+                } else {
+                    scheduler.join(class);
+                    waiting[class] += 1;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Those who want to be told when a semaphore has come to rest, as plain data beside its queue.
+
+use std::task::Waker;
+
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// Nothing is held.
+    Idle,
+    /// No more is held than the limit allows.
+    Paid,
+}
+
+impl Rest {
+    /// True when it has come, with so much available of `limit`.
+    pub(crate) fn has_come(self, available: i64, limit: i64) -> bool {
+        match self {
+            Rest::Idle => available >= limit,
+            Rest::Paid => available >= 0,
+        }
+    }
+}
+
+/// Everybody who watches.
+#[derive(Debug)]
+pub(crate) struct Watchers {
+    list: Vec<(u64, Rest, Waker)>,
+    next: u64,
+}
+
+impl Watchers {
+    pub(crate) const fn new() -> Self {
+        Self {
+            list: Vec::new(),
+            next: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Adds a watcher, or leaves another waker for the one with this number. Returns its number, and the waker that was
+    /// there.
+    pub(crate) fn watch(&mut self, number: Option<u64>, rest: Rest, waker: Waker) -> (u64, Option<Waker>) {
+        if let Some(known) = self.list.iter_mut().find(|known| Some(known.0) == number) {
+            return (known.0, Some(std::mem::replace(&mut known.2, waker)));
+        }
+        self.next += 1;
+        self.list.push((self.next, rest, waker));
+        (self.next, None)
+    }
+
+    pub(crate) fn leave(&mut self, number: u64) -> Option<Waker> {
+        let at = self.list.iter().position(|known| known.0 == number)?;
+        Some(self.list.swap_remove(at).2)
+    }
+
+    /// Takes out those whose rest has come.
+    pub(crate) fn told(&mut self, available: i64, limit: i64) -> Vec<Waker> {
+        let come = self.list.extract_if(.., |known| known.1.has_come(available, limit));
+        come.map(|known| known.2).collect()
+    }
+}

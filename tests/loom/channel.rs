@@ -1,0 +1,262 @@
+//! The channel semaphore's protocol, by the names of its `home.rs`, over a channel that stands in for crossbeam's.
+
+use loom::thread;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use tollgate::{AcquireError, ChannelSemaphore, LimiterExt, OwnedChannelPermit, Policy, TryAcquireError};
+
+fn semaphore(limit: usize) -> Arc<ChannelSemaphore> {
+    Arc::new(ChannelSemaphore::new(limit).unwrap())
+}
+
+fn hold(semaphore: &Arc<ChannelSemaphore>) -> OwnedChannelPermit {
+    Arc::clone(semaphore).try_acquire_owned().unwrap()
+}
+
+/// Nothing was lost and nothing minted: all of `limit` is free.
+#[track_caller]
+fn untouched(semaphore: &ChannelSemaphore, limit: usize) {
+    assert_eq!((semaphore.limit(), semaphore.available_permits()), (limit, limit));
+    assert_eq!((semaphore.in_use(), semaphore.debt()), (0, 0));
+}
+
+/// Counts its wake-ups.
+#[derive(Default)]
+struct Count(std::sync::atomic::AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+/// A future and the wake-ups that it has had.
+struct Waiter<'a, T> {
+    future: Pin<Box<dyn Future<Output = T> + 'a>>,
+    count: Arc<Count>,
+}
+
+impl<'a, T> Waiter<'a, T> {
+    fn of(future: impl Future<Output = T> + 'a) -> Self {
+        let (future, count) = (Box::pin(future), Arc::default());
+        Self { future, count }
+    }
+
+    fn poll(&mut self) -> Poll<T> {
+        let waker = Waker::from(Arc::clone(&self.count));
+        self.future.as_mut().poll(&mut Context::from_waker(&waker))
+    }
+
+    fn woken(&self) -> bool {
+        self.count.0.load(std::sync::atomic::Ordering::SeqCst) > 0
+    }
+}
+
+#[test]
+fn one_permit_is_taken_once() {
+    crate::exhaustive(|| {
+        let semaphore = semaphore(1);
+        let other = Arc::clone(&semaphore);
+        let there = thread::spawn(move || other.try_acquire_owned().ok());
+        let here = Arc::clone(&semaphore).try_acquire_owned().ok();
+        let there = there.join().unwrap();
+        assert!(here.is_some() ^ there.is_some(), "one, and exactly one, has the permit");
+        drop((here, there));
+        untouched(&semaphore, 1);
+    });
+}
+
+/// Given two held of two, when one comes back beside a shrink to one, then from the shrink on nobody is admitted: the
+/// other is still held.
+#[test]
+fn a_return_beside_a_shrink_admits_nobody_beyond_it() {
+    crate::exhaustive(|| {
+        let semaphore = semaphore(2);
+        let (back, kept) = (hold(&semaphore), hold(&semaphore));
+        let returner = thread::spawn(move || drop(back));
+        semaphore.set_limit(1).unwrap();
+        let seen = semaphore.try_acquire().map(drop);
+        returner.join().unwrap();
+        assert_eq!(seen, Err(TryAcquireError::NoPermits));
+        assert_eq!(semaphore.try_acquire().map(drop), Err(TryAcquireError::NoPermits));
+        drop(kept);
+        untouched(&semaphore, 1);
+    });
+}
+
+/// The same for somebody who takes meanwhile: at most as many are held as the limit says.
+#[test]
+fn a_taker_beside_a_return_and_a_shrink_stays_within_the_limit() {
+    crate::bounded(3, || {
+        let semaphore = semaphore(2);
+        let (back, kept) = (hold(&semaphore), hold(&semaphore));
+        let returner = thread::spawn(move || drop(back));
+        let (shrinker, taker) = (Arc::clone(&semaphore), Arc::clone(&semaphore));
+        let shrinker = thread::spawn(move || shrinker.set_limit(1).unwrap());
+        let taken = taker.try_acquire_owned().ok();
+        returner.join().unwrap();
+        shrinker.join().unwrap();
+        // Taken before the shrink, it is debt; after it, nothing could be taken.
+        assert_eq!(semaphore.debt(), usize::from(taken.is_some()));
+        assert_eq!(semaphore.available_permits(), 0);
+        drop((taken, kept));
+        untouched(&semaphore, 1);
+    });
+}
+
+/// Given a debt of one, when a permit comes back beside a raise that forgives it, then it is one or the other, not both.
+#[test]
+fn a_return_beside_a_raise_pays_once() {
+    crate::exhaustive(|| {
+        let semaphore = semaphore(2);
+        let (back, kept) = (hold(&semaphore), hold(&semaphore));
+        semaphore.set_limit(1).unwrap();
+        let returner = thread::spawn(move || drop(back));
+        semaphore.set_limit(2).unwrap();
+        returner.join().unwrap();
+        assert_eq!((semaphore.in_use(), semaphore.available_permits()), (1, 1));
+        drop(kept);
+        untouched(&semaphore, 2);
+    });
+}
+
+#[test]
+fn two_who_change_the_limit_leave_one_of_the_two() {
+    crate::exhaustive(|| {
+        let semaphore = semaphore(1);
+        let other = Arc::clone(&semaphore);
+        let raiser = thread::spawn(move || other.set_limit(3).unwrap());
+        semaphore.set_limit(0).unwrap();
+        raiser.join().unwrap();
+        let limit = semaphore.limit();
+        assert!(limit == 0 || limit == 3);
+        untouched(&semaphore, limit);
+    });
+}
+
+/// A thread that blocks is woken by a permit that comes back, by a raise, and by the close.
+#[test]
+fn a_blocked_thread_is_served_or_told() {
+    for event in 0..3 {
+        crate::exhaustive(move || {
+            let semaphore = semaphore(1);
+            let held = hold(&semaphore);
+            let waiter = Arc::clone(&semaphore);
+            let waiter = thread::spawn(move || waiter.blocking_acquire().map(drop));
+            let expected: Result<(), AcquireError> = match event {
+                0 => {
+                    drop(held);
+                    waiter.join().unwrap()
+                }
+                1 => {
+                    semaphore.set_limit(2).unwrap();
+                    waiter.join().unwrap()
+                }
+                _ => {
+                    semaphore.close();
+                    let told = waiter.join().unwrap();
+                    assert!(told.is_err());
+                    return;
+                }
+            };
+            assert!(expected.is_ok());
+        });
+    }
+}
+
+/// Given a permit that comes back beside the close, then nothing is free once both are done, and whoever asks is told.
+#[test]
+fn a_return_beside_the_close_leaves_nothing_free() {
+    crate::exhaustive(|| {
+        let semaphore = semaphore(2);
+        let held = hold(&semaphore);
+        let returner = thread::spawn(move || drop(held));
+        semaphore.close();
+        let seen = semaphore.try_acquire().map(drop);
+        returner.join().unwrap();
+        assert_eq!(seen, Err(TryAcquireError::Closed));
+        assert_eq!(semaphore.try_acquire().map(drop), Err(TryAcquireError::Closed));
+        assert_eq!((semaphore.in_use(), semaphore.available_permits()), (0, 0));
+    });
+}
+
+/// Given two free, when one asks for both beside one who asks for a single one, then each has all it asked for or
+/// nothing.
+#[test]
+fn several_beside_a_single_one_are_all_or_nothing() {
+    crate::exhaustive(|| {
+        let semaphore = semaphore(2);
+        let other = Arc::clone(&semaphore);
+        let single = thread::spawn(move || other.try_acquire_owned().ok());
+        let both = semaphore.try_acquire_many(2).ok();
+        let single = single.join().unwrap();
+        assert!(both.is_none() || single.is_none());
+        let held = if both.is_some() {
+            2
+        } else {
+            usize::from(single.is_some())
+        };
+        assert_eq!((semaphore.in_use(), semaphore.available_permits()), (held, 2 - held));
+        drop((both, single));
+        untouched(&semaphore, 2);
+    });
+}
+
+#[test]
+fn a_return_beside_a_policy_that_joins_is_not_lost() {
+    // A policy takes too many steps to see all of them.
+    crate::bounded(3, || {
+        let semaphore = semaphore(1);
+        let held = hold(&semaphore);
+        let policy = Policy::new(Arc::clone(&semaphore));
+        let mut waiter = Waiter::of(policy.admit(1));
+        let returner = thread::spawn(move || drop(held));
+        let at_once = waiter.poll().is_ready();
+        returner.join().unwrap();
+        if !at_once {
+            assert!(waiter.woken(), "it is free, and nobody said so");
+            assert!(matches!(waiter.poll(), Poll::Ready(Ok(_))));
+        }
+        drop(waiter);
+        untouched(&semaphore, 1);
+    });
+}
+
+/// Given a policy that waits for one of two, when both come back, and an attempt for both fails because somebody takes
+/// one meanwhile, then the policy, which may have asked while they were away, has the other.
+#[test]
+fn an_attempt_for_several_that_fails_tells_whom_it_kept_out() {
+    crate::bounded(3, || {
+        let semaphore = semaphore(2);
+        let held = semaphore.try_acquire_many(2).unwrap();
+        let policy = Policy::new(Arc::clone(&semaphore));
+        let mut waiter = Waiter::of(policy.admit(1));
+        assert!(waiter.poll().is_pending());
+        let (several, single) = (Arc::clone(&semaphore), Arc::clone(&semaphore));
+        let several = thread::spawn(move || drop(several.try_acquire_many(2)));
+        let single = thread::spawn(move || single.try_acquire_owned().ok());
+        drop(held);
+        several.join().unwrap();
+        let single = single.join().unwrap();
+        assert!(waiter.woken(), "one is free, and nobody said so");
+        assert!(matches!(waiter.poll(), Poll::Ready(Ok(_))));
+        drop((waiter, single));
+        untouched(&semaphore, 2);
+    });
+}
+
+/// The permit of a policy and a permit that was taken alone are one of a kind.
+#[test]
+fn a_reservation_beside_a_shrink_is_debt_until_it_is_cancelled() {
+    crate::exhaustive(|| {
+        let semaphore = semaphore(1);
+        let other = Arc::clone(&semaphore);
+        let shrinker = thread::spawn(move || other.set_limit(0).unwrap());
+        let reserved = semaphore.reserve(1).ok();
+        shrinker.join().unwrap();
+        assert_eq!(semaphore.debt(), usize::from(reserved.is_some()));
+        drop(reserved);
+        untouched(&semaphore, 0);
+    });
+}

@@ -1,0 +1,175 @@
+//! Lines that are not plainly first come, first served: overtaken, with classes, bounded.
+
+use loom::thread;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use tollgate::{AcquireError, Order, Overflow, Semaphore, SemaphorePermit};
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+type Acquired = Result<SemaphorePermit<'static>, AcquireError>;
+
+struct Waiter {
+    future: Pin<Box<dyn Future<Output = Acquired>>>,
+    count: Arc<Count>,
+    /// Wake-ups that the last poll has answered.
+    seen: usize,
+}
+
+impl Waiter {
+    fn of(semaphore: &'static Semaphore, class: u8) -> Self {
+        Self {
+            future: Box::pin(semaphore.request(1).class(class).acquire()),
+            count: Arc::default(),
+            seen: 0,
+        }
+    }
+
+    fn poll(&mut self) -> Poll<Acquired> {
+        self.seen = self.count.0.load(Ordering::SeqCst);
+        let waker = Waker::from(Arc::clone(&self.count));
+        self.future.as_mut().poll(&mut Context::from_waker(&waker))
+    }
+
+    fn queued(mut self) -> Self {
+        assert!(self.poll().is_pending());
+        self
+    }
+
+    fn woken(&self) -> bool {
+        self.count.0.load(Ordering::SeqCst) > self.seen
+    }
+
+    /// Everything is free: it has been told, or is told by its poll.
+    #[track_caller]
+    fn served(&mut self) -> Acquired {
+        assert!(self.woken(), "asleep, and all permits are free");
+        match self.poll() {
+            Poll::Ready(acquired) => acquired,
+            Poll::Pending => panic!("woken for nothing"),
+        }
+    }
+}
+
+/// Lives as long as the model: permits and futures borrow it.
+fn leaked(semaphore: Semaphore) -> &'static Semaphore {
+    Box::leak(Box::new(semaphore))
+}
+
+#[track_caller]
+fn untouched(semaphore: &Semaphore) {
+    assert_eq!(
+        (semaphore.in_use(), semaphore.waiting(), semaphore.available_permits()),
+        (0, 0, 1)
+    );
+}
+
+/// The one that was woken finds nothing, and waits again, while the one who overtook it gives back.
+#[test]
+fn a_head_that_is_overtaken_beside_its_look_is_told_again() {
+    crate::exhaustive(|| {
+        let semaphore = leaked(Semaphore::builder(1).overtakes(1).build().unwrap());
+        let held = semaphore.try_acquire().unwrap();
+        let mut waiter = Waiter::of(semaphore, 0).queued();
+        drop(held);
+        let overtaker = thread::spawn(move || drop(semaphore.try_acquire()));
+        let at_once = waiter.poll();
+        overtaker.join().unwrap();
+        if at_once.is_pending() {
+            assert!(waiter.served().is_ok());
+        }
+        drop(at_once);
+        untouched(semaphore);
+    });
+}
+
+#[test]
+fn a_head_that_was_woken_and_leaves_beside_an_overtaker_wakes_the_next() {
+    crate::exhaustive(|| {
+        let semaphore = leaked(Semaphore::builder(1).overtakes(1).build().unwrap());
+        let held = semaphore.try_acquire().unwrap();
+        let first = Waiter::of(semaphore, 0).queued();
+        let mut second = Waiter::of(semaphore, 0).queued();
+        drop(held);
+        let overtaker = thread::spawn(move || drop(semaphore.try_acquire()));
+        drop(first);
+        overtaker.join().unwrap();
+        assert!(second.served().is_ok());
+        untouched(semaphore);
+    });
+}
+
+#[test]
+fn a_grant_by_class_that_is_dropped_goes_to_the_next() {
+    crate::exhaustive(|| {
+        let order = Order::Priority {
+            classes: 2,
+            patience: 1,
+        };
+        let semaphore = leaked(Semaphore::builder(1).order(order).build().unwrap());
+        let held = semaphore.try_acquire().unwrap();
+        let mut low = Waiter::of(semaphore, 1).queued();
+        let high = Waiter::of(semaphore, 0).queued();
+        let releaser = thread::spawn(move || drop(held));
+        drop(high);
+        releaser.join().unwrap();
+        assert!(low.served().is_ok());
+        untouched(semaphore);
+    });
+}
+
+#[test]
+fn one_who_is_sent_away_beside_a_release_is_granted_or_told() {
+    crate::exhaustive(|| {
+        let builder = Semaphore::builder(1).max_waiting(1).overflow(Overflow::EvictOldest);
+        let semaphore = leaked(builder.build().unwrap());
+        let held = semaphore.try_acquire().unwrap();
+        let mut oldest = Waiter::of(semaphore, 0).queued();
+        let releaser = thread::spawn(move || drop(held));
+        let mut newest = Waiter::of(semaphore, 0);
+        let at_once = newest.poll();
+        releaser.join().unwrap();
+        let granted = match oldest.served() {
+            Ok(permit) => {
+                drop(permit);
+                true
+            }
+            Err(error) => !error.is_evicted(),
+        };
+        if at_once.is_pending() {
+            assert!(newest.served().is_ok());
+        } else {
+            assert!(granted);
+        }
+        drop(at_once);
+        untouched(semaphore);
+    });
+}
+
+/// A release beside somebody who begins to watch is seen by it, or tells it.
+#[test]
+fn a_drain_that_begins_beside_the_last_release_ends() {
+    crate::exhaustive(|| {
+        let semaphore = leaked(Semaphore::new(1));
+        let held = semaphore.try_acquire().unwrap();
+        let releaser = thread::spawn(move || drop(held));
+        let mut idle = Box::pin(semaphore.until_idle());
+        let count = Arc::<Count>::default();
+        let waker = Waker::from(Arc::clone(&count));
+        let at_once = idle.as_mut().poll(&mut Context::from_waker(&waker));
+        releaser.join().unwrap();
+        assert!(at_once.is_ready() || count.0.load(Ordering::SeqCst) == 1);
+        drop(idle);
+        untouched(semaphore);
+        assert!(semaphore.try_acquire().is_ok());
+    });
+}

@@ -1,0 +1,85 @@
+//! Programs of several threads under schedules drawn at random, and by priorities (PCT). Build with
+//! `RUSTFLAGS="--cfg tollgate_shuttle"`. A lost wake-up shows as a deadlock, which shuttle reports.
+#![cfg(tollgate_shuttle)]
+
+use shuttle::future::block_on;
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::sync::Arc;
+use shuttle::thread;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use tollgate::{Order, Overflow, Semaphore};
+
+const THREADS: usize = 3;
+const STEPS: usize = 4;
+const LIMIT: usize = 3;
+
+/// Half of the schedules are uniform, half keep priorities and change them at three points.
+fn check(schedules: usize, program: fn()) {
+    shuttle::check_random(program, schedules / 2);
+    shuttle::check_pct(program, schedules / 2, 3);
+}
+
+/// One step of a thread: waits, waits and gives up, tries, resizes, watches.
+fn step(semaphore: &Semaphore) {
+    let mut rng = thread_rng();
+    let (n, class) = (rng.gen_range(1..=LIMIT as u32), rng.gen_range(0..3));
+    let request = semaphore.request(n).class(class);
+    match rng.gen_range(0..8) {
+        0..=2 => drop(block_on(request.acquire())),
+        3 | 4 => {
+            let mut given_up = Box::pin(request.acquire());
+            let polled = poll(given_up.as_mut());
+            thread::yield_now();
+            drop((given_up, polled));
+        }
+        5 => drop(semaphore.try_acquire_many(n)),
+        6 => semaphore.set_limit(rng.gen_range(LIMIT..=LIMIT + 2)),
+        _ => drop(poll(Box::pin(semaphore.until_idle()).as_mut())),
+    }
+}
+
+fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Threads at one semaphore; in the end everything is back, and nobody is left in line.
+fn run(semaphore: Semaphore) {
+    let semaphore = Arc::new(semaphore);
+    let threads: Vec<_> = (0..THREADS)
+        .map(|_| {
+            let semaphore = Arc::clone(&semaphore);
+            thread::spawn(move || (0..STEPS).for_each(|_| step(&semaphore)))
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    block_on(semaphore.until_idle());
+    assert_eq!((semaphore.in_use(), semaphore.waiting()), (0, 0));
+    assert_eq!(semaphore.available_permits(), semaphore.limit());
+}
+
+macro_rules! programs {
+    ($($name:ident: $semaphore:expr;)+) => {
+        $(#[test]
+        fn $name() {
+            check(100_000, || run($semaphore));
+        })+
+    };
+}
+
+programs! {
+    first_come_first_served: Semaphore::new(LIMIT);
+    overtaken: Semaphore::builder(LIMIT).overtakes(2).build().unwrap();
+    last_come_first_served: Semaphore::builder(LIMIT).order(Order::Lifo).build().unwrap();
+    by_priority: {
+        let order = Order::Priority { classes: 3, patience: 2 };
+        Semaphore::builder(LIMIT).order(order).build().unwrap()
+    };
+    by_shares: Semaphore::builder(LIMIT).order(Order::Shares(vec![3, 2, 1])).build().unwrap();
+    bounded: {
+        let builder = Semaphore::builder(LIMIT).max_waiting(1).overflow(Overflow::EvictOldest);
+        builder.order(Order::RoundRobin { classes: 2 }).build().unwrap()
+    };
+}
