@@ -21,6 +21,9 @@ use std::task::{Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
+/// After so many tasks a sub-pool lets the other tasks of its parent have the thread.
+const QUANTUM: u32 = 16;
+
 /// What happens to a task that is submitted while the queue is full.
 ///
 /// [`try_submit`](super::Submit::try_submit) never waits: where it would, it refuses.
@@ -64,7 +67,7 @@ impl From<RangeToInclusive<usize>> for Workers {
 }
 
 impl Workers {
-    pub(crate) fn check(self) -> Result<(usize, usize), PoolError> {
+    pub(super) fn check(self) -> Result<(usize, usize), PoolError> {
         let (least, most) = self.0.into_inner();
         if least == 0 || least > most || most > MAX_WORKERS {
             return Err(PoolError::Workers { least, most });
@@ -76,7 +79,7 @@ impl Workers {
 /// Builds a [`WorkerPool`], or a pool for a scope.
 #[must_use = "a builder builds nothing by itself"]
 pub struct PoolBuilder {
-    pub(crate) workers: Workers,
+    pub(super) workers: Workers,
     queue: usize,
     queue_weight: Option<u32>,
     overflow: Overflow,
@@ -237,12 +240,24 @@ impl PoolBuilder {
             Box::new(move |worker| named(&name, stack_size, &worker).spawn(|| worker.run()).map(drop))
         });
         let on_discard = self.on_discard.take();
-        let (core, overflow) = self.core(spawner, on_discard)?;
+        let (core, overflow) = self.core(spawner, on_discard, None)?;
         let weak = Arc::downgrade(&core);
         let _ = core.regrow_waker.set(Waker::from(Arc::new(Regrow(weak))));
-        let pool = Pool::new(Arc::new(Owner(core)), overflow);
+        let pool = Pool::new(Owner::of(core, None), overflow);
         pool.core().start_least().map_err(PoolError::Spawn)?;
         Ok(pool)
+    }
+
+    /// A pool on the threads of another.
+    pub(super) fn below<'j>(mut self, parent: &Pool<'j>) -> Result<Pool<'j>, PoolError> {
+        let (host, on_discard) = (Arc::clone(parent.core()), self.on_discard.take());
+        let spawner: Box<Spawner<'j>> = Box::new(move |worker| {
+            let started = host.push_errand(Box::new(move || worker.run()));
+            started.then_some(()).ok_or_else(|| io::ErrorKind::BrokenPipe.into())
+        });
+        let (core, overflow) = self.core(spawner, on_discard, Some(parent.core()))?;
+        parent.core().adopt(&core);
+        Ok(Pool::new(Owner::of(core, Some(parent)), overflow))
     }
 
     /// Runs `body` with a pool whose tasks may borrow whatever outlives this call. All tasks have ended when it
@@ -273,8 +288,8 @@ impl PoolBuilder {
                     .spawn_scoped(scope, || worker.run())
                     .map(drop)
             });
-            let (core, overflow) = self.core(spawner, on_discard)?;
-            let pool = Scoped::new(Pool::new(Arc::new(Owner(core)), overflow));
+            let (core, overflow) = self.core(spawner, on_discard, None)?;
+            let pool = Scoped::new(Pool::new(Owner::of(core, None), overflow));
             pool.core().start_least().map_err(PoolError::Spawn)?;
             Ok(pool.run(body))
         })
@@ -284,6 +299,7 @@ impl PoolBuilder {
         self,
         spawner: Box<Spawner<'j>>,
         on_discard: Option<Box<DiscardHook>>,
+        parent: Option<&Arc<Core<'j>>>,
     ) -> Result<(Arc<Core<'j>>, Overflow), PoolError> {
         let (least, most) = self.workers.check()?;
         if self.queue == 0 || self.queue > MAX_QUEUE {
@@ -292,11 +308,16 @@ impl PoolBuilder {
         if self.queue_weight == Some(0) {
             return Err(PoolError::Weight);
         }
-        let elastic = least < most;
+        // A sub-pool borrows a thread when it has work, and gives it back when it has none.
+        let (least, keep_alive) = match parent {
+            Some(_) => (0, Duration::ZERO),
+            None => (least, self.keep_alive),
+        };
+        let elastic = least < most && parent.is_none();
         let clock = self.clock.unwrap_or_default();
         let growth = elastic.then(|| TokenBucket::new(self.growth).on(&clock));
         let settings = Settings {
-            keep_alive: Some(self.keep_alive),
+            keep_alive,
             growth,
             clock,
             gate: self.gate,
@@ -304,12 +325,19 @@ impl PoolBuilder {
             on_start: self.on_start,
             on_panic: self.on_panic,
             on_discard,
-            quantum: None,
+            quantum: parent.map(|_| QUANTUM),
             shared_slots: self.slots.is_some(),
         };
         let slots = self.slots.unwrap_or_else(|| Arc::new(Semaphore::new(most)));
         let room = Room::new(self.queue, self.queue_weight);
-        let core = Core::new(next_id(), None, (least, most), room, slots, settings);
+        let core = Core::new(
+            next_id(),
+            parent.map(|parent| parent.family),
+            (least, most),
+            room,
+            slots,
+            settings,
+        );
         Ok((Arc::new(core), self.overflow))
     }
 }

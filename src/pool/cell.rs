@@ -15,7 +15,7 @@ use std::task::{Poll, Waker};
 
 /// How a run ended, for whoever ran it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ran {
+pub(super) enum Ran {
     Done,
     Panicked,
     /// It had been claimed or refused before.
@@ -23,7 +23,7 @@ pub(crate) enum Ran {
 }
 
 /// A task as the queue sees it.
-pub(crate) trait Run: Send + Sync {
+pub(super) trait Run: Send + Sync {
     /// Runs it here and now, unless somebody else has claimed it. `claimed` is called before it runs.
     fn run(&self, claimed: &mut dyn FnMut()) -> Ran;
     /// Ends it without a run. False when it was claimed before.
@@ -33,7 +33,7 @@ pub(crate) trait Run: Send + Sync {
 }
 
 /// A task as its handle sees it.
-pub(crate) trait Await<T>: Run {
+pub(super) trait Await<T>: Run {
     /// The result, once; or leaves `waker` to be woken when it is there.
     fn poll_result(&self, waker: &Waker) -> Poll<Result<T, TaskError>>;
     fn is_done(&self) -> bool;
@@ -51,21 +51,21 @@ struct Inner<F, T> {
     waker: Option<Waker>,
 }
 
-pub(crate) struct Cell<F, T>(Mutex<Inner<F, T>>);
+pub(super) struct Cell<F, T>(Mutex<Inner<F, T>>);
 
 impl<F, T> Cell<F, T>
 where
     F: FnOnce() -> T + Send,
     T: Send,
 {
-    pub(crate) fn new(task: F) -> Self {
+    pub(super) fn new(task: F) -> Self {
         Self(Mutex::new(Inner {
             stage: Stage::Queued(task),
             waker: None,
         }))
     }
 
-    pub(crate) fn claim(&self) -> Option<F> {
+    pub(super) fn claim(&self) -> Option<F> {
         let mut inner = self.0.lock();
         match std::mem::replace(&mut inner.stage, Stage::Running) {
             Stage::Queued(task) => Some(task),

@@ -29,15 +29,15 @@ pub const AGEING: u32 = 32;
 
 /// How a task wants to be treated. Copyable; the default is normal priority, weight 1, no deadline, one call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spec {
-    pub(crate) priority: Priority,
-    pub(crate) weight: u32,
-    pub(crate) deadline: Option<Instant>,
-    pub(crate) ask: Ask,
+pub(super) struct Spec {
+    pub(super) priority: Priority,
+    pub(super) weight: u32,
+    pub(super) deadline: Option<Instant>,
+    pub(super) ask: Ask,
 }
 
 impl Spec {
-    pub(crate) const DEFAULT: Self = Self {
+    pub(super) const DEFAULT: Self = Self {
         priority: Priority::Normal,
         weight: 1,
         deadline: None,
@@ -46,28 +46,28 @@ impl Spec {
 }
 
 /// The rarer wishes, on the heap where there are any.
-pub(crate) struct Wishes {
-    pub(crate) deadline: Option<Instant>,
-    pub(crate) ask: Ask,
+pub(super) struct Wishes {
+    pub(super) deadline: Option<Instant>,
+    pub(super) ask: Ask,
 }
 
-pub(crate) enum Job<'j> {
+pub(super) enum Job<'j> {
     /// Nobody waits for it.
     Plain(Box<dyn FnOnce() + Send + 'j>),
     /// Somebody holds, or held, a handle to it.
     Cell(Arc<dyn Run + 'j>),
 }
 
-pub(crate) struct Entry<'j> {
-    pub(crate) job: Job<'j>,
+pub(super) struct Entry<'j> {
+    pub(super) job: Job<'j>,
     /// What it took of the queue's room; zero for the pool's own errands.
-    pub(crate) weight: u32,
-    pub(crate) priority: Priority,
-    pub(crate) wishes: Option<Box<Wishes>>,
+    pub(super) weight: u32,
+    pub(super) priority: Priority,
+    pub(super) wishes: Option<Box<Wishes>>,
 }
 
 impl<'j> Entry<'j> {
-    pub(crate) fn new(job: Job<'j>, spec: &Spec) -> Self {
+    pub(super) fn new(job: Job<'j>, spec: &Spec) -> Self {
         let plain = spec.deadline.is_none() && spec.ask == Ask::one();
         Self {
             job,
@@ -83,7 +83,7 @@ impl<'j> Entry<'j> {
     }
 
     /// The pool's own errand: it takes no room and is always let in.
-    pub(crate) fn errand(job: Box<dyn FnOnce() + Send + 'j>) -> Self {
+    pub(super) fn errand(job: Box<dyn FnOnce() + Send + 'j>) -> Self {
         Self {
             job: Job::Plain(job),
             weight: 0,
@@ -93,20 +93,20 @@ impl<'j> Entry<'j> {
     }
 
     /// True while it has neither started nor been refused.
-    pub(crate) fn is_live(&self) -> bool {
+    pub(super) fn is_live(&self) -> bool {
         match &self.job {
             Job::Plain(_) => true,
             Job::Cell(cell) => cell.is_queued(),
         }
     }
 
-    pub(crate) fn ask(&self) -> Ask {
+    pub(super) fn ask(&self) -> Ask {
         self.wishes.as_ref().map_or(Ask::one(), |wishes| wishes.ask)
     }
 
     /// Runs it. A panic stays here; the payload of one that nobody waits for is handed to `orphan`.
     #[inline]
-    pub(crate) fn run(self, orphan: impl FnOnce(Box<dyn std::any::Any + Send>)) -> Ran {
+    pub(super) fn run(self, orphan: impl FnOnce(Box<dyn std::any::Any + Send>)) -> Ran {
         match self.job {
             Job::Plain(task) => match catch_unwind(AssertUnwindSafe(task)) {
                 Ok(()) => Ran::Done,
@@ -125,7 +125,7 @@ impl<'j> Entry<'j> {
     }
 
     /// Ends it without a run. False when it had started before.
-    pub(crate) fn refuse(self, why: TaskError) -> bool {
+    pub(super) fn refuse(self, why: TaskError) -> bool {
         match self.job {
             Job::Plain(task) => {
                 drop_quietly(task);
@@ -149,7 +149,7 @@ pub struct Unstarted<'j> {
 }
 
 impl<'j> Unstarted<'j> {
-    pub(crate) fn new(entry: Entry<'j>, discarded: bool) -> Self {
+    pub(super) fn new(entry: Entry<'j>, discarded: bool) -> Self {
         Self {
             entry: Some(entry),
             discarded,

@@ -77,6 +77,48 @@ impl fmt::Display for TaskError {
 
 impl std::error::Error for TaskError {}
 
+/// Why a task that may fail has no value.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Failed<E> {
+    /// What the task itself returned.
+    Error(E),
+    /// It returned nothing.
+    Task(TaskError),
+}
+
+impl<E> Failed<E> {
+    /// What the task itself returned, if it did.
+    pub fn into_error(self) -> Option<E> {
+        match self {
+            Self::Error(error) => Some(error),
+            Self::Task(_) => None,
+        }
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        matches!(self, Self::Task(TaskError::Cancelled))
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for Failed<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Error(error) => error.fmt(f),
+            Self::Task(why) => why.fmt(f),
+        }
+    }
+}
+
+impl<E: std::error::Error + 'static> std::error::Error for Failed<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Error(error) => error.source(),
+            Self::Task(why) => why.source(),
+        }
+    }
+}
+
 /// Why a task was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -7,15 +7,15 @@ use crate::policy::Policy;
 use crate::refusal::Rejection;
 use std::pin::Pin;
 
-pub(crate) type Admitting<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Admission>, Rejection>> + Send + 'a>>;
+pub(super) type Admitting<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Admission>, Rejection>> + Send + 'a>>;
 
 /// Admits tasks, in turn.
-pub(crate) trait Gate: Send + Sync {
+pub(super) trait Gate: Send + Sync {
     fn admit(&self, ask: Ask) -> Admitting<'_>;
 }
 
 /// A task runs while this lives.
-pub(crate) trait Admission: Send {
+pub(super) trait Admission: Send {
     fn finish(self: Box<Self>, outcome: Outcome);
 }
 

@@ -4,7 +4,8 @@ use super::cell::{Await, Ran};
 use super::core::Core;
 use super::error::TaskError;
 use super::park::block_on;
-use super::worker::{Standing, standing};
+use super::worker::{Guest, Standing, standing};
+use crate::time::Instant;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use std::time::Duration;
 ///
 /// # Deadlock
 /// Whoever waits on a worker's thread, for a task of the same pool that has not started, runs it right there. So tasks
-/// may submit tasks and wait for them, to any depth, with one worker.
+/// may submit tasks and wait for them, to any depth, with one worker. Pools of no relation whose tasks wait for each
+/// other in a circle have no such promise.
 ///
 /// # Cancel safety
 /// Polling can stop at any time: the result stays until it is taken.
@@ -26,33 +28,53 @@ use std::time::Duration;
 pub struct Handle<'j, T> {
     cell: Arc<dyn Await<T> + 'j>,
     core: Arc<Core<'j>>,
+    deadline: Option<Instant>,
 }
 
 impl<'j, T: Send> Handle<'j, T> {
-    pub(crate) fn new(cell: Arc<dyn Await<T> + 'j>, core: Arc<Core<'j>>) -> Self {
-        Self { cell, core }
+    pub(super) fn new(cell: Arc<dyn Await<T> + 'j>, core: Arc<Core<'j>>, deadline: Option<Instant>) -> Self {
+        Self { cell, core, deadline }
     }
 
-    /// Runs the task here, if this thread is one that it waits for.
-    fn help(&self) {
+    /// Runs the task here, if it waits for this thread. False when it has not been touched.
+    pub(super) fn help(&self) -> bool {
         if !self.cell.is_queued() {
-            return;
+            return false;
         }
-        let slot = match standing(&self.core) {
-            Standing::Stranger => return,
+        let guest = match standing(&self.core) {
+            Standing::Stranger => return false,
             Standing::Worker => None,
-            // The slot of this pool is taken beside that of the other: none free means that somebody runs, and will
-            // come to this task.
-            Standing::Relative => match self.core.slots.try_acquire() {
-                Ok(slot) => Some(slot),
-                Err(_) => return,
+            Standing::Relative => match Guest::enter(&self.core) {
+                Some(guest) => Some(guest),
+                None => return false,
             },
         };
+        if self
+            .deadline
+            .is_some_and(|deadline| self.core.settings.clock.now() > deadline)
+        {
+            self.end_queued(TaskError::Expired);
+            return true;
+        }
         let ran = self.cell.run(&mut || self.core.guest_started());
-        drop(slot);
+        drop(guest);
         if ran != Ran::Gone {
             self.core.guest_ended(ran);
         }
+        true
+    }
+
+    pub(super) fn is_queued(&self) -> bool {
+        self.cell.is_queued()
+    }
+
+    fn end_queued(&self, why: TaskError) -> bool {
+        let expired = matches!(why, TaskError::Expired);
+        let ended = self.cell.refuse(why);
+        if ended {
+            self.core.note_dead(expired);
+        }
+        ended
     }
 
     /// Waits for the result.
@@ -80,11 +102,7 @@ impl<'j, T: Send> Handle<'j, T> {
     /// Takes the task back, if it has not started: its result is [`TaskError::Cancelled`] then. False when it is too
     /// late; a task that runs is not interrupted.
     pub fn cancel(&self) -> bool {
-        let cancelled = self.cell.refuse(TaskError::Cancelled);
-        if cancelled {
-            self.core.note_dead();
-        }
-        cancelled
+        self.end_queued(TaskError::Cancelled)
     }
 
     /// True once the result is there.

@@ -5,7 +5,7 @@
 use super::entry::{AGEING, Entry, Priority};
 use std::collections::VecDeque;
 
-pub(crate) struct Lanes<'j> {
+pub(super) struct Lanes<'j> {
     /// By priority, the lowest first.
     lanes: [VecDeque<Entry<'j>>; 3],
     len: usize,
@@ -14,7 +14,7 @@ pub(crate) struct Lanes<'j> {
 }
 
 impl<'j> Lanes<'j> {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             lanes: [const { VecDeque::new() }; 3],
             len: 0,
@@ -22,29 +22,29 @@ impl<'j> Lanes<'j> {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 
     /// True when only one lane has anything: then order is plain.
-    pub(crate) fn is_uniform(&self) -> bool {
+    pub(super) fn is_uniform(&self) -> bool {
         self.lanes[Priority::Normal as usize].len() == self.len
     }
 
     #[inline]
-    pub(crate) fn push(&mut self, entry: Entry<'j>) {
+    pub(super) fn push(&mut self, entry: Entry<'j>) {
         self.len += 1;
         self.lanes[entry.priority as usize].push_back(entry);
     }
 
     /// Puts back what had been taken out, before all others of its priority.
-    pub(crate) fn push_front(&mut self, entry: Entry<'j>) {
+    pub(super) fn push_front(&mut self, entry: Entry<'j>) {
         self.len += 1;
         self.lanes[entry.priority as usize].push_front(entry);
     }
 
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<Entry<'j>> {
+    pub(super) fn pop(&mut self) -> Option<Entry<'j>> {
         if self.len == 0 {
             return None;
         }
@@ -71,7 +71,7 @@ impl<'j> Lanes<'j> {
     }
 
     /// Takes out the one that has waited longest of the lowest priority there is: the first to be thrown out.
-    pub(crate) fn evict(&mut self) -> Option<Entry<'j>> {
+    pub(super) fn evict(&mut self) -> Option<Entry<'j>> {
         // The pool's own errands are not thrown out.
         for lane in &mut self.lanes {
             if let Some(at) = lane.iter().position(|entry| entry.weight > 0) {
@@ -83,7 +83,7 @@ impl<'j> Lanes<'j> {
     }
 
     /// Takes out what has been cancelled, or been run by whoever waited for it.
-    pub(crate) fn purge(&mut self) -> Vec<Entry<'j>> {
+    pub(super) fn purge(&mut self) -> Vec<Entry<'j>> {
         let mut dead = Vec::new();
         for lane in &mut self.lanes {
             let (live, gone): (VecDeque<_>, Vec<_>) = {
@@ -106,7 +106,7 @@ impl<'j> Lanes<'j> {
     }
 
     /// Takes out everything, in the order in which it would have been served but for ageing.
-    pub(crate) fn drain(&mut self) -> Vec<Entry<'j>> {
+    pub(super) fn drain(&mut self) -> Vec<Entry<'j>> {
         self.len = 0;
         self.lanes.iter_mut().rev().flat_map(|lane| lane.drain(..)).collect()
     }

@@ -6,19 +6,28 @@ use std::time::{Duration, Instant};
 
 #[cfg(tollgate_loom)]
 use loom::thread::{self, Thread};
-#[cfg(not(tollgate_loom))]
+#[cfg(tollgate_shuttle)]
+use shuttle::thread::{self, Thread};
+#[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
 use std::thread::{self, Thread};
+
+crate::sync::shim::thread_local! {
+    /// This thread's own: whoever waits on it, however often, leaves wakers that are known to be the same.
+    static PARKER: Arc<Parker> = Arc::new(Parker(thread::current()));
+}
 
 /// A handle by which a thread is unparked.
 #[derive(Debug)]
-pub(crate) struct Parker(Thread);
+pub(super) struct Parker(Thread);
 
 impl Parker {
-    pub(crate) fn current() -> Arc<Self> {
-        Arc::new(Self(thread::current()))
+    pub(super) fn current() -> Arc<Self> {
+        PARKER
+            .try_with(Arc::clone)
+            .unwrap_or_else(|_| Arc::new(Self(thread::current())))
     }
 
-    pub(crate) fn unpark(&self) {
+    pub(super) fn unpark(&self) {
         self.0.unpark();
     }
 }
@@ -33,19 +42,19 @@ impl Wake for Parker {
 }
 
 /// Parks this thread until it is unparked, or for `patience` at most.
-pub(crate) fn park(patience: Option<Duration>) {
+pub(super) fn park(patience: Option<Duration>) {
     match patience {
         None => thread::park(),
-        #[cfg(not(tollgate_loom))]
+        #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
         Some(patience) => thread::park_timeout(patience),
         // Models have no time.
-        #[cfg(tollgate_loom)]
+        #[cfg(any(tollgate_loom, tollgate_shuttle))]
         Some(_) => thread::park(),
     }
 }
 
 /// Polls until it is ready, parking this thread in between; `None` once `patience` is over.
-pub(crate) fn block_on<T>(patience: Option<Duration>, mut poll: impl FnMut(&Waker) -> Poll<T>) -> Option<T> {
+pub(super) fn block_on<T>(patience: Option<Duration>, mut poll: impl FnMut(&Waker) -> Poll<T>) -> Option<T> {
     let waker = Waker::from(Parker::current());
     // A patience beyond what the machine's clock can name is no bound.
     let end = patience.and_then(|patience| Instant::now().checked_add(patience));

@@ -24,18 +24,29 @@ pub const MAX_WORKERS: usize = 1 << 16;
 /// The most tasks that a queue may hold.
 pub const MAX_QUEUE: usize = u32::MAX as usize >> 1;
 
-pub(crate) fn next_id() -> u64 {
+pub(super) fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     // Relaxed: only that no number comes twice.
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// The last to go closes the pool.
-pub(crate) struct Owner<'j>(pub(crate) Arc<Core<'j>>);
+pub(super) struct Owner<'j> {
+    core: Arc<Core<'j>>,
+    /// A sub-pool keeps the pool open on whose threads it runs.
+    _parent: Option<Arc<Owner<'j>>>,
+}
+
+impl<'j> Owner<'j> {
+    pub(super) fn of(core: Arc<Core<'j>>, parent: Option<&Pool<'j>>) -> Arc<Self> {
+        let _parent = parent.map(|parent| Arc::clone(&parent.owner));
+        Arc::new(Self { core, _parent })
+    }
+}
 
 impl Drop for Owner<'_> {
     fn drop(&mut self) {
-        self.0.close();
+        self.core.close();
     }
 }
 
@@ -92,15 +103,15 @@ impl WorkerPool {
 }
 
 impl<'j> Pool<'j> {
-    pub(crate) fn new(owner: Arc<Owner<'j>>, overflow: Overflow) -> Self {
+    pub(super) fn new(owner: Arc<Owner<'j>>, overflow: Overflow) -> Self {
         Self { owner, overflow }
     }
 
-    pub(crate) fn core(&self) -> &Arc<Core<'j>> {
-        &self.owner.0
+    pub(super) fn core(&self) -> &Arc<Core<'j>> {
+        &self.owner.core
     }
 
-    pub(crate) fn overflow(&self) -> Overflow {
+    pub(super) fn overflow(&self) -> Overflow {
         self.overflow
     }
 
@@ -229,6 +240,33 @@ impl<'j> Pool<'j> {
         }
     }
 
+    /// A pool with a queue and a bound of its own, that runs on the threads of this one. Of `builder` it takes the most
+    /// workers, the queue, the overflow, the slots, the policy and the hooks of tasks; threads, and how they grow, are
+    /// this pool's. A task of it holds a slot of both.
+    ///
+    /// It ends with this pool: its tasks that have not started are in this pool's [`Report`]. While it is there, this
+    /// pool stays open.
+    ///
+    /// # Deadlock
+    /// Tasks may wait for tasks of the pools above and below. Two sub-pools at their bounds that wait for each other's
+    /// tasks in a circle do so for ever. Slots that are lowered, or shared with others, are waited for on a thread of
+    /// this pool.
+    ///
+    /// # Errors
+    /// [`PoolError`]: a number that makes no sense.
+    ///
+    /// ```
+    /// # use tollgate::WorkerPool;
+    /// let pool = WorkerPool::builder().workers(4).build()?;
+    /// // At most one thumbnail at a time, whatever else runs.
+    /// let thumbnails = pool.sub_pool(WorkerPool::builder().workers(1).queue(10))?;
+    /// assert_eq!(thumbnails.run(|| 7)?, 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sub_pool(&self, builder: PoolBuilder) -> Result<Self, PoolError> {
+        builder.below(self)
+    }
+
     /// The slots: permits of this semaphore are what running tasks hold.
     pub fn slots(&self) -> &Arc<Semaphore> {
         &self.core().slots
@@ -242,6 +280,11 @@ impl<'j> Pool<'j> {
     /// hold, and the next submission tries again.
     pub fn resize(&self, workers: impl Into<Workers>) -> Result<(), PoolError> {
         let (least, most) = workers.into().check()?;
+        let least = if self.core().settings.quantum.is_some() {
+            0
+        } else {
+            least
+        };
         self.core().slots.set_limit(most);
         self.core().resize(least, most).map_err(PoolError::Spawn)
     }
@@ -310,12 +353,12 @@ pub struct Scoped<'scope, 'env: 'scope> {
 }
 
 impl<'scope, 'env> Scoped<'scope, 'env> {
-    pub(crate) fn new(pool: Pool<'scope>) -> Self {
+    pub(super) fn new(pool: Pool<'scope>) -> Self {
         Self { pool, env: PhantomData }
     }
 
     /// Runs the body, and ends the pool also when that panics: or the threads would never go.
-    pub(crate) fn run<R>(&self, body: impl FnOnce(&Self) -> R) -> R {
+    pub(super) fn run<R>(&self, body: impl FnOnce(&Self) -> R) -> R {
         struct EndOnPanic<'a, 'j>(&'a Pool<'j>);
         impl Drop for EndOnPanic<'_, '_> {
             fn drop(&mut self) {

@@ -8,7 +8,7 @@ use crate::ticket::Ticket;
 use crate::time::Phase;
 use std::time::{Duration, Instant};
 
-pub(crate) struct Room {
+pub(super) struct Room {
     places: Semaphore,
     weight: Option<(Semaphore, u32)>,
 }
@@ -19,7 +19,7 @@ fn keep(mut permit: SemaphorePermit<'_>) {
 }
 
 impl Room {
-    pub(crate) fn new(places: usize, weight: Option<u32>) -> Self {
+    pub(super) fn new(places: usize, weight: Option<u32>) -> Self {
         Self {
             places: Semaphore::new(places),
             weight: weight.map(|most| (Semaphore::new(most as usize), most)),
@@ -27,7 +27,7 @@ impl Room {
     }
 
     /// True when a task so heavy could ever be let in.
-    pub(crate) fn fits(&self, weight: u32) -> Result<(), Turned> {
+    pub(super) fn fits(&self, weight: u32) -> Result<(), Turned> {
         match &self.weight {
             Some((_, allowed)) if weight > *allowed => Err(Turned::Oversized {
                 weight,
@@ -46,7 +46,7 @@ impl Room {
     }
 
     #[inline]
-    pub(crate) fn try_take(&self, weight: u32) -> Result<(), Turned> {
+    pub(super) fn try_take(&self, weight: u32) -> Result<(), Turned> {
         let place = self.places.try_acquire().map_err(|_| self.turned())?;
         if let Some((all, _)) = &self.weight {
             keep(all.try_acquire_many(weight).map_err(|_| self.turned())?);
@@ -56,7 +56,7 @@ impl Room {
     }
 
     /// Takes up to `n` places of weight one at once, and says how many; none when fewer than one is free.
-    pub(crate) fn try_take_some(&self, n: usize) -> usize {
+    pub(super) fn try_take_some(&self, n: usize) -> usize {
         let n = n.min(self.places.available_permits());
         if n == 0 || self.weight.is_some() {
             return 0;
@@ -70,7 +70,7 @@ impl Room {
         }
     }
 
-    pub(crate) fn take_blocking(&self, weight: u32, patience: Option<Duration>) -> Result<(), Turned> {
+    pub(super) fn take_blocking(&self, weight: u32, patience: Option<Duration>) -> Result<(), Turned> {
         let Some(patience) = patience else {
             let place = self.places.blocking_acquire().map_err(|_| Turned::Closed)?;
             if let Some((all, _)) = &self.weight {
@@ -93,7 +93,7 @@ impl Room {
         Ok(())
     }
 
-    pub(crate) async fn take(&self, weight: u32) -> Result<(), Turned> {
+    pub(super) async fn take(&self, weight: u32) -> Result<(), Turned> {
         let place = self.places.acquire().await.map_err(|_| Turned::Closed)?;
         if let Some((all, _)) = &self.weight {
             keep(all.acquire_many(weight).await.map_err(|_| Turned::Closed)?);
@@ -104,7 +104,7 @@ impl Room {
 
     /// So many places, and so much weight, are free again.
     #[inline]
-    pub(crate) fn give_back(&self, places: usize, weight: u64) {
+    pub(super) fn give_back(&self, places: usize, weight: u64) {
         let phase = Phase::new();
         let ticket = |n: u64| SemaphoreTicket::read(&[n]);
         if places > 0 {
@@ -117,8 +117,14 @@ impl Room {
         }
     }
 
+    /// True when somebody waits for room, or would have to.
+    pub(super) fn is_short(&self) -> bool {
+        let short = |room: &Semaphore| room.available_permits() == 0 || room.waiting() > 0;
+        short(&self.places) || self.weight.as_ref().is_some_and(|(all, _)| short(all))
+    }
+
     /// Nobody is let in any more, and whoever waits is told so.
-    pub(crate) fn close(&self) {
+    pub(super) fn close(&self) {
         self.places.close();
         if let Some((all, _)) = &self.weight {
             all.close();

@@ -16,7 +16,7 @@ pub struct Report<'j> {
 }
 
 impl<'j> Report<'j> {
-    pub(crate) fn new(core: &Arc<Core<'j>>) -> Self {
+    pub(super) fn new(core: &Arc<Core<'j>>) -> Self {
         let unstarted = core.stop().into_iter().map(|entry| Unstarted::new(entry, false));
         let unstarted = unstarted.collect();
         Self {

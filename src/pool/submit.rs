@@ -7,7 +7,7 @@ use super::entry::{Entry, Job, Priority, Spec, Unstarted};
 use super::error::{Rejected, Turned};
 use super::handle::Handle;
 use super::pool::Pool;
-use super::worker::{Standing, standing};
+use super::worker::{Guest, Standing, standing};
 use crate::ask::Ask;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -34,11 +34,11 @@ pub struct Submit<'p, 'j> {
 }
 
 /// What becomes of a task that is submitted.
-enum Verdict {
+enum Verdict<'p> {
     /// There is room for it, which is taken.
     In,
-    /// The submitter runs it.
-    Here,
+    /// The submitter runs it, as a guest where it is a worker of another pool of the family.
+    Here(Option<Guest<'p>>),
     /// It is thrown out.
     Out,
 }
@@ -53,7 +53,7 @@ enum Patience {
 
 impl<'p, 'j> Submit<'p, 'j> {
     #[inline]
-    pub(crate) fn new(pool: &'p Pool<'j>, spec: Spec) -> Self {
+    pub(super) fn new(pool: &'p Pool<'j>, spec: Spec) -> Self {
         Self { pool, spec }
     }
 
@@ -89,7 +89,7 @@ impl<'p, 'j> Submit<'p, 'j> {
     }
 
     #[inline]
-    fn let_in(&self, patience: Patience) -> Result<Verdict, Turned> {
+    fn let_in(&self, patience: Patience) -> Result<Verdict<'p>, Turned> {
         match self.core().room.try_take(self.spec.weight) {
             Ok(()) => Ok(Verdict::In),
             Err(turned) => self.let_in_slow(turned, patience),
@@ -97,7 +97,7 @@ impl<'p, 'j> Submit<'p, 'j> {
     }
 
     #[cold]
-    fn let_in_slow(&self, turned: Turned, patience: Patience) -> Result<Verdict, Turned> {
+    fn let_in_slow(&self, turned: Turned, patience: Patience) -> Result<Verdict<'p>, Turned> {
         let (core, weight) = (self.core(), self.spec.weight);
         core.room.fits(weight)?;
         if turned == Turned::Closed {
@@ -106,11 +106,13 @@ impl<'p, 'j> Submit<'p, 'j> {
         match self.pool.overflow() {
             Overflow::Reject => Err(Turned::Full),
             Overflow::DropNewest => Ok(Verdict::Out),
-            Overflow::CallerRuns => Ok(Verdict::Here),
+            Overflow::CallerRuns => Ok(Verdict::Here(None)),
             Overflow::DropOldest => self.make_room(),
             Overflow::Block if matches!(patience, Patience::None) => Err(Turned::Full),
-            Overflow::Block if standing(core) != Standing::Stranger => Ok(Verdict::Here),
             Overflow::Block => {
+                if let Some(verdict) = self.run_here() {
+                    return Ok(verdict);
+                }
                 let patience = match patience {
                     Patience::For(patience) => Some(patience),
                     _ => None,
@@ -120,8 +122,17 @@ impl<'p, 'j> Submit<'p, 'j> {
         }
     }
 
+    /// What a worker does instead of waiting for room. `None`: it waits as others do.
+    fn run_here(&self) -> Option<Verdict<'p>> {
+        match standing(self.core()) {
+            Standing::Stranger => None,
+            Standing::Worker => Some(Verdict::Here(None)),
+            Standing::Relative => Guest::enter(self.core()).map(|guest| Verdict::Here(Some(guest))),
+        }
+    }
+
     /// Throws tasks out until there is room.
-    fn make_room(&self) -> Result<Verdict, Turned> {
+    fn make_room(&self) -> Result<Verdict<'p>, Turned> {
         loop {
             if let Some(entry) = self.core().evict() {
                 if entry.is_live() {
@@ -216,14 +227,14 @@ impl<'p, 'j> Submit<'p, 'j> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        let mut verdict = self.let_in(Patience::None);
-        if matches!(verdict, Err(Turned::Full)) && self.pool.overflow() == Overflow::Block {
-            verdict = if standing(self.core()) == Standing::Stranger {
-                self.core().room.take(self.spec.weight).await.map(|()| Verdict::In)
-            } else {
-                Ok(Verdict::Here)
-            };
+        let verdict = self.let_in(Patience::None);
+        if !matches!(verdict, Err(Turned::Full)) || self.pool.overflow() != Overflow::Block {
+            return self.carry_out(task, verdict);
         }
+        if let Some(here) = self.run_here() {
+            return self.carry_out(task, Ok(here));
+        }
+        let verdict = self.core().room.take(self.spec.weight).await.map(|()| Verdict::In);
         self.carry_out(task, verdict)
     }
 
@@ -238,7 +249,7 @@ impl<'p, 'j> Submit<'p, 'j> {
     }
 
     #[inline]
-    fn carry_out<T, F>(self, task: F, verdict: Result<Verdict, Turned>) -> Result<Handle<'j, T>, Rejected<F>>
+    fn carry_out<T, F>(self, task: F, verdict: Result<Verdict<'p>, Turned>) -> Result<Handle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -254,11 +265,15 @@ impl<'p, 'j> Submit<'p, 'j> {
                     return Err(take_back(&*cell));
                 }
             }
-            Verdict::Here => self.core().ran_by_caller(cell.run(&mut || ())),
+            Verdict::Here(guest) => {
+                let ran = cell.run(&mut || ());
+                drop(guest);
+                self.core().ran_by_caller(ran);
+            }
             Verdict::Out => self.discard(self.entry_of(Arc::clone(&cell))),
         }
         let cell: Arc<dyn Await<T> + 'j> = cell;
-        Ok(Handle::new(cell, Arc::clone(self.core())))
+        Ok(Handle::new(cell, Arc::clone(self.core()), self.spec.deadline))
     }
 
     fn entry_of<T, F>(&self, cell: Arc<Cell<F, T>>) -> Entry<'j>
@@ -291,8 +306,9 @@ impl<'p, 'j> Submit<'p, 'j> {
                     reason: Turned::Closed,
                 });
             }
-            Verdict::Here => {
+            Verdict::Here(guest) => {
                 let ran = Entry::new(Job::Plain(task), &self.spec).run(|payload| self.core().orphan(payload));
+                drop(guest);
                 self.core().ran_by_caller(ran);
             }
             Verdict::Out => self.discard(Entry::new(Job::Plain(task), &self.spec)),
@@ -325,7 +341,7 @@ impl<'p, 'j> Submit<'p, 'j> {
                 for cell in cells {
                     if queued {
                         let cell: Arc<dyn Await<T> + 'j> = cell;
-                        handles.push(Handle::new(cell, Arc::clone(self.core())));
+                        handles.push(Handle::new(cell, Arc::clone(self.core()), self.spec.deadline));
                     } else {
                         rejected.push(take_back(&cell));
                     }

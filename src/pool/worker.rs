@@ -1,14 +1,15 @@
 //! A worker: gets a slot, takes a task, runs it, and again.
 
 use super::cell::{Ran, forget_panic};
-use super::core::{Core, Found, Told};
+use super::core::Core;
 use super::entry::Entry;
 use super::error::TaskError;
 use super::park::{Parker, park};
+use super::state::{Found, Told};
 use crate::limiter::Outcome;
 use crate::semaphore::SemaphorePermit;
 use crate::sync::shim::Mutex;
-use crate::sync::shim::atomic::{AtomicBool, Ordering};
+use crate::sync::shim::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::time::Sleep;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -29,7 +30,7 @@ thread_local! {
 
 /// How this thread stands to a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(super) enum Standing {
     Stranger,
     /// It is a worker of a pool of the same family, and holds no slot of this one.
     Relative,
@@ -37,7 +38,7 @@ pub(crate) enum Standing {
     Worker,
 }
 
-pub(crate) fn standing(core: &Core<'_>) -> Standing {
+pub(super) fn standing(core: &Core<'_>) -> Standing {
     let look = |pools: &RefCell<Vec<(u64, u64)>>| {
         let pools = pools.borrow();
         if pools.iter().any(|&(id, _)| id == core.id) {
@@ -51,36 +52,84 @@ pub(crate) fn standing(core: &Core<'_>) -> Standing {
     WORKS_FOR.try_with(look).unwrap_or(Standing::Stranger)
 }
 
+/// While it lives, this thread counts as a worker of the pool.
+pub(super) struct Inside;
+
+impl Inside {
+    pub(super) fn enter(core: &Core<'_>) -> Self {
+        let me = (core.id, core.family);
+        let _ = WORKS_FOR.try_with(|pools| pools.borrow_mut().push(me));
+        Self
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let _ = WORKS_FOR.try_with(|pools| pools.borrow_mut().pop());
+    }
+}
+
+/// A thread of the family that runs a task of a pool in passing, with a slot of that pool.
+pub(super) struct Guest<'a> {
+    _inside: Inside,
+    _slot: SemaphorePermit<'a>,
+}
+
+impl<'a> Guest<'a> {
+    /// None when no slot is free: then somebody runs with it, and will look for the next task.
+    pub(super) fn enter(core: &'a Core<'_>) -> Option<Self> {
+        let slot = core.slots.try_acquire().ok()?;
+        Some(Self {
+            _inside: Inside::enter(core),
+            _slot: slot,
+        })
+    }
+}
+
 /// What others see of a worker.
-pub(crate) struct Bench<'j> {
+pub(super) struct Bench<'j> {
     index: usize,
-    pub(crate) starts_searching: bool,
+    pub(super) starts_searching: bool,
     /// Tasks that it has taken and not started: everybody may take them from here.
-    pub(crate) shelf: Mutex<VecDeque<Entry<'j>>>,
+    pub(super) shelf: Mutex<VecDeque<Entry<'j>>>,
     /// The task for which it waits at the gate.
-    pub(crate) held: Mutex<Option<Entry<'j>>>,
+    pub(super) held: Mutex<Option<Entry<'j>>>,
     asleep: AtomicBool,
-    pub(crate) parker: OnceLock<Arc<Parker>>,
+    /// What it has ended since it last told. Written by itself; set to zero under the pool's lock.
+    untold: AtomicUsize,
+    pub(super) parker: OnceLock<Arc<Parker>>,
 }
 
 impl Bench<'_> {
-    pub(crate) fn new(index: usize, starts_searching: bool) -> Self {
+    pub(super) fn new(index: usize, starts_searching: bool) -> Self {
         Self {
             index,
             starts_searching,
             shelf: Mutex::new(VecDeque::new()),
             held: Mutex::new(None),
             asleep: AtomicBool::new(false),
+            untold: AtomicUsize::new(0),
             parker: OnceLock::new(),
         }
     }
 
-    pub(crate) fn sleep(&self) {
+    pub(super) fn sleep(&self) {
         // Relaxed, both: written under the pool's lock, and the parking orders what follows.
         self.asleep.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn mark_called(&self) {
+    /// Relaxed, here and below: a count that is added to others. It is no greater than what the pool counts as
+    /// unfinished, as only its worker lets it grow, and only under the pool's lock does it shrink.
+    pub(super) fn untold(&self) -> usize {
+        self.untold.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn note_untold(&self, entries: usize) {
+        self.untold.store(entries, Ordering::Relaxed);
+    }
+
+    pub(super) fn mark_called(&self) {
         // Release: whatever was queued before the call is seen by whoever wakes. Pairs with the load in `is_called`.
         self.asleep.store(false, Ordering::Release);
     }
@@ -102,7 +151,7 @@ pub struct WorkerThread<'j> {
 }
 
 impl<'j> WorkerThread<'j> {
-    pub(crate) fn new(core: Arc<Core<'j>>, bench: Arc<Bench<'j>>) -> Self {
+    pub(super) fn new(core: Arc<Core<'j>>, bench: Arc<Bench<'j>>) -> Self {
         Self {
             core,
             bench,
@@ -118,14 +167,13 @@ impl<'j> WorkerThread<'j> {
     /// Works until the pool needs this worker no more.
     pub fn run(mut self) {
         self.ran = true;
-        let me = (self.core.id, self.core.family);
-        let _ = WORKS_FOR.try_with(|pools| pools.borrow_mut().push(me));
+        let inside = Inside::enter(&self.core);
         let _ = self.bench.parker.set(Parker::current());
         if let Some(hook) = &self.core.settings.on_start {
             forget_panic(catch_unwind(AssertUnwindSafe(|| hook())));
         }
         Work::new(&self.core, &self.bench).work();
-        let _ = WORKS_FOR.try_with(|pools| pools.borrow_mut().pop());
+        drop(inside);
     }
 }
 
@@ -203,6 +251,7 @@ impl<'a, 'j> Work<'a, 'j> {
                 continue;
             };
             self.run(entry);
+            self.bench.note_untold(self.told.entries);
             if self
                 .core
                 .settings
@@ -280,14 +329,8 @@ impl<'a, 'j> Work<'a, 'j> {
     /// Sleeps until called; false when it has slept too long.
     fn sleep(&self) -> bool {
         let settings = &self.core.settings;
-        let Some(keep_alive) = settings.keep_alive else {
-            while !self.bench.is_called() {
-                park(None);
-            }
-            return true;
-        };
         let clock = &settings.clock;
-        let until = clock.after(clock.now(), keep_alive);
+        let until = clock.after(clock.now(), settings.keep_alive);
         let waker = self.waker();
         let mut timer = None;
         while !self.bench.is_called() {
@@ -356,10 +399,12 @@ impl<'a, 'j> Work<'a, 'j> {
         let waker = self.waker();
         let mut admission = gate.admit(ask);
         let admitted = loop {
-            match admission.as_mut().poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(admitted) => break admitted,
-                Poll::Pending if self.bench.held.lock().is_none() => return,
-                Poll::Pending => park(None),
+            let poll = || admission.as_mut().poll(&mut Context::from_waker(&waker));
+            match catch_unwind(AssertUnwindSafe(poll)) {
+                Ok(Poll::Ready(admitted)) => break admitted.map_err(TaskError::Refused),
+                Ok(Poll::Pending) if self.bench.held.lock().is_none() => return,
+                Ok(Poll::Pending) => park(None),
+                Err(payload) => break Err(TaskError::Panicked(payload)),
             }
         };
         drop(admission);
@@ -373,9 +418,9 @@ impl<'a, 'j> Work<'a, 'j> {
                 Ran::Panicked => admission.finish(Outcome::Failure),
                 Ran::Gone => admission.finish(Outcome::Ignored),
             },
-            Err(rejection) => {
+            Err(why) => {
                 self.told.entries += 1;
-                entry.refuse(TaskError::Refused(rejection));
+                entry.refuse(why);
             }
         }
     }

@@ -12,6 +12,8 @@ mod policy_line;
 #[cfg(feature = "pool")]
 mod pool;
 #[cfg(feature = "pool")]
+mod pool_group;
+#[cfg(feature = "pool")]
 mod pool_life;
 mod quota;
 mod rate_token_bucket;
