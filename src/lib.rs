@@ -11,6 +11,7 @@
 //! | wait in turn, with a bound on queue and time | [`Policy`] | |
 //! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
 //! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
+//! | run an async function over many items, so many at once | `fan_out` | `fan-out` |
 //! | test with virtual time | [`ManualClock`] | |
 //! | write a limiter of your own | [`Limiter`], and the suite in `conformance` | `conformance` |
 //!
@@ -44,6 +45,7 @@
 //! |---|---|---|
 //! | `tokio` | yes | waits use the timers of a tokio runtime, where one is running; without, one thread keeps all timers |
 //! | `pool` | no | worker pools whose slots are permits |
+//! | `fan-out` | no | `fan_out` over tokio tasks, and with it futures 0.3 |
 //! | `channel` | no | `ChannelSemaphore`, and with it crossbeam-channel 0.5 |
 //! | `conformance` | no | the eight [laws](limiter) as checks to run on a limiter of your own |
 //!
@@ -58,6 +60,9 @@ mod ask;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
+#[cfg(feature = "fan-out")]
+#[cfg_attr(docsrs, doc(cfg(feature = "fan-out")))]
+pub mod fan_out;
 pub mod guide;
 pub mod limiter;
 mod permit;

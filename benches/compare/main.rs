@@ -11,6 +11,8 @@
 
 mod composite;
 mod harness;
+#[cfg(feature = "pool")]
+mod pool;
 mod rate;
 mod semaphore;
 mod waiting;
@@ -26,5 +28,7 @@ fn main() {
     semaphore::rows(&rows);
     rate::rows(&rows);
     composite::rows(&rows);
+    #[cfg(feature = "pool")]
+    pool::rows(&rows);
     waiting::rows(&rows);
 }

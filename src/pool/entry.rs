@@ -34,6 +34,8 @@ pub(super) struct Spec {
     pub(super) weight: u32,
     pub(super) deadline: Option<Instant>,
     pub(super) ask: Ask,
+    /// True while there is neither a deadline nor an ask of its own: then an entry need not keep them.
+    pub(super) plain: bool,
 }
 
 impl Spec {
@@ -42,6 +44,7 @@ impl Spec {
         weight: 1,
         deadline: None,
         ask: Ask::one(),
+        plain: true,
     };
 }
 
@@ -68,12 +71,11 @@ pub(super) struct Entry<'j> {
 
 impl<'j> Entry<'j> {
     pub(super) fn new(job: Job<'j>, spec: &Spec) -> Self {
-        let plain = spec.deadline.is_none() && spec.ask == Ask::one();
         Self {
             job,
             weight: spec.weight,
             priority: spec.priority,
-            wishes: (!plain).then(|| {
+            wishes: (!spec.plain).then(|| {
                 Box::new(Wishes {
                     deadline: spec.deadline,
                     ask: spec.ask,

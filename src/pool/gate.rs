@@ -7,15 +7,15 @@ use crate::policy::Policy;
 use crate::refusal::Rejection;
 use std::pin::Pin;
 
-pub(super) type Admitting<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Admission>, Rejection>> + Send + 'a>>;
+pub(crate) type Admitting<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Admission>, Rejection>> + Send + 'a>>;
 
 /// Admits tasks, in turn.
-pub(super) trait Gate: Send + Sync {
+pub(crate) trait Gate: Send + Sync {
     fn admit(&self, ask: Ask) -> Admitting<'_>;
 }
 
 /// A task runs while this lives.
-pub(super) trait Admission: Send {
+pub(crate) trait Admission: Send {
     fn finish(self: Box<Self>, outcome: Outcome);
 }
 

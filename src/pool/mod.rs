@@ -39,6 +39,8 @@ mod worker;
 pub use builder::{Overflow, PoolBuilder};
 pub use entry::{AGEING, Priority, Unstarted};
 pub use error::{Failed, PoolError, Rejected, TaskError, Turned};
+#[cfg(feature = "fan-out")]
+pub(crate) use gate::{Admission, Gate};
 pub use group::{Group, StopFlag};
 pub use handle::Handle;
 pub use pool::{MAX_QUEUE, MAX_WORKERS, Pool, Scoped, WorkerPool};

@@ -74,12 +74,14 @@ impl<'p, 'j> Submit<'p, 'j> {
     pub fn deadline(mut self, within: Duration) -> Self {
         let clock = &self.pool.core().settings.clock;
         self.spec.deadline = Some(clock.after(clock.now(), within));
+        self.spec.plain = false;
         self
     }
 
     /// Tasks that the policy of [`admit_by`](super::PoolBuilder::admit_by) is asked this for; one call unless set.
     pub fn ask(mut self, ask: impl Into<Ask>) -> Self {
         self.spec.ask = ask.into();
+        self.spec.plain = false;
         self
     }
 

@@ -6,6 +6,8 @@ mod cancel_sweep;
 mod channel_semaphore;
 mod compose;
 mod conformance;
+#[cfg(feature = "fan-out")]
+mod fan_out;
 mod gateway;
 mod hostile_wakers;
 mod policy_line;
