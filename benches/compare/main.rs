@@ -10,6 +10,8 @@
 //! Bytes are compared by the bench `memory`: counting them replaces the allocator, which would slow these rows.
 
 mod composite;
+#[cfg(feature = "fan-out")]
+mod fan_out;
 mod harness;
 #[cfg(feature = "pool")]
 mod pool;
@@ -30,5 +32,7 @@ fn main() {
     composite::rows(&rows);
     #[cfg(feature = "pool")]
     pool::rows(&rows);
+    #[cfg(feature = "fan-out")]
+    fan_out::rows(&rows);
     waiting::rows(&rows);
 }
