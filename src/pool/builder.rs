@@ -4,7 +4,7 @@ use super::core::{Core, DiscardHook, PanicHook, Settings, Spawner};
 use super::entry::Unstarted;
 use super::error::PoolError;
 use super::gate::Gate;
-use super::pool::{MAX_QUEUE, MAX_WORKERS, Owner, Pool, Scoped, WorkerPool, next_id};
+use super::pool::{MAX_WORKERS, Owner, Pool, Scoped, WorkerPool, next_id};
 use super::room::Room;
 use super::worker::WorkerThread;
 use crate::limiter::Limiter;
@@ -302,12 +302,7 @@ impl PoolBuilder {
         parent: Option<&Arc<Core<'j>>>,
     ) -> Result<(Arc<Core<'j>>, Overflow), PoolError> {
         let (least, most) = self.workers.check()?;
-        if self.queue == 0 || self.queue > MAX_QUEUE {
-            return Err(PoolError::Queue { given: self.queue });
-        }
-        if self.queue_weight == Some(0) {
-            return Err(PoolError::Weight);
-        }
+        let room = Room::checked(self.queue, self.queue_weight)?;
         // A sub-pool borrows a thread when it has work, and gives it back when it has none.
         let (least, keep_alive) = match parent {
             Some(_) => (0, Duration::ZERO),
@@ -329,7 +324,6 @@ impl PoolBuilder {
             shared_slots: self.slots.is_some(),
         };
         let slots = self.slots.unwrap_or_else(|| Arc::new(Semaphore::new(most)));
-        let room = Room::new(self.queue, self.queue_weight);
         let core = Core::new(
             next_id(),
             parent.map(|parent| parent.family),

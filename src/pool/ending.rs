@@ -2,6 +2,7 @@
 
 use super::core::Core;
 use super::entry::Entry;
+use super::lanes::Ranked;
 use super::state::{After, Phase};
 use std::sync::Arc;
 use std::task::{Poll, Waker};

@@ -2,6 +2,7 @@
 
 use super::cell::{Ran, Run, drop_quietly};
 use super::error::TaskError;
+use super::lanes::Ranked;
 use crate::ask::Ask;
 use crate::time::Instant;
 use std::fmt;
@@ -94,14 +95,6 @@ impl<'j> Entry<'j> {
         }
     }
 
-    /// True while it has neither started nor been refused.
-    pub(super) fn is_live(&self) -> bool {
-        match &self.job {
-            Job::Plain(_) => true,
-            Job::Cell(cell) => cell.is_queued(),
-        }
-    }
-
     pub(super) fn ask(&self) -> Ask {
         self.wishes.as_ref().map_or(Ask::one(), |wishes| wishes.ask)
     }
@@ -138,6 +131,24 @@ impl<'j> Entry<'j> {
                 drop_quietly(cell);
                 refused
             }
+        }
+    }
+}
+
+impl Ranked for Entry<'_> {
+    fn priority(&self) -> Priority {
+        self.priority
+    }
+
+    fn is_evictable(&self) -> bool {
+        // The pool's own errands are not thrown out.
+        self.weight > 0
+    }
+
+    fn is_live(&self) -> bool {
+        match &self.job {
+            Job::Plain(_) => true,
+            Job::Cell(cell) => cell.is_queued(),
         }
     }
 }

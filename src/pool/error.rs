@@ -14,6 +14,9 @@ pub enum TaskError {
     Cancelled,
     /// It was thrown out of a full queue, or never let in, by the pool's [`Overflow`](super::Overflow).
     Discarded,
+    /// Its future was dropped after it had started: tasks of a `TaskPool` can be cancelled while they
+    /// run.
+    Aborted,
     /// Its deadline passed before it started.
     Expired,
     /// The policy in front of the workers can never admit it.
@@ -36,7 +39,7 @@ impl TaskError {
 
     /// True when the task started: it may have had effects.
     pub fn has_started(&self) -> bool {
-        matches!(self, Self::Panicked(_))
+        matches!(self, Self::Panicked(_) | Self::Aborted)
     }
 }
 
@@ -55,6 +58,7 @@ impl fmt::Debug for TaskError {
             Self::Panicked(payload) => f.debug_tuple("Panicked").field(&message(&**payload)).finish(),
             Self::Cancelled => f.write_str("Cancelled"),
             Self::Discarded => f.write_str("Discarded"),
+            Self::Aborted => f.write_str("Aborted"),
             Self::Expired => f.write_str("Expired"),
             Self::Refused(rejection) => f.debug_tuple("Refused").field(rejection).finish(),
             Self::Abandoned => f.write_str("Abandoned"),
@@ -68,6 +72,7 @@ impl fmt::Display for TaskError {
             Self::Panicked(payload) => write!(f, "the task panicked: {}", message(&**payload)),
             Self::Cancelled => f.write_str("the task was cancelled before it started"),
             Self::Discarded => f.write_str("the task was discarded by a full queue"),
+            Self::Aborted => f.write_str("the task was dropped while it ran"),
             Self::Expired => f.write_str("the task did not start before its deadline"),
             Self::Refused(rejection) => write!(f, "the task was refused: {rejection}"),
             Self::Abandoned => f.write_str("the pool ended before the task started"),
@@ -195,6 +200,8 @@ pub enum PoolError {
     },
     /// A bound on the queue's weight is at least one.
     Weight,
+    /// A pool of async tasks was built outside of a runtime, and was given none.
+    NoRuntime,
     /// A thread could not be started.
     Spawn(io::Error),
 }
@@ -212,6 +219,7 @@ impl fmt::Display for PoolError {
                 "a queue of {given} tasks was asked for, and 1 to {} are allowed",
                 super::MAX_QUEUE
             ),
+            Self::NoRuntime => f.write_str("a pool of async tasks needs a tokio runtime, and none is running"),
             Self::Weight => f.write_str("a queue was to hold a weight of 0, and at least 1 is needed"),
             Self::Spawn(error) => write!(f, "a worker thread could not be started: {error}"),
         }

@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker};
 
 /// Whether a [`Group`] has been stopped: for tasks that look, from time to time, whether to go on.
 #[derive(Clone)]
-pub struct StopFlag(Arc<Shared>);
+pub struct StopFlag(pub(super) Arc<Shared>);
 
 impl StopFlag {
     /// True once a task of the group has failed, or the group was cancelled.
@@ -32,7 +32,7 @@ impl fmt::Debug for StopFlag {
 }
 
 /// What tasks tell the group.
-struct Shared {
+pub(super) struct Shared {
     stopped: AtomicBool,
     ended: Mutex<Ended>,
 }
@@ -44,17 +44,24 @@ struct Ended {
 }
 
 impl Shared {
-    fn is_stopped(&self) -> bool {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            stopped: AtomicBool::new(false),
+            ended: Mutex::new(Ended::default()),
+        })
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
         // Acquire: whoever stops sees what the task did that failed. Pairs with the store in `stop`.
         self.stopped.load(Ordering::Acquire)
     }
 
-    fn stop(&self) {
+    pub(super) fn stop(&self) {
         // Release: pairs with the load in `is_stopped`.
         self.stopped.store(true, Ordering::Release);
     }
 
-    fn pop_or_wait(&self, waker: &Waker) -> Poll<usize> {
+    pub(super) fn pop_or_wait(&self, waker: &Waker) -> Poll<usize> {
         let waker = waker.clone();
         let mut ended = self.ended.lock();
         if let Some(id) = ended.ids.pop_front() {
@@ -68,12 +75,23 @@ impl Shared {
 }
 
 /// Travels with the task, and tells when that has ended, run or not.
-struct Notice {
-    shared: Arc<Shared>,
+pub(super) struct Notice {
+    pub(super) shared: Arc<Shared>,
     id: usize,
     /// True while an unwinding would be the task's failure.
-    running: bool,
+    pub(super) running: bool,
     stops: bool,
+}
+
+impl Notice {
+    pub(super) fn new(shared: &Arc<Shared>, id: usize, stops: bool) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            id,
+            running: false,
+            stops,
+        }
+    }
 }
 
 impl Drop for Notice {
@@ -145,10 +163,7 @@ impl<'p, 'j> Submit<'p, 'j> {
     pub fn group<T: Send, E: Send>(self) -> Group<'p, 'j, T, E> {
         Group {
             submit: self,
-            shared: Arc::new(Shared {
-                stopped: AtomicBool::new(false),
-                ended: Mutex::new(Ended::default()),
-            }),
+            shared: Shared::new(),
             handles: Vec::new(),
             left: 0,
             helped: 0,
@@ -183,12 +198,7 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
         let id = self.handles.len();
         // Held here as well, to be handed back when the pool does not take it.
         let held = Arc::new(Mutex::new(Some(task)));
-        let mut notice = Notice {
-            shared: Arc::clone(&self.shared),
-            id,
-            running: false,
-            stops: self.stops,
-        };
+        let mut notice = Notice::new(&self.shared, id, self.stops);
         let take = Arc::clone(&held);
         let submitted = self.submit.submit(move || {
             let task = take.lock().take()?;
@@ -342,7 +352,7 @@ impl<T: Send, E: Send> fmt::Debug for Group<'_, '_, T, E> {
 }
 
 /// What has come, by number, and the first failure.
-struct Results<T, E> {
+pub(super) struct Results<T, E> {
     values: Vec<(usize, T)>,
     first: Option<Failed<E>>,
 }
@@ -357,7 +367,7 @@ impl<T, E> Default for Results<T, E> {
 }
 
 impl<T, E> Results<T, E> {
-    fn note(&mut self, id: usize, result: Result<T, Failed<E>>) {
+    pub(super) fn note(&mut self, id: usize, result: Result<T, Failed<E>>) {
         match result {
             Ok(value) => self.values.push((id, value)),
             // A task that was kept from running is nobody's first failure.
@@ -368,7 +378,7 @@ impl<T, E> Results<T, E> {
         }
     }
 
-    fn all_or_first(mut self) -> Result<Vec<T>, Failed<E>> {
+    pub(super) fn all_or_first(mut self) -> Result<Vec<T>, Failed<E>> {
         if let Some(first) = self.first {
             return Err(first);
         }

@@ -2,18 +2,27 @@
 //!
 //! Plain data, for its owner's lock. It runs nothing and drops nothing of a user's.
 
-use super::entry::{AGEING, Entry, Priority};
+use super::entry::{AGEING, Priority};
 use std::collections::VecDeque;
 
-pub(super) struct Lanes<'j> {
+/// What can stand in a lane.
+pub(super) trait Ranked {
+    fn priority(&self) -> Priority;
+    /// True for what may be thrown out of a full queue.
+    fn is_evictable(&self) -> bool;
+    /// True while it has neither started nor been refused.
+    fn is_live(&self) -> bool;
+}
+
+pub(super) struct Lanes<E> {
     /// By priority, the lowest first.
-    lanes: [VecDeque<Entry<'j>>; 3],
+    lanes: [VecDeque<E>; 3],
     len: usize,
     /// How many were preferred to a waiting one of lower priority since the lowest was served.
     preferred: u32,
 }
 
-impl<'j> Lanes<'j> {
+impl<E: Ranked> Lanes<E> {
     pub(super) fn new() -> Self {
         Self {
             lanes: [const { VecDeque::new() }; 3],
@@ -32,19 +41,19 @@ impl<'j> Lanes<'j> {
     }
 
     #[inline]
-    pub(super) fn push(&mut self, entry: Entry<'j>) {
+    pub(super) fn push(&mut self, entry: E) {
         self.len += 1;
-        self.lanes[entry.priority as usize].push_back(entry);
+        self.lanes[entry.priority() as usize].push_back(entry);
     }
 
     /// Puts back what had been taken out, before all others of its priority.
-    pub(super) fn push_front(&mut self, entry: Entry<'j>) {
+    pub(super) fn push_front(&mut self, entry: E) {
         self.len += 1;
-        self.lanes[entry.priority as usize].push_front(entry);
+        self.lanes[entry.priority() as usize].push_front(entry);
     }
 
     #[inline]
-    pub(super) fn pop(&mut self) -> Option<Entry<'j>> {
+    pub(super) fn pop(&mut self) -> Option<E> {
         if self.len == 0 {
             return None;
         }
@@ -59,7 +68,7 @@ impl<'j> Lanes<'j> {
         self.lanes[Priority::Normal as usize].len() == self.len + 1
     }
 
-    fn pop_by_priority(&mut self) -> Option<Entry<'j>> {
+    fn pop_by_priority(&mut self) -> Option<E> {
         let lowest = self.lanes.iter().position(|lane| !lane.is_empty())?;
         let highest = self.lanes.iter().rposition(|lane| !lane.is_empty())?;
         if lowest == highest || self.preferred >= AGEING {
@@ -71,10 +80,9 @@ impl<'j> Lanes<'j> {
     }
 
     /// Takes out the one that has waited longest of the lowest priority there is: the first to be thrown out.
-    pub(super) fn evict(&mut self) -> Option<Entry<'j>> {
-        // The pool's own errands are not thrown out.
+    pub(super) fn evict(&mut self) -> Option<E> {
         for lane in &mut self.lanes {
-            if let Some(at) = lane.iter().position(|entry| entry.weight > 0) {
+            if let Some(at) = lane.iter().position(|entry| entry.is_evictable()) {
                 self.len -= 1;
                 return lane.remove(at);
             }
@@ -83,7 +91,7 @@ impl<'j> Lanes<'j> {
     }
 
     /// Takes out what has been cancelled, or been run by whoever waited for it.
-    pub(super) fn purge(&mut self) -> Vec<Entry<'j>> {
+    pub(super) fn purge(&mut self) -> Vec<E> {
         let mut dead = Vec::new();
         for lane in &mut self.lanes {
             let (live, gone): (VecDeque<_>, Vec<_>) = {
@@ -106,7 +114,7 @@ impl<'j> Lanes<'j> {
     }
 
     /// Takes out everything, in the order in which it would have been served but for ageing.
-    pub(super) fn drain(&mut self) -> Vec<Entry<'j>> {
+    pub(super) fn drain(&mut self) -> Vec<E> {
         self.len = 0;
         self.lanes.iter_mut().rev().flat_map(|lane| lane.drain(..)).collect()
     }
@@ -115,7 +123,7 @@ impl<'j> Lanes<'j> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::entry::{Job, Spec};
+    use crate::pool::entry::{Entry, Job, Spec};
 
     fn entry<'j>(priority: Priority, weight: u32) -> Entry<'j> {
         let spec = Spec {

@@ -34,6 +34,8 @@ mod shutdown;
 mod state;
 mod stats;
 mod submit;
+#[cfg(feature = "tokio")]
+pub mod tasks;
 mod worker;
 
 pub use builder::{Overflow, PoolBuilder};
@@ -47,6 +49,8 @@ pub use pool::{MAX_QUEUE, MAX_WORKERS, Pool, Scoped, WorkerPool};
 pub use shutdown::Report;
 pub use stats::PoolStats;
 pub use submit::Submit;
+#[cfg(feature = "tokio")]
+pub use tasks::{AsyncHandle, TaskGroup, TaskPool};
 pub use worker::WorkerThread;
 
 /// The handle to a task of a [`WorkerPool`].

@@ -1,7 +1,8 @@
 //! The bound on the queue: its places, and what all tasks in it weigh, are permits of semaphores. So a submission that
 //! waits for room stands in line, first come first served, blocking or async, and can leave at any time.
 
-use super::error::Turned;
+use super::error::{PoolError, Turned};
+use super::pool::MAX_QUEUE;
 use crate::limiter::{Limiter, Outcome};
 use crate::semaphore::{Semaphore, SemaphorePermit, SemaphoreTicket};
 use crate::ticket::Ticket;
@@ -19,11 +20,17 @@ fn keep(mut permit: SemaphorePermit<'_>) {
 }
 
 impl Room {
-    pub(super) fn new(places: usize, weight: Option<u32>) -> Self {
-        Self {
+    pub(super) fn checked(places: usize, weight: Option<u32>) -> Result<Self, PoolError> {
+        if places == 0 || places > MAX_QUEUE {
+            return Err(PoolError::Queue { given: places });
+        }
+        if weight == Some(0) {
+            return Err(PoolError::Weight);
+        }
+        Ok(Self {
             places: Semaphore::new(places),
             weight: weight.map(|most| (Semaphore::new(most as usize), most)),
-        }
+        })
     }
 
     /// True when a task so heavy could ever be let in.

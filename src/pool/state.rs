@@ -20,7 +20,7 @@ pub(super) enum Phase {
 }
 
 pub(super) struct State<'j> {
-    pub(super) lanes: Lanes<'j>,
+    pub(super) lanes: Lanes<Entry<'j>>,
     pub(super) benches: Vec<Arc<Bench<'j>>>,
     pub(super) sleepers: Vec<Arc<Bench<'j>>>,
     /// Workers that are awake and look for work, or have been woken to look.

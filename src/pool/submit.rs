@@ -6,6 +6,7 @@ use super::core::Core;
 use super::entry::{Entry, Job, Priority, Spec, Unstarted};
 use super::error::{Rejected, Turned};
 use super::handle::Handle;
+use super::lanes::Ranked;
 use super::pool::Pool;
 use super::worker::{Guest, Standing, standing};
 use crate::ask::Ask;

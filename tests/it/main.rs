@@ -17,6 +17,8 @@ mod pool;
 mod pool_group;
 #[cfg(feature = "pool")]
 mod pool_life;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_tasks;
 mod quota;
 mod rate_token_bucket;
 mod rate_window;

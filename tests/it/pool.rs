@@ -206,7 +206,7 @@ fn a_panic_is_returned_with_its_payload_and_the_worker_survives() {
 }
 
 /// Panics when it is dropped.
-struct Bomb;
+pub(crate) struct Bomb;
 
 impl Drop for Bomb {
     fn drop(&mut self) {
