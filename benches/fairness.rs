@@ -1,11 +1,15 @@
-//! What each order of a semaphore costs and buys: 64 tasks of one thread take turns at 4 permits, each held across a few
-//! yields, for a while.
+//! What each order of a semaphore costs and buys. First 64 tasks of one thread take turns at 4 permits, each held across a
+//! few yields, for a while; there a hand-over is cheap. Then 4 threads take turns at one permit, each held for a moment;
+//! there a hand-over in strict order is a switch of threads.
 //!
 //! `cargo bench --bench fairness`. Jain's index is 1 when all tasks got the same, 1/64 when one got everything; the longest
 //! wait is counted in turns of others, which no machine makes faster or slower.
 
 use std::cell::{Cell, RefCell};
+use std::hint::black_box;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 use tollgate::{Order, Semaphore};
 
@@ -60,6 +64,40 @@ fn run(semaphore: Semaphore) -> Seen {
     }
 }
 
+/// Runs threads that take turns at what `acquire` hands out, each holding it for a moment.
+fn run_threads<P>(acquire: impl Fn() -> P + Sync) -> Seen {
+    const THREADS: usize = 4;
+    let total = AtomicU64::new(0);
+    let start = Instant::now();
+    let each: Vec<(u64, u64)> = thread::scope(|scope| {
+        let worker = || {
+            let (mut turns, mut longest) = (0, 0);
+            while start.elapsed() < SPAN {
+                let before = total.load(Ordering::Relaxed);
+                let permit = acquire();
+                let now = total.fetch_add(1, Ordering::Relaxed);
+                longest = longest.max(now - before);
+                turns += 1;
+                for round in 0..100 {
+                    black_box(round);
+                }
+                drop(permit);
+            }
+            (turns, longest)
+        };
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(worker)).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no thread panics"))
+            .collect()
+    });
+    Seen {
+        turns: each.iter().map(|(turns, _)| *turns).collect(),
+        longest_wait: each.iter().map(|(_, longest)| *longest).max().unwrap_or(0),
+        seconds: start.elapsed().as_secs_f64(),
+    }
+}
+
 /// Jain, Chiu and Hawe, 1984.
 fn jain(turns: &[u64]) -> f64 {
     let (sum, squares) = turns.iter().fold((0.0, 0.0), |(sum, squares), &turns| {
@@ -106,4 +144,29 @@ fn main() {
             classes.join(" ")
         );
     }
+
+    println!(
+        "\n{:<24} {:>12} {:>8} {:>14}",
+        "4 threads, 1 permit", "turns/s", "Jain", "longest wait"
+    );
+    for overtakes in [0, 4, 32, 256, 2_048] {
+        let semaphore = Semaphore::builder(1).overtakes(overtakes).build().expect("a semaphore");
+        let name = match overtakes {
+            0 => "strict order".to_owned(),
+            times => format!("overtaken {times} times"),
+        };
+        print(&name, &run_threads(|| semaphore.blocking_acquire()));
+    }
+    let lock = parking_lot::Mutex::new(());
+    print("parking_lot::Mutex", &run_threads(|| lock.lock()));
+}
+
+fn print(name: &str, seen: &Seen) {
+    let total: u64 = seen.turns.iter().sum();
+    println!(
+        "{name:<24} {:>12.0} {:>8.3} {:>14}",
+        total as f64 / seen.seconds,
+        jain(&seen.turns),
+        seen.longest_wait
+    );
 }

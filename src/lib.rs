@@ -9,6 +9,7 @@
 //! | never exceed a number in any span of time | [`SlidingWindow`] | |
 //! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
 //! | wait in turn, with a bound on queue and time | [`Policy`] | |
+//! | see how long was waited, and who holds on | [`SemaphoreBuilder`]`::stats` | `stats` |
 //! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
 //! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
 //! | run an async function over many items, so many at once | `fan_out` | `fan-out` |
@@ -47,6 +48,7 @@
 //! | `pool` | no | worker pools whose slots are permits |
 //! | `fan-out` | no | `fan_out` over tokio tasks, and with it futures 0.3 |
 //! | `channel` | no | `ChannelSemaphore`, and with it crossbeam-channel 0.5 |
+//! | `stats` | no | counts and wait times of a semaphore, and with it hdrhistogram 7 |
 //! | `conformance` | no | the eight [laws](limiter) as checks to run on a limiter of your own |
 //!
 //! How to move from tokio's semaphore, and what can be built from one: the [`guide`].
@@ -73,6 +75,9 @@ pub mod pool;
 pub mod rate;
 mod refusal;
 pub mod semaphore;
+#[cfg(feature = "stats")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
+pub mod stats;
 pub mod sync;
 mod ticket;
 pub mod time;
@@ -93,6 +98,9 @@ pub use semaphore::{
 #[cfg(feature = "channel")]
 #[cfg_attr(docsrs, doc(cfg(feature = "channel")))]
 pub use semaphore::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelToken, OwnedChannelPermit};
+#[cfg(feature = "stats")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
+pub use stats::{Durations, SemaphoreStats};
 pub use ticket::{BoxTicket, Ticket};
 pub use time::{Clock, Instant, ManualClock, Pass};
 

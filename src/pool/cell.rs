@@ -37,6 +37,8 @@ pub(super) trait Await<T>: Run {
     /// The result, once; or leaves `waker` to be woken when it is there.
     fn poll_result(&self, waker: &Waker) -> Poll<Result<T, TaskError>>;
     fn is_done(&self) -> bool;
+    /// Nobody will ask for the result: it is dropped, now or when it is there.
+    fn detach(&self);
 }
 
 enum Stage<F, T> {
@@ -49,6 +51,8 @@ enum Stage<F, T> {
 struct Inner<F, T> {
     stage: Stage<F, T>,
     waker: Option<Waker>,
+    /// Nobody will ask for the result.
+    detached: bool,
 }
 
 pub(super) struct Cell<F, T>(Mutex<Inner<F, T>>);
@@ -62,6 +66,7 @@ where
         Self(Mutex::new(Inner {
             stage: Stage::Queued(task),
             waker: None,
+            detached: false,
         }))
     }
 
@@ -79,6 +84,11 @@ where
     fn complete(&self, result: Result<T, TaskError>) {
         let waker = {
             let mut inner = self.0.lock();
+            if inner.detached {
+                inner.stage = Stage::Taken;
+                drop(inner);
+                return drop_quietly(result);
+            }
             inner.stage = Stage::Done(result);
             inner.waker.take()
         };
@@ -151,6 +161,21 @@ where
     fn is_done(&self) -> bool {
         matches!(self.0.lock().stage, Stage::Done(_) | Stage::Taken)
     }
+
+    fn detach(&self) {
+        let mut inner = self.0.lock();
+        inner.detached = true;
+        let waker = inner.waker.take();
+        let result = match std::mem::replace(&mut inner.stage, Stage::Taken) {
+            Stage::Done(result) => Some(result),
+            other => {
+                inner.stage = other;
+                None
+            }
+        };
+        drop(inner);
+        drop_quietly((waker, result));
+    }
 }
 
 impl<F, T> Cell<F, T>
@@ -163,6 +188,7 @@ where
         let waker = waker.clone();
         let mut inner = self.0.lock();
         match std::mem::replace(&mut inner.stage, Stage::Taken) {
+            #[cfg(not(tollgate_bug = "pool_joins_blindly"))]
             Stage::Done(result) => {
                 drop(inner);
                 Poll::Ready(result)

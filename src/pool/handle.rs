@@ -130,6 +130,12 @@ impl<T: Send> Future for Handle<'_, T> {
     }
 }
 
+impl<T> Drop for Handle<'_, T> {
+    fn drop(&mut self) {
+        self.cell.detach();
+    }
+}
+
 impl<T> fmt::Debug for Handle<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle")

@@ -93,15 +93,18 @@ impl<'j> Core<'j> {
     /// Lets `me` fall asleep, unless there is something to do.
     pub(super) fn fall_asleep(self: &Arc<Self>, me: &Arc<Bench<'j>>, searching: &mut bool) -> bool {
         let mut state = self.state.lock();
-        if state.lanes.len() > 0
-            || state.phase != Phase::Running
-            || self.is_surplus(&state)
-            || !state.shelves_are_empty()
-        {
+        let queued = state.lanes.len() > 0;
+        // The last look at the queue is under the lock under which this worker is put to sleep.
+        #[cfg(tollgate_bug = "pool_sleeps_blindly")]
+        let queued = false;
+        if queued || state.phase != Phase::Running || self.is_surplus(&state) || !state.shelves_are_empty() {
             return false;
         }
         if std::mem::take(searching) {
-            state.searching -= 1;
+            #[cfg(not(tollgate_bug = "pool_searches_asleep"))]
+            {
+                state.searching -= 1;
+            }
         }
         me.sleep();
         state.sleepers.push(Arc::clone(me));

@@ -21,11 +21,15 @@ use std::task::{Context, Poll, Waker};
 
 /// How often a worker that has run out of work looks at the hint before it sleeps. A microsecond or so: less than it
 /// takes to wake a thread.
-const LOOKS: usize = if cfg!(tollgate_loom) { 0 } else { 200 };
+const LOOKS: usize = if cfg!(any(tollgate_loom, tollgate_shuttle)) {
+    0
+} else {
+    200
+};
 
-thread_local! {
+crate::sync::shim::thread_local! {
     /// The pools whose worker this thread is, with their families, innermost last.
-    static WORKS_FOR: RefCell<Vec<(u64, u64)>> = const { RefCell::new(Vec::new()) };
+    static WORKS_FOR: RefCell<Vec<(u64, u64)>> = RefCell::new(Vec::new());
 }
 
 /// How this thread stands to a pool.

@@ -6,12 +6,13 @@ use super::limiter::SemaphoreTicket;
 use super::permit::{OwnedSemaphorePermit, SemaphorePermit};
 use crate::permit::Permit;
 use crate::sync::queue::Key;
+use crate::sync::shim::thread::{self, Thread};
+use crate::sync::shim::thread_local;
 use crate::time::{Clock, Instant, Sleep};
 use std::cell::OnceCell;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 use std::time::Duration;
 
 /// A wait for `n` permits, with its place in line once it has one, by its parts: three words with the semaphore.
@@ -50,6 +51,9 @@ impl Wait {
         if place == Key::TAKEN {
             Poll::Ready(Ok(()))
         } else if place.is_place() {
+            if cfg!(tollgate_bug = "semaphore_wait_spins") {
+                waker.wake_by_ref();
+            }
             Poll::Pending
         } else {
             Poll::Ready(Err(AcquireError::of(place)))
@@ -58,7 +62,7 @@ impl Wait {
 
     #[inline]
     fn leave(&mut self, semaphore: &Semaphore) {
-        if self.place().is_place() {
+        if self.place().is_place() && !cfg!(tollgate_bug = "semaphore_wait_stays") {
             semaphore.leave_line(self.place(), i64::from(self.n));
         }
     }
@@ -136,6 +140,7 @@ impl<'a> Acquire<'a> {
                     Poll::Pending => {
                         let left = patience.saturating_sub(start.elapsed());
                         if left.is_zero() {
+                            self.semaphore.count_timeout();
                             return Err(AcquireTimeoutError::TimedOut);
                         }
                         thread::park_timeout(left);
@@ -236,7 +241,10 @@ impl<'a> Future for AcquireUntil<'a> {
         let sleep = this
             .sleep
             .get_or_insert_with(|| Sleep::until(&this.clock, this.deadline));
-        Pin::new(sleep).poll(cx).map(|()| Err(AcquireTimeoutError::TimedOut))
+        Pin::new(sleep).poll(cx).map(|()| {
+            this.acquire.semaphore.count_timeout();
+            Err(AcquireTimeoutError::TimedOut)
+        })
     }
 }
 
@@ -244,17 +252,16 @@ struct Parker(Thread);
 
 impl Wake for Parker {
     fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
+        if !cfg!(tollgate_bug = "semaphore_parker_sleeps_on") {
+            self.0.unpark();
+        }
     }
 }
 
 /// Runs `wait` with the waker that unparks this thread: a blocked thread is a waiter like any other.
 fn with_parker<R>(wait: impl FnOnce(&Waker) -> R) -> R {
     thread_local! {
-        static WAKER: OnceCell<Waker> = const { OnceCell::new() };
+        static WAKER: OnceCell<Waker> = OnceCell::new();
     }
     let make = || Waker::from(Arc::new(Parker(thread::current())));
     match WAKER.try_with(|waker| waker.get_or_init(make).clone()) {

@@ -88,8 +88,9 @@ impl Semaphore {
     /// # Panics
     /// If `permits` exceeds [`MAX_PERMITS`](Self::MAX_PERMITS).
     pub fn new(permits: usize) -> Self {
+        let less = usize::from(cfg!(tollgate_bug = "semaphore_max_is_too_many"));
         assert!(
-            permits <= Self::MAX_PERMITS,
+            permits <= Self::MAX_PERMITS - less,
             "a semaphore may not have more than MAX_PERMITS permits ({})",
             Self::MAX_PERMITS
         );
@@ -153,9 +154,13 @@ impl Semaphore {
 
     /// How many permits are held. A snapshot.
     pub fn in_use(&self) -> usize {
-        let _consistent = self.queue.lock();
+        self.held_now(&self.queue.lock()) as usize
+    }
+
+    /// How many permits are held. Under the lock, where the limit stands still.
+    pub(super) fn held_now(&self, _: &Queue) -> i64 {
         let limit = self.limit.load(Ordering::Relaxed);
-        limit.saturating_sub(self.signed_available()).max(0) as usize
+        limit.saturating_sub(self.signed_available()).max(0)
     }
 
     /// How many permits must come back before anybody is admitted, after a shrink below what was held. A snapshot.
@@ -214,7 +219,13 @@ impl Semaphore {
     /// True when `n` permits could be taken now.
     pub(super) fn has_free(&self, n: u64) -> bool {
         let word = self.word.load(Ordering::Relaxed);
-        u64::try_from(word).is_ok_and(|free| free >= n)
+        let free = if word >= -MAX {
+            word
+        } else {
+            let queue = self.queue.lock();
+            if queue.closed { 0 } else { self.unreserved(&queue) }
+        };
+        u64::try_from(free).is_ok_and(|free| free >= n)
     }
 }
 

@@ -55,7 +55,7 @@ impl Semaphore {
         let id = TurnstileId::of(self);
         if let Some(claim) = demand.claim(id) {
             match self.look_at_claim(claim.key()) {
-                State::Waiting | State::WaitingKept => {
+                State::Waiting | State::WaitingKept | State::WaitingClaim => {
                     return Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Turn(self)));
                 }
                 State::Granted => {

@@ -100,7 +100,8 @@ impl Semaphore {
     pub(super) fn is_served(&self, number: u64) -> bool {
         // Acquire: sees what was done under the permits. Pairs with (P) in `grant_next`.
         let served = self.served.load(weakened!("semaphore_relaxed_look", Acquire));
-        number < served && served < CLOSED
+        let early = u64::from(cfg!(tollgate_bug = "semaphore_serves_early"));
+        number < served + early && served < CLOSED
     }
 
     /// Closes the semaphore for good: everybody who waits, or comes, is told so. Permits that are held stay valid.
@@ -121,6 +122,7 @@ impl Semaphore {
         if cfg!(tollgate_bug = "semaphore_quiet_close") {
             return;
         }
+        let _held = cfg!(tollgate_bug = "semaphore_wakes_under_lock").then(|| self.queue.lock());
         for waker in wakers {
             waker.wake();
         }
@@ -133,10 +135,10 @@ impl Semaphore {
         let mut queue = self.queue.lock();
         let joined = if queue.closed && !cfg!(tollgate_bug = "semaphore_unseen_close") {
             Key::CLOSED
-        } else if queue.is_empty() && self.take_or_flag(&queue, n) {
+        } else if queue.is_empty() && self.take_or_flag(&mut queue, n) {
             Key::TAKEN
         } else if self.plain {
-            return queue.push(n as u64, waker, false);
+            return queue.push(n as u64, waker);
         } else {
             return self.join_special(queue, n, class, waker);
         };
@@ -150,10 +152,10 @@ impl Semaphore {
         let mut queue = self.queue.lock();
         let joined = if queue.closed {
             Key::CLOSED
-        } else if queue.is_empty() && self.take_or_flag(&queue, n) {
+        } else if queue.is_empty() && self.take_or_flag(&mut queue, n) {
             Key::TAKEN
         } else {
-            return queue.push_unbounded(n as u64, waker);
+            return queue.push_claim(n as u64, waker);
         };
         drop(queue);
         drop(waker);
@@ -165,9 +167,9 @@ impl Semaphore {
     /// A release before that step is seen by it; one after it sees the flag and comes to the lock, which is held until
     /// the newcomer stands in line. And the flag is never set while what is wanted is free: that would refuse others.
     #[inline]
-    fn take_or_flag(&self, queue: &Queue, n: i64) -> bool {
-        if !queue.watchers.is_empty() {
-            return self.take_flagged(n);
+    fn take_or_flag(&self, queue: &mut Queue, n: i64) -> bool {
+        if !queue.wants_no_flag() {
+            return self.take_flagged(queue, n);
         }
         // Acquire: as in `try_take`, for permits that are taken at once.
         let acquire = weakened!("semaphore_relaxed_join", Acquire);

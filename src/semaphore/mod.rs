@@ -3,7 +3,7 @@
 //! | type | what it is |
 //! |---|---|
 //! | [`Semaphore`] | permits in one atomic word, strict FIFO, resizable at any moment, async and blocking |
-//! | [`SemaphoreBuilder`] | the same in another [`Order`], with a bounded queue, a name |
+//! | [`SemaphoreBuilder`] | the same in another [`Order`], with a bounded queue, a name, statistics |
 //! | `ChannelSemaphore` | permits as messages of a crossbeam channel, for `select!` beside other channels; blocking; feature `channel` |
 
 mod acquire;
@@ -19,6 +19,8 @@ mod permit;
 mod resize;
 mod rest;
 mod special;
+#[cfg(feature = "stats")]
+mod stats;
 mod tokio_api;
 
 pub use crate::sync::rules::{Order, Overflow};
@@ -30,3 +32,6 @@ pub use channel::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelTok
 pub use error::{AcquireError, AcquireTimeoutError, TryAcquireError};
 pub use limiter::SemaphoreTicket;
 pub use permit::{OwnedSemaphorePermit, SemaphorePermit};
+#[cfg(feature = "stats")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
+pub use stats::SemaphoreStats;

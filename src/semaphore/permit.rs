@@ -32,7 +32,11 @@ macro_rules! permits {
                 );
                 let taken = other.ticket_mut().take().map_or(0, |ticket| ticket.permits());
                 let held = self.num_permits();
-                *self.ticket_mut() = Some(SemaphoreTicket::new(held + taken));
+                let mut sum = held + taken;
+                if cfg!(tollgate_bug = "permit_merge_wraps") {
+                    sum = sum as u32 as usize;
+                }
+                *self.ticket_mut() = Some(SemaphoreTicket::new(sum));
             }
 
             /// Splits `n` permits off, or returns `None` when this holds fewer.

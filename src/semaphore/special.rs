@@ -16,7 +16,7 @@ impl Semaphore {
             return Key::TAKEN;
         }
         if !queue.has_rules() {
-            return queue.push(n as u64, waker, false);
+            return queue.push(n as u64, waker);
         }
         match queue.push_by_rules(n as u64, class, waker) {
             Ok((key, evicted)) => {
@@ -48,20 +48,40 @@ impl Semaphore {
         if queue.overtaken >= self.overtakes || queue.is_empty() || self.free() < n {
             return false;
         }
-        queue.overtaken += 1;
+        queue.overtaken += u32::from(!cfg!(tollgate_bug = "semaphore_overtakes_for_ever"));
         // Acquire: as in `try_take`.
         self.word.fetch_sub(n, Ordering::Acquire);
+        queue.tally.taken();
+        self.count_held(queue);
         true
     }
 
     /// Takes `n` permits if they are free, while the flag is set. Under the lock.
-    pub(super) fn take_flagged(&self, n: i64) -> bool {
+    pub(super) fn take_flagged(&self, queue: &mut Queue, n: i64) -> bool {
         let free = self.free() >= n;
         if free {
             // Acquire: as in `try_take`.
             self.word.fetch_sub(n, Ordering::Acquire);
+            queue.tally.taken();
+            self.count_held(queue);
         }
         free
+    }
+
+    /// Notes that somebody's time is over, where that is counted.
+    #[cold]
+    pub(super) fn count_timeout(&self) {
+        if !self.plain {
+            self.queue.lock().tally.timed_out();
+        }
+    }
+
+    /// Notes how much is held now, where that is counted. Under the lock.
+    fn count_held(&self, queue: &mut Queue) {
+        if queue.tally.is_on() {
+            let held = self.held_now(queue);
+            queue.tally.held(held);
+        }
     }
 
     /// [`try_take`](Self::try_take) where the flag has sent us to the lock: nobody may be in line, but somebody watch; or
@@ -74,46 +94,57 @@ impl Semaphore {
         if queue.wants_no_flag() {
             return self.try_take(n);
         }
-        !queue.closed && (queue.is_empty() && self.take_flagged(n) || self.overtakes(&mut queue, n))
+        if queue.closed {
+            return false;
+        }
+        let taken = queue.is_empty() && self.take_flagged(&mut queue, n) || self.overtakes(&mut queue, n);
+        if !taken {
+            queue.tally.refused();
+        }
+        taken
     }
 
     /// Grants whoever is next by the rules. Under the lock.
     fn grant_special(&self, queue: &mut Queue) -> Option<Option<Waker>> {
         if !queue.has_rules() {
-            let granted = self.grant_next(queue);
-            queue.overtaken = if granted.is_some() { 0 } else { queue.overtaken };
-            return granted;
+            let granted = self.grant_next(queue)?;
+            queue.overtaken = 0;
+            return Some(granted);
         }
         let granted = queue.grant_by_rules(self.free())?;
+        queue.overtaken = 0;
         let flag = if queue.wants_no_flag() { QUEUED } else { 0 };
         // Acquire: on behalf of the waiter, who sees it through the lock. Pairs with (R) in `release`.
         self.word.fetch_add(flag - granted.need as i64, Ordering::Acquire);
+        self.count_held(queue);
         Some(granted.waker)
     }
 
     /// [`hand_over`](Self::hand_over), where the line is special or somebody watches. As long as overtaking is allowed, the
-    /// first in line is not handed its permits but woken to take them.
+    /// first in line is not handed its permits but woken to take them; unless a policy waits there, which does not come to
+    /// take them.
     #[cold]
     pub(super) fn hand_over_special<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) {
         let watched = !queue.watchers.is_empty();
-        let mut more = true;
-        while more {
-            let overtaking = queue.overtaken < self.overtakes;
+        loop {
+            let overtaking = queue.overtaken < self.overtakes && !queue.head_is_claim();
             let waker = if overtaking {
                 self.can_grant(&mut queue).then(|| queue.take_head_waker())
             } else {
                 self.grant_special(&mut queue)
             };
-            more = !overtaking && self.can_grant(&mut queue);
+            let more = !overtaking && self.can_grant(&mut queue);
             let spare = queue.spare();
             drop(queue);
             drop(spare);
             if let Some(waker) = waker.flatten() {
                 waker.wake();
             }
+            if !more {
+                break;
+            }
             queue = self.queue.lock();
         }
-        drop(queue);
         if watched {
             self.tell_watchers();
         }
@@ -125,6 +156,10 @@ impl Semaphore {
         if self.overtakes == 0 || !queue.is_head(key) || cfg!(tollgate_bug = "semaphore_woken_head_forgets") {
             return None;
         }
-        self.grant_special(queue)
+        let own = self.grant_special(queue)?;
+        if queue.has_rules() {
+            queue.give_up(key);
+        }
+        Some(own)
     }
 }

@@ -6,6 +6,8 @@ mod places;
 pub(crate) mod queue;
 pub(crate) mod rules;
 pub(crate) mod shim;
+#[cfg_attr(not(feature = "stats"), path = "tally_off.rs")]
+pub(crate) mod tally;
 pub(crate) mod watchers;
 
 pub mod bell;

@@ -83,6 +83,8 @@ pub(crate) enum State {
     Waiting,
     /// In line; kept when it is granted, until its owner looks.
     WaitingKept,
+    /// In line; kept as well, and always handed what it wants: whoever holds it does not come to take it.
+    WaitingClaim,
     Granted,
     /// The queue was closed while this waited.
     Closed,
@@ -92,7 +94,7 @@ pub(crate) enum State {
 
 impl State {
     pub(crate) fn waits(self) -> bool {
-        matches!(self, State::Waiting | State::WaitingKept)
+        matches!(self, State::Waiting | State::WaitingKept | State::WaitingClaim)
     }
 }
 
@@ -136,8 +138,9 @@ impl Place {
             0 => State::Free,
             1 => State::Waiting,
             2 => State::WaitingKept,
-            3 => State::Granted,
-            4 => State::Closed,
+            3 => State::WaitingClaim,
+            4 => State::Granted,
+            5 => State::Closed,
             _ => State::Evicted,
         }
     }

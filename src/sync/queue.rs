@@ -10,6 +10,7 @@
 pub(crate) use super::places::{Key, Spare, State};
 use super::places::{NONE, Places};
 use super::rules::{Order, Overflow, Scheduler};
+use super::tally::Tally;
 use super::watchers::Watchers;
 use std::task::Waker;
 
@@ -98,6 +99,8 @@ pub(crate) struct Queue {
     pub(crate) overtaken: u32,
     /// Those who do not wait for permits, but for rest.
     pub(crate) watchers: Watchers,
+    /// What is counted, if it has rules and was asked to.
+    pub(crate) tally: Tally,
     rules: Option<Box<Rules>>,
 }
 
@@ -110,6 +113,7 @@ impl Queue {
             closed: false,
             overtaken: 0,
             watchers: Watchers::new(),
+            tally: Tally::NONE,
             rules: None,
         }
     }
@@ -143,10 +147,10 @@ impl Queue {
         self.waiting == 0
     }
 
-    /// True when nobody has to be sent to the lock: nobody waits or watches, and it is open.
+    /// True when nobody has to be sent to the lock: nobody waits or watches or counts, and it is open.
     #[inline]
     pub(crate) fn wants_no_flag(&self) -> bool {
-        self.is_empty() && self.watchers.is_empty() && !self.closed
+        self.is_empty() && self.watchers.is_empty() && !self.closed && !self.tally.is_on()
     }
 
     /// How many wait.
@@ -155,22 +159,23 @@ impl Queue {
         self.waiting
     }
 
-    /// Joins at the end of a queue without rules. The place is given up when it is granted, unless it is `kept`.
+    /// Joins at the end of a queue without rules, at a place that is given up when it is granted.
     #[inline(always)]
-    pub(crate) fn push(&mut self, need: u64, waker: Waker, kept: bool) -> Key {
-        let state = if kept { State::WaitingKept } else { State::Waiting };
+    pub(crate) fn push(&mut self, need: u64, waker: Waker) -> Key {
+        self.push_in(State::Waiting, need, waker)
+    }
+
+    #[inline(always)]
+    fn push_in(&mut self, state: State, need: u64, waker: Waker) -> Key {
         let key = self.places.take(Some(waker), need, self.line.tail, 0, state);
         self.line.push_back(&mut self.places, key.index());
         self.waiting += 1;
         key
     }
 
-    /// Joins at a place that is kept, in class 0, whatever the bounds.
-    pub(crate) fn push_unbounded(&mut self, need: u64, waker: Waker) -> Key {
-        if self.rules.is_none() {
-            return self.push(need, waker, true);
-        }
-        self.put_in_class(need, 0, waker)
+    /// Joins at a place that is kept, and handed what it wants, in class 0, whatever the bounds.
+    pub(crate) fn push_claim(&mut self, need: u64, waker: Waker) -> Key {
+        self.put_in_class(State::WaitingClaim, need, 0, waker)
     }
 
     /// Joins a queue with rules, if they allow it, or else hands the waker back. A class that there is not counts as the
@@ -179,7 +184,7 @@ impl Queue {
     pub(crate) fn push_by_rules(&mut self, need: u64, class: u8, waker: Waker) -> Result<(Key, Vec<Waker>), Waker> {
         let mut evicted = Vec::new();
         let Some(rules) = &mut self.rules else {
-            return Ok((self.push(need, waker, true), evicted));
+            return Ok((self.push(need, waker), evicted));
         };
         while self.waiting >= rules.max_waiting || rules.wanted.saturating_add(need) > rules.max_wanted {
             let oldest = match rules.overflow {
@@ -188,27 +193,28 @@ impl Queue {
             };
             let Some((class, index)) = oldest else {
                 // Nobody has been sent away so far: to send everybody away makes room for whatever may be wanted at all.
+                self.tally.turned_away();
                 return Err(waker);
             };
             let place = self.places.at(index);
             let (prev, next, units) = (place.prev, place.next, place.need);
             place.set_state(State::Evicted);
+            self.tally.evicted();
             evicted.extend(place.waker.take());
             rules.lists[class].unlink(&mut self.places, index, prev, next);
             rules.scheduler.leave(class);
             rules.wanted -= units;
             self.waiting -= 1;
         }
-        Ok((self.put_in_class(need, class, waker), evicted))
+        Ok((self.put_in_class(State::WaitingKept, need, class, waker), evicted))
     }
 
-    fn put_in_class(&mut self, need: u64, class: u8, waker: Waker) -> Key {
+    fn put_in_class(&mut self, state: State, need: u64, class: u8, waker: Waker) -> Key {
         let Some(rules) = &mut self.rules else {
-            return self.push(need, waker, true);
+            return self.push_in(state, need, waker);
         };
         let class = usize::from(class).min(rules.lists.len() - 1);
         let list = &mut rules.lists[class];
-        let state = State::WaitingKept;
         let key = self.places.take(Some(waker), need, list.tail, class as u8, state);
         if rules.last_first {
             list.push_front(&mut self.places, key.index());
@@ -218,11 +224,15 @@ impl Queue {
         rules.scheduler.join(class);
         rules.wanted = rules.wanted.saturating_add(need);
         self.waiting += 1;
+        self.tally.joined(key.index(), self.waiting);
         key
     }
 
     /// Takes a place whose wait has ended on arrival: it never stood in line, and is kept.
     pub(crate) fn push_ended(&mut self, need: u64, state: State) -> Key {
+        if state == State::Granted {
+            self.tally.kept();
+        }
         self.places.take(None, need, NONE, 0, state)
     }
 
@@ -277,7 +287,8 @@ impl Queue {
             return self.grant_head(free);
         };
         let class = rules.scheduler.pick()?;
-        let place = self.places.at(rules.lists[class].head);
+        let index = rules.lists[class].head;
+        let place = self.places.at(index);
         let (number, need, next) = (place.number(), place.need, place.next);
         if free < need as i64 {
             return None;
@@ -286,6 +297,7 @@ impl Queue {
         let waker = place.waker.take();
         rules.scheduler.grant(class, need);
         rules.wanted -= need;
+        self.tally.granted(index);
         let list = &mut rules.lists[class];
         list.head = next;
         if next == NONE {
@@ -317,6 +329,15 @@ impl Queue {
     #[inline]
     pub(crate) fn is_head(&self, key: Key) -> bool {
         self.head() == key.index()
+    }
+
+    /// True when whoever is next in line is to be handed what it wants, even where others may overtake.
+    pub(crate) fn head_is_claim(&mut self) -> bool {
+        match self.head() {
+            NONE => false,
+            _ if cfg!(tollgate_bug = "semaphore_claims_take_turns") => false,
+            head => self.places.at(head).state() == State::WaitingClaim,
+        }
     }
 
     /// Takes the waker of the next in line away: it is there until it has been woken.
@@ -364,6 +385,7 @@ impl Queue {
             rules.wanted -= need;
             rules.lists[class].unlink(&mut self.places, index, prev, next);
         }
+        self.tally.left();
         self.waiting -= 1;
         Some(Left { was_head, waker })
     }
@@ -377,18 +399,35 @@ impl Queue {
         if state != State::Free {
             self.places.give_up(key.index());
         }
+        if state == State::Granted {
+            self.tally.looked();
+        }
         (state, need)
+    }
+
+    /// How long whoever has waited longest waits by now.
+    #[cfg(feature = "stats")]
+    pub(crate) fn longest_wait(&self) -> std::time::Duration {
+        let ends = self.rules.iter().flat_map(|rules| {
+            let oldest = |list: &List| if rules.last_first { list.tail } else { list.head };
+            rules.lists.iter().map(oldest).filter(|&index| index != NONE)
+        });
+        ends.map(|index| self.tally.waited(index)).max().unwrap_or_default()
     }
 
     /// Memory that is not needed any more, to be dropped outside the lock.
     #[inline]
     pub(crate) fn spare(&mut self) -> Option<Spare> {
-        self.places.is_spare().then(|| self.places.hand_back())
+        self.places.is_spare().then(|| {
+            self.tally.emptied();
+            self.places.hand_back()
+        })
     }
 
     /// Closes the queue: everybody in line is told so. Returns their wakers.
     pub(crate) fn close(&mut self) -> Vec<Waker> {
         self.closed = true;
+        self.tally.closed(self.waiting);
         let mut wakers = Vec::with_capacity(self.waiting());
         let lists = match &mut self.rules {
             None => std::slice::from_mut(&mut self.line),

@@ -405,7 +405,7 @@ enum Held<'a> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(crate::cases(500))]
     /// What is free is what the limit leaves over, at every step: two numbers say all that there is to know.
     #[test]
     fn any_program_on_one_thread_sees_what_two_numbers_say(

@@ -8,8 +8,8 @@ use tollgate::conformance::Suite;
 use tollgate::policy::{Named, Per, PerCall};
 use tollgate::sync::bell::Bell;
 use tollgate::{
-    And, Ask, BoxLimiter, Clock, Cost, Demand, Inherit, Instant, Legs, Limiter, LimiterExt, ManualClock, Outcome, Pass,
-    Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement, SlidingWindow, TokenBucket, Wait,
+    And, Ask, BoxLimiter, Clock, Cost, Demand, Inherit, Instant, Legs, Limiter, LimiterExt, ManualClock, Order,
+    Outcome, Pass, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement, SlidingWindow, TokenBucket, Wait,
 };
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -27,6 +27,29 @@ fn semaphore_conforms() {
         .check();
     Suite::of_permits(2, |_| Semaphore::new(7)).ask(3).check();
     Suite::of_permits(1, |_| Semaphore::new(1)).check();
+}
+
+#[cfg(feature = "stats")]
+#[test]
+fn a_semaphore_that_counts_conforms() {
+    let counting = |permits, clock: &Clock| Semaphore::builder(permits).stats(clock).build().unwrap();
+    Suite::of_permits(3, move |clock| counting(3, clock))
+        .loosen(|semaphore| semaphore.set_limit(4))
+        .check();
+    Suite::of_permits(2, move |clock| counting(7, clock)).ask(3).check();
+}
+
+#[test]
+fn semaphores_of_other_orders_conform() {
+    for order in [Order::Lifo, Order::RoundRobin { classes: 2 }, Order::Shares(vec![1, 3])] {
+        let build = move |_: &ManualClock| Semaphore::builder(3).order(order.clone()).build().unwrap();
+        Suite::of_permits(3, build)
+            .loosen(|semaphore| semaphore.set_limit(4))
+            .check();
+    }
+    Suite::of_permits(3, |_| Semaphore::builder(3).overtakes(8).build().unwrap())
+        .loosen(|semaphore| semaphore.set_limit(4))
+        .check();
 }
 
 #[cfg(feature = "channel")]

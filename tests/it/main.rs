@@ -1,5 +1,14 @@
 //! The integration tests, one binary.
 #![cfg(not(tollgate_loom))]
+
+/// How many cases a property is tried with: so many, or as many as `PROPTEST_CASES` says.
+fn cases(few: u32) -> proptest::prelude::ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES")
+        .ok()
+        .and_then(|cases| cases.parse().ok());
+    proptest::prelude::ProptestConfig::with_cases(cases.unwrap_or(few))
+}
+
 mod bad_input;
 mod cancel_sweep;
 #[cfg(feature = "channel")]
@@ -26,5 +35,7 @@ mod semaphore;
 mod semaphore_orders;
 mod semaphore_resize;
 mod semaphore_rest;
+#[cfg(feature = "stats")]
+mod semaphore_stats;
 mod semaphore_twin;
 mod time;

@@ -210,7 +210,7 @@ fn room(log: &[(u64, u64)], now: u64) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4_000))]
+    #![proptest_config(crate::cases(4_000))]
 
     /// Given any takes, reservations and cancels, then what stays admitted never exceeds `burst + rate x t` in any span,
     /// and a cancel within the time that the room takes to refill gives back exactly what was taken.

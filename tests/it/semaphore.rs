@@ -257,6 +257,18 @@ fn forgotten_permits_are_gone_and_added_ones_are_there() {
     assert_eq!((semaphore.limit(), semaphore.available_permits()), (4, 4));
 }
 
+/// A count of permits is as wide as the semaphore, not as what one request can ask for.
+#[test]
+fn merged_permits_beyond_a_u32_are_all_given_back() {
+    let limit = u32::MAX as usize * 2;
+    let semaphore = Semaphore::new(limit);
+    let mut one = semaphore.try_acquire_many(u32::MAX).unwrap();
+    one.merge(semaphore.try_acquire_many(u32::MAX).unwrap());
+    assert_eq!((one.num_permits(), semaphore.available_permits()), (limit, 0));
+    drop(one);
+    assert_eq!(semaphore.available_permits(), limit);
+}
+
 #[test]
 fn the_queue_gives_its_memory_back_and_reuses_places() {
     let semaphore = Semaphore::new(0);

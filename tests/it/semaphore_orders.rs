@@ -229,6 +229,27 @@ fn the_first_in_line_is_overtaken_so_often_and_no_more() {
     assert_eq!(semaphore.in_use(), 0);
 }
 
+/// The same with a queue that has bounds; and whoever comes first after that can be overtaken as often.
+#[test]
+fn the_first_in_line_of_a_bounded_queue_is_overtaken_so_often_and_no_more() {
+    let semaphore = Semaphore::builder(1).overtakes(3).max_waiting(1).build().unwrap();
+    for mark in 0..2 {
+        let held = semaphore.try_acquire().unwrap();
+        let mut waiter = Waiter::queued(&semaphore, 1, 0, mark);
+        drop(held);
+        for _ in 0..3 {
+            drop(semaphore.try_acquire().unwrap());
+        }
+        assert_eq!(semaphore.try_acquire().unwrap_err(), TryAcquireError::NoPermits);
+        assert!(waiter.poll().is_ready());
+    }
+    let held = semaphore.try_acquire().unwrap();
+    let mut waiter = Waiter::queued(&semaphore, 1, 0, 2);
+    drop(held);
+    assert!(waiter.poll().is_ready(), "it takes its own turn");
+    assert_eq!((semaphore.in_use(), semaphore.waiting()), (0, 0));
+}
+
 /// The one that was woken leaves: the next is woken for what is there.
 #[test]
 fn one_who_was_woken_and_leaves_wakes_the_next() {
@@ -339,19 +360,24 @@ fn kinds() -> impl Strategy<Value = Semaphore> {
         } else {
             Overflow::RefuseNewest
         };
-        Semaphore::builder(permits)
+        let builder = Semaphore::builder(permits)
             .order(order)
             .overtakes(overtakes)
             .max_waiting(max_waiting)
             .max_waiting_permits(9)
-            .overflow(overflow)
-            .build()
-            .unwrap()
+            .overflow(overflow);
+        #[cfg(feature = "stats")]
+        let builder = if permits % 2 == 0 {
+            builder.stats(&tollgate::Clock::real())
+        } else {
+            builder
+        };
+        builder.build().unwrap()
     })
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3_000))]
+    #![proptest_config(crate::cases(3_000))]
 
     /// Given any order, bounds and program, then nobody is admitted above the limit, the queue never exceeds its bounds,
     /// nobody who fits is left asleep, and in the end everything is back.
@@ -412,5 +438,9 @@ proptest! {
         }
         held.clear();
         prop_assert_eq!((semaphore.available_permits(), semaphore.waiting(), semaphore.in_use()), (9, 0, 0));
+        #[cfg(feature = "stats")]
+        if let Some(stats) = semaphore.stats() {
+            prop_assert!(crate::semaphore_stats::adds_up(&stats) && stats.granted_unpolled == 0);
+        }
     }
 }

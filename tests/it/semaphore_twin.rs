@@ -111,7 +111,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(crate::cases(1_000))]
     #[test]
     fn any_program_on_one_thread_sees_what_it_sees_with_tokio(
         permits in 0..6_usize,

@@ -6,6 +6,8 @@ mod channel;
 mod compose;
 mod line;
 mod orders;
+#[cfg(feature = "pool")]
+mod pool;
 mod semaphore;
 
 /// Every interleaving of two threads, whatever bound the environment sets.

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use tollgate::{AcquireError, Order, Overflow, Semaphore, SemaphorePermit};
+use tollgate::{AcquireError, Ask, Order, Overflow, Policy, Semaphore, SemaphorePermit};
 
 #[derive(Default)]
 struct Count(AtomicUsize);
@@ -88,6 +88,46 @@ fn a_head_that_is_overtaken_beside_its_look_is_told_again() {
             assert!(waiter.served().is_ok());
         }
         drop(at_once);
+        untouched(semaphore);
+    });
+}
+
+/// Who has been overtaken often enough is handed its permit, whoever comes beside the release.
+#[test]
+fn a_head_that_was_overtaken_once_is_handed_its_permit_beside_a_second() {
+    crate::exhaustive(|| {
+        let semaphore = leaked(Semaphore::builder(1).overtakes(1).build().unwrap());
+        let held = semaphore.try_acquire().unwrap();
+        let mut waiter = Waiter::of(semaphore, 0).queued();
+        let others = thread::spawn(move || (0..2).filter(|_| semaphore.try_acquire().is_ok()).count());
+        drop(held);
+        assert!(others.join().unwrap() <= 1, "it is overtaken at most once");
+        assert!(waiter.served().is_ok());
+        untouched(semaphore);
+    });
+}
+
+/// A policy in line is handed its turn, even where others may overtake.
+#[test]
+fn a_policy_in_line_is_told_beside_an_overtaker() {
+    crate::exhaustive(|| {
+        let semaphore = leaked(Semaphore::builder(1).overtakes(3).build().unwrap());
+        let policy = Box::leak(Box::new(Policy::new(semaphore)));
+        let held = semaphore.try_acquire().unwrap();
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&count));
+        let mut admitted = Box::pin(policy.admit(Ask::one()));
+        assert!(admitted.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        let overtaker = thread::spawn(move || drop(semaphore.try_acquire()));
+        drop(held);
+        overtaker.join().unwrap();
+        assert!(
+            count.0.load(Ordering::SeqCst) > 0,
+            "its turn has come, and nobody said so"
+        );
+        let admitted = admitted.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(matches!(admitted, Poll::Ready(Ok(_))));
+        drop(admitted);
         untouched(semaphore);
     });
 }

@@ -68,6 +68,31 @@ fn hold(semaphore: &Arc<Semaphore>, n: u32) -> OwnedSemaphorePermit {
     Arc::clone(semaphore).try_acquire_many_owned(n).unwrap()
 }
 
+/// A thread and a future stand in one line: the release serves the first, and that one's release the other.
+#[test]
+fn a_blocked_thread_and_a_future_beside_a_release_are_both_served() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let held = hold(&semaphore, 1);
+        let blocked = {
+            let semaphore = Arc::clone(&semaphore);
+            thread::spawn(move || drop(semaphore.blocking_acquire().unwrap()))
+        };
+        let mut future = acquire(&semaphore, 1).queued();
+        drop(held);
+        // Whoever came first has it now, and passes it on.
+        let first = future.woken();
+        if first {
+            drop(future.served());
+        }
+        blocked.join().unwrap();
+        if !first {
+            drop(future.served());
+        }
+        untouched(&semaphore, 1);
+    });
+}
+
 /// Writes under `permit`, and gives it back, on another thread.
 fn write_and_release(permit: OwnedSemaphorePermit) -> (Arc<AtomicU64>, thread::JoinHandle<()>) {
     let data = Arc::new(AtomicU64::new(0));

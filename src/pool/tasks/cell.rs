@@ -33,6 +33,8 @@ pub(super) trait Run: Send + Sync {
 pub(super) trait Await<T>: Run {
     fn poll_result(&self, waker: &Waker) -> Poll<Result<T, TaskError>>;
     fn is_done(&self) -> bool;
+    /// Nobody will ask for the result: it is dropped, now or when it is there.
+    fn detach(&self);
 }
 
 /// One task that waits for others may run one of them itself, at a time.
@@ -110,6 +112,8 @@ struct Inner<Fut, T> {
     waiter: Option<Waker>,
     /// Whoever polls the future, to be told when it is aborted.
     poller: Option<Waker>,
+    /// Nobody will ask for the result.
+    detached: bool,
 }
 
 pub(super) struct Cell<Fut, T> {
@@ -128,6 +132,7 @@ where
                 stage: Stage::Queued(future),
                 waiter: None,
                 poller: None,
+                detached: false,
             }),
             turn: Arc::default(),
         }
@@ -147,8 +152,17 @@ where
     fn complete(&self, result: Result<T, TaskError>) {
         let (waiter, poller) = {
             let mut inner = self.inner.lock();
-            inner.stage = Stage::Done(result);
-            (inner.waiter.take(), inner.poller.take())
+            let unwanted = if inner.detached {
+                inner.stage = Stage::Taken;
+                Some(result)
+            } else {
+                inner.stage = Stage::Done(result);
+                None
+            };
+            let wakers = (inner.waiter.take(), inner.poller.take());
+            drop(inner);
+            drop_quietly(unwanted);
+            wakers
         };
         wake(waiter);
         wake(poller);
@@ -282,5 +296,20 @@ where
 
     fn is_done(&self) -> bool {
         matches!(self.inner.lock().stage, Stage::Done(_) | Stage::Taken)
+    }
+
+    fn detach(&self) {
+        let mut inner = self.inner.lock();
+        inner.detached = true;
+        let waiter = inner.waiter.take();
+        let result = match std::mem::replace(&mut inner.stage, Stage::Taken) {
+            Stage::Done(result) => Some(result),
+            other => {
+                inner.stage = other;
+                None
+            }
+        };
+        drop(inner);
+        drop_quietly((waiter, result));
     }
 }

@@ -107,6 +107,7 @@ impl<T: Send + 'static> Drop for AsyncHandle<T> {
                 .push_started(Arc::clone(&self.task) as Arc<dyn super::cell::Run>);
             turn.give_back();
         }
+        self.task.detach();
     }
 }
 

@@ -1,0 +1,167 @@
+//! A cap on the connections of a real database, seen from the database: `ci/with-postgres cargo test --test db`.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+use tollgate::{Semaphore, SemaphorePermit};
+
+const WORKERS: usize = 64;
+const SESSIONS: usize = 600;
+const CHANGES: usize = 20;
+/// The sessions that are counted carry this name.
+const NAME: &str = "tollgate-worker";
+
+/// The cap after so many changes: up and down, also far below what is in use.
+fn cap(change: usize) -> usize {
+    [8, 2, 12, 1, 9, 3, 16][change % 7]
+}
+
+async fn connect(name: &str) -> (Client, tokio::task::JoinHandle<()>) {
+    let url = std::env::var("TOLLGATE_POSTGRES")
+        .expect("TOLLGATE_POSTGRES has the address of a server; ci/with-postgres starts one");
+    let mut config: tokio_postgres::Config = url.parse().expect("the address of a server");
+    config.application_name(name);
+    let (client, connection) = config.connect(NoTls).await.expect("the server admits a session");
+    let driver = tokio::spawn(async move {
+        connection.await.expect("the connection lasts as long as its client");
+    });
+    (client, driver)
+}
+
+async fn number(client: &Client, sql: &str) -> usize {
+    let rows = client.simple_query(sql).await.expect("the server answers");
+    let number = rows.iter().find_map(|row| match row {
+        SimpleQueryMessage::Row(row) => row.get(0).and_then(|number| number.parse().ok()),
+        _ => None,
+    });
+    number.expect("a number")
+}
+
+/// A semaphore whose caps are known, each with the instant from which it was in force: a cap's number counts the changes.
+///
+/// Who waits is granted under the lock, by a release or a change; and a change waits until whoever was granted has looked. So
+/// a waiter that looks finds the cap that was in force when it was granted.
+struct Capped {
+    semaphore: Semaphore,
+    caps: Mutex<Vec<usize>>,
+    looked: AtomicUsize,
+}
+
+impl Capped {
+    fn mark(&self) -> usize {
+        self.caps.lock().unwrap().len() - 1
+    }
+
+    /// A permit, and the number of the cap that was in force when it was granted, or an older one that was in force an
+    /// instant before.
+    async fn acquire(&self) -> (SemaphorePermit<'_>, usize) {
+        let before = self.mark();
+        let mut waits = pin!(self.semaphore.acquire());
+        let (permit, mark) = match futures::poll!(waits.as_mut()) {
+            Poll::Ready(permit) => (permit, before),
+            Poll::Pending => (waits.await, self.mark()),
+        };
+        self.looked.fetch_add(1, Ordering::SeqCst);
+        (permit.expect("it is open"), mark)
+    }
+
+    fn release(&self, permit: SemaphorePermit<'_>) {
+        let _caps = self.caps.lock().unwrap();
+        self.looked.fetch_sub(1, Ordering::SeqCst);
+        drop(permit);
+    }
+
+    /// The greatest cap since the one with this number.
+    fn greatest_since(&self, mark: usize) -> usize {
+        self.caps.lock().unwrap()[mark..].iter().copied().max().unwrap()
+    }
+
+    async fn change(&self) {
+        loop {
+            {
+                let mut caps = self.caps.lock().unwrap();
+                if caps.len() > CHANGES {
+                    return;
+                }
+                if self.semaphore.in_use() == self.looked.load(Ordering::SeqCst) {
+                    let new = cap(caps.len());
+                    caps.push(new);
+                    return self.semaphore.set_limit(new);
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// 64 workers open 600 sessions under a cap that changes 20 times. Whoever is admitted counts the sessions in the server: there
+/// are never more than the cap that was in force at the admission, or has been since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_never_exceed_the_cap_in_force_at_admission() {
+    let capped = Arc::new(Capped {
+        semaphore: Semaphore::new(cap(0)),
+        caps: Mutex::new(vec![cap(0)]),
+        looked: AtomicUsize::new(0),
+    });
+    let opened = Arc::new(AtomicUsize::new(0));
+    let (peak, reached) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (observer, _driver) = connect("tollgate-observer").await;
+    let observer = Arc::new(observer);
+
+    let workers: Vec<_> = (0..WORKERS)
+        .map(|_| {
+            let (capped, opened) = (capped.clone(), opened.clone());
+            let (peak, reached, observer) = (peak.clone(), reached.clone(), observer.clone());
+            tokio::spawn(async move {
+                loop {
+                    let (permit, mark) = capped.acquire().await;
+                    let number_of = opened.fetch_add(1, Ordering::SeqCst);
+                    if number_of >= SESSIONS {
+                        return capped.release(permit);
+                    }
+                    if number_of % (SESSIONS / (CHANGES + 1)) == 1 {
+                        capped.change().await;
+                    }
+                    let (client, driver) = connect(NAME).await;
+                    let process = number(&client, "select pg_backend_pid()").await;
+                    let count = format!("select count(*) from pg_stat_activity where application_name = '{NAME}'");
+                    let sessions = number(&client, &count).await;
+                    let greatest = capped.greatest_since(mark);
+                    assert!(
+                        sessions <= greatest,
+                        "{sessions} sessions are open, and {greatest} may be"
+                    );
+                    peak.fetch_max(sessions, Ordering::SeqCst);
+                    if sessions == capped.semaphore.limit() {
+                        reached.fetch_add(1, Ordering::SeqCst);
+                    }
+                    drop(client);
+                    driver.await.expect("the session ends");
+                    // The server takes its time to end a session; the permit is held until it has.
+                    let gone = format!("select count(*) from pg_stat_activity where pid = {process}");
+                    while number(&observer, &gone).await > 0 {
+                        tokio::task::yield_now().await;
+                    }
+                    capped.release(permit);
+                }
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.await.expect("no worker panics");
+    }
+    let semaphore = &capped.semaphore;
+    assert_eq!(capped.mark(), CHANGES);
+    assert_eq!((semaphore.in_use(), semaphore.waiting(), semaphore.debt()), (0, 0, 0));
+    // The cap was felt, or nothing has been shown.
+    let (peak, reached) = (peak.load(Ordering::SeqCst), reached.load(Ordering::SeqCst));
+    println!(
+        "{SESSIONS} sessions, {CHANGES} changes of the cap, at most {peak} at once; the cap was reached {reached} times"
+    );
+    assert!(
+        peak >= 12 && reached >= SESSIONS / 4,
+        "peak {peak}, reached {reached} times"
+    );
+}
