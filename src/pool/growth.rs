@@ -15,7 +15,7 @@ impl<'j> Core<'j> {
     #[cold]
     pub(super) fn grow(self: &Arc<Self>) {
         let wants = |state: &State<'j>| {
-            state.alive < state.most
+            state.staying() < state.most
                 && state.lanes.len() > 0
                 && state.sleepers.is_empty()
                 && state.searching == 0
@@ -68,7 +68,7 @@ impl<'j> Core<'j> {
         loop {
             let bench = {
                 let mut state = self.state.lock();
-                if state.alive >= state.least || state.phase != Phase::Running {
+                if state.staying() >= state.least || state.phase != Phase::Running {
                     return Ok(());
                 }
                 self.engage(&mut state, false)

@@ -1,30 +1,23 @@
 //! Waiting on a thread: a parked thread is a [`Waker`] like any other waiter.
 
+use imp::Parked;
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-#[cfg(tollgate_loom)]
-use loom::thread::{self, Thread};
-#[cfg(tollgate_shuttle)]
-use shuttle::thread::{self, Thread};
-#[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
-use std::thread::{self, Thread};
-
 crate::sync::shim::thread_local! {
     /// This thread's own: whoever waits on it, however often, leaves wakers that are known to be the same.
-    static PARKER: Arc<Parker> = Arc::new(Parker(thread::current()));
+    static PARKER: Arc<Parker> = Arc::new(Parker(Parked::current()));
 }
 
-/// A handle by which a thread is unparked.
-#[derive(Debug)]
-pub(super) struct Parker(Thread);
+/// By which a thread is unparked.
+pub(super) struct Parker(Parked);
 
 impl Parker {
     pub(super) fn current() -> Arc<Self> {
         PARKER
             .try_with(Arc::clone)
-            .unwrap_or_else(|_| Arc::new(Self(thread::current())))
+            .unwrap_or_else(|_| Arc::new(Self(Parked::current())))
     }
 
     pub(super) fn unpark(&self) {
@@ -43,14 +36,7 @@ impl Wake for Parker {
 
 /// Parks this thread until it is unparked, or for `patience` at most.
 pub(super) fn park(patience: Option<Duration>) {
-    match patience {
-        None => thread::park(),
-        #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
-        Some(patience) => thread::park_timeout(patience),
-        // Models have no time.
-        #[cfg(any(tollgate_loom, tollgate_shuttle))]
-        Some(_) => thread::park(),
-    }
+    Parker::current().0.park(patience);
 }
 
 /// Polls until it is ready, parking this thread in between; `None` once `patience` is over.
@@ -67,5 +53,69 @@ pub(super) fn block_on<T>(patience: Option<Duration>, mut poll: impl FnMut(&Wake
             return None;
         }
         park(left);
+    }
+}
+
+#[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
+mod imp {
+    use std::thread::{self, Thread};
+    use std::time::Duration;
+
+    pub(super) struct Parked(Thread);
+
+    impl Parked {
+        pub(super) fn current() -> Self {
+            Self(thread::current())
+        }
+
+        pub(super) fn unpark(&self) {
+            self.0.unpark();
+        }
+
+        /// Called by the thread itself.
+        pub(super) fn park(&self, patience: Option<Duration>) {
+            match patience {
+                None => thread::park(),
+                Some(patience) => thread::park_timeout(patience),
+            }
+        }
+    }
+}
+
+/// A lock and a condition: the models' own parking loses a token when the thread waits for a lock meanwhile.
+#[cfg(any(tollgate_loom, tollgate_shuttle))]
+mod imp {
+    #[cfg(tollgate_loom)]
+    use loom::sync::{Condvar, Mutex};
+    #[cfg(tollgate_shuttle)]
+    use shuttle::sync::{Condvar, Mutex};
+    use std::time::Duration;
+
+    pub(super) struct Parked {
+        token: Mutex<bool>,
+        given: Condvar,
+    }
+
+    impl Parked {
+        pub(super) fn current() -> Self {
+            Self {
+                token: Mutex::new(false),
+                given: Condvar::new(),
+            }
+        }
+
+        pub(super) fn unpark(&self) {
+            *self.token.lock().unwrap() = true;
+            self.given.notify_one();
+        }
+
+        /// Models have no time: a bounded wait is one without bounds.
+        pub(super) fn park(&self, _: Option<Duration>) {
+            let mut token = self.token.lock().unwrap();
+            while !*token {
+                token = self.given.wait(token).unwrap();
+            }
+            *token = false;
+        }
     }
 }

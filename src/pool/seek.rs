@@ -24,6 +24,7 @@ impl<'j> Core<'j> {
         } else {
             self.find(&mut state, me)
         };
+        state.leaving += usize::from(matches!(found, Found::Exit));
         if !matches!(found, Found::Nothing) {
             state.call_for_help(&mut after);
         } else if state.searching == 0 {
@@ -36,17 +37,17 @@ impl<'j> Core<'j> {
     }
 
     pub(super) fn is_surplus(&self, state: &State<'j>) -> bool {
-        state.phase == Phase::Stopped || state.alive > state.most
+        state.phase == Phase::Stopped || state.staying() > state.most
     }
 
     pub(super) fn find(&self, state: &mut State<'j>, me: &Bench<'j>) -> Found<'j> {
         if let Some(entry) = state.lanes.pop() {
-            if state.alive >= state.most
+            if state.staying() >= state.most
                 && state.sleepers.is_empty()
                 && state.lanes.is_uniform()
                 && self.settings.gate.is_none()
             {
-                let share = (state.lanes.len() / (2 * state.alive.max(1))).min(BATCH - 1);
+                let share = (state.lanes.len() / (2 * state.staying().max(1))).min(BATCH - 1);
                 if share > 0 {
                     let mut shelf = me.shelf.lock();
                     shelf.extend(std::iter::from_fn(|| state.lanes.pop()).take(share));
@@ -117,18 +118,29 @@ impl<'j> Core<'j> {
         let Some(at) = state.sleepers.iter().position(|bench| Arc::ptr_eq(bench, me)) else {
             return false;
         };
-        if state.alive <= state.least {
+        if state.staying() <= state.least {
             return false;
         }
         state.sleepers.remove(at);
+        state.leaving += 1;
         true
     }
 
-    /// True when a worker that waits for a slot should stop waiting.
+    /// True when a worker that waits for a slot is to leave instead.
     pub(super) fn should_exit(&self) -> bool {
-        let state = self.state.lock();
-        self.is_surplus(&state)
-            || (state.phase == Phase::Draining && state.lanes.len() == 0 && state.shelves_are_empty())
+        let mut state = self.state.lock();
+        let exits = self.is_surplus(&state)
+            || (state.phase == Phase::Draining && state.lanes.len() == 0 && state.shelves_are_empty());
+        state.leaving += usize::from(exits);
+        exits
+    }
+
+    /// The slots have been closed: nothing more starts, and a worker leaves.
+    pub(super) fn slots_closed(self: &Arc<Self>) {
+        for entry in self.stop() {
+            entry.refuse(super::TaskError::Abandoned);
+        }
+        self.state.lock().leaving += 1;
     }
 
     /// A worker has ended.
@@ -138,6 +150,7 @@ impl<'j> Core<'j> {
         let mut state = self.state.lock();
         done.tell(&mut state, &mut after);
         me.note_untold(0);
+        state.leaving -= 1;
         state.strike_off(me, searching, &mut after);
         state.call_for_help(&mut after);
         drop(state);

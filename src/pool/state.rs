@@ -27,6 +27,8 @@ pub(super) struct State<'j> {
     pub(super) searching: usize,
     /// Threads, those that are being started included.
     pub(super) alive: usize,
+    /// Those of them that are about to leave: two must not leave in one's place.
+    pub(super) leaving: usize,
     pub(super) least: usize,
     pub(super) most: usize,
     pub(super) phase: Phase,
@@ -70,6 +72,7 @@ impl<'j> State<'j> {
             sleepers: Vec::new(),
             searching: 0,
             alive: 0,
+            leaving: 0,
             least,
             most,
             phase: Phase::Running,
@@ -84,6 +87,11 @@ impl<'j> State<'j> {
         }
     }
 
+    /// Threads that there are and will be.
+    pub(super) fn staying(&self) -> usize {
+        self.alive - self.leaving
+    }
+
     /// Whom to wake for the work that is queued, if anybody.
     #[inline]
     pub(super) fn call_for_help(&mut self, after: &mut After<'j>) {
@@ -95,7 +103,7 @@ impl<'j> State<'j> {
                 self.searching += 1;
                 after.wake = Some(bench);
             }
-            None => after.grow = self.alive < self.most && !self.grows_later,
+            None => after.grow = self.staying() < self.most && !self.grows_later,
         }
     }
 

@@ -299,7 +299,7 @@ impl<'a, 'j> Work<'a, 'j> {
                 }
                 // Whoever closes the slots ends the pool.
                 Poll::Ready(Err(_)) => {
-                    core.close();
+                    core.slots_closed();
                     return false;
                 }
                 Poll::Pending if core.should_exit() => return false,

@@ -20,7 +20,7 @@ fn modelled(workers: usize) -> PoolBuilder {
 
 #[test]
 fn a_task_that_is_submitted_while_the_worker_falls_asleep_is_run() {
-    super::bounded(3, || {
+    super::bounded(2, || {
         let pool = modelled(1).build().unwrap();
         assert_eq!(pool.submit(|| 7).unwrap().join().unwrap(), 7);
         assert!(pool.shutdown(LONG).is_clean());
@@ -42,7 +42,7 @@ fn two_tasks_one_after_the_other_are_both_run() {
 
 #[test]
 fn two_workers_share_two_tasks() {
-    super::bounded(1, || {
+    super::bounded(2, || {
         let pool = modelled(2).build().unwrap();
         let (one, two) = (pool.submit(|| 1).unwrap(), pool.submit(|| 2).unwrap());
         assert_eq!((one.join().unwrap(), two.join().unwrap()), (1, 2));
@@ -63,7 +63,7 @@ fn a_panic_is_given_to_the_handle_and_the_worker_goes_on() {
 
 #[test]
 fn a_cancel_beside_the_start_is_one_of_the_two() {
-    super::bounded(3, || {
+    super::bounded(2, || {
         let pool = modelled(1).build().unwrap();
         let ran = Arc::new(AtomicUsize::new(0));
         let mark = Arc::clone(&ran);
@@ -78,7 +78,7 @@ fn a_cancel_beside_the_start_is_one_of_the_two() {
 
 #[test]
 fn an_abort_beside_the_start_lists_the_task_or_lets_it_end() {
-    super::bounded(3, || {
+    super::bounded(2, || {
         let pool = modelled(1).build().unwrap();
         let handle = pool.submit(|| 7).unwrap();
         let report = pool.abort();
@@ -109,7 +109,7 @@ fn a_submission_beside_the_end_is_run_or_handed_back() {
 
 #[test]
 fn two_wait_for_the_end_of_one_task() {
-    super::bounded(1, || {
+    super::bounded(2, || {
         let pool = modelled(1).build().unwrap();
         pool.execute(|| ()).unwrap();
         let other = pool.clone();
@@ -122,7 +122,7 @@ fn two_wait_for_the_end_of_one_task() {
 
 #[test]
 fn a_worker_that_is_too_many_leaves_beside_a_submission() {
-    super::bounded(1, || {
+    super::bounded(2, || {
         let pool = modelled(2).build().unwrap();
         pool.resize(1).unwrap();
         assert_eq!(pool.submit(|| 7).unwrap().join().unwrap(), 7);
