@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::runtime::Runtime;
 use tollgate::fan_out::fan_out;
+use tollgate::pool::TaskPool;
 
 const TASKS: usize = 10_000;
 const LIMIT: usize = 64;
@@ -92,12 +93,20 @@ fn both(rows: &Rows, name: &str, yields: bool) {
             .buffer_unordered(LIMIT);
         assert_eq!(results.count().await, TASKS);
     });
+    let pooled = side(&runtime, move |count| async move {
+        let pool = TaskPool::builder(LIMIT).build().expect("a pool");
+        for _ in 0..TASKS {
+            drop(pool.submit(task(Arc::clone(&count), yields)).await);
+        }
+        assert!(pool.wait_idle().await);
+    });
     rows.sampled(
         name,
         40,
         vec![
             ("tollgate", ours),
             ("tollgate-ordered", ordered),
+            ("TaskPool", pooled),
             ("JoinSet+Semaphore", joinset),
             ("TaskTracker+Sem.", tracker),
             ("buffer_unordered", buffered),

@@ -3,8 +3,8 @@
 use super::core::{Core, DiscardHook, PanicHook, Settings, Spawner};
 use super::entry::Unstarted;
 use super::error::PoolError;
+use super::face::{MAX_WORKERS, Owner, Pool, Scoped, WorkerPool, next_id};
 use super::gate::Gate;
-use super::pool::{MAX_WORKERS, Owner, Pool, Scoped, WorkerPool, next_id};
 use super::room::Room;
 use super::worker::WorkerThread;
 use crate::limiter::Limiter;

@@ -2,9 +2,9 @@
 
 use super::entry::Spec;
 use super::error::{Failed, Rejected, TaskError};
+use super::face::Pool;
 use super::handle::Handle;
 use super::park::block_on;
-use super::pool::Pool;
 use super::submit::Submit;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};

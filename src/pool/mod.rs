@@ -9,6 +9,15 @@
 //! | give one kind of tasks a bound of its own | [`Pool::sub_pool`] |
 //! | let a rate, or any policy, admit tasks | [`PoolBuilder::admit_by`] |
 //! | let something else size the pool | [`PoolBuilder::slots`] |
+//! | run async tasks, with the same contract | `TaskPool` (feature `tokio`) |
+//!
+//! # Fixed or elastic?
+//! Fixed, where tasks compute: as many workers as processors, and no thread is ever started under load. Elastic, where
+//! tasks block and load comes and goes: the least covers the quiet hours, and the most is what the resource behind the
+//! tasks bears. An elastic pool starts a thread when a task finds nobody idle, no faster than its growth allows, so that a
+//! burst that the least can soon do starts few; and it reaches the number that load needs later than a fixed pool of
+//! that size, which has it from the start. Both cost the same per task: `cargo bench --features pool --bench compare --
+//! pool/fixed-elastic` runs the same burst through a pool of 2, of 1 to 32, and of 32.
 //!
 //! A task needs room in the queue when it is submitted, and a slot when it starts. Both are permits of a
 //! [`Semaphore`](crate::Semaphore): 4 workers and a queue of 100 mean that at most 104 tasks have been let in and not
@@ -20,6 +29,7 @@ mod core;
 mod ending;
 mod entry;
 mod error;
+mod face;
 mod gate;
 mod group;
 mod growth;
@@ -27,7 +37,6 @@ mod handle;
 mod intake;
 mod lanes;
 mod park;
-mod pool;
 mod room;
 mod seek;
 mod shutdown;
@@ -41,11 +50,11 @@ mod worker;
 pub use builder::{Overflow, PoolBuilder};
 pub use entry::{AGEING, Priority, Unstarted};
 pub use error::{Failed, PoolError, Rejected, TaskError, Turned};
+pub use face::{MAX_QUEUE, MAX_WORKERS, Pool, Scoped, WorkerPool};
 #[cfg(feature = "fan-out")]
 pub(crate) use gate::{Admission, Gate};
 pub use group::{Group, StopFlag};
 pub use handle::Handle;
-pub use pool::{MAX_QUEUE, MAX_WORKERS, Pool, Scoped, WorkerPool};
 pub use shutdown::Report;
 pub use stats::PoolStats;
 pub use submit::Submit;

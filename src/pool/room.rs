@@ -2,7 +2,7 @@
 //! waits for room stands in line, first come first served, blocking or async, and can leave at any time.
 
 use super::error::{PoolError, Turned};
-use super::pool::MAX_QUEUE;
+use super::face::MAX_QUEUE;
 use crate::limiter::{Limiter, Outcome};
 use crate::semaphore::{Semaphore, SemaphorePermit, SemaphoreTicket};
 use crate::ticket::Ticket;

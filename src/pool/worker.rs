@@ -29,6 +29,7 @@ const LOOKS: usize = if cfg!(any(tollgate_loom, tollgate_shuttle)) {
 
 crate::sync::shim::thread_local! {
     /// The pools whose worker this thread is, with their families, innermost last.
+    #[allow(clippy::missing_const_for_thread_local)] // The models' macro knows no `const`.
     static WORKS_FOR: RefCell<Vec<(u64, u64)>> = RefCell::new(Vec::new());
 }
 
@@ -230,32 +231,17 @@ impl<'a, 'j> Work<'a, 'j> {
             if self.slot.is_none() && !self.wait_for_slot() {
                 break;
             }
+            // What lies on the shelf comes first.
             let shelved = self.bench.shelf.lock().pop_front();
-            let entry = match shelved {
-                Some(entry) => entry,
+            match shelved {
+                Some(entry) => self.run_with_slot(entry),
                 None => match self.core.take(self.bench, &mut self.searching, &mut self.told) {
-                    Found::Entry(entry) => entry,
+                    Found::Entry(entry) => self.run_with_slot(entry),
                     Found::Exit => break,
-                    Found::Nothing => {
-                        if self.rest() {
-                            continue;
-                        }
-                        break;
-                    }
+                    Found::Nothing if self.rest() => {}
+                    Found::Nothing => break,
                 },
-            };
-            // Looked at after the task was taken: a limit that was lowered before a task was submitted holds for it.
-            let entry = if self.may_keep_slot() {
-                Some(entry)
-            } else {
-                self.core.put_back(self.bench, entry)
-            };
-            let Some(entry) = entry else {
-                self.slot = None;
-                continue;
-            };
-            self.run(entry);
-            self.bench.note_untold(self.told.entries);
+            }
             if self
                 .core
                 .settings
@@ -272,6 +258,25 @@ impl<'a, 'j> Work<'a, 'j> {
         }
         self.slot = None;
         self.core.left(self.bench, self.searching, &mut self.told);
+    }
+
+    /// Runs a task, unless the slot has to go: then the task goes back.
+    #[inline]
+    fn run_with_slot(&mut self, entry: Entry<'j>) {
+        // Looked at after the task was taken: a limit that was lowered before a task was submitted holds for it.
+        if self.may_keep_slot() {
+            self.run(entry);
+        } else {
+            match self.core.put_back(self.bench, entry) {
+                // The pool has been stopped, and this is one of the tasks that had started.
+                Some(entry) => self.run(entry),
+                None => {
+                    self.slot = None;
+                    return;
+                }
+            }
+        }
+        self.bench.note_untold(self.told.entries);
     }
 
     /// True while the slot need not go to somebody else, or to nobody.
@@ -359,19 +364,24 @@ impl<'a, 'j> Work<'a, 'j> {
         true
     }
 
+    #[inline]
     fn run(&mut self, entry: Entry<'j>) {
         self.started += 1;
         if entry.weight == 0 {
-            // An errand: it takes no room, and does not count as a task.
-            entry.run(|payload| self.core.orphan(payload));
-            self.told.entries += 1;
-            return;
+            return self.run_errand(entry);
         }
         if self.core.settings.gate.is_some() {
             return self.run_behind_gate(entry);
         }
         self.core.room.give_back(1, u64::from(entry.weight));
         self.start(entry);
+    }
+
+    /// It takes no room, and does not count as a task.
+    #[cold]
+    fn run_errand(&mut self, errand: Entry<'j>) {
+        errand.run(|payload| self.core.orphan(payload));
+        self.told.entries += 1;
     }
 
     /// The task has left the queue: it runs, unless it is too late.

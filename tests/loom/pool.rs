@@ -20,7 +20,7 @@ fn modelled(workers: usize) -> PoolBuilder {
 
 #[test]
 fn a_task_that_is_submitted_while_the_worker_falls_asleep_is_run() {
-    super::bounded(2, || {
+    super::bounded(4, || {
         let pool = modelled(1).build().unwrap();
         assert_eq!(pool.submit(|| 7).unwrap().join().unwrap(), 7);
         assert!(pool.shutdown(LONG).is_clean());
@@ -29,7 +29,7 @@ fn a_task_that_is_submitted_while_the_worker_falls_asleep_is_run() {
 
 #[test]
 fn two_tasks_one_after_the_other_are_both_run() {
-    super::bounded(2, || {
+    super::bounded(4, || {
         let pool = modelled(1).build().unwrap();
         assert_eq!(pool.submit(|| 1).unwrap().join().unwrap(), 1);
         let ran = Arc::new(AtomicUsize::new(0));
@@ -42,7 +42,7 @@ fn two_tasks_one_after_the_other_are_both_run() {
 
 #[test]
 fn two_workers_share_two_tasks() {
-    super::bounded(2, || {
+    super::bounded(1, || {
         let pool = modelled(2).build().unwrap();
         let (one, two) = (pool.submit(|| 1).unwrap(), pool.submit(|| 2).unwrap());
         assert_eq!((one.join().unwrap(), two.join().unwrap()), (1, 2));
@@ -52,7 +52,7 @@ fn two_workers_share_two_tasks() {
 
 #[test]
 fn a_panic_is_given_to_the_handle_and_the_worker_goes_on() {
-    super::bounded(2, || {
+    super::bounded(4, || {
         let pool = modelled(1).build().unwrap();
         let panics = pool.submit(|| resume_unwind(Box::new(3)));
         let failed: Result<(), TaskError> = panics.unwrap().join();
@@ -63,7 +63,7 @@ fn a_panic_is_given_to_the_handle_and_the_worker_goes_on() {
 
 #[test]
 fn a_cancel_beside_the_start_is_one_of_the_two() {
-    super::bounded(2, || {
+    super::bounded(4, || {
         let pool = modelled(1).build().unwrap();
         let ran = Arc::new(AtomicUsize::new(0));
         let mark = Arc::clone(&ran);
@@ -78,7 +78,7 @@ fn a_cancel_beside_the_start_is_one_of_the_two() {
 
 #[test]
 fn an_abort_beside_the_start_lists_the_task_or_lets_it_end() {
-    super::bounded(2, || {
+    super::bounded(4, || {
         let pool = modelled(1).build().unwrap();
         let handle = pool.submit(|| 7).unwrap();
         let report = pool.abort();
