@@ -6,7 +6,11 @@
 //! | let so many run at once | [`Semaphore`] | |
 //! | take a permit, or a message, whichever comes first | `ChannelSemaphore` in `crossbeam_channel::select!` | `channel` |
 //! | let so many start per time, with bursts | [`TokenBucket`] and a [`Quota`] | |
-//! | never exceed a number in any span of time | [`SlidingWindow`] | |
+//! | never exceed a number in any span of time | [`SlidingWindow`], or [`SlidingLog`], exact to the instant | |
+//! | space work evenly, one after the other | [`LeakyBucket`] | |
+//! | count by the calendar, as quotas are billed | [`FixedWindow`] | |
+//! | start slowly, and warm up | [`Warmup`] | |
+//! | several rates in one limiter | [`LimiterExt::and`] of two buckets | |
 //! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
 //! | wait in turn, with a bound on queue and time | [`Policy`] | |
 //! | see how long was waited, and who holds on | [`SemaphoreBuilder`]`::stats` | `stats` |
@@ -89,7 +93,8 @@ pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError};
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 pub use pool::{TaskHandle, WorkerPool};
-pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket, WindowError, WindowTicket};
+pub use rate::{Booking, FixedWindow, LeakyBucket, RateError, RateTicket, SlidingLog, Warmup};
+pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket, WindowError};
 pub use refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};
 pub use semaphore::{
     AcquireError, AcquireTimeoutError, Order, Overflow, OwnedSemaphorePermit, Request, Semaphore, SemaphoreBuilder,

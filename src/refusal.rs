@@ -121,6 +121,18 @@ impl<'a> Due<'a> {
         }
     }
 
+    /// True when the axis gains nothing, so that no instant would help.
+    fn is_never(&self) -> bool {
+        matches!(
+            self.at,
+            At::Axis {
+                mul: 0,
+                distance: 1..,
+                ..
+            }
+        )
+    }
+
     /// How long that is after the request was made, rounded up to a nanosecond.
     pub fn after(&self) -> Duration {
         self.clock.between(self.asked_at, self.instant())
@@ -184,7 +196,10 @@ impl<'a> Refusal<'a> {
     /// How to wait.
     #[inline]
     pub fn wait(&self) -> Wait<'a> {
-        self.wait
+        match self.wait {
+            Wait::Until(due) if due.is_never() => Wait::Event,
+            wait => wait,
+        }
     }
 
     /// How long to wait before asking again, rounded up: the earliest instant at which this request could succeed if
@@ -192,7 +207,7 @@ impl<'a> Refusal<'a> {
     ///
     /// Computed here, not when the request was refused.
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.wait {
+        match self.wait() {
             Wait::Until(due) => Some(due.after()),
             _ => None,
         }

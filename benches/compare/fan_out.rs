@@ -12,9 +12,9 @@ const TASKS: usize = 10_000;
 const LIMIT: usize = 64;
 
 /// A side that runs `work`, which is to count every task, once per sample.
-fn side<'a, F: Future>(runtime: &'a Runtime, work: impl Fn(Arc<AtomicUsize>) -> F + 'a) -> Sample<'a>
+fn side<'a, F>(runtime: &'a Runtime, work: impl Fn(Arc<AtomicUsize>) -> F + 'a) -> Sample<'a>
 where
-    F: Send + 'static,
+    F: Future + Send + 'static,
     F::Output: Send,
 {
     Box::new(move || {

@@ -1,11 +1,12 @@
-//! Rates beside governor and throttle-net. All read the machine's clock at each call.
+//! Rates beside governor, ratelimit, leaky-bucket and throttle-net. All read the machine's clock at each call.
 
 use crate::harness::{Rows, each};
 use governor::{DefaultDirectRateLimiter, Quota as GovernorQuota, RateLimiter};
+use ratelimit::Ratelimiter;
 use std::num::NonZeroU32;
 use std::time::Duration;
 use throttle_net::Throttle;
-use tollgate::{Quota, SlidingWindow, TokenBucket};
+use tollgate::{FixedWindow, LeakyBucket, Quota, SlidingLog, SlidingWindow, TokenBucket};
 
 pub(crate) const FAST: u32 = 1_000_000_000;
 
@@ -14,15 +15,57 @@ pub(crate) fn governor(per_second: u32, burst: u32) -> DefaultDirectRateLimiter 
     RateLimiter::direct(GovernorQuota::per_second(number(per_second)).allow_burst(number(burst)))
 }
 
+fn ratelimiter(count: u64, period: Duration) -> Ratelimiter {
+    let builder = Ratelimiter::builder(count).period(period).max_tokens(count);
+    builder.initial_available(count).build().expect("a limiter")
+}
+
+/// Those behind a lock, one admission after the other.
+fn behind_a_lock(rows: &Rows) {
+    let theirs = governor(FAST, FAST);
+    let fast = Quota::per_second(u64::from(FAST));
+    let window = FixedWindow::new(u64::MAX / 2, Duration::from_secs(1)).expect("a window");
+    rows.wall(
+        "fixed-window/admit",
+        vec![
+            each!("tollgate", window.try_acquire(1).is_ok()),
+            each!("governor", theirs.check().is_ok()),
+        ],
+    );
+    // Some hundred entries at a time.
+    let log = SlidingLog::new(u64::MAX / 2, Duration::from_micros(10)).expect("a log");
+    rows.wall(
+        "sliding-log/admit",
+        vec![
+            each!("tollgate", log.try_acquire(1).is_ok()),
+            each!("governor", theirs.check().is_ok()),
+        ],
+    );
+    let leaky = LeakyBucket::new(fast);
+    let most = 1 << 40;
+    let other = leaky_bucket::RateLimiter::builder().max(most).initial(most).build();
+    rows.wall(
+        "leaky-bucket/admit",
+        vec![
+            each!("tollgate", leaky.try_acquire(1).is_ok()),
+            each!("governor", theirs.check().is_ok()),
+            each!("leaky-bucket", other.try_acquire(1)),
+        ],
+    );
+}
+
 pub(crate) fn rows(rows: &Rows) {
+    behind_a_lock(rows);
     let ours = TokenBucket::new(Quota::per_second(u64::from(FAST)));
     let theirs = governor(FAST, FAST);
     let throttle = Throttle::per_second(FAST);
+    let ratelimit = ratelimiter(u64::from(FAST), Duration::from_secs(1));
     rows.wall(
         "token-bucket/admit",
         vec![
             each!("tollgate", ours.try_acquire(1).is_ok()),
             each!("governor", theirs.check().is_ok()),
+            each!("ratelimit", ratelimit.try_wait().is_ok()),
             each!("throttle-net", throttle.try_acquire()),
         ],
     );
@@ -30,12 +73,15 @@ pub(crate) fn rows(rows: &Rows) {
     let ours = TokenBucket::new(Quota::per_hour(1));
     let theirs = RateLimiter::direct(GovernorQuota::per_hour(NonZeroU32::MIN));
     let throttle = Throttle::per_duration(1, Duration::from_secs(3_600));
+    let ratelimit = ratelimiter(1, Duration::from_secs(3_600));
     assert!(ours.try_acquire(1).is_ok() && theirs.check().is_ok() && throttle.try_acquire());
+    assert!(ratelimit.try_wait().is_ok());
     rows.wall(
         "token-bucket/refuse",
         vec![
             each!("tollgate", ours.try_acquire(1).is_err()),
             each!("governor", theirs.check().is_err()),
+            each!("ratelimit", ratelimit.try_wait().is_err()),
             each!("throttle-net", throttle.try_acquire()),
         ],
     );

@@ -111,6 +111,21 @@ fn governors(rate: u32) -> impl Fn() -> std::pin::Pin<Box<dyn Future<Output = ()
     }
 }
 
+/// It counts in milliseconds, so that a burst of one admits at most 1,000 a second.
+fn leaky_buckets(rate: usize) -> impl Fn() -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
+    let limiter = leaky_bucket::RateLimiter::builder()
+        .max(1)
+        .initial(1)
+        .refill(rate / 1_000)
+        .interval(Duration::from_millis(1))
+        .build();
+    let limiter = std::sync::Arc::new(limiter);
+    move || {
+        let limiter = std::sync::Arc::clone(&limiter);
+        Box::pin(async move { limiter.acquire_one().await })
+    }
+}
+
 pub(crate) fn rows(rows: &Rows) {
     if rows.wants("waiting/1000-at-1000") {
         let (tollgate, governor) = (crowd(1_000, ours(1_000)), crowd(1_000, governors(1_000)));
@@ -135,6 +150,7 @@ pub(crate) fn rows(rows: &Rows) {
                 &[
                     ("tollgate", rate_error(5_000.0, waiters, span, ours(5_000))),
                     ("governor", rate_error(5_000.0, waiters, span, governors(5_000))),
+                    ("leaky-bucket", rate_error(5_000.0, waiters, span, leaky_buckets(5_000))),
                 ],
             );
         }

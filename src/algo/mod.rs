@@ -1,6 +1,12 @@
 //! Pure state machines: no atomics, no clock, no waiting.
 
 pub(crate) mod axis;
+pub(crate) mod drain;
+pub(crate) mod fixed;
+pub(crate) mod leaky;
 #[cfg(feature = "channel")]
 pub(crate) mod ledger;
+pub(crate) mod log;
+pub(crate) mod meter;
+pub(crate) mod warmup;
 pub(crate) mod window;

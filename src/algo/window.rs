@@ -3,6 +3,9 @@
 //! Admissions are counted per segment. A segment counts in full until even its last instant lies a whole window back,
 //! so no window of that length ever holds more than the limit; room comes back at most one segment late.
 
+use super::fixed::UNLIMITED;
+use super::meter::Meter;
+
 /// The counts of the current segment and of the `segments` before it.
 #[derive(Debug)]
 pub(crate) struct Ring {
@@ -24,7 +27,8 @@ impl Ring {
         Self {
             counts: vec![0; segments + 1].into(),
             current: 0,
-            number: 0,
+            // Beyond the age at which a segment counts: zero is the number of none.
+            number: segments as u64 + 1,
             length,
             end: start.saturating_add(length),
             total: 0,
@@ -45,8 +49,12 @@ impl Ring {
 
     #[cold]
     fn advance_slow(&mut self, now: u64) {
+        if self.end == u64::MAX {
+            // The end of time: nothing leaves any more.
+            return;
+        }
         let steps = (now - self.end) / self.length + 1;
-        self.number += steps;
+        self.number = self.number.wrapping_add(steps);
         self.end = self.end.saturating_add(steps.saturating_mul(self.length));
         if steps > self.segments() {
             self.counts.fill(0);
@@ -68,6 +76,8 @@ impl Ring {
     /// Counts `n` in the current segment and returns its number.
     #[inline]
     pub(crate) fn take(&mut self, n: u64) -> u64 {
+        // More than fits into 64 bits is a debt that never ends anyway.
+        let n = n.min(u64::MAX - self.total);
         self.counts[self.current] += n;
         self.total += n;
         self.number
@@ -75,12 +85,31 @@ impl Ring {
 
     /// Corrects what was counted in segment `number`, if it still counts.
     pub(crate) fn correct(&mut self, number: u64, counted: u64, actual: u64) {
-        let age = self.number - number;
+        let age = self.number.wrapping_sub(number);
         if age <= self.segments() {
             let index = (self.current + self.counts.len() - age as usize) % self.counts.len();
-            self.counts[index] = (self.counts[index] - counted).saturating_add(actual);
-            self.total = (self.total - counted).saturating_add(actual);
+            let back = counted.saturating_sub(actual).min(self.counts[index]);
+            let more = actual.saturating_sub(counted).min(u64::MAX - self.total);
+            self.counts[index] = self.counts[index] - back + more;
+            self.total = self.total - back + more;
         }
+    }
+
+    /// No segment so far can be corrected any more.
+    fn seal(&mut self) {
+        self.number = self.number.wrapping_add(self.segments() + 1);
+    }
+
+    /// Takes off `amount`, from the oldest segments.
+    fn forgive(&mut self, mut amount: u64) {
+        self.total -= amount;
+        for age in (0..self.counts.len()).rev() {
+            let index = (self.current + self.counts.len() - age) % self.counts.len();
+            let part = amount.min(self.counts[index]);
+            self.counts[index] -= part;
+            amount -= part;
+        }
+        self.seal();
     }
 
     /// The instant at which the window will hold at most `room`, if nothing is added; nothing when it does already.
@@ -100,6 +129,128 @@ impl Ring {
             at = at.saturating_add(self.length);
         }
         Some(at)
+    }
+}
+
+/// The ring and its limit.
+#[derive(Debug)]
+pub(crate) struct Window {
+    now: u64,
+    ring: Ring,
+    limit: u64,
+}
+
+impl Window {
+    /// Empty, in so many segments of `length` ticks.
+    pub(crate) fn new(now: u64, segments: usize, length: u64, limit: u64) -> Self {
+        Self {
+            now,
+            ring: Ring::new(segments, length, now),
+            limit,
+        }
+    }
+
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// What was taken beyond the limit.
+    pub(crate) fn debt(&self) -> u64 {
+        self.ring.total().saturating_sub(self.limit)
+    }
+
+    /// What the window has left; negative when it holds too much.
+    pub(crate) fn room(&self) -> i128 {
+        i128::from(self.limit) - i128::from(self.ring.total())
+    }
+
+    /// Changes the limit, and leaves so much room. What is forgiven for that are the oldest; what is withheld counts as
+    /// admitted now. Without a limit nothing is counted.
+    pub(crate) fn set_limit(&mut self, limit: u64, room: i128) {
+        self.limit = limit;
+        if limit == UNLIMITED {
+            return self.clear();
+        }
+        let holds = u64::try_from((i128::from(limit) - room).max(0)).unwrap_or(u64::MAX);
+        match self.ring.total().checked_sub(holds) {
+            Some(0) => {}
+            Some(over) => self.ring.forgive(over),
+            None => {
+                self.ring.take(holds - self.ring.total());
+            }
+        }
+    }
+
+    /// Changes the length of the segments. What is in the window counts as admitted now, and is not given back any
+    /// more: nobody knows how it lies in the new segments.
+    pub(crate) fn set_length(&mut self, length: u64) {
+        let held = self.ring.total();
+        let mut ring = Ring::new(self.ring.counts.len() - 1, length, self.now);
+        ring.number = self.ring.number;
+        ring.seal();
+        ring.take(held);
+        self.ring = ring;
+    }
+}
+
+impl Meter for Window {
+    type Mark = [u64; 1];
+
+    #[inline]
+    fn advance(&mut self, now: u64) {
+        self.now = self.now.max(now);
+        self.ring.advance(now);
+    }
+
+    fn now(&self) -> u64 {
+        self.now
+    }
+
+    #[inline]
+    fn fits(&self, n: u64) -> bool {
+        n <= self.free()
+    }
+
+    #[inline]
+    fn free(&self) -> u64 {
+        self.limit.saturating_sub(self.ring.total())
+    }
+
+    #[inline]
+    fn take(&mut self, n: u64) -> Self::Mark {
+        // Sealed from the start: no segment has this number.
+        const NONE: [u64; 1] = [0];
+        if self.limit == UNLIMITED {
+            return NONE;
+        }
+        [self.ring.take(n)]
+    }
+
+    fn restore(&mut self, mark: &Self::Mark, units: u64) {
+        self.ring.correct(mark[0], units, 0);
+    }
+
+    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) {
+        self.ring.correct(mark[0], charged, actual);
+    }
+
+    fn ready(&self, n: u64, ahead: u64) -> Option<u64> {
+        if n == 0 && ahead == 0 {
+            return Some(self.now);
+        }
+        // Those ahead fill this window first; of what does not fit into one, only that much is known.
+        let room = self.limit.checked_sub(n)?.saturating_sub(ahead);
+        Some(self.ring.holds_at_most(room).unwrap_or(self.now))
+    }
+
+    fn fresh_at(&self) -> Option<u64> {
+        Some(self.ring.holds_at_most(0).unwrap_or(self.now))
+    }
+
+    fn clear(&mut self) {
+        self.ring.counts.fill(0);
+        self.ring.total = 0;
+        self.ring.seal();
     }
 }
 

@@ -4,14 +4,34 @@
 //! |---|---|---|
 //! | [`TokenBucket`] | a rate with a burst, exact, one atomic word | nearly always |
 //! | [`SlidingWindow`] | at most so many in *any* window of a length | an upstream counts so, or bursts must not add up |
+//! | [`SlidingLog`] | the same, exact to the instant | memory for every admission in a window is no matter |
+//! | [`FixedWindow`] | at most so many per window, counted anew at each boundary | a quota is billed by the calendar |
+//! | [`LeakyBucket`] | one after the other, evenly spaced | what is behind it cannot take bursts |
+//! | [`Warmup`] | evenly spaced, and slower after idle time | what is behind it must get warm first |
 //!
 //! A rate by itself admits or refuses; to wait for one, put it into a [`Policy`](crate::Policy).
 
+mod booking;
 mod bucket;
+mod fixed_window;
+mod inherit;
+mod leaky_bucket;
 mod parse;
 mod quota;
+mod rate_error;
+mod shell;
+mod sliding_log;
+mod warmup;
 mod window;
 
-pub use bucket::{BucketTicket, Inherit, TokenBucket};
+pub use booking::Booking;
+pub use bucket::{BucketTicket, TokenBucket};
+pub use fixed_window::FixedWindow;
+pub use inherit::Inherit;
+pub use leaky_bucket::LeakyBucket;
 pub use quota::{Quota, QuotaError};
-pub use window::{SlidingWindow, WindowError, WindowTicket};
+pub use rate_error::RateError;
+pub use shell::RateTicket;
+pub use sliding_log::SlidingLog;
+pub use warmup::Warmup;
+pub use window::{SlidingWindow, WindowError};

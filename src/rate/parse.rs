@@ -1,4 +1,5 @@
-//! The text form of a quota: `100/s`, `5000/min burst 200`, `10/100ms`.
+//! The text form of a quota: `100/s`, `5000/min burst 200`, `10/100ms`, `3/20s by interval`, `zero burst 5`,
+//! `unlimited`.
 
 use super::quota::{Quota, QuotaError};
 use std::str::FromStr;
@@ -87,6 +88,45 @@ impl<'a> Text<'a> {
                 self.error(EXPECTED)
             })
     }
+
+    /// True when `word` comes next, as a whole word: it is taken then.
+    fn takes(&mut self, word: &str) -> bool {
+        self.skip_spaces();
+        let start = self.at;
+        let found = self.take_while(char::is_alphabetic) == word;
+        if !found {
+            self.at = start;
+        }
+        found
+    }
+
+    fn rate(&mut self) -> Result<Quota, QuotaError> {
+        if self.takes("unlimited") {
+            return Ok(Quota::unlimited());
+        }
+        if self.takes("zero") {
+            return Ok(Quota::zero());
+        }
+        let count = self.number("`zero`, `unlimited`, or a count that fits into 64 bits")?;
+        self.skip_spaces();
+        if !self.rest().starts_with('/') {
+            return Err(self.error("`/`"));
+        }
+        self.at += 1;
+        self.skip_spaces();
+        let period_at = self.at;
+        let periods = match self.rest().starts_with(|c: char| c.is_ascii_digit()) {
+            true => self.number("a number that fits into 64 bits")?,
+            false => 1,
+        };
+        self.skip_spaces();
+        let unit = self.unit()?;
+        let Some(nanos) = periods.checked_mul(unit) else {
+            self.at = period_at;
+            return Err(self.error("a period of at most 365 days"));
+        };
+        Quota::new(count, Duration::from_nanos(nanos))
+    }
 }
 
 impl FromStr for Quota {
@@ -94,41 +134,27 @@ impl FromStr for Quota {
 
     fn from_str(whole: &str) -> Result<Self, QuotaError> {
         let mut text = Text { whole, at: 0 };
-        text.skip_spaces();
-        let count = text.number("a count that fits into 64 bits")?;
-        text.skip_spaces();
-        if !text.rest().starts_with('/') {
-            return Err(text.error("`/`"));
+        let mut quota = text.rate()?;
+        let mut expected = "`burst`, `by interval` or the end";
+        if quota.is_unlimited() {
+            expected = "the end";
+        } else if text.takes("burst") {
+            text.skip_spaces();
+            quota = quota.with_burst(text.number("a burst that fits into 64 bits")?)?;
+            expected = "`by interval` or the end";
         }
-        text.at += 1;
-        text.skip_spaces();
-        let period_at = text.at;
-        let periods = match text.rest().starts_with(|c: char| c.is_ascii_digit()) {
-            true => text.number("a number that fits into 64 bits")?,
-            false => 1,
-        };
-        text.skip_spaces();
-        let unit = text.unit()?;
-        let Some(nanos) = periods.checked_mul(unit) else {
-            text.at = period_at;
-            return Err(text.error("a period of at most 365 days"));
-        };
-        let quota = Self::new(count, Duration::from_nanos(nanos))?;
+        if expected != "the end" && text.takes("by") {
+            if !text.takes("interval") {
+                return Err(text.error("`interval`"));
+            }
+            quota = quota.by_interval();
+            expected = "the end";
+        }
         text.skip_spaces();
         if text.rest().is_empty() {
-            return Ok(quota);
+            Ok(quota)
+        } else {
+            Err(text.error(expected))
         }
-        let word_at = text.at;
-        if text.take_while(char::is_alphabetic) != "burst" {
-            text.at = word_at;
-            return Err(text.error("`burst` or the end"));
-        }
-        text.skip_spaces();
-        let burst = text.number("a burst that fits into 64 bits")?;
-        text.skip_spaces();
-        if !text.rest().is_empty() {
-            return Err(text.error("the end"));
-        }
-        quota.with_burst(burst)
     }
 }

@@ -3,10 +3,14 @@
 use std::fmt;
 use std::time::Duration;
 
-/// So many per period, refilled continuously, of which up to `burst` may be saved up.
+/// So many per period, of which up to `burst` may be saved up. They come one by one, evenly, or all of a period at its
+/// end ([`by_interval`](Self::by_interval)).
 ///
-/// From one per 365 days to 10^9 per second; bursts of 1 to 2^40, as long as the burst refills within 584 years. As
-/// text: `"100/s"`, `"5000/min burst 200"`, `"10/100ms"`.
+/// From one per 365 days to 10^9 per second; bursts of 1 to 2^40, as long as the burst refills within 584 years. The two
+/// extremes have names, so that no number stands for them: [`zero`](Self::zero) and [`unlimited`](Self::unlimited).
+///
+/// As text: `"100/s"`, `"5000/min burst 200"`, `"10/100ms"`, `"3/20s burst 7 by interval"`, `"zero"`, `"zero burst 5"`,
+/// `"unlimited"`.
 ///
 /// ```
 /// # use tollgate::Quota;
@@ -17,9 +21,11 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
+    /// Zero, or the most, stand for the extremes.
     count: u64,
     period_nanos: u64,
     burst: u64,
+    by_interval: bool,
 }
 
 const NANOS: u64 = 1_000_000_000;
@@ -58,7 +64,67 @@ impl Quota {
             count,
             period_nanos,
             burst,
+            by_interval: false,
         })
+    }
+
+    /// Nothing comes back as time passes. Its burst is zero too, unless one is set: then it is a budget that is spent
+    /// once.
+    ///
+    /// ```
+    /// # use tollgate::{Quota, TokenBucket};
+    /// assert!(TokenBucket::new(Quota::zero()).try_acquire(1).is_err());
+    /// let budget = TokenBucket::new(Quota::zero().burst(2));
+    /// assert!(budget.try_acquire(2).is_ok());
+    /// assert_eq!(budget.try_acquire(1).unwrap_err().retry_after(), None);
+    /// ```
+    pub const fn zero() -> Self {
+        Self {
+            count: 0,
+            period_nanos: NANOS,
+            burst: 0,
+            by_interval: false,
+        }
+    }
+
+    /// Everything is admitted, and nothing is counted. Its count and its burst read as `u64::MAX`.
+    ///
+    /// ```
+    /// # use tollgate::{Quota, TokenBucket};
+    /// let open = TokenBucket::new(Quota::unlimited());
+    /// assert!(open.try_acquire(u64::MAX).is_ok());
+    /// assert_eq!(open.available(), u64::MAX);
+    /// ```
+    pub const fn unlimited() -> Self {
+        Self {
+            count: u64::MAX,
+            period_nanos: NANOS,
+            burst: u64::MAX,
+            by_interval: false,
+        }
+    }
+
+    /// The same rate, refilled by interval: nothing during a period, and all its `count` at the end of it. Periods are
+    /// counted from when the limiter is made.
+    ///
+    /// It says how a [`TokenBucket`](crate::TokenBucket) fills. What spaces its admissions evenly, and a quota that is
+    /// zero or unlimited, is the same with and without it.
+    ///
+    /// ```
+    /// # use tollgate::{ManualClock, Quota, TokenBucket};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let bucket = TokenBucket::new(Quota::per_second(3).burst(7).by_interval()).on(&clock);
+    /// bucket.try_acquire(7).unwrap();
+    /// clock.advance(Duration::from_millis(999));
+    /// assert_eq!(bucket.available(), 0);
+    /// clock.advance(Duration::from_millis(1));
+    /// assert_eq!(bucket.available(), 3);
+    /// ```
+    #[must_use]
+    pub const fn by_interval(self) -> Self {
+        let by_interval = !self.is_zero() && !self.is_unlimited();
+        Self { by_interval, ..self }
     }
 
     /// `count` per second, for constants.
@@ -106,7 +172,7 @@ impl Quota {
     ///
     /// # Errors
     /// [`QuotaError::Burst`] when it is zero, above [`MAX_BURST`](Self::MAX_BURST), or would not refill within 584
-    /// years.
+    /// years; and for [`unlimited`](Self::unlimited), which has none.
     pub const fn with_burst(self, burst: u64) -> Result<Self, QuotaError> {
         if !self.fits(burst) {
             return Err(QuotaError::Burst { given: burst });
@@ -115,8 +181,25 @@ impl Quota {
     }
 
     const fn fits(&self, burst: u64) -> bool {
-        let fill = burst as u128 * self.period_nanos as u128 / self.count as u128;
-        burst > 0 && burst <= Self::MAX_BURST && fill <= u64::MAX as u128
+        if burst == 0 || burst > Self::MAX_BURST || self.is_unlimited() {
+            return false;
+        }
+        self.is_zero() || burst as u128 * self.period_nanos as u128 / self.count as u128 <= u64::MAX as u128
+    }
+
+    /// True for [`zero`](Self::zero), with whatever burst.
+    pub const fn is_zero(&self) -> bool {
+        self.count == 0
+    }
+
+    /// True for [`unlimited`](Self::unlimited).
+    pub const fn is_unlimited(&self) -> bool {
+        self.count == u64::MAX
+    }
+
+    /// True when it is refilled [`by_interval`](Self::by_interval).
+    pub const fn is_by_interval(&self) -> bool {
+        self.by_interval
     }
 
     /// How many per [`period`](Self::period).
@@ -134,7 +217,8 @@ impl Quota {
         self.burst
     }
 
-    /// The rate in lowest terms: tokens, and the nanoseconds that they take.
+    /// The rate in lowest terms: tokens, and the nanoseconds that they take. For a rate that is neither zero nor
+    /// unlimited.
     pub(crate) fn reduced(&self) -> (u64, u64) {
         let (mut a, mut b) = (self.count, self.period_nanos);
         while b != 0 {
@@ -146,6 +230,16 @@ impl Quota {
 
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_unlimited() {
+            return f.write_str("unlimited");
+        }
+        if self.is_zero() {
+            f.write_str("zero")?;
+            return match self.burst {
+                0 => Ok(()),
+                burst => write!(f, " burst {burst}"),
+            };
+        }
         write!(f, "{}/", self.count)?;
         let units = super::parse::UNITS;
         // The largest unit that divides the period; nanoseconds always do.
@@ -160,6 +254,9 @@ impl fmt::Display for Quota {
         }
         if self.burst != self.count {
             write!(f, " burst {}", self.burst)?;
+        }
+        if self.by_interval {
+            f.write_str(" by interval")?;
         }
         Ok(())
     }
@@ -181,12 +278,13 @@ pub enum QuotaError {
         /// The period that was given.
         period: Duration,
     },
-    /// The burst must be 1 to 2^40 and refill within 584 years.
+    /// The burst must be 1 to 2^40 and refill within 584 years. An unlimited quota takes none.
     Burst {
         /// What was given.
         given: u64,
     },
-    /// The text is not of the form `COUNT/PERIOD` or `COUNT/PERIOD burst COUNT`.
+    /// The text is not of the form `COUNT/PERIOD`, then `burst COUNT` and `by interval` as wanted; nor `zero`, nor
+    /// `unlimited`.
     Text {
         /// The whole text.
         given: Box<str>,

@@ -1,13 +1,15 @@
 //! The sliding window: at most so many in any span of its length.
 
-use crate::algo::window::Ring;
+use super::inherit::Inherit;
+use super::shell::{RateTicket, Shell, limiter_of_shell};
+use crate::algo::fixed;
+use crate::algo::meter::Meter;
+use crate::algo::window::Window;
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
-use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::sync::bell::Bell;
+use crate::refusal::{ReadyAt, Refusal};
 use crate::sync::shim::Mutex;
-use crate::ticket::Ticket;
-use crate::time::{Clock, Instant, Pass};
+use crate::time::{Clock, Pass};
 use std::fmt;
 use std::time::Duration;
 
@@ -33,42 +35,27 @@ const LEG: &str = "sliding_window";
 /// assert!(window.try_acquire(1).is_ok());
 /// ```
 pub struct SlidingWindow {
-    state: Mutex<State>,
+    shell: Shell<Window>,
+    set: Mutex<Set>,
+}
+
+/// As it was set.
+#[derive(Clone, Copy, Debug)]
+struct Set {
     length: Duration,
     segments: usize,
-    clock: Clock,
-    bell: Bell,
 }
 
-#[derive(Debug)]
-struct State {
-    ring: Ring,
-    limit: u64,
-}
-
-/// What was counted, and in which segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowTicket {
-    units: u64,
-    segment: u64,
-}
-
-impl Ticket for WindowTicket {
-    const WORDS: usize = 2;
-    #[inline]
-    fn write(&self, words: &mut [u64]) {
-        words[..2].copy_from_slice(&[self.units, self.segment]);
-    }
-    #[inline]
-    fn read(words: &[u64]) -> Self {
-        Self {
-            units: words[0],
-            segment: words[1],
-        }
+impl Set {
+    /// The length of a segment.
+    fn ticks(&self, clock: &Clock) -> u64 {
+        clock.ticks_of(self.length).div_ceil(self.segments as u64).max(1)
     }
 }
 
 impl SlidingWindow {
+    /// A limit that admits everything, and counts nothing.
+    pub const UNLIMITED: u64 = fixed::UNLIMITED;
     /// How many segments a window has, unless set otherwise.
     pub const SEGMENTS: usize = 64;
     /// The most segments a window can have.
@@ -79,16 +66,17 @@ impl SlidingWindow {
     /// # Errors
     /// [`WindowError::Length`] when `length` is zero or above 365 days.
     pub fn new(limit: u64, length: Duration) -> Result<Self, WindowError> {
-        if length.is_zero() || length > Duration::from_secs(365 * 86_400) {
-            return Err(WindowError::Length { given: length });
-        }
-        Ok(Self::build(limit, length, Self::SEGMENTS, &Clock::real()))
+        let set = Set {
+            length: check_length(length)?,
+            segments: Self::SEGMENTS,
+        };
+        Ok(Self::build(limit, set, &Clock::real()))
     }
 
     /// The same window on `clock`, empty.
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
-        Self::build(self.limit(), self.length, self.segments, clock)
+        Self::build(self.limit(), *self.set.lock(), clock)
     }
 
     /// The same window in so many segments, empty: more are finer and take 8 bytes each.
@@ -99,139 +87,89 @@ impl SlidingWindow {
         if segments == 0 || segments > Self::MAX_SEGMENTS {
             return Err(WindowError::Segments { given: segments });
         }
-        Ok(Self::build(self.limit(), self.length, segments, &self.clock))
+        let set = Set {
+            segments,
+            ..*self.set.lock()
+        };
+        Ok(Self::build(self.limit(), set, self.shell.clock()))
     }
 
-    fn build(limit: u64, length: Duration, segments: usize, clock: &Clock) -> Self {
-        let ticks = clock.ticks_of(length).div_ceil(segments as u64).max(1);
+    fn build(limit: u64, set: Set, clock: &Clock) -> Self {
+        let ticks = set.ticks(clock);
         Self {
-            state: Mutex::new(State {
-                ring: Ring::new(segments, ticks, clock.now().ticks()),
-                limit,
-            }),
-            length,
-            segments,
-            clock: clock.clone(),
-            bell: Bell::new(),
+            shell: Shell::new(LEG, clock, |now| Window::new(now, set.segments, ticks, limit)),
+            set: Mutex::new(set),
         }
     }
 
     /// The most that any span of the window's length admits.
     pub fn limit(&self) -> u64 {
-        self.state.lock().limit
+        self.shell.read(Window::limit)
     }
 
-    /// Changes the limit at once. What has been admitted still counts.
+    /// The length of the window.
+    pub fn length(&self) -> Duration {
+        self.set.lock().length
+    }
+
+    /// Changes the limit at once. What has been admitted still counts: [`set_quota`](Self::set_quota) with
+    /// [`Inherit::Additive`].
     pub fn set_limit(&self, limit: u64) {
-        self.state.lock().limit = limit;
-        self.bell.ring();
+        self.set_quota(limit, Inherit::Additive);
     }
 
-    /// How much could be admitted now. A snapshot.
-    pub fn available(&self) -> u64 {
-        let now = self.clock.now();
-        let mut state = self.state.lock();
-        state.ring.advance(now.ticks());
-        state.limit.saturating_sub(state.ring.total())
+    /// Changes the limit at once; `inherit` says what becomes of the room that is left. With [`Inherit::Additive`] what
+    /// was admitted still counts, and nothing else does: only then does no window exceed its limit.
+    ///
+    /// Where another rule makes more room than that the oldest admissions are forgiven, and what was taken before is not
+    /// given back any more. Where it makes less, the difference counts as admitted now.
+    pub fn set_quota(&self, limit: u64, inherit: Inherit) {
+        self.shell.change(|window| {
+            let room = inherit.room(window.room(), window.limit(), limit);
+            window.set_limit(limit, room);
+        });
+        self.shell.ring();
     }
 
-    /// Counts `n`, or refuses: the method for a window that stands alone.
+    /// Changes the length of the window at once. What is in the window counts as admitted now, and is not given back any
+    /// more: so no span exceeds its limit, and room comes back up to a window late, once.
     ///
     /// # Errors
-    /// `RateExceeded`, with a true `retry_after`; without one when `n` exceeds the limit.
-    #[inline]
-    pub fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
-        self.take(n, self.clock.now()).map(|_| ())
+    /// [`WindowError::Length`] when `length` is zero or above 365 days. Nothing is changed then.
+    pub fn set_length(&self, length: Duration) -> Result<(), WindowError> {
+        let mut set = self.set.lock();
+        set.length = check_length(length)?;
+        let ticks = set.ticks(self.shell.clock());
+        self.shell.change(|window| window.set_length(ticks));
+        drop(set);
+        self.shell.ring();
+        Ok(())
     }
 
-    #[inline(always)]
-    fn take(&self, n: u64, now: Instant) -> Result<u64, Refusal<'_>> {
-        let mut state = self.state.lock();
-        state.ring.advance(now.ticks());
-        let total = state.ring.total();
-        if total.checked_add(n).is_some_and(|total| total <= state.limit) {
-            return Ok(state.ring.take(n));
-        }
-        let at = state.room_for(n);
-        drop(state);
-        let wait = at.map_or(Wait::Event, |at| Wait::Until(Due::at(&self.clock, now, at)));
-        Err(Refusal::new(Reason::RateExceeded, LEG, n, wait))
-    }
-
-    /// Corrects what a ticket counted.
-    fn correct(&self, ticket: &WindowTicket, actual: u64) {
-        self.state.lock().ring.correct(ticket.segment, ticket.units, actual);
-        if actual < ticket.units {
-            self.bell.ring();
-        }
+    /// How many more than the limit the window holds, by debts or since the limit was lowered.
+    pub fn debt(&self) -> u64 {
+        self.shell.read(Window::debt)
     }
 }
 
-impl State {
-    /// When there will be room for `n`; nothing when it exceeds the limit.
-    fn room_for(&self, n: u64) -> Option<Instant> {
-        let room = self.limit.checked_sub(n)?;
-        Some(Instant::from_ticks(self.ring.holds_at_most(room).unwrap_or(0)))
-    }
-}
-
-impl Limiter for SlidingWindow {
-    type Ticket = WindowTicket;
-
-    #[inline(always)]
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<WindowTicket, Refusal<'_>> {
-        let units = demand.units();
-        let segment = self.take(units, demand.now(&self.clock))?;
-        Ok(WindowTicket { units, segment })
-    }
-
-    fn cancel(&self, ticket: WindowTicket, _: Pass<'_>) {
-        self.correct(&ticket, 0);
-    }
-
-    fn settle(&self, ticket: &mut WindowTicket, settlement: Settlement<'_>) -> u32 {
-        let Some(actual) = settlement.actual() else { return 0 };
-        self.correct(ticket, actual);
-        ticket.units = actual;
-        1
-    }
-
-    #[inline]
-    fn finish(&self, _: WindowTicket, _: Outcome, _: Pass<'_>) {}
-
-    #[inline]
-    fn forget(&self, _: WindowTicket) {}
-
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.bell);
-        let now = demand.now(&self.clock);
-        let mut state = self.state.lock();
-        state.ring.advance(now.ticks());
-        let units = demand.units();
-        if units > state.limit {
-            return ReadyAt::on_event(LEG);
-        }
-        // Those ahead fill this window first; of what does not fit into one, only that much is known.
-        let wanted = units.saturating_add(demand.ahead()).min(state.limit);
-        match state.room_for(wanted) {
-            Some(at) if at > now => ReadyAt::at(LEG, at),
-            _ => ReadyAt::NOW,
-        }
-    }
-
-    fn clock(&self) -> Option<&Clock> {
-        Some(&self.clock)
-    }
-}
+limiter_of_shell!(SlidingWindow, 1);
 
 impl fmt::Debug for SlidingWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SlidingWindow")
             .field("limit", &self.limit())
-            .field("length", &self.length)
+            .field("length", &self.length())
             .field("available", &self.available())
             .finish_non_exhaustive()
     }
+}
+
+/// `length`, if a window can be so long.
+pub(super) fn check_length(length: Duration) -> Result<Duration, WindowError> {
+    if length.is_zero() || length > Duration::from_secs(365 * 86_400) {
+        return Err(WindowError::Length { given: length });
+    }
+    Ok(length)
 }
 
 /// Why a window could not be made.
@@ -245,6 +183,11 @@ pub enum WindowError {
     },
     /// The segments must be 1 to [`SlidingWindow::MAX_SEGMENTS`].
     Segments {
+        /// What was given.
+        given: usize,
+    },
+    /// A log needs at least one entry.
+    Entries {
         /// What was given.
         given: usize,
     },
@@ -264,6 +207,7 @@ impl fmt::Display for WindowError {
                 "{given} segments were given, and 1 to {} are allowed",
                 SlidingWindow::MAX_SEGMENTS
             ),
+            Self::Entries { given } => write!(f, "{given} entries were given, and at least 1 is allowed"),
         }
     }
 }

@@ -261,6 +261,7 @@ impl Wake for Parker {
 /// Runs `wait` with the waker that unparks this thread: a blocked thread is a waiter like any other.
 fn with_parker<R>(wait: impl FnOnce(&Waker) -> R) -> R {
     thread_local! {
+        #[allow(clippy::missing_const_for_thread_local, reason = "the models' macro knows no constants")]
         static WAKER: OnceCell<Waker> = OnceCell::new();
     }
     let make = || Waker::from(Arc::new(Parker(thread::current())));

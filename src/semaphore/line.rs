@@ -18,7 +18,7 @@ impl Semaphore {
     #[inline(never)]
     pub(super) fn hand_over(&self) {
         let mut queue = self.queue.lock();
-        if !self.plain || !queue.watchers.is_empty() {
+        if !self.plain || queue.keeps_flag() {
             return self.hand_over_special(queue);
         }
         let Some(first) = self.grant_next(&mut queue) else {
@@ -168,7 +168,7 @@ impl Semaphore {
     /// the newcomer stands in line. And the flag is never set while what is wanted is free: that would refuse others.
     #[inline]
     fn take_or_flag(&self, queue: &mut Queue, n: i64) -> bool {
-        if !queue.wants_no_flag() {
+        if queue.keeps_flag() {
             return self.take_flagged(queue, n);
         }
         // Acquire: as in `try_take`, for permits that are taken at once.

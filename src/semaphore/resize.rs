@@ -95,7 +95,7 @@ impl Semaphore {
         self.limit.store(new, Ordering::Relaxed);
         // Relaxed: at a limit of zero nobody can take what this adds.
         self.word.fetch_add(n - (old - new), Ordering::Relaxed);
-        let watched = !queue.watchers.is_empty();
+        let watched = queue.is_watched();
         drop(queue);
         if watched {
             self.tell_watchers();

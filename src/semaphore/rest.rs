@@ -46,10 +46,10 @@ impl Semaphore {
         let told = {
             let mut queue = self.queue.lock();
             let limit = self.limit.load(Ordering::Relaxed);
-            if queue.watchers.is_empty() {
+            if !queue.is_watched() {
                 return;
             }
-            let told = queue.watchers.told(self.signed_available(), limit);
+            let told = queue.told(self.signed_available(), limit);
             self.unflag(&queue);
             told
         };
@@ -86,7 +86,7 @@ impl<'a> Resting<'a> {
     fn leave(&mut self) {
         let Some(number) = self.number.take() else { return };
         let mut queue = self.semaphore.queue.lock();
-        let waker = queue.watchers.leave(number);
+        let waker = queue.stop_watching(number);
         if waker.is_some() {
             self.semaphore.unflag(&queue);
         }
@@ -104,7 +104,7 @@ impl Future for Resting<'_> {
         let flagged = !queue.wants_no_flag();
         #[cfg(tollgate_bug = "semaphore_watches_late")]
         let come = this.semaphore.has_come(this.rest);
-        let (number, old) = queue.watchers.watch(this.number, this.rest, waker);
+        let (number, old) = queue.watch(this.number, this.rest, waker);
         this.number = Some(number);
         if !flagged {
             // Acquire: sees what was done under the permits that are back. Pairs with (R) in `release`.

@@ -125,7 +125,7 @@ impl Semaphore {
     /// take them.
     #[cold]
     pub(super) fn hand_over_special<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) {
-        let watched = !queue.watchers.is_empty();
+        let watched = queue.is_watched();
         loop {
             let overtaking = queue.overtaken < self.overtakes && !queue.head_is_claim();
             let waker = if overtaking {

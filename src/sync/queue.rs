@@ -11,7 +11,7 @@ pub(crate) use super::places::{Key, Spare, State};
 use super::places::{NONE, Places};
 use super::rules::{Order, Overflow, Scheduler};
 use super::tally::Tally;
-use super::watchers::Watchers;
+use super::watchers::{Rest, Watchers};
 use std::task::Waker;
 
 /// A list of places.
@@ -95,10 +95,12 @@ pub(crate) struct Queue {
     line: List,
     waiting: usize,
     pub(crate) closed: bool,
+    /// True when everybody is sent to the lock although nobody waits: it is closed, or somebody watches, or it counts.
+    keeps_flag: bool,
     /// How often the first in line has been overtaken, where that is allowed.
     pub(crate) overtaken: u32,
     /// Those who do not wait for permits, but for rest.
-    pub(crate) watchers: Watchers,
+    watchers: Watchers,
     /// What is counted, if it has rules and was asked to.
     pub(crate) tally: Tally,
     rules: Option<Box<Rules>>,
@@ -111,6 +113,7 @@ impl Queue {
             line: List::EMPTY,
             waiting: 0,
             closed: false,
+            keeps_flag: false,
             overtaken: 0,
             watchers: Watchers::new(),
             tally: Tally::NONE,
@@ -119,7 +122,13 @@ impl Queue {
     }
 
     /// A queue with rules: so many may wait, who want so much together.
-    pub(crate) fn with_rules(order: Order, max_waiting: usize, max_wanted: u64, overflow: Overflow) -> Self {
+    pub(crate) fn with_rules(
+        order: Order,
+        max_waiting: usize,
+        max_wanted: u64,
+        overflow: Overflow,
+        tally: Tally,
+    ) -> Self {
         let rules = Rules {
             lists: vec![List::EMPTY; order.classes()],
             last_first: order == Order::Lifo,
@@ -131,6 +140,8 @@ impl Queue {
         };
         Self {
             rules: Some(Box::new(rules)),
+            keeps_flag: tally.is_on(),
+            tally,
             ..Self::new()
         }
     }
@@ -150,7 +161,42 @@ impl Queue {
     /// True when nobody has to be sent to the lock: nobody waits or watches or counts, and it is open.
     #[inline]
     pub(crate) fn wants_no_flag(&self) -> bool {
-        self.is_empty() && self.watchers.is_empty() && !self.closed && !self.tally.is_on()
+        self.is_empty() && !self.keeps_flag
+    }
+
+    /// True when everybody is sent to the lock although nobody waits.
+    #[inline]
+    pub(crate) fn keeps_flag(&self) -> bool {
+        self.keeps_flag
+    }
+
+    /// True when somebody waits for rest.
+    pub(crate) fn is_watched(&self) -> bool {
+        !self.watchers.is_empty()
+    }
+
+    /// Adds somebody who waits for rest, or leaves another waker for the one with this number.
+    pub(crate) fn watch(&mut self, number: Option<u64>, rest: Rest, waker: Waker) -> (u64, Option<Waker>) {
+        self.keeps_flag = true;
+        self.watchers.watch(number, rest, waker)
+    }
+
+    /// The one with this number does not wait for rest any more.
+    pub(crate) fn stop_watching(&mut self, number: u64) -> Option<Waker> {
+        let waker = self.watchers.leave(number);
+        self.review_flag();
+        waker
+    }
+
+    /// Takes out those whose rest has come.
+    pub(crate) fn told(&mut self, available: i64, limit: i64) -> Vec<Waker> {
+        let told = self.watchers.told(available, limit);
+        self.review_flag();
+        told
+    }
+
+    fn review_flag(&mut self) {
+        self.keeps_flag = self.closed || self.is_watched() || self.tally.is_on();
     }
 
     /// How many wait.
@@ -427,6 +473,7 @@ impl Queue {
     /// Closes the queue: everybody in line is told so. Returns their wakers.
     pub(crate) fn close(&mut self) -> Vec<Waker> {
         self.closed = true;
+        self.keeps_flag = true;
         self.tally.closed(self.waiting);
         let mut wakers = Vec::with_capacity(self.waiting());
         let lists = match &mut self.rules {

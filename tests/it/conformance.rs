@@ -11,6 +11,7 @@ use tollgate::{
     And, Ask, BoxLimiter, Clock, Cost, Demand, Inherit, Instant, Legs, Limiter, LimiterExt, ManualClock, Order,
     Outcome, Pass, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement, SlidingWindow, TokenBucket, Wait,
 };
+use tollgate::{FixedWindow, LeakyBucket, Warmup};
 
 const TOKENS: Cost = Cost::new("tokens");
 const MINUTE: Duration = Duration::from_secs(60);
@@ -80,12 +81,84 @@ fn token_bucket_conforms() {
 }
 
 #[test]
+fn a_token_bucket_by_interval_conforms() {
+    Suite::of_rate(5, Duration::from_secs(3), |clock| {
+        TokenBucket::new(Quota::per_second(2).burst(5).by_interval()).on(clock)
+    })
+    .loosen(|bucket| bucket.set_quota(Quota::per_second(2).burst(8).by_interval(), Inherit::Additive))
+    .check();
+}
+
+#[test]
 fn sliding_window_conforms() {
     // A segment late, at most: a 64th of the window.
     Suite::of_rate(4, MINUTE + MINUTE / 64, |clock| {
         SlidingWindow::new(4, MINUTE).unwrap().on(clock)
     })
     .loosen(|window| window.set_limit(6))
+    .check();
+}
+
+#[test]
+fn leaky_bucket_conforms() {
+    let bucket = |clock: &ManualClock| LeakyBucket::new(Quota::per_second(10)).on(clock);
+    Suite::of_rate(1, Duration::from_millis(100), bucket)
+        .loosen(|bucket| bucket.set_slack(1, Inherit::Additive).unwrap())
+        .check();
+    Suite::of_rate(4, Duration::from_secs(4), |clock| {
+        let bucket = LeakyBucket::new(Quota::per_second(10)).on(clock);
+        bucket.slack(39).unwrap().per(TOKENS)
+    })
+    .ask(Ask::one().cost(TOKENS, 10))
+    .settle(TOKENS, 5)
+    .check();
+}
+
+#[test]
+fn fixed_window_conforms() {
+    Suite::of_rate(4, MINUTE, |clock| FixedWindow::new(4, MINUTE).unwrap().on(clock))
+        .loosen(|window| window.set_quota(6, Inherit::Additive))
+        .check();
+    Suite::of_rate(3, MINUTE, |clock| {
+        FixedWindow::new(30, MINUTE).unwrap().on(clock).per(TOKENS)
+    })
+    .ask(Ask::one().cost(TOKENS, 10))
+    .settle(TOKENS, 5)
+    .check();
+}
+
+#[test]
+fn sliding_log_conforms() {
+    Suite::of_rate(4, MINUTE, |clock| {
+        tollgate::SlidingLog::new(4, MINUTE).unwrap().on(clock)
+    })
+    .loosen(|log| log.set_quota(6, Inherit::Additive))
+    .check();
+    Suite::of_rate(3, MINUTE, |clock| {
+        tollgate::SlidingLog::new(30, MINUTE).unwrap().on(clock).per(TOKENS)
+    })
+    .ask(Ask::one().cost(TOKENS, 10))
+    .settle(TOKENS, 5)
+    .check();
+}
+
+#[test]
+fn warmup_conforms() {
+    // From cold the first costs 1.375 s, and half a second of idle time makes up for it.
+    Suite::of_rate(1, Duration::from_millis(1_875), |clock| {
+        let quota = Quota::per_second(2).burst(1);
+        Warmup::new(quota, Duration::from_secs(4)).unwrap().on(clock)
+    })
+    .loosen(Warmup::reset)
+    .check();
+    Suite::of_rate(1, Duration::from_secs(60), |clock| {
+        let quota = Quota::per_second(2).burst(5);
+        Warmup::new(quota, Duration::from_secs(4))
+            .unwrap()
+            .on(clock)
+            .per(TOKENS)
+    })
+    .ask(Ask::one().cost(TOKENS, 5))
     .check();
 }
 

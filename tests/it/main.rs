@@ -10,6 +10,7 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
 }
 
 mod bad_input;
+mod bucket_verbs;
 mod cancel_sweep;
 #[cfg(feature = "channel")]
 mod channel_semaphore;
@@ -29,8 +30,14 @@ mod pool_life;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 mod quota;
+mod rate_fixed_window;
+mod rate_hostile;
+mod rate_leaky_bucket;
+mod rate_published;
 mod rate_token_bucket;
+mod rate_warmup;
 mod rate_window;
+mod rate_windows;
 mod semaphore;
 mod semaphore_orders;
 mod semaphore_resize;

@@ -189,7 +189,7 @@ fn a_panic_is_returned_with_its_payload_and_the_worker_survives() {
     let pool = one()
         .on_panic(move |_| {
             count.fetch_add(1, Ordering::SeqCst);
-            panics()
+            panics::<()>();
         })
         .build()
         .unwrap();

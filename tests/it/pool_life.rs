@@ -67,7 +67,7 @@ fn a_pool_grows_later_without_any_further_submission() {
     clock.advance(Duration::from_secs(1));
     assert_eq!(waits.join().unwrap(), 1);
     assert_eq!(pool.stats().threads, 3);
-    let _: [(); 2] = busy.map(Busy::end);
+    busy.into_iter().for_each(Busy::end);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn every_task_is_accounted_for_once_under_everything_at_once() {
                         let mark = Arc::clone(&ran);
                         let submitted = pool.submit(move || {
                             mark[id].fetch_add(1, Ordering::SeqCst);
-                            if id % 7 == 0 {
+                            if id.is_multiple_of(7) {
                                 resume_unwind(Box::new(id));
                             }
                             id
@@ -139,7 +139,7 @@ fn every_task_is_accounted_for_once_under_everything_at_once() {
                         assert!(pool.stats().queued <= QUEUE);
                         total.fetch_add(1, Ordering::SeqCst);
                         let Ok(handle) = submitted else { continue };
-                        if (id + seed) % 5 == 0 {
+                        if (id + seed).is_multiple_of(5) {
                             handle.cancel();
                         }
                         outcomes.lock().unwrap().push((id, handle));

@@ -509,7 +509,7 @@ async fn every_task_is_accounted_for_once_under_everything_at_once() {
                         if id % 3 == 0 {
                             tokio::task::yield_now().await;
                         }
-                        if id % 7 == 0 {
+                        if id.is_multiple_of(7) {
                             resume_unwind(Box::new(id));
                         }
                         ran[id].fetch_add(10, Ordering::SeqCst);

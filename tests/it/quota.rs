@@ -25,6 +25,35 @@ fn texts_are_read_as_they_are_meant() {
 }
 
 #[test]
+fn the_extremes_and_the_intervals_have_texts() {
+    let base = Quota::new(3, Duration::from_secs(20)).unwrap();
+    for (text, quota) in [
+        ("zero", Quota::zero()),
+        (" zero  burst 5 ", Quota::zero().burst(5)),
+        ("unlimited", Quota::unlimited()),
+        ("3/20s by interval", base.by_interval()),
+        ("3/20s burst 7 by interval", base.burst(7).by_interval()),
+        ("3/20s burst 7 by  interval", base.by_interval().burst(7)),
+    ] {
+        assert_eq!(text.parse::<Quota>(), Ok(quota), "{text}");
+        assert_eq!(quota.to_string().parse::<Quota>(), Ok(quota), "{quota}");
+    }
+    assert_eq!((Quota::zero().count(), Quota::zero().burst_size()), (0, 0));
+    assert_eq!(
+        (Quota::unlimited().count(), Quota::unlimited().burst_size()),
+        (u64::MAX, u64::MAX)
+    );
+    assert!(base.by_interval().is_by_interval() && !base.is_by_interval());
+    assert!(!Quota::zero().by_interval().is_by_interval() && !Quota::unlimited().by_interval().is_by_interval());
+    for given in [0, 1, Quota::MAX_BURST, u64::MAX] {
+        assert_eq!(Quota::unlimited().with_burst(given), Err(QuotaError::Burst { given }));
+    }
+    for given in [0, Quota::MAX_BURST + 1] {
+        assert_eq!(Quota::zero().with_burst(given), Err(QuotaError::Burst { given }));
+    }
+}
+
+#[test]
 fn a_bad_text_is_refused_with_its_column() {
     for (text, column) in [
         ("", 1),
@@ -41,6 +70,13 @@ fn a_bad_text_is_refused_with_its_column() {
         ("10/s burst", 11),
         ("10/s burst x", 12),
         ("10/s burst 5 more", 14),
+        ("10/s by", 8),
+        ("10/s by hand", 9),
+        ("10/s by interval burst 5", 18),
+        ("unlimited burst 5", 11),
+        ("zero burst", 11),
+        ("zero/s", 5),
+        ("zeros", 1),
     ] {
         match text.parse::<Quota>() {
             Err(QuotaError::Text { column: at, given, .. }) => assert_eq!((at, &*given), (column, text)),

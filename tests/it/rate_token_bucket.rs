@@ -182,6 +182,28 @@ fn a_bucket_that_sat_full_gives_nothing_back() {
     );
 }
 
+/// What newer reservations gave back takes nothing from an older one, however much it is.
+#[test]
+fn a_cancel_after_many_newer_ones_gives_back_all() {
+    let clock = ManualClock::new();
+    let bucket = TokenBucket::new(Quota::per_second(10).burst(700)).on(&clock);
+    let oldest = bucket.reserve(100).unwrap();
+    bucket.try_acquire(400).unwrap();
+    let old = bucket.reserve(100).unwrap();
+    drop(oldest);
+    let newer = bucket.reserve(100).unwrap();
+    clock.advance(Duration::from_millis(30_100));
+    drop(newer);
+    drop(bucket.reserve(300).unwrap());
+    bucket.try_acquire(100).unwrap();
+    for n in [200, 400] {
+        drop(bucket.reserve(n).unwrap());
+    }
+    assert_eq!(bucket.available(), 401);
+    drop(old);
+    assert_eq!(bucket.available(), 501);
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Advance(u64),

@@ -48,6 +48,29 @@ fn an_attempt_beside_a_change_of_quota_is_judged_by_one_of_the_two() {
     });
 }
 
+/// Given the same, when somebody only looks, books or takes what there is, then by one of the two quotas as well.
+#[test]
+fn a_look_beside_a_change_of_quota_sees_one_of_the_two() {
+    for verb in [
+        |bucket: &TokenBucket| bucket.available(),
+        |bucket: &TokenBucket| bucket.book_within(2, Duration::ZERO).is_ok().into(),
+        |bucket: &TokenBucket| bucket.acquire_up_to(4),
+    ] {
+        crate::bounded(2, move || {
+            // So large a burst that both quotas are measured in the same units.
+            const BURST: u64 = 1 << 34;
+            let clock = ManualClock::new();
+            let bucket = bucket(&clock, 1, BURST);
+            bucket.try_acquire(BURST).unwrap();
+            clock.advance(SECOND);
+            let other = Arc::clone(&bucket);
+            let thread = thread::spawn(move || other.set_quota(Quota::per_second(1_000).burst(BURST), Inherit::AsIs));
+            assert!(verb(&bucket) <= 1, "one token was there, under either quota");
+            thread.join().unwrap();
+        });
+    }
+}
+
 /// Given a full bucket, when a reservation is given back beside an attempt for all of it, then nothing is lost and
 /// nothing is minted.
 #[test]

@@ -18,7 +18,8 @@ pub enum Inherit {
     AsIs,
     /// The same share of the burst.
     Proportional,
-    /// The tokens that are there, plus what the burst has grown by, or less what it has shrunk by; not below zero.
+    /// The tokens that are there, plus what the burst has grown by, or less what it has shrunk by; not below zero. Of a
+    /// window: what was admitted still counts, all of it and nothing else, so that no window exceeds its limit.
     Additive,
     /// Nothing: it starts full.
     Reset,
@@ -57,15 +58,29 @@ pub(super) fn fine(units: u64, params: &Params) -> i128 {
 
 impl TokenBucket {
     /// Changes the quota at once; `inherit` says what becomes of the tokens that are there. A debt stays.
+    ///
+    /// An unlimited quota counts nothing: the bucket is full after it, whatever the rule, and nothing that was taken
+    /// before is given back. From one quota by interval to another the intervals go on from where the latest ended.
     pub fn set_quota(&self, quota: Quota, inherit: Inherit) {
+        self.change_quota(|_| quota, inherit);
+    }
+
+    /// Starts anew, full. What was taken before is not given back any more.
+    pub fn reset(&self) {
+        self.change_quota(|quota| quota, Inherit::Reset);
+    }
+
+    fn change_quota(&self, change: impl FnOnce(Quota) -> Quota, inherit: Inherit) {
         {
             let mut writer = self.writer.lock();
             let now = self.clock.now();
-            let after = Params::compile(&quota, &self.clock, now);
+            let quota = change(writer.quota);
+            let after = self.compile(&quota, now);
             self.replace(&mut writer, now, after, |level, before| {
                 let kept = i128::from(level) << (FINE - before.scale);
                 let (old, new) = (fine(before.burst, before), fine(after.burst, &after));
                 let raised = match inherit {
+                    _ if before.is_unlimited() || after.is_unlimited() => return (new, None),
                     Inherit::Reset => return (new, None),
                     Inherit::Proportional if level > 0 => {
                         let share = i128::from(level) * i128::from(after.burst) / i128::from(before.burst);
@@ -81,6 +96,18 @@ impl TokenBucket {
         self.bell.ring();
     }
 
+    /// The parameters of another quota from `now` on. Under the writer's lock.
+    fn compile(&self, quota: &Quota, now: Instant) -> Params {
+        let (_, before) = self.read();
+        if quota.is_by_interval() && before.step > 0 {
+            let after = Params::compile(quota, &self.clock, before.latest_step(now));
+            if after.ticks(now) <= after.life {
+                return after;
+            }
+        }
+        Params::compile(quota, &self.clock, now)
+    }
+
     /// Starts the axis anew, with everything else as it is, when `now` lies beyond its life.
     #[cold]
     pub(super) fn start_anew(&self, now: Instant) {
@@ -90,16 +117,17 @@ impl TokenBucket {
         if passed <= before.life {
             return;
         }
-        // By whole periods, where the clock counts nanoseconds: there the axis has gained whole tokens, exactly.
+        // By whole periods, where the clock counts nanoseconds: there the axis has gained whole tokens, exactly. By
+        // whole intervals in any case. (What gains nothing lasts for ever.)
         let (_, period) = writer.quota.reduced();
-        let whole = if self.clock.is_manual() {
-            passed / period * period
+        let whole = passed / period * period;
+        let epoch = if before.step > 0 {
+            before.latest_step(now)
+        } else if self.clock.is_manual() && passed - whole < before.life {
+            before.epoch.after_ticks(whole)
         } else {
-            passed
+            before.epoch.after_ticks(passed)
         };
-        let epoch = before
-            .epoch
-            .after_ticks(if passed - whole < before.life { whole } else { passed });
         let after = Params { epoch, ..before };
         let end = ORIGIN.saturating_add(before.gained_beyond_life(now));
         let start = after.axis_at(now);

@@ -89,11 +89,10 @@ impl TokenBucket {
             && Word(ticket.word).version() == word.version()
             && units > 0
         {
-            // Further behind nobody has room left to give back.
-            let floor = params.axis_at(now) - params.burst;
-            let oldest = floor.wrapping_sub(params.burst).wrapping_add(given >> 1);
-            writer.given.forget_behind(oldest);
             writer.given.add(position, units);
+            // Whoever has room left to give back had it above this when all was taken, and nothing had been given.
+            let floor = params.axis_at(now) - params.burst;
+            writer.given.forget_spent(floor.wrapping_add(given >> 1));
         }
     }
 
@@ -112,7 +111,14 @@ impl TokenBucket {
     pub(super) fn correct(&self, ticket: &BucketTicket, actual: u64, now: Instant) {
         let (mut writer, params) = self.giver(now);
         let floor = params.axis_at(now) - params.burst;
-        let back = params.units(ticket.tokens.saturating_sub(actual));
+        let version = Word(self.word.load(Ordering::Relaxed)).version();
+        // What a reset has forgiven is not given back as well.
+        let counts = Word(ticket.word).version() == version || writer.since(ticket, version).is_some();
+        let back = if counts {
+            params.units(ticket.tokens.saturating_sub(actual))
+        } else {
+            0
+        };
         let more = params.units(actual.saturating_sub(ticket.tokens));
         let shift = |position: u64| {
             let base = position.max(floor);

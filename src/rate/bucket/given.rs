@@ -49,10 +49,20 @@ impl Given {
             .sum()
     }
 
-    /// Forgets those behind `position`.
-    pub(super) fn forget_behind(&mut self, position: u64) {
-        let old = self.entries.partition_point(|&(other, _)| behind(other, position));
-        self.entries.drain(..old);
+    /// Forgets those that nobody will ask for again: a reservation has room left to give back if its position, with what
+    /// newer ones gave back, lies beyond `spent`.
+    ///
+    /// What an entry took lies between it and all before it, so these reach no further, with what it gave back, than it
+    /// does without: the first that does not reach far enough, from the newest, is the last that is asked for.
+    pub(super) fn forget_spent(&mut self, spent: u64) {
+        let mut newer = 0;
+        let mut reaches = |&(position, units): &(u64, u64)| {
+            let reach = position.wrapping_add(newer);
+            newer += units;
+            behind(spent, reach)
+        };
+        let kept = self.entries.iter().rev().take_while(|entry| reaches(entry)).count();
+        self.entries.drain(..self.entries.len() - kept);
     }
 
     pub(super) fn clear(&mut self) {
@@ -72,8 +82,13 @@ mod tests {
         }
         let newer = [5, 10, 20, 29, 30].map(|position| given.by_newer_than(position));
         assert_eq!(newer, [11, 10, 3, 3, 0]);
-        given.forget_behind(20);
+        // 10 + 10 that newer ones gave back reaches 20, 20 + 3 reaches 23, 30 reaches 30.
+        given.forget_spent(19);
+        assert_eq!(given.by_newer_than(5), 11);
+        given.forget_spent(20);
         assert_eq!(given.by_newer_than(5), 10);
+        given.forget_spent(30);
+        assert_eq!(given.by_newer_than(5), 0);
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod change;
 mod give_back;
 mod given;
 mod params;
+mod verbs;
 mod word;
 
 pub use change::Inherit;
@@ -55,7 +56,19 @@ const LEG: &str = "token_bucket";
 /// room for otherwise.
 ///
 /// [`settle`](crate::Permit::settle) is no cancel: it corrects the charge now. What was overcharged flows back up to the
-/// burst; what was undercharged is taken even if the bucket goes into debt.
+/// burst; what was undercharged is taken even if the bucket goes into debt. A debt is cut to two bursts or half an hour's
+/// refill, whichever is more.
+///
+/// # Refill
+/// Continuous, or [by interval](Quota::by_interval). Then the bound for any span is `burst + n x count`, with `n` the
+/// ends of intervals that lie in it. Several bandwidths are several buckets, all-or-nothing:
+///
+/// ```
+/// # use tollgate::{LimiterExt, Quota, TokenBucket};
+/// let gate = TokenBucket::new(Quota::per_second(10)).and(TokenBucket::new(Quota::per_minute(100)));
+/// assert!(gate.try_admit(10).is_ok());
+/// assert!(gate.try_admit(1).is_err());
+/// ```
 ///
 /// # Memory ordering
 /// None is promised to callers: a rate orders no work after other work.
@@ -146,12 +159,12 @@ impl TokenBucket {
 
     /// Word and parameters that belong together, as far as a later compare-exchange, or [`Self::still`], confirms it.
     #[inline(always)]
-    fn read(&self) -> (Word, Params) {
+    fn read_flow(&self) -> (Word, Params) {
         // Acquire: the slot was written before the tag that names it. Pairs with the exchanges in `publish`.
         let word = Word(self.word.load(Ordering::Acquire));
         // A branch, not an address that depends on the word: the parameters are loaded beside it.
         if word.tag() & 1 == 0 {
-            (word, self.resting.load())
+            (word, self.resting.load_flow())
         } else {
             (word, self.read_moving())
         }
@@ -159,7 +172,19 @@ impl TokenBucket {
 
     #[cold]
     fn read_moving(&self) -> Params {
-        self.moving.load()
+        self.moving.load_flow()
+    }
+
+    /// The same with all parameters: for whatever is no admission.
+    fn read(&self) -> (Word, Params) {
+        // Acquire: as above.
+        let word = Word(self.word.load(Ordering::Acquire));
+        let slot = if word.tag() & 1 == 0 {
+            &self.resting
+        } else {
+            &self.moving
+        };
+        (word, slot.load())
     }
 
     /// True when the parameters read with `word` are still in force.
@@ -182,12 +207,12 @@ impl TokenBucket {
     #[inline(always)]
     fn take(&self, n: u64, now: Instant) -> Result<Word, Refusal<'_>> {
         loop {
-            let (word, params) = self.read();
+            let (word, params) = self.read_flow();
             let Some(ticks) = params.living_ticks(now) else {
-                self.start_anew(now);
-                continue;
+                // What it returns is small, so that the usual refusal is not kept in memory for its sake.
+                return self.take_slow(n, now).map_err(|at| self.refusal_until(n, at, now));
             };
-            let gained = params.gained(ticks);
+            let gained = params.flowed(ticks);
             let need = params.units(n);
             let base = word.position().max(params.floor + gained);
             // More than the burst never fits, since the base is at most a burst behind.
@@ -205,6 +230,28 @@ impl TokenBucket {
             } else if self.still(word) {
                 return Err(self.refusal(n, need, base, &params, now));
             }
+        }
+    }
+
+    /// What had been given back until now: to be read before the position is moved, so that a give-back in between counts
+    /// as one since.
+    #[inline(always)]
+    fn given_before(&self) -> u64 {
+        // Acquire: whoever reads a count also sees the lowered position. Pairs with `shift_position`.
+        self.given.load(Ordering::Acquire)
+    }
+
+    /// The ticket of `tokens` that moved the position to that of `word`.
+    #[inline(always)]
+    fn ticket(&self, tokens: u64, word: Word, given_before: u64) -> BucketTicket {
+        // Relaxed: ordered after the exchange that moved the position, which acquires.
+        let unknown = u64::from(self.given.load(Ordering::Relaxed) != given_before);
+        #[cfg(tollgate_bug = "bucket_trusts_order")]
+        let unknown = unknown & 0;
+        BucketTicket {
+            tokens,
+            word: word.0,
+            given: given_before | unknown,
         }
     }
 
@@ -226,23 +273,49 @@ impl TokenBucket {
         Refusal::new(Reason::RateExceeded, LEG, n, wait)
     }
 
+    #[inline(always)]
+    fn refusal_until(&self, n: u64, at: Option<Instant>, now: Instant) -> Refusal<'_> {
+        let wait = at.map_or(Wait::Event, |at| Wait::Until(Due::at(&self.clock, now, at)));
+        Refusal::new(Reason::RateExceeded, LEG, n, wait)
+    }
+
+    /// Takes `n` by all of the parameters, on an axis that is alive. Fails with the instant at which they will be there,
+    /// if there is one.
+    #[cold]
+    fn take_slow(&self, n: u64, now: Instant) -> Result<Word, Option<Instant>> {
+        self.move_forward(now, |base, axis, params| {
+            let need = params.units(n);
+            let target = base.saturating_add(need);
+            if target <= axis {
+                return Ok(need);
+            }
+            Err(params.reaches(target).filter(|_| need <= params.burst))
+        })
+    }
+
+    /// Looks at the bucket at `now`: at its position, where the axis is, and the parameters by which both are measured.
+    fn look<R>(&self, now: Instant, look: impl Fn(u64, u64, &Params) -> R) -> R {
+        loop {
+            let (word, params) = self.read();
+            let Some(ticks) = params.living_ticks(now) else {
+                self.start_anew(now);
+                continue;
+            };
+            let gained = params.gained(ticks);
+            let seen = look(word.position().max(params.floor + gained), ORIGIN + gained, &params);
+            let still = self.still(word);
+            #[cfg(tollgate_bug = "bucket_looks_once")]
+            let still = true;
+            if still {
+                return seen;
+            }
+        }
+    }
+
     /// What the bucket holds at `now`, in units; negative in debt.
     fn level(word: Word, params: &Params, now: Instant) -> i64 {
         let axis = params.axis_at(now);
         axis as i64 - word.position().max(axis - params.burst) as i64
-    }
-
-    /// Whole tokens that could be taken now. A snapshot.
-    pub fn available(&self) -> u64 {
-        let now = self.clock.now();
-        loop {
-            let (word, params) = self.read();
-            if params.ticks(now) > params.life {
-                self.start_anew(now);
-            } else if self.still(word) {
-                return Self::level(word, &params, now).max(0) as u64 >> params.scale;
-            }
-        }
     }
 
     /// The quota in force.
@@ -256,19 +329,9 @@ impl Limiter for TokenBucket {
 
     #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<BucketTicket, Refusal<'_>> {
-        // Before the position is moved: a give-back in between counts as one since.
-        // Acquire: whoever reads a count also sees the lowered position. Pairs with `shift_position`.
-        let given = self.given.load(Ordering::Acquire);
+        let given = self.given_before();
         let word = self.take(demand.units(), demand.now(&self.clock))?;
-        // Relaxed: ordered after the exchange in `take`, which acquires.
-        let unknown = u64::from(self.given.load(Ordering::Relaxed) != given);
-        #[cfg(tollgate_bug = "bucket_trusts_order")]
-        let unknown = unknown & 0;
-        Ok(BucketTicket {
-            tokens: demand.units(),
-            word: word.0,
-            given: given | unknown,
-        })
+        Ok(self.ticket(demand.units(), word, given))
     }
 
     fn cancel(&self, ticket: BucketTicket, now: Pass<'_>) {
@@ -300,28 +363,19 @@ impl Limiter for TokenBucket {
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.bell);
         let now = demand.now(&self.clock);
-        loop {
-            let (word, params) = self.read();
-            if params.ticks(now) > params.life {
-                self.start_anew(now);
-                continue;
-            }
-            let axis = params.axis_at(now);
-            let base = word.position().max(axis - params.burst);
+        self.look(now, |base, axis, params| {
             let need = params.units(demand.units());
-            if !self.still(word) {
-                continue;
-            }
-            if need > params.burst {
-                return ReadyAt::on_event(LEG);
-            }
             let target = base.saturating_add(params.units(demand.ahead())).saturating_add(need);
-            if target <= axis {
-                return ReadyAt::NOW;
+            if need > params.burst {
+                ReadyAt::on_event(LEG)
+            } else if target <= axis {
+                ReadyAt::NOW
+            } else {
+                params
+                    .reaches(target)
+                    .map_or(ReadyAt::on_event(LEG), |at| ReadyAt::at(LEG, at))
             }
-            let ticks = crate::algo::axis::ticks_until(target - ORIGIN, params.mul, params.shift);
-            return ReadyAt::at(LEG, params.epoch.after_ticks(ticks));
-        }
+        })
     }
 
     fn clock(&self) -> Option<&Clock> {

@@ -3,6 +3,9 @@
 //! A bucket's axis gains `mul / 2^(64 - shift)` units per tick since `epoch`; one token is `2^scale` units. `mul` is
 //! rounded up, so that an instant at which the exact rate gains a whole token does so here, and never a unit more is
 //! gained than `ticks x rate + 1`.
+//!
+//! Refilled by interval, it gains `step` units at the end of each, which is `mul / 2^shift` ticks long. That takes a
+//! division, and stands apart from the usual way.
 
 use crate::algo::axis;
 use crate::rate::quota::Quota;
@@ -13,6 +16,8 @@ use crate::time::{Clock, Instant};
 pub(super) const ORIGIN: u64 = 1 << 46;
 /// The largest burst in units.
 const MAX_BURST_UNITS: u64 = 1 << 45;
+/// How far ahead of the axis may be booked. So a position keeps within its 48 bits.
+pub(super) const MAX_AHEAD: u64 = MAX_BURST_UNITS;
 /// How far an axis may go before it is started anew.
 const MAX_GAIN: u64 = 1 << 47;
 /// An axis lasts at least so long.
@@ -25,6 +30,8 @@ pub(super) struct Params {
     pub(super) mul: u64,
     pub(super) shift: u32,
     pub(super) scale: u32,
+    /// What comes at the end of each interval, in units; zero when it does not come by interval.
+    pub(super) step: u64,
     /// The burst, in units.
     pub(super) burst: u64,
     /// The axis at its epoch, less the burst.
@@ -33,8 +40,62 @@ pub(super) struct Params {
     pub(super) life: u64,
 }
 
+/// The scale at which every number of tokens is no unit at all: all that an unlimited quota takes.
+const UNLIMITED_SCALE: u32 = 49;
+
 impl Params {
     pub(super) fn compile(quota: &Quota, clock: &Clock, epoch: Instant) -> Self {
+        if quota.is_unlimited() {
+            Self::standing(UNLIMITED_SCALE, 0, epoch)
+        } else if quota.is_zero() {
+            let scale = fits(quota.burst_size().into(), MAX_BURST_UNITS);
+            Self::standing(scale, quota.burst_size(), epoch)
+        } else if quota.is_by_interval() {
+            Self::stepping(quota, clock, epoch)
+        } else {
+            Self::flowing(quota, clock, epoch)
+        }
+    }
+
+    /// An axis that gains nothing.
+    fn standing(scale: u32, burst: u64, epoch: Instant) -> Self {
+        Self {
+            epoch,
+            mul: 0,
+            shift: 0,
+            scale,
+            step: 0,
+            burst: burst << scale,
+            floor: ORIGIN - (burst << scale),
+            life: u64::MAX,
+        }
+    }
+
+    /// Whole tokens at a time need no fractions: a unit is a token.
+    fn stepping(quota: &Quota, clock: &Clock, epoch: Instant) -> Self {
+        let burst = quota.burst_size();
+        // More would overflow any bucket, however deep in debt.
+        let step = quota.count().min(MAX_GAIN);
+        let ticks = clock.ticks_of(quota.period());
+        // As fine as at least four intervals leave room for: at most 2^58 ticks are 365 days.
+        let shift = ticks.leading_zeros().saturating_sub(2).min(16);
+        let nanos = quota.period().as_nanos() << (40 + shift);
+        let mul = nanos.div_ceil(clock.nanos_scale().into());
+        let mul = u64::try_from(mul).unwrap_or(u64::MAX);
+        let life = (u128::from(MAX_GAIN / step) * u128::from(mul)) >> shift;
+        Self {
+            epoch,
+            mul,
+            shift,
+            scale: 0,
+            step,
+            burst,
+            floor: ORIGIN - burst,
+            life: (u64::MAX >> shift).min(u64::try_from(life).unwrap_or(u64::MAX)) - 1,
+        }
+    }
+
+    fn flowing(quota: &Quota, clock: &Clock, epoch: Instant) -> Self {
         let (count, nanos) = quota.reduced();
         let scale = Self::scale(quota, count, nanos);
         // Units per 2^40 ticks, times 2^24: an exact fraction over `nanos`, a 64-bit fixed-point number per tick.
@@ -59,6 +120,7 @@ impl Params {
             mul,
             shift,
             scale,
+            step: 0,
             burst,
             floor: ORIGIN - burst,
             life: life - 1,
@@ -67,7 +129,6 @@ impl Params {
 
     /// As fine as the burst, one exact period, and an hour's life leave room for.
     fn scale(quota: &Quota, count: u64, nanos: u64) -> u32 {
-        let fits = |units: u128, limit: u64| (u128::from(limit) / units.max(1)).checked_ilog2().unwrap_or(0);
         let per_hour = u128::from(count) * MIN_LIFE_NANOS / u128::from(nanos);
         fits(u128::from(quota.burst_size()), MAX_BURST_UNITS)
             .min(fits(u128::from(count), MAX_BURST_UNITS))
@@ -87,31 +148,77 @@ impl Params {
         if ticks <= self.life {
             return Some(ticks);
         }
-        (now < self.epoch).then_some(0)
+        (now < self.epoch && self.life > 0).then_some(0)
+    }
+
+    /// True when nothing is counted.
+    pub(super) fn is_unlimited(&self) -> bool {
+        self.scale == UNLIMITED_SCALE
     }
 
     /// What the axis gains in so many ticks, which must lie within its life.
-    #[inline(always)]
+    #[inline]
     pub(super) fn gained(&self, ticks: u64) -> u64 {
+        if self.step == 0 {
+            self.flowed(ticks)
+        } else {
+            self.gained_by_steps(ticks)
+        }
+    }
+
+    /// The same, if it gains continuously.
+    #[inline(always)]
+    pub(super) fn flowed(&self, ticks: u64) -> u64 {
         axis::gained(ticks, self.mul, self.shift)
+    }
+
+    /// Parameters that are being replaced may be a mixture until that is noticed: whatever they are, no panic.
+    #[cold]
+    fn gained_by_steps(&self, ticks: u64) -> u64 {
+        let steps = (ticks << self.shift).checked_div(self.mul).unwrap_or(0);
+        steps.saturating_mul(self.step).min(MAX_GAIN)
     }
 
     /// The axis at `now`, which must lie within its life.
     #[inline]
     pub(super) fn axis_at(&self, now: Instant) -> u64 {
-        self.axis_after(self.ticks(now).min(self.life))
+        ORIGIN + self.gained(self.ticks(now).min(self.life))
     }
 
-    /// The axis so many ticks after its epoch, which must lie within its life.
-    #[inline]
-    pub(super) fn axis_after(&self, ticks: u64) -> u64 {
-        ORIGIN + axis::gained(ticks, self.mul, self.shift)
+    /// How many intervals have ended at `now`.
+    fn steps(&self, now: Instant) -> u128 {
+        (u128::from(self.ticks(now)) << self.shift) / u128::from(self.mul)
     }
 
     /// What the axis would have gained at `now`, whether it lasts so long or not; saturating.
     pub(super) fn gained_beyond_life(&self, now: Instant) -> u64 {
-        let gained = (u128::from(self.ticks(now)) * u128::from(self.mul)) >> (64 - self.shift);
+        let gained = if self.step == 0 {
+            (u128::from(self.ticks(now)) * u128::from(self.mul)) >> (64 - self.shift)
+        } else {
+            self.steps(now).saturating_mul(self.step.into())
+        };
         u64::try_from(gained).unwrap_or(u64::MAX)
+    }
+
+    /// The end of the latest interval until `now`.
+    pub(super) fn latest_step(&self, now: Instant) -> Instant {
+        // Rounded up to a tick, as the ends of intervals are: never beyond `now`.
+        let ticks = (self.steps(now) * u128::from(self.mul)).div_ceil(1 << self.shift);
+        self.epoch.after_ticks(u64::try_from(ticks).unwrap_or(u64::MAX))
+    }
+
+    /// When the axis reaches `position`; nothing when it never does.
+    pub(super) fn reaches(&self, position: u64) -> Option<Instant> {
+        let distance = position.saturating_sub(ORIGIN);
+        let ticks = match self.step {
+            _ if self.mul == 0 && distance > 0 => return None,
+            0 => axis::ticks_until(distance, self.mul, self.shift),
+            step => {
+                let ticks = (u128::from(distance.div_ceil(step)) * u128::from(self.mul)).div_ceil(1 << self.shift);
+                u64::try_from(ticks).unwrap_or(u64::MAX)
+            }
+        };
+        Some(self.epoch.after_ticks(ticks))
     }
 
     /// `tokens` in units, saturating well above everything that a position can hold.
@@ -121,7 +228,15 @@ impl Params {
     }
 }
 
+/// The largest power of two by which so many units stay within `limit`.
+fn fits(units: u128, limit: u64) -> u32 {
+    (u128::from(limit) / units.max(1)).checked_ilog2().unwrap_or(0)
+}
+
 /// Parameters that are read without a lock while one writer replaces them.
+///
+/// An admission reads the first five. Of an axis that gains by steps they say that it never lives: so it takes the slow
+/// way, which reads all.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     epoch: AtomicU64,
@@ -129,14 +244,19 @@ pub(super) struct Slot {
     shift_and_scale: AtomicU64,
     burst: AtomicU64,
     life: AtomicU64,
+    step: AtomicU64,
+    epoch_of_steps: AtomicU64,
+    life_of_steps: AtomicU64,
 }
 
 impl Slot {
+    /// What an admission needs, as if the axis gained continuously.
+    ///
     /// Acquire throughout: a reader that sees a field of a *later* set of parameters also sees that the word's tag has
     /// moved on, so its compare-exchange fails. Pairs with the stores in `store`. In the ordinary case the fields are
     /// published by the word itself.
     #[inline(always)]
-    pub(super) fn load(&self) -> Params {
+    pub(super) fn load_flow(&self) -> Params {
         let order = Ordering::Acquire;
         let shift_and_scale = self.shift_and_scale.load(order);
         let burst = self.burst.load(order);
@@ -145,20 +265,40 @@ impl Slot {
             mul: self.mul.load(order),
             shift: (shift_and_scale & 63) as u32,
             scale: (shift_and_scale >> 32 & 63) as u32,
+            step: 0,
             burst,
             floor: ORIGIN - burst,
             life: self.life.load(order),
         }
     }
 
-    /// Under the writer's lock. Release: pairs with `load`.
+    /// All of them. Acquire: as in `load_flow`.
+    pub(super) fn load(&self) -> Params {
+        let flow = self.load_flow();
+        match self.step.load(Ordering::Acquire) {
+            0 => flow,
+            step => Params {
+                step,
+                epoch: Instant::from_ticks(self.epoch_of_steps.load(Ordering::Acquire)),
+                life: self.life_of_steps.load(Ordering::Acquire),
+                ..flow
+            },
+        }
+    }
+
+    /// Under the writer's lock. Release: pairs with `load_flow` and `load`.
     pub(super) fn store(&self, params: &Params) {
         let order = Ordering::Release;
-        self.epoch.store(params.epoch.ticks(), order);
+        let (epoch, life) = (params.epoch.ticks(), params.life);
+        let (flow_epoch, flow_life) = if params.step == 0 { (epoch, life) } else { (u64::MAX, 0) };
+        self.epoch.store(flow_epoch, order);
         self.mul.store(params.mul, order);
         self.shift_and_scale
             .store(u64::from(params.shift) | u64::from(params.scale) << 32, order);
         self.burst.store(params.burst, order);
-        self.life.store(params.life, order);
+        self.life.store(flow_life, order);
+        self.step.store(params.step, order);
+        self.epoch_of_steps.store(epoch, order);
+        self.life_of_steps.store(life, order);
     }
 }

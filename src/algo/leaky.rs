@@ -1,0 +1,238 @@
+//! The leaky bucket as a meter: what is taken fills it, time empties it, and it admits while it does not run over.
+//!
+//! What is in it may rise beyond the brim by debts and bookings: they are due when it has sunk back to it.
+//!
+//! # Giving back
+//! Had a reservation not been made, the bucket would be lower by it, but never below empty. So it gives back at most
+//! what it left in the bucket, less what has flowed out since. What was taken later lies on top and does not matter; what
+//! *older* reservations have given back since lay below, and is subtracted. That takes an order (a number for each
+//! taking) and the gifts of late, [`GIFTS`] at most: older ones that could still matter count as below.
+
+use super::drain::{Drain, GRAIN, grains};
+use super::meter::Meter;
+use std::collections::VecDeque;
+
+/// How many gifts are remembered one by one.
+pub(crate) const GIFTS: usize = 64;
+
+/// Amounts are grains.
+#[derive(Debug)]
+pub(crate) struct Leaky {
+    now: u64,
+    /// Nothing at all is counted without one.
+    drain: Option<Drain>,
+    level: u128,
+    /// What may be in it right after an admission.
+    brim: u128,
+    /// What may be in it right after a booking.
+    size: u128,
+    /// What could have flowed out so far, and the gifts that are no longer remembered.
+    passed: u128,
+    /// How often something was taken.
+    taken: u64,
+    /// What was taken up to then is not given back.
+    cleared: u64,
+    gifts: VecDeque<Gift>,
+}
+
+/// What was given back.
+#[derive(Debug)]
+struct Gift {
+    /// By the taking of this number.
+    from: u64,
+    /// When so many takings had been made.
+    at: u64,
+    amount: u128,
+    /// Once so much has passed, all that was in the bucket then has flowed out.
+    stale: u128,
+}
+
+impl Leaky {
+    /// An empty bucket.
+    pub(crate) fn new(now: u64, drain: Option<Drain>, brim: u64, size: u64) -> Self {
+        Self {
+            now,
+            drain,
+            level: 0,
+            brim: grains(brim),
+            size: grains(size),
+            passed: 0,
+            taken: 0,
+            cleared: 0,
+            gifts: VecDeque::new(),
+        }
+    }
+
+    /// Changes the outflow. What is in the bucket stays.
+    pub(crate) fn set_drain(&mut self, drain: Option<Drain>) {
+        self.drain = drain;
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.drain.is_some_and(|drain| drain.is_stopped())
+    }
+
+    pub(crate) fn brim(&self) -> u128 {
+        self.brim
+    }
+
+    /// What is left below the brim; negative in debt.
+    pub(crate) fn room(&self) -> i128 {
+        self.brim as i128 - i128::try_from(self.level).unwrap_or(i128::MAX)
+    }
+
+    /// Moves the brim, and leaves so much room below it.
+    pub(crate) fn set_brim(&mut self, brim: u128, size: u64, room: i128) {
+        (self.brim, self.size) = (brim, grains(size));
+        let level = (brim as i128).saturating_sub(room).max(0) as u128;
+        if level < self.level {
+            self.give(0, self.level - level);
+        }
+        self.level = level;
+    }
+
+    /// How much more than the brim is in the bucket, rounded up to whole units.
+    pub(crate) fn debt(&self) -> u64 {
+        u64::try_from(self.level.saturating_sub(self.brim).div_ceil(1 << GRAIN)).unwrap_or(u64::MAX)
+    }
+
+    /// Takes `n` for a later instant, which it returns. Fails with the instant at which there will be room for the
+    /// booking, if there is one.
+    pub(crate) fn book(&mut self, n: u64) -> Result<([u64; 3], u64), Option<u64>> {
+        let level = self.level.saturating_add(grains(n));
+        if self.is_stopped() && n > 0 {
+            return Err(None);
+        }
+        if self.drain.is_some() && level > self.size {
+            let fits = grains(n) <= self.size;
+            return Err(fits.then(|| self.sunk_at(level - self.size)).flatten());
+        }
+        let due = self.sunk_at(level.saturating_sub(self.brim)).ok_or(None)?;
+        Ok((self.take(n), due))
+    }
+
+    /// When so much has flowed out.
+    fn sunk_at(&self, amount: u128) -> Option<u64> {
+        match &self.drain {
+            Some(drain) => drain.ticks_until(amount).map(|ticks| self.now.saturating_add(ticks)),
+            None => Some(self.now),
+        }
+    }
+
+    /// What a taking has left in the bucket.
+    fn left_by(&self, number: u64, filled: u128) -> u128 {
+        let below = |gift: &&Gift| gift.at >= number && gift.from < number;
+        let given: u128 = self.gifts.iter().filter(below).map(|gift| gift.amount).sum();
+        filled.saturating_sub(self.passed).saturating_sub(given)
+    }
+
+    /// Lowers the level in the name of the taking `from`; zero stands for older than all.
+    fn give(&mut self, from: u64, amount: u128) {
+        let amount = amount.min(self.level);
+        if amount == 0 {
+            return;
+        }
+        while self.gifts.front().is_some_and(|gift| gift.stale <= self.passed) {
+            self.gifts.pop_front();
+        }
+        if self.gifts.len() == GIFTS
+            && let Some(gift) = self.gifts.pop_front()
+        {
+            self.passed = self.passed.saturating_add(gift.amount);
+        }
+        self.gifts.push_back(Gift {
+            from,
+            at: self.taken,
+            amount,
+            stale: self.passed.saturating_add(self.level),
+        });
+        self.level -= amount;
+    }
+}
+
+impl Meter for Leaky {
+    type Mark = [u64; 3];
+
+    fn advance(&mut self, now: u64) {
+        let ticks = now.saturating_sub(self.now);
+        self.now = self.now.max(now);
+        if let Some(drain) = &mut self.drain {
+            let flow = drain.pass(ticks);
+            self.passed = self.passed.saturating_add(flow);
+            self.level = self.level.saturating_sub(flow);
+            if self.level == 0 {
+                drain.run_dry();
+            }
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.now
+    }
+
+    fn fits(&self, n: u64) -> bool {
+        let sinks = || !self.is_stopped() && self.level.saturating_add(grains(n)) <= self.brim;
+        n == 0 || self.drain.is_none() || sinks()
+    }
+
+    fn free(&self) -> u64 {
+        match self.drain {
+            Some(drain) if drain.is_stopped() => 0,
+            Some(_) => u64::try_from(self.brim.saturating_sub(self.level) >> GRAIN).unwrap_or(u64::MAX),
+            None => u64::MAX,
+        }
+    }
+
+    fn take(&mut self, n: u64) -> Self::Mark {
+        if self.drain.is_none() {
+            return [0; 3];
+        }
+        self.taken += 1;
+        self.level = self.level.saturating_add(grains(n));
+        let filled = self.level.saturating_add(self.passed);
+        [self.taken, (filled >> 64) as u64, filled as u64]
+    }
+
+    fn restore(&mut self, mark: &Self::Mark, units: u64) {
+        let [number, high, low] = *mark;
+        if number > self.cleared {
+            let left = self.left_by(number, u128::from(high) << 64 | u128::from(low));
+            self.give(number, grains(units).min(left));
+        }
+    }
+
+    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) {
+        if self.drain.is_none() {
+            return;
+        }
+        match actual.checked_sub(charged) {
+            Some(more) => self.level = self.level.saturating_add(grains(more)),
+            None if mark[0] > self.cleared => self.give(0, grains(charged - actual)),
+            None => {}
+        }
+    }
+
+    fn ready(&self, n: u64, ahead: u64) -> Option<u64> {
+        if self.drain.is_some() && grains(n) > self.brim {
+            return None;
+        }
+        if n == 0 && ahead == 0 {
+            return Some(self.now);
+        }
+        if self.is_stopped() {
+            return None;
+        }
+        let wanted = self.level.saturating_add(grains(n)).saturating_add(grains(ahead));
+        self.sunk_at(wanted.saturating_sub(self.brim))
+    }
+
+    fn fresh_at(&self) -> Option<u64> {
+        self.sunk_at(self.level)
+    }
+
+    fn clear(&mut self) {
+        self.level = 0;
+        self.cleared = self.taken;
+        self.gifts.clear();
+    }
+}

@@ -1,0 +1,37 @@
+//! What the limiters behind one lock have in common: a state that time loosens and admissions tighten.
+
+/// A pure state machine that counts units. Instants are ticks; the caller lets time pass first, by `advance`.
+pub(crate) trait Meter {
+    /// What an admission must remember beside its units: words that only its own meter can read.
+    type Mark: Copy;
+
+    /// Lets time pass until `now`. An earlier instant than the latest changes nothing.
+    fn advance(&mut self, now: u64);
+
+    /// The latest instant so far.
+    fn now(&self) -> u64;
+
+    /// True when `n` may be taken now.
+    fn fits(&self, n: u64) -> bool;
+
+    /// The most that may be taken now.
+    fn free(&self) -> u64;
+
+    /// Takes `n`, whether it fits or not: what does not fit is debt.
+    fn take(&mut self, n: u64) -> Self::Mark;
+
+    /// Gives back what `take` took: never more than would be there had it not been taken.
+    fn restore(&mut self, mark: &Self::Mark, units: u64);
+
+    /// Corrects a charge, from now on.
+    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64);
+
+    /// The first instant at which `n` fit if `ahead` are taken before; nothing when no instant does.
+    fn ready(&self, n: u64, ahead: u64) -> Option<u64>;
+
+    /// The first instant at which nothing that was taken counts any more; nothing when that is never.
+    fn fresh_at(&self) -> Option<u64>;
+
+    /// Starts anew. What was taken before is not given back any more.
+    fn clear(&mut self);
+}

@@ -1,0 +1,308 @@
+//! A rate that warms up: the longer it was idle, the further apart admissions are at first.
+//!
+//! Idle time stores permits, up to a maximum. What the next permit costs, in intervals of the stable rate, depends on how
+//! many are stored: one up to the threshold, and from there on a straight line up to `cold` at the maximum.
+//!
+//! ```text
+//! cost  cold |            /
+//!            |          /
+//!          1 |---------´
+//!            +---------+----+--> stored
+//!                 threshold  max
+//! ```
+//!
+//! Taking permits walks to the left, and costs the area under the line. With `n` the permits that the stable rate yields
+//! in the warm-up period, the threshold is `n / 2` and the maximum `n / 2 + 2n / (1 + cold)`, so that the walk from cold
+//! to warm lasts one such period. (The construction is that of Guava's `SmoothWarmingUp`.)
+//!
+//! Whatever is admitted starts at once and is paid for by whoever comes next: admissions are a sequence, and only the
+//! latest can be undone.
+
+use super::meter::Meter;
+
+/// One permit is `2^GRAIN` grains.
+const GRAIN: u32 = 24;
+/// Instants are finer than ticks by so many bits.
+const FINE: u32 = 32;
+
+/// Idle time is measured in ticks with so many bits behind the point.
+const IDLE: u32 = 12;
+
+/// The shape of the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// The stable interval, in fine ticks.
+    pub(crate) interval: u128,
+    /// How long an idle limiter takes to turn cold, in ticks.
+    pub(crate) period: u64,
+    /// In grains.
+    threshold: u64,
+    /// In grains.
+    max: u64,
+    cold: u32,
+}
+
+impl Shape {
+    /// The most permits that can be stored.
+    pub(crate) const MAX_PERMITS: u64 = 1 << 32;
+    /// The largest cold factor.
+    pub(crate) const MAX_COLD: u32 = 100;
+
+    /// The shape for `count` per `nanos` and a period of `period_nanos`; nothing when it would store too many permits.
+    pub(crate) fn new(
+        (count, nanos): (u64, u64),
+        period_nanos: u64,
+        cold: u32,
+        interval: u128,
+        period: u64,
+    ) -> Option<Self> {
+        let permits = u128::from(count) * u128::from(period_nanos) / u128::from(nanos);
+        if permits > u128::from(Self::MAX_PERMITS / 2) {
+            return None;
+        }
+        // Counts and periods are below 2^55, and what they yield is below 2^32: each part fits.
+        let grains = |numerator: u128, denominator: u128| {
+            let (whole, rest) = (numerator / denominator, numerator % denominator);
+            ((whole << GRAIN) + (rest << GRAIN) / denominator) as u64
+        };
+        let yielded = u128::from(count) * u128::from(period_nanos);
+        let threshold = grains(yielded, 2 * u128::from(nanos));
+        let max = threshold + grains(2 * yielded, u128::from(1 + cold) * u128::from(nanos));
+        Some(Self {
+            interval,
+            period,
+            threshold,
+            max,
+            cold,
+        })
+    }
+
+    /// What `n` permits cost when so many grains are stored, in fine ticks, rounded up.
+    fn cost(&self, stored: u64, n: u64) -> u128 {
+        let taken = u128::from(n) << GRAIN;
+        let above = |stored: u128| stored.saturating_sub(u128::from(self.threshold));
+        let (from, to) = (above(stored.into()), above(u128::from(stored).saturating_sub(taken)));
+        let mut intervals = taken;
+        if self.threshold > 0 {
+            let steepness = u128::from(self.cold) * u128::from(self.cold) - 1;
+            intervals += (steepness * (from * from - to * to)).div_ceil(8 * u128::from(self.threshold));
+        }
+        intervals.saturating_mul(self.interval).div_ceil(1 << GRAIN)
+    }
+
+    /// The interval at which permits are worth just now, in fine ticks.
+    fn slope_at(&self, stored: u64) -> u128 {
+        let above = u128::from(stored.saturating_sub(self.threshold));
+        if above == 0 || self.threshold == 0 {
+            return self.interval;
+        }
+        let steepness = u128::from(self.cold) * u128::from(self.cold) - 1;
+        let extra = ((steepness * above) << GRAIN) / (4 * u128::from(self.threshold));
+        self.interval + (extra.saturating_mul(self.interval) >> GRAIN)
+    }
+}
+
+/// What the next admission finds.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    /// When the next may start, in fine ticks.
+    free_at: u128,
+    /// In grains.
+    stored: u64,
+}
+
+/// The rate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Pace {
+    Stopped,
+    Shaped(Shape),
+    Unlimited,
+}
+
+#[derive(Debug)]
+pub(crate) struct Warmup {
+    now: u64,
+    pace: Pace,
+    /// The most that one admission may take.
+    burst: u64,
+    state: State,
+    /// Before the latest taking.
+    before: State,
+    /// The number of the latest taking that can be undone.
+    taken: u64,
+}
+
+impl Warmup {
+    /// Free, and cold.
+    pub(crate) fn new(now: u64, pace: Pace, burst: u64) -> Self {
+        let state = State {
+            free_at: fine(now),
+            stored: pace.max(),
+        };
+        Self {
+            now,
+            pace,
+            burst,
+            state,
+            before: state,
+            taken: 1,
+        }
+    }
+
+    /// What is stored, in grains, and the most that may be.
+    pub(crate) fn stored(&self) -> (u64, u64) {
+        (self.current().stored, self.pace.max())
+    }
+
+    /// Changes the rate; `stored` grains are stored from now on. What has been admitted is still paid for.
+    pub(crate) fn set_pace(&mut self, pace: Pace, burst: u64, stored: u64) {
+        self.state = self.current();
+        (self.pace, self.burst) = (pace, burst);
+        self.state.stored = stored.min(pace.max());
+        self.taken += 1;
+    }
+
+    /// The interval at which it admits just now, in fine ticks; nothing when it does not, or not by any.
+    pub(crate) fn interval(&self) -> Option<u128> {
+        match self.pace {
+            Pace::Shaped(shape) => Some(shape.slope_at(self.current().stored)),
+            _ => None,
+        }
+    }
+
+    /// The state now: idle time stores permits.
+    fn current(&self) -> State {
+        let (now, Pace::Shaped(shape)) = (fine(self.now), self.pace) else {
+            return self.state;
+        };
+        if self.state.free_at >= now {
+            return self.state;
+        }
+        // As fine as 128 bits leave room for, so that no part of a tick is lost each time.
+        let period = u128::from(shape.period) << IDLE;
+        let idle = ((now - self.state.free_at) >> (FINE - IDLE)).min(period);
+        let gained = idle * u128::from(shape.max) / period.max(1);
+        State {
+            free_at: now,
+            stored: shape.max.min(self.state.stored.saturating_add(gained as u64)),
+        }
+    }
+
+    fn is_free(&self) -> bool {
+        ticks(self.state.free_at) <= self.now
+    }
+
+    /// Lets `n` permits go from `state`.
+    fn charge(&mut self, shape: &Shape, state: State, n: u64) {
+        let cost = shape.cost(state.stored, n);
+        let taken = (u128::from(n) << GRAIN).min(u128::from(state.stored));
+        self.state = State {
+            free_at: state.free_at.saturating_add(cost),
+            stored: state.stored - taken as u64,
+        };
+    }
+}
+
+impl Pace {
+    /// The most that can be stored, in grains.
+    pub(crate) fn max(&self) -> u64 {
+        match self {
+            Self::Shaped(shape) => shape.max,
+            _ => 0,
+        }
+    }
+}
+
+fn fine(ticks: u64) -> u128 {
+    u128::from(ticks) << FINE
+}
+
+/// Rounded up.
+fn ticks(fine: u128) -> u64 {
+    u64::try_from(fine.div_ceil(1 << FINE)).unwrap_or(u64::MAX)
+}
+
+impl Meter for Warmup {
+    type Mark = [u64; 1];
+
+    fn advance(&mut self, now: u64) {
+        self.now = self.now.max(now);
+    }
+
+    fn now(&self) -> u64 {
+        self.now
+    }
+
+    fn fits(&self, n: u64) -> bool {
+        n <= self.free()
+    }
+
+    fn free(&self) -> u64 {
+        match self.pace {
+            Pace::Unlimited => u64::MAX,
+            Pace::Shaped(_) if self.is_free() => self.burst,
+            _ => 0,
+        }
+    }
+
+    fn take(&mut self, n: u64) -> Self::Mark {
+        if let Pace::Shaped(shape) = self.pace
+            && n > 0
+        {
+            self.before = self.current();
+            self.charge(&shape, self.before, n);
+            self.taken += 1;
+            return [self.taken];
+        }
+        [0]
+    }
+
+    fn restore(&mut self, mark: &Self::Mark, _: u64) {
+        if mark[0] == self.taken {
+            self.state = self.before;
+            self.taken += 1;
+        }
+    }
+
+    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) {
+        let Pace::Shaped(shape) = self.pace else { return };
+        if mark[0] == self.taken {
+            self.charge(&shape, self.before, actual);
+        } else if actual > charged {
+            *mark = self.take(actual - charged);
+            // Only the difference is the latest: it cannot stand for the whole.
+            self.taken += 1;
+        }
+    }
+
+    fn ready(&self, n: u64, ahead: u64) -> Option<u64> {
+        if ahead == 0 && self.fits(n) {
+            return Some(self.now);
+        }
+        match self.pace {
+            Pace::Unlimited => Some(self.now),
+            Pace::Shaped(shape) if n <= self.burst => {
+                let State { free_at, stored } = self.current();
+                Some(ticks(free_at.saturating_add(shape.cost(stored, ahead))))
+            }
+            _ => None,
+        }
+    }
+
+    fn fresh_at(&self) -> Option<u64> {
+        let Pace::Shaped(shape) = self.pace else {
+            return Some(self.now);
+        };
+        let State { free_at, stored } = self.current();
+        let missing = u128::from(shape.max - stored.min(shape.max)) * u128::from(shape.period);
+        let idle = missing.div_ceil(u128::from(shape.max.max(1)));
+        Some(ticks(free_at).saturating_add(u64::try_from(idle).unwrap_or(u64::MAX)))
+    }
+
+    fn clear(&mut self) {
+        *self = Self {
+            taken: self.taken + 1,
+            ..Self::new(self.now, self.pace, self.burst)
+        };
+    }
+}

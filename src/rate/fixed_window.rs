@@ -1,0 +1,186 @@
+//! The fixed window: a count that starts anew at each boundary.
+
+use super::booking::Booking;
+use super::inherit::Inherit;
+use super::shell::{RateTicket, Shell, limiter_of_shell};
+use super::window::{WindowError, check_length};
+use crate::algo::fixed::{self, Fixed};
+use crate::algo::meter::Meter;
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::refusal::{ReadyAt, Refusal};
+use crate::sync::shim::Mutex;
+use crate::time::{Clock, Pass};
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const LEG: &str = "fixed_window";
+
+/// Admits at most `limit` per window, and starts to count anew at each boundary: the form in which most quotas are
+/// billed.
+///
+/// Windows follow each other without a gap, the first from when it was made, or [`aligned`](Self::aligned) to the wall
+/// clock. (Not from the first use: that may be cancelled, and would leave its boundary behind.)
+///
+/// **Up to twice the limit passes within one window's length across a boundary**: at 100 per minute, 100 at 0:59 and 100
+/// at 1:00. Where that is too much use a [`SlidingWindow`](crate::SlidingWindow) or a [`SlidingLog`](crate::SlidingLog).
+///
+/// [`book`](Self::book) takes units of the windows to come, and so does a debt: what a window cannot hold is charged to
+/// the next ones.
+///
+/// # Giving back
+/// A cancel is exact, in any order, as long as its window runs; later there is nothing left to give back. What is
+/// cancelled before a window that has been booked, or charged with a debt, since is not given back: its own place stays
+/// empty, so that no window ever holds more than its limit. A [`settle`](crate::Permit::settle) gives back in the same way; what
+/// was undercharged counts from now on.
+///
+/// ```
+/// # use tollgate::{FixedWindow, ManualClock};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let window = FixedWindow::new(2, Duration::from_secs(60)).unwrap().on(&clock);
+/// assert!(window.try_acquire(2).is_ok());
+/// clock.advance(Duration::from_secs(59));
+/// assert_eq!(window.try_acquire(1).unwrap_err().retry_after(), Some(Duration::from_secs(1)));
+/// clock.advance(Duration::from_secs(1));
+/// assert!(window.try_acquire(2).is_ok());
+/// assert_eq!(window.book(1).unwrap().wait(), Duration::from_secs(60));
+/// ```
+pub struct FixedWindow {
+    shell: Shell<Fixed>,
+    set: Mutex<Set>,
+}
+
+/// As it was set.
+#[derive(Clone, Copy, Debug)]
+struct Set {
+    length: Duration,
+    most_ahead: u64,
+    /// How far into its first window it is made.
+    into: Duration,
+}
+
+impl FixedWindow {
+    /// A limit that admits everything, and counts nothing.
+    pub const UNLIMITED: u64 = fixed::UNLIMITED;
+
+    /// At most `limit` per `length`, on the real clock, from now on. A limit of zero admits nothing.
+    ///
+    /// # Errors
+    /// [`WindowError::Length`] when `length` is zero or above 365 days.
+    pub fn new(limit: u64, length: Duration) -> Result<Self, WindowError> {
+        let set = Set {
+            length: check_length(length)?,
+            most_ahead: u64::MAX,
+            into: Duration::ZERO,
+        };
+        Ok(Self::build(limit, set, &Clock::real()))
+    }
+
+    /// The same window on `clock`, empty.
+    #[must_use]
+    pub fn on(self, clock: &Clock) -> Self {
+        Self::build(self.limit(), *self.set.lock(), clock)
+    }
+
+    /// The same window, empty, with its boundaries where the wall clock has them, which shows `wall` now: windows of a
+    /// minute start with each full minute, of a day at midnight, UTC.
+    ///
+    /// The wall clock is not looked at again. When it is adjusted the boundaries stay where they were.
+    #[must_use]
+    pub fn aligned(self, wall: SystemTime) -> Self {
+        let mut set = *self.set.lock();
+        let length = set.length.as_nanos();
+        let into = match wall.duration_since(UNIX_EPOCH) {
+            Ok(since) => since.as_nanos() % length,
+            Err(before) => (length - before.duration().as_nanos() % length) % length,
+        };
+        // At most 365 days, as the length is.
+        set.into = Duration::from_nanos(into as u64);
+        Self::build(self.limit(), set, self.shell.clock())
+    }
+
+    /// The same window, empty, in which at most `units` can be booked of windows to come.
+    #[must_use]
+    pub fn max_ahead(self, units: u64) -> Self {
+        let set = Set {
+            most_ahead: units,
+            ..*self.set.lock()
+        };
+        Self::build(self.limit(), set, self.shell.clock())
+    }
+
+    fn build(limit: u64, set: Set, clock: &Clock) -> Self {
+        let length = clock.ticks_of(set.length).max(1);
+        let into = clock.ticks_of(set.into).min(length - 1);
+        Self {
+            shell: Shell::new(LEG, clock, |now| Fixed::new(now, into, length, limit)),
+            set: Mutex::new(set),
+        }
+    }
+
+    /// The limit in force.
+    pub fn limit(&self) -> u64 {
+        self.shell.read(Fixed::limit)
+    }
+
+    /// The length of the windows.
+    pub fn length(&self) -> Duration {
+        self.set.lock().length
+    }
+
+    /// Changes the limit at once; `inherit` says what becomes of the room that is left. With [`Inherit::Additive`] what
+    /// was admitted still counts, and nothing else does. Where the change makes more room than that, or something is
+    /// charged to windows to come, what was taken before is not given back any more.
+    pub fn set_quota(&self, limit: u64, inherit: Inherit) {
+        self.shell.change(|window| {
+            let room = inherit.room(window.room(), window.limit(), limit);
+            window.set_limit(limit, room);
+        });
+        self.shell.ring();
+    }
+
+    /// Changes the length of the window that runs, which keeps its start, and of all to come.
+    ///
+    /// # Errors
+    /// [`WindowError::Length`] when `length` is zero or above 365 days. Nothing is changed then.
+    pub fn set_length(&self, length: Duration) -> Result<(), WindowError> {
+        let mut set = self.set.lock();
+        set.length = check_length(length)?;
+        let ticks = self.shell.clock().ticks_of(length).max(1);
+        self.shell.change(|window| window.set_length(ticks));
+        drop(set);
+        self.shell.ring();
+        Ok(())
+    }
+
+    /// Takes `n` of the first windows that have room, behind everything booked before; they start with the last of them.
+    /// More than the limit takes several windows.
+    ///
+    /// # Errors
+    /// `QueueFull` when more than [`max_ahead`](Self::max_ahead) would be booked, with a true `retry_after`, or without
+    /// one when `n` can never be booked.
+    pub fn book(&self, n: u64) -> Result<Booking<'_, Self>, Refusal<'_>> {
+        let most = self.set.lock().most_ahead;
+        let (mark, made, start) = self.shell.book(n, |window| window.book(n, most))?;
+        let ticket = RateTicket { units: n, mark };
+        Ok(Booking::new(self, ticket, self.shell.clock(), made, start))
+    }
+
+    /// How many are charged to the windows to come, or exceed the one that runs.
+    pub fn debt(&self) -> u64 {
+        self.shell.read(Fixed::debt)
+    }
+}
+
+limiter_of_shell!(FixedWindow, 3);
+
+impl fmt::Debug for FixedWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FixedWindow")
+            .field("limit", &self.limit())
+            .field("length", &self.length())
+            .field("available", &self.available())
+            .finish_non_exhaustive()
+    }
+}

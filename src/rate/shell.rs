@@ -1,0 +1,263 @@
+//! What turns a pure meter into a limiter: a lock, a clock, and a bell. And the verbs that all of them share.
+
+use crate::algo::meter::Meter;
+use crate::ask::Demand;
+use crate::limiter::Settlement;
+use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::sync::bell::Bell;
+use crate::sync::shim::{Mutex, MutexGuard};
+use crate::ticket::Ticket;
+use crate::time::{Clock, Instant};
+use std::time::Duration;
+
+/// A meter behind a lock. The lock is held for the few steps of the meter, and never while anything else runs.
+pub(super) struct Shell<M> {
+    meter: Mutex<M>,
+    clock: Clock,
+    bell: Bell,
+    leg: &'static str,
+}
+
+/// What one admission took, and where its limiter finds it again: as many words as that needs, and one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateTicket<const MARK: usize> {
+    pub(super) units: u64,
+    pub(super) mark: [u64; MARK],
+}
+
+impl<const MARK: usize> Ticket for RateTicket<MARK> {
+    const WORDS: usize = 1 + MARK;
+    #[inline(always)]
+    fn write(&self, words: &mut [u64]) {
+        words[0] = self.units;
+        words[1..=MARK].copy_from_slice(&self.mark);
+    }
+    #[inline(always)]
+    fn read(words: &[u64]) -> Self {
+        let mut mark = [0; MARK];
+        mark.copy_from_slice(&words[1..=MARK]);
+        Self { units: words[0], mark }
+    }
+}
+
+impl<M: Meter> Shell<M> {
+    pub(super) fn new(leg: &'static str, clock: &Clock, meter: impl FnOnce(u64) -> M) -> Self {
+        Self {
+            meter: Mutex::new(meter(clock.now().ticks())),
+            clock: clock.clone(),
+            bell: Bell::new(),
+            leg,
+        }
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// The meter as of `now`.
+    #[inline]
+    fn at(&self, now: Instant) -> MutexGuard<'_, M> {
+        let mut meter = self.meter.lock();
+        meter.advance(now.ticks());
+        meter
+    }
+
+    /// Reads what the meter says now.
+    pub(super) fn read<R>(&self, read: impl FnOnce(&M) -> R) -> R {
+        read(&self.at(self.clock.now()))
+    }
+
+    /// Changes the meter now. To be followed by [`ring`](Self::ring), outside every lock.
+    pub(super) fn change<R>(&self, change: impl FnOnce(&mut M) -> R) -> R {
+        change(&mut self.at(self.clock.now()))
+    }
+
+    /// Tells whoever waits that there may be room.
+    pub(super) fn ring(&self) {
+        self.bell.ring();
+    }
+
+    #[inline(always)]
+    pub(super) fn take(&self, n: u64, now: Instant) -> Result<M::Mark, Refusal<'_>> {
+        let mut meter = self.at(now);
+        if meter.fits(n) {
+            return Ok(meter.take(n));
+        }
+        let at = meter.ready(n, 0);
+        drop(meter);
+        Err(self.refusal(n, now, at))
+    }
+
+    /// In place, so that the usual admission does not go through memory for its sake.
+    #[inline(always)]
+    fn refusal(&self, n: u64, now: Instant, at: Option<u64>) -> Refusal<'_> {
+        let wait = match at {
+            Some(at) => Wait::Until(Due::at(&self.clock, now, Instant::from_ticks(at))),
+            None => Wait::Event,
+        };
+        Refusal::new(Reason::RateExceeded, self.leg, n, wait)
+    }
+
+    #[inline]
+    pub(super) fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
+        self.take(n, self.clock.now()).map(|_| ())
+    }
+
+    pub(super) fn acquire_up_to(&self, n: u64) -> u64 {
+        let mut meter = self.at(self.clock.now());
+        let n = n.min(meter.free());
+        meter.take(n);
+        n
+    }
+
+    pub(super) fn force_acquire(&self, n: u64) {
+        self.at(self.clock.now()).take(n);
+    }
+
+    /// Takes `n` for later, by the meter's own way of booking.
+    pub(super) fn book(
+        &self,
+        n: u64,
+        book: impl FnOnce(&mut M) -> Result<(M::Mark, u64), Option<u64>>,
+    ) -> Result<(M::Mark, Instant, Instant), Refusal<'_>> {
+        let now = self.clock.now();
+        let booked = book(&mut self.at(now));
+        match booked {
+            Ok((mark, due)) => Ok((mark, now, Instant::from_ticks(due))),
+            Err(at) => Err(self.refusal(n, now, at).with_reason(Reason::QueueFull)),
+        }
+    }
+
+    fn until(&self, instant: impl FnOnce(&M) -> Option<u64>) -> Option<Duration> {
+        let now = self.clock.now();
+        let at = instant(&self.at(now))?;
+        Some(self.clock.between(now, Instant::from_ticks(at)))
+    }
+
+    pub(super) fn time_until(&self, n: u64) -> Option<Duration> {
+        self.until(|meter| meter.ready(n, 0))
+    }
+
+    pub(super) fn time_until_full(&self) -> Option<Duration> {
+        self.until(M::fresh_at)
+    }
+
+    pub(super) fn cancel(&self, units: u64, mark: &M::Mark, now: Instant) {
+        self.at(now).restore(mark, units);
+        self.bell.ring();
+    }
+
+    pub(super) fn settle(&self, units: &mut u64, mark: &mut M::Mark, settlement: &Settlement<'_>) -> u32 {
+        let Some(actual) = settlement.actual() else { return 0 };
+        let charged = std::mem::replace(units, actual);
+        if actual != charged {
+            let now = settlement.pass().now(&self.clock);
+            self.at(now).correct(mark, charged, actual);
+            if actual < charged {
+                self.bell.ring();
+            }
+        }
+        1
+    }
+
+    pub(super) fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.bell);
+        let now = demand.now(&self.clock);
+        let (at, latest) = {
+            let meter = self.at(now);
+            (meter.ready(demand.units(), demand.ahead()), meter.now())
+        };
+        match at {
+            None => ReadyAt::on_event(self.leg),
+            // Nothing is waited for, also by a reading of the clock that is stale.
+            Some(at) if at <= latest => ReadyAt::NOW,
+            Some(at) => ReadyAt::at(self.leg, Instant::from_ticks(at)),
+        }
+    }
+}
+
+/// Writes the verbs of a limiter that has a `shell`, and its `Limiter`.
+macro_rules! limiter_of_shell {
+    ($ty:ident, $mark:literal) => {
+        impl $ty {
+            /// Takes `n` now, or refuses: the method for a limiter that stands alone.
+            ///
+            /// # Errors
+            /// `RateExceeded`, with a true `retry_after`; without one when no instant, but only a change of the quota,
+            /// could admit `n`.
+            #[inline]
+            pub fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
+                self.shell.try_acquire(n)
+            }
+
+            /// Takes as many as there are, up to `n`, and says how many that were.
+            pub fn acquire_up_to(&self, n: u64) -> u64 {
+                self.shell.acquire_up_to(n)
+            }
+
+            /// Takes `n` now whether they are there or not. What is not is a debt, which is paid before anybody else is
+            /// admitted.
+            pub fn force_acquire(&self, n: u64) {
+                self.shell.force_acquire(n);
+            }
+
+            /// How many could be taken now. A snapshot.
+            pub fn available(&self) -> u64 {
+                self.shell.read(Meter::free)
+            }
+
+            /// How long until `n` could be taken, if nobody takes any meanwhile; rounded up to a nanosecond. `None` when
+            /// no instant, but only a change of the quota, could admit them.
+            pub fn time_until(&self, n: u64) -> Option<Duration> {
+                self.shell.time_until(n)
+            }
+
+            /// How long until it is as good as fresh, if nobody takes any meanwhile. `None` when that is never.
+            pub fn time_until_full(&self) -> Option<Duration> {
+                self.shell.time_until_full()
+            }
+
+            /// Starts anew, as if nothing had been taken. What was taken before is not given back any more.
+            pub fn reset(&self) {
+                self.shell.change(Meter::clear);
+                self.shell.ring();
+            }
+        }
+
+        impl Limiter for $ty {
+            type Ticket = RateTicket<$mark>;
+
+            #[inline(always)]
+            fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+                let units = demand.units();
+                let mark = self.shell.take(units, demand.now(self.shell.clock()))?;
+                Ok(RateTicket { units, mark })
+            }
+
+            fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+                let now = now.now(self.shell.clock());
+                self.shell.cancel(ticket.units, &ticket.mark, now);
+            }
+
+            fn settle(&self, ticket: &mut Self::Ticket, settlement: Settlement<'_>) -> u32 {
+                self.shell
+                    .settle(&mut ticket.units, &mut ticket.mark, &settlement)
+            }
+
+            #[inline]
+            fn finish(&self, _: Self::Ticket, _: Outcome, _: Pass<'_>) {}
+
+            #[inline]
+            fn forget(&self, _: Self::Ticket) {}
+
+            fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+                self.shell.ready_at(demand)
+            }
+
+            fn clock(&self) -> Option<&Clock> {
+                Some(self.shell.clock())
+            }
+        }
+    };
+}
+pub(super) use limiter_of_shell;

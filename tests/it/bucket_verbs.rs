@@ -1,0 +1,666 @@
+//! The token bucket's verbs: bookings, debts, what there is and when there will be more, by interval and at the extremes.
+
+use proptest::prelude::*;
+use std::time::Duration;
+use tollgate::{Booking, Inherit, Instant, LimiterExt, ManualClock, Policy, Quota, Reason, TokenBucket};
+
+const TENTH: Duration = Duration::from_millis(100);
+const SECOND: Duration = Duration::from_secs(1);
+const NANO: Duration = Duration::from_nanos(1);
+
+/// One line of a published table. Instants are tenths of a second, and an earlier one counts as the latest so far.
+#[derive(Clone, Copy)]
+enum Row {
+    /// At an instant, so many are booked, for an instant; or refused.
+    Book(u32, u64, Option<u32>),
+    /// The same, if they come within a tenth.
+    BookSoon(u32, u64, Option<u32>),
+    /// At an instant, with so many there (fewer than none are owed), so many are taken; or refused.
+    Take(u32, i64, u64, bool),
+    /// At an instant, the booking of that row is cancelled.
+    Cancel(u32, usize),
+    /// At an instant, the rate per second, and the burst, are changed.
+    Set(u32, u64, u64),
+}
+use Row::{Book, BookSoon, Cancel, Set, Take};
+
+#[track_caller]
+fn table(rate: u64, burst: u64, rows: &[Row]) {
+    let clock = ManualClock::new();
+    let bucket = TokenBucket::new(Quota::per_second(rate).burst(burst)).on(&clock);
+    let mut booked: Vec<Option<Booking<'_, TokenBucket>>> = Vec::new();
+    for (index, &row) in rows.iter().enumerate() {
+        let at = match row {
+            Book(at, ..) | BookSoon(at, ..) | Take(at, ..) | Cancel(at, _) | Set(at, ..) => at,
+        };
+        clock.advance_to(clock.after(Instant::ZERO, TENTH * at));
+        let booking = match row {
+            Book(_, n, _) => bucket.book(n).ok(),
+            BookSoon(_, n, _) => bucket.book_within(n, TENTH).ok(),
+            _ => None,
+        };
+        match row {
+            Book(.., act) | BookSoon(.., act) => {
+                let due = booking.as_ref().map(|booking| booking.start());
+                let act = act.map(|act| clock.after(Instant::ZERO, TENTH * act));
+                assert_eq!(due, act, "row {index}");
+            }
+            Take(_, tokens, n, taken) => {
+                let there = bucket.available() as i64 - bucket.debt() as i64;
+                assert_eq!(there, tokens, "row {index}");
+                assert_eq!(bucket.try_acquire(n).is_ok(), taken, "row {index}");
+            }
+            Cancel(_, row) => booked[row] = None,
+            Set(_, rate, burst) => bucket.set_quota(Quota::per_second(rate).burst(burst), Inherit::AsIs),
+        }
+        booked.push(booking);
+    }
+}
+
+/// The tables of Go's x/time/rate. Where a cancel gives all back that it may, or an instant does not go back, ours are
+/// stricter: those rows say what is published.
+#[test]
+fn the_published_tables_of_reservations_hold() {
+    // Simple.
+    table(10, 2, &[Book(0, 2, Some(0)), Book(0, 2, Some(2)), Book(3, 2, Some(4))]);
+    // Mixed.
+    table(
+        10,
+        2,
+        &[
+            Book(0, 3, None),
+            Book(0, 2, Some(0)),
+            Take(1, 1, 2, false),
+            Book(1, 2, Some(2)),
+            Take(1, -1, 1, false),
+            Take(3, 1, 1, true),
+        ],
+    );
+    // The last one is cancelled.
+    table(
+        10,
+        2,
+        &[
+            Book(0, 2, Some(0)),
+            Book(0, 2, Some(2)),
+            Cancel(1, 1),
+            Book(1, 2, Some(2)),
+        ],
+    );
+    // After it was due (published: 4).
+    table(
+        10,
+        2,
+        &[
+            Book(0, 2, Some(0)),
+            Book(0, 2, Some(2)),
+            Cancel(3, 1),
+            Book(3, 2, Some(3)),
+        ],
+    );
+    // Behind it another one (published: 3).
+    table(
+        10,
+        2,
+        &[
+            Book(0, 2, Some(0)),
+            Book(0, 1, Some(1)),
+            Book(0, 1, Some(2)),
+            Cancel(0, 1),
+            Book(0, 1, Some(2)),
+        ],
+    );
+    // The same, later (published: 4).
+    table(
+        10,
+        2,
+        &[
+            Book(0, 2, Some(0)),
+            Book(0, 2, Some(2)),
+            Book(0, 1, Some(3)),
+            Cancel(2, 1),
+            Book(2, 2, Some(3)),
+        ],
+    );
+    // Several (published: 5).
+    table(
+        10,
+        4,
+        &[
+            Book(0, 4, Some(0)),
+            Book(0, 3, Some(3)),
+            Book(0, 1, Some(4)),
+            Book(0, 1, Some(5)),
+            Cancel(1, 3),
+            Cancel(1, 1),
+            Book(1, 3, Some(4)),
+        ],
+    );
+    // The clock jumps back (published: 1, 1, 3, refused, 4, refused, 5).
+    table(
+        10,
+        2,
+        &[
+            Book(1, 2, Some(1)),
+            Book(0, 1, Some(2)),
+            Book(2, 2, Some(4)),
+            Book(0, 3, None),
+            Book(2, 1, Some(5)),
+            BookSoon(0, 2, None),
+            Book(2, 1, Some(6)),
+        ],
+    );
+    table(
+        10,
+        2,
+        &[
+            Book(1, 2, Some(1)),
+            Book(1, 2, Some(3)),
+            Book(1, 1, Some(4)),
+            Cancel(0, 1),
+            Book(1, 2, Some(4)),
+        ],
+    );
+    // The rate, or the burst, changes (the second published as 9, by an instant that goes back).
+    table(
+        5,
+        2,
+        &[
+            Book(0, 2, Some(0)),
+            Book(0, 2, Some(4)),
+            Set(2, 10, 2),
+            Book(2, 1, Some(4)),
+        ],
+    );
+    table(
+        5,
+        2,
+        &[
+            Book(0, 2, Some(0)),
+            Book(0, 2, Some(4)),
+            Set(3, 5, 4),
+            Book(0, 4, Some(12)),
+        ],
+    );
+    table(
+        5,
+        2,
+        &[
+            Book(0, 2, Some(0)),
+            Book(0, 2, Some(4)),
+            Set(2, 10, 2),
+            Cancel(2, 1),
+            Book(2, 2, Some(3)),
+        ],
+    );
+    // At most so long.
+    table(
+        10,
+        2,
+        &[Book(0, 2, Some(0)), BookSoon(0, 1, Some(1)), BookSoon(0, 1, None)],
+    );
+}
+
+#[test]
+fn the_published_waits_and_limits_hold() {
+    let clock = ManualClock::new();
+    let policy = |burst| Policy::new(TokenBucket::new(Quota::per_second(10).burst(burst)).on(&clock));
+    clock.run(async {
+        let line = policy(3);
+        line.admit(2).await.unwrap().forget();
+        let start = clock.elapsed();
+        line.admit(3).await.unwrap().forget();
+        assert_eq!(clock.elapsed() - start, TENTH * 2);
+        let line = policy(3);
+        line.admit(2).await.unwrap().forget();
+        let refused = line.admit_timeout(3, TENTH).await.unwrap_err();
+        assert_eq!(refused.reason(), Reason::TimedOut);
+    });
+    // A limit of zero is a pause after the burst.
+    let bucket = TokenBucket::new(Quota::zero().burst(1)).on(&clock);
+    assert_eq!(
+        [bucket.try_acquire(1).is_ok(), bucket.try_acquire(1).is_ok()],
+        [true, false]
+    );
+    clock.advance(SECOND * 1_000_000);
+    assert!(bucket.try_acquire(1).is_err());
+    bucket.set_quota(Quota::per_second(10).burst(1), Inherit::AsIs);
+    assert_eq!(bucket.time_until(1), Some(TENTH));
+    // 15 at once at a burst of 5, and one try per 2 ms for 5 s at 100 a second: 600, or one more for the first.
+    let bucket = TokenBucket::new(Quota::per_second(1).burst(5)).on(&clock);
+    assert_eq!((0..15).filter(|_| bucket.try_acquire(1).is_ok()).count(), 5);
+    let bucket = TokenBucket::new(Quota::per_second(100)).on(&clock);
+    let taken = (0..2_500).filter(|_| {
+        let taken = bucket.try_acquire(1).is_ok();
+        clock.advance(Duration::from_millis(2));
+        taken
+    });
+    assert_eq!(taken.count(), 599, "the last try comes 2 ms before the 500th token");
+    // Five taken and given back while nothing has been used, and nothing could overflow.
+    let bucket = TokenBucket::new(Quota::per_second(10).burst(5)).on(&clock);
+    let reserved = bucket.reserve(3).unwrap();
+    clock.advance(NANO);
+    drop(reserved);
+    assert_eq!(bucket.available(), 5);
+}
+
+/// The tables of .NET's token bucket: so many at the end of each period.
+#[test]
+fn the_published_tables_by_interval_hold() {
+    let period = Duration::from_secs(20);
+    let bucket = |clock: &ManualClock, limit, per| {
+        let quota = Quota::new(per, period).unwrap().burst(limit).by_interval();
+        TokenBucket::new(quota).on(clock)
+    };
+    let clock = ManualClock::new();
+    let seven = bucket(&clock, 7, 3);
+    assert_eq!(
+        [seven.try_acquire(5).is_ok(), seven.try_acquire(3).is_ok()],
+        [true, false]
+    );
+    for there in [2, 5, 7, 7] {
+        assert_eq!(seven.available(), there);
+        clock.advance(period - NANO);
+        assert_eq!(seven.available(), there);
+        clock.advance(NANO);
+    }
+    // (limit, per period, taken, owed by those ahead, asked, seconds)
+    for (limit, per, taken, ahead, asked, seconds) in [
+        (2, 1, 2, 0, 2, 40),
+        (2, 1, 2, 1, 2, 60),
+        // Published as 20, which is too early.
+        (2, 2, 2, 1, 2, 40),
+        (2, 100, 2, 0, 2, 20),
+        (3, 1, 2, 0, 3, 40),
+    ] {
+        let clock = ManualClock::new();
+        let bucket = bucket(&clock, limit, per);
+        bucket.try_acquire(taken).unwrap();
+        bucket.force_acquire(ahead);
+        let wait = bucket.try_acquire(asked).unwrap_err().retry_after();
+        assert_eq!(
+            wait,
+            Some(Duration::from_secs(seconds)),
+            "{asked} of {limit}, {per} a period"
+        );
+    }
+    // Oldest first: one waits, a second finds no place in line.
+    let clock = ManualClock::new();
+    let line = Policy::builder().max_queue(1).over(bucket(&clock, 1, 1)).unwrap();
+    clock.run(async {
+        line.try_admit(1).unwrap().forget();
+        let (first, second) = futures::join!(line.admit(1), line.admit(1));
+        first.unwrap().forget();
+        assert_eq!(second.unwrap_err().reason(), Reason::QueueFull);
+        assert_eq!(clock.elapsed(), period);
+    });
+}
+
+#[test]
+fn the_verbs_take_what_they_say() {
+    let clock = ManualClock::new();
+    let bucket = TokenBucket::new(Quota::per_second(10).burst(5)).on(&clock);
+    assert_eq!(
+        (bucket.time_until_full(), bucket.time_until(5)),
+        (Some(Duration::ZERO), Some(Duration::ZERO))
+    );
+    assert_eq!(bucket.acquire_up_to(3), 3);
+    assert_eq!((bucket.available(), bucket.time_until_full()), (2, Some(TENTH * 3)));
+    assert_eq!([bucket.acquire_up_to(10), bucket.acquire_up_to(10)], [2, 0]);
+    bucket.force_acquire(7);
+    assert_eq!((bucket.debt(), bucket.available()), (7, 0));
+    assert_eq!(
+        [bucket.time_until(1), bucket.time_until(5), bucket.time_until(6)],
+        [Some(TENTH * 8), Some(TENTH * 12), None]
+    );
+    assert_eq!(bucket.time_until_full(), Some(TENTH * 12));
+    clock.advance(TENTH * 7 - NANO);
+    assert_eq!((bucket.debt(), bucket.available()), (1, 0), "rounded up");
+    let old = bucket.book(1).unwrap();
+    bucket.reset();
+    assert_eq!((bucket.debt(), bucket.available()), (0, 5));
+    bucket.try_acquire(5).unwrap();
+    drop(old);
+    assert_eq!(
+        bucket.available(),
+        0,
+        "what was taken before a reset does not come back"
+    );
+}
+
+#[test]
+fn a_settlement_after_a_reset_gives_nothing_back() {
+    const TOKENS: tollgate::Cost = tollgate::Cost::new("tokens");
+    let clock = ManualClock::new();
+    let bucket = std::sync::Arc::new(TokenBucket::new(Quota::per_second(10).burst(10)).on(&clock));
+    let gate = std::sync::Arc::clone(&bucket).per(TOKENS);
+    let ask = tollgate::Ask::one().cost(TOKENS, 10);
+    let mut permit = gate.try_admit(ask).unwrap();
+    bucket.reset();
+    bucket.try_acquire(10).unwrap();
+    permit.settle(TOKENS, 0).unwrap();
+    assert_eq!(bucket.available(), 0);
+    permit.settle(TOKENS, 3).unwrap();
+    assert_eq!(bucket.debt(), 3, "more is charged all the same");
+}
+
+#[test]
+fn bookings_are_bounded_and_their_refusals_true() {
+    let clock = ManualClock::new();
+    let bucket = TokenBucket::new(Quota::per_second(10).burst(2)).on(&clock);
+    bucket.try_acquire(2).unwrap();
+    let late = bucket.book_within(2, TENTH).unwrap_err();
+    assert_eq!((late.reason(), late.retry_after()), (Reason::TimedOut, Some(TENTH)));
+    clock.advance(TENTH);
+    assert_eq!(bucket.book_within(2, TENTH).unwrap().wait(), TENTH);
+    for n in [3, u64::MAX] {
+        let never = bucket.book(n).unwrap_err();
+        assert_eq!((never.reason(), never.retry_after()), (Reason::RateExceeded, None));
+    }
+    // As many as may be ahead, and one more.
+    let quota = Quota::per_second(1_000).burst(Quota::MAX_BURST);
+    let bucket = TokenBucket::new(quota).on(&clock);
+    let mut held = Vec::new();
+    let full = loop {
+        match bucket.book(Quota::MAX_BURST) {
+            Ok(booking) => held.push(booking),
+            Err(refused) => break refused,
+        }
+    };
+    assert!(held.len() >= 2, "what is there, and at least a burst ahead");
+    assert_eq!(full.reason(), Reason::QueueFull);
+    clock.advance(full.retry_after().unwrap() - NANO);
+    assert!(bucket.book(Quota::MAX_BURST).is_err());
+    clock.advance(NANO);
+    let last = bucket.book(Quota::MAX_BURST).unwrap();
+    // From the newest to the oldest all of it comes back.
+    drop(last);
+    while held.pop().is_some() {}
+    assert_eq!((bucket.available(), bucket.debt()), (Quota::MAX_BURST, 0));
+}
+
+#[test]
+fn debts_saturate() {
+    for quota in [
+        Quota::per_second(1).burst(1),
+        Quota::per_second(1_000_000_000).burst(1),
+        Quota::per_second(1_000).burst(Quota::MAX_BURST),
+        Quota::per_second(7).burst(3).by_interval(),
+    ] {
+        let clock = ManualClock::new();
+        let bucket = TokenBucket::new(quota).on(&clock);
+        for _ in 0..3 {
+            bucket.force_acquire(u64::MAX);
+        }
+        let (debt, burst) = (u128::from(bucket.debt()), u128::from(quota.burst_size()));
+        let half_an_hour = u128::from(quota.count()) * 1_800 * SECOND.as_nanos() / quota.period().as_nanos();
+        assert!(debt >= 2 * burst && debt >= half_an_hour, "{quota}: {debt}");
+        if !quota.is_by_interval() {
+            // Whole tokens go so deep that the clock ends first.
+            clock.advance(bucket.time_until(1).unwrap() + TENTH);
+            assert!(bucket.try_acquire(1).is_ok(), "{quota}");
+        }
+    }
+}
+
+#[test]
+fn zero_and_unlimited_have_names() {
+    let clock = ManualClock::new();
+    let shut = TokenBucket::new(Quota::zero()).on(&clock);
+    shut.try_acquire(0).unwrap();
+    let refused = shut.try_acquire(1).unwrap_err();
+    assert_eq!((refused.reason(), refused.retry_after()), (Reason::RateExceeded, None));
+    shut.force_acquire(2);
+    assert_eq!((shut.available(), shut.debt(), shut.time_until_full()), (0, 2, None));
+    assert!(shut.book(1).is_err());
+    shut.set_quota(Quota::per_second(10).burst(4), Inherit::AsIs);
+    assert_eq!(shut.time_until(1), Some(TENTH * 3), "the debt stays");
+
+    let open = TokenBucket::new(Quota::unlimited()).on(&clock);
+    for n in [0, 1, u64::MAX] {
+        open.try_acquire(n).unwrap();
+        open.force_acquire(n);
+        assert_eq!(open.acquire_up_to(n), n);
+        assert_eq!(open.book(n).unwrap().wait(), Duration::ZERO);
+    }
+    let held = open.reserve(3).unwrap();
+    let mut permit = open.reserve(3).unwrap().commit();
+    assert_eq!(
+        (open.available(), open.debt(), open.time_until_full()),
+        (u64::MAX, 0, Some(Duration::ZERO))
+    );
+    open.set_quota(Quota::per_second(10).burst(4), Inherit::Proportional);
+    open.try_acquire(4).unwrap();
+    drop(held);
+    let _ = permit.settle(tollgate::Cost::new("calls"), 0);
+    assert_eq!(open.available(), 0, "what was not counted is not given back");
+    open.force_acquire(7);
+    open.set_quota(Quota::unlimited(), Inherit::AsIs);
+    open.try_acquire(9).unwrap();
+    open.set_quota(Quota::per_second(10).burst(4), Inherit::Additive);
+    assert_eq!(open.available(), 4, "nothing was counted meanwhile");
+}
+
+/// Rows of (tokens before of ten, rule, new burst, tokens after), from one refill to the other.
+#[test]
+fn rules_hold_from_one_refill_to_the_other() {
+    let quotas = |burst| {
+        [
+            Quota::per_second(10).burst(burst),
+            Quota::per_second(10).burst(burst).by_interval(),
+        ]
+    };
+    for (before, rule, burst, after) in [
+        (4, Inherit::AsIs, 20, 4),
+        (4, Inherit::AsIs, 3, 3),
+        (4, Inherit::Proportional, 20, 8),
+        (4, Inherit::Proportional, 5, 2),
+        (4, Inherit::Additive, 20, 14),
+        (4, Inherit::Additive, 5, 0),
+        (4, Inherit::Reset, 5, 5),
+    ] {
+        for old in quotas(10) {
+            for new in quotas(burst) {
+                let clock = ManualClock::new();
+                let bucket = TokenBucket::new(old).on(&clock);
+                bucket.try_acquire(10 - before).unwrap();
+                bucket.set_quota(new, rule);
+                assert_eq!(
+                    (bucket.available(), bucket.quota()),
+                    (after, new),
+                    "{before}, {rule:?}, {old} to {new}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn changes_at_every_phase_do_not_stop_the_intervals() {
+    let clock = ManualClock::new();
+    let quota = Quota::per_second(3).burst(100).by_interval();
+    let bucket = TokenBucket::new(quota).on(&clock);
+    bucket.try_acquire(100).unwrap();
+    for step in 1..=100u64 {
+        clock.advance(SECOND / 10);
+        bucket.set_quota(quota.with_burst(100 + step % 2).unwrap(), Inherit::AsIs);
+        assert_eq!(bucket.available(), step / 10 * 3);
+    }
+    // Another length goes on from the end of the latest interval.
+    clock.advance(SECOND / 2);
+    bucket.set_quota(
+        Quota::new(3, SECOND * 2).unwrap().burst(100).by_interval(),
+        Inherit::AsIs,
+    );
+    clock.advance(SECOND * 3 / 2 - NANO);
+    assert_eq!(bucket.available(), 30);
+    clock.advance(NANO);
+    assert_eq!(bucket.available(), 33);
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Advance(u64),
+    Take(u64),
+    UpTo(u64),
+    Force(u64),
+    Book(u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => (0u64..300).prop_map(Op::Advance),
+        1 => (0u64..1 << 50).prop_map(Op::Advance),
+        3 => (0u64..9).prop_map(Op::Take),
+        1 => (0u64..9).prop_map(Op::UpTo),
+        1 => (0u64..4).prop_map(Op::Force),
+        2 => (0u64..9).prop_map(Op::Book),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+    /// Given any of the verbs, continuous or by interval, then all of them say what whole numbers say.
+    #[test]
+    fn it_is_the_replay(
+        ops in prop::collection::vec(op(), 1..80), count in 1u64..60, nanos in 1u64..90, burst in 1u64..12, by in any::<bool>(),
+    ) {
+        // So slow that the bucket tells every two instants apart: a unit is less than what comes in one.
+        let count = count.min(if by { nanos } else { 15.min(nanos) });
+        let quota = Quota::new(count, Duration::from_nanos(nanos)).unwrap().burst(burst);
+        let quota = if by { quota.by_interval() } else { quota };
+        let clock = ManualClock::new();
+        let bucket = TokenBucket::new(quota).on(&clock);
+        // In `nanos`ths of a token.
+        let (full, unit) = (i128::from(burst * nanos), i128::from(nanos));
+        let (mut level, mut now) = (full, 0u64);
+        let came = |at: u64| i128::from(if by { at / nanos * nanos } else { at }) * i128::from(count);
+        for op in ops {
+            // When so much will be there.
+            let wait = |wanted: i128| {
+                let missing = wanted - level;
+                let at = if missing <= 0 {
+                    i128::from(now)
+                } else {
+                    let at = (came(now) + missing + i128::from(count) - 1) / i128::from(count);
+                    if by { (at + unit - 1) / unit * unit } else { at }
+                };
+                Duration::from_nanos((at - i128::from(now)) as u64)
+            };
+            prop_assert_eq!(i128::from(bucket.available()), level.max(0) / unit);
+            prop_assert_eq!(i128::from(bucket.debt()), ((-level).max(0) + unit - 1) / unit);
+            prop_assert_eq!(bucket.time_until_full(), Some(wait(full)));
+            match op {
+                Op::Advance(step) => {
+                    clock.advance(Duration::from_nanos(step));
+                    level = full.min(level + came(now + step) - came(now));
+                    now += step;
+                }
+                Op::Take(n) => {
+                    let (need, expected) = (i128::from(n) * unit, n <= burst);
+                    prop_assert_eq!(bucket.time_until(n), expected.then(|| wait(need)));
+                    match bucket.try_acquire(n) {
+                        Ok(()) => {
+                            prop_assert!(need <= level.max(0));
+                            level -= need;
+                        }
+                        Err(refused) => {
+                            prop_assert!(need > level);
+                            prop_assert_eq!(refused.retry_after(), expected.then(|| wait(need)));
+                        }
+                    }
+                }
+                Op::UpTo(n) => {
+                    let there = (level.max(0) / unit).min(n.into());
+                    prop_assert_eq!(i128::from(bucket.acquire_up_to(n)), there);
+                    level -= there * unit;
+                }
+                Op::Force(n) => {
+                    bucket.force_acquire(n);
+                    level -= i128::from(n) * unit;
+                }
+                Op::Book(n) => match bucket.book(n) {
+                    Ok(booking) => {
+                        prop_assert_eq!(booking.wait(), wait(i128::from(n) * unit));
+                        booking.commit().forget();
+                        level -= i128::from(n) * unit;
+                    }
+                    Err(refused) => prop_assert_eq!((n > burst, refused.retry_after()), (true, None)),
+                },
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Plan {
+    Advance(u64),
+    Take(u64),
+    Book(u64),
+    Cancel(usize),
+}
+
+fn plan() -> impl Strategy<Value = Plan> {
+    prop_oneof![
+        3 => (0u64..300).prop_map(Plan::Advance),
+        2 => (1u64..7).prop_map(Plan::Take),
+        4 => (1u64..7).prop_map(Plan::Book),
+        4 => (0usize..6).prop_map(Plan::Cancel),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+    /// Given bookings that are cancelled in any order, at any time, then nobody starts before the history without the
+    /// cancelled ones lets it, nothing is there that this history has not, and at one instant nothing is lost.
+    #[test]
+    fn cancelled_bookings_mint_nothing(plans in prop::collection::vec(plan(), 1..80), burst in 1u64..7, by in any::<bool>()) {
+        const NANOS: u64 = 100;
+        let quota = Quota::new(1, Duration::from_nanos(NANOS)).unwrap().burst(burst);
+        let clock = ManualClock::new();
+        let bucket = TokenBucket::new(if by { quota.by_interval() } else { quota }).on(&clock);
+        let (mut now, mut exact) = (0u64, true);
+        // When it was made, how many, and when it starts.
+        let mut entries: Vec<(u64, u64, u64)> = Vec::new();
+        let mut held = Vec::new();
+        for plan in plans {
+            match plan {
+                Plan::Advance(step) => {
+                    now += step;
+                    clock.advance(Duration::from_nanos(step));
+                    exact &= held.is_empty() || step == 0;
+                }
+                Plan::Take(n) => if bucket.try_acquire(n).is_ok() {
+                    entries.push((now, n, now));
+                },
+                Plan::Book(n) => if let Ok(booking) = bucket.book(n) {
+                    let start = now + booking.wait().as_nanos() as u64;
+                    held.push((booking, entries.len()));
+                    entries.push((now, n, start));
+                },
+                Plan::Cancel(index) => if index < held.len() {
+                    let (booking, entry) = held.remove(index);
+                    drop(booking);
+                    entries[entry].1 = 0;
+                },
+            }
+            // In nanoseconds of refill.
+            let came = |at: u64| if by { at / NANOS * NANOS } else { at } as i64;
+            let full = (burst * NANOS) as i64;
+            let (mut level, mut last) = (full, 0);
+            for &(made, n, start) in entries.iter().filter(|&&(_, n, _)| n > 0).chain(&[(now, 0, now)]) {
+                level = full.min(level + came(made) - came(last)) - (n * NANOS) as i64;
+                last = made;
+                let earliest = came(made) - level.min(0);
+                prop_assert!(n == 0 || came(start) >= earliest, "{n} start at {start}, and not before {earliest}");
+            }
+            let (available, debt) = (level.max(0) as u64 / NANOS, (-level).max(0) as u64);
+            prop_assert!(bucket.available() <= available && bucket.debt() >= debt.div_ceil(NANOS));
+            if exact {
+                prop_assert_eq!((bucket.available(), bucket.debt()), (available, debt.div_ceil(NANOS)));
+            }
+        }
+    }
+}
