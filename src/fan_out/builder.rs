@@ -124,7 +124,8 @@ where
     /// called for one item at a time.
     ///
     /// Each item has one result: what its future returned, or why it returned nothing. A source, or an `f`, that panics
-    /// ends the fan-out with one more result, the panic.
+    /// ends the fan-out with one more result, the panic; a runtime that is shut down ends it with
+    /// [`TaskError::Aborted`](crate::pool::TaskError::Aborted).
     ///
     /// # Cancel safety
     /// Dropping the stream of results drops the source and, as soon as their tasks are polled next, all futures.

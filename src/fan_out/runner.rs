@@ -14,8 +14,46 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
+/// Tells the consumer when the runtime drops a runner before its end.
+struct Alive<D: Died>(Option<Arc<D>>);
+
+pub(super) trait Died {
+    /// A runner was dropped with whatever it had.
+    fn died(&self);
+}
+
+impl<D: Died> Alive<D> {
+    fn ended_in_order(mut self) {
+        self.0 = None;
+    }
+}
+
+impl<D: Died> Drop for Alive<D> {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.take() {
+            shared.died();
+        }
+    }
+}
+
 /// Runs items until the source has ended.
-pub(super) async fn run<S, F, Fut>(shared: Arc<Shared<S, F, Fut::Output>>)
+pub(super) fn run<S, F, Fut>(shared: Arc<Shared<S, F, Fut::Output>>) -> impl Future<Output = ()> + Send
+where
+    S: Stream + Send + 'static,
+    S::Item: Send + 'static,
+    F: FnMut(S::Item) -> Fut + Send + 'static,
+    Fut: Future + Send + 'static,
+    Fut::Output: Send + 'static,
+{
+    // There before the first poll: it may never come.
+    let alive = Alive(Some(Arc::clone(&shared)));
+    async move {
+        work(shared).await;
+        alive.ended_in_order();
+    }
+}
+
+async fn work<S, F, Fut>(shared: Arc<Shared<S, F, Fut::Output>>)
 where
     S: Stream + Send + 'static,
     S::Item: Send + 'static,
@@ -112,7 +150,17 @@ async fn get_slot<S, F, T>(shared: &Shared<S, F, T>, slot: &mut Option<OwnedSema
 async fn admit<S, F, T>(shared: &Shared<S, F, T>) -> Result<Option<Box<dyn Admission>>, TaskError> {
     match &shared.settings.gate {
         None => Ok(None),
-        Some(gate) => gate.admit(Ask::one()).await.map(Some).map_err(TaskError::Refused),
+        Some(gate) => {
+            let mut admitting = gate.admit(Ask::one());
+            poll_fn(
+                |cx| match catch_unwind(AssertUnwindSafe(|| admitting.as_mut().poll(cx))) {
+                    Ok(Poll::Pending) => Poll::Pending,
+                    Ok(Poll::Ready(admitted)) => Poll::Ready(admitted.map(Some).map_err(TaskError::Refused)),
+                    Err(payload) => Poll::Ready(Err(TaskError::Panicked(payload))),
+                },
+            )
+            .await
+        }
     }
 }
 

@@ -105,7 +105,7 @@ where
             consumer = state.consumer.take();
             progress = self.settings.progress.is_some().then_some(state.progress);
             if fails {
-                state.ended = true;
+                (state.ended, state.failed) = (true, true);
                 dropped = state.source.take();
                 if !self.settings.ordered {
                     others = std::mem::take(&mut state.runners);
@@ -202,6 +202,24 @@ where
             waker.wake();
         }
         Poll::Pending
+    }
+}
+
+impl<S, F, T> runner::Died for Shared<S, F, T> {
+    fn died(&self) {
+        let mut state = self.state.lock();
+        if state.stopped || state.failed || std::mem::replace(&mut state.died, true) {
+            return;
+        }
+        state.ended = true;
+        let source = state.source.take();
+        // What is to come no more leaves no gaps, and is told of once.
+        state.results.retain(Option::is_some);
+        state.results.push_back(Some(Err(TaskError::Aborted)));
+        let consumer = state.consumer.take();
+        drop(state);
+        drop_quietly(source);
+        wake(consumer);
     }
 }
 

@@ -29,6 +29,10 @@ pub(super) struct State<S, F, T> {
     /// None while it is in a runner's hands, and once it has ended.
     pub(super) source: Option<Box<Source<S, F>>>,
     pub(super) ended: bool,
+    /// A result has ended it.
+    pub(super) failed: bool,
+    /// The runtime has dropped a runner: what is here is all there will be.
+    pub(super) died: bool,
     /// Nobody wants results any more.
     pub(super) stopped: bool,
     /// Runners that look for an item, or have been called to.
@@ -58,6 +62,8 @@ impl<S, F, T> State<S, F, T> {
         Self {
             source: Some(Box::new(source)),
             ended: false,
+            failed: false,
+            died: false,
             stopped: false,
             looking: 0,
             idle: Vec::new(),
@@ -104,7 +110,7 @@ impl<S, F, T> State<S, F, T> {
     /// Keeps a result for the consumer. One that `ends` goes first, where there is no order. It comes back when nobody
     /// wants it any more.
     pub(super) fn keep(&mut self, index: usize, outcome: Outcome<T>, ordered: bool, ends: bool) -> Option<Outcome<T>> {
-        if self.stopped {
+        if self.stopped || self.died {
             return Some(outcome);
         }
         self.progress.finished += 1;
@@ -134,6 +140,6 @@ impl<S, F, T> State<S, F, T> {
 
     /// True when no result is to come.
     pub(super) fn is_over(&self) -> bool {
-        self.stopped || (self.ended && self.progress.taken == self.first)
+        self.stopped || (self.died && self.results.is_empty()) || (self.ended && self.progress.taken == self.first)
     }
 }

@@ -114,7 +114,7 @@ impl Drop for Notice {
 /// Results come in the order of submission ([`join`](Self::join)) or as they end ([`next`](Self::next)), blocking or
 /// async. Where the waiting thread is a worker of the pool it runs tasks of the group meanwhile.
 ///
-/// Dropping a group cancels what has not started, and waits for nobody.
+/// Dropping a group cancels what has not started, and waits for nobody. Until then it keeps a few words for each task.
 ///
 /// # Cancel safety
 /// Every waiting method can be dropped and called again; no result is lost.

@@ -86,7 +86,7 @@ impl<'j> Core<'j> {
         if regrow.is_some() {
             return;
         }
-        let mut sleep = Box::pin(Sleep::until(clock, clock.after(clock.now(), after)));
+        let mut sleep = Box::pin(Sleep::of_no_runtime(clock, clock.after(clock.now(), after)));
         match sleep.as_mut().poll(&mut Context::from_waker(waker)) {
             Poll::Pending => *regrow = Some(sleep),
             Poll::Ready(()) => {

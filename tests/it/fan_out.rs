@@ -339,3 +339,23 @@ async fn a_consumer_may_wait_for_what_the_futures_hold() {
     let mut results = fan_out(items, 5).map(work).map(Result::unwrap);
     assert!(timeout(END, consume(&mut results)).await.is_ok());
 }
+
+#[test]
+fn a_runtime_that_is_shut_down_leaves_nobody_waiting() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let mut results = runtime.block_on(async {
+        let results = fan_out(0..10, 3).map(|n| async move {
+            if n > 0 {
+                std::future::pending::<()>().await;
+            }
+            n
+        });
+        settle().await;
+        results
+    });
+    drop(runtime);
+    let next = |results: &mut _| futures::executor::block_on(StreamExt::next(results));
+    assert!(matches!(next(&mut results), Some(Ok(0))));
+    assert!(matches!(next(&mut results), Some(Err(TaskError::Aborted))));
+    assert!(next(&mut results).is_none());
+}

@@ -201,3 +201,23 @@ fn every_task_is_accounted_for_once_under_everything_at_once() {
         })
         .unwrap();
 }
+
+#[test]
+fn a_pool_grows_later_although_the_runtime_is_gone_in_which_it_was_asked_to() {
+    let pool = WorkerPool::builder()
+        .workers(1..=3)
+        .growth(Quota::per_second(200).burst(1))
+        .build()
+        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let (busy, third) = runtime.block_on(async {
+        let busy = [Busy::on(&pool), Busy::on(&pool)];
+        (busy, pool.submit(|| 3).unwrap())
+    });
+    drop(runtime);
+    assert_eq!(third.join().unwrap(), 3);
+    busy.into_iter().for_each(Busy::end);
+}

@@ -1,7 +1,8 @@
 //! How a task pool is to be.
 
-use super::core::{Core, DiscardHook, Settings, UnstartedTask};
+use super::core::{Core, DiscardHook, Settings};
 use super::face::TaskPool;
+use super::unstarted::UnstartedTask;
 use crate::limiter::Limiter;
 use crate::policy::Policy;
 use crate::pool::builder::{Overflow, Workers};

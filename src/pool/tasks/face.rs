@@ -2,9 +2,10 @@
 
 use super::builder::TaskPoolBuilder;
 use super::cell::turn_of;
-use super::core::{Core, UnstartedTask};
+use super::core::Core;
 use super::handle::AsyncHandle;
 use super::submit::SubmitTask;
+use super::unstarted::UnstartedTask;
 use crate::pool::builder::Workers;
 use crate::pool::entry::Priority;
 use crate::pool::error::{PoolError, Rejected};

@@ -13,10 +13,11 @@ mod group;
 mod handle;
 mod runner;
 mod submit;
+mod unstarted;
 
 pub use builder::TaskPoolBuilder;
-pub use core::UnstartedTask;
 pub use face::{TaskPool, TaskReport};
 pub use group::TaskGroup;
 pub use handle::AsyncHandle;
 pub use submit::SubmitTask;
+pub use unstarted::UnstartedTask;

@@ -1,9 +1,10 @@
 //! Submitting futures, with wishes.
 
 use super::cell::{Await, Cell, Run, turn_of};
-use super::core::{Core, Entry, UnstartedTask, run_here};
+use super::core::{Core, Entry};
 use super::face::TaskPool;
 use super::handle::AsyncHandle;
+use super::unstarted::{UnstartedTask, run_here};
 use crate::ask::Ask;
 use crate::pool::builder::Overflow;
 use crate::pool::cell::forget_panic;
