@@ -122,7 +122,7 @@ fn two_wait_for_the_end_of_one_task() {
 
 #[test]
 fn a_worker_that_is_too_many_leaves_beside_a_submission() {
-    super::bounded(2, || {
+    super::bounded(1, || {
         let pool = modelled(2).build().unwrap();
         pool.resize(1).unwrap();
         assert_eq!(pool.submit(|| 7).unwrap().join().unwrap(), 7);
