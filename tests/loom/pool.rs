@@ -126,7 +126,6 @@ fn a_worker_that_is_too_many_leaves_beside_a_submission() {
         let pool = modelled(2).build().unwrap();
         pool.resize(1).unwrap();
         assert_eq!(pool.submit(|| 7).unwrap().join().unwrap(), 7);
-        // Nobody is called any more: only the resize can have sent it away.
         while pool.stats().threads > 1 {
             thread::yield_now();
         }
