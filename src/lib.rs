@@ -19,6 +19,8 @@
 //! | wait in turn, with a bound on queue and time | [`Policy`] | |
 //! | see how long was waited, and who holds on | [`SemaphoreBuilder`]`::stats` | `stats` |
 //! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
+//! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
+//! | run an async function over many items, so many at once | `fan_out` | `fan-out` |
 //! | test with virtual time | [`ManualClock`] | |
 //! | put an existing governor limiter into a policy | `Governed` | `governor` |
 //! | write a limiter of your own | [`Limiter`], and the suite in `conformance` | `conformance` |
@@ -52,6 +54,8 @@
 //! | feature | by default | what it adds |
 //! |---|---|---|
 //! | `tokio` | yes | waits use the timers of a tokio runtime, where one is running; without, one thread keeps all timers |
+//! | `pool` | no | worker pools whose slots are permits |
+//! | `fan-out` | no | `fan_out` over tokio tasks, and with it futures 0.3 |
 //! | `channel` | no | `ChannelSemaphore`, and with it crossbeam-channel 0.5 |
 //! | `stats` | no | counts and wait times of a semaphore, and with it hdrhistogram 7 |
 //! | `governor` | no | `Governed`, and with it governor 0.10 |
@@ -68,6 +72,9 @@ mod ask;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
+#[cfg(feature = "fan-out")]
+#[cfg_attr(docsrs, doc(cfg(feature = "fan-out")))]
+pub mod fan_out;
 #[cfg(feature = "governor")]
 mod governed;
 pub mod guide;
@@ -76,6 +83,9 @@ pub mod lease;
 pub mod limiter;
 mod permit;
 pub mod policy;
+#[cfg(feature = "pool")]
+#[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
+pub mod pool;
 pub mod rate;
 mod refusal;
 pub mod semaphore;
@@ -95,6 +105,9 @@ pub use lease::Leased;
 pub use limiter::{Limiter, LimiterExt, Outcome, Settlement};
 pub use permit::{Permit, Reservation, Unsettled};
 pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError};
+#[cfg(feature = "pool")]
+#[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
+pub use pool::{TaskHandle, WorkerPool};
 pub use rate::{Booking, FixedWindow, LeakyBucket, RateError, RateTicket, SlidingLog, Warmup};
 pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket, WindowError};
 pub use refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};

@@ -10,8 +10,12 @@
 //! Bytes are compared by the bench `memory`: counting them replaces the allocator, which would slow these rows.
 
 mod composite;
+#[cfg(feature = "fan-out")]
+mod fan_out;
 mod harness;
 mod keyed;
+#[cfg(feature = "pool")]
+mod pool;
 mod rate;
 mod semaphore;
 mod waiting;
@@ -28,5 +32,9 @@ fn main() {
     rate::rows(&rows);
     keyed::rows(&rows);
     composite::rows(&rows);
+    #[cfg(feature = "pool")]
+    pool::rows(&rows);
+    #[cfg(feature = "fan-out")]
+    fan_out::rows(&rows);
     waiting::rows(&rows);
 }

@@ -14,6 +14,8 @@ pub struct Sleep {
     clock: Clock,
     at: Instant,
     armed: Armed,
+    /// Whether the timer may be that of the runtime that is current when it is armed.
+    by_runtime: bool,
 }
 
 enum Armed {
@@ -31,7 +33,16 @@ impl Sleep {
             clock: clock.clone(),
             at,
             armed: Armed::Not,
+            by_runtime: true,
         }
+    }
+
+    /// A timer for `at` that outlives any runtime.
+    #[cfg(feature = "pool")]
+    pub(crate) fn of_no_runtime(clock: &Clock, at: Instant) -> Self {
+        let mut sleep = Self::until(clock, at);
+        sleep.by_runtime = false;
+        sleep
     }
 
     /// The instant it is armed for.
@@ -113,7 +124,7 @@ impl Sleep {
         }
         let after = self.clock.between(now, self.at);
         #[cfg(feature = "tokio")]
-        if tokio::runtime::Handle::try_current().is_ok() {
+        if self.by_runtime && tokio::runtime::Handle::try_current().is_ok() {
             let mut sleep = Box::pin(tokio::time::sleep(after));
             return match sleep.as_mut().poll(cx) {
                 Poll::Ready(()) if self.clock.now() >= self.at => Poll::Ready(()),

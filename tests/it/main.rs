@@ -19,6 +19,8 @@ mod channel_semaphore;
 mod coarse_clock;
 mod compose;
 mod conformance;
+#[cfg(feature = "fan-out")]
+mod fan_out;
 mod gateway;
 #[cfg(feature = "governor")]
 mod governed;
@@ -29,6 +31,14 @@ mod keyed_fair;
 mod keyed_rate;
 mod lease;
 mod policy_line;
+#[cfg(feature = "pool")]
+mod pool;
+#[cfg(feature = "pool")]
+mod pool_group;
+#[cfg(feature = "pool")]
+mod pool_life;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_tasks;
 mod quota;
 mod rate_fixed_window;
 mod rate_hostile;

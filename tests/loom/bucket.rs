@@ -96,13 +96,15 @@ fn a_reservation_beside_a_cancel_is_not_taken_for_an_older_one() {
             let (ask, phase) = (Ask::many(n), Phase::new());
             bucket.try_reserve(Demand::new(&ask, phase.pass())).unwrap()
         };
+        // Under all of them, so that what they give back is remembered.
+        bucket.try_acquire(1).unwrap();
         let (first, second) = (reserve(5), reserve(1));
         let other = Arc::clone(&bucket);
         let thread = thread::spawn(move || other.cancel(first, Phase::new().pass()));
         let third = reserve(1);
         thread.join().unwrap();
         bucket.cancel(second, Phase::new().pass());
-        clock.advance(SECOND);
+        clock.advance(2 * SECOND);
         assert_eq!(bucket.available(), 8);
         bucket.try_acquire(8).unwrap();
         bucket.cancel(third, Phase::new().pass());

@@ -8,6 +8,8 @@ mod keyed;
 mod lease;
 mod line;
 mod orders;
+#[cfg(feature = "pool")]
+mod pool;
 mod semaphore;
 
 /// Every interleaving of two threads, whatever bound the environment sets.

@@ -1,0 +1,213 @@
+//! How a fan-out is to be: its source, its limit, its order.
+
+use super::progress::{Hook, Progress};
+use super::results::{Results, TryResults};
+use super::shared::{Settings, Shared};
+use super::state::{Outcome, Source};
+use crate::limiter::Limiter;
+use crate::policy::Policy;
+use crate::pool::Gate;
+use crate::semaphore::Semaphore;
+use futures::Stream;
+use futures::stream::{Iter, iter};
+use std::fmt;
+use std::sync::Arc;
+
+/// How many at once: a number, or the permits of a semaphore that others may share or resize.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    pub(super) slots: Arc<Semaphore>,
+    pub(super) shared: bool,
+}
+
+impl From<usize> for Limit {
+    /// Zero is a fan-out that never starts anything; more than a semaphore may have counts as that many.
+    fn from(limit: usize) -> Self {
+        Self {
+            slots: Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS))),
+            shared: false,
+        }
+    }
+}
+
+impl From<Arc<Semaphore>> for Limit {
+    fn from(slots: Arc<Semaphore>) -> Self {
+        Self { slots, shared: true }
+    }
+}
+
+impl From<&Arc<Semaphore>> for Limit {
+    fn from(slots: &Arc<Semaphore>) -> Self {
+        Arc::clone(slots).into()
+    }
+}
+
+/// A fan-out over the items of an iterator, at most `limit` at once.
+///
+/// ```
+/// # use futures::StreamExt;
+/// # use tollgate::fan_out::fan_out;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let squares = fan_out(0..10, 4).ordered().map(|n| async move { n * n });
+/// let squares: Vec<i32> = squares.map(Result::unwrap).collect().await;
+/// assert_eq!(squares[9], 81);
+/// # }
+/// ```
+pub fn fan_out<I>(items: I, limit: impl Into<Limit>) -> FanOut<Iter<I::IntoIter>>
+where
+    I: IntoIterator,
+{
+    fan_out_stream(iter(items), limit)
+}
+
+/// A fan-out over the items of a stream, at most `limit` at once.
+pub fn fan_out_stream<S: Stream>(source: S, limit: impl Into<Limit>) -> FanOut<S> {
+    FanOut {
+        source,
+        limit: limit.into(),
+        ordered: false,
+        ahead: None,
+        gate: None,
+        progress: None,
+    }
+}
+
+/// Builds a fan-out: [`fan_out`], wishes, and [`map`](Self::map) or [`try_map`](Self::try_map).
+#[must_use = "nothing starts before `map`"]
+pub struct FanOut<S> {
+    source: S,
+    limit: Limit,
+    ordered: bool,
+    ahead: Option<usize>,
+    gate: Option<Arc<dyn Gate>>,
+    progress: Option<Box<Hook>>,
+}
+
+impl<S> FanOut<S>
+where
+    S: Stream + Send + 'static,
+    S::Item: Send + 'static,
+{
+    /// Results come in the order of the items, instead of as they end. One that takes long holds up those behind it,
+    /// and with them, once there is no more room for results, the source.
+    pub fn ordered(mut self) -> Self {
+        self.ordered = true;
+        self
+    }
+
+    /// How many results may wait for the consumer beside those that run; as many as may run at once unless set. A limit
+    /// of 10 and a buffer of 5: at most 15 items have been taken from the source whose results have not been given out.
+    pub fn buffer(mut self, results: usize) -> Self {
+        self.ahead = Some(results);
+        self
+    }
+
+    /// Each item is admitted by `policy`, in turn, as one call, beside the limit. Where it can never be admitted its
+    /// result is [`TaskError::Refused`](crate::pool::TaskError::Refused).
+    pub fn admit_by<L>(mut self, policy: Policy<L>) -> Self
+    where
+        L: Limiter + 'static,
+        L::Ticket: Send,
+    {
+        self.gate = Some(Arc::new(policy));
+        self
+    }
+
+    /// Is called whenever a future has ended, by the task that ran it. A panic of it is ignored.
+    pub fn progress(mut self, hook: impl Fn(Progress) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Box::new(hook));
+        self
+    }
+
+    /// Starts: `f` makes a future of each item, and the futures run on tasks of the current runtime. `f` itself is
+    /// called for one item at a time.
+    ///
+    /// Each item has one result: what its future returned, or why it returned nothing. A source, or an `f`, that panics
+    /// ends the fan-out with one more result, the panic; a runtime that is shut down ends it with
+    /// [`TaskError::Aborted`](crate::pool::TaskError::Aborted).
+    ///
+    /// # Cancel safety
+    /// Dropping the stream of results drops the source and, as soon as their tasks are polled next, all futures.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn map<F, Fut>(self, f: F) -> Results<Fut::Output>
+    where
+        F: FnMut(S::Item) -> Fut + Send + 'static,
+        Fut: Future + Send + 'static,
+        Fut::Output: Send + 'static,
+    {
+        self.start(f, |_| false)
+    }
+
+    /// Starts as [`map`](Self::map), for futures that may fail. The first failure ends the fan-out: nothing more is taken
+    /// from the source, what runs is dropped, and the stream of results ends behind it. In order, results in front of the
+    /// failure are still waited for.
+    ///
+    /// # Cancel safety
+    /// As [`map`](Self::map).
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    ///
+    /// ```
+    /// # use futures::TryStreamExt;
+    /// # use tollgate::fan_out::fan_out;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let numbers = fan_out(["1", "2", "three"], 8).try_map(|word| async { word.parse::<i32>() });
+    /// let failed = numbers.try_collect::<Vec<_>>().await.unwrap_err();
+    /// assert!(failed.into_error().is_some());
+    /// # }
+    /// ```
+    pub fn try_map<F, Fut, T, E>(self, f: F) -> TryResults<T, E>
+    where
+        F: FnMut(S::Item) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+        T: Send + 'static,
+        E: Send + 'static,
+    {
+        TryResults::new(self.start(f, |outcome| !matches!(outcome, Ok(Ok(_)))))
+    }
+
+    fn start<F, Fut>(self, f: F, fails: fn(&Outcome<Fut::Output>) -> bool) -> Results<Fut::Output>
+    where
+        F: FnMut(S::Item) -> Fut + Send + 'static,
+        Fut: Future + Send + 'static,
+        Fut::Output: Send + 'static,
+    {
+        let limit = self.limit.slots.limit();
+        let total = match self.source.size_hint() {
+            (least, Some(most)) if least == most => Some(most),
+            _ => None,
+        };
+        let settings = Settings {
+            slots: self.limit.slots,
+            shared_slots: self.limit.shared,
+            ordered: self.ordered,
+            ahead: self.ahead,
+            gate: self.gate,
+            progress: self.progress,
+            total,
+            fails,
+            runtime: tokio::runtime::Handle::current(),
+        };
+        let source = Source {
+            stream: Box::pin(self.source),
+            f,
+        };
+        let shared = Shared::new(settings, source);
+        shared.begin();
+        Results::new(shared, limit)
+    }
+}
+
+impl<S> fmt::Debug for FanOut<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FanOut")
+            .field("limit", &self.limit.slots.limit())
+            .field("ordered", &self.ordered)
+            .finish_non_exhaustive()
+    }
+}

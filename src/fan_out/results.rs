@@ -1,0 +1,101 @@
+//! The consumer's end: streams of results.
+
+use super::shared::Deliver;
+use super::state::Outcome;
+use crate::pool::{Failed, TaskError};
+use futures::Stream;
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// The results of [`FanOut::map`](super::FanOut::map): one for each item. Dropping it ends the fan-out.
+#[must_use = "dropping the results ends the fan-out"]
+pub struct Results<T> {
+    shared: Arc<dyn Deliver<T>>,
+    /// What has been taken over and not given out.
+    due: VecDeque<Outcome<T>>,
+    /// What has been given out and not told: room for new items is made by several at once.
+    given: usize,
+    tell_at: usize,
+}
+
+impl<T> Results<T> {
+    pub(super) fn new(shared: Arc<dyn Deliver<T>>, limit: usize) -> Self {
+        Self {
+            shared,
+            due: VecDeque::new(),
+            given: 0,
+            tell_at: (limit / 2).clamp(1, 16),
+        }
+    }
+}
+
+impl<T> Unpin for Results<T> {}
+
+impl<T> Stream for Results<T> {
+    type Item = Result<T, TaskError>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        if this.due.is_empty() {
+            let given = std::mem::take(&mut this.given);
+            match Arc::clone(&this.shared).poll_due(&mut this.due, given, cx.waker()) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(false) => return Poll::Ready(None),
+                Poll::Ready(true) => {}
+            }
+        } else if this.given >= this.tell_at {
+            Arc::clone(&this.shared).given(std::mem::take(&mut this.given));
+        }
+        this.given += 1;
+        Poll::Ready(this.due.pop_front())
+    }
+}
+
+impl<T> Drop for Results<T> {
+    fn drop(&mut self) {
+        self.shared.stop();
+    }
+}
+
+impl<T> fmt::Debug for Results<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Results").finish_non_exhaustive()
+    }
+}
+
+/// The results of [`FanOut::try_map`](super::FanOut::try_map): they end behind the first failure.
+#[derive(Debug)]
+#[must_use = "dropping the results ends the fan-out"]
+pub struct TryResults<T, E>(Option<Results<Result<T, E>>>);
+
+impl<T, E> TryResults<T, E> {
+    pub(super) fn new(results: Results<Result<T, E>>) -> Self {
+        Self(Some(results))
+    }
+}
+
+impl<T, E> Unpin for TryResults<T, E> {}
+
+impl<T, E> Stream for TryResults<T, E> {
+    type Item = Result<T, Failed<E>>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        let Some(results) = &mut this.0 else {
+            return Poll::Ready(None);
+        };
+        let failed = match Pin::new(results).poll_next(cx) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Some(Ok(Ok(value)))) => return Poll::Ready(Some(Ok(value))),
+            Poll::Ready(Some(Ok(Err(error)))) => Some(Err(Failed::Error(error))),
+            Poll::Ready(Some(Err(why))) => Some(Err(Failed::Task(why))),
+            Poll::Ready(None) => None,
+        };
+        // Everything else ends here.
+        this.0 = None;
+        Poll::Ready(failed)
+    }
+}

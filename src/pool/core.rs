@@ -1,0 +1,153 @@
+//! What all handles and workers of a pool share.
+//!
+//! Everything but a hint is under one lock, so that the protocol is short. The lock is held for a handful of moves;
+//! tasks, hooks, wakers and drops of tasks run outside it.
+//!
+//! - A task that is pushed wakes a sleeper only when nobody looks for work already: whoever looks takes the lock once
+//!   more before it sleeps, and sees the task there.
+//! - Whoever finds work and leaves some behind wakes the next, when nobody looks any more.
+//! - A worker takes several at once onto its shelf only while nobody sleeps and no more workers may be started, and
+//!   nobody sleeps before all shelves are empty: what lies on a shelf is always within reach of everybody who is awake.
+//!   Hence the invariant: somebody sleeps => all shelves are empty.
+
+use super::cell::{forget_panic, wake};
+use super::entry::Unstarted;
+use super::gate::Gate;
+use super::park::Parker;
+use super::room::Room;
+use super::state::{After, State};
+use super::stats::PoolStats;
+use super::worker::{Bench, WorkerThread};
+use crate::rate::TokenBucket;
+use crate::semaphore::Semaphore;
+use crate::sync::shim::atomic::{AtomicUsize, Ordering};
+use crate::sync::shim::{Mutex, MutexGuard};
+use crate::time::{Clock, Sleep};
+use std::any::Any;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
+use std::time::Duration;
+
+pub(super) type Spawner<'j> = dyn Fn(WorkerThread<'j>) -> io::Result<()> + Send + Sync + 'j;
+pub(super) type DiscardHook = dyn Fn(Unstarted<'_>) + Send + Sync;
+pub(super) type PanicHook = dyn Fn(Box<dyn Any + Send>) + Send + Sync;
+
+/// What is decided when a pool is built.
+pub(super) struct Settings<'j> {
+    pub(super) clock: Clock,
+    pub(super) keep_alive: Duration,
+    pub(super) growth: Option<TokenBucket>,
+    pub(super) gate: Option<Arc<dyn Gate>>,
+    pub(super) spawner: Box<Spawner<'j>>,
+    pub(super) on_start: Option<Arc<dyn Fn() + Send + Sync>>,
+    pub(super) on_panic: Option<Box<PanicHook>>,
+    pub(super) on_discard: Option<Box<DiscardHook>>,
+    /// After so many tasks a worker starts anew: for workers that borrow the threads of another pool.
+    pub(super) quantum: Option<u32>,
+    /// True when others hold permits of the slots as well.
+    pub(super) shared_slots: bool,
+}
+
+pub(super) struct Core<'j> {
+    pub(super) id: u64,
+    /// The pool at the root: sub-pools run on its threads.
+    pub(super) family: u64,
+    pub(super) state: Mutex<State<'j>>,
+    pub(super) room: Room,
+    pub(super) slots: Arc<Semaphore>,
+    /// A copy of the lanes' length, for whoever looks without the lock.
+    pending: AtomicUsize,
+    pub(super) settings: Settings<'j>,
+    /// The timer that lets the pool grow later, and who it wakes.
+    pub(super) regrow: Mutex<Option<Pin<Box<Sleep>>>>,
+    pub(super) regrow_waker: OnceLock<Waker>,
+}
+
+impl<'j> Core<'j> {
+    pub(super) fn new(
+        id: u64,
+        family: Option<u64>,
+        workers: (usize, usize),
+        room: Room,
+        slots: Arc<Semaphore>,
+        settings: Settings<'j>,
+    ) -> Self {
+        Self {
+            id,
+            family: family.unwrap_or(id),
+            state: Mutex::new(State::new(workers.0, workers.1)),
+            room,
+            slots,
+            pending: AtomicUsize::new(0),
+            settings,
+            regrow: Mutex::new(None),
+            regrow_waker: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn note_pending(&self, state: &State<'j>) {
+        // Relaxed: a hint. Whoever acts on it takes the lock.
+        self.pending.store(state.lanes.len(), Ordering::Relaxed);
+    }
+
+    /// True when there seems to be work. A hint.
+    #[inline]
+    pub(super) fn seems_busy(&self) -> bool {
+        self.pending.load(Ordering::Relaxed) > 0
+    }
+
+    pub(super) fn after(self: &Arc<Self>, after: After<'j>) {
+        if let Some(bench) = after.wake {
+            bench.call();
+        }
+        for waker in after.quiet {
+            wake(Some(waker));
+        }
+        if after.grow {
+            self.grow();
+        }
+    }
+
+    pub(super) fn orphan(&self, payload: Box<dyn Any + Send>) {
+        match &self.settings.on_panic {
+            Some(hook) => forget_panic(catch_unwind(AssertUnwindSafe(|| hook(payload)))),
+            None => forget_panic(Err(payload)),
+        }
+    }
+
+    // ---- numbers ----
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State<'j>> {
+        self.state.lock()
+    }
+
+    pub(super) fn stats(&self) -> PoolStats {
+        let state = self.state.lock();
+        let shelved: usize = state.benches.iter().map(|bench| bench.shelf.lock().len()).sum();
+        PoolStats {
+            threads: state.alive,
+            idle: state.sleepers.len(),
+            limit: self.slots.limit(),
+            queued: state.lanes.len() + shelved,
+            unfinished: state.unfinished - state.untold(),
+            ..state.stats
+        }
+    }
+}
+
+/// Everything that a parked worker is woken by.
+impl Bench<'_> {
+    pub(super) fn call(&self) {
+        self.mark_called();
+        self.unpark();
+    }
+
+    pub(super) fn unpark(&self) {
+        if let Some(parker) = self.parker.get() {
+            Parker::unpark(parker);
+        }
+    }
+}

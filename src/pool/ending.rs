@@ -1,0 +1,93 @@
+//! How a pool is closed, emptied, and waited for.
+
+use super::core::Core;
+use super::entry::Entry;
+use super::lanes::Ranked;
+use super::state::{After, Phase};
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+impl<'j> Core<'j> {
+    /// Enters a sub-pool, which ends with this pool.
+    pub(super) fn adopt(&self, child: &Arc<Core<'j>>) {
+        let running = {
+            let mut state = self.state.lock();
+            state.children.retain(|known| known.strong_count() > 0);
+            state.children.push(Arc::downgrade(child));
+            state.phase == Phase::Running
+        };
+        if !running {
+            child.close();
+        }
+    }
+
+    /// Takes no more tasks; what is queued still runs.
+    pub(super) fn close(&self) {
+        let children = {
+            let mut state = self.state.lock();
+            state.phase = state.phase.max(Phase::Draining);
+            state.children()
+        };
+        self.room.close();
+        for child in children {
+            child.close();
+        }
+        #[cfg(not(tollgate_bug = "pool_quiet_close"))]
+        self.call_everybody();
+    }
+
+    /// Takes out everything that has not started, and starts nothing more.
+    pub(super) fn stop(self: &Arc<Self>) -> Vec<Entry<'j>> {
+        let mut after = After::default();
+        let (out, children) = {
+            let mut state = self.state.lock();
+            state.phase = Phase::Stopped;
+            let mut out = Vec::new();
+            for bench in &state.benches {
+                out.extend(bench.held.lock().take());
+                out.extend(bench.shelf.lock().drain(..));
+            }
+            out.extend(state.lanes.drain());
+            self.note_pending(&state);
+            state.finished(out.len(), &mut after);
+            (out, state.children())
+        };
+        self.after(after);
+        self.room.close();
+        self.call_everybody();
+        // Errands, and tasks that were cancelled or run elsewhere, are not handed back.
+        let mut rest = Vec::new();
+        let mut errands = Vec::new();
+        for entry in out {
+            if entry.weight > 0 && entry.is_live() {
+                rest.push(entry);
+            } else {
+                errands.push(entry);
+            }
+        }
+        for child in children {
+            rest.extend(child.stop());
+        }
+        for errand in errands {
+            errand.refuse(super::TaskError::Abandoned);
+        }
+        rest
+    }
+
+    /// True once everything that was let in has ended; with `threads`, once the workers have gone as well. Leaves
+    /// `waker` otherwise. `since` is the epoch at the first look.
+    pub(super) fn poll_quiet(&self, since: &mut Option<u64>, threads: bool, waker: &Waker) -> Poll<()> {
+        let waker = waker.clone();
+        let mut state = self.state.lock();
+        let quiet = state.unfinished == 0 && (!threads || state.alive == 0);
+        let epoch = *since.get_or_insert(state.quiet_epoch);
+        if quiet || (!threads && epoch != state.quiet_epoch) {
+            return Poll::Ready(());
+        }
+        // One thread may look many times.
+        if !state.quiet_waiters.iter().any(|known| known.will_wake(&waker)) {
+            state.quiet_waiters.push(waker);
+        }
+        Poll::Pending
+    }
+}

@@ -1,0 +1,387 @@
+//! The face of a pool.
+
+use super::builder::{Overflow, PoolBuilder, Workers};
+use super::core::Core;
+use super::entry::{Priority, Spec};
+use super::error::{PoolError, Rejected, TaskError};
+use super::handle::Handle;
+use super::park::block_on;
+use super::shutdown::Report;
+use super::stats::PoolStats;
+use super::submit::Submit;
+use super::worker::{Standing, standing};
+use crate::semaphore::Semaphore;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The most workers that a pool may have: 65,536.
+pub const MAX_WORKERS: usize = 1 << 16;
+
+/// The most tasks that a queue may hold.
+pub const MAX_QUEUE: usize = u32::MAX as usize >> 1;
+
+pub(super) fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    // Relaxed: only that no number comes twice.
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The last to go closes the pool.
+pub(super) struct Owner<'j> {
+    core: Arc<Core<'j>>,
+    /// A sub-pool keeps the pool open on whose threads it runs.
+    _parent: Option<Arc<Owner<'j>>>,
+}
+
+impl<'j> Owner<'j> {
+    pub(super) fn of(core: Arc<Core<'j>>, parent: Option<&Pool<'j>>) -> Arc<Self> {
+        let _parent = parent.map(|parent| Arc::clone(&parent.owner));
+        Arc::new(Self { core, _parent })
+    }
+}
+
+impl Drop for Owner<'_> {
+    fn drop(&mut self) {
+        self.core.close();
+    }
+}
+
+/// Threads that run tasks, behind a bounded queue. Cheap to clone; clones are the same pool.
+///
+/// Its tasks live for `'j`: `'static` for a [`WorkerPool`], less for a [pool of a scope](PoolBuilder::scope).
+///
+/// Dropping the last clone takes no more tasks in. Those that are queued still run, on threads that end afterwards;
+/// nobody waits. [`shutdown`](Self::shutdown) waits, and [`abort`](Self::abort) hands back what has not started.
+///
+/// # Panics
+/// A task that panics takes nothing with it: its handle is given the payload, and the worker goes on.
+///
+/// # Fairness
+/// First come, first served, by [`Priority`]. A worker with plenty queued takes up to 16 tasks of normal priority at
+/// once; others take them from it when it is busy, so none waits behind a long one.
+///
+/// # Memory ordering
+/// What is done before a task is submitted is seen by it; what it does is seen by whoever has its result.
+///
+/// ```
+/// # use tollgate::WorkerPool;
+/// # use std::time::Duration;
+/// let pool = WorkerPool::builder().workers(2).queue(100).build()?;
+/// let sum = pool.submit(|| (1..=10).sum::<u32>())?;
+/// assert_eq!(sum.join()?, 55);
+///
+/// let report = pool.shutdown(Duration::from_secs(5));
+/// assert!(report.is_clean());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Pool<'j> {
+    owner: Arc<Owner<'j>>,
+    overflow: Overflow,
+}
+
+/// A [`Pool`] whose tasks own what they use.
+pub type WorkerPool = Pool<'static>;
+
+impl Clone for Pool<'_> {
+    fn clone(&self) -> Self {
+        Self {
+            owner: Arc::clone(&self.owner),
+            overflow: self.overflow,
+        }
+    }
+}
+
+impl WorkerPool {
+    /// A builder with the defaults: as many workers as processors, a queue of 1,024 tasks, submitters wait for room.
+    pub fn builder() -> PoolBuilder {
+        PoolBuilder::default()
+    }
+}
+
+impl<'j> Pool<'j> {
+    pub(super) fn new(owner: Arc<Owner<'j>>, overflow: Overflow) -> Self {
+        Self { owner, overflow }
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core<'j>> {
+        &self.owner.core
+    }
+
+    pub(super) fn overflow(&self) -> Overflow {
+        self.overflow
+    }
+
+    fn plain(&self) -> Submit<'_, 'j> {
+        Submit::new(self, Spec::DEFAULT)
+    }
+
+    /// Tasks of this priority.
+    pub fn priority(&self, priority: Priority) -> Submit<'_, 'j> {
+        self.plain().priority(priority)
+    }
+
+    /// Tasks of this weight in a queue that is bounded by [`queue_weight`](PoolBuilder::queue_weight).
+    pub fn weight(&self, weight: u32) -> Submit<'_, 'j> {
+        self.plain().weight(weight)
+    }
+
+    /// Tasks that are given up when they have not started so long from now.
+    pub fn deadline(&self, within: Duration) -> Submit<'_, 'j> {
+        self.plain().deadline(within)
+    }
+
+    /// Tasks that the policy of [`admit_by`](PoolBuilder::admit_by) is asked this for.
+    pub fn ask(&self, ask: impl Into<crate::Ask>) -> Submit<'_, 'j> {
+        self.plain().ask(ask)
+    }
+
+    /// See [`Submit::submit`].
+    ///
+    /// # Errors
+    /// [`Rejected`], with the task.
+    #[inline]
+    pub fn submit<T, F>(&self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
+    where
+        F: FnOnce() -> T + Send + 'j,
+        T: Send + 'j,
+    {
+        self.plain().submit(task)
+    }
+
+    /// See [`Submit::try_submit`].
+    ///
+    /// # Errors
+    /// [`Rejected`], with the task.
+    #[inline]
+    pub fn try_submit<T, F>(&self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
+    where
+        F: FnOnce() -> T + Send + 'j,
+        T: Send + 'j,
+    {
+        self.plain().try_submit(task)
+    }
+
+    /// See [`Submit::submit_timeout`].
+    ///
+    /// # Errors
+    /// [`Rejected`], with the task.
+    pub fn submit_timeout<T, F>(&self, task: F, patience: Duration) -> Result<Handle<'j, T>, Rejected<F>>
+    where
+        F: FnOnce() -> T + Send + 'j,
+        T: Send + 'j,
+    {
+        self.plain().submit_timeout(task, patience)
+    }
+
+    /// See [`Submit::submit_async`].
+    ///
+    /// # Errors
+    /// [`Rejected`], with the task.
+    ///
+    /// # Cancel safety
+    /// Dropping the future before it is ready drops the task; it has not run.
+    pub async fn submit_async<T, F>(&self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
+    where
+        F: FnOnce() -> T + Send + 'j,
+        T: Send + 'j,
+    {
+        self.plain().submit_async(task).await
+    }
+
+    /// See [`Submit::submit_all`].
+    ///
+    /// # Errors
+    /// [`Rejected`], with the tasks that were not taken.
+    pub fn submit_all<T, F>(&self, tasks: impl IntoIterator<Item = F>) -> (Vec<Handle<'j, T>>, Vec<Rejected<F>>)
+    where
+        F: FnOnce() -> T + Send + 'j,
+        T: Send + 'j,
+    {
+        self.plain().submit_all(tasks)
+    }
+
+    /// See [`Submit::execute`].
+    ///
+    /// # Errors
+    /// [`Rejected`], with the task.
+    #[inline]
+    pub fn execute<F>(&self, task: F) -> Result<(), Rejected<F>>
+    where
+        F: FnOnce() + Send + 'j,
+    {
+        self.plain().execute(task)
+    }
+
+    /// See [`Submit::execute_all`].
+    pub fn execute_all<F>(&self, tasks: impl IntoIterator<Item = F>) -> Vec<Rejected<F>>
+    where
+        F: FnOnce() + Send + 'j,
+    {
+        self.plain().execute_all(tasks)
+    }
+
+    /// Runs `task` on the pool and waits for its result.
+    ///
+    /// # Errors
+    /// [`TaskError`]; a pool that takes no more tasks abandons it.
+    pub fn run<T, F>(&self, task: F) -> Result<T, TaskError>
+    where
+        F: FnOnce() -> T + Send + 'j,
+        T: Send + 'j,
+    {
+        match self.submit(task) {
+            Ok(handle) => handle.join(),
+            Err(rejected) if rejected.reason == super::Turned::Closed => Err(TaskError::Abandoned),
+            Err(_) => Err(TaskError::Discarded),
+        }
+    }
+
+    /// A pool with a queue and a bound of its own, that runs on the threads of this one. Of `builder` it takes the most
+    /// workers, the queue, the overflow, the slots, the policy and the hooks of tasks; threads, and how they grow, are
+    /// this pool's. A task of it holds a slot of both.
+    ///
+    /// It ends with this pool: its tasks that have not started are in this pool's [`Report`]. While it is there, this
+    /// pool stays open.
+    ///
+    /// # Deadlock
+    /// Tasks may wait for tasks of the pools above and below. Two sub-pools at their bounds that wait for each other's
+    /// tasks in a circle do so for ever. Slots that are lowered, or shared with others, are waited for on a thread of
+    /// this pool.
+    ///
+    /// # Errors
+    /// [`PoolError`]: a number that makes no sense.
+    ///
+    /// ```
+    /// # use tollgate::WorkerPool;
+    /// let pool = WorkerPool::builder().workers(4).build()?;
+    /// // At most one thumbnail at a time, whatever else runs.
+    /// let thumbnails = pool.sub_pool(WorkerPool::builder().workers(1).queue(10))?;
+    /// assert_eq!(thumbnails.run(|| 7)?, 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sub_pool(&self, builder: PoolBuilder) -> Result<Self, PoolError> {
+        builder.below(self)
+    }
+
+    /// The slots: permits of this semaphore are what running tasks hold.
+    pub fn slots(&self) -> &Arc<Semaphore> {
+        &self.core().slots
+    }
+
+    /// Changes how many tasks run at once, while running: a number, or a range for an elastic pool. Effective at once:
+    /// below what runs, nothing more starts until enough have ended. Sets the limit of the [slots](Self::slots).
+    ///
+    /// # Errors
+    /// [`PoolError`]: a number that makes no sense changes nothing. When a thread could not be started the new bounds
+    /// hold, and the next submission tries again.
+    pub fn resize(&self, workers: impl Into<Workers>) -> Result<(), PoolError> {
+        let (least, most) = workers.into().check()?;
+        let least = if self.core().settings.quantum.is_some() {
+            0
+        } else {
+            least
+        };
+        self.core().slots.set_limit(most);
+        self.core().resize(least, most).map_err(PoolError::Spawn)
+    }
+
+    /// Waits until no task that was let in is unfinished: for one moment at which that is so. False, at once, on a
+    /// worker of this pool, whose own task would never end.
+    pub fn wait_idle(&self) -> bool {
+        self.wait_idle_for(None)
+    }
+
+    /// Waits as [`wait_idle`](Self::wait_idle), for at most `patience`. False when the time was over.
+    pub fn wait_idle_timeout(&self, patience: Duration) -> bool {
+        self.wait_idle_for(Some(patience))
+    }
+
+    fn wait_idle_for(&self, patience: Option<Duration>) -> bool {
+        if standing(self.core()) != Standing::Stranger {
+            return false;
+        }
+        let mut since = None;
+        block_on(patience, |waker| self.core().poll_quiet(&mut since, false, waker)).is_some()
+    }
+
+    /// Takes no more tasks in. What is queued still runs; nobody waits.
+    pub fn close(&self) {
+        self.core().close();
+    }
+
+    /// Takes no more tasks in, waits until all have ended and the threads have gone, for at most `deadline`, and then
+    /// hands back exactly the tasks that have not started.
+    ///
+    /// On a worker of this pool, or of its family, it does not wait: its own task would never end.
+    pub fn shutdown(&self, deadline: Duration) -> Report<'j> {
+        self.core().close();
+        if standing(self.core()) == Standing::Stranger {
+            let mut since = None;
+            let _ = block_on(Some(deadline), |waker| self.core().poll_quiet(&mut since, true, waker));
+        }
+        self.abort()
+    }
+
+    /// Starts nothing more, and hands back the tasks that have not started. Those that run go on to their ends.
+    pub fn abort(&self) -> Report<'j> {
+        Report::new(self.core())
+    }
+
+    /// The numbers of this pool.
+    pub fn stats(&self) -> PoolStats {
+        self.core().stats()
+    }
+}
+
+impl fmt::Debug for Pool<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A [`Pool`] whose tasks may borrow from `'env`: what [`PoolBuilder::scope`] gives its body.
+pub struct Scoped<'scope, 'env: 'scope> {
+    pool: Pool<'scope>,
+    // Invariant, as the scope of the standard library: otherwise `'env` could be shortened.
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+impl<'scope, 'env> Scoped<'scope, 'env> {
+    pub(super) fn new(pool: Pool<'scope>) -> Self {
+        Self { pool, env: PhantomData }
+    }
+
+    /// Runs the body, and ends the pool also when that panics: or the threads would never go.
+    pub(super) fn run<R>(&self, body: impl FnOnce(&Self) -> R) -> R {
+        struct EndOnPanic<'a, 'j>(&'a Pool<'j>);
+        impl Drop for EndOnPanic<'_, '_> {
+            fn drop(&mut self) {
+                drop(self.0.abort());
+            }
+        }
+        let guard = EndOnPanic(&self.pool);
+        let result = body(self);
+        std::mem::forget(guard);
+        self.pool.close();
+        result
+    }
+}
+
+impl<'scope> Deref for Scoped<'scope, '_> {
+    type Target = Pool<'scope>;
+    fn deref(&self) -> &Pool<'scope> {
+        &self.pool
+    }
+}
+
+impl fmt::Debug for Scoped<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.pool.fmt(f)
+    }
+}

@@ -1,0 +1,135 @@
+//! How tasks come into a pool's queue, and leave it without a worker.
+
+use super::cell::Ran;
+use super::core::Core;
+use super::entry::Entry;
+use super::state::{After, Phase, Told};
+use std::sync::Arc;
+
+impl<'j> Core<'j> {
+    /// Queues a task for which room has been taken. Hands it back when no more are taken. `into` only converts.
+    #[inline]
+    pub(super) fn push<J>(self: &Arc<Self>, job: J, into: impl FnOnce(J) -> Entry<'j>) -> Result<(), J> {
+        let mut after = After::default();
+        let mut state = self.state.lock();
+        if state.phase != Phase::Running {
+            return Err(job);
+        }
+        state.lanes.push(into(job));
+        state.unfinished += 1;
+        state.stats.submitted += 1;
+        self.note_pending(&state);
+        state.call_for_help(&mut after);
+        drop(state);
+        self.after(after);
+        Ok(())
+    }
+
+    /// Queues many at once, in order, under one lock.
+    pub(super) fn push_all<J>(self: &Arc<Self>, jobs: Vec<J>, into: impl Fn(J) -> Entry<'j>) -> Result<(), Vec<J>> {
+        let mut after = After::default();
+        let mut state = self.state.lock();
+        if state.phase != Phase::Running {
+            return Err(jobs);
+        }
+        state.unfinished += jobs.len();
+        state.stats.submitted += jobs.len() as u64;
+        for job in jobs {
+            state.lanes.push(into(job));
+        }
+        self.note_pending(&state);
+        state.call_for_help(&mut after);
+        drop(state);
+        self.after(after);
+        Ok(())
+    }
+
+    /// A submitter has run its task itself.
+    pub(super) fn ran_by_caller(&self, ran: Ran) {
+        let stats = &mut self.state.lock().stats;
+        stats.submitted += 1;
+        stats.finished += 1;
+        stats.panicked += u64::from(ran == Ran::Panicked);
+    }
+
+    /// Queues an errand of the pool itself, also while it drains. False when nothing more starts.
+    pub(super) fn push_errand(self: &Arc<Self>, job: Box<dyn FnOnce() + Send + 'j>) -> bool {
+        let mut after = After::default();
+        let mut state = self.state.lock();
+        if state.phase == Phase::Stopped || (state.phase == Phase::Draining && state.alive == 0) {
+            drop(state);
+            return false;
+        }
+        state.lanes.push(Entry::errand(job));
+        state.unfinished += 1;
+        self.note_pending(&state);
+        state.call_for_help(&mut after);
+        drop(state);
+        self.after(after);
+        true
+    }
+
+    /// Throws the oldest task of the lowest priority out.
+    pub(super) fn evict(self: &Arc<Self>) -> Option<Entry<'j>> {
+        let mut state = self.state.lock();
+        let mut at_gate = None;
+        let entry = state.lanes.evict().or_else(|| {
+            let mut benches = state.benches.iter();
+            benches.find_map(|bench| {
+                let held = bench.held.lock().take();
+                at_gate = held.is_some().then(|| Arc::clone(bench));
+                held.or_else(|| bench.shelf.lock().pop_front())
+            })
+        })?;
+        self.note_pending(&state);
+        let mut after = After::default();
+        state.finished(1, &mut after);
+        drop(state);
+        // Its worker need not wait for the admission any longer.
+        if let Some(bench) = at_gate {
+            bench.unpark();
+        }
+        self.after(after);
+        self.room.give_back(1, u64::from(entry.weight));
+        Some(entry)
+    }
+
+    /// A queued task has been claimed by somebody who is no worker of this pool: it runs there, and counts.
+    pub(super) fn guest_started(self: &Arc<Self>) {
+        self.state.lock().unfinished += 1;
+        self.note_dead(false);
+    }
+
+    pub(super) fn guest_ended(self: &Arc<Self>, ran: Ran) {
+        let mut told = Told::default();
+        let mut after = After::default();
+        told.count(ran);
+        told.tell(&mut self.state.lock(), &mut after);
+        self.after(after);
+    }
+
+    /// Somebody has ended a queued task without taking it out: it is taken out when such are in the majority, or room
+    /// is short.
+    pub(super) fn note_dead(self: &Arc<Self>, expired: bool) {
+        let mut after = After::default();
+        let dead = {
+            let mut state = self.state.lock();
+            state.dead += 1;
+            state.stats.expired += u64::from(expired);
+            if state.dead * 2 <= state.lanes.len() && !self.room.is_short() {
+                return;
+            }
+            state.dead = 0;
+            let dead = state.lanes.purge();
+            self.note_pending(&state);
+            state.finished(dead.len(), &mut after);
+            dead
+        };
+        self.room
+            .give_back(dead.len(), dead.iter().map(|entry| u64::from(entry.weight)).sum());
+        for entry in dead {
+            entry.refuse(super::TaskError::Cancelled);
+        }
+        self.after(after);
+    }
+}

@@ -1,0 +1,159 @@
+//! The order of the queue: one lane for each priority, first come first served within it.
+//!
+//! Plain data, for its owner's lock. It runs nothing and drops nothing of a user's.
+
+use super::entry::{AGEING, Priority};
+use std::collections::VecDeque;
+
+/// What can stand in a lane.
+pub(super) trait Ranked {
+    fn priority(&self) -> Priority;
+    /// True for what may be thrown out of a full queue.
+    fn is_evictable(&self) -> bool;
+    /// True while it has neither started nor been refused.
+    fn is_live(&self) -> bool;
+}
+
+pub(super) struct Lanes<E> {
+    /// By priority, the lowest first.
+    lanes: [VecDeque<E>; 3],
+    len: usize,
+    /// How many were preferred to a waiting one of lower priority since the lowest was served.
+    preferred: u32,
+}
+
+impl<E: Ranked> Lanes<E> {
+    pub(super) fn new() -> Self {
+        Self {
+            lanes: [const { VecDeque::new() }; 3],
+            len: 0,
+            preferred: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when only one lane has anything: then order is plain.
+    pub(super) fn is_uniform(&self) -> bool {
+        self.lanes[Priority::Normal as usize].len() == self.len
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, entry: E) {
+        self.len += 1;
+        self.lanes[entry.priority() as usize].push_back(entry);
+    }
+
+    /// Puts back what had been taken out, before all others of its priority.
+    pub(super) fn push_front(&mut self, entry: E) {
+        self.len += 1;
+        self.lanes[entry.priority() as usize].push_front(entry);
+    }
+
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<E> {
+        if self.len == 0 {
+            return None;
+        }
+        self.len -= 1;
+        if self.is_uniform_after_pop() {
+            return self.lanes[Priority::Normal as usize].pop_front();
+        }
+        self.pop_by_priority()
+    }
+
+    fn is_uniform_after_pop(&self) -> bool {
+        self.lanes[Priority::Normal as usize].len() == self.len + 1
+    }
+
+    fn pop_by_priority(&mut self) -> Option<E> {
+        let lowest = self.lanes.iter().position(|lane| !lane.is_empty())?;
+        let highest = self.lanes.iter().rposition(|lane| !lane.is_empty())?;
+        if lowest == highest || self.preferred >= AGEING {
+            self.preferred = 0;
+            return self.lanes[lowest].pop_front();
+        }
+        self.preferred += 1;
+        self.lanes[highest].pop_front()
+    }
+
+    /// Takes out the one that has waited longest of the lowest priority there is: the first to be thrown out.
+    pub(super) fn evict(&mut self) -> Option<E> {
+        for lane in &mut self.lanes {
+            if let Some(at) = lane.iter().position(|entry| entry.is_evictable()) {
+                self.len -= 1;
+                return lane.remove(at);
+            }
+        }
+        None
+    }
+
+    /// Takes out what has been cancelled, or been run by whoever waited for it.
+    pub(super) fn purge(&mut self) -> Vec<E> {
+        let mut dead = Vec::new();
+        for lane in &mut self.lanes {
+            let (live, gone): (VecDeque<_>, Vec<_>) = {
+                let mut live = VecDeque::with_capacity(lane.len());
+                let mut gone = Vec::new();
+                for entry in lane.drain(..) {
+                    if entry.is_live() {
+                        live.push_back(entry);
+                    } else {
+                        gone.push(entry);
+                    }
+                }
+                (live, gone)
+            };
+            *lane = live;
+            dead.extend(gone);
+        }
+        self.len -= dead.len();
+        dead
+    }
+
+    /// Takes out everything, in the order in which it would have been served but for ageing.
+    pub(super) fn drain(&mut self) -> Vec<E> {
+        self.len = 0;
+        self.lanes.iter_mut().rev().flat_map(|lane| lane.drain(..)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::entry::{Entry, Job, Spec};
+
+    fn entry<'j>(priority: Priority, weight: u32) -> Entry<'j> {
+        let spec = Spec {
+            priority,
+            weight,
+            ..Spec::DEFAULT
+        };
+        Entry::new(Job::Plain(Box::new(|| ())), &spec)
+    }
+
+    #[test]
+    fn the_lowest_is_served_after_so_many_that_were_preferred() {
+        let mut lanes = Lanes::new();
+        lanes.push(entry(Priority::Low, 7));
+        for _ in 0..100 {
+            lanes.push(entry(Priority::High, 1));
+        }
+        let before = std::iter::from_fn(|| lanes.pop()).take_while(|entry| entry.weight != 7);
+        assert_eq!(before.count() as u32, AGEING);
+    }
+
+    #[test]
+    fn what_is_evicted_is_the_oldest_of_the_lowest() {
+        let mut lanes = Lanes::new();
+        lanes.push(entry(Priority::Normal, 1));
+        lanes.push(entry(Priority::Low, 2));
+        lanes.push(entry(Priority::Low, 3));
+        assert_eq!(lanes.evict().map(|entry| entry.weight), Some(2));
+        assert_eq!(lanes.evict().map(|entry| entry.weight), Some(3));
+        assert_eq!(lanes.evict().map(|entry| entry.weight), Some(1));
+        assert!(lanes.evict().is_none() && lanes.len() == 0);
+    }
+}

@@ -1,0 +1,66 @@
+//! Worker pools whose slots are permits.
+//!
+//! | you want to | use |
+//! |---|---|
+//! | run blocking or computing tasks on a bounded number of threads | [`WorkerPool`] |
+//! | have so many threads as the load needs, within bounds | [`PoolBuilder::workers`]`(4..=32)` |
+//! | run tasks that borrow | [`PoolBuilder::scope`] |
+//! | end several tasks together, the first error ending all | [`Group`] |
+//! | give one kind of tasks a bound of its own | [`Pool::sub_pool`] |
+//! | let a rate, or any policy, admit tasks | [`PoolBuilder::admit_by`] |
+//! | let something else size the pool | [`PoolBuilder::slots`] |
+//! | run async tasks, with the same contract | `TaskPool` (feature `tokio`) |
+//!
+//! # Fixed or elastic?
+//! Fixed, where tasks compute: as many workers as processors, and no thread is ever started under load. Elastic, where
+//! tasks block and load comes and goes: the least covers the quiet hours, and the most is what the resource behind the
+//! tasks bears. An elastic pool starts a thread when a task finds nobody idle, no faster than its growth allows, so that a
+//! burst that the least can soon do starts few; and it reaches the number that load needs later than a fixed pool of
+//! that size, which has it from the start. Both cost the same per task: `cargo bench --features pool --bench compare --
+//! pool/fixed-elastic` runs the same burst through a pool of 2, of 1 to 32, and of 32.
+//!
+//! A task needs room in the queue when it is submitted, and a slot when it starts. Both are permits of a
+//! [`Semaphore`](crate::Semaphore): 4 workers and a queue of 100 mean that at most 104 tasks have been let in and not
+//! ended.
+
+mod builder;
+mod cell;
+mod core;
+mod ending;
+mod entry;
+mod error;
+mod face;
+mod gate;
+mod group;
+mod growth;
+mod handle;
+mod intake;
+mod lanes;
+mod park;
+mod room;
+mod seek;
+mod shutdown;
+mod state;
+mod stats;
+mod submit;
+#[cfg(feature = "tokio")]
+pub mod tasks;
+mod worker;
+
+pub use builder::{Overflow, PoolBuilder};
+pub use entry::{AGEING, Priority, Unstarted};
+pub use error::{Failed, PoolError, Rejected, TaskError, Turned};
+pub use face::{MAX_QUEUE, MAX_WORKERS, Pool, Scoped, WorkerPool};
+#[cfg(feature = "fan-out")]
+pub(crate) use gate::{Admission, Gate};
+pub use group::{Group, StopFlag};
+pub use handle::Handle;
+pub use shutdown::Report;
+pub use stats::PoolStats;
+pub use submit::Submit;
+#[cfg(feature = "tokio")]
+pub use tasks::{AsyncHandle, TaskGroup, TaskPool};
+pub use worker::WorkerThread;
+
+/// The handle to a task of a [`WorkerPool`].
+pub type TaskHandle<T> = Handle<'static, T>;

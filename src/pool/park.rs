@@ -1,0 +1,121 @@
+//! Waiting on a thread: a parked thread is a [`Waker`] like any other waiter.
+
+use imp::Parked;
+use std::sync::Arc;
+use std::task::{Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+crate::sync::shim::thread_local! {
+    /// This thread's own: whoever waits on it, however often, leaves wakers that are known to be the same.
+    static PARKER: Arc<Parker> = Arc::new(Parker(Parked::current()));
+}
+
+/// By which a thread is unparked.
+pub(super) struct Parker(Parked);
+
+impl Parker {
+    pub(super) fn current() -> Arc<Self> {
+        PARKER
+            .try_with(Arc::clone)
+            .unwrap_or_else(|_| Arc::new(Self(Parked::current())))
+    }
+
+    pub(super) fn unpark(&self) {
+        self.0.unpark();
+    }
+}
+
+impl Wake for Parker {
+    fn wake(self: Arc<Self>) {
+        self.unpark();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.unpark();
+    }
+}
+
+/// Parks this thread until it is unparked, or for `patience` at most.
+pub(super) fn park(patience: Option<Duration>) {
+    Parker::current().0.park(patience);
+}
+
+/// Polls until it is ready, parking this thread in between; `None` once `patience` is over.
+pub(super) fn block_on<T>(patience: Option<Duration>, mut poll: impl FnMut(&Waker) -> Poll<T>) -> Option<T> {
+    let waker = Waker::from(Parker::current());
+    // A patience beyond what the machine's clock can name is no bound.
+    let end = patience.and_then(|patience| Instant::now().checked_add(patience));
+    loop {
+        if let Poll::Ready(value) = poll(&waker) {
+            return Some(value);
+        }
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return None;
+        }
+        park(left);
+    }
+}
+
+#[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
+mod imp {
+    use std::thread::{self, Thread};
+    use std::time::Duration;
+
+    pub(super) struct Parked(Thread);
+
+    impl Parked {
+        pub(super) fn current() -> Self {
+            Self(thread::current())
+        }
+
+        pub(super) fn unpark(&self) {
+            self.0.unpark();
+        }
+
+        /// Called by the thread itself.
+        pub(super) fn park(&self, patience: Option<Duration>) {
+            match patience {
+                None => thread::park(),
+                Some(patience) => thread::park_timeout(patience),
+            }
+        }
+    }
+}
+
+/// A lock and a condition: the models' own parking loses a token when the thread waits for a lock meanwhile.
+#[cfg(any(tollgate_loom, tollgate_shuttle))]
+mod imp {
+    #[cfg(tollgate_loom)]
+    use loom::sync::{Condvar, Mutex};
+    #[cfg(tollgate_shuttle)]
+    use shuttle::sync::{Condvar, Mutex};
+    use std::time::Duration;
+
+    pub(super) struct Parked {
+        token: Mutex<bool>,
+        given: Condvar,
+    }
+
+    impl Parked {
+        pub(super) fn current() -> Self {
+            Self {
+                token: Mutex::new(false),
+                given: Condvar::new(),
+            }
+        }
+
+        pub(super) fn unpark(&self) {
+            *self.token.lock().unwrap() = true;
+            self.given.notify_one();
+        }
+
+        /// Models have no time: a bounded wait is one without bounds.
+        pub(super) fn park(&self, _: Option<Duration>) {
+            let mut token = self.token.lock().unwrap();
+            while !*token {
+                token = self.given.wait(token).unwrap();
+            }
+            *token = false;
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The bound on the queue: its places, and what all tasks in it weigh, are permits of semaphores. So a submission that
+//! waits for room stands in line, first come first served, blocking or async, and can leave at any time.
+
+use super::error::{PoolError, Turned};
+use super::face::MAX_QUEUE;
+use crate::limiter::{Limiter, Outcome};
+use crate::semaphore::{Semaphore, SemaphorePermit, SemaphoreTicket};
+use crate::ticket::Ticket;
+use crate::time::Phase;
+use std::time::{Duration, Instant};
+
+pub(super) struct Room {
+    places: Semaphore,
+    weight: Option<(Semaphore, u32)>,
+}
+
+/// Hands out what the permit holds: the queue gives it back when the task leaves it.
+fn keep(mut permit: SemaphorePermit<'_>) {
+    let _kept = permit.ticket_mut().take();
+}
+
+impl Room {
+    pub(super) fn checked(places: usize, weight: Option<u32>) -> Result<Self, PoolError> {
+        if places == 0 || places > MAX_QUEUE {
+            return Err(PoolError::Queue { given: places });
+        }
+        if weight == Some(0) {
+            return Err(PoolError::Weight);
+        }
+        Ok(Self {
+            places: Semaphore::new(places),
+            weight: weight.map(|most| (Semaphore::new(most as usize), most)),
+        })
+    }
+
+    /// True when a task so heavy could ever be let in.
+    pub(super) fn fits(&self, weight: u32) -> Result<(), Turned> {
+        match &self.weight {
+            Some((_, allowed)) if weight > *allowed => Err(Turned::Oversized {
+                weight,
+                allowed: *allowed,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn turned(&self) -> Turned {
+        if self.places.is_closed() {
+            Turned::Closed
+        } else {
+            Turned::Full
+        }
+    }
+
+    #[inline]
+    pub(super) fn try_take(&self, weight: u32) -> Result<(), Turned> {
+        let place = self.places.try_acquire().map_err(|_| self.turned())?;
+        if let Some((all, _)) = &self.weight {
+            keep(all.try_acquire_many(weight).map_err(|_| self.turned())?);
+        }
+        keep(place);
+        Ok(())
+    }
+
+    /// Takes up to `n` places of weight one at once, and says how many; none when fewer than one is free.
+    pub(super) fn try_take_some(&self, n: usize) -> usize {
+        let n = n.min(self.places.available_permits());
+        if n == 0 || self.weight.is_some() {
+            return 0;
+        }
+        match self.places.try_acquire_many(n as u32) {
+            Ok(places) => {
+                keep(places);
+                n
+            }
+            Err(_) => 0,
+        }
+    }
+
+    pub(super) fn take_blocking(&self, weight: u32, patience: Option<Duration>) -> Result<(), Turned> {
+        let Some(patience) = patience else {
+            let place = self.places.blocking_acquire().map_err(|_| Turned::Closed)?;
+            if let Some((all, _)) = &self.weight {
+                keep(all.blocking_acquire_many(weight).map_err(|_| Turned::Closed)?);
+            }
+            keep(place);
+            return Ok(());
+        };
+        let start = Instant::now();
+        let late = |error: crate::AcquireTimeoutError| match error {
+            crate::AcquireTimeoutError::TimedOut => Turned::TimedOut,
+            _ => Turned::Closed,
+        };
+        let place = self.places.blocking_acquire_timeout(patience).map_err(late)?;
+        if let Some((all, _)) = &self.weight {
+            let left = patience.saturating_sub(start.elapsed());
+            keep(all.blocking_acquire_many_timeout(weight, left).map_err(late)?);
+        }
+        keep(place);
+        Ok(())
+    }
+
+    pub(super) async fn take(&self, weight: u32) -> Result<(), Turned> {
+        let place = self.places.acquire().await.map_err(|_| Turned::Closed)?;
+        if let Some((all, _)) = &self.weight {
+            keep(all.acquire_many(weight).await.map_err(|_| Turned::Closed)?);
+        }
+        keep(place);
+        Ok(())
+    }
+
+    /// So many places, and so much weight, are free again.
+    #[inline]
+    pub(super) fn give_back(&self, places: usize, weight: u64) {
+        let phase = Phase::new();
+        let ticket = |n: u64| SemaphoreTicket::read(&[n]);
+        if places > 0 {
+            Limiter::finish(&self.places, ticket(places as u64), Outcome::Ignored, phase.pass());
+        }
+        if let Some((all, _)) = &self.weight
+            && weight > 0
+        {
+            Limiter::finish(all, ticket(weight), Outcome::Ignored, phase.pass());
+        }
+    }
+
+    /// True when somebody waits for room, or would have to.
+    pub(super) fn is_short(&self) -> bool {
+        let short = |room: &Semaphore| room.available_permits() == 0 || room.waiting() > 0;
+        short(&self.places) || self.weight.as_ref().is_some_and(|(all, _)| short(all))
+    }
+
+    /// Nobody is let in any more, and whoever waits is told so.
+    pub(super) fn close(&self) {
+        self.places.close();
+        if let Some((all, _)) = &self.weight {
+            all.close();
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! How workers look for work, fall asleep, and leave.
+
+use super::core::Core;
+use super::entry::Entry;
+use super::state::{After, Found, Phase, State, Told};
+use super::worker::Bench;
+use std::sync::Arc;
+
+/// How many tasks a worker takes at once, at most, when all workers have plenty to do.
+const BATCH: usize = 16;
+
+impl<'j> Core<'j> {
+    /// Gives `me` the next task. `done` tasks of its own are settled on the way.
+    pub(super) fn take(self: &Arc<Self>, me: &Arc<Bench<'j>>, searching: &mut bool, done: &mut Told) -> Found<'j> {
+        let mut after = After::default();
+        let mut state = self.state.lock();
+        done.tell(&mut state, &mut after);
+        me.note_untold(0);
+        if std::mem::take(searching) {
+            state.searching -= 1;
+        }
+        let found = if self.is_surplus(&state) {
+            Found::Exit
+        } else {
+            self.find(&mut state, me)
+        };
+        state.leaving += usize::from(matches!(found, Found::Exit));
+        if !matches!(found, Found::Nothing) {
+            state.call_for_help(&mut after);
+        } else if state.searching == 0 {
+            state.searching = 1;
+            *searching = true;
+        }
+        drop(state);
+        self.after(after);
+        found
+    }
+
+    pub(super) fn is_surplus(&self, state: &State<'j>) -> bool {
+        state.phase == Phase::Stopped || state.staying() > state.most
+    }
+
+    pub(super) fn find(&self, state: &mut State<'j>, me: &Bench<'j>) -> Found<'j> {
+        if let Some(entry) = state.lanes.pop() {
+            if state.staying() >= state.most
+                && state.sleepers.is_empty()
+                && state.lanes.is_uniform()
+                && self.settings.gate.is_none()
+            {
+                let share = (state.lanes.len() / (2 * state.staying().max(1))).min(BATCH - 1);
+                if share > 0 {
+                    let mut shelf = me.shelf.lock();
+                    shelf.extend(std::iter::from_fn(|| state.lanes.pop()).take(share));
+                }
+            }
+            self.note_pending(state);
+            return Found::Entry(entry);
+        }
+        let stolen = state.benches.iter().find_map(|bench| bench.shelf.lock().pop_front());
+        match stolen {
+            Some(entry) => Found::Entry(entry),
+            None if state.phase == Phase::Draining => Found::Exit,
+            None => Found::Nothing,
+        }
+    }
+
+    /// Puts what `me` has not started back in front of the queue.
+    pub(super) fn unshelve(&self, me: &Bench<'j>) {
+        let mut state = self.state.lock();
+        let mut shelf = me.shelf.lock();
+        while let Some(entry) = shelf.pop_back() {
+            state.lanes.push_front(entry);
+        }
+        self.note_pending(&state);
+    }
+
+    /// The same with the task that `me` was about to start. It comes back when the pool has been stopped meanwhile:
+    /// nobody would find it in the queue, so it counts as started.
+    #[cold]
+    pub(super) fn put_back(&self, me: &Bench<'j>, entry: Entry<'j>) -> Option<Entry<'j>> {
+        let mut state = self.state.lock();
+        if state.phase == Phase::Stopped {
+            return Some(entry);
+        }
+        let mut shelf = me.shelf.lock();
+        while let Some(shelved) = shelf.pop_back() {
+            state.lanes.push_front(shelved);
+        }
+        state.lanes.push_front(entry);
+        self.note_pending(&state);
+        None
+    }
+
+    /// Lets `me` fall asleep, unless there is something to do.
+    pub(super) fn fall_asleep(self: &Arc<Self>, me: &Arc<Bench<'j>>, searching: &mut bool) -> bool {
+        let mut state = self.state.lock();
+        let queued = state.lanes.len() > 0;
+        // The last look at the queue is under the lock under which this worker is put to sleep.
+        #[cfg(tollgate_bug = "pool_sleeps_blindly")]
+        let queued = false;
+        if queued || state.phase != Phase::Running || self.is_surplus(&state) || !state.shelves_are_empty() {
+            return false;
+        }
+        if std::mem::take(searching) {
+            #[cfg(not(tollgate_bug = "pool_searches_asleep"))]
+            {
+                state.searching -= 1;
+            }
+        }
+        me.sleep();
+        state.sleepers.push(Arc::clone(me));
+        true
+    }
+
+    /// `me` has slept for as long as it is kept: true when it may leave, false when it has been called or is needed.
+    pub(super) fn may_leave(&self, me: &Arc<Bench<'j>>) -> bool {
+        let mut state = self.state.lock();
+        let Some(at) = state.sleepers.iter().position(|bench| Arc::ptr_eq(bench, me)) else {
+            return false;
+        };
+        if state.staying() <= state.least {
+            return false;
+        }
+        state.sleepers.remove(at);
+        state.leaving += 1;
+        true
+    }
+
+    /// True when a worker that waits for a slot is to leave instead.
+    pub(super) fn should_exit(&self) -> bool {
+        let mut state = self.state.lock();
+        let exits = self.is_surplus(&state)
+            || (state.phase == Phase::Draining && state.lanes.len() == 0 && state.shelves_are_empty());
+        state.leaving += usize::from(exits);
+        exits
+    }
+
+    /// The slots have been closed: nothing more starts, and a worker leaves.
+    pub(super) fn slots_closed(self: &Arc<Self>) {
+        for entry in self.stop() {
+            entry.refuse(super::TaskError::Abandoned);
+        }
+        self.state.lock().leaving += 1;
+    }
+
+    /// A worker has ended.
+    pub(super) fn left(self: &Arc<Self>, me: &Arc<Bench<'j>>, searching: bool, done: &mut Told) {
+        self.unshelve(me);
+        let mut after = After::default();
+        let mut state = self.state.lock();
+        done.tell(&mut state, &mut after);
+        me.note_untold(0);
+        state.leaving -= 1;
+        state.strike_off(me, searching, &mut after);
+        state.call_for_help(&mut after);
+        drop(state);
+        self.after(after);
+    }
+
+    /// A worker was not started. With nobody else there, whatever is queued could wait for ever: it is abandoned.
+    pub(super) fn never_started(self: &Arc<Self>, me: &Arc<Bench<'j>>) {
+        let mut after = After::default();
+        let mut state = self.state.lock();
+        state.strike_off(me, me.starts_searching, &mut after);
+        let forlorn = state.alive == 0 && state.lanes.len() > 0;
+        drop(state);
+        self.after(after);
+        if forlorn {
+            for entry in self.stop() {
+                entry.refuse(super::TaskError::Abandoned);
+            }
+        }
+    }
+
+    /// A worker that borrows another pool's thread makes room there, and comes back at the end of that pool's queue.
+    /// False when there is nothing to come back for.
+    pub(super) fn start_anew(self: &Arc<Self>, me: &Arc<Bench<'j>>, searching: bool, done: &mut Told) -> bool {
+        let mut after = After::default();
+        let again = {
+            let mut state = self.state.lock();
+            done.tell(&mut state, &mut after);
+            me.note_untold(0);
+            if state.lanes.len() == 0 || self.is_surplus(&state) {
+                None
+            } else {
+                state.strike_off(me, searching, &mut After::default());
+                Some(self.engage(&mut state, true))
+            }
+        };
+        self.after(after);
+        // Where it cannot start, it is struck off again.
+        again.is_some_and(|bench| {
+            let _ = self.start(bench);
+            true
+        })
+    }
+
+    /// Ends a task that is too late. False when it had been claimed elsewhere.
+    #[cold]
+    pub(super) fn expire(&self, entry: Entry<'j>) -> bool {
+        entry.refuse(super::TaskError::Expired)
+    }
+}

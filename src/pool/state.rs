@@ -1,0 +1,167 @@
+//! What the lock of a pool guards: the queue, who sleeps, who looks, and the counts. Plain data; whatever must happen
+//! after the lock is collected in [`After`].
+
+use super::cell::Ran;
+use super::core::Core;
+use super::entry::Entry;
+use super::lanes::Lanes;
+use super::stats::PoolStats;
+use super::worker::Bench;
+use std::sync::{Arc, Weak};
+use std::task::Waker;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    Running,
+    /// No more tasks are taken; what is queued still runs.
+    Draining,
+    /// What was queued has been taken out: nothing more starts.
+    Stopped,
+}
+
+pub(super) struct State<'j> {
+    pub(super) lanes: Lanes<Entry<'j>>,
+    pub(super) benches: Vec<Arc<Bench<'j>>>,
+    pub(super) sleepers: Vec<Arc<Bench<'j>>>,
+    /// Workers that are awake and look for work, or have been woken to look.
+    pub(super) searching: usize,
+    /// Threads, those that are being started included.
+    pub(super) alive: usize,
+    /// Those of them that are about to leave: two must not leave in one's place.
+    pub(super) leaving: usize,
+    pub(super) least: usize,
+    pub(super) most: usize,
+    pub(super) phase: Phase,
+    /// Tasks that were let in and have neither ended nor been taken out, except for what workers have not told yet.
+    pub(super) unfinished: usize,
+    /// How often `unfinished` has become zero.
+    pub(super) quiet_epoch: u64,
+    pub(super) quiet_waiters: Vec<Waker>,
+    /// Queue entries whose task is known to have ended elsewhere.
+    pub(super) dead: usize,
+    /// Sub-pools: they end with this one.
+    pub(super) children: Vec<Weak<Core<'j>>>,
+    /// A timer lets the pool grow later: until then nobody need try.
+    pub(super) grows_later: bool,
+    pub(super) next_index: usize,
+    pub(super) stats: PoolStats,
+}
+
+/// What a worker finds when it looks for work.
+pub(super) enum Found<'j> {
+    Entry(Entry<'j>),
+    Nothing,
+    /// This worker is to end.
+    Exit,
+}
+
+/// What must be done after the lock: nobody is woken, and no thread started, under it.
+#[must_use]
+#[derive(Default)]
+pub(super) struct After<'j> {
+    pub(super) wake: Option<Arc<Bench<'j>>>,
+    pub(super) grow: bool,
+    pub(super) quiet: Vec<Waker>,
+}
+
+impl<'j> State<'j> {
+    pub(super) fn new(least: usize, most: usize) -> Self {
+        Self {
+            lanes: Lanes::new(),
+            benches: Vec::new(),
+            sleepers: Vec::new(),
+            searching: 0,
+            alive: 0,
+            leaving: 0,
+            least,
+            most,
+            phase: Phase::Running,
+            unfinished: 0,
+            quiet_epoch: 0,
+            quiet_waiters: Vec::new(),
+            dead: 0,
+            children: Vec::new(),
+            grows_later: false,
+            next_index: 0,
+            stats: PoolStats::default(),
+        }
+    }
+
+    /// Threads that there are and will be.
+    pub(super) fn staying(&self) -> usize {
+        self.alive - self.leaving
+    }
+
+    /// Whom to wake for the work that is queued, if anybody.
+    #[inline]
+    pub(super) fn call_for_help(&mut self, after: &mut After<'j>) {
+        if self.searching > 0 || self.lanes.len() == 0 {
+            return;
+        }
+        match self.sleepers.pop() {
+            Some(bench) => {
+                self.searching += 1;
+                after.wake = Some(bench);
+            }
+            None => after.grow = self.staying() < self.most && !self.grows_later,
+        }
+    }
+
+    pub(super) fn finished(&mut self, tasks: usize, after: &mut After<'j>) {
+        debug_assert!(tasks <= self.unfinished, "{tasks} ended of {}", self.unfinished);
+        self.unfinished = self.unfinished.saturating_sub(tasks);
+        if tasks > 0 && self.unfinished == 0 {
+            self.quiet_epoch += 1;
+            after.quiet.append(&mut self.quiet_waiters);
+        }
+    }
+
+    pub(super) fn strike_off(&mut self, me: &Arc<Bench<'j>>, searching: bool, after: &mut After<'j>) {
+        self.searching -= usize::from(searching);
+        self.alive -= 1;
+        self.benches.retain(|bench| !Arc::ptr_eq(bench, me));
+        if self.alive == 0 {
+            after.quiet.append(&mut self.quiet_waiters);
+        }
+    }
+
+    pub(super) fn shelves_are_empty(&self) -> bool {
+        self.benches.iter().all(|bench| bench.shelf.lock().is_empty())
+    }
+
+    pub(super) fn children(&self) -> Vec<Arc<Core<'j>>> {
+        self.children.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// What workers have ended and not told yet.
+    pub(super) fn untold(&self) -> usize {
+        self.benches.iter().map(|bench| bench.untold()).sum()
+    }
+}
+
+/// What a worker has done since it last told.
+#[derive(Default)]
+pub(super) struct Told {
+    /// Queue entries, errands included.
+    pub(super) entries: usize,
+    pub(super) finished: u64,
+    pub(super) panicked: u64,
+    pub(super) expired: u64,
+}
+
+impl Told {
+    #[inline]
+    pub(super) fn count(&mut self, ran: Ran) {
+        self.entries += 1;
+        self.finished += u64::from(ran != Ran::Gone);
+        self.panicked += u64::from(ran == Ran::Panicked);
+    }
+
+    pub(super) fn tell<'j>(&mut self, state: &mut State<'j>, after: &mut After<'j>) {
+        let told = std::mem::take(self);
+        state.stats.finished += told.finished;
+        state.stats.panicked += told.panicked;
+        state.stats.expired += told.expired;
+        state.finished(told.entries, after);
+    }
+}

@@ -1,0 +1,412 @@
+//! Submitting: a task with its wishes, in every way of waiting.
+
+use super::builder::Overflow;
+use super::cell::{Await, Cell, Run};
+use super::core::Core;
+use super::entry::{Entry, Job, Priority, Spec, Unstarted};
+use super::error::{Rejected, Turned};
+use super::face::Pool;
+use super::handle::Handle;
+use super::lanes::Ranked;
+use super::worker::{Guest, Standing, standing};
+use crate::ask::Ask;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How many tasks of a batch are queued at once.
+const BATCH: usize = 64;
+
+/// Submits tasks with wishes: [`Pool::priority`], [`weight`](Pool::weight), [`deadline`](Pool::deadline) and so on.
+/// Copyable: make one for each kind of task.
+///
+/// ```
+/// # use tollgate::{WorkerPool, pool::Priority};
+/// let pool = WorkerPool::builder().workers(1).build()?;
+/// let urgent = pool.priority(Priority::High).weight(3);
+/// assert_eq!(urgent.submit(|| 6 * 7)?.join()?, 42);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy)]
+#[must_use = "it submits nothing by itself"]
+pub struct Submit<'p, 'j> {
+    pool: &'p Pool<'j>,
+    spec: Spec,
+}
+
+/// What becomes of a task that is submitted.
+enum Verdict<'p> {
+    /// There is room for it, which is taken.
+    In,
+    /// The submitter runs it, as a guest where it is a worker of another pool of the family.
+    Here(Option<Guest<'p>>),
+    /// It is thrown out.
+    Out,
+}
+
+/// How long a submitter waits for room, where the pool's overflow says that it waits.
+#[derive(Clone, Copy)]
+enum Patience {
+    None,
+    For(Duration),
+    Endless,
+}
+
+impl<'p, 'j> Submit<'p, 'j> {
+    #[inline]
+    pub(super) fn new(pool: &'p Pool<'j>, spec: Spec) -> Self {
+        Self { pool, spec }
+    }
+
+    /// Tasks of this priority.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.spec.priority = priority;
+        self
+    }
+
+    /// Tasks of this weight, which counts against [`queue_weight`](super::PoolBuilder::queue_weight); 0 counts as 1.
+    pub fn weight(mut self, weight: u32) -> Self {
+        self.spec.weight = weight.max(1);
+        self
+    }
+
+    /// Tasks that end with [`TaskError::Expired`](super::TaskError::Expired) when they have not started so long from now. That is found out when
+    /// their turn comes.
+    pub fn deadline(mut self, within: Duration) -> Self {
+        let clock = &self.pool.core().settings.clock;
+        self.spec.deadline = Some(clock.after(clock.now(), within));
+        self.spec.plain = false;
+        self
+    }
+
+    /// Tasks that the policy of [`admit_by`](super::PoolBuilder::admit_by) is asked this for; one call unless set.
+    pub fn ask(mut self, ask: impl Into<Ask>) -> Self {
+        self.spec.ask = ask.into();
+        self.spec.plain = false;
+        self
+    }
+
+    #[inline]
+    fn core(&self) -> &'p Arc<Core<'j>> {
+        self.pool.core()
+    }
+
+    #[inline]
+    fn let_in(&self, patience: Patience) -> Result<Verdict<'p>, Turned> {
+        match self.core().room.try_take(self.spec.weight) {
+            Ok(()) => Ok(Verdict::In),
+            Err(turned) => self.let_in_slow(turned, patience),
+        }
+    }
+
+    #[cold]
+    fn let_in_slow(&self, turned: Turned, patience: Patience) -> Result<Verdict<'p>, Turned> {
+        let (core, weight) = (self.core(), self.spec.weight);
+        core.room.fits(weight)?;
+        if turned == Turned::Closed {
+            return Err(turned);
+        }
+        match self.pool.overflow() {
+            Overflow::Reject => Err(Turned::Full),
+            Overflow::DropNewest => Ok(Verdict::Out),
+            Overflow::CallerRuns => Ok(Verdict::Here(None)),
+            Overflow::DropOldest => self.make_room(),
+            Overflow::Block if matches!(patience, Patience::None) => Err(Turned::Full),
+            Overflow::Block => {
+                if let Some(verdict) = self.run_here() {
+                    return Ok(verdict);
+                }
+                let patience = match patience {
+                    Patience::For(patience) => Some(patience),
+                    _ => None,
+                };
+                core.room.take_blocking(weight, patience).map(|()| Verdict::In)
+            }
+        }
+    }
+
+    /// What a worker does instead of waiting for room. `None`: it waits as others do.
+    fn run_here(&self) -> Option<Verdict<'p>> {
+        match standing(self.core()) {
+            Standing::Stranger => None,
+            Standing::Worker => Some(Verdict::Here(None)),
+            Standing::Relative => Guest::enter(self.core()).map(|guest| Verdict::Here(Some(guest))),
+        }
+    }
+
+    /// Throws tasks out until there is room.
+    fn make_room(&self) -> Result<Verdict<'p>, Turned> {
+        loop {
+            if let Some(entry) = self.core().evict() {
+                if entry.is_live() {
+                    self.discard(entry);
+                }
+            } else {
+                // All room is with submitters that have not queued their tasks yet.
+                std::thread::yield_now();
+            }
+            match self.core().room.try_take(self.spec.weight) {
+                Ok(()) => return Ok(Verdict::In),
+                Err(Turned::Full) => {}
+                Err(turned) => return Err(turned),
+            }
+        }
+    }
+
+    fn discard(&self, entry: Entry<'j>) {
+        let core = self.core();
+        core.lock().stats.discarded += 1;
+        let task = Unstarted::new(entry, true);
+        match &core.settings.on_discard {
+            Some(hook) => super::cell::forget_panic(catch_unwind(AssertUnwindSafe(|| hook(task)))),
+            None => drop(task),
+        }
+    }
+
+    /// Submits a task and returns its handle. A full queue is dealt with by the pool's [`Overflow`].
+    ///
+    /// # Errors
+    /// [`Rejected`], with the task: the pool is closed, the queue full, or the task too heavy for it.
+    #[inline]
+    pub fn submit<T, F>(self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
+    where
+        F: FnOnce() -> T + Send + 'j,
+        T: Send + 'j,
+    {
+        self.submit_within(task, Patience::Endless)
+    }
+
+    /// As [`submit`](Self::submit), but never waits: where the pool would, the task is handed back.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    ///
+    /// ```
+    /// # use tollgate::{WorkerPool, pool::Turned};
+    /// # use std::sync::mpsc;
+    /// let pool = WorkerPool::builder().workers(1).queue(1).build().unwrap();
+    /// let (started, has_started) = mpsc::channel();
+    /// let (release, released) = mpsc::channel::<()>();
+    /// let first = pool.submit(move || { started.send(()).unwrap(); released.recv() }).unwrap();
+    /// has_started.recv().unwrap();
+    /// let second = pool.try_submit(|| 2).unwrap();
+    /// let third = pool.try_submit(|| 3).unwrap_err();
+    /// assert_eq!(third.reason, Turned::Full);
+    /// assert_eq!((third.task)(), 3);
+    /// release.send(()).unwrap();
+    /// assert_eq!(second.join().unwrap(), 2);
+    /// # drop(first);
+    /// ```
+    #[inline]
+    pub fn try_submit<T, F>(self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
+    where
+        F: FnOnce() -> T + Send + 'j,
+        T: Send + 'j,
+    {
+        self.submit_within(task, Patience::None)
+    }
+
+    /// As [`submit`](Self::submit), and waits for room for at most `patience`.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit), and [`Turned::TimedOut`].
+    pub fn submit_timeout<T, F>(self, task: F, patience: Duration) -> Result<Handle<'j, T>, Rejected<F>>
+    where
+        F: FnOnce() -> T + Send + 'j,
+        T: Send + 'j,
+    {
+        self.submit_within(task, Patience::For(patience))
+    }
+
+    /// As [`submit`](Self::submit), and waits for room without blocking the thread.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    ///
+    /// # Cancel safety
+    /// Dropping the future before it is ready drops the task; it has not run.
+    pub async fn submit_async<T, F>(self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
+    where
+        F: FnOnce() -> T + Send + 'j,
+        T: Send + 'j,
+    {
+        let verdict = self.let_in(Patience::None);
+        if !matches!(verdict, Err(Turned::Full)) || self.pool.overflow() != Overflow::Block {
+            return self.carry_out(task, verdict);
+        }
+        if let Some(here) = self.run_here() {
+            return self.carry_out(task, Ok(here));
+        }
+        let verdict = self.core().room.take(self.spec.weight).await.map(|()| Verdict::In);
+        self.carry_out(task, verdict)
+    }
+
+    #[inline]
+    fn submit_within<T, F>(self, task: F, patience: Patience) -> Result<Handle<'j, T>, Rejected<F>>
+    where
+        F: FnOnce() -> T + Send + 'j,
+        T: Send + 'j,
+    {
+        let verdict = self.let_in(patience);
+        self.carry_out(task, verdict)
+    }
+
+    #[inline]
+    fn carry_out<T, F>(self, task: F, verdict: Result<Verdict<'p>, Turned>) -> Result<Handle<'j, T>, Rejected<F>>
+    where
+        F: FnOnce() -> T + Send + 'j,
+        T: Send + 'j,
+    {
+        let verdict = match verdict {
+            Ok(verdict) => verdict,
+            Err(reason) => return Err(Rejected { task, reason }),
+        };
+        let cell = Arc::new(Cell::new(task));
+        match verdict {
+            Verdict::In => {
+                if let Err(cell) = self.core().push(Arc::clone(&cell), |cell| self.entry_of(cell)) {
+                    return Err(take_back(&*cell));
+                }
+            }
+            Verdict::Here(guest) => {
+                let ran = cell.run(&mut || ());
+                drop(guest);
+                self.core().ran_by_caller(ran);
+            }
+            Verdict::Out => self.discard(self.entry_of(Arc::clone(&cell))),
+        }
+        let cell: Arc<dyn Await<T> + 'j> = cell;
+        Ok(Handle::new(cell, Arc::clone(self.core()), self.spec.deadline))
+    }
+
+    fn entry_of<T, F>(&self, cell: Arc<Cell<F, T>>) -> Entry<'j>
+    where
+        F: FnOnce() -> T + Send + 'j,
+        T: Send + 'j,
+    {
+        Entry::new(Job::Cell(cell), &self.spec)
+    }
+
+    /// Submits a task that nobody waits for: cheaper than dropping the handle of [`submit`](Self::submit).
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    #[inline]
+    pub fn execute<F>(self, task: F) -> Result<(), Rejected<F>>
+    where
+        F: FnOnce() + Send + 'j,
+    {
+        let verdict = match self.let_in(Patience::Endless) {
+            Ok(verdict) => verdict,
+            Err(reason) => return Err(Rejected { task, reason }),
+        };
+        let task = Box::new(task);
+        match verdict {
+            Verdict::In => {
+                let pushed = self.core().push(task, |task| Entry::new(Job::Plain(task), &self.spec));
+                return pushed.map_err(|task| Rejected {
+                    task: *task,
+                    reason: Turned::Closed,
+                });
+            }
+            Verdict::Here(guest) => {
+                let ran = Entry::new(Job::Plain(task), &self.spec).run(|payload| self.core().orphan(payload));
+                drop(guest);
+                self.core().ran_by_caller(ran);
+            }
+            Verdict::Out => self.discard(Entry::new(Job::Plain(task), &self.spec)),
+        }
+        Ok(())
+    }
+
+    /// Submits many tasks, in order, and queues up to 64 at once: cheaper than one by one. Returns the handles of
+    /// those that were taken, in order, and hands back the others, each with its reason.
+    pub fn submit_all<T, F>(self, tasks: impl IntoIterator<Item = F>) -> (Vec<Handle<'j, T>>, Vec<Rejected<F>>)
+    where
+        F: FnOnce() -> T + Send + 'j,
+        T: Send + 'j,
+    {
+        let mut tasks = tasks.into_iter();
+        let (mut handles, mut rejected) = (Vec::with_capacity(tasks.size_hint().0), Vec::new());
+        while let Some(mut chunk) = next_chunk(&mut tasks) {
+            while let Some(task) = chunk.next() {
+                let room = self.try_take_some(chunk.len() + 1);
+                if room == 0 {
+                    match self.submit(task) {
+                        Ok(handle) => handles.push(handle),
+                        Err(turned) => rejected.push(turned),
+                    }
+                    continue;
+                }
+                let batch = std::iter::once(task).chain(chunk.by_ref().take(room - 1));
+                let cells: Vec<_> = batch.map(|task| Arc::new(Cell::new(task))).collect();
+                let queued = self.core().push_all(cells.clone(), |cell| self.entry_of(cell)).is_ok();
+                for cell in cells {
+                    if queued {
+                        let cell: Arc<dyn Await<T> + 'j> = cell;
+                        handles.push(Handle::new(cell, Arc::clone(self.core()), self.spec.deadline));
+                    } else {
+                        rejected.push(take_back(&cell));
+                    }
+                }
+            }
+        }
+        (handles, rejected)
+    }
+
+    /// [`execute`](Self::execute) for many tasks: as [`submit_all`](Self::submit_all), without handles.
+    pub fn execute_all<F>(self, tasks: impl IntoIterator<Item = F>) -> Vec<Rejected<F>>
+    where
+        F: FnOnce() + Send + 'j,
+    {
+        let mut tasks = tasks.into_iter();
+        let mut rejected = Vec::new();
+        while let Some(mut chunk) = next_chunk(&mut tasks) {
+            while let Some(task) = chunk.next() {
+                let room = self.try_take_some(chunk.len() + 1);
+                if room == 0 {
+                    rejected.extend(self.execute(task).err());
+                    continue;
+                }
+                let batch = std::iter::once(task).chain(chunk.by_ref().take(room - 1));
+                let batch: Vec<_> = batch.map(Box::new).collect();
+                let queued = self
+                    .core()
+                    .push_all(batch, |task| Entry::new(Job::Plain(task), &self.spec));
+                if let Err(batch) = queued {
+                    rejected.extend(batch.into_iter().map(|task| Rejected {
+                        task: *task,
+                        reason: Turned::Closed,
+                    }));
+                }
+            }
+        }
+        rejected
+    }
+
+    fn try_take_some(&self, n: usize) -> usize {
+        if self.spec.weight == 1 {
+            self.core().room.try_take_some(n)
+        } else {
+            0
+        }
+    }
+}
+
+/// The tasks are made before room is taken for them: making them is the user's code.
+fn next_chunk<F>(tasks: &mut impl Iterator<Item = F>) -> Option<std::vec::IntoIter<F>> {
+    let chunk: Vec<_> = tasks.by_ref().take(BATCH).collect();
+    (!chunk.is_empty()).then(|| chunk.into_iter())
+}
+
+/// Gets a task back that the pool, closed meanwhile, has not taken.
+fn take_back<T, F>(cell: &Cell<F, T>) -> Rejected<F>
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    Rejected {
+        task: cell.claim().expect("nobody else has seen this task"),
+        reason: Turned::Closed,
+    }
+}

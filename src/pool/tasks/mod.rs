@@ -1,0 +1,23 @@
+//! The pool of async tasks: the contract of the [`WorkerPool`](super::WorkerPool), on runners that are tasks of a tokio
+//! runtime and live as long as the pool.
+//!
+//! ```text
+//!  TaskPool --push--> Core (lanes, who idles, who looks) --take--> runner --poll--> Cell --result--> AsyncHandle
+//! ```
+
+mod builder;
+mod cell;
+mod core;
+mod face;
+mod group;
+mod handle;
+mod runner;
+mod submit;
+mod unstarted;
+
+pub use builder::TaskPoolBuilder;
+pub use face::{TaskPool, TaskReport};
+pub use group::TaskGroup;
+pub use handle::AsyncHandle;
+pub use submit::SubmitTask;
+pub use unstarted::UnstartedTask;

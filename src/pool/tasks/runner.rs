@@ -1,0 +1,219 @@
+//! A runner: gets a slot, takes a task, polls it to its end, and again.
+
+use super::core::{Bench, Core, Entry, Found};
+use crate::Ask;
+use crate::limiter::Outcome;
+use crate::pool::cell::{Ran, drop_quietly};
+use crate::pool::error::TaskError;
+use crate::semaphore::SemaphorePermit;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+/// What must be put in order when a runner ends, also when the runtime drops it.
+struct Books {
+    core: Arc<Core>,
+    bench: Arc<Bench>,
+    searching: bool,
+    /// It has taken a task and not told that it has ended.
+    busy: bool,
+    in_order: bool,
+}
+
+impl Drop for Books {
+    fn drop(&mut self) {
+        let (running, held) = {
+            let mut place = self.bench.lock();
+            (place.running.take(), place.held.take())
+        };
+        for task in running.into_iter().chain(held.map(|entry| entry.task)) {
+            task.abort(TaskError::Abandoned);
+        }
+        let Self { core, bench, .. } = self;
+        core.left(bench, self.searching, self.busy, self.in_order);
+    }
+}
+
+/// The books are there before the first poll: it may never come.
+pub(super) fn run(core: Arc<Core>, bench: Arc<Bench>) -> impl Future<Output = ()> + Send {
+    work(Books {
+        core,
+        bench,
+        // Whoever started it called it to look.
+        searching: true,
+        busy: false,
+        in_order: false,
+    })
+}
+
+async fn work(mut books: Books) {
+    let (core, bench) = (Arc::clone(&books.core), Arc::clone(&books.bench));
+    let mut slot: Option<SemaphorePermit<'_>> = None;
+    let mut done = None;
+    loop {
+        if slot.is_some() && !may_keep_slot(&core) {
+            slot = None;
+        }
+        if slot.is_none() {
+            // What was done is told before a wait.
+            slot = core.slots.try_acquire().ok();
+        }
+        if slot.is_none() {
+            if let Some(ran) = done.take() {
+                core.ended(ran);
+                books.busy = false;
+            }
+            slot = wait_for_slot(&core, &bench).await;
+            if slot.is_none() {
+                break;
+            }
+        }
+        let told = done.take();
+        let found = core.take(&bench, &mut books.searching, told);
+        books.busy = false;
+        match found {
+            Found::Exit => break,
+            Found::Nothing => {
+                slot = None;
+                called(&bench).await;
+                // Whoever called has counted this runner among those that look.
+                books.searching = true;
+            }
+            Found::Entry(entry) => {
+                books.busy = true;
+                match run_entry(&core, &bench, entry).await {
+                    Some(ran) => done = Some(ran),
+                    // It was taken out, and counted there.
+                    None => books.busy = false,
+                }
+                // Futures that are ready at once must not keep the runtime from its other tasks.
+                tokio::task::coop::consume_budget().await;
+            }
+        }
+    }
+    drop(slot);
+    books.in_order = true;
+}
+
+fn may_keep_slot(core: &Core) -> bool {
+    let slots = &*core.slots;
+    slots.debt() == 0 && !(core.settings.shared_slots && slots.waiting() > 0)
+}
+
+/// A slot, in turn. None when the runner is to end instead.
+async fn wait_for_slot<'a>(core: &'a Arc<Core>, bench: &Bench) -> Option<SemaphorePermit<'a>> {
+    let mut acquire = pin!(core.slots.acquire());
+    let acquired = poll_fn(|cx| match acquire.as_mut().poll(cx) {
+        Poll::Ready(acquired) => Poll::Ready(Some(acquired)),
+        Poll::Pending => {
+            // Left before the look: whoever ends the pool after it calls.
+            let waker = cx.waker().clone();
+            let old = bench.lock().waker.replace(waker);
+            drop(old);
+            if core.should_exit() {
+                Poll::Ready(None)
+            } else {
+                Poll::Pending
+            }
+        }
+    });
+    match acquired.await {
+        Some(Ok(slot)) => Some(slot),
+        Some(Err(_)) => {
+            // Whoever closes the slots ends the pool, and nothing that is queued can start.
+            for entry in core.stop() {
+                entry.task.refuse(TaskError::Abandoned);
+            }
+            None
+        }
+        None => None,
+    }
+}
+
+async fn called(bench: &Bench) {
+    poll_fn(|cx| {
+        let waker = cx.waker().clone();
+        let mut place = bench.lock();
+        if place.called {
+            return Poll::Ready(());
+        }
+        let old = place.waker.replace(waker);
+        drop(place);
+        drop(old);
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Runs a task that has left the queue. None: it was taken out again at the gate.
+async fn run_entry(core: &Arc<Core>, bench: &Bench, entry: Entry) -> Option<Ran> {
+    let mut admission = None;
+    let entry = match &core.settings.gate {
+        Some(gate) if !entry.started => {
+            let ask = entry.ask.as_deref().copied().unwrap_or(Ask::one());
+            bench.lock().held = Some(entry);
+            let mut admitting = gate.admit(ask);
+            let admitted = poll_fn(|cx| {
+                let polled = catch_unwind(AssertUnwindSafe(|| admitting.as_mut().poll(cx)));
+                match polled {
+                    Ok(Poll::Ready(admitted)) => Poll::Ready(admitted.map_err(TaskError::Refused)),
+                    Err(payload) => Poll::Ready(Err(TaskError::Panicked(payload))),
+                    Ok(Poll::Pending) => {
+                        let waker = cx.waker().clone();
+                        let mut place = bench.lock();
+                        if place.held.is_none() {
+                            return Poll::Ready(Err(TaskError::Cancelled));
+                        }
+                        let old = place.waker.replace(waker);
+                        drop(place);
+                        drop(old);
+                        Poll::Pending
+                    }
+                }
+            })
+            .await;
+            let entry = bench.lock().held.take()?;
+            match admitted {
+                Ok(admitted) => admission = Some(admitted),
+                Err(why) => {
+                    core.room.give_back(1, u64::from(entry.weight));
+                    entry.task.refuse(why);
+                    return Some(Ran::Gone);
+                }
+            }
+            entry
+        }
+        _ => entry,
+    };
+    if !entry.started {
+        core.room.give_back(1, u64::from(entry.weight));
+        if entry
+            .deadline
+            .is_some_and(|deadline| core.settings.clock.now() > deadline)
+        {
+            if entry.task.refuse(TaskError::Expired) {
+                core.state.lock().stats.expired += 1;
+            }
+            return Some(Ran::Gone);
+        }
+        if !entry.task.claim() {
+            return Some(Ran::Gone);
+        }
+    }
+    bench.lock().running = Some(Arc::clone(&entry.task));
+    let ran = poll_fn(|cx| entry.task.poll_run(core.id, cx)).await;
+    let task = bench.lock().running.take();
+    drop_quietly(task);
+    if let Some(admission) = admission {
+        admission.finish(match ran {
+            Ran::Done => Outcome::Success,
+            Ran::Panicked => Outcome::Failure,
+            Ran::Gone => Outcome::Ignored,
+        });
+    }
+    // The handle may be gone: then this drops the result.
+    drop_quietly(entry);
+    Some(ran)
+}

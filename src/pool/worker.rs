@@ -1,0 +1,441 @@
+//! A worker: gets a slot, takes a task, runs it, and again.
+
+use super::cell::{Ran, forget_panic};
+use super::core::Core;
+use super::entry::Entry;
+use super::error::TaskError;
+use super::park::{Parker, park};
+use super::state::{Found, Told};
+use crate::limiter::Outcome;
+use crate::semaphore::SemaphorePermit;
+use crate::sync::shim::Mutex;
+use crate::sync::shim::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::time::Sleep;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+
+/// How often a worker that has run out of work looks at the hint before it sleeps. A microsecond or so: less than it
+/// takes to wake a thread.
+const LOOKS: usize = if cfg!(any(tollgate_loom, tollgate_shuttle)) {
+    0
+} else {
+    200
+};
+
+crate::sync::shim::thread_local! {
+    /// The pools whose worker this thread is, with their families, innermost last.
+    #[allow(clippy::missing_const_for_thread_local)] // The models' macro knows no `const`.
+    static WORKS_FOR: RefCell<Vec<(u64, u64)>> = RefCell::new(Vec::new());
+}
+
+/// How this thread stands to a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    Stranger,
+    /// It is a worker of a pool of the same family, and holds no slot of this one.
+    Relative,
+    /// It is a worker of this pool.
+    Worker,
+}
+
+pub(super) fn standing(core: &Core<'_>) -> Standing {
+    let look = |pools: &RefCell<Vec<(u64, u64)>>| {
+        let pools = pools.borrow();
+        if pools.iter().any(|&(id, _)| id == core.id) {
+            Standing::Worker
+        } else if pools.iter().any(|&(_, family)| family == core.family) {
+            Standing::Relative
+        } else {
+            Standing::Stranger
+        }
+    };
+    WORKS_FOR.try_with(look).unwrap_or(Standing::Stranger)
+}
+
+/// While it lives, this thread counts as a worker of the pool.
+pub(super) struct Inside;
+
+impl Inside {
+    pub(super) fn enter(core: &Core<'_>) -> Self {
+        let me = (core.id, core.family);
+        let _ = WORKS_FOR.try_with(|pools| pools.borrow_mut().push(me));
+        Self
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let _ = WORKS_FOR.try_with(|pools| pools.borrow_mut().pop());
+    }
+}
+
+/// A thread of the family that runs a task of a pool in passing, with a slot of that pool.
+pub(super) struct Guest<'a> {
+    _inside: Inside,
+    _slot: SemaphorePermit<'a>,
+}
+
+impl<'a> Guest<'a> {
+    /// None when no slot is free: then somebody runs with it, and will look for the next task.
+    pub(super) fn enter(core: &'a Core<'_>) -> Option<Self> {
+        let slot = core.slots.try_acquire().ok()?;
+        Some(Self {
+            _inside: Inside::enter(core),
+            _slot: slot,
+        })
+    }
+}
+
+/// What others see of a worker.
+pub(super) struct Bench<'j> {
+    index: usize,
+    pub(super) starts_searching: bool,
+    /// Tasks that it has taken and not started: everybody may take them from here.
+    pub(super) shelf: Mutex<VecDeque<Entry<'j>>>,
+    /// The task for which it waits at the gate.
+    pub(super) held: Mutex<Option<Entry<'j>>>,
+    asleep: AtomicBool,
+    /// What it has ended since it last told. Written by itself; set to zero under the pool's lock.
+    untold: AtomicUsize,
+    pub(super) parker: OnceLock<Arc<Parker>>,
+}
+
+impl Bench<'_> {
+    pub(super) fn new(index: usize, starts_searching: bool) -> Self {
+        Self {
+            index,
+            starts_searching,
+            shelf: Mutex::new(VecDeque::new()),
+            held: Mutex::new(None),
+            asleep: AtomicBool::new(false),
+            untold: AtomicUsize::new(0),
+            parker: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn sleep(&self) {
+        // Relaxed, both: written under the pool's lock, and the parking orders what follows.
+        self.asleep.store(true, Ordering::Relaxed);
+    }
+
+    /// Relaxed, here and below: a count that is added to others. It is no greater than what the pool counts as
+    /// unfinished, as only its worker lets it grow, and only under the pool's lock does it shrink.
+    pub(super) fn untold(&self) -> usize {
+        self.untold.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn note_untold(&self, entries: usize) {
+        self.untold.store(entries, Ordering::Relaxed);
+    }
+
+    pub(super) fn mark_called(&self) {
+        // Release: whatever was queued before the call is seen by whoever wakes. Pairs with the load in `is_called`.
+        self.asleep.store(false, Ordering::Release);
+    }
+
+    fn is_called(&self) -> bool {
+        // Acquire: pairs with the store in `mark_called`.
+        !self.asleep.load(Ordering::Acquire)
+    }
+}
+
+/// A worker that is to be run on a thread of its own: what the hook of
+/// [`PoolBuilder::spawn_with`](super::PoolBuilder::spawn_with) is given. Dropping it without a run is the same as
+/// failing to start the thread.
+#[must_use = "a worker works while it is run"]
+pub struct WorkerThread<'j> {
+    core: Arc<Core<'j>>,
+    bench: Arc<Bench<'j>>,
+    ran: bool,
+}
+
+impl<'j> WorkerThread<'j> {
+    pub(super) fn new(core: Arc<Core<'j>>, bench: Arc<Bench<'j>>) -> Self {
+        Self {
+            core,
+            bench,
+            ran: false,
+        }
+    }
+
+    /// Counts the workers of one pool from zero; a number is not given again.
+    pub fn index(&self) -> usize {
+        self.bench.index
+    }
+
+    /// Works until the pool needs this worker no more.
+    pub fn run(mut self) {
+        self.ran = true;
+        let inside = Inside::enter(&self.core);
+        let _ = self.bench.parker.set(Parker::current());
+        if let Some(hook) = &self.core.settings.on_start {
+            forget_panic(catch_unwind(AssertUnwindSafe(|| hook())));
+        }
+        Work::new(&self.core, &self.bench).work();
+        drop(inside);
+    }
+}
+
+impl Drop for WorkerThread<'_> {
+    fn drop(&mut self) {
+        if !self.ran {
+            self.core.never_started(&self.bench);
+        }
+    }
+}
+
+impl fmt::Debug for WorkerThread<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerThread")
+            .field("index", &self.index())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The loop of a worker, and what it keeps between two tasks.
+struct Work<'a, 'j> {
+    core: &'a Arc<Core<'j>>,
+    bench: &'a Arc<Bench<'j>>,
+    slot: Option<SemaphorePermit<'a>>,
+    searching: bool,
+    told: Told,
+    /// How many tasks it has started.
+    started: u32,
+}
+
+impl<'a, 'j> Work<'a, 'j> {
+    fn new(core: &'a Arc<Core<'j>>, bench: &'a Arc<Bench<'j>>) -> Self {
+        Self {
+            core,
+            bench,
+            slot: None,
+            // One that was started for new work looks for it on behalf of whoever started it.
+            searching: bench.starts_searching,
+            told: Told::default(),
+            started: 0,
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        Waker::from(Arc::clone(self.bench.parker.get_or_init(Parker::current)))
+    }
+
+    fn work(mut self) {
+        loop {
+            if self.slot.is_none() && !self.wait_for_slot() {
+                break;
+            }
+            // What lies on the shelf comes first.
+            let shelved = self.bench.shelf.lock().pop_front();
+            match shelved {
+                Some(entry) => self.run_with_slot(entry),
+                None => match self.core.take(self.bench, &mut self.searching, &mut self.told) {
+                    Found::Entry(entry) => self.run_with_slot(entry),
+                    Found::Exit => break,
+                    Found::Nothing if self.rest() => {}
+                    Found::Nothing => break,
+                },
+            }
+            if self
+                .core
+                .settings
+                .quantum
+                .is_some_and(|quantum| self.started >= quantum)
+            {
+                self.slot = None;
+                self.core.unshelve(self.bench);
+                if self.core.start_anew(self.bench, self.searching, &mut self.told) {
+                    return;
+                }
+                self.started = 0;
+            }
+        }
+        self.slot = None;
+        self.core.left(self.bench, self.searching, &mut self.told);
+    }
+
+    /// Runs a task, unless the slot has to go: then the task goes back.
+    #[inline]
+    fn run_with_slot(&mut self, entry: Entry<'j>) {
+        // Looked at after the task was taken: a limit that was lowered before a task was submitted holds for it.
+        if self.may_keep_slot() {
+            self.run(entry);
+        } else {
+            match self.core.put_back(self.bench, entry) {
+                // The pool has been stopped, and this is one of the tasks that had started.
+                Some(entry) => self.run(entry),
+                None => {
+                    self.slot = None;
+                    return;
+                }
+            }
+        }
+        self.bench.note_untold(self.told.entries);
+    }
+
+    /// True while the slot need not go to somebody else, or to nobody.
+    #[inline]
+    fn may_keep_slot(&self) -> bool {
+        let slots = &*self.core.slots;
+        slots.debt() == 0 && !(self.core.settings.shared_slots && slots.waiting() > 0)
+    }
+
+    /// Gets a slot. False when this worker is to end instead.
+    #[cold]
+    fn wait_for_slot(&mut self) -> bool {
+        let core = self.core;
+        if let Ok(slot) = core.slots.try_acquire() {
+            self.slot = Some(slot);
+            return true;
+        }
+        let waker = self.waker();
+        let mut acquire = pin!(core.slots.acquire());
+        loop {
+            match acquire.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(Ok(slot)) => {
+                    self.slot = Some(slot);
+                    return true;
+                }
+                // Whoever closes the slots ends the pool.
+                Poll::Ready(Err(_)) => {
+                    core.slots_closed();
+                    return false;
+                }
+                Poll::Pending if core.should_exit() => return false,
+                Poll::Pending => park(None),
+            }
+        }
+    }
+
+    /// There is nothing to do: looks again for a moment, then sleeps. False when this worker is no longer needed.
+    fn rest(&mut self) -> bool {
+        if self.searching {
+            for _ in 0..LOOKS {
+                if self.core.seems_busy() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        if !self.core.fall_asleep(self.bench, &mut self.searching) {
+            return true;
+        }
+        self.slot = None;
+        if !self.sleep() {
+            return false;
+        }
+        // Whoever called has counted this worker among those that look.
+        self.searching = true;
+        true
+    }
+
+    /// Sleeps until called; false when it has slept too long.
+    fn sleep(&self) -> bool {
+        let settings = &self.core.settings;
+        let clock = &settings.clock;
+        let until = clock.after(clock.now(), settings.keep_alive);
+        let waker = self.waker();
+        let mut timer = None;
+        while !self.bench.is_called() {
+            let now = clock.now();
+            if now >= until {
+                if self.core.may_leave(self.bench) {
+                    return false;
+                }
+                // It belongs to those who stay, until it is called.
+                if !self.bench.is_called() {
+                    park(None);
+                }
+            } else if clock.is_manual() {
+                let timer = timer.get_or_insert_with(|| Sleep::until(clock, until));
+                if Pin::new(timer).poll(&mut Context::from_waker(&waker)).is_pending() && !self.bench.is_called() {
+                    park(None);
+                }
+            } else {
+                park(Some(clock.between(now, until)));
+            }
+        }
+        true
+    }
+
+    #[inline]
+    fn run(&mut self, entry: Entry<'j>) {
+        self.started += 1;
+        if entry.weight == 0 {
+            return self.run_errand(entry);
+        }
+        if self.core.settings.gate.is_some() {
+            return self.run_behind_gate(entry);
+        }
+        self.core.room.give_back(1, u64::from(entry.weight));
+        self.start(entry);
+    }
+
+    /// It takes no room, and does not count as a task.
+    #[cold]
+    fn run_errand(&mut self, errand: Entry<'j>) {
+        errand.run(|payload| self.core.orphan(payload));
+        self.told.entries += 1;
+    }
+
+    /// The task has left the queue: it runs, unless it is too late.
+    #[inline]
+    fn start(&mut self, entry: Entry<'j>) -> Ran {
+        if entry.wishes.is_some() && self.is_late(&entry) {
+            self.told.entries += 1;
+            self.told.expired += u64::from(self.core.expire(entry));
+            return Ran::Gone;
+        }
+        let ran = entry.run(|payload| self.core.orphan(payload));
+        self.told.count(ran);
+        ran
+    }
+
+    fn is_late(&self, entry: &Entry<'j>) -> bool {
+        let deadline = entry.wishes.as_ref().and_then(|wishes| wishes.deadline);
+        deadline.is_some_and(|deadline| self.core.settings.clock.now() > deadline)
+    }
+
+    /// Waits until the task is admitted. Meanwhile it lies where it can be taken out: it has not started.
+    #[cold]
+    fn run_behind_gate(&mut self, entry: Entry<'j>) {
+        let Some(gate) = self.core.settings.gate.clone() else {
+            return;
+        };
+        let ask = entry.ask();
+        *self.bench.held.lock() = Some(entry);
+        let waker = self.waker();
+        let mut admission = gate.admit(ask);
+        let admitted = loop {
+            let poll = || admission.as_mut().poll(&mut Context::from_waker(&waker));
+            match catch_unwind(AssertUnwindSafe(poll)) {
+                Ok(Poll::Ready(admitted)) => break admitted.map_err(TaskError::Refused),
+                Ok(Poll::Pending) if self.bench.held.lock().is_none() => return,
+                Ok(Poll::Pending) => park(None),
+                Err(payload) => break Err(TaskError::Panicked(payload)),
+            }
+        };
+        drop(admission);
+        let held = self.bench.held.lock().take();
+        // It was taken out: the admission is given back by its drop.
+        let Some(entry) = held else { return };
+        self.core.room.give_back(1, u64::from(entry.weight));
+        match admitted {
+            Ok(admission) => match self.start(entry) {
+                Ran::Done => admission.finish(Outcome::Success),
+                Ran::Panicked => admission.finish(Outcome::Failure),
+                Ran::Gone => admission.finish(Outcome::Ignored),
+            },
+            Err(why) => {
+                self.told.entries += 1;
+                entry.refuse(why);
+            }
+        }
+    }
+}

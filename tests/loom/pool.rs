@@ -1,0 +1,134 @@
+//! The worker pool: one worker, or two, beside the thread that submits.
+
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate::WorkerPool;
+use tollgate::pool::{PoolBuilder, TaskError};
+
+const LONG: Duration = Duration::from_secs(3_600);
+
+/// The pool's threads are the model's.
+fn modelled(workers: usize) -> PoolBuilder {
+    WorkerPool::builder().workers(workers).queue(2).spawn_with(|worker| {
+        thread::spawn(move || worker.run());
+        Ok(())
+    })
+}
+
+#[test]
+fn a_task_that_is_submitted_while_the_worker_falls_asleep_is_run() {
+    super::bounded(4, || {
+        let pool = modelled(1).build().unwrap();
+        assert_eq!(pool.submit(|| 7).unwrap().join().unwrap(), 7);
+        assert!(pool.shutdown(LONG).is_clean());
+    });
+}
+
+#[test]
+fn two_tasks_one_after_the_other_are_both_run() {
+    super::bounded(4, || {
+        let pool = modelled(1).build().unwrap();
+        assert_eq!(pool.submit(|| 1).unwrap().join().unwrap(), 1);
+        let ran = Arc::new(AtomicUsize::new(0));
+        let mark = Arc::clone(&ran);
+        pool.execute(move || _ = mark.fetch_add(1, Ordering::Relaxed)).unwrap();
+        assert!(pool.shutdown(LONG).is_clean());
+        assert_eq!(ran.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[test]
+fn two_workers_share_two_tasks() {
+    super::bounded(1, || {
+        let pool = modelled(2).build().unwrap();
+        let (one, two) = (pool.submit(|| 1).unwrap(), pool.submit(|| 2).unwrap());
+        assert_eq!((one.join().unwrap(), two.join().unwrap()), (1, 2));
+        assert!(pool.shutdown(LONG).is_clean());
+    });
+}
+
+#[test]
+fn a_panic_is_given_to_the_handle_and_the_worker_goes_on() {
+    super::bounded(4, || {
+        let pool = modelled(1).build().unwrap();
+        let panics = pool.submit(|| resume_unwind(Box::new(3)));
+        let failed: Result<(), TaskError> = panics.unwrap().join();
+        assert!(matches!(failed, Err(TaskError::Panicked(_))));
+        assert!(pool.shutdown(LONG).is_clean());
+    });
+}
+
+#[test]
+fn a_cancel_beside_the_start_is_one_of_the_two() {
+    super::bounded(4, || {
+        let pool = modelled(1).build().unwrap();
+        let ran = Arc::new(AtomicUsize::new(0));
+        let mark = Arc::clone(&ran);
+        let handle = pool.submit(move || _ = mark.fetch_add(1, Ordering::Relaxed)).unwrap();
+        let cancelled = handle.cancel();
+        let outcome = handle.join();
+        assert_eq!(cancelled, matches!(outcome, Err(TaskError::Cancelled)));
+        assert!(pool.shutdown(LONG).is_clean());
+        assert_eq!(ran.load(Ordering::Relaxed), usize::from(!cancelled));
+    });
+}
+
+#[test]
+fn an_abort_beside_the_start_lists_the_task_or_lets_it_end() {
+    super::bounded(4, || {
+        let pool = modelled(1).build().unwrap();
+        let handle = pool.submit(|| 7).unwrap();
+        let report = pool.abort();
+        let listed = report.unstarted.len();
+        drop(report);
+        match handle.join() {
+            Ok(7) => assert_eq!(listed, 0),
+            Err(TaskError::Abandoned) => assert_eq!(listed, 1),
+            other => panic!("{other:?}"),
+        }
+        let _ = pool.shutdown(LONG);
+    });
+}
+
+#[test]
+fn a_submission_beside_the_end_is_run_or_handed_back() {
+    super::bounded(2, || {
+        let pool = modelled(1).build().unwrap();
+        let other = pool.clone();
+        let submitter = thread::spawn(move || match other.submit(|| 7) {
+            Ok(handle) => matches!(handle.join(), Ok(7)),
+            Err(rejected) => (rejected.task)() == 7,
+        });
+        assert!(pool.shutdown(LONG).is_clean());
+        assert!(submitter.join().unwrap());
+    });
+}
+
+#[test]
+fn two_wait_for_the_end_of_one_task() {
+    super::bounded(2, || {
+        let pool = modelled(1).build().unwrap();
+        pool.execute(|| ()).unwrap();
+        let other = pool.clone();
+        let waiter = thread::spawn(move || other.wait_idle());
+        assert!(pool.wait_idle());
+        assert!(waiter.join().unwrap());
+        assert!(pool.shutdown(LONG).is_clean());
+    });
+}
+
+#[test]
+fn a_worker_that_is_too_many_leaves_beside_a_submission() {
+    super::bounded(1, || {
+        let pool = modelled(2).build().unwrap();
+        pool.resize(1).unwrap();
+        assert_eq!(pool.submit(|| 7).unwrap().join().unwrap(), 7);
+        while pool.stats().threads > 1 {
+            thread::yield_now();
+        }
+        assert!(pool.shutdown(LONG).is_clean());
+    });
+}
