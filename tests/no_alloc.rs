@@ -16,6 +16,47 @@ fn ask() -> Ask {
     Ask::one().cost(TOKENS, 10)
 }
 
+/// A waiter takes at most 80 bytes with its future, and none is kept when all have gone; a short line allocates once.
+#[test]
+fn a_waiter_takes_few_bytes_and_leaves_none() {
+    let semaphore = Semaphore::new(0);
+    let wait = |waiters: usize| {
+        let mut line: Vec<_> = (0..waiters).map(|_| Box::pin(semaphore.acquire())).collect();
+        for waiter in &mut line {
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(waiter.as_mut().poll(&mut cx).is_pending());
+        }
+        line
+    };
+    let all = allocation_counter::measure(|| {
+        let mut line = Vec::new();
+        // The boxes of the futures and their vector are ours.
+        let one = std::mem::size_of_val(&semaphore.acquire()) as i64;
+        let taken = allocation_counter::measure(|| line = wait(10_000));
+        let queue = taken.bytes_current - 10_000 * (one + 8);
+        assert!(
+            (queue / 10_000 + one) <= 80,
+            "{queue} bytes of queue, {one} each of future"
+        );
+        drop(line);
+    });
+    assert_eq!(all.bytes_current, 0, "all has been handed back");
+
+    let short = allocation_counter::measure(|| drop(wait(20)));
+    assert!(short.bytes_current > 0, "a little is kept");
+    let again = allocation_counter::measure(|| drop(wait(20)));
+    assert_eq!(
+        (again.count_total, again.bytes_current),
+        (21, 0),
+        "20 futures and their vector"
+    );
+    let longer = allocation_counter::measure(|| drop(wait(40)));
+    assert!(
+        longer.bytes_current <= -short.bytes_current,
+        "what was kept goes with the rest"
+    );
+}
+
 /// Two buckets, a window and a semaphore, with plenty of room.
 fn legs() -> impl Limiter<Ticket = impl Ticket> {
     let window = SlidingWindow::new(1_000_000, Duration::from_secs(1)).unwrap();

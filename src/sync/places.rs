@@ -19,14 +19,16 @@ pub(crate) struct Key {
 }
 
 impl Key {
+    // Beyond all classes, which have the low byte.
+
     /// No place: what was asked for was taken on arrival.
-    pub(crate) const TAKEN: Key = Key::nowhere(1 << 8);
+    pub(crate) const TAKEN: Key = Key::nowhere(0x100);
     /// No place: the queue is closed.
-    pub(crate) const CLOSED: Key = Key::nowhere(2 << 8);
+    pub(crate) const CLOSED: Key = Key::nowhere(0x200);
     /// No place: the queue is as long as it may be.
-    pub(crate) const FULL: Key = Key::nowhere(3 << 8);
+    pub(crate) const FULL: Key = Key::nowhere(0x300);
     /// No place any more: it was needed for somebody else.
-    pub(crate) const EVICTED: Key = Key::nowhere(4 << 8);
+    pub(crate) const EVICTED: Key = Key::nowhere(0x400);
 
     /// No place yet, for somebody of `class`.
     #[inline]

@@ -234,7 +234,7 @@ impl Queue {
         };
         while self.waiting >= rules.max_waiting || rules.wanted.saturating_add(need) > rules.max_wanted {
             let oldest = match rules.overflow {
-                Overflow::EvictOldest if need <= rules.max_wanted && rules.max_waiting > 0 => rules.oldest_of_last(),
+                Overflow::EvictOldest if need <= rules.max_wanted => rules.oldest_of_last(),
                 _ => None,
             };
             let Some((class, index)) = oldest else {

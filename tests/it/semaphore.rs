@@ -257,6 +257,66 @@ fn forgotten_permits_are_gone_and_added_ones_are_there() {
     assert_eq!((semaphore.limit(), semaphore.available_permits()), (4, 4));
 }
 
+/// Who waits when it is closed, and is not polled any more, has nothing to give back; who had been granted has.
+#[test]
+fn a_wait_that_is_dropped_after_the_close_gives_back_what_it_had() {
+    for build in [Semaphore::new, |n| {
+        Semaphore::builder(n).max_waiting(9).build().unwrap()
+    }] {
+        let semaphore = build(2);
+        let held = semaphore.try_acquire_many(2).unwrap();
+        let [granted, waiting] = counts();
+        let mut first = Box::pin(semaphore.acquire_many(2));
+        let mut second = Box::pin(semaphore.acquire());
+        assert!(poll(first.as_mut(), &granted).is_pending());
+        assert!(poll(second.as_mut(), &waiting).is_pending());
+        drop(held);
+        semaphore.close();
+        assert_eq!((semaphore.in_use(), semaphore.waiting()), (2, 0));
+        drop(second);
+        assert_eq!(semaphore.in_use(), 2);
+        drop(first);
+        assert_eq!((semaphore.in_use(), semaphore.available_permits()), (0, 2));
+    }
+}
+
+/// More than fit into one chunk of places are told apart, and served in order.
+#[test]
+fn three_thousand_wait_in_order() {
+    const WAITERS: usize = 3_000;
+    let semaphore = Semaphore::new(1);
+    let mut held = semaphore.try_acquire().ok();
+    let count = Arc::new(Count::default());
+    let mut waiters: Vec<_> = (0..WAITERS).map(|_| Box::pin(semaphore.acquire())).collect();
+    for waiter in &mut waiters {
+        assert!(poll(waiter.as_mut(), &count).is_pending());
+    }
+    assert_eq!(semaphore.waiting(), WAITERS);
+    // Every third leaves, from the middle outwards and back.
+    for at in (1..WAITERS / 2)
+        .step_by(3)
+        .chain((WAITERS / 2..WAITERS).rev().step_by(3))
+    {
+        waiters[at] = Box::pin(semaphore.acquire());
+    }
+    let mut served = 0;
+    for waiter in &mut waiters {
+        drop(held.take());
+        let before = count.0.load(Ordering::SeqCst);
+        match poll(waiter.as_mut(), &count) {
+            Poll::Ready(permit) => {
+                held = permit.ok();
+                served += 1;
+            }
+            // It came anew, and stands behind all.
+            Poll::Pending => assert_eq!(before, count.0.load(Ordering::SeqCst)),
+        }
+    }
+    assert!(served >= WAITERS / 3, "{served} were served in the first round");
+    drop((held, waiters));
+    assert_eq!((semaphore.available_permits(), semaphore.waiting()), (1, 0));
+}
+
 /// The greatest debt there can be is told apart from a line.
 #[test]
 fn the_greatest_debt_is_a_debt() {

@@ -229,6 +229,48 @@ fn the_first_in_line_is_overtaken_so_often_and_no_more() {
     assert_eq!(semaphore.in_use(), 0);
 }
 
+/// Nobody is sent away for one who could not wait even alone.
+#[test]
+fn one_who_wants_more_than_may_be_wanted_sends_nobody_away() {
+    let semaphore = Semaphore::builder(1)
+        .max_waiting_permits(3)
+        .overflow(Overflow::EvictOldest)
+        .build()
+        .unwrap();
+    let _held = semaphore.try_acquire().unwrap();
+    let mut first = Waiter::queued(&semaphore, 1, 0, 0);
+    let mut second = Waiter::queued(&semaphore, 2, 0, 1);
+    let refused = Waiter::new(&semaphore, 4, 0, 2).poll();
+    assert!(matches!(refused, Poll::Ready(Err(error)) if error.is_queue_full()));
+    assert!(first.poll().is_pending() && second.poll().is_pending());
+    assert_eq!(semaphore.waiting(), 2);
+}
+
+/// Whatever the order, those who wait are told that it was closed, and not something else.
+#[test]
+fn those_who_wait_are_told_of_the_close() {
+    let orders = [
+        Order::Fifo,
+        Order::Lifo,
+        Order::RoundRobin { classes: 2 },
+        Order::Shares(vec![1, 2]),
+        Order::Priority {
+            classes: 2,
+            patience: 1,
+        },
+    ];
+    for order in orders {
+        let semaphore = Semaphore::builder(0).order(order).max_waiting(9).build().unwrap();
+        let mut waiters = [0, 1].map(|class| Waiter::queued(&semaphore, 1, class, 0));
+        semaphore.close();
+        for waiter in &mut waiters {
+            assert!(waiter.woken());
+            assert!(matches!(waiter.poll(), Poll::Ready(Err(error)) if error.is_closed()));
+        }
+        assert_eq!(semaphore.waiting(), 0);
+    }
+}
+
 /// The same with a queue that has bounds; and whoever comes first after that can be overtaken as often.
 #[test]
 fn the_first_in_line_of_a_bounded_queue_is_overtaken_so_often_and_no_more() {

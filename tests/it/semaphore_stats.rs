@@ -6,6 +6,7 @@ use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
+use tollgate::sync::turn::Turnstile;
 use tollgate::{
     AcquireTimeoutError, Ask, Clock, LimiterExt, ManualClock, Order, Overflow, Policy, Semaphore, SemaphoreBuilder,
     SemaphorePermit, SemaphoreStats,
@@ -177,6 +178,25 @@ fn a_policy_waits_for_one_that_counts() {
     let stats = semaphore.stats().unwrap();
     assert_eq!((stats.granted_unpolled, stats.in_use, stats.waiting), (0, 0, 0));
     assert!(adds_up(&stats));
+}
+
+/// A claim that was free when it was made is granted, and not polled, until it is redeemed or left.
+#[test]
+fn a_claim_that_nobody_has_redeemed_is_counted() {
+    let semaphore = counted(1).build().unwrap();
+    let claim = semaphore.join(1, Waker::noop());
+    let stats = semaphore.stats().unwrap();
+    assert_eq!(
+        (stats.granted_unpolled, stats.in_use, stats.admitted_at_once),
+        (1, 1, 1)
+    );
+    semaphore.leave(claim);
+    let stats = semaphore.stats().unwrap();
+    assert_eq!((stats.granted_unpolled, stats.in_use), (0, 0));
+    semaphore.close();
+    let claim = semaphore.join(1, Waker::noop());
+    assert_eq!(semaphore.stats().unwrap().granted_unpolled, 0);
+    semaphore.leave(claim);
 }
 
 /// The counts are exact, whoever counts beside whom.
