@@ -168,6 +168,12 @@ pub trait Limiter: Send + Sync {
         let _ = id;
         None
     }
+
+    /// Names every queue in this limiter: a policy must not stand in one of them for two legs.
+    #[doc(hidden)]
+    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
+        let _ = visit;
+    }
 }
 
 macro_rules! forward {
@@ -217,6 +223,9 @@ macro_rules! forward {
             #[inline]
             fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
                 (**self).turnstile(id)
+            }
+            fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
+                (**self).turnstiles(visit);
             }
             fn is_fresh(&self, now: Pass<'_>) -> bool {
                 let fresh: fn(&Self, Pass<'_>) -> bool = $fresh;

@@ -99,6 +99,9 @@ impl<L: Limiter> Limiter for Shared<L> {
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
         self.0.turnstile(id)
     }
+    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
+        self.0.turnstiles(visit);
+    }
     fn is_fresh(&self, _: Pass<'_>) -> bool {
         true
     }

@@ -279,6 +279,10 @@ impl<L: Spend> Limiter for Leased<L> {
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
         self.core.limiter.turnstile(id)
     }
+
+    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
+        self.core.limiter.turnstiles(visit);
+    }
 }
 
 impl<L: Spend> Clone for Leased<L> {

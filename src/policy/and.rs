@@ -8,7 +8,8 @@ use crate::time::{Clock, Pass};
 
 /// Both `A` and `B`, asked in this order. Made by [`LimiterExt::and`](crate::LimiterExt::and).
 ///
-/// When `B` refuses, or panics, what `A` gave is given back.
+/// When `B` refuses, or panics, what `A` gave is given back. No semaphore may stand in both: a policy that waits for it
+/// could not tell its two places there apart, and might never stop trying. (A builder refuses such legs.)
 #[derive(Debug)]
 pub struct And<A, B> {
     a: A,
@@ -92,6 +93,11 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
 
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
         self.a.turnstile(id).or_else(|| self.b.turnstile(id))
+    }
+
+    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
+        self.a.turnstiles(visit);
+        self.b.turnstiles(visit);
     }
 
     fn is_fresh(&self, now: Pass<'_>) -> bool {

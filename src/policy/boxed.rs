@@ -19,6 +19,7 @@ pub(crate) trait Erased: Send + Sync {
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_>;
     fn clock(&self) -> Option<&Clock>;
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile>;
+    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId));
     fn is_fresh(&self, now: Pass<'_>) -> bool;
 }
 
@@ -54,6 +55,9 @@ impl<L: Limiter> Erased for L {
     }
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
         Limiter::turnstile(self, id)
+    }
+    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
+        Limiter::turnstiles(self, visit);
     }
     fn is_fresh(&self, now: Pass<'_>) -> bool {
         Limiter::is_fresh(self, now)
@@ -123,6 +127,9 @@ impl Limiter for BoxLimiter {
     }
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
         self.0.turnstile(id)
+    }
+    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
+        self.0.turnstiles(visit);
     }
     fn is_fresh(&self, now: Pass<'_>) -> bool {
         self.0.is_fresh(now)

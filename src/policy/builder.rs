@@ -85,6 +85,9 @@ impl PolicyBuilder {
         if let Some((leg, _)) = legs.clocks().find(|(_, other)| !other.is_same(&clock)) {
             return Err(PolicyError::OtherClock { leg });
         }
+        if let Some(leg) = legs.doubled() {
+            return Err(PolicyError::SameQueue { leg });
+        }
         Ok(Policy::with(legs, clock.clone(), self.settings(&clock)))
     }
 
@@ -99,6 +102,15 @@ impl PolicyBuilder {
         let clock = self.clock_for(&limiter);
         if limiter.clock().is_some_and(|other| !other.is_same(&clock)) {
             return Err(PolicyError::OtherClock { leg: 0 });
+        }
+        let mut known = Vec::new();
+        let mut doubled = false;
+        limiter.turnstiles(&mut |id| {
+            doubled |= known.contains(&id);
+            known.push(id);
+        });
+        if doubled {
+            return Err(PolicyError::SameQueue { leg: 0 });
         }
         let settings = self.settings(&clock);
         Ok(Policy::with(limiter, clock, settings))
@@ -136,6 +148,12 @@ pub enum PolicyError {
         /// Its position, from zero.
         leg: usize,
     },
+    /// A semaphore stands in two legs: a policy that waits for it could not tell its two places in line apart. Let one leg
+    /// count the sum.
+    SameQueue {
+        /// The position of the second, from zero.
+        leg: usize,
+    },
     /// [`PolicyBuilder::over`] was called on a builder that legs had been added to.
     LegsAndLimiter {
         /// How many.
@@ -153,6 +171,7 @@ impl fmt::Display for PolicyError {
                 BoxTicket::WORDS_INLINE
             ),
             Self::OtherClock { leg } => write!(f, "leg {leg} decides by another clock than the policy waits by"),
+            Self::SameQueue { leg } => write!(f, "leg {leg} has a semaphore that stands in another leg as well"),
             Self::LegsAndLimiter { legs } => {
                 write!(
                     f,

@@ -33,6 +33,9 @@ macro_rules! hand_on {
         fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
             self.limiter.turnstile(id)
         }
+        fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
+            self.limiter.turnstiles(visit);
+        }
         #[inline]
         fn is_fresh(&self, now: Pass<'_>) -> bool {
             self.limiter.is_fresh(now)

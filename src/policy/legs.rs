@@ -46,6 +46,19 @@ impl Legs {
         self.0.is_empty()
     }
 
+    /// The first leg that has a queue in which an earlier one, or itself, stands already.
+    pub(super) fn doubled(&self) -> Option<usize> {
+        let mut known = Vec::new();
+        self.0.iter().position(|leg| {
+            let mut doubled = false;
+            leg.limiter.turnstiles(&mut |id| {
+                doubled |= known.contains(&id);
+                known.push(id);
+            });
+            doubled
+        })
+    }
+
     /// Takes from each leg, into its part of `ticket`, or from none.
     #[inline]
     fn reserve_all(&self, demand: Demand<'_>, ticket: &mut BoxTicket) -> Result<(), Refusal<'_>> {
@@ -153,6 +166,10 @@ impl Limiter for Legs {
 
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
         self.0.iter().find_map(|leg| leg.limiter.turnstile(id))
+    }
+
+    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
+        self.0.iter().for_each(|leg| leg.limiter.turnstiles(visit));
     }
 
     fn is_fresh(&self, now: Pass<'_>) -> bool {

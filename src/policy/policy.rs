@@ -237,6 +237,9 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
         self.0.limiter.turnstile(id)
     }
+    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
+        self.0.limiter.turnstiles(visit);
+    }
     /// Nobody waits, and no other handle of it is left.
     fn is_fresh(&self, now: Pass<'_>) -> bool {
         let alone = Arc::strong_count(&self.0) == 1;

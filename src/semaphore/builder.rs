@@ -105,7 +105,7 @@ impl SemaphoreBuilder {
         self
     }
 
-    /// A name, for logs.
+    /// A name, for logs and refusals.
     pub fn name(mut self, name: impl Into<Box<str>>) -> Self {
         self.name = Some(name.into());
         self

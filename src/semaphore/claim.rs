@@ -20,8 +20,9 @@ impl Semaphore {
         key.to_word()
     }
 
-    /// The owner of a claim looks. A claim whose wait has ended is given up by that.
-    pub(super) fn look_at_claim(&self, word: u64) -> State {
+    /// The owner of a claim, who wants `n`, looks. A claim whose wait has ended is given up by that; so is one for another
+    /// number, which somebody else at this semaphore has made.
+    pub(super) fn look_at_claim(&self, word: u64, n: u64) -> State {
         let mut queue = self.queue.lock();
         let Some(key) = queue.key_of(word) else {
             return State::Free;
@@ -32,9 +33,9 @@ impl Semaphore {
         let (closed, (state, need), spare) = (queue.closed, queue.give_up(key), queue.spare());
         drop(queue);
         drop(spare);
-        if closed && state == State::Granted {
+        if state == State::Granted && (closed || need != n) {
             self.release(need as i64);
-            return State::Closed;
+            return if closed { State::Closed } else { State::Free };
         }
         state
     }
@@ -58,9 +59,9 @@ impl Semaphore {
         }
     }
 
-    /// True when a claim has been granted what it wants.
-    pub(super) fn is_granted(&self, word: u64) -> bool {
+    /// True while a claim waits. Once it does not, the next attempt finds out what it has come to.
+    pub(super) fn is_in_line(&self, word: u64) -> bool {
         let mut queue = self.queue.lock();
-        queue.key_of(word).is_some_and(|key| queue.state(key) == State::Granted)
+        queue.key_of(word).is_some_and(|key| queue.state(key).waits())
     }
 }

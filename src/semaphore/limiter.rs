@@ -46,17 +46,22 @@ impl Ticket for SemaphoreTicket {
 }
 
 impl Semaphore {
+    /// What it is called where it refuses.
+    fn leg(&self) -> &str {
+        self.name().unwrap_or(LEG)
+    }
+
     #[cold]
     fn try_reserve_slow(&self, demand: Demand<'_>) -> Result<SemaphoreTicket, Refusal<'_>> {
-        let units = demand.units();
+        let (units, leg) = (demand.units(), self.leg());
         if units > Self::MAX_PERMITS as u64 {
-            return Err(Refusal::new(Reason::Oversized, LEG, units, Wait::Never));
+            return Err(Refusal::new(Reason::Oversized, leg, units, Wait::Never));
         }
         let id = TurnstileId::of(self);
         if let Some(claim) = demand.claim(id) {
-            match self.look_at_claim(claim.key()) {
+            match self.look_at_claim(claim.key(), units) {
                 State::Waiting | State::WaitingKept | State::WaitingClaim => {
-                    return Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Turn(self)));
+                    return Err(Refusal::new(Reason::Saturated, leg, units, Wait::Turn(self)));
                 }
                 State::Granted => {
                     demand.redeem(id);
@@ -66,12 +71,12 @@ impl Semaphore {
             }
         }
         if self.is_closed() {
-            return Err(Refusal::new(Reason::Closed, LEG, units, Wait::Never));
+            return Err(Refusal::new(Reason::Closed, leg, units, Wait::Never));
         }
         if units == 0 || self.try_take_slow(units as i64) {
             return Ok(SemaphoreTicket(units));
         }
-        Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Turn(self)))
+        Err(Refusal::new(Reason::Saturated, leg, units, Wait::Turn(self)))
     }
 }
 
@@ -107,21 +112,26 @@ impl Limiter for Semaphore {
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         let units = demand.units();
         if units > Self::MAX_PERMITS as u64 || self.is_closed() {
-            return ReadyAt::never(LEG);
+            return ReadyAt::never(self.leg());
         }
         let free = match demand.claim(TurnstileId::of(self)) {
-            Some(claim) => self.is_granted(claim.key()),
+            Some(claim) => !self.is_in_line(claim.key()),
+            None if units == 0 => true,
             None => self.has_free(units.saturating_add(demand.ahead())),
         };
         if free {
             ReadyAt::NOW
         } else {
-            ReadyAt::in_turn(LEG, self, units)
+            ReadyAt::in_turn(self.leg(), self, units)
         }
     }
 
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
         (id == TurnstileId::of(self)).then_some(self)
+    }
+
+    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
+        visit(TurnstileId::of(self));
     }
 
     fn is_fresh(&self, _: Pass<'_>) -> bool {

@@ -5,6 +5,7 @@ use super::atomic::{QUEUED, Semaphore, weakened};
 use crate::sync::queue::{Granted, Key, Queue, State};
 use crate::sync::shim::MutexGuard;
 use crate::sync::shim::atomic::Ordering;
+use crate::sync::wake::{Each, wake_all};
 use std::task::Waker;
 
 /// How many wakers are woken at a time, outside the lock.
@@ -28,18 +29,23 @@ impl Semaphore {
         let more = self.can_grant(&mut queue);
         let spare = queue.spare();
         drop(queue);
-        if let Some(waker) = first {
-            waker.wake();
-        }
         drop(spare);
         if more {
-            self.hand_over_more();
+            let mut each = Each::default();
+            if let Some(waker) = first {
+                each.wake(waker);
+            }
+            each.run(|| self.hand_over_more());
+            each.end();
+        } else if let Some(waker) = first {
+            waker.wake();
         }
     }
 
     #[cold]
     fn hand_over_more(&self) {
         let mut wakers: [Option<Waker>; BATCH] = [const { None }; BATCH];
+        let mut each = Each::default();
         let mut more = true;
         while more {
             let mut granted = 0;
@@ -55,9 +61,10 @@ impl Semaphore {
             drop(queue);
             drop(spare);
             for waker in wakers[..granted].iter_mut().filter_map(Option::take) {
-                waker.wake();
+                each.wake(waker);
             }
         }
+        each.end();
     }
 
     /// True when the first in line could be granted what it wants. Under the lock.
@@ -123,9 +130,7 @@ impl Semaphore {
             return;
         }
         let _held = cfg!(tollgate_bug = "semaphore_wakes_under_lock").then(|| self.queue.lock());
-        for waker in wakers {
-            waker.wake();
-        }
+        wake_all(wakers);
     }
 
     /// Joins the line for `n` permits, or takes them when they have become free meanwhile.
@@ -152,6 +157,9 @@ impl Semaphore {
         let mut queue = self.queue.lock();
         let joined = if queue.closed {
             Key::CLOSED
+        } else if n == 0 {
+            // Who wants nothing waits for nothing.
+            Key::TAKEN
         } else if queue.is_empty() && self.take_or_flag(&mut queue, n) {
             Key::TAKEN
         } else {
@@ -220,14 +228,20 @@ impl Semaphore {
             };
             let more = turn.is_some() && self.can_grant(&mut queue);
             drop(queue);
-            drop(old);
             if let Some(own) = turn {
-                drop(own);
+                let mut each = Each::default();
+                each.run(|| drop((own, old)));
                 if more {
-                    self.hand_over();
+                    each.run(|| self.hand_over());
                 }
+                if each.has_panicked() {
+                    // The future does not get to know what it has.
+                    each.run(|| self.release(n));
+                }
+                each.end();
                 return Key::TAKEN;
             }
+            drop(old);
             if waits {
                 return key;
             }

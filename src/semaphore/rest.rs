@@ -2,9 +2,10 @@
 //!
 //! While somebody watches, the word is flagged, so that every release comes by the lock.
 
-use super::atomic::{QUEUED, Semaphore};
+use super::atomic::{MAX, QUEUED, Semaphore, weakened};
 use crate::sync::queue::Queue;
 use crate::sync::shim::atomic::Ordering;
+use crate::sync::wake::wake_all;
 use crate::sync::watchers::Rest;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -35,9 +36,15 @@ impl Semaphore {
         Resting::new(self, Rest::Paid)
     }
 
+    /// What is available, with what was done under the permits that are back. Under the lock, where the limit stands still.
+    fn seen_available(&self) -> i64 {
+        // Acquire: pairs with (R) in `release`, of whichever releases have added up.
+        let word = self.word.load(weakened!("semaphore_relaxed_rest", Acquire));
+        if word < -MAX { word + QUEUED } else { word }
+    }
+
     fn has_come(&self, rest: Rest) -> bool {
-        // Relaxed: under the lock the limit stands still, and the word is as new as what the caller did before.
-        rest.has_come(self.signed_available(), self.limit.load(Ordering::Relaxed))
+        rest.has_come(self.seen_available(), self.limit.load(Ordering::Relaxed))
     }
 
     /// Tells those who watch for what has come.
@@ -49,13 +56,11 @@ impl Semaphore {
             if !queue.is_watched() {
                 return;
             }
-            let told = queue.told(self.signed_available(), limit);
+            let told = queue.told(self.seen_available(), limit);
             self.unflag(&queue);
             told
         };
-        for waker in told {
-            waker.wake();
-        }
+        wake_all(told);
     }
 
     /// Takes the flag off when the last watcher has gone, and nothing else wants it. Under the lock.
@@ -101,14 +106,21 @@ impl Future for Resting<'_> {
         let this = &mut *self;
         let waker = cx.waker().clone();
         let mut queue = this.semaphore.queue.lock();
+        if this.number.is_some_and(|number| !queue.is_watching(number)) {
+            // It was told, whatever has happened since.
+            this.number = None;
+            drop(queue);
+            drop(waker);
+            return Poll::Ready(());
+        }
         let flagged = !queue.wants_no_flag();
         #[cfg(tollgate_bug = "semaphore_watches_late")]
         let come = this.semaphore.has_come(this.rest);
         let (number, old) = queue.watch(this.number, this.rest, waker);
         this.number = Some(number);
         if !flagged {
-            // Acquire: sees what was done under the permits that are back. Pairs with (R) in `release`.
-            this.semaphore.word.fetch_sub(QUEUED, Ordering::Acquire);
+            // Relaxed: only sends others to the lock.
+            this.semaphore.word.fetch_sub(QUEUED, Ordering::Relaxed);
         }
         // The flag first: a release that does not see it is seen here.
         #[cfg(not(tollgate_bug = "semaphore_watches_late"))]

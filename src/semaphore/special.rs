@@ -4,6 +4,7 @@ use super::atomic::{MAX, QUEUED, Semaphore};
 use crate::sync::queue::{Key, Queue};
 use crate::sync::shim::MutexGuard;
 use crate::sync::shim::atomic::Ordering;
+use crate::sync::wake::Each;
 use std::task::Waker;
 
 impl Semaphore {
@@ -18,17 +19,36 @@ impl Semaphore {
         if !queue.has_rules() {
             return queue.push(n as u64, waker);
         }
-        match queue.push_by_rules(n as u64, class, waker) {
-            Ok((key, evicted)) => {
-                // Whoever was in front may have gone, or be overtaken by a class, and somebody may fit now.
+        let key = queue.push_by_rules(n as u64, class, waker);
+        if queue.is_head(key) && self.free() >= n {
+            // Whoever need not wait is not held to the bounds of waiting.
+            let own = queue.take_next(key);
+            self.take_flagged(&mut queue, n);
+            if queue.wants_no_flag() {
+                // Relaxed: the flag only sends others to the lock.
+                self.word.fetch_add(QUEUED, Ordering::Relaxed);
+            }
+            drop(queue);
+            drop(own);
+            return Key::TAKEN;
+        }
+        match queue.keep_bounds(key) {
+            Ok(evicted) => {
+                // Whoever was in front may have gone, and somebody may fit now.
                 let moves_up = self.can_grant(&mut queue);
                 drop(queue);
+                let mut each = Each::default();
                 if !cfg!(tollgate_bug = "semaphore_evicts_quietly") {
-                    evicted.into_iter().for_each(Waker::wake);
+                    evicted.into_iter().for_each(|waker| each.wake(waker));
                 }
                 if moves_up {
-                    self.hand_over();
+                    each.run(|| self.hand_over());
                 }
+                if each.has_panicked() {
+                    // The future does not get to know its place.
+                    each.run(|| self.leave_line(key, n));
+                }
+                each.end();
                 key
             }
             Err(waker) => {
@@ -126,6 +146,7 @@ impl Semaphore {
     #[cold]
     pub(super) fn hand_over_special<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) {
         let watched = queue.is_watched();
+        let mut each = Each::default();
         loop {
             let overtaking = queue.overtaken < self.overtakes && !queue.head_is_claim();
             let waker = if overtaking {
@@ -138,7 +159,7 @@ impl Semaphore {
             drop(queue);
             drop(spare);
             if let Some(waker) = waker.flatten() {
-                waker.wake();
+                each.wake(waker);
             }
             if !more {
                 break;
@@ -146,8 +167,9 @@ impl Semaphore {
             queue = self.queue.lock();
         }
         if watched {
-            self.tell_watchers();
+            each.run(|| self.tell_watchers());
         }
+        each.end();
     }
 
     /// The first in line, who was woken, takes what is there for it, if it still is. Under the lock. Returns its own waker,

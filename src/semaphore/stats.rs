@@ -24,11 +24,12 @@ pub struct SemaphoreStats {
     /// How many were granted their permits and have not been polled since. Futures that are kept unpolled show here, and
     /// what they hold on to is in nobody's hands.
     pub granted_unpolled: usize,
-    /// Admissions without a wait.
+    /// Admissions and reservations without a wait, also those that were given up again. One that wants no permit is not
+    /// counted.
     pub admitted_at_once: u64,
     /// How many had to wait.
     pub queued: u64,
-    /// Refused attempts of those who do not wait.
+    /// Attempts that found too little free. A policy makes one before it waits here.
     pub refused: u64,
     /// How many gave up their wait: by a drop, or because their time was over.
     pub left: u64,
@@ -53,10 +54,13 @@ impl Semaphore {
     pub fn stats(&self) -> Option<SemaphoreStats> {
         let queue = self.queue.lock();
         let counts = queue.tally.counts()?;
+        // Once: permits come back without the lock.
+        let available = self.signed_available();
+        let limit = self.limit();
         Some(SemaphoreStats {
-            limit: self.limit(),
-            in_use: self.held_now(&queue) as usize,
-            debt: self.debt(),
+            limit,
+            in_use: (limit as i64).saturating_sub(available).max(0) as usize,
+            debt: (-available).max(0) as usize,
             waiting: queue.waiting(),
             longest_wait: queue.longest_wait(),
             granted_unpolled: counts.unpolled,

@@ -84,7 +84,7 @@ struct Rules {
     max_wanted: u64,
     overflow: Overflow,
     /// What all who wait want together.
-    wanted: u64,
+    wanted: u128,
 }
 
 /// The queue. Invariant: its lists hold exactly the places that wait, in order of arrival; there is one list, unless
@@ -181,6 +181,11 @@ impl Queue {
         self.watchers.watch(number, rest, waker)
     }
 
+    /// True when the one with this number has not been told yet.
+    pub(crate) fn is_watching(&self, number: u64) -> bool {
+        self.watchers.has(number)
+    }
+
     /// The one with this number does not wait for rest any more.
     pub(crate) fn stop_watching(&mut self, number: u64) -> Option<Waker> {
         let waker = self.watchers.leave(number);
@@ -221,38 +226,110 @@ impl Queue {
 
     /// Joins at a place that is kept, and handed what it wants, in class 0, whatever the bounds.
     pub(crate) fn push_claim(&mut self, need: u64, waker: Waker) -> Key {
-        self.put_in_class(State::WaitingClaim, need, 0, waker)
+        let key = self.put_in_class(State::WaitingClaim, need, 0, waker);
+        self.tally.joined(key.index(), self.waiting);
+        key
     }
 
-    /// Joins a queue with rules, if they allow it, or else hands the waker back. A class that there is not counts as the
-    /// last. Returns the wakers of those who were sent away for it as well.
+    /// Joins a queue with rules, whatever its bounds. A class that there is not counts as the last.
     #[cold]
-    pub(crate) fn push_by_rules(&mut self, need: u64, class: u8, waker: Waker) -> Result<(Key, Vec<Waker>), Waker> {
-        let mut evicted = Vec::new();
-        let Some(rules) = &mut self.rules else {
-            return Ok((self.push(need, waker), evicted));
-        };
-        while self.waiting >= rules.max_waiting || rules.wanted.saturating_add(need) > rules.max_wanted {
-            let oldest = match rules.overflow {
-                Overflow::EvictOldest if need <= rules.max_wanted => rules.oldest_of_last(),
-                _ => None,
-            };
-            let Some((class, index)) = oldest else {
-                // Nobody has been sent away so far: to send everybody away makes room for whatever may be wanted at all.
-                self.tally.turned_away();
-                return Err(waker);
-            };
-            let place = self.places.at(index);
-            let (prev, next, units) = (place.prev, place.next, place.need);
-            place.set_state(State::Evicted);
-            self.tally.evicted();
-            evicted.extend(place.waker.take());
+    pub(crate) fn push_by_rules(&mut self, need: u64, class: u8, waker: Waker) -> Key {
+        self.put_in_class(State::WaitingKept, need, class, waker)
+    }
+
+    /// `key` is next, and takes what it wants by itself: it leaves, and its class has been granted that. Returns its waker.
+    pub(crate) fn take_next(&mut self, key: Key) -> Option<Waker> {
+        let index = key.index();
+        let place = self.places.at(index);
+        let (waker, prev, next) = (place.waker.take(), place.prev, place.next);
+        let (need, class) = (place.need, place.class());
+        self.places.give_up(index);
+        if let Some(rules) = &mut self.rules {
+            rules.scheduler.grant(class, need);
+            rules.wanted -= u128::from(need);
             rules.lists[class].unlink(&mut self.places, index, prev, next);
-            rules.scheduler.leave(class);
-            rules.wanted -= units;
-            self.waiting -= 1;
         }
-        Ok((self.put_in_class(State::WaitingKept, need, class, waker), evicted))
+        self.waiting -= 1;
+        waker
+    }
+
+    /// Holds the newcomer at `key` to the bounds: sends others away for it, and returns their wakers; or, where it has to
+    /// go itself, its own. Nobody is sent away in vain.
+    pub(crate) fn keep_bounds(&mut self, key: Key) -> Result<Vec<Waker>, Option<Waker>> {
+        let Some(leaving) = self.to_evict(key) else {
+            self.tally.turned_away();
+            return Err(self.take_out(key.index()));
+        };
+        let mut evicted = Vec::new();
+        for index in leaving {
+            self.tally.evicted();
+            evicted.extend(self.unlink(index));
+            self.places.at(index).set_state(State::Evicted);
+        }
+        self.tally.joined(key.index(), self.waiting);
+        Ok(evicted)
+    }
+
+    /// Who has to go for the newcomer at `key`, so that the bounds hold: those who have waited longest, of the last class
+    /// first. Never a policy's claim. None when that does not suffice, when others do not go for newcomers at all, or when
+    /// the newcomer could not wait even alone; nor does anybody go for a newcomer of a later class in an order by priority.
+    fn to_evict(&mut self, key: Key) -> Option<Vec<u32>> {
+        let rules = self.rules.as_ref()?;
+        let mut leaving = Vec::new();
+        let (mut waiting, mut wanted) = (self.waiting, rules.wanted);
+        let suffices =
+            |waiting: usize, wanted: u128| waiting <= rules.max_waiting && wanted <= u128::from(rules.max_wanted);
+        if suffices(waiting, wanted) {
+            return Some(leaving);
+        }
+        let (need, class) = (self.places.of(key)?.need, self.places.of(key)?.class());
+        if rules.overflow != Overflow::EvictOldest || need > rules.max_wanted {
+            return None;
+        }
+        let first = if rules.scheduler.ranks() { class } else { 0 };
+        for class in (first..rules.lists.len()).rev() {
+            let List { head, tail } = rules.lists[class];
+            let (mut index, last) = if rules.last_first { (tail, head) } else { (head, tail) };
+            while index != NONE {
+                let place = self.places.at(index);
+                if place.state() == State::WaitingKept && index != key.index() {
+                    leaving.push(index);
+                    waiting -= 1;
+                    wanted -= u128::from(place.need);
+                    if suffices(waiting, wanted) {
+                        return Some(leaving);
+                    }
+                }
+                let next = if rules.last_first { place.prev } else { place.next };
+                index = if index == last { NONE } else { next };
+            }
+        }
+        None
+    }
+
+    /// Takes the place at `index` out of its line. Returns its waker.
+    fn unlink(&mut self, index: u32) -> Option<Waker> {
+        if self.head() == index {
+            // The next has not been overtaken.
+            self.overtaken = 0;
+        }
+        let place = self.places.at(index);
+        let (waker, prev, next) = (place.waker.take(), place.prev, place.next);
+        let (need, class) = (place.need, place.class());
+        if let Some(rules) = &mut self.rules {
+            rules.scheduler.leave(class);
+            rules.wanted -= u128::from(need);
+            rules.lists[class].unlink(&mut self.places, index, prev, next);
+        }
+        self.waiting -= 1;
+        waker
+    }
+
+    /// The same, and gives it up.
+    fn take_out(&mut self, index: u32) -> Option<Waker> {
+        let waker = self.unlink(index);
+        self.places.give_up(index);
+        waker
     }
 
     fn put_in_class(&mut self, state: State, need: u64, class: u8, waker: Waker) -> Key {
@@ -268,9 +345,8 @@ impl Queue {
             list.push_back(&mut self.places, key.index());
         }
         rules.scheduler.join(class);
-        rules.wanted = rules.wanted.saturating_add(need);
+        rules.wanted += u128::from(need);
         self.waiting += 1;
-        self.tally.joined(key.index(), self.waiting);
         key
     }
 
@@ -342,7 +418,7 @@ impl Queue {
         place.set_state(State::Granted);
         let waker = place.waker.take();
         rules.scheduler.grant(class, need);
-        rules.wanted -= need;
+        rules.wanted -= u128::from(need);
         self.tally.granted(index);
         let list = &mut rules.lists[class];
         list.head = next;
@@ -373,8 +449,8 @@ impl Queue {
 
     /// True when `key` is next in line.
     #[inline]
-    pub(crate) fn is_head(&self, key: Key) -> bool {
-        self.head() == key.index()
+    pub(crate) fn is_head(&mut self, key: Key) -> bool {
+        self.head() == key.index() && self.state(key).waits()
     }
 
     /// True when whoever is next in line is to be handed what it wants, even where others may overtake.
@@ -413,6 +489,10 @@ impl Queue {
         let (waker, prev, next) = (place.waker.take(), place.prev, place.next);
         self.places.give_up(index);
         let was_head = self.line.head == index;
+        if was_head {
+            // The next has not been overtaken.
+            self.overtaken = 0;
+        }
         self.line.unlink(&mut self.places, index, prev, next);
         self.waiting -= 1;
         Some(Left { was_head, waker })
@@ -420,19 +500,10 @@ impl Queue {
 
     #[cold]
     fn leave_ruled(&mut self, key: Key) -> Option<Left> {
-        let index = key.index();
-        let was_head = self.head() == index;
-        let place = self.places.of(key).filter(|place| place.state().waits())?;
-        let (waker, prev, next) = (place.waker.take(), place.prev, place.next);
-        let (need, class) = (place.need, place.class());
-        self.places.give_up(index);
-        if let Some(rules) = &mut self.rules {
-            rules.scheduler.leave(class);
-            rules.wanted -= need;
-            rules.lists[class].unlink(&mut self.places, index, prev, next);
-        }
+        let was_head = self.is_head(key);
+        self.places.of(key).filter(|place| place.state().waits())?;
+        let waker = self.take_out(key.index());
         self.tally.left();
-        self.waiting -= 1;
         Some(Left { was_head, waker })
     }
 
@@ -508,12 +579,5 @@ impl Rules {
     #[cold]
     fn head(&self) -> u32 {
         self.scheduler.pick().map_or(NONE, |class| self.lists[class].head)
-    }
-
-    /// Whoever has waited longest in the last class that has waiters.
-    fn oldest_of_last(&self) -> Option<(usize, u32)> {
-        let class = self.scheduler.last()?;
-        let list = &self.lists[class];
-        Some((class, if self.last_first { list.tail } else { list.head }))
     }
 }

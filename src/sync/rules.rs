@@ -127,13 +127,9 @@ impl Scheduler {
         }
     }
 
-    /// The class whose waiter has to go when somebody has to: the last by this order, of those with waiters.
-    pub(super) fn last(&self) -> Option<usize> {
-        let classes = self.classes.iter().enumerate().rev();
-        classes
-            .filter(|(_, class)| class.waiting > 0)
-            .map(|(number, _)| number)
-            .next()
+    /// True when classes are ranked, the lowest first.
+    pub(super) fn ranks(&self) -> bool {
+        matches!(self.order, Order::Priority { .. })
     }
 }
 
@@ -144,7 +140,8 @@ pub enum Overflow {
     /// Whoever comes is refused.
     #[default]
     RefuseNewest,
-    /// Whoever has waited longest in the last class is sent away, and the newcomer waits.
+    /// Whoever has waited longest in the last class is sent away, and the newcomer waits. Nobody is sent away for a
+    /// newcomer that could not wait even alone, nor, in an order by priority, for one of a later class; nor is a policy.
     EvictOldest,
 }
 

@@ -59,21 +59,20 @@ thread_local! {
 
 /// Calls `watch` now, or after the call that is running on this thread.
 pub(crate) fn call(watch: Arc<dyn Watch>) {
-    let Some(mut next) = LATER.with(|later| {
-        let mut later = later.borrow_mut();
-        match later.as_mut() {
-            Some(queue) => {
-                queue.push_back(watch);
-                None
-            }
-            None => {
-                *later = Some(VecDeque::new());
-                Some(watch)
-            }
+    let mut first = Some(watch);
+    let is_first = LATER.try_with(|later| match later.borrow_mut().as_mut() {
+        Some(queue) => {
+            queue.extend(first.take());
+            false
         }
-    }) else {
-        return;
-    };
+        None => true,
+    });
+    let Some(mut next) = first else { return };
+    match is_first {
+        // The thread is ending and its locals are gone.
+        Err(_) => return next.look_again(),
+        Ok(_) => LATER.with(|later| *later.borrow_mut() = Some(VecDeque::new())),
+    }
     let _running = Running;
     loop {
         next.look_again();

@@ -52,6 +52,10 @@ impl Watchers {
         (self.next, None)
     }
 
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.list.iter().any(|known| known.0 == number)
+    }
+
     pub(crate) fn leave(&mut self, number: u64) -> Option<Waker> {
         let at = self.list.iter().position(|known| known.0 == number)?;
         Some(self.list.swap_remove(at).2)

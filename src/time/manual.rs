@@ -2,6 +2,7 @@
 
 use super::clock::{Clock, Instant};
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::pin::pin;
@@ -67,6 +68,21 @@ impl Manual {
         drop(waker);
     }
 
+    /// The next timer that is due by `limit`; or, in the same step, moves time there when there is none.
+    fn fire_or_move(&self, limit: u64) -> Option<Waker> {
+        let mut timers = self.timers.lock();
+        match timers.armed.first_key_value() {
+            Some((&(at, _), _)) if at <= limit => {
+                self.move_to(at);
+                timers.armed.pop_first().map(|(_, waker)| waker)
+            }
+            _ => {
+                self.move_to(limit);
+                None
+            }
+        }
+    }
+
     /// Takes the next timer that is due at or before `limit`, having moved time to it.
     fn fire_next(&self, limit: u64) -> Option<Waker> {
         let mut timers = self.timers.lock();
@@ -114,10 +130,9 @@ impl ManualClock {
 
     /// Lets time pass until `instant`; one in the past changes nothing.
     pub fn advance_to(&self, instant: Instant) {
-        while let Some(waker) = self.manual().fire_next(instant.ticks()) {
+        while let Some(waker) = self.manual().fire_or_move(instant.ticks()) {
             waker.wake();
         }
-        self.manual().move_to(instant.ticks());
     }
 
     /// Lets time pass until the next timer and fires all timers of that instant. False when there is none.
@@ -160,7 +175,33 @@ impl Wake for Signal {
     }
 }
 
+/// True while [`run`] runs on this thread: a runtime that is current there does not get to fire its timers.
+#[cfg(feature = "tokio")]
+pub(super) fn runs_here() -> bool {
+    RUNS.try_with(Cell::get).unwrap_or(false)
+}
+
+thread_local! {
+    static RUNS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Says that [`run`] runs on this thread, until it is dropped.
+struct Runs(bool);
+
+impl Runs {
+    fn here() -> Self {
+        Self(RUNS.replace(true))
+    }
+}
+
+impl Drop for Runs {
+    fn drop(&mut self) {
+        RUNS.set(self.0);
+    }
+}
+
 pub(super) fn run<F: Future>(clock: &Clock, future: F) -> F::Output {
+    let _here = Runs::here();
     let mut future = pin!(future);
     let signal = Arc::new(Signal {
         woken: AtomicBool::new(true),

@@ -9,6 +9,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 /// A timer for one absolute instant of a clock. Dropping it disarms it.
+///
+/// # Panics
+/// When it is polled on the real clock in a tokio runtime that was built without timers, as tokio's own sleeps do.
 #[must_use = "a timer does nothing unless polled"]
 pub struct Sleep {
     clock: Clock,
@@ -17,6 +20,10 @@ pub struct Sleep {
     /// Whether the timer may be that of the runtime that is current when it is armed.
     by_runtime: bool,
 }
+
+/// So much earlier than ours a timer of the runtime may fire.
+#[cfg(feature = "tokio")]
+const FRACTION: std::time::Duration = std::time::Duration::from_millis(2);
 
 enum Armed {
     Not,
@@ -93,9 +100,12 @@ impl Sleep {
             Armed::Tokio(sleep) => match sleep.as_mut().poll(cx) {
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(()) => {
-                    // The runtime's clock and ours may differ by a fraction: sleep the rest.
+                    // The runtime's clock and ours may differ by a fraction: sleep the rest. A clock of tokio's that is
+                    // paused runs ahead of real time: then the rest is slept elsewhere.
                     self.armed = Armed::Not;
-                    self.arm(self.clock.now(), cx)
+                    let now = self.clock.now();
+                    self.by_runtime &= self.clock.between(now, self.at) <= FRACTION;
+                    self.arm(now, cx)
                 }
             },
             Armed::Thread(key) => {
@@ -124,7 +134,7 @@ impl Sleep {
         }
         let after = self.clock.between(now, self.at);
         #[cfg(feature = "tokio")]
-        if self.by_runtime && tokio::runtime::Handle::try_current().is_ok() {
+        if self.by_runtime && !super::manual::runs_here() && tokio::runtime::Handle::try_current().is_ok() {
             let mut sleep = Box::pin(tokio::time::sleep(after));
             return match sleep.as_mut().poll(cx) {
                 Poll::Ready(()) if self.clock.now() >= self.at => Poll::Ready(()),

@@ -49,6 +49,7 @@ mod rate_warmup;
 mod rate_window;
 mod rate_windows;
 mod semaphore;
+mod semaphore_corners;
 mod semaphore_orders;
 mod semaphore_resize;
 mod semaphore_rest;

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Waker};
 use std::thread;
@@ -197,6 +198,31 @@ fn a_claim_that_nobody_has_redeemed_is_counted() {
     let claim = semaphore.join(1, Waker::noop());
     assert_eq!(semaphore.stats().unwrap().granted_unpolled, 0);
     semaphore.leave(claim);
+}
+
+/// A snapshot agrees with itself, although permits come back without the lock.
+#[test]
+fn a_snapshot_agrees_with_itself() {
+    let semaphore = counted(1).build().unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                semaphore.set_limit(200);
+                let permits: Vec<_> = (0..200).filter_map(|_| semaphore.try_acquire().ok()).collect();
+                semaphore.set_limit(0);
+                drop(permits);
+            }
+        });
+        for _ in 0..2_000 {
+            let stats = semaphore.stats().unwrap();
+            if stats.debt != stats.in_use.saturating_sub(stats.limit) {
+                stop.store(true, Ordering::Relaxed);
+                panic!("{} in use of {}, and {} in debt", stats.in_use, stats.limit, stats.debt);
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
 }
 
 /// The counts are exact, whoever counts beside whom.

@@ -1,9 +1,14 @@
 //! The clock and its timers.
 
 use std::cell::RefCell;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
+use std::thread;
 use std::time::Duration;
 use tollgate::time::{Phase, Sleep};
-use tollgate::{Clock, Instant, ManualClock};
+use tollgate::{Clock, Instant, ManualClock, Semaphore};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -103,4 +108,68 @@ fn a_park_hook_lets_virtual_time_run() {
         });
         assert_eq!(task.await.unwrap(), SECOND * 3_600);
     });
+}
+
+/// A timer that is armed beside an advance is fired by it, or finds its instant past.
+#[test]
+fn a_timer_beside_an_advance_is_not_lost() {
+    const ROUNDS: usize = 20_000;
+    let clock = ManualClock::new();
+    let (go, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..=ROUNDS {
+                while go.load(Ordering::Acquire) < round {
+                    thread::yield_now();
+                }
+                clock.advance(Duration::from_nanos(10));
+                done.store(round, Ordering::Release);
+            }
+        });
+        for round in 1..=ROUNDS {
+            let woken = Arc::new(Woken::default());
+            let waker = Waker::from(Arc::clone(&woken));
+            let mut sleep = pin!(Sleep::until(&clock, clock.after(clock.now(), Duration::from_nanos(5))));
+            go.store(round, Ordering::Release);
+            for _ in 0..round % 40 {
+                std::hint::spin_loop();
+            }
+            let ready = sleep.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+            while done.load(Ordering::Acquire) < round {
+                thread::yield_now();
+            }
+            assert!(
+                ready || woken.0.load(Ordering::SeqCst),
+                "a timer is due, and nobody fired it"
+            );
+        }
+    });
+}
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A runtime whose thread we block does not get to fire its timers: ours fire.
+#[cfg(feature = "tokio")]
+#[tokio::test]
+async fn a_clock_that_runs_inside_a_runtime_has_timers() {
+    let semaphore = Semaphore::new(0);
+    let waited = Clock::real().run(semaphore.acquire_timeout(Duration::from_millis(5)));
+    assert!(waited.is_err());
+}
+
+/// The paused clock of tokio runs ahead of real time: a wait on the real clock leaves it alone, but for once.
+#[cfg(feature = "tokio")]
+#[tokio::test(start_paused = true)]
+async fn a_wait_in_real_time_does_not_drive_a_paused_clock() {
+    let start = tokio::time::Instant::now();
+    let semaphore = Semaphore::new(0);
+    assert!(semaphore.acquire_timeout(Duration::from_millis(20)).await.is_err());
+    assert!(start.elapsed() <= Duration::from_millis(21), "{:?}", start.elapsed());
 }

@@ -196,6 +196,29 @@ fn one_who_is_sent_away_beside_a_release_is_granted_or_told() {
 }
 
 /// A release beside somebody who begins to watch is seen by it, or tells it.
+/// What was done under the permits is seen by whoever has drained, also where the flag was set already.
+#[test]
+fn a_drain_of_a_closed_one_sees_what_was_done() {
+    crate::exhaustive(|| {
+        let semaphore = leaked(Semaphore::new(1));
+        let data = Arc::new(loom::sync::atomic::AtomicUsize::new(0));
+        let held = semaphore.try_acquire().unwrap();
+        semaphore.close();
+        let written = Arc::clone(&data);
+        let releaser = thread::spawn(move || {
+            written.store(1, loom::sync::atomic::Ordering::Relaxed);
+            drop(held);
+        });
+        let mut idle = Box::pin(semaphore.until_idle());
+        if idle.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+            let seen = data.load(loom::sync::atomic::Ordering::Relaxed);
+            assert_eq!(seen, 1, "the drain is over, and the work is not seen");
+        }
+        drop(idle);
+        releaser.join().unwrap();
+    });
+}
+
 #[test]
 fn a_drain_that_begins_beside_the_last_release_ends() {
     crate::exhaustive(|| {
