@@ -256,7 +256,7 @@ impl Queue {
     /// Holds the newcomer at `key` to the bounds: sends others away for it, and returns their wakers; or, where it has to
     /// go itself, its own. Nobody is sent away in vain.
     pub(crate) fn keep_bounds(&mut self, key: Key) -> Result<Vec<Waker>, Option<Waker>> {
-        let Some(leaving) = self.to_evict(key) else {
+        let Some(leaving) = self.whom_to_evict(key) else {
             self.tally.turned_away();
             return Err(self.take_out(key.index()));
         };
@@ -273,7 +273,7 @@ impl Queue {
     /// Who has to go for the newcomer at `key`, so that the bounds hold: those who have waited longest, of the last class
     /// first. Never a policy's claim. None when that does not suffice, when others do not go for newcomers at all, or when
     /// the newcomer could not wait even alone; nor does anybody go for a newcomer of a later class in an order by priority.
-    fn to_evict(&mut self, key: Key) -> Option<Vec<u32>> {
+    fn whom_to_evict(&mut self, key: Key) -> Option<Vec<u32>> {
         let rules = self.rules.as_ref()?;
         let mut leaving = Vec::new();
         let (mut waiting, mut wanted) = (self.waiting, rules.wanted);
