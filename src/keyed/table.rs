@@ -2,7 +2,8 @@
 //! a lookup in a large map touches one place of memory. Plain data: the caller has locked it.
 //!
 //! A hash starts at its proportional cell, `hash x cells / 2^32`. So the number of cells may be any, and a full map has no
-//! more than it needs; and entries that are moved to a larger table keep their order.
+//! more than it needs. Of two that want a cell, the one that has come further has it (Robin Hood hashing; Celis, Larson
+//! and Munro, 1985): so hardly any key is far from its start.
 //!
 //! The only foreign code that runs in here is the comparison of two keys. Nothing is dropped in here either: what leaves
 //! is handed out.
@@ -65,7 +66,7 @@ impl<K, V> Table<K, V> {
     /// The cell at which a hash starts.
     #[inline(always)]
     fn start(&self, hash: KeyHash) -> usize {
-        (u64::from(hash.get()) * self.cells.len() as u64 >> 32) as usize
+        ((u64::from(hash.get()) * self.cells.len() as u64) >> 32) as usize
     }
 
     #[inline(always)]
@@ -141,11 +142,31 @@ impl<K, V> Table<K, V> {
         self.rewind();
     }
 
-    /// Puts an entry into the first empty cell from where its hash starts.
-    fn put(&mut self, entry: Entry<K, V>) {
+    /// How far it is from one cell on to another.
+    #[inline]
+    fn way(&self, from: usize, to: usize) -> usize {
+        if from <= to {
+            to - from
+        } else {
+            to + self.cells.len() - from
+        }
+    }
+
+    /// Puts an entry into a cell from where its hash starts. Where it has come further than the one that is there, that one
+    /// goes on instead.
+    fn put(&mut self, mut entry: Entry<K, V>) {
         let mut at = self.start(entry.hash);
-        while self.cells[at].is_some() {
+        let mut come = 0;
+        while let Some(there) = &self.cells[at] {
+            let theirs = self.way(self.start(there.hash), at);
+            if theirs < come
+                && let Some(there) = &mut self.cells[at]
+            {
+                std::mem::swap(there, &mut entry);
+                come = theirs;
+            }
             at = self.after(at);
+            come += 1;
         }
         self.cells[at] = Some(entry);
     }
@@ -155,12 +176,9 @@ impl<K, V> Table<K, V> {
     pub(super) fn remove(&mut self, position: usize) -> Option<(K, V)> {
         let entry = self.cells[position].take()?;
         self.len -= 1;
-        let cells = self.cells.len();
-        // How far it is from one cell on to another.
-        let way = |from: usize, to: usize| if from <= to { to - from } else { to + cells - from };
         let (mut hole, mut at) = (position, self.after(position));
         while let Some(next) = &self.cells[at] {
-            if way(self.start(next.hash), at) >= way(hole, at) {
+            if self.way(self.start(next.hash), at) >= self.way(hole, at) {
                 self.cells.swap(hole, at);
                 hole = at;
             }
