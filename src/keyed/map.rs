@@ -25,8 +25,8 @@ use std::sync::Arc;
 ///
 /// A new key looks at 32 entries at most, from where the last one stopped. So it may be refused although a fresh entry
 /// is further on; a map of up to 32 entries is searched in full. A limiter that does not implement
-/// [`is_fresh`](Limiter::is_fresh) is never dropped: your own, unless they do, and `ChannelSemaphore`, `Governed` and
-/// [`Leased`](crate::Leased).
+/// [`is_fresh`](Limiter::is_fresh) is never dropped: your own, unless they do, and `Governed` and
+/// [`Leased`](crate::Leased). A `ChannelSemaphore` is dropped only as long as nobody has asked for its receiver.
 ///
 /// Keys are spread over shards by their hash, each with its part of `max_entries`: one shard per 1,024 entries, at most
 /// four per processor. A shard may be full a few per cent before the map is.
