@@ -27,6 +27,9 @@ const LEG: &str = "governor";
 /// waits until the instant of that refusal; [`ready_at`](Limiter::ready_at) knows nothing beforehand, so law 8 holds as a
 /// bound, and is not tight.
 ///
+/// It never says that it is [fresh](Limiter::is_fresh): governor does not tell what is left without taking some of it. So
+/// a [`Keyed`](crate::Keyed) does not drop one.
+///
 /// A request for more than the burst, or than `u32::MAX`, is `Oversized`; any other refusal is `RateExceeded`, with
 /// governor's own time to wait as `retry_after`.
 ///

@@ -20,13 +20,13 @@ fn each_key<'a>(n: u64, mut operation: impl FnMut(u64) + 'a) -> Batch<'a> {
             key = key
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
-            operation(black_box((key >> 32) % n));
+            operation(black_box(((key >> 32) * n) >> 32));
         }
     })
 }
 
 fn by_keys(rows: &Rows, name: &str, keys: u64) {
-    if !["keyed rate", "keyed bucket"]
+    if !["keyed rate", "keyed rate, coarse clock", "keyed bucket"]
         .iter()
         .any(|kind| rows.wants(&format!("{kind}/{name}")))
     {
@@ -69,6 +69,19 @@ fn by_keys(rows: &Rows, name: &str, keys: u64) {
     )];
     sides.extend(peers());
     rows.wall(&format!("keyed rate/{name}"), sides);
+    let coarse = Clock::real().coarse(Duration::from_millis(1)).expect("a thread");
+    let bare = bare.on(&coarse);
+    for key in 0..keys {
+        assert!(bare.try_acquire(&key, 1).is_ok());
+    }
+    let mut sides = vec![(
+        "tollgate",
+        each_key(keys, |key| {
+            black_box(bare.try_acquire(&key, 1).is_ok());
+        }),
+    )];
+    sides.extend(peers());
+    rows.wall(&format!("keyed rate, coarse clock/{name}"), sides);
     let mut sides = vec![(
         "tollgate",
         each_key(keys, |key| {

@@ -1,7 +1,7 @@
 //! The map: which shard, what happens on a miss, and who may be dropped to make room.
 
 use super::shards::{self, Shards};
-use super::table::{MAX_SLOTS, Table};
+use super::table::{KeyHash, MAX_SLOTS, Table};
 use crate::limiter::Limiter;
 use crate::rate::{Inherit, Quota, TokenBucket};
 use crate::refusal::{Reason, Refusal, Rejection, Wait};
@@ -25,8 +25,8 @@ use std::sync::Arc;
 ///
 /// A new key looks at 32 entries at most, from where the last one stopped. So it may be refused although a fresh entry
 /// is further on; a map of up to 32 entries is searched in full. A limiter that does not implement
-/// [`is_fresh`](Limiter::is_fresh) is never dropped: your own, unless they do, and `ChannelSemaphore`, `Governed` and
-/// [`Leased`](crate::Leased).
+/// [`is_fresh`](Limiter::is_fresh) is never dropped: your own, unless they do, and `Governed` and
+/// [`Leased`](crate::Leased). A `ChannelSemaphore` is dropped only as long as nobody has asked for its receiver.
 ///
 /// Keys are spread over shards by their hash, each with its part of `max_entries`: one shard per 1,024 entries, at most
 /// four per processor. A shard may be full a few per cent before the map is.
@@ -84,20 +84,20 @@ impl<L> Entry<L> {
 }
 
 /// The next limiter that nobody else has a hand on, and the hash of its key.
-fn candidate<K, L>(table: &mut Table<K, Entry<L>>, looks: &mut usize) -> Option<(u32, Arc<L>)> {
+fn candidate<K, L>(table: &mut Table<K, Entry<L>>, looks: &mut usize) -> Option<(KeyHash, Arc<L>)> {
     // Not a count that may be stale: this sees all that was done by whoever let go of it last.
     let alone = |entry: &mut Entry<L>| Arc::get_mut(&mut entry.limiter).is_some();
     let position = table.sweep(looks, alone)?;
-    let (hash, entry) = table.slot(position);
+    let (hash, entry) = table.slot(position)?;
     entry.touched = false;
     Some((hash, Arc::clone(&entry.limiter)))
 }
 
 /// Takes a candidate out, unless it has been handed out since.
-fn take_untouched<K, L>(table: &mut Table<K, Entry<L>>, hash: u32, candidate: &Arc<L>) -> Option<(K, Entry<L>)> {
+fn take_untouched<K, L>(table: &mut Table<K, Entry<L>>, hash: KeyHash, candidate: &Arc<L>) -> Option<(K, Entry<L>)> {
     let position = table.position_of_value(hash, |entry| Arc::ptr_eq(&entry.limiter, candidate))?;
-    let untouched = cfg!(tollgate_bug = "keyed_drops_touched") || !table.slot(position).1.touched;
-    untouched.then(|| table.remove(position))
+    let untouched = cfg!(tollgate_bug = "keyed_drops_touched") || !table.slot(position)?.1.touched;
+    untouched.then(|| table.remove(position)).flatten()
 }
 
 /// How many entries a new key that finds no room looks at.
@@ -107,7 +107,7 @@ const LOOKS: usize = 32;
 enum Step<L> {
     MakeOne,
     /// See whether this one is fresh.
-    Look(u32, Arc<L>),
+    Look(KeyHash, Arc<L>),
     GiveUp,
 }
 
@@ -240,7 +240,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
     }
 
     #[cold]
-    fn find_room<Q>(&self, key: &Q, shard: &Shard<K, L>, hash: u32) -> Result<Arc<L>, KeysFull>
+    fn find_room<Q>(&self, key: &Q, shard: &Shard<K, L>, hash: KeyHash) -> Result<Arc<L>, KeysFull>
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
@@ -288,7 +288,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
 
 /// Drops the entry of a candidate. When it was chosen nobody else had a hand on it, so that whoever has touched it since
 /// got it from the table, which remembers that.
-fn drop_if_fresh<K, L: Limiter>(shard: &Shard<K, L>, hash: u32, candidate: &Arc<L>) -> bool {
+fn drop_if_fresh<K, L: Limiter>(shard: &Shard<K, L>, hash: KeyHash, candidate: &Arc<L>) -> bool {
     // The limiter itself is asked: its handle is here as well, and not alone.
     if !L::is_fresh(candidate, Phase::new().pass()) {
         return false;

@@ -1,7 +1,7 @@
 //! One rate for each key, all of the same quota, in as few bytes as that takes.
 
 use super::shards::{Shard, Shards};
-use super::table::{MAX_SLOTS, Table};
+use super::table::{KeyHash, MAX_SLOTS, Table};
 use crate::rate::Quota;
 use crate::rate::plain::{Axis, FULL};
 use crate::refusal::{Reason, Refusal, Wait};
@@ -171,7 +171,7 @@ impl<K: Hash + Eq> KeyedRate<K> {
 
     /// The first tokens of a key.
     #[cold]
-    fn begin(&self, key: K, n: u64, now: Instant, shard: &Shard<Rates<K>>, hash: u32) -> Result<(), Refusal<'_>> {
+    fn begin(&self, key: K, n: u64, now: Instant, shard: &Shard<Rates<K>>, hash: KeyHash) -> Result<(), Refusal<'_>> {
         // The key that makes room is dropped after the lock is gone, as is one that is not kept.
         let _gone;
         let mut rates = shard.0.lock();

@@ -1,5 +1,6 @@
 //! Shards: which lock a key is behind.
 
+use super::table::KeyHash;
 use crate::sync::shim::Mutex;
 use std::hash::{BuildHasher, Hash, RandomState};
 
@@ -43,10 +44,10 @@ impl<T> Shards<T> {
 
     /// The shard of a key, and the hash by which it is found there.
     #[inline]
-    pub(super) fn place<Q: Hash + ?Sized>(&self, key: &Q) -> (&Shard<T>, u32) {
+    pub(super) fn place<Q: Hash + ?Sized>(&self, key: &Q) -> (&Shard<T>, KeyHash) {
         let hash = self.hasher.hash_one(key);
         // The number of shards is a power of two: the upper bits say which, the lower ones where in it.
         let shard = (hash >> 32) as usize & (self.shards.len() - 1);
-        (&self.shards[shard], hash as u32)
+        (&self.shards[shard], KeyHash::MIN | hash as u32)
     }
 }

@@ -1,194 +1,234 @@
-//! One shard of the map: slots in a row, and an index of them by hash (open addressing, linear probing, deletion by
-//! shifting back). Plain data: the caller has locked it.
+//! One shard of the map: entries in the cells of an open hash table (linear probing, deletion by shifting back), so that
+//! a lookup in a large map touches one place of memory. Plain data: the caller has locked it.
+//!
+//! A hash starts at its proportional cell, `hash x cells / 2^32`. So the number of cells may be any, and a full map has no
+//! more than it needs. Of two that want a cell, the one that has come further has it (Robin Hood hashing; Celis, Larson
+//! and Munro, 1985): so hardly any key is far from its start.
 //!
 //! The only foreign code that runs in here is the comparison of two keys. Nothing is dropped in here either: what leaves
 //! is handed out.
 
-/// A key's place.
-struct Slot<K, V> {
+use std::num::NonZeroU32;
+
+/// What a table knows a key by. Never zero, so that an empty cell needs no room to say so.
+pub(super) type KeyHash = NonZeroU32;
+
+struct Entry<K, V> {
     key: K,
     value: V,
-    hash: u32,
+    hash: KeyHash,
 }
 
-/// A cell of the index: the hash above, one more than the position of the slot below; zero when empty.
-type Cell = u64;
-
-const fn cell(hash: u32, position: usize) -> Cell {
-    (hash as u64) << 32 | (position as u64 + 1)
-}
-
-const fn hash_of(cell: Cell) -> u32 {
-    (cell >> 32) as u32
-}
-
-const fn position_of(cell: Cell) -> usize {
-    (cell & u32::MAX as u64) as usize - 1
-}
-
-/// Invariant: each slot has exactly one cell, and no empty cell lies between it and the cell at which its hash starts.
+/// Invariant: no empty cell lies between an entry and the cell at which its hash starts, and one cell at least is empty.
 pub(super) struct Table<K, V> {
-    cells: Box<[Cell]>,
-    slots: Vec<Slot<K, V>>,
-    /// The slot that was last looked at for being dropped.
+    cells: Box<[Option<Entry<K, V>>]>,
+    len: usize,
+    /// The cell that was last looked at for being dropped.
     hand: usize,
     max: usize,
 }
 
-/// The most slots that one table can have.
+/// The most entries that one table can have.
 pub(super) const MAX_SLOTS: usize = u32::MAX as usize >> 1;
 
+/// The fewest cells, if there are any.
+const MIN_CELLS: usize = 8;
+
+/// How many cells a lookup takes in at once.
+const NEAR: usize = 4;
+
+/// How many cells so many entries need, so that a quarter of all stay empty.
+const fn cells_for(entries: usize) -> usize {
+    entries + entries / 3 + 1
+}
+
 impl<K, V> Table<K, V> {
-    /// What one entry takes in here at most, in bytes: when the index has just doubled.
-    pub(super) const SLOT_BYTES: usize = size_of::<Slot<K, V>>() + (size_of::<Cell>() << 3).div_ceil(3);
+    /// What one entry takes in a full table, in bytes.
+    pub(super) const SLOT_BYTES: usize = (size_of::<Option<Entry<K, V>>>() << 2).div_ceil(3);
 
     pub(super) fn new(max: usize) -> Self {
         Self {
             cells: Box::default(),
-            slots: Vec::new(),
+            len: 0,
             hand: 0,
             max: max.min(MAX_SLOTS),
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.slots.len()
+        self.len
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.slots.len() < self.max
+        self.len < self.max
     }
 
-    /// The cells from the one at which `hash` starts to the first empty one.
-    fn probe(&self, hash: u32) -> impl Iterator<Item = usize> + '_ {
-        let mask = self.cells.len().wrapping_sub(1);
-        (0..self.cells.len())
-            .map(move |step| (hash as usize + step) & mask)
-            .take_while(|&at| self.cells[at] != 0)
+    /// The cell at which a hash starts.
+    #[inline(always)]
+    fn start(&self, hash: KeyHash) -> usize {
+        ((u64::from(hash.get()) * self.cells.len() as u64) >> 32) as usize
     }
 
-    fn position(&self, hash: u32, is: impl Fn(&Slot<K, V>) -> bool) -> Option<usize> {
-        self.probe(hash)
-            .map(|at| self.cells[at])
-            .filter(|&cell| hash_of(cell) == hash)
-            .map(position_of)
-            .find(|&position| is(&self.slots[position]))
+    #[inline(always)]
+    fn after(&self, cell: usize) -> usize {
+        if cell + 1 < self.cells.len() { cell + 1 } else { 0 }
+    }
+
+    /// The first of the cells right behind `start` that has this hash. Looks at all of them, without a branch that the
+    /// processor would have to guess: most keys are here.
+    #[inline(always)]
+    fn near(&self, start: usize, hash: KeyHash) -> Option<usize> {
+        let cells = self.cells.get(start..start + NEAR)?;
+        let mut found = 0u32;
+        for (at, cell) in cells.iter().enumerate() {
+            let known = cell.as_ref().map_or(0, |entry| entry.hash.get());
+            found |= u32::from(known == hash.get()) << at;
+        }
+        (found != 0).then(|| start + found.trailing_zeros() as usize)
+    }
+
+    #[inline(always)]
+    fn position(&self, hash: KeyHash, is: impl Fn(&Entry<K, V>) -> bool) -> Option<usize> {
+        let start = self.start(hash);
+        if let Some(at) = self.near(start, hash)
+            && self.cells[at].as_ref().is_some_and(&is)
+        {
+            return Some(at);
+        }
+        self.position_slow(start, hash, is)
+    }
+
+    fn position_slow(&self, start: usize, hash: KeyHash, is: impl Fn(&Entry<K, V>) -> bool) -> Option<usize> {
+        let mut at = start;
+        // None when there are no cells at all, or when this one is empty.
+        while let Some(entry) = self.cells.get(at)? {
+            if entry.hash == hash && is(entry) {
+                return Some(at);
+            }
+            at = self.after(at);
+        }
+        None
     }
 
     /// The value of the key that `is` recognises.
-    #[inline]
-    pub(super) fn find(&mut self, hash: u32, is: impl Fn(&K) -> bool) -> Option<&mut V> {
-        let position = self.position(hash, |slot| is(&slot.key))?;
-        Some(&mut self.slots[position].value)
+    #[inline(always)]
+    pub(super) fn find(&mut self, hash: KeyHash, is: impl Fn(&K) -> bool) -> Option<&mut V> {
+        let position = self.position(hash, |entry| is(&entry.key))?;
+        self.cells[position].as_mut().map(|entry| &mut entry.value)
     }
 
     /// Adds a key that is not there. There must be room.
-    pub(super) fn insert(&mut self, hash: u32, key: K, value: V) {
-        if self.slots.len() == self.slots.capacity() {
-            let more = self.slots.len().max(4).min(self.max - self.slots.len());
-            self.slots.reserve_exact(more);
-        }
-        if (self.slots.len() + 1) * 4 > self.cells.len() * 3 {
+    pub(super) fn insert(&mut self, hash: KeyHash, key: K, value: V) {
+        if cells_for(self.len + 1) > self.cells.len() {
             self.grow();
         }
-        self.put(cell(hash, self.slots.len()));
-        self.slots.push(Slot { key, value, hash });
+        self.len += 1;
+        self.put(Entry { key, value, hash });
     }
 
+    /// To twice the cells. The sizes are halves of the last one, which is just enough for all that there may ever be.
     #[cold]
     fn grow(&mut self) {
-        let doubled = (self.cells.len() * 2).max(8);
-        let old = std::mem::replace(&mut self.cells, vec![0; doubled].into_boxed_slice());
-        for cell in old.into_iter().filter(|&cell| cell != 0) {
-            self.put(cell);
+        let most = 2 * self.cells.len().max(MIN_CELLS / 2);
+        let mut cells = cells_for(self.max);
+        while cells > most {
+            cells = cells.div_ceil(2);
+        }
+        let larger = (0..cells).map(|_| None).collect();
+        let old = std::mem::replace(&mut self.cells, larger);
+        for entry in old.into_iter().flatten() {
+            self.put(entry);
+        }
+        self.rewind();
+    }
+
+    /// How far it is from one cell on to another.
+    #[inline]
+    fn way(&self, from: usize, to: usize) -> usize {
+        if from <= to {
+            to - from
+        } else {
+            to + self.cells.len() - from
         }
     }
 
-    /// Writes a cell into the first empty place of its row; at least a quarter of all are empty.
-    fn put(&mut self, cell: Cell) {
-        let mask = self.cells.len() - 1;
-        let mut at = hash_of(cell) as usize & mask;
-        while self.cells[at] != 0 {
-            at = (at + 1) & mask;
-        }
-        self.cells[at] = cell;
-    }
-
-    pub(super) fn remove(&mut self, position: usize) -> (K, V) {
-        self.clear(cell(self.slots[position].hash, position));
-        let slot = self.slots.swap_remove(position);
-        if let Some(moved) = self.slots.get(position) {
-            // The last slot has taken its place.
-            let (from, to) = (cell(moved.hash, self.slots.len()), cell(moved.hash, position));
-            let at = self.probe(moved.hash).find(|&at| self.cells[at] == from);
-            if let Some(at) = at {
-                self.cells[at] = to;
+    /// Puts an entry into a cell from where its hash starts. Where it has come further than the one that is there, that one
+    /// goes on instead.
+    fn put(&mut self, mut entry: Entry<K, V>) {
+        let mut at = self.start(entry.hash);
+        let mut come = 0;
+        while let Some(there) = &self.cells[at] {
+            let theirs = self.way(self.start(there.hash), at);
+            if theirs < come
+                && let Some(there) = &mut self.cells[at]
+            {
+                std::mem::swap(there, &mut entry);
+                come = theirs;
             }
+            at = self.after(at);
+            come += 1;
         }
-        (slot.key, slot.value)
+        self.cells[at] = Some(entry);
     }
 
-    /// Empties a cell, and moves those behind it back as long as that brings them no nearer than their start.
-    fn clear(&mut self, cell: Cell) {
-        let Some(mut hole) = self.probe(hash_of(cell)).find(|&at| self.cells[at] == cell) else {
-            return;
-        };
-        let mask = self.cells.len() - 1;
-        let mut at = hole;
-        loop {
-            at = (at + 1) & mask;
-            let next = self.cells[at];
-            if next == 0 {
-                break;
-            }
-            let from_start = at.wrapping_sub(hash_of(next) as usize) & mask;
-            if from_start >= at.wrapping_sub(hole) & mask {
-                self.cells[hole] = next;
+    /// Removes what is in a cell that is not empty, and moves those behind it back as long as that brings them no nearer
+    /// than their start.
+    pub(super) fn remove(&mut self, position: usize) -> Option<(K, V)> {
+        let entry = self.cells[position].take()?;
+        self.len -= 1;
+        let (mut hole, mut at) = (position, self.after(position));
+        while let Some(next) = &self.cells[at] {
+            if self.way(self.start(next.hash), at) >= self.way(hole, at) {
+                self.cells.swap(hole, at);
                 hole = at;
             }
+            at = self.after(at);
         }
-        self.cells[hole] = 0;
+        Some((entry.key, entry.value))
     }
 
     /// Removes the key that `is` recognises.
-    pub(super) fn take(&mut self, hash: u32, is: impl Fn(&K) -> bool) -> Option<(K, V)> {
-        let position = self.position(hash, |slot| is(&slot.key))?;
-        Some(self.remove(position))
+    pub(super) fn take(&mut self, hash: KeyHash, is: impl Fn(&K) -> bool) -> Option<(K, V)> {
+        let position = self.position(hash, |entry| is(&entry.key))?;
+        self.remove(position)
     }
 
-    /// Starts the hand anew, at the end.
+    /// Starts the hand anew, at an empty cell: nothing is ever moved across one.
     pub(super) fn rewind(&mut self) {
-        self.hand = self.slots.len();
+        self.hand = self.cells.iter().position(Option::is_none).unwrap_or(0);
     }
 
-    /// The position of the next slot whose value may go, as far as `may_go` can tell. Takes one off `looks` for each slot that
-    /// it looks at. The hand goes down, so that the slot that fills a gap has been looked at.
+    /// The cell of the next entry whose value may go, as far as `may_go` can tell. Takes one off `looks` for each entry that
+    /// it looks at. The hand goes down, so that whatever moves into a gap has been looked at.
     pub(super) fn sweep(&mut self, looks: &mut usize, may_go: impl Fn(&mut V) -> bool) -> Option<usize> {
-        while *looks > 0 && !self.slots.is_empty() {
+        while *looks > 0 && self.len > 0 {
+            let above = if self.hand == 0 { self.cells.len() } else { self.hand };
+            self.hand = above - 1;
+            let Some(entry) = &mut self.cells[self.hand] else {
+                continue;
+            };
             *looks -= 1;
-            let above = if self.hand == 0 { usize::MAX } else { self.hand };
-            self.hand = above.min(self.slots.len()) - 1;
-            if may_go(&mut self.slots[self.hand].value) {
+            if may_go(&mut entry.value) {
                 return Some(self.hand);
             }
         }
         None
     }
 
-    /// The value in a slot, and the hash of its key.
-    pub(super) fn slot(&mut self, position: usize) -> (u32, &mut V) {
-        let slot = &mut self.slots[position];
-        (slot.hash, &mut slot.value)
+    /// The value in a cell, and the hash of its key.
+    pub(super) fn slot(&mut self, position: usize) -> Option<(KeyHash, &mut V)> {
+        let entry = self.cells[position].as_mut()?;
+        Some((entry.hash, &mut entry.value))
     }
 
-    /// The position of the value that `is` recognises, under a key of this hash.
-    pub(super) fn position_of_value(&self, hash: u32, is: impl Fn(&V) -> bool) -> Option<usize> {
-        self.position(hash, |slot| is(&slot.value))
+    /// The cell of the value that `is` recognises, under a key of this hash.
+    pub(super) fn position_of_value(&self, hash: KeyHash, is: impl Fn(&V) -> bool) -> Option<usize> {
+        self.position(hash, |entry| is(&entry.value))
     }
 
     /// All values.
     pub(super) fn values(&mut self) -> impl Iterator<Item = &mut V> {
-        self.slots.iter_mut().map(|slot| &mut slot.value)
+        self.cells.iter_mut().flatten().map(|entry| &mut entry.value)
     }
 }
 
@@ -198,15 +238,17 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    fn spread_out(key: u32) -> u32 {
-        key.wrapping_mul(0x9e37_79b9)
+    fn spread_out(key: u32) -> KeyHash {
+        KeyHash::MIN | key.wrapping_mul(0x9e37_79b9)
     }
 
     proptest! {
         /// Given hashes that collide, when keys come and go, then the table holds what a map holds.
         #[test]
-        fn it_is_a_map(steps in prop::collection::vec((0u32..40, 0u8..3), 1..300), spread in 1u32..8) {
-            let mut table = Table::<u32, u32>::new(1_000);
+        fn it_is_a_map(
+            steps in prop::collection::vec((0u32..40, 0u8..3), 1..300), spread in 1u32..8, max in 40usize..1_000,
+        ) {
+            let mut table = Table::<u32, u32>::new(max);
             let mut map = HashMap::new();
             for (key, what) in steps {
                 let hash = spread_out(key / spread);
@@ -236,19 +278,55 @@ mod tests {
     fn a_sweep_looks_at_each_slot_once_also_when_it_drops_some() {
         let mut table = Table::<u32, u32>::new(100);
         for key in 0..100 {
-            table.insert(key, key, key);
+            table.insert(spread_out(key), key, key);
         }
         table.rewind();
         let (mut looks, mut seen) = (100, Vec::new());
         while let Some(position) = table.sweep(&mut looks, |_| true) {
-            let value = *table.slot(position).1;
+            let value = *table.slot(position).unwrap().1;
             seen.push(value);
             if value.is_multiple_of(3) {
-                assert_eq!(table.remove(position), (value, value));
+                assert_eq!(table.remove(position), Some((value, value)));
             }
         }
         seen.sort_unstable();
         assert_eq!(seen, (0..100).collect::<Vec<_>>());
         assert_eq!(table.len(), 66);
+    }
+
+    #[test]
+    fn the_last_cells_are_shared_with_the_first() {
+        let mut table = Table::<u32, u32>::new(1_000);
+        // All start at the last cell.
+        for key in 0..500 {
+            table.insert(KeyHash::MAX, key, key);
+        }
+        for key in (0..500).step_by(2) {
+            assert_eq!(table.take(KeyHash::MAX, |&k| k == key), Some((key, key)));
+        }
+        for key in 0..500 {
+            let found = table.find(KeyHash::MAX, |&k| k == key).is_some();
+            assert_eq!(found, !key.is_multiple_of(2), "{key}");
+        }
+        table.rewind();
+        let (mut looks, mut seen) = (table.len(), 0);
+        while let Some(position) = table.sweep(&mut looks, |_| true) {
+            table.remove(position);
+            seen += 1;
+        }
+        assert_eq!((seen, table.len()), (250, 0));
+    }
+
+    #[test]
+    fn a_full_table_takes_what_is_stated() {
+        for max in [1, 2, 5, 64, 1_000, 1_001, 65_535] {
+            let mut table = Table::<u64, u64>::new(max);
+            for key in 0..max as u32 {
+                table.insert(spread_out(key), key.into(), 0);
+            }
+            assert!(!table.has_room());
+            let bytes = table.cells.len() * size_of::<Option<Entry<u64, u64>>>();
+            assert!(bytes <= max * Table::<u64, u64>::SLOT_BYTES + 24, "{max}");
+        }
     }
 }

@@ -84,6 +84,9 @@ impl<L: Spend> Spend for Shared<L> {
 /// is there twice, once parked and once in the bucket; by law 3 a cancelled reservation should have left only one of the
 /// two. It is part of the `threads x k`.
 ///
+/// It never says that it is [fresh](Limiter::is_fresh), since one thread does not see what another has parked. So a
+/// [`Keyed`](crate::Keyed) does not drop one.
+///
 /// It stands directly over the limiter, below [`per`](crate::LimiterExt::per): `Leased::new(bucket, 32).per(TOKENS)`.
 ///
 /// ```

@@ -30,7 +30,34 @@ struct Entry {
 const PLACES: usize = 8;
 
 /// The number of a lease, and how many units of it are parked. Zero is nobody's number.
-type Place = Cell<(u64, u64)>;
+///
+/// Two cells: to spend is to write one of them, where it was read from.
+#[derive(Default)]
+struct Place {
+    id: Cell<u64>,
+    units: Cell<u64>,
+}
+
+impl Place {
+    fn get(&self) -> (u64, u64) {
+        (self.id.get(), self.units.get())
+    }
+
+    fn set(&self, (id, units): (u64, u64)) {
+        self.id.set(id);
+        self.units.set(units);
+    }
+
+    /// Spends `n` units of `id`, if as many are here.
+    #[inline(always)]
+    fn spend(&self, id: u64, n: u64) -> bool {
+        let left = self.units.get().checked_sub(n).filter(|_| self.id.get() == id);
+        if let Some(left) = left {
+            self.units.set(left);
+        }
+        left.is_some()
+    }
+}
 
 #[derive(Default)]
 pub(super) struct Parked {
@@ -68,15 +95,7 @@ impl Parked {
     /// Spends `n` units that this thread has parked, if it has as many at hand.
     #[inline(always)]
     pub(super) fn spend(id: u64, n: u64) -> bool {
-        let spent = PARKED.try_with(|parked| {
-            let place = parked.place(id);
-            let (owner, units) = place.get();
-            let enough = owner == id && units >= n;
-            if enough {
-                place.set((id, units - n));
-            }
-            enough
-        });
+        let spent = PARKED.try_with(|parked| parked.place(id).spend(id, n));
         // A thread that is ending has nothing any more.
         spent.unwrap_or(false)
     }

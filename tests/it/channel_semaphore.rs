@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 use tollgate::{
-    AcquireError, AcquireTimeoutError, Ask, ChannelPermit, ChannelSemaphore, ChannelToken, LimiterExt, ManualClock,
-    Policy, Reason, Semaphore, TryAcquireError, Wait,
+    AcquireError, AcquireTimeoutError, Ask, ChannelPermit, ChannelSemaphore, ChannelToken, Limiter, LimiterExt,
+    ManualClock, Policy, Reason, Semaphore, TryAcquireError, Wait,
 };
 
 fn semaphore(limit: usize) -> Arc<ChannelSemaphore> {
@@ -543,4 +543,33 @@ fn nobody_is_admitted_above_the_limit_in_force() {
     assert!(judged.load(Ordering::SeqCst) > 0, "every admission fell into a change");
     let last = semaphore.limit();
     numbers(&semaphore, [last, 0, 0, last]);
+}
+
+/// Given one that nobody has seen the receiver of, then it is fresh while all its permits are there and its limit is the
+/// first one; and never again once somebody may have cloned the receiver.
+#[test]
+fn it_is_fresh_until_somebody_has_a_hand_on_it() {
+    let fresh = |semaphore: &ChannelSemaphore| semaphore.is_fresh(tollgate::time::Phase::new().pass());
+    let semaphore = ChannelSemaphore::new(2).unwrap();
+    assert!(fresh(&semaphore));
+    let permit = semaphore.try_admit(Ask::many(2)).unwrap();
+    assert!(!fresh(&semaphore));
+    semaphore.set_limit(1).unwrap();
+    drop(permit);
+    assert!(!fresh(&semaphore));
+    semaphore.set_limit(2).unwrap();
+    assert!(fresh(&semaphore));
+
+    let receiver = semaphore.receiver().clone();
+    assert!(!fresh(&semaphore));
+    drop(receiver);
+    assert!(!fresh(&semaphore));
+
+    let closed = ChannelSemaphore::new(0).unwrap();
+    assert!(fresh(&closed));
+    closed.close();
+    assert!(!fresh(&closed));
+    let lost = ChannelSemaphore::new(1).unwrap();
+    lost.try_admit(Ask::one()).unwrap().forget();
+    assert!(!fresh(&lost));
 }

@@ -51,6 +51,10 @@ impl Limiter for ChannelSemaphore {
             ReadyAt::on_event(LEG)
         }
     }
+
+    fn is_fresh(&self, _: Pass<'_>) -> bool {
+        self.is_untouched()
+    }
 }
 
 /// `units` as a number of permits that there could be.

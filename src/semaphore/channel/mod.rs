@@ -10,6 +10,7 @@ mod token;
 pub use token::ChannelToken;
 
 use crate::permit::Permit;
+use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use home::Home;
 use link::Receiver;
 use std::fmt;
@@ -67,6 +68,9 @@ pub type OwnedChannelPermit = Permit<Arc<ChannelSemaphore>>;
 /// What is done before a permit is given back is seen by whoever acquires it afterwards.
 pub struct ChannelSemaphore {
     home: Arc<Home>,
+    made_with: usize,
+    /// Somebody may have a receiver of their own.
+    shown: AtomicBool,
 }
 
 impl ChannelSemaphore {
@@ -78,7 +82,11 @@ impl ChannelSemaphore {
     /// # Errors
     /// When `limit` exceeds [`MAX_PERMITS`](Self::MAX_PERMITS).
     pub fn new(limit: usize) -> Result<Self, ChannelLimitError> {
-        let semaphore = Self { home: Home::new() };
+        let semaphore = Self {
+            home: Home::new(),
+            made_with: limit,
+            shown: AtomicBool::new(false),
+        };
         semaphore.set_limit(limit)?;
         Ok(semaphore)
     }
@@ -88,6 +96,11 @@ impl ChannelSemaphore {
     ///
     /// A received token is a permit. Receiving fails once the semaphore has been closed or dropped.
     pub fn receiver(&self) -> &Receiver<ChannelToken> {
+        // Relaxed: who asks whether it is fresh is alone with it, and so has seen what others did before they went. A load
+        // first: the line stays shared.
+        if !self.shown.load(Ordering::Relaxed) {
+            self.shown.store(true, Ordering::Relaxed);
+        }
         &self.home.receiver
     }
 
@@ -145,6 +158,16 @@ impl ChannelSemaphore {
     /// Permits that are held stay valid. Dropping the semaphore closes it too.
     pub fn close(&self) {
         self.home.close();
+    }
+
+    /// Open, all there, as many as at first, and nobody has ever seen the receiver, which may be cloned without a trace.
+    fn is_untouched(&self) -> bool {
+        if self.shown.load(Ordering::Relaxed) {
+            return false;
+        }
+        let books = self.home.books();
+        let all_there = books.ledger.existing() == self.made_with && self.home.receiver.len() == self.made_with;
+        all_there && books.ledger.limit() == self.made_with && !books.ledger.is_closed()
     }
 
     /// True once it has been closed.
