@@ -39,6 +39,7 @@ mod lanes;
 mod park;
 mod room;
 mod seek;
+mod shelf;
 mod shutdown;
 mod state;
 mod stats;

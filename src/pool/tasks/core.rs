@@ -36,6 +36,9 @@ impl Ranked for Entry {
     fn priority(&self) -> Priority {
         self.priority
     }
+    fn is_common(&self) -> bool {
+        self.priority == Priority::Normal
+    }
     fn is_evictable(&self) -> bool {
         !self.started
     }
