@@ -20,7 +20,12 @@ fn step(pool: &WorkerPool, left: u64) {
     drop(pool.submit(|| resume_unwind(Box::new(1))).unwrap());
     pool.submit(|| 1).unwrap().cancel();
     assert!(pool.priority(Priority::High).submit(|| 2).unwrap().join().is_ok());
-    drop(pool.deadline(Duration::from_secs(3_600)).weight(3).submit(|| 4).unwrap());
+    drop(
+        pool.deadline(Duration::from_secs(3_600))
+            .weight(3)
+            .submit(|| 4)
+            .unwrap(),
+    );
     if left == 0 {
         return pool.close();
     }

@@ -399,7 +399,7 @@ impl<'p, 'j> Submit<'p, 'j> {
 }
 
 /// The tasks are made before room is taken for them: making them is the user's code.
-fn next_chunk<F>(tasks: &mut impl Iterator<Item = F>) -> Option<std::vec::IntoIter<F>> {
+pub(super) fn next_chunk<F>(tasks: &mut impl Iterator<Item = F>) -> Option<std::vec::IntoIter<F>> {
     let chunk: Vec<_> = tasks.by_ref().take(BATCH).collect();
     (!chunk.is_empty()).then(|| chunk.into_iter())
 }

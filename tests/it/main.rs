@@ -40,6 +40,8 @@ mod pool_life;
 #[cfg(feature = "pool")]
 mod pool_room;
 #[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_task_batch;
+#[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 mod quota;
 mod rate_fixed_window;

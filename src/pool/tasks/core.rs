@@ -206,6 +206,27 @@ impl Core {
         true
     }
 
+    /// Queues many at once, in order, under one lock. False when no more are taken.
+    pub(super) fn push_all(self: &Arc<Self>, entries: Vec<Entry>) -> bool {
+        let mut after = After::default();
+        let mut state = self.state.lock();
+        if state.phase != Phase::Running {
+            drop(state);
+            // As above: each has another hold.
+            drop(entries);
+            return false;
+        }
+        state.unfinished += entries.len();
+        state.stats.submitted += entries.len() as u64;
+        for entry in entries {
+            state.lanes.push(entry);
+        }
+        state.call_for_help(self.slots.limit(), &mut after);
+        drop(state);
+        self.after(after);
+        true
+    }
+
     /// A queued task has been claimed by one that waits for it: it runs there, and counts.
     pub(super) fn guest_started(self: &Arc<Self>) {
         self.state.lock().unfinished += 1;
