@@ -100,6 +100,12 @@ fn both(rows: &Rows, name: &str, yields: bool) {
         }
         assert!(pool.wait_idle().await);
     });
+    let batched = side(&runtime, move |count| async move {
+        let pool = TaskPool::builder(LIMIT).build().expect("a pool");
+        let tasks = (0..TASKS).map(|_| task(Arc::clone(&count), yields));
+        drop(pool.submit_all(tasks).await);
+        assert!(pool.wait_idle().await);
+    });
     rows.sampled(
         name,
         40,
@@ -107,6 +113,7 @@ fn both(rows: &Rows, name: &str, yields: bool) {
             ("tollgate", ours),
             ("tollgate-ordered", ordered),
             ("TaskPool", pooled),
+            ("TaskPool-batch", batched),
             ("JoinSet+Semaphore", joinset),
             ("TaskTracker+Sem.", tracker),
             ("buffer_unordered", buffered),

@@ -45,7 +45,7 @@ impl<'j> Core<'j> {
             let mut out = Vec::new();
             for bench in &state.benches {
                 out.extend(bench.held.lock().take());
-                out.extend(bench.shelf.lock().drain(..));
+                out.extend(bench.shelf.lock().entries.drain(..));
             }
             out.extend(state.lanes.drain());
             self.note_pending(&state);
@@ -59,7 +59,7 @@ impl<'j> Core<'j> {
         let mut rest = Vec::new();
         let mut errands = Vec::new();
         for entry in out {
-            if entry.weight > 0 && entry.is_live() {
+            if entry.weight() > 0 && entry.is_live() {
                 rest.push(entry);
             } else {
                 errands.push(entry);

@@ -5,6 +5,7 @@ use super::error::TaskError;
 use super::lanes::Ranked;
 use crate::ask::Ask;
 use crate::time::Instant;
+use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -49,107 +50,197 @@ impl Spec {
     };
 }
 
-/// The rarer wishes, on the heap where there are any.
+impl Spec {
+    /// True of what asks for nothing special.
+    #[inline]
+    fn is_common(&self) -> bool {
+        self.plain && self.weight == 1 && self.priority == Priority::Normal
+    }
+}
+
+/// The rarer wishes.
 pub(super) struct Wishes {
     pub(super) deadline: Option<Instant>,
     pub(super) ask: Ask,
 }
 
-pub(super) enum Job<'j> {
-    /// Nobody waits for it.
-    Plain(Box<dyn FnOnce() + Send + 'j>),
-    /// Somebody holds, or held, a handle to it.
-    Cell(Arc<dyn Run + 'j>),
+/// What an entry is, without its type.
+trait Task: Send {
+    fn run(self: Box<Self>, orphan: &mut dyn FnMut(Box<dyn Any + Send>)) -> Ran;
+    fn refuse(self: Box<Self>, why: TaskError) -> bool;
+    fn is_live(&self) -> bool;
+    /// What is special about it, if anything.
+    fn special(&self) -> Option<&Special<'_>>;
 }
 
-pub(super) struct Entry<'j> {
-    pub(super) job: Job<'j>,
-    /// What it took of the queue's room; zero for the pool's own errands.
-    pub(super) weight: u32,
-    pub(super) priority: Priority,
-    pub(super) wishes: Option<Box<Wishes>>,
+/// A task that nobody waits for.
+pub(super) struct Plain<F>(pub(super) F);
+
+impl<F: FnOnce() + Send> Task for Plain<F> {
+    #[inline]
+    fn run(self: Box<Self>, orphan: &mut dyn FnMut(Box<dyn Any + Send>)) -> Ran {
+        match catch_unwind(AssertUnwindSafe(move || (self.0)())) {
+            Ok(()) => Ran::Done,
+            Err(payload) => {
+                orphan(payload);
+                Ran::Panicked
+            }
+        }
+    }
+
+    fn refuse(self: Box<Self>, _: TaskError) -> bool {
+        drop_quietly(self);
+        true
+    }
+
+    fn is_live(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn special(&self) -> Option<&Special<'_>> {
+        None
+    }
 }
+
+/// A task to which somebody holds, or held, a handle.
+struct Held<C>(Arc<C>);
+
+impl<C: Run> Task for Held<C> {
+    fn run(self: Box<Self>, _: &mut dyn FnMut(Box<dyn Any + Send>)) -> Ran {
+        let cell = self.0;
+        let ran = cell.run(&mut || ());
+        // The handle may be gone: then this drops the result.
+        drop_quietly(cell);
+        ran
+    }
+
+    fn refuse(self: Box<Self>, why: TaskError) -> bool {
+        let cell = self.0;
+        let refused = cell.refuse(why);
+        drop_quietly(cell);
+        refused
+    }
+
+    fn is_live(&self) -> bool {
+        self.0.is_queued()
+    }
+
+    #[inline]
+    fn special(&self) -> Option<&Special<'_>> {
+        None
+    }
+}
+
+/// An entry that asks for more than a place.
+struct Special<'j> {
+    entry: Entry<'j>,
+    priority: Priority,
+    /// What it took of the queue's room; zero for the pool's own errands.
+    weight: u32,
+    wishes: Wishes,
+}
+
+impl Task for Special<'_> {
+    fn run(self: Box<Self>, orphan: &mut dyn FnMut(Box<dyn Any + Send>)) -> Ran {
+        self.entry.0.run(orphan)
+    }
+
+    fn refuse(self: Box<Self>, why: TaskError) -> bool {
+        self.entry.refuse(why)
+    }
+
+    fn is_live(&self) -> bool {
+        self.entry.0.is_live()
+    }
+
+    fn special(&self) -> Option<&Special<'_>> {
+        Some(self)
+    }
+}
+
+/// Two words that travel in registers: everything else is behind them.
+pub(super) struct Entry<'j>(Box<dyn Task + 'j>);
 
 impl<'j> Entry<'j> {
-    pub(super) fn new(job: Job<'j>, spec: &Spec) -> Self {
-        Self {
-            job,
-            weight: spec.weight,
+    #[inline]
+    pub(super) fn plain<F: FnOnce() + Send + 'j>(task: Box<Plain<F>>, spec: &Spec) -> Self {
+        Self(task).with(spec)
+    }
+
+    #[inline]
+    pub(super) fn held<C: Run + 'j>(cell: Arc<C>, spec: &Spec) -> Self {
+        Self(Box::new(Held(cell))).with(spec)
+    }
+
+    #[inline]
+    fn with(self, spec: &Spec) -> Self {
+        if spec.is_common() { self } else { self.specially(spec) }
+    }
+
+    fn specially(self, spec: &Spec) -> Self {
+        Self(Box::new(Special {
+            entry: self,
             priority: spec.priority,
-            wishes: (!spec.plain).then(|| {
-                Box::new(Wishes {
-                    deadline: spec.deadline,
-                    ask: spec.ask,
-                })
-            }),
-        }
+            weight: spec.weight,
+            wishes: Wishes {
+                deadline: spec.deadline,
+                ask: spec.ask,
+            },
+        }))
     }
 
     /// The pool's own errand: it takes no room and is always let in.
-    pub(super) fn errand(job: Box<dyn FnOnce() + Send + 'j>) -> Self {
-        Self {
-            job: Job::Plain(job),
+    pub(super) fn errand(task: impl FnOnce() + Send + 'j) -> Self {
+        Self(Box::new(Plain(task))).specially(&Spec {
             weight: 0,
-            priority: Priority::Normal,
-            wishes: None,
-        }
+            ..Spec::DEFAULT
+        })
+    }
+
+    #[inline]
+    pub(super) fn weight(&self) -> u32 {
+        self.0.special().map_or(1, |special| special.weight)
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.0.special().and_then(|special| special.wishes.deadline)
     }
 
     pub(super) fn ask(&self) -> Ask {
-        self.wishes.as_ref().map_or(Ask::one(), |wishes| wishes.ask)
+        self.0.special().map_or(Ask::one(), |special| special.wishes.ask)
     }
 
     /// Runs it. A panic stays here; the payload of one that nobody waits for is handed to `orphan`.
     #[inline]
-    pub(super) fn run(self, orphan: impl FnOnce(Box<dyn std::any::Any + Send>)) -> Ran {
-        match self.job {
-            Job::Plain(task) => match catch_unwind(AssertUnwindSafe(task)) {
-                Ok(()) => Ran::Done,
-                Err(payload) => {
-                    orphan(payload);
-                    Ran::Panicked
-                }
-            },
-            Job::Cell(cell) => {
-                let ran = cell.run(&mut || ());
-                // The handle may be gone: then this drops the result.
-                drop_quietly(cell);
-                ran
-            }
-        }
+    pub(super) fn run(self, mut orphan: impl FnMut(Box<dyn Any + Send>)) -> Ran {
+        self.0.run(&mut orphan)
     }
 
     /// Ends it without a run. False when it had started before.
     pub(super) fn refuse(self, why: TaskError) -> bool {
-        match self.job {
-            Job::Plain(task) => {
-                drop_quietly(task);
-                true
-            }
-            Job::Cell(cell) => {
-                let refused = cell.refuse(why);
-                drop_quietly(cell);
-                refused
-            }
-        }
+        self.0.refuse(why)
     }
 }
 
 impl Ranked for Entry<'_> {
+    #[inline]
     fn priority(&self) -> Priority {
-        self.priority
+        self.0.special().map_or(Priority::Normal, |special| special.priority)
+    }
+
+    #[inline]
+    fn is_common(&self) -> bool {
+        self.0.special().is_none()
     }
 
     fn is_evictable(&self) -> bool {
         // The pool's own errands are not thrown out.
-        self.weight > 0
+        self.weight() > 0
     }
 
     fn is_live(&self) -> bool {
-        match &self.job {
-            Job::Plain(_) => true,
-            Job::Cell(cell) => cell.is_queued(),
-        }
+        self.0.is_live()
     }
 }
 
@@ -171,12 +262,12 @@ impl<'j> Unstarted<'j> {
 
     /// What it weighs.
     pub fn weight(&self) -> u32 {
-        self.entry.as_ref().map_or(0, |entry| entry.weight)
+        self.entry.as_ref().map_or(0, Entry::weight)
     }
 
     /// Its priority.
     pub fn priority(&self) -> Priority {
-        self.entry.as_ref().map_or(Priority::Normal, |entry| entry.priority)
+        self.entry.as_ref().map_or(Priority::Normal, Ranked::priority)
     }
 
     /// Runs it here. Whoever holds its handle gets the result. False when it was cancelled meanwhile.

@@ -62,7 +62,7 @@ impl Drop for Owner<'_> {
 ///
 /// # Fairness
 /// First come, first served, by [`Priority`]. A worker with plenty queued takes up to 16 tasks of normal priority at
-/// once; others take them from it when it is busy, so none waits behind a long one.
+/// once, unless tasks with wishes wait; others take them from it when it is busy, so none waits behind a long one.
 ///
 /// # Memory ordering
 /// What is done before a task is submitted is seen by it; what it does is seen by whoever has its result.

@@ -112,15 +112,11 @@ impl<'j> Core<'j> {
             // What lies on shelves is within reach of those who are about to be started, too.
             let benches = state.benches.clone();
             for bench in benches {
-                bench
-                    .shelf
-                    .lock()
-                    .drain(..)
-                    .rev()
-                    .for_each(|entry| state.lanes.push_front(entry));
+                bench.shelf.lock().put_back(&mut state.lanes);
             }
             self.note_pending(&state);
         }
+        #[cfg(not(tollgate_bug = "pool_quiet_resize"))]
         self.call_everybody();
         self.start_least()?;
         self.grow();

@@ -3,6 +3,7 @@
 use super::cell::Ran;
 use super::core::Core;
 use super::entry::Entry;
+use super::room::Pressing;
 use super::state::{After, Phase, Told};
 use std::sync::Arc;
 
@@ -44,6 +45,17 @@ impl<'j> Core<'j> {
         Ok(())
     }
 
+    /// For whoever finds no room, or waits for it: workers give back what they owe, and owe nothing meanwhile.
+    pub(super) fn press(&self) -> Pressing<'_> {
+        let pressing = self.room.press();
+        let owed = {
+            let state = self.state.lock();
+            state.benches.iter().map(|bench| bench.shelf.lock().owed()).sum()
+        };
+        self.room.give_back(owed, 0);
+        pressing
+    }
+
     /// A submitter has run its task itself.
     pub(super) fn ran_by_caller(&self, ran: Ran) {
         let stats = &mut self.state.lock().stats;
@@ -78,7 +90,7 @@ impl<'j> Core<'j> {
             benches.find_map(|bench| {
                 let held = bench.held.lock().take();
                 at_gate = held.is_some().then(|| Arc::clone(bench));
-                held.or_else(|| bench.shelf.lock().pop_front())
+                held.or_else(|| bench.shelf.lock().entries.pop_front())
             })
         })?;
         self.note_pending(&state);
@@ -90,7 +102,7 @@ impl<'j> Core<'j> {
             bench.unpark();
         }
         self.after(after);
-        self.room.give_back(1, u64::from(entry.weight));
+        self.room.give_back(1, u64::from(entry.weight()));
         Some(entry)
     }
 
@@ -126,7 +138,7 @@ impl<'j> Core<'j> {
             dead
         };
         self.room
-            .give_back(dead.len(), dead.iter().map(|entry| u64::from(entry.weight)).sum());
+            .give_back(dead.len(), dead.iter().map(|entry| u64::from(entry.weight())).sum());
         for entry in dead {
             entry.refuse(super::TaskError::Cancelled);
         }

@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 /// What can stand in a lane.
 pub(super) trait Ranked {
     fn priority(&self) -> Priority;
+    /// True for what has normal priority, weighs one, and has no wishes.
+    fn is_common(&self) -> bool;
     /// True for what may be thrown out of a full queue.
     fn is_evictable(&self) -> bool;
     /// True while it has neither started nor been refused.
@@ -18,6 +20,8 @@ pub(super) struct Lanes<E> {
     /// By priority, the lowest first.
     lanes: [VecDeque<E>; 3],
     len: usize,
+    /// How many of them are not common.
+    special: usize,
     /// How many were preferred to a waiting one of lower priority since the lowest was served.
     preferred: u32,
 }
@@ -27,6 +31,7 @@ impl<E: Ranked> Lanes<E> {
         Self {
             lanes: [const { VecDeque::new() }; 3],
             len: 0,
+            special: 0,
             preferred: 0,
         }
     }
@@ -35,20 +40,23 @@ impl<E: Ranked> Lanes<E> {
         self.len
     }
 
-    /// True when only one lane has anything: then order is plain.
+    /// True when one is like another: all are common.
+    #[inline]
     pub(super) fn is_uniform(&self) -> bool {
-        self.lanes[Priority::Normal as usize].len() == self.len
+        self.special == 0
     }
 
     #[inline]
     pub(super) fn push(&mut self, entry: E) {
         self.len += 1;
+        self.special += usize::from(!entry.is_common());
         self.lanes[entry.priority() as usize].push_back(entry);
     }
 
     /// Puts back what had been taken out, before all others of its priority.
     pub(super) fn push_front(&mut self, entry: E) {
         self.len += 1;
+        self.special += usize::from(!entry.is_common());
         self.lanes[entry.priority() as usize].push_front(entry);
     }
 
@@ -58,16 +66,15 @@ impl<E: Ranked> Lanes<E> {
             return None;
         }
         self.len -= 1;
-        if self.is_uniform_after_pop() {
+        if self.special == 0 {
             return self.lanes[Priority::Normal as usize].pop_front();
         }
-        self.pop_by_priority()
+        let entry = self.pop_by_priority()?;
+        self.special -= usize::from(!entry.is_common());
+        Some(entry)
     }
 
-    fn is_uniform_after_pop(&self) -> bool {
-        self.lanes[Priority::Normal as usize].len() == self.len + 1
-    }
-
+    #[cold]
     fn pop_by_priority(&mut self) -> Option<E> {
         let lowest = self.lanes.iter().position(|lane| !lane.is_empty())?;
         let highest = self.lanes.iter().rposition(|lane| !lane.is_empty())?;
@@ -84,7 +91,9 @@ impl<E: Ranked> Lanes<E> {
         for lane in &mut self.lanes {
             if let Some(at) = lane.iter().position(|entry| entry.is_evictable()) {
                 self.len -= 1;
-                return lane.remove(at);
+                let entry = lane.remove(at)?;
+                self.special -= usize::from(!entry.is_common());
+                return Some(entry);
             }
         }
         None
@@ -110,12 +119,13 @@ impl<E: Ranked> Lanes<E> {
             dead.extend(gone);
         }
         self.len -= dead.len();
+        self.special -= dead.iter().filter(|entry| !entry.is_common()).count();
         dead
     }
 
     /// Takes out everything, in the order in which it would have been served but for ageing.
     pub(super) fn drain(&mut self) -> Vec<E> {
-        self.len = 0;
+        (self.len, self.special) = (0, 0);
         self.lanes.iter_mut().rev().flat_map(|lane| lane.drain(..)).collect()
     }
 }
@@ -123,7 +133,7 @@ impl<E: Ranked> Lanes<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::entry::{Entry, Job, Spec};
+    use crate::pool::entry::{Entry, Plain, Spec};
 
     fn entry<'j>(priority: Priority, weight: u32) -> Entry<'j> {
         let spec = Spec {
@@ -131,7 +141,7 @@ mod tests {
             weight,
             ..Spec::DEFAULT
         };
-        Entry::new(Job::Plain(Box::new(|| ())), &spec)
+        Entry::plain(Box::new(Plain(|| ())), &spec)
     }
 
     #[test]
@@ -141,7 +151,7 @@ mod tests {
         for _ in 0..100 {
             lanes.push(entry(Priority::High, 1));
         }
-        let before = std::iter::from_fn(|| lanes.pop()).take_while(|entry| entry.weight != 7);
+        let before = std::iter::from_fn(|| lanes.pop()).take_while(|entry| entry.weight() != 7);
         assert_eq!(before.count() as u32, AGEING);
     }
 
@@ -151,9 +161,9 @@ mod tests {
         lanes.push(entry(Priority::Normal, 1));
         lanes.push(entry(Priority::Low, 2));
         lanes.push(entry(Priority::Low, 3));
-        assert_eq!(lanes.evict().map(|entry| entry.weight), Some(2));
-        assert_eq!(lanes.evict().map(|entry| entry.weight), Some(3));
-        assert_eq!(lanes.evict().map(|entry| entry.weight), Some(1));
+        assert_eq!(lanes.evict().map(|entry| entry.weight()), Some(2));
+        assert_eq!(lanes.evict().map(|entry| entry.weight()), Some(3));
+        assert_eq!(lanes.evict().map(|entry| entry.weight()), Some(1));
         assert!(lanes.evict().is_none() && lanes.len() == 0);
     }
 }

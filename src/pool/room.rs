@@ -5,6 +5,7 @@ use super::error::{PoolError, Turned};
 use super::face::MAX_QUEUE;
 use crate::limiter::{Limiter, Outcome};
 use crate::semaphore::{Semaphore, SemaphorePermit, SemaphoreTicket};
+use crate::sync::shim::atomic::{AtomicUsize, Ordering};
 use crate::ticket::Ticket;
 use crate::time::Phase;
 use std::time::{Duration, Instant};
@@ -12,6 +13,18 @@ use std::time::{Duration, Instant};
 pub(super) struct Room {
     places: Semaphore,
     weight: Option<(Semaphore, u32)>,
+    /// How many have found no room, or wait for it.
+    pressing: AtomicUsize,
+}
+
+/// While it lives, every place is given back at once.
+pub(super) struct Pressing<'a>(&'a AtomicUsize);
+
+impl Drop for Pressing<'_> {
+    fn drop(&mut self) {
+        // Relaxed: whoever still sees it gives back early.
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Hands out what the permit holds: the queue gives it back when the task leaves it.
@@ -30,6 +43,7 @@ impl Room {
         Ok(Self {
             places: Semaphore::new(places),
             weight: weight.map(|most| (Semaphore::new(most as usize), most)),
+            pressing: AtomicUsize::new(0),
         })
     }
 
@@ -122,6 +136,29 @@ impl Room {
         {
             Limiter::finish(all, ticket(weight), Outcome::Ignored, phase.pass());
         }
+    }
+
+    /// So much weight is free again; the place is given back later.
+    #[inline]
+    pub(super) fn give_back_weight(&self, weight: u32) {
+        if self.weight.is_some() {
+            self.give_back(0, u64::from(weight));
+        }
+    }
+
+    #[must_use]
+    pub(super) fn press(&self) -> Pressing<'_> {
+        // Relaxed: whoever presses looks at all shelves next. A worker that takes a task off its shelf after that has
+        // the lock of the shelf after it, and sees this.
+        self.pressing.fetch_add(1, Ordering::Relaxed);
+        Pressing(&self.pressing)
+    }
+
+    /// True when a place must be given back at once. Asked under the lock of a shelf.
+    #[inline]
+    pub(super) fn is_pressed(&self) -> bool {
+        // Relaxed: see `press`.
+        self.pressing.load(Ordering::Relaxed) > 0
     }
 
     /// True when somebody waits for room, or would have to.

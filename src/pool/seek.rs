@@ -12,6 +12,7 @@ const BATCH: usize = 16;
 impl<'j> Core<'j> {
     /// Gives `me` the next task. `done` tasks of its own are settled on the way.
     pub(super) fn take(self: &Arc<Self>, me: &Arc<Bench<'j>>, searching: &mut bool, done: &mut Told) -> Found<'j> {
+        self.pay(me);
         let mut after = After::default();
         let mut state = self.state.lock();
         done.tell(&mut state, &mut after);
@@ -50,13 +51,18 @@ impl<'j> Core<'j> {
                 let share = (state.lanes.len() / (2 * state.staying().max(1))).min(BATCH - 1);
                 if share > 0 {
                     let mut shelf = me.shelf.lock();
-                    shelf.extend(std::iter::from_fn(|| state.lanes.pop()).take(share));
+                    shelf
+                        .entries
+                        .extend(std::iter::from_fn(|| state.lanes.pop()).take(share));
                 }
             }
             self.note_pending(state);
             return Found::Entry(entry);
         }
-        let stolen = state.benches.iter().find_map(|bench| bench.shelf.lock().pop_front());
+        let stolen = state
+            .benches
+            .iter()
+            .find_map(|bench| bench.shelf.lock().entries.pop_front());
         match stolen {
             Some(entry) => Found::Entry(entry),
             None if state.phase == Phase::Draining => Found::Exit,
@@ -64,14 +70,20 @@ impl<'j> Core<'j> {
         }
     }
 
-    /// Puts what `me` has not started back in front of the queue.
+    /// Puts what `me` has not started back in front of the queue, and gives back the places that it owes.
     pub(super) fn unshelve(&self, me: &Bench<'j>) {
-        let mut state = self.state.lock();
-        let mut shelf = me.shelf.lock();
-        while let Some(entry) = shelf.pop_back() {
-            state.lanes.push_front(entry);
+        {
+            let mut state = self.state.lock();
+            me.shelf.lock().put_back(&mut state.lanes);
+            self.note_pending(&state);
         }
-        self.note_pending(&state);
+        self.pay(me);
+    }
+
+    /// Gives back the places that `me` owes.
+    pub(super) fn pay(&self, me: &Bench<'j>) {
+        let owed = me.shelf.lock().owed();
+        self.room.give_back(owed, 0);
     }
 
     /// The same with the task that `me` was about to start. It comes back when the pool has been stopped meanwhile:
@@ -82,10 +94,7 @@ impl<'j> Core<'j> {
         if state.phase == Phase::Stopped {
             return Some(entry);
         }
-        let mut shelf = me.shelf.lock();
-        while let Some(shelved) = shelf.pop_back() {
-            state.lanes.push_front(shelved);
-        }
+        me.shelf.lock().put_back(&mut state.lanes);
         state.lanes.push_front(entry);
         self.note_pending(&state);
         None

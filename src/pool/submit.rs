@@ -3,7 +3,7 @@
 use super::builder::Overflow;
 use super::cell::{Await, Cell, Run};
 use super::core::Core;
-use super::entry::{Entry, Job, Priority, Spec, Unstarted};
+use super::entry::{Entry, Plain, Priority, Spec, Unstarted};
 use super::error::{Rejected, Turned};
 use super::face::Pool;
 use super::handle::Handle;
@@ -105,6 +105,12 @@ impl<'p, 'j> Submit<'p, 'j> {
         core.room.fits(weight)?;
         if turned == Turned::Closed {
             return Err(turned);
+        }
+        // Workers may owe places.
+        let _pressing = core.press();
+        match core.room.try_take(weight) {
+            Err(Turned::Full) => {}
+            taken => return taken.map(|()| Verdict::In),
         }
         match self.pool.overflow() {
             Overflow::Reject => Err(Turned::Full),
@@ -237,6 +243,7 @@ impl<'p, 'j> Submit<'p, 'j> {
         if let Some(here) = self.run_here() {
             return self.carry_out(task, Ok(here));
         }
+        let _pressing = self.core().press();
         let verdict = self.core().room.take(self.spec.weight).await.map(|()| Verdict::In);
         self.carry_out(task, verdict)
     }
@@ -284,7 +291,7 @@ impl<'p, 'j> Submit<'p, 'j> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        Entry::new(Job::Cell(cell), &self.spec)
+        Entry::held(cell, &self.spec)
     }
 
     /// Submits a task that nobody waits for: cheaper than dropping the handle of [`submit`](Self::submit).
@@ -300,21 +307,21 @@ impl<'p, 'j> Submit<'p, 'j> {
             Ok(verdict) => verdict,
             Err(reason) => return Err(Rejected { task, reason }),
         };
-        let task = Box::new(task);
+        let task = Box::new(Plain(task));
         match verdict {
             Verdict::In => {
-                let pushed = self.core().push(task, |task| Entry::new(Job::Plain(task), &self.spec));
+                let pushed = self.core().push(task, |task| Entry::plain(task, &self.spec));
                 return pushed.map_err(|task| Rejected {
-                    task: *task,
+                    task: task.0,
                     reason: Turned::Closed,
                 });
             }
             Verdict::Here(guest) => {
-                let ran = Entry::new(Job::Plain(task), &self.spec).run(|payload| self.core().orphan(payload));
+                let ran = Entry::plain(task, &self.spec).run(|payload| self.core().orphan(payload));
                 drop(guest);
                 self.core().ran_by_caller(ran);
             }
-            Verdict::Out => self.discard(Entry::new(Job::Plain(task), &self.spec)),
+            Verdict::Out => self.discard(Entry::plain(task, &self.spec)),
         }
         Ok(())
     }
@@ -369,13 +376,11 @@ impl<'p, 'j> Submit<'p, 'j> {
                     continue;
                 }
                 let batch = std::iter::once(task).chain(chunk.by_ref().take(room - 1));
-                let batch: Vec<_> = batch.map(Box::new).collect();
-                let queued = self
-                    .core()
-                    .push_all(batch, |task| Entry::new(Job::Plain(task), &self.spec));
+                let batch: Vec<_> = batch.map(|task| Box::new(Plain(task))).collect();
+                let queued = self.core().push_all(batch, |task| Entry::plain(task, &self.spec));
                 if let Err(batch) = queued {
                     rejected.extend(batch.into_iter().map(|task| Rejected {
-                        task: *task,
+                        task: task.0,
                         reason: Turned::Closed,
                     }));
                 }
@@ -394,7 +399,7 @@ impl<'p, 'j> Submit<'p, 'j> {
 }
 
 /// The tasks are made before room is taken for them: making them is the user's code.
-fn next_chunk<F>(tasks: &mut impl Iterator<Item = F>) -> Option<std::vec::IntoIter<F>> {
+pub(super) fn next_chunk<F>(tasks: &mut impl Iterator<Item = F>) -> Option<std::vec::IntoIter<F>> {
     let chunk: Vec<_> = tasks.by_ref().take(BATCH).collect();
     (!chunk.is_empty()).then(|| chunk.into_iter())
 }

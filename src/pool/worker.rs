@@ -5,6 +5,7 @@ use super::core::Core;
 use super::entry::Entry;
 use super::error::TaskError;
 use super::park::{Parker, park};
+use super::shelf::Shelf;
 use super::state::{Found, Told};
 use crate::limiter::Outcome;
 use crate::semaphore::SemaphorePermit;
@@ -12,7 +13,6 @@ use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::time::Sleep;
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
@@ -96,7 +96,7 @@ pub(super) struct Bench<'j> {
     index: usize,
     pub(super) starts_searching: bool,
     /// Tasks that it has taken and not started: everybody may take them from here.
-    pub(super) shelf: Mutex<VecDeque<Entry<'j>>>,
+    pub(super) shelf: Mutex<Shelf<'j>>,
     /// The task for which it waits at the gate.
     pub(super) held: Mutex<Option<Entry<'j>>>,
     asleep: AtomicBool,
@@ -110,7 +110,7 @@ impl Bench<'_> {
         Self {
             index,
             starts_searching,
-            shelf: Mutex::new(VecDeque::new()),
+            shelf: Mutex::new(Shelf::default()),
             held: Mutex::new(None),
             asleep: AtomicBool::new(false),
             untold: AtomicUsize::new(0),
@@ -232,9 +232,8 @@ impl<'a, 'j> Work<'a, 'j> {
                 break;
             }
             // What lies on the shelf comes first.
-            let shelved = self.bench.shelf.lock().pop_front();
-            match shelved {
-                Some(entry) => self.run_with_slot(entry),
+            match self.shelved() {
+                Some(entry) => self.run_shelved(entry),
                 None => match self.core.take(self.bench, &mut self.searching, &mut self.told) {
                     Found::Entry(entry) => self.run_with_slot(entry),
                     Found::Exit => break,
@@ -258,6 +257,33 @@ impl<'a, 'j> Work<'a, 'j> {
         }
         self.slot = None;
         self.core.left(self.bench, self.searching, &mut self.told);
+    }
+
+    /// The next task from the shelf. Nothing when the slot has to go: then the shelf has been emptied.
+    #[inline]
+    fn shelved(&mut self) -> Option<Entry<'j>> {
+        // Looked at after the tasks were taken: a limit that was lowered before a task was submitted holds for it.
+        if !self.may_keep_slot() {
+            self.core.unshelve(self.bench);
+            return None;
+        }
+        let mut shelf = self.bench.shelf.lock();
+        let entry = shelf.start_next()?;
+        if self.core.room.is_pressed() {
+            let owed = shelf.owed();
+            drop(shelf);
+            self.core.room.give_back(owed, 0);
+        }
+        Some(entry)
+    }
+
+    #[inline]
+    fn run_shelved(&mut self, entry: Entry<'j>) {
+        self.started += 1;
+        self.core.room.give_back_weight(1);
+        let ran = entry.run(|payload| self.core.orphan(payload));
+        self.told.count(ran);
+        self.bench.note_untold(self.told.entries);
     }
 
     /// Runs a task, unless the slot has to go: then the task goes back.
@@ -367,13 +393,13 @@ impl<'a, 'j> Work<'a, 'j> {
     #[inline]
     fn run(&mut self, entry: Entry<'j>) {
         self.started += 1;
-        if entry.weight == 0 {
+        if entry.weight() == 0 {
             return self.run_errand(entry);
         }
         if self.core.settings.gate.is_some() {
             return self.run_behind_gate(entry);
         }
-        self.core.room.give_back(1, u64::from(entry.weight));
+        self.core.room.give_back(1, u64::from(entry.weight()));
         self.start(entry);
     }
 
@@ -387,7 +413,7 @@ impl<'a, 'j> Work<'a, 'j> {
     /// The task has left the queue: it runs, unless it is too late.
     #[inline]
     fn start(&mut self, entry: Entry<'j>) -> Ran {
-        if entry.wishes.is_some() && self.is_late(&entry) {
+        if self.is_late(&entry) {
             self.told.entries += 1;
             self.told.expired += u64::from(self.core.expire(entry));
             return Ran::Gone;
@@ -398,7 +424,7 @@ impl<'a, 'j> Work<'a, 'j> {
     }
 
     fn is_late(&self, entry: &Entry<'j>) -> bool {
-        let deadline = entry.wishes.as_ref().and_then(|wishes| wishes.deadline);
+        let deadline = entry.deadline();
         deadline.is_some_and(|deadline| self.core.settings.clock.now() > deadline)
     }
 
@@ -425,7 +451,7 @@ impl<'a, 'j> Work<'a, 'j> {
         let held = self.bench.held.lock().take();
         // It was taken out: the admission is given back by its drop.
         let Some(entry) = held else { return };
-        self.core.room.give_back(1, u64::from(entry.weight));
+        self.core.room.give_back(1, u64::from(entry.weight()));
         match admitted {
             Ok(admission) => match self.start(entry) {
                 Ran::Done => admission.finish(Outcome::Success),

@@ -37,6 +37,10 @@ mod pool;
 mod pool_group;
 #[cfg(feature = "pool")]
 mod pool_life;
+#[cfg(feature = "pool")]
+mod pool_room;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_task_batch;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 mod quota;

@@ -132,3 +132,19 @@ fn a_worker_that_is_too_many_leaves_beside_a_submission() {
         assert!(pool.shutdown(LONG).is_clean());
     });
 }
+
+#[test]
+fn a_resize_beside_a_submission_lets_the_task_end_and_a_worker_go() {
+    super::bounded(1, || {
+        let pool = modelled(2).build().unwrap();
+        let other = pool.clone();
+        let resizer = thread::spawn(move || other.resize(1).unwrap());
+        assert_eq!(pool.submit(|| 7).unwrap().join().unwrap(), 7);
+        resizer.join().unwrap();
+        // Nobody submits any more: a worker that sleeps must have been called to leave.
+        while pool.stats().threads > 1 {
+            thread::yield_now();
+        }
+        assert!(pool.shutdown(LONG).is_clean());
+    });
+}

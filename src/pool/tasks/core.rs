@@ -36,6 +36,9 @@ impl Ranked for Entry {
     fn priority(&self) -> Priority {
         self.priority
     }
+    fn is_common(&self) -> bool {
+        self.priority == Priority::Normal
+    }
     fn is_evictable(&self) -> bool {
         !self.started
     }
@@ -197,6 +200,27 @@ impl Core {
         state.lanes.push(entry);
         state.unfinished += 1;
         state.stats.submitted += 1;
+        state.call_for_help(self.slots.limit(), &mut after);
+        drop(state);
+        self.after(after);
+        true
+    }
+
+    /// Queues many at once, in order, under one lock. False when no more are taken.
+    pub(super) fn push_all(self: &Arc<Self>, entries: Vec<Entry>) -> bool {
+        let mut after = After::default();
+        let mut state = self.state.lock();
+        if state.phase != Phase::Running {
+            drop(state);
+            // As above: each has another hold.
+            drop(entries);
+            return false;
+        }
+        state.unfinished += entries.len();
+        state.stats.submitted += entries.len() as u64;
+        for entry in entries {
+            state.lanes.push(entry);
+        }
         state.call_for_help(self.slots.limit(), &mut after);
         drop(state);
         self.after(after);

@@ -134,6 +134,21 @@ impl TaskPool {
         self.plain().try_submit(task)
     }
 
+    /// See [`SubmitTask::submit_all`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future before it is ready drops the tasks that have not been queued.
+    pub async fn submit_all<T, Fut>(
+        &self,
+        tasks: impl IntoIterator<Item = Fut>,
+    ) -> (Vec<AsyncHandle<T>>, Vec<Rejected<Fut>>)
+    where
+        Fut: Future<Output = T> + Send + 'static,
+        T: Send + 'static,
+    {
+        self.plain().submit_all(tasks).await
+    }
+
     /// The slots: permits of this semaphore are what running tasks hold.
     pub fn slots(&self) -> &Arc<Semaphore> {
         &self.core().slots

@@ -1,0 +1,76 @@
+//! What a worker pool takes after many tasks is what it takes after few.
+//!
+//! A binary of its own, since counting bytes replaces the allocator. They are counted per thread: so the pool's one
+//! worker is the thread that counts, and its tasks submit the others.
+#![cfg(all(feature = "pool", not(tollgate_loom), not(tollgate_shuttle)))]
+
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tollgate::WorkerPool;
+use tollgate::pool::Priority;
+
+/// So many tasks come of each step, itself included.
+const STEP: u64 = 14;
+
+/// Submits tasks of every kind, and the next step, until none are left.
+fn step(pool: &WorkerPool, left: u64) {
+    assert!(pool.execute_all((0..8).map(|_| || ())).is_empty());
+    drop(pool.submit(|| [0u8; 100]).unwrap());
+    drop(pool.submit(|| resume_unwind(Box::new(1))).unwrap());
+    pool.submit(|| 1).unwrap().cancel();
+    assert!(pool.priority(Priority::High).submit(|| 2).unwrap().join().is_ok());
+    drop(
+        pool.deadline(Duration::from_secs(3_600))
+            .weight(3)
+            .submit(|| 4)
+            .unwrap(),
+    );
+    if left == 0 {
+        return pool.close();
+    }
+    let next = pool.clone();
+    pool.execute(move || step(&next, left.saturating_sub(STEP))).unwrap();
+}
+
+/// The most bytes that were held at once, and those that are still held at the end of `tasks` tasks.
+fn bytes_of(tasks: u64) -> (u64, i64) {
+    let bytes = allocation_counter::measure(|| {
+        let worker = Arc::new(Mutex::new(None));
+        let given = Arc::clone(&worker);
+        let pool = WorkerPool::builder().workers(1).queue(64).spawn_with(move |worker| {
+            *given.lock().unwrap() = Some(worker);
+            Ok(())
+        });
+        let pool = pool.build().unwrap();
+        let first = pool.clone();
+        pool.execute(move || step(&first, tasks)).unwrap();
+        let worker = worker.lock().unwrap().take().unwrap();
+        worker.run();
+        let stats = pool.stats();
+        assert!(stats.submitted >= tasks && stats.unfinished == 0, "{stats:?}");
+        // What it holds counts.
+        std::mem::forget(pool);
+    });
+    (bytes.bytes_max, bytes.bytes_current)
+}
+
+fn grows_by_a_twentieth_at_most(few: u64, many: u64) {
+    // The thread's own first.
+    let _ = bytes_of(STEP);
+    let ((few_most, few_left), (many_most, many_left)) = (bytes_of(few), bytes_of(many));
+    println!("{few_most} bytes at most, {few_left} left; {many_most} at most, {many_left} left");
+    assert!(many_most * 20 <= few_most * 21);
+    assert!(many_left * 20 <= few_left * 21);
+}
+
+#[test]
+fn a_hundred_thousand_tasks_take_no_more_than_ten_thousand() {
+    grows_by_a_twentieth_at_most(10_000, 100_000);
+}
+
+#[test]
+#[ignore = "takes long; ci/deep runs it"]
+fn ten_million_tasks_take_no_more_than_a_million() {
+    grows_by_a_twentieth_at_most(1_000_000, 10_000_000);
+}
