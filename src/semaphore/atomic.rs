@@ -11,8 +11,8 @@
 //! So admission is one signed comparison and one compare-exchange, and a release is one addition. While the flag is
 //! set nobody can take permits but the holder of the lock, who hands them to the first in line.
 //!
-//! Invariant, under the lock: the flag is set if and only if the queue is not empty or closed. The protocol's steps by
-//! name, and why it holds: `src/sync/README.md`.
+//! Invariant, under the lock: the flag is set if and only if somebody waits or watches, or it is closed or counts. The
+//! protocol's steps by name, and why it holds: `src/sync/README.md`.
 
 use crate::sync::queue::Queue;
 use crate::sync::shim::Mutex;

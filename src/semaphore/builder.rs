@@ -201,7 +201,8 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Of which class it is, 0 unless set. A class that the semaphore's order does not have counts as its last.
+    /// Of which class it is, 0 unless set. A class that the semaphore's order does not have counts as its last. A policy
+    /// waits in class 0.
     pub fn class(mut self, class: u8) -> Self {
         self.class = class;
         self

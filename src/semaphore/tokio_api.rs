@@ -81,7 +81,7 @@ impl Semaphore {
     /// Waits for one permit.
     ///
     /// # Errors
-    /// When the semaphore is closed.
+    /// When the semaphore is closed; with a bounded queue also when that is full, or the waiter is sent away.
     ///
     /// # Cancel safety
     /// Dropping the future gives up the place in line. No permit is lost.
@@ -165,10 +165,13 @@ impl Semaphore {
         Ok(self.held_owned(n as usize))
     }
 
-    /// Waits for one permit, for at most `patience` of real time.
+    /// Waits for one permit, for at most `patience` of real time, from the first poll on.
     ///
     /// # Errors
-    /// `TimedOut`, or `Closed`.
+    /// `TimedOut`, or `Closed`; with a bounded queue also `QueueFull` and `Evicted`.
+    ///
+    /// # Panics
+    /// When it has to wait in a tokio runtime that was built without timers, as tokio's own sleeps do.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
@@ -176,10 +179,13 @@ impl Semaphore {
         self.acquire_many_timeout(1, patience).await
     }
 
-    /// Waits for `n` permits, for at most `patience` of real time.
+    /// Waits for `n` permits, for at most `patience` of real time, from the first poll on.
     ///
     /// # Errors
-    /// `TimedOut`, or `Closed`.
+    /// `TimedOut`, or `Closed`; with a bounded queue also `QueueFull` and `Evicted`.
+    ///
+    /// # Panics
+    /// As [`acquire_timeout`](Self::acquire_timeout).
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).

@@ -2,7 +2,8 @@
 //!
 //! A waker made of an `Arc` runs user code when it is woken and when its last handle is dropped, never when it is
 //! cloned: a hostile clone takes a hand-written vtable, which takes `unsafe`, which this crate does without. It is
-//! covered by construction: every waker is cloned in the line before a lock is taken, never under it.
+//! not tested: every waker is cloned before a lock is taken or between two, never under one, and what may have
+//! happened between two is looked at anew.
 //!
 //! A deadlock would hang, so each situation runs on a thread of its own, and real time only bounds the failure.
 
