@@ -11,6 +11,7 @@
 //! | count by the calendar, as quotas are billed | [`FixedWindow`] | |
 //! | start slowly, and warm up | [`Warmup`] | |
 //! | several rates in one limiter | [`LimiterExt::and`] of two buckets | |
+//! | stop asking what fails | [`CircuitBreaker`] | |
 //! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
 //! | wait in turn, with a bound on queue and time | [`Policy`] | |
 //! | see how long was waited, and who holds on | [`SemaphoreBuilder`]`::stats` | `stats` |
@@ -59,6 +60,7 @@
 
 mod algo;
 mod ask;
+pub mod breaker;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
@@ -77,6 +79,10 @@ mod ticket;
 pub mod time;
 
 pub use ask::{Ask, Cost, Demand, MAX_COSTS};
+pub use breaker::{
+    BreakerBuilder, BreakerError, BreakerEvent, BreakerMetrics, BreakerState, BreakerTicket, CircuitBreaker, OpenTime,
+    Trip,
+};
 pub use limiter::{Limiter, LimiterExt, Outcome, Settlement};
 pub use permit::{Permit, Reservation, Unsettled};
 pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError};

@@ -9,6 +9,7 @@
 //!
 //! Bytes are compared by the bench `memory`: counting them replaces the allocator, which would slow these rows.
 
+mod breaker;
 mod composite;
 mod harness;
 mod rate;
@@ -26,5 +27,6 @@ fn main() {
     semaphore::rows(&rows);
     rate::rows(&rows);
     composite::rows(&rows);
+    breaker::rows(&rows);
     waiting::rows(&rows);
 }

@@ -1,6 +1,7 @@
 //! Pure state machines: no atomics, no clock, no waiting.
 
 pub(crate) mod axis;
+pub(crate) mod breaker;
 pub(crate) mod drain;
 pub(crate) mod fixed;
 pub(crate) mod leaky;

@@ -163,6 +163,27 @@ fn warmup_conforms() {
 }
 
 #[test]
+fn circuit_breaker_conforms() {
+    use tollgate::CircuitBreaker;
+    // Closed it admits everything: beside something that does not.
+    Suite::of_permits(3, |clock| {
+        let breaker = CircuitBreaker::builder().minimum_calls(1_000_000).time_window(MINUTE);
+        breaker.clock(clock).build().unwrap().and(Semaphore::new(3))
+    })
+    .check();
+    // Half-open, with probes that are never judged.
+    Suite::of_permits(3, |clock| -> CircuitBreaker {
+        let builder = CircuitBreaker::builder().probes(3).classifier(|_, _| Outcome::Ignored);
+        let breaker = builder.clock(clock).build().unwrap();
+        breaker.trip(Duration::from_nanos(1));
+        clock.advance(Duration::from_nanos(1));
+        breaker
+    })
+    .loosen(CircuitBreaker::reset)
+    .check();
+}
+
+#[test]
 fn a_reference_conforms() {
     // `&L`, leaked so that it outlives the suite.
     Suite::of_permits(3, |clock| -> &'static Semaphore {

@@ -10,6 +10,8 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
 }
 
 mod bad_input;
+mod breaker;
+mod breaker_probes;
 mod bucket_verbs;
 mod cancel_sweep;
 #[cfg(feature = "channel")]
