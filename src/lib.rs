@@ -12,6 +12,7 @@
 //! | start slowly, and warm up | [`Warmup`] | |
 //! | several rates in one limiter | [`LimiterExt::and`] of two buckets | |
 //! | stop asking what fails | [`CircuitBreaker`] | |
+//! | let a limit find itself from latency | [`Adaptive`] over a [`Semaphore`] | |
 //! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
 //! | wait in turn, with a bound on queue and time | [`Policy`] | |
 //! | see how long was waited, and who holds on | [`SemaphoreBuilder`]`::stats` | `stats` |
@@ -58,6 +59,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod adaptive;
 mod algo;
 mod ask;
 pub mod breaker;
@@ -78,6 +80,7 @@ pub mod sync;
 mod ticket;
 pub mod time;
 
+pub use adaptive::Adaptive;
 pub use ask::{Ask, Cost, Demand, MAX_COSTS};
 pub use breaker::{
     BreakerBuilder, BreakerError, BreakerEvent, BreakerMetrics, BreakerState, BreakerTicket, CircuitBreaker, OpenTime,

@@ -53,22 +53,22 @@ pub(crate) fn rows(rows: &Rows) {
         );
     }
 
-    // One failure in ten.
+    // One failure in nine, so that failures do not push out failures.
     let (breaker, re, fail) = (ours(), recloser(), failsafe());
     let mut turns = [0u32; 3];
     let [one, two, three] = &mut turns;
-    let is_tenth = |turn: &mut u32| {
-        *turn = (*turn + 1) % 10;
+    let is_ninth = |turn: &mut u32| {
+        *turn = (*turn + 1) % 9;
         *turn == 0
     };
     let result = |bad: bool| if bad { Err(()) } else { Ok(()) };
     let outcome = |bad: bool| if bad { Outcome::Failure } else { Outcome::Success };
     rows.wall(
-        "breaker/one-in-ten-fails",
+        "breaker/one-in-nine-fails",
         vec![
-            each!("tollgate", admit(&breaker, outcome(is_tenth(one)))),
-            each!("recloser", re.call(|| result(is_tenth(two))).is_ok()),
-            each!("failsafe", fail.call(|| result(is_tenth(three))).is_ok()),
+            each!("tollgate", admit(&breaker, outcome(is_ninth(one)))),
+            each!("recloser", re.call(|| result(is_ninth(two))).is_ok()),
+            each!("failsafe", fail.call(|| result(is_ninth(three))).is_ok()),
         ],
     );
 

@@ -1,5 +1,6 @@
 //! Pure state machines: no atomics, no clock, no waiting.
 
+pub(crate) mod adaptive;
 pub(crate) mod axis;
 pub(crate) mod breaker;
 pub(crate) mod drain;

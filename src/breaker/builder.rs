@@ -193,12 +193,14 @@ impl BreakerBuilder {
                 Window::Time(TimeWindow::new(segment, clock.now().ticks()))
             }
         };
+        let judge = Judge {
+            minimum: minimum.min(calls.unwrap_or(u64::MAX)),
+            failure_rate,
+            slow_rate,
+        };
         let config = Config {
-            judge: Judge {
-                minimum: minimum.min(calls.unwrap_or(u64::MAX)),
-                failure_rate,
-                slow_rate,
-            },
+            judge,
+            alarm: judge.alarm(),
             slow_after: slow_after.map(|after| clock.ticks_of(after)),
             consecutive,
             open_time: self.open_time,

@@ -12,7 +12,7 @@ use super::limiter::BreakerTicket;
 use super::open_time::{OpenTime, Trip, random};
 use super::streak::Streak;
 use super::window::Window;
-use crate::algo::breaker::{Answer, Counts, Judge, Machine, Mark, State, Verdict};
+use crate::algo::breaker::{Alarm, Answer, Counts, Judge, Machine, Mark, State, Verdict};
 use crate::limiter::Outcome;
 use crate::refusal::{Due, Reason, Refusal, Wait};
 use crate::sync::bell::Bell;
@@ -101,6 +101,7 @@ pub struct CircuitBreaker {
 /// What the builder sets.
 pub(super) struct Config {
     pub(super) judge: Judge,
+    pub(super) alarm: Alarm,
     /// In ticks.
     pub(super) slow_after: Option<u64>,
     pub(super) consecutive: Option<u64>,
@@ -279,8 +280,8 @@ impl CircuitBreaker {
         };
         // Relaxed: read after an acquiring load, which is what makes the end of a period seen.
         let is_current = || parts(self.word.load(Ordering::Relaxed)).1 == period;
-        let minimum = self.config.judge.minimum;
-        let look = self.window.record(period, mark, units, now, minimum, is_current);
+        let alarm = &self.config.alarm;
+        let look = self.window.record(period, mark, units, now, alarm, is_current);
         let too_many = self
             .config
             .consecutive

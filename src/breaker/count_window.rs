@@ -12,7 +12,7 @@
 //! slots before anything is concluded. A word of another period is left alone: a new period starts by two stores, and
 //! what comes late changes nothing in it. Periods are told apart as long as nobody sleeps through 2^24 of them.
 
-use crate::algo::breaker::{Counts, Mark};
+use crate::algo::breaker::{Alarm, Counts, Mark};
 use crate::sync::shim::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const MARK_BITS: u32 = 2;
@@ -81,17 +81,20 @@ impl CountWindow {
         self.head.swap(head(period, 0), Ordering::Relaxed);
     }
 
-    /// Records `n` results. True when the window may have become worse, or has just reached `minimum` calls.
+    /// Records `n` results. True when the window has reached what it needs to be condemned, by these.
+    ///
+    /// Of those who make it worse, each sees in what it has added itself whether that can be enough: if it cannot, somebody
+    /// who comes later will look, or whoever makes the window large enough.
     #[inline]
-    pub(super) fn record(&self, period: u64, mark: Mark, n: u64, minimum: u64) -> bool {
-        let mut look = mark.failed | mark.slow;
+    pub(super) fn record(&self, period: u64, mark: Mark, n: u64, alarm: &Alarm) -> bool {
+        let mut look = false;
         // More than fit push each other out.
         for _ in 0..n.min(self.size()) {
             let Some(position) = self.claim(period) else {
                 return false;
             };
-            look |= position + 1 == minimum && !cfg!(tollgate_bug = "breaker_looks_at_bad_only");
-            self.write(position, period, mark);
+            look |= position + 1 == alarm.calls && !cfg!(tollgate_bug = "breaker_looks_at_bad_only");
+            look |= self.write(position, period, mark, alarm);
         }
         look
     }
@@ -119,22 +122,20 @@ impl CountWindow {
     }
 
     #[inline]
-    fn write(&self, position: u64, period: u64, mark: Mark) {
+    fn write(&self, position: u64, period: u64, mark: Mark, alarm: &Alarm) -> bool {
         let size = self.size();
         let index = if position < size { position } else { position - size };
         let slot_word = &self.slots[index as usize];
         let new = slot(period, mark);
         let old = slot_word.load(Ordering::Relaxed);
-        if old != new {
-            self.write_slow(slot_word, old, new, period);
-        }
+        old != new && self.write_slow(slot_word, old, new, period, alarm)
     }
 
-    fn write_slow(&self, slot_word: &AtomicU32, mut old: u32, new: u32, period: u64) {
-        self.shift(period, weight(new), 0);
+    fn write_slow(&self, slot_word: &AtomicU32, mut old: u32, new: u32, period: u64, alarm: &Alarm) -> bool {
+        let more = self.shift(period, weight(new), 0);
         loop {
             if is_newer(old, new) {
-                return;
+                return false;
             }
             if cfg!(tollgate_bug = "breaker_torn_slot") {
                 slot_word.store(new, Ordering::Relaxed);
@@ -148,25 +149,29 @@ impl CountWindow {
         if same_period(old, new) {
             self.shift(period, 0, weight(old));
         }
+        more >> FIELD_BITS >= alarm.failed || more & FIELD >= alarm.slow
     }
 
-    /// Adds to and takes from `counts`, unless the period is over.
-    fn shift(&self, period: u64, more: u64, less: u64) {
+    /// Adds to and takes from `counts`, unless the period is over. Returns what they have become; zero when nothing was
+    /// added or taken.
+    fn shift(&self, period: u64, more: u64, less: u64) -> u64 {
         if more == less {
-            return;
+            return 0;
         }
         // The bits of the period that fit beside the fields.
         let tag = (period << COUNTS_BITS) >> COUNTS_BITS;
         let mut seen = self.counts.load(Ordering::Relaxed);
         while seen >> COUNTS_BITS == tag {
+            let next = seen.wrapping_add(more).wrapping_sub(less);
             match self
                 .counts
-                .compare_exchange_weak(seen, seen + more - less, Ordering::Relaxed, Ordering::Relaxed)
+                .compare_exchange_weak(seen, next, Ordering::Relaxed, Ordering::Relaxed)
             {
-                Ok(_) => return,
+                Ok(_) => return next & COUNTS,
                 Err(now) => seen = now,
             }
         }
+        0
     }
 
     fn calls(&self, period: u64) -> u64 {

@@ -2,7 +2,7 @@
 
 use super::count_window::CountWindow;
 use super::time_window::TimeWindow;
-use crate::algo::breaker::{Counts, Mark};
+use crate::algo::breaker::{Alarm, Counts, Mark};
 
 pub(super) enum Window {
     Count(CountWindow),
@@ -32,11 +32,11 @@ impl Window {
         mark: Mark,
         n: u64,
         now: u64,
-        minimum: u64,
+        alarm: &Alarm,
         is_current: impl Fn() -> bool,
     ) -> bool {
         match self {
-            Self::Count(window) => window.record(period, mark, n, minimum),
+            Self::Count(window) => window.record(period, mark, n, alarm),
             Self::Time(window) => window.record(mark, n, now, is_current),
         }
     }

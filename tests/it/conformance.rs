@@ -163,6 +163,17 @@ fn warmup_conforms() {
 }
 
 #[test]
+fn adaptive_conforms() {
+    use tollgate::Adaptive;
+    Suite::of_permits(3, |clock| -> Adaptive {
+        let builder = Adaptive::builder(Semaphore::new(3)).bounds(3, 4);
+        builder.clock(clock).build().unwrap()
+    })
+    .loosen(|adaptive| adaptive.pin(4))
+    .check();
+}
+
+#[test]
 fn circuit_breaker_conforms() {
     use tollgate::CircuitBreaker;
     // Closed it admits everything: beside something that does not.

@@ -9,6 +9,7 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
     proptest::prelude::ProptestConfig::with_cases(cases.unwrap_or(few))
 }
 
+mod adaptive;
 mod bad_input;
 mod breaker;
 mod breaker_probes;

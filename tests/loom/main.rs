@@ -1,5 +1,6 @@
 //! Exhaustive models of the protocols. Build with `RUSTFLAGS="--cfg tollgate_loom"`.
 #![cfg(tollgate_loom)]
+mod adaptive;
 mod breaker;
 mod bucket;
 #[cfg(feature = "channel")]

@@ -46,6 +46,19 @@ impl Judge {
                 || reaches(self.slow_rate, counts.slow, counts.calls))
     }
 
+    /// Below these numbers no window is condemned, so nobody needs to look.
+    pub(crate) fn alarm(&self) -> Alarm {
+        let least = |rate: Option<u64>| match rate {
+            Some(rate) => (u128::from(rate) * u128::from(self.minimum)).div_ceil(u128::from(MILLION)) as u64,
+            None => u64::MAX,
+        };
+        Alarm {
+            calls: self.minimum,
+            failed: least(self.failure_rate),
+            slow: least(self.slow_rate),
+        }
+    }
+
     /// The same thresholds for a trial of `probes`, which concludes from so many. A trial has to conclude something
     /// from failures: where they are not judged by rate, half of them is too many.
     pub(crate) fn of_trial(&self, probes: u64) -> Self {
@@ -55,6 +68,14 @@ impl Judge {
             slow_rate: self.slow_rate,
         }
     }
+}
+
+/// What a window needs to have before it can be condemned: so many calls, and so many failed or so many slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Alarm {
+    pub(crate) calls: u64,
+    pub(crate) failed: u64,
+    pub(crate) slow: u64,
 }
 
 /// True when `part` of `whole` reaches `rate`. A rate is never zero, so neither is a part that reaches it.

@@ -4,6 +4,6 @@ mod judge;
 mod machine;
 mod trial;
 
-pub(crate) use judge::{Counts, Judge, Mark};
+pub(crate) use judge::{Alarm, Counts, Judge, Mark};
 pub(crate) use machine::{Answer, Machine, State};
 pub(crate) use trial::Verdict;
