@@ -13,6 +13,8 @@
 //! | several rates in one limiter | [`LimiterExt::and`] of two buckets | |
 //! | stop asking what fails | [`CircuitBreaker`] | |
 //! | let a limit find itself from latency | [`Adaptive`] over a [`Semaphore`] | |
+//! | share a limit by classes, by importance | [`shed::Partitions`] | |
+//! | not make overload worse | [`shed::Throttler`], [`shed::RetryBudget`] | |
 //! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
 //! | wait in turn, with a bound on queue and time | [`Policy`] | |
 //! | see how long was waited, and who holds on | [`SemaphoreBuilder`]`::stats` | `stats` |
@@ -73,6 +75,7 @@ pub mod policy;
 pub mod rate;
 mod refusal;
 pub mod semaphore;
+pub mod shed;
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub mod stats;

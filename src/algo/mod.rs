@@ -10,5 +10,6 @@ pub(crate) mod leaky;
 pub(crate) mod ledger;
 pub(crate) mod log;
 pub(crate) mod meter;
+pub(crate) mod shed;
 pub(crate) mod warmup;
 pub(crate) mod window;

@@ -174,6 +174,24 @@ fn adaptive_conforms() {
 }
 
 #[test]
+fn shedders_conform() {
+    use tollgate::shed::{Class, Partitions, RetryBudget, Throttler};
+    for shared in [
+        || Partitions::guaranteed(5, &[0.2, 0.4]).unwrap(),
+        || Partitions::lent(3, 1).unwrap(),
+        || Partitions::levels(10, &[0.3, 1.0]).unwrap(),
+    ] {
+        Suite::of_permits(3, move |_| -> Arc<Class> { Arc::clone(shared().class(0)) }).check();
+    }
+    // What is only spent never comes back: beside something that does.
+    let budget = || -> RetryBudget { RetryBudget::new(0.1, 1_000_000).unwrap() };
+    Suite::of_permits(3, move |_| budget().and(Semaphore::new(3))).check();
+    // While a resource accepts, nothing is turned away.
+    let throttler = |clock: &ManualClock| -> Throttler { Throttler::new(0.01, 0.0, MINUTE).unwrap().on(clock) };
+    Suite::of_permits(3, move |clock| throttler(clock).and(Semaphore::new(3))).check();
+}
+
+#[test]
 fn circuit_breaker_conforms() {
     use tollgate::CircuitBreaker;
     // Closed it admits everything: beside something that does not.

@@ -38,4 +38,5 @@ mod semaphore_rest;
 #[cfg(feature = "stats")]
 mod semaphore_stats;
 mod semaphore_twin;
+mod shed;
 mod time;

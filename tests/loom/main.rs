@@ -9,6 +9,7 @@ mod compose;
 mod line;
 mod orders;
 mod semaphore;
+mod shed;
 
 /// Every interleaving of two threads, whatever bound the environment sets.
 #[allow(dead_code)]
