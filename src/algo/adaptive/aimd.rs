@@ -33,7 +33,7 @@ impl Aimd {
     /// What the limit is multiplied by when it is too high: 0.5 to 0.99, or as near to that as was asked.
     #[must_use]
     pub fn backoff(mut self, factor: f64) -> Self {
-        self.backoff = factor.max(0.5).min(0.99);
+        self.backoff = factor.clamp(0.5, 0.99);
         self
     }
 

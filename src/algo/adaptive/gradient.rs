@@ -37,14 +37,14 @@ impl Gradient2 {
     /// How far each step goes towards the new limit: 0.01 to 1, or as near to that as was asked.
     #[must_use]
     pub fn smoothing(mut self, smoothing: f64) -> Self {
-        self.smoothing = smoothing.max(0.01).min(1.0);
+        self.smoothing = smoothing.clamp(0.01, 1.0);
         self
     }
 
     /// How many times the average latency is tolerated: 1 to 10, or as near to that as was asked.
     #[must_use]
     pub fn tolerance(mut self, tolerance: f64) -> Self {
-        self.tolerance = tolerance.max(1.0).min(10.0);
+        self.tolerance = tolerance.clamp(1.0, 10.0);
         self
     }
 

@@ -43,7 +43,7 @@ impl Vegas {
     /// How far each step goes towards the new limit: 0.01 to 1, or as near to that as was asked.
     #[must_use]
     pub fn smoothing(mut self, smoothing: f64) -> Self {
-        self.smoothing = smoothing.max(0.01).min(1.0);
+        self.smoothing = smoothing.clamp(0.01, 1.0);
         self
     }
 
@@ -51,7 +51,7 @@ impl Vegas {
     /// losing a logarithm of itself.
     #[must_use]
     pub fn backoff(mut self, factor: f64) -> Self {
-        self.backoff = Some(factor.max(0.1).min(0.99));
+        self.backoff = Some(factor.clamp(0.1, 0.99));
         self
     }
 
