@@ -13,7 +13,7 @@
 //! what comes late changes nothing in it. Periods are told apart as long as nobody sleeps through 2^24 of them.
 
 use crate::algo::breaker::{Alarm, Counts, Mark};
-use crate::sync::shim::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::shim::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 const MARK_BITS: u32 = 2;
 const FAILED: u32 = 1;
@@ -83,8 +83,8 @@ impl CountWindow {
 
     /// Records `n` results. True when the window has reached what it needs to be condemned, by these.
     ///
-    /// Of those who make it worse, each sees in what it has added itself whether that can be enough: if it cannot, somebody
-    /// who comes later will look, or whoever makes the window large enough.
+    /// Whoever makes it worse looks at the counts; if they are not enough, somebody who comes later will, or whoever makes
+    /// the window large enough.
     #[inline]
     pub(super) fn record(&self, period: u64, mark: Mark, n: u64, alarm: &Alarm) -> bool {
         let mut look = false;
@@ -110,7 +110,8 @@ impl CountWindow {
             }
             let position = seen & u64::from(u32::MAX);
             let next = if position + 1 == 2 * size { size } else { position + 1 };
-            // Relaxed, as everything here: whoever has something to judge puts a fence before it looks. See `judge`.
+            // Relaxed, as everything here: whoever has something to judge puts a fence before it looks, in `write_slow` and
+            // in `judge`.
             match self
                 .head
                 .compare_exchange_weak(seen, head(seen >> 32, next), Ordering::Relaxed, Ordering::Relaxed)
@@ -132,7 +133,7 @@ impl CountWindow {
     }
 
     fn write_slow(&self, slot_word: &AtomicU32, mut old: u32, new: u32, period: u64, alarm: &Alarm) -> bool {
-        let more = self.shift(period, weight(new), 0);
+        let early = self.shift(period, weight(new), 0);
         loop {
             if is_newer(old, new) {
                 return false;
@@ -149,7 +150,17 @@ impl CountWindow {
         if same_period(old, new) {
             self.shift(period, 0, weight(old));
         }
-        more >> FIELD_BITS >= alarm.failed || more & FIELD >= alarm.slow
+        if weight(new) == 0 {
+            return false;
+        }
+        // SeqCst: of two who make the window worse at once, whichever passes its fence last sees the counts and the slots
+        // of both. What `shift` has returned would not do: its slot may be missing when the other one looks.
+        fence(Ordering::SeqCst);
+        let counts = match cfg!(tollgate_bug = "breaker_looks_early") {
+            true => early,
+            false => self.counts.load(Ordering::Relaxed) & COUNTS,
+        };
+        counts >> FIELD_BITS >= alarm.failed || counts & FIELD >= alarm.slow
     }
 
     /// Adds to and takes from `counts`, unless the period is over. Returns what they have become; zero when nothing was

@@ -64,6 +64,24 @@ fn a_success_beside_a_failure_opens_the_circuit() {
     });
 }
 
+/// Given a window of two, when two failures end at once, then the circuit opens, whichever came first.
+#[test]
+fn two_failures_at_once_open_the_circuit() {
+    crate::exhaustive(|| {
+        let clock = ManualClock::new();
+        let builder = CircuitBreaker::builder()
+            .count_window(4)
+            .minimum_calls(2)
+            .failure_rate(1.0);
+        let breaker = Arc::new(builder.seed(0).clock(&clock).build().unwrap());
+        let other = Arc::clone(&breaker);
+        let thread = thread::spawn(move || other.try_admit(1).unwrap().finish(Outcome::Failure));
+        breaker.try_admit(1).unwrap().finish(Outcome::Failure);
+        thread.join().unwrap();
+        assert_eq!(breaker.state(), BreakerState::Open);
+    });
+}
+
 /// Given a failure in a window of two, when three successes push it and each other out, then it is taken off once: the
 /// circuit opens at two failures in a row, and not before.
 #[test]
