@@ -15,6 +15,10 @@
 //! | limit millions of keys by one quota | [`keyed::KeyedRate`] | |
 //! | share one rate fairly among keys | [`keyed::FairBudget`] | |
 //! | admit by a rate in two or three nanoseconds | [`Leased`], [`Clock::coarse`] | |
+//! | stop asking what fails | [`CircuitBreaker`] | |
+//! | let a limit find itself from latency | [`Adaptive`] over a [`Semaphore`] | |
+//! | share a limit by classes, by importance | [`shed::Partitions`] | |
+//! | not make overload worse | [`shed::Throttler`], [`shed::RetryBudget`] | |
 //! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
 //! | wait in turn, with a bound on queue and time | [`Policy`] | |
 //! | see how long was waited, and who holds on | [`SemaphoreBuilder`]`::stats` | `stats` |
@@ -67,8 +71,10 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod adaptive;
 mod algo;
 mod ask;
+pub mod breaker;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
@@ -89,6 +95,7 @@ pub mod pool;
 pub mod rate;
 mod refusal;
 pub mod semaphore;
+pub mod shed;
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub mod stats;
@@ -96,7 +103,12 @@ pub mod sync;
 mod ticket;
 pub mod time;
 
+pub use adaptive::Adaptive;
 pub use ask::{Ask, Cost, Demand, MAX_COSTS};
+pub use breaker::{
+    BreakerBuilder, BreakerError, BreakerEvent, BreakerMetrics, BreakerState, BreakerTicket, CircuitBreaker, OpenTime,
+    Trip,
+};
 #[cfg(feature = "governor")]
 #[cfg_attr(docsrs, doc(cfg(feature = "governor")))]
 pub use governed::Governed;

@@ -9,6 +9,7 @@
 //!
 //! Bytes are compared by the bench `memory`: counting them replaces the allocator, which would slow these rows.
 
+mod breaker;
 mod composite;
 #[cfg(feature = "fan-out")]
 mod fan_out;
@@ -36,5 +37,6 @@ fn main() {
     pool::rows(&rows);
     #[cfg(feature = "fan-out")]
     fan_out::rows(&rows);
+    breaker::rows(&rows);
     waiting::rows(&rows);
 }

@@ -1,6 +1,8 @@
 //! Pure state machines: no atomics, no clock, no waiting.
 
+pub(crate) mod adaptive;
 pub(crate) mod axis;
+pub(crate) mod breaker;
 pub(crate) mod drain;
 pub(crate) mod fixed;
 pub(crate) mod leaky;
@@ -8,5 +10,6 @@ pub(crate) mod leaky;
 pub(crate) mod ledger;
 pub(crate) mod log;
 pub(crate) mod meter;
+pub(crate) mod shed;
 pub(crate) mod warmup;
 pub(crate) mod window;

@@ -165,6 +165,56 @@ fn warmup_conforms() {
 }
 
 #[test]
+fn adaptive_conforms() {
+    use tollgate::Adaptive;
+    Suite::of_permits(3, |clock| -> Adaptive {
+        let builder = Adaptive::builder(Semaphore::new(3)).bounds(3, 4);
+        builder.clock(clock).build().unwrap()
+    })
+    .loosen(|adaptive| adaptive.pin(4))
+    .check();
+}
+
+#[test]
+fn shedders_conform() {
+    use tollgate::shed::{Class, Partitions, RetryBudget, Throttler};
+    for shared in [
+        || Partitions::guaranteed(5, &[0.2, 0.4]).unwrap(),
+        || Partitions::lent(3, 1).unwrap(),
+        || Partitions::levels(10, &[0.3, 1.0]).unwrap(),
+    ] {
+        Suite::of_permits(3, move |_| -> Arc<Class> { Arc::clone(shared().class(0)) }).check();
+    }
+    // What is only spent never comes back: beside something that does.
+    let budget = || -> RetryBudget { RetryBudget::new(0.1, 1_000_000).unwrap() };
+    Suite::of_permits(3, move |_| budget().and(Semaphore::new(3))).check();
+    // While a resource accepts, nothing is turned away.
+    let throttler = |clock: &ManualClock| -> Throttler { Throttler::new(0.01, 0.0, MINUTE).unwrap().on(clock) };
+    Suite::of_permits(3, move |clock| throttler(clock).and(Semaphore::new(3))).check();
+}
+
+#[test]
+fn circuit_breaker_conforms() {
+    use tollgate::CircuitBreaker;
+    // Closed it admits everything: beside something that does not.
+    Suite::of_permits(3, |clock| {
+        let breaker = CircuitBreaker::builder().minimum_calls(1_000_000).time_window(MINUTE);
+        breaker.clock(clock).build().unwrap().and(Semaphore::new(3))
+    })
+    .check();
+    // Half-open, with probes that are never judged.
+    Suite::of_permits(3, |clock| -> CircuitBreaker {
+        let builder = CircuitBreaker::builder().probes(3).classifier(|_, _| Outcome::Ignored);
+        let breaker = builder.clock(clock).build().unwrap();
+        breaker.trip(Duration::from_nanos(1));
+        clock.advance(Duration::from_nanos(1));
+        breaker
+    })
+    .loosen(CircuitBreaker::reset)
+    .check();
+}
+
+#[test]
 fn a_reference_conforms() {
     // `&L`, leaked so that it outlives the suite.
     Suite::of_permits(3, |clock| -> &'static Semaphore {

@@ -9,8 +9,11 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
     proptest::prelude::ProptestConfig::with_cases(cases.unwrap_or(few))
 }
 
+mod adaptive;
 mod any_window;
 mod bad_input;
+mod breaker;
+mod breaker_probes;
 mod bucket_published;
 mod bucket_verbs;
 mod cancel_sweep;
@@ -60,4 +63,5 @@ mod semaphore_rest;
 #[cfg(feature = "stats")]
 mod semaphore_stats;
 mod semaphore_twin;
+mod shed;
 mod time;

@@ -1,5 +1,7 @@
 //! Exhaustive models of the protocols. Build with `RUSTFLAGS="--cfg tollgate_loom"`.
 #![cfg(tollgate_loom)]
+mod adaptive;
+mod breaker;
 mod bucket;
 #[cfg(feature = "channel")]
 mod channel;
@@ -11,6 +13,7 @@ mod orders;
 #[cfg(feature = "pool")]
 mod pool;
 mod semaphore;
+mod shed;
 
 /// Every interleaving of two threads, whatever bound the environment sets.
 #[allow(dead_code)]

@@ -1,0 +1,144 @@
+//! The settings of an adaptive limit.
+
+use super::error::AdaptiveError;
+use super::limiter::Adaptive;
+use super::resizable::Resizable;
+use super::tuner::{Settings, Tuner};
+use crate::algo::adaptive::{Gradient2, Headroom, LimitLaw, Sampler};
+use crate::time::Clock;
+use std::fmt;
+use std::time::Duration;
+
+/// Makes an [`Adaptive`] limit over a limiter. Every setting has a default, and is checked by [`build`](Self::build).
+///
+/// | setting | default |
+/// |---|---|
+/// | law | [`Gradient2`] |
+/// | floor, ceiling | 1, 1,000 |
+/// | window | 1 s and at least 10 samples, of which the median of at most 256 counts |
+/// | headroom | none |
+#[must_use = "nothing is made before `build`"]
+pub struct AdaptiveBuilder<L> {
+    limiter: L,
+    law: Box<dyn LimitLaw>,
+    floor: usize,
+    ceiling: usize,
+    window: Duration,
+    least: u64,
+    most: usize,
+    percentile: f64,
+    headroom: Option<Headroom>,
+    clock: Option<Clock>,
+}
+
+impl<L: Resizable> AdaptiveBuilder<L> {
+    pub(super) fn new(limiter: L) -> Self {
+        Self {
+            limiter,
+            law: Box::new(Gradient2::new()),
+            floor: 1,
+            ceiling: 1_000,
+            window: Duration::from_secs(1),
+            least: 10,
+            most: 256,
+            percentile: 50.0,
+            headroom: None,
+            clock: None,
+        }
+    }
+
+    /// The law. It runs under a lock of its own: it must not block, nor use this limiter.
+    pub fn law(mut self, law: impl LimitLaw + 'static) -> Self {
+        self.law = Box::new(law);
+        self
+    }
+
+    /// The limit is never below `floor` nor above `ceiling`.
+    pub fn bounds(mut self, floor: usize, ceiling: usize) -> Self {
+        (self.floor, self.ceiling) = (floor, ceiling);
+        self
+    }
+
+    /// The law is asked once in so long, and not before so many have finished since.
+    pub fn window(mut self, window: Duration, samples: u64) -> Self {
+        (self.window, self.least) = (window, samples);
+        self
+    }
+
+    /// Which latency of a window counts, 0 to 100.
+    pub fn percentile(mut self, percentile: f64) -> Self {
+        self.percentile = percentile;
+        self
+    }
+
+    /// How many latencies of a window are kept, 8 bytes each; of more, an even choice.
+    pub fn keep(mut self, samples: usize) -> Self {
+        self.most = samples;
+        self
+    }
+
+    /// The limit grows to at most `factor - decay x log10(n)` times the `n` that were in flight, or `floor` times if that
+    /// is more: what is not used is not known to be there.
+    pub fn headroom(mut self, factor: f64, decay: f64, floor: f64) -> Self {
+        self.headroom = Some(Headroom { factor, decay, floor });
+        self
+    }
+
+    /// The clock; the real one unless set.
+    pub fn clock(mut self, clock: &Clock) -> Self {
+        self.clock = Some(clock.clone());
+        self
+    }
+
+    /// Makes the limit. It starts at that of the limiter, or at the bound that is nearest to it.
+    ///
+    /// # Errors
+    /// The first setting that cannot be. The limiter is left as it was.
+    pub fn build(self) -> Result<Adaptive<L>, AdaptiveError> {
+        let (floor, ceiling) = (self.floor, self.ceiling);
+        if floor == 0 || floor > ceiling || ceiling as u64 > 1 << 32 {
+            return Err(AdaptiveError::Bounds { floor, ceiling });
+        }
+        if !(0.0..=100.0).contains(&self.percentile) {
+            return Err(AdaptiveError::Percentile { given: self.percentile });
+        }
+        if self.window > Duration::from_secs(365 * 86_400) {
+            return Err(AdaptiveError::Window { given: self.window });
+        }
+        if self.most == 0 || self.most > 65_536 {
+            return Err(AdaptiveError::Samples { given: self.most });
+        }
+        if let Some(Headroom { factor, decay, floor }) = self.headroom
+            && !(factor.is_finite() && decay.is_finite() && factor >= floor && floor >= 1.0 && decay >= 0.0)
+        {
+            return Err(AdaptiveError::Headroom { factor, decay, floor });
+        }
+        let clock = self.clock.unwrap_or_default();
+        let settings = Settings {
+            floor,
+            ceiling,
+            window: clock.ticks_of(self.window),
+            least: self.least,
+            percentile: self.percentile,
+            headroom: self.headroom,
+        };
+        let tuner = Tuner {
+            sampler: Sampler::new(self.most, clock.now().ticks()),
+            law: self.law,
+            limit: self.limiter.limit().clamp(floor, ceiling) as f64,
+            pinned: None,
+        };
+        Ok(Adaptive::of(self.limiter, tuner, settings, clock))
+    }
+}
+
+impl<L> fmt::Debug for AdaptiveBuilder<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdaptiveBuilder")
+            .field("floor", &self.floor)
+            .field("ceiling", &self.ceiling)
+            .field("window", &self.window)
+            .field("percentile", &self.percentile)
+            .finish_non_exhaustive()
+    }
+}

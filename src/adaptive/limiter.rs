@@ -1,0 +1,202 @@
+//! A resizable limiter that learns its limit.
+
+use super::builder::AdaptiveBuilder;
+use super::resizable::Resizable;
+use super::tuner::{Settings, Tuner};
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::refusal::{ReadyAt, Refusal};
+use crate::semaphore::Semaphore;
+use crate::sync::shim::Mutex;
+use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::time::{Clock, Instant, Pass};
+use std::fmt;
+
+/// A limiter whose limit finds itself, from how long its work takes and whether it is dropped for overload.
+///
+/// It learns from [`Permit::finish`](crate::Permit::finish): [`Outcome::Success`] counts with the time since the
+/// admission, [`Outcome::Overload`] as dropped. [`Outcome::Failure`] only comes back: an error that is quick says nothing
+/// of a queue. So do permits that are dropped. Feed one sample per attempt, not one per sequence of retries.
+///
+/// The law is asked once per window. The limit changes by [`Resizable::set_limit`], at once, and is never below the
+/// floor nor above the ceiling. While less than half of it is used no law raises it.
+///
+/// # Fairness
+/// That of the limiter inside.
+///
+/// ```
+/// # use tollgate::adaptive::{Adaptive, Aimd};
+/// # use tollgate::{LimiterExt, ManualClock, Outcome, Semaphore};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let gate = Adaptive::builder(Semaphore::new(10))
+///     .law(Aimd::new())
+///     .bounds(2, 20)
+///     .window(Duration::ZERO, 1)
+///     .clock(&clock)
+///     .build()?;
+/// gate.try_admit(1).unwrap().finish(Outcome::Overload);
+/// assert_eq!(gate.limit(), 9);
+/// gate.pin(15);
+/// gate.try_admit(1).unwrap().finish(Outcome::Overload);
+/// assert_eq!(gate.limit(), 15);
+/// # Ok::<(), tollgate::adaptive::AdaptiveError>(())
+/// ```
+pub struct Adaptive<L: Resizable = Semaphore> {
+    limiter: L,
+    tuner: Mutex<Tuner>,
+    settings: Settings,
+    clock: Clock,
+}
+
+impl<L: Resizable> Adaptive<L> {
+    /// Settings for a limit over `limiter`, to be built.
+    pub fn builder(limiter: L) -> AdaptiveBuilder<L> {
+        AdaptiveBuilder::new(limiter)
+    }
+
+    pub(super) fn of(limiter: L, tuner: Tuner, settings: Settings, clock: Clock) -> Self {
+        let adaptive = Self {
+            limiter,
+            tuner: Mutex::new(tuner),
+            settings,
+            clock,
+        };
+        adaptive.apply();
+        adaptive
+    }
+
+    /// The limiter inside.
+    pub fn inner(&self) -> &L {
+        &self.limiter
+    }
+
+    /// The limit in force. A snapshot.
+    pub fn limit(&self) -> usize {
+        self.limiter.limit()
+    }
+
+    /// Holds the limit at `limit`, or at the bound nearest to it, while the law goes on learning: for tests, and for
+    /// bad days.
+    pub fn pin(&self, limit: usize) {
+        let limit = limit.clamp(self.settings.floor, self.settings.ceiling);
+        self.tuner.lock().pinned = Some(limit);
+        self.apply();
+    }
+
+    /// Goes back to what the law says.
+    pub fn unpin(&self) {
+        self.tuner.lock().pinned = None;
+        self.apply();
+    }
+
+    /// Has the limiter do what the tuner says. A change wakes waiters, so it is made outside the lock, and looked at once
+    /// more: of two who change it at once, whoever is last sees the target of both.
+    fn apply(&self) {
+        let mut applied = None;
+        loop {
+            let target = self.tuner.lock().target();
+            if applied == Some(target) {
+                return;
+            }
+            if applied.is_some() || self.limiter.limit() != target {
+                self.limiter.set_limit(target);
+            }
+            applied = Some(target);
+            if cfg!(tollgate_bug = "adaptive_applies_once") {
+                return;
+            }
+        }
+    }
+
+    fn learn(&self, started: Instant, dropped: bool, now: Instant) {
+        let in_flight = self.limiter.in_use() as u64;
+        let latency = now.ticks_since(started);
+        let window_ended = {
+            let mut tuner = self.tuner.lock();
+            tuner.learn(&self.settings, &self.clock, now, latency, in_flight, dropped)
+        };
+        if window_ended {
+            self.apply();
+        }
+    }
+}
+
+impl<L: Resizable> Limiter for Adaptive<L> {
+    /// When the work began, in ticks, and what the limiter inside remembers.
+    type Ticket = (u64, L::Ticket);
+
+    #[inline]
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        Ok((0, self.limiter.try_reserve(demand)?))
+    }
+
+    #[inline]
+    fn cancel(&self, (_, ticket): Self::Ticket, now: Pass<'_>) {
+        self.limiter.cancel(ticket, now);
+    }
+
+    #[inline]
+    fn commit(&self, (started, ticket): &mut Self::Ticket, now: Pass<'_>) {
+        *started = now.now(&self.clock).ticks();
+        self.limiter.commit(ticket, now);
+    }
+
+    fn settle(&self, (_, ticket): &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
+        self.limiter.settle(ticket, actual)
+    }
+
+    fn finish(&self, (started, ticket): Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+        // What is in flight is read while this still is. A law that panics must not keep the permit.
+        let back = Back {
+            limiter: &self.limiter,
+            ticket,
+            outcome,
+            now,
+        };
+        if let Outcome::Success | Outcome::Overload = outcome {
+            let dropped = outcome == Outcome::Overload;
+            self.learn(Instant::from_ticks(started), dropped, now.now(&self.clock));
+        }
+        drop(back);
+    }
+
+    fn forget(&self, (_, ticket): Self::Ticket) {
+        self.limiter.forget(ticket);
+    }
+
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        self.limiter.ready_at(demand)
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.clock)
+    }
+
+    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+        self.limiter.turnstile(id)
+    }
+}
+
+/// A permit on its way back: it gets there also when a law panics.
+struct Back<'a, L: Limiter> {
+    limiter: &'a L,
+    ticket: L::Ticket,
+    outcome: Outcome,
+    now: Pass<'a>,
+}
+
+impl<L: Limiter> Drop for Back<'_, L> {
+    fn drop(&mut self) {
+        self.limiter.finish(self.ticket, self.outcome, self.now);
+    }
+}
+
+impl<L: Resizable> fmt::Debug for Adaptive<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Adaptive")
+            .field("limit", &self.limit())
+            .field("in_use", &self.limiter.in_use())
+            .finish_non_exhaustive()
+    }
+}

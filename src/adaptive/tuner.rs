@@ -1,0 +1,67 @@
+//! A window of samples, the law, and the limit that came out of it last. Plain data, behind a lock of its owner.
+
+use crate::algo::adaptive::{Headroom, LimitLaw, Sample, Sampler};
+use crate::time::{Clock, Instant};
+
+pub(super) struct Tuner {
+    pub(super) sampler: Sampler,
+    pub(super) law: Box<dyn LimitLaw>,
+    /// Not rounded.
+    pub(super) limit: f64,
+    pub(super) pinned: Option<usize>,
+}
+
+/// What the builder sets. Times are in ticks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    pub(super) floor: usize,
+    pub(super) ceiling: usize,
+    pub(super) window: u64,
+    pub(super) least: u64,
+    pub(super) percentile: f64,
+    pub(super) headroom: Option<Headroom>,
+}
+
+impl Settings {
+    /// `limit` within the bounds. A law that has lost its way, and says that it is no number, changes nothing.
+    fn bound(&self, old: f64, limit: f64, in_flight: u64) -> f64 {
+        let limit = if limit.is_finite() { limit } else { old };
+        let limit = match self.headroom {
+            // Only what has grown is held back: to use little is no reason to shrink.
+            Some(headroom) if limit > old => limit.min(headroom.limit(in_flight).max(old)),
+            _ => limit,
+        };
+        limit.max(self.floor as f64).min(self.ceiling as f64)
+    }
+}
+
+impl Tuner {
+    /// What the limit should be.
+    pub(super) fn target(&self) -> usize {
+        self.pinned.unwrap_or(self.limit as usize)
+    }
+
+    /// Work took `latency` ticks. True when that has ended a window.
+    pub(super) fn learn(
+        &mut self,
+        settings: &Settings,
+        clock: &Clock,
+        now: Instant,
+        latency: u64,
+        in_flight: u64,
+        dropped: bool,
+    ) -> bool {
+        self.sampler.add(latency, in_flight, dropped);
+        let drawn = self
+            .sampler
+            .close(now.ticks(), settings.window, settings.least, settings.percentile);
+        let Some((latency, in_flight, dropped)) = drawn else {
+            return false;
+        };
+        let mut sample = Sample::new(clock.between(Instant::ZERO, Instant::from_ticks(latency)), in_flight);
+        sample.dropped = dropped;
+        let next = self.law.next(self.limit, &sample);
+        self.limit = settings.bound(self.limit, next, in_flight);
+        true
+    }
+}

@@ -1,0 +1,7 @@
+//! Who is turned away under overload: shares of a limit, and odds. No clock, no atomics.
+
+mod odds;
+mod shares;
+
+pub(crate) use odds::throttle_rate;
+pub(crate) use shares::{Rule, Shares};

@@ -1,0 +1,228 @@
+//! The settings of a breaker.
+
+use super::circuit::{CircuitBreaker, Config};
+use super::count_window::CountWindow;
+use super::error::BreakerError;
+use super::event::BreakerEvent;
+use super::open_time::OpenTime;
+use super::time_window::TimeWindow;
+use super::window::Window;
+use crate::algo::breaker::Judge;
+use crate::limiter::Outcome;
+use crate::time::Clock;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+pub(super) type Classifier = Box<dyn Fn(Outcome, Duration) -> Outcome + Send + Sync>;
+pub(super) type Listener = Box<dyn Fn(BreakerEvent) + Send + Sync>;
+
+/// Makes a [`CircuitBreaker`]. Every setting has a default, and is checked by [`build`](Self::build).
+///
+/// | setting | default |
+/// |---|---|
+/// | window | the last 100 calls |
+/// | minimum of calls | 20, or the window if that is smaller |
+/// | failure rate | 0.5 |
+/// | slow calls, consecutive failures | not judged |
+/// | probes | 10, overdue after 60 s |
+/// | open time | 30 s, the same each time |
+#[must_use = "nothing is made before `build`"]
+pub struct BreakerBuilder {
+    window: Length,
+    minimum: u64,
+    failure_rate: Option<f64>,
+    slow: Option<(Duration, f64)>,
+    consecutive: Option<u64>,
+    probes: u64,
+    probe_timeout: Duration,
+    open_time: OpenTime,
+    classifier: Option<Classifier>,
+    listener: Option<Listener>,
+    seed: Option<u64>,
+    clock: Option<Clock>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Length {
+    Calls(usize),
+    Time(Duration),
+}
+
+impl BreakerBuilder {
+    /// The most probes of a trial.
+    pub const MAX_PROBES: u64 = 1 << 20;
+
+    pub(super) fn new() -> Self {
+        Self {
+            window: Length::Calls(100),
+            minimum: 20,
+            failure_rate: Some(0.5),
+            slow: None,
+            consecutive: None,
+            probes: 10,
+            probe_timeout: Duration::from_secs(60),
+            open_time: OpenTime::fixed(Duration::from_secs(30)),
+            classifier: None,
+            listener: None,
+            seed: None,
+            clock: None,
+        }
+    }
+
+    /// Judges by the last `calls` results, exactly. 4 bytes each.
+    pub fn count_window(mut self, calls: usize) -> Self {
+        self.window = Length::Calls(calls);
+        self
+    }
+
+    /// Judges by the results of the last `time`. The window moves in tenths: it covers nine to ten of them.
+    pub fn time_window(mut self, time: Duration) -> Self {
+        self.window = Length::Time(time);
+        self
+    }
+
+    /// Rates conclude nothing from fewer results than these. A count window that is smaller needs to be full.
+    pub fn minimum_calls(mut self, calls: u64) -> Self {
+        self.minimum = calls;
+        self
+    }
+
+    /// Opens when so great a part of the results are failures, above 0 to 1, rounded down to a millionth.
+    pub fn failure_rate(mut self, rate: f64) -> Self {
+        self.failure_rate = Some(rate);
+        self
+    }
+
+    /// Does not judge the window by failures. Probes are still judged by them, at one half.
+    pub fn any_failure_rate(mut self) -> Self {
+        self.failure_rate = None;
+        self
+    }
+
+    /// Opens when so great a part of the results, above 0 to 1, took longer than `after`, failed or not.
+    pub fn slow_calls(mut self, after: Duration, rate: f64) -> Self {
+        self.slow = Some((after, rate));
+        self
+    }
+
+    /// Opens at so many failures without a success between them, however few calls there were.
+    pub fn consecutive_failures(mut self, failures: u64) -> Self {
+        self.consecutive = Some(failures);
+        self
+    }
+
+    /// How many probes a half-open circuit lets through, and judges by the same rates. They are asked for like any
+    /// permit, and come back when they are dropped, cancelled, or refused by a later leg.
+    pub fn probes(mut self, probes: u64) -> Self {
+        self.probes = probes;
+        self
+    }
+
+    /// When no probe is left and the latest went out so long ago, the circuit opens again: a resource that does not
+    /// answer is not well. So is a probe that was [forgotten](crate::Permit::forget).
+    pub fn probe_timeout(mut self, timeout: Duration) -> Self {
+        self.probe_timeout = timeout;
+        self
+    }
+
+    /// How long it stays open.
+    pub fn open_for(mut self, time: OpenTime) -> Self {
+        self.open_time = time;
+        self
+    }
+
+    /// Says what an outcome means, knowing how long the work took. Unless set, failures and overload count as failures.
+    /// [`Outcome::Ignored`] is recorded nowhere, and a probe that ends so is free again.
+    ///
+    /// It runs in `finish`, outside every lock.
+    pub fn classifier(mut self, classify: impl Fn(Outcome, Duration) -> Outcome + Send + Sync + 'static) -> Self {
+        self.classifier = Some(Box::new(classify));
+        self
+    }
+
+    /// Called after each change of state, outside every lock, by whoever brought it about.
+    pub fn on_event(mut self, listener: impl Fn(BreakerEvent) + Send + Sync + 'static) -> Self {
+        self.listener = Some(Box::new(listener));
+        self
+    }
+
+    /// The seed of the jitter; a random one unless set.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// The clock; the real one unless set.
+    pub fn clock(mut self, clock: &Clock) -> Self {
+        self.clock = Some(clock.clone());
+        self
+    }
+
+    /// Makes the breaker, closed.
+    ///
+    /// # Errors
+    /// The first setting that cannot be, with what was given and what is allowed.
+    pub fn build(self) -> Result<CircuitBreaker, BreakerError> {
+        let minimum = Self::count("minimum calls", self.minimum, u64::MAX)?;
+        let failure_rate = self.failure_rate.map(|rate| Self::rate("failure rate", rate));
+        let slow_rate = self.slow.map(|(_, rate)| Self::rate("slow call rate", rate));
+        let slow_after = self.slow.map(|(after, _)| Self::time("slow calls", after));
+        let consecutive = self
+            .consecutive
+            .map(|failures| Self::count("consecutive failures", failures, u32::MAX.into()));
+        let probes = Self::count("probes", self.probes, Self::MAX_PROBES)?;
+        let probe_timeout = Self::time("probe time-out", self.probe_timeout)?;
+        self.open_time.check()?;
+        let (failure_rate, slow_rate) = (failure_rate.transpose()?, slow_rate.transpose()?);
+        let (slow_after, consecutive) = (slow_after.transpose()?, consecutive.transpose()?);
+        let (calls, time) = match self.window {
+            Length::Calls(calls) => {
+                let most = CountWindow::MAX_SIZE as u64;
+                (Some(Self::count("count window", calls as u64, most)?), None)
+            }
+            Length::Time(time) => (None, Some(Self::time("time window", time)?)),
+        };
+
+        // Nothing is wrong: only now is a clock looked at, which may take its time.
+        let clock = self.clock.unwrap_or_default();
+        let window = match time {
+            None => Window::Count(CountWindow::new(calls.unwrap_or(1) as usize)),
+            Some(time) => {
+                let segment = clock.ticks_of(time).div_ceil(TimeWindow::SEGMENTS as u64).max(1);
+                Window::Time(TimeWindow::new(segment, clock.now().ticks()))
+            }
+        };
+        let judge = Judge {
+            minimum: minimum.min(calls.unwrap_or(u64::MAX)),
+            failure_rate,
+            slow_rate,
+        };
+        let config = Config {
+            judge,
+            alarm: judge.alarm(),
+            slow_after: slow_after.map(|after| clock.ticks_of(after)),
+            consecutive,
+            open_time: self.open_time,
+            classifier: self.classifier,
+            listener: self.listener,
+            seed: self.seed.unwrap_or_else(|| RandomState::new().hash_one(0)),
+        };
+        let overdue_after = clock.ticks_of(probe_timeout);
+        Ok(CircuitBreaker::of(config, window, probes, overdue_after, clock))
+    }
+}
+
+impl fmt::Debug for BreakerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BreakerBuilder")
+            .field("window", &self.window)
+            .field("minimum", &self.minimum)
+            .field("failure_rate", &self.failure_rate)
+            .field("slow", &self.slow)
+            .field("consecutive", &self.consecutive)
+            .field("probes", &self.probes)
+            .field("open_time", &self.open_time)
+            .finish_non_exhaustive()
+    }
+}

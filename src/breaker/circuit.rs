@@ -1,0 +1,398 @@
+//! The breaker itself: one word that says whether to admit, a window beside it, and a machine behind a lock that only a
+//! circuit that is not closed is asked by.
+//!
+//! The word is the period, shifted by three bits, and the state. It is written by the holder of the machine's lock, and
+//! read by everybody. While it says closed, an admission is one load, and a result is recorded by the window without a
+//! lock. What has been admitted carries the word in its ticket: a result whose word is no longer the current one is
+//! late, and decides nothing.
+
+use super::builder::{BreakerBuilder, Classifier, Listener};
+use super::event::BreakerEvent;
+use super::limiter::BreakerTicket;
+use super::open_time::{OpenTime, Trip, random};
+use super::streak::Streak;
+use super::window::Window;
+use crate::algo::breaker::{Alarm, Answer, Counts, Judge, Machine, Mark, State, Verdict};
+use crate::limiter::Outcome;
+use crate::refusal::{Due, Reason, Refusal, Wait};
+use crate::sync::bell::Bell;
+use crate::sync::shim::Mutex;
+use crate::sync::shim::atomic::{AtomicU64, Ordering, fence};
+use crate::time::{Clock, Instant, Pass};
+use std::fmt;
+use std::time::Duration;
+
+pub(super) const LEG: &str = "breaker";
+const STATE_BITS: u32 = 3;
+/// How long a circuit is open whose open time could not be computed.
+const UNCOMPUTED: Duration = Duration::from_secs(30);
+
+/// Refuses work that is likely to fail, until probes say that it would succeed.
+///
+/// ```text
+///            thresholds                 open time over, somebody asks
+///   Closed --------------> Open ------------------------------------> HalfOpen
+///      ^                    ^                                          |    |
+///      |                    '----- too many probes bad, or none back --'    |
+///      '------------------------------ enough probes good ------------------'
+/// ```
+///
+/// Closed, it judges the last calls, or those of the last so much time, by the part that failed, by the part that was
+/// slow, and by failures in a row. Open, it refuses with [`Reason::CircuitOpen`], and says how long it will. Then so many
+/// probes go through, and once all have a result they are judged by the same rates.
+///
+/// It learns from [`Permit::finish`](crate::Permit::finish): success, failure, overload. A permit that is merely dropped
+/// says nothing. So the breaker stands in a policy like any limiter, and in front of what costs something.
+///
+/// # Probes
+/// A probe is a permit of one trial. It comes back with its result; without one (dropped, cancelled, its task aborted or
+/// panicked, refused by a later leg) it is free again. A half-open circuit so cannot get stuck; it opens again when no
+/// probe is left and the latest has been away for the
+/// [time-out of probes](BreakerBuilder::probe_timeout). Every change of state begins a new period, and a result of an
+/// older period decides nothing.
+///
+/// An ask of several is as many calls with one result. More than there are probes wait until the circuit has closed.
+///
+/// # Fairness
+/// Whoever comes first after the open time is the first probe. In a [`Policy`](crate::Policy) they wait in line.
+///
+/// # Memory ordering
+/// None is promised to callers: a breaker orders no work after other work.
+///
+/// The states are those of M. Nygard, *Release It!* (2007).
+///
+/// ```
+/// # use tollgate::{Ask, BreakerState, CircuitBreaker, LimiterExt, ManualClock, OpenTime, Outcome};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let breaker = CircuitBreaker::builder()
+///     .count_window(10)
+///     .minimum_calls(4)
+///     .failure_rate(0.5)
+///     .probes(1)
+///     .open_for(OpenTime::fixed(Duration::from_secs(5)))
+///     .clock(&clock)
+///     .build()?;
+/// for outcome in [Outcome::Success, Outcome::Failure, Outcome::Success, Outcome::Failure] {
+///     breaker.try_admit(Ask::one()).unwrap().finish(outcome);
+/// }
+/// let refused = breaker.try_admit(Ask::one()).unwrap_err();
+/// assert_eq!(refused.retry_after(), Some(Duration::from_secs(5)));
+///
+/// clock.advance(Duration::from_secs(5));
+/// let probe = breaker.try_admit(Ask::one()).unwrap();
+/// assert!(breaker.try_admit(Ask::one()).is_err());
+/// probe.finish(Outcome::Success);
+/// assert_eq!(breaker.state(), BreakerState::Closed);
+/// # Ok::<(), tollgate::BreakerError>(())
+/// ```
+pub struct CircuitBreaker {
+    /// Written under the machine's lock.
+    word: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) config: Config,
+    pub(super) window: Window,
+    streak: Streak,
+    pub(super) machine: Mutex<Machine>,
+    pub(super) clock: Clock,
+    pub(super) bell: Bell,
+}
+
+/// What the builder sets.
+pub(super) struct Config {
+    pub(super) judge: Judge,
+    pub(super) alarm: Alarm,
+    /// In ticks.
+    pub(super) slow_after: Option<u64>,
+    pub(super) consecutive: Option<u64>,
+    pub(super) open_time: OpenTime,
+    pub(super) classifier: Option<Classifier>,
+    pub(super) listener: Option<Listener>,
+    pub(super) seed: u64,
+}
+
+/// The state in a word, and the period.
+#[inline]
+pub(super) fn parts(word: u64) -> (State, u64) {
+    (State::from_bits(word & ((1 << STATE_BITS) - 1)), word >> STATE_BITS)
+}
+
+fn word_of(state: State, period: u64) -> u64 {
+    period << STATE_BITS | state as u64
+}
+
+impl CircuitBreaker {
+    /// A breaker with the defaults that [`BreakerBuilder`] lists, on the real clock.
+    pub fn new() -> Self {
+        Self::builder().build().expect("the defaults are within bounds")
+    }
+
+    /// Settings, to be built.
+    pub fn builder() -> BreakerBuilder {
+        BreakerBuilder::new()
+    }
+
+    pub(super) fn of(config: Config, window: Window, probes: u64, overdue_after: u64, clock: Clock) -> Self {
+        Self {
+            word: AtomicU64::new(word_of(State::Closed, 0)),
+            refused: AtomicU64::new(0),
+            config,
+            window,
+            streak: Streak::new(),
+            machine: Mutex::new(Machine::new(probes, overdue_after)),
+            clock,
+            bell: Bell::new(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn word(&self) -> u64 {
+        // Acquire: whoever sees a period sees its empty window. Pairs with (P) in `publish`.
+        self.word.load(Ordering::Acquire)
+    }
+
+    /// Says what the machine has become. By the holder of its lock.
+    fn publish(&self, machine: &Machine, now: u64) {
+        let (state, period) = (machine.state(), machine.period());
+        if state.records() {
+            // Nobody may record in the older period once the window begins anew.
+            self.word.store(word_of(State::Open, period), Ordering::Release);
+            self.window.reset(period, now);
+            self.streak.reset(period);
+        }
+        self.refused.store(0, Ordering::Relaxed);
+        // (P) Release: the window is empty before anybody records in it. Pairs with `word`.
+        self.word.store(word_of(state, period), Ordering::Release);
+    }
+
+    /// Changes the machine, and tells everybody if that changed its state: after the lock.
+    pub(super) fn change<R>(&self, now: u64, change: impl FnOnce(&mut Machine) -> R) -> R {
+        let (result, event) = {
+            let mut machine = self.machine.lock();
+            let (from, period) = (machine.state(), machine.period());
+            let result = change(&mut machine);
+            let changed = machine.period() != period;
+            if changed {
+                self.publish(&machine, now);
+            }
+            (result, changed.then(|| self.event(from, &machine, now)))
+        };
+        if let Some(event) = event {
+            self.bell.ring();
+            if let Some(listener) = &self.config.listener
+                && !std::thread::panicking()
+            {
+                listener(event);
+            }
+        }
+        result
+    }
+
+    fn event(&self, from: State, machine: &Machine, now: u64) -> BreakerEvent {
+        let open = machine.state() == State::Open;
+        let judged = match from {
+            _ if open => machine.counts(),
+            State::HalfOpen => machine.trial(),
+            _ => Counts::default(),
+        };
+        let until = Instant::from_ticks(machine.until());
+        BreakerEvent {
+            from: from.into(),
+            to: machine.state().into(),
+            period: machine.period(),
+            calls: judged.calls,
+            failed: judged.failed,
+            slow: judged.slow,
+            open_for: open.then(|| self.clock.between(Instant::from_ticks(now), until)),
+        }
+    }
+
+    /// The machine's answer to whoever does not find the circuit closed.
+    #[cold]
+    pub(super) fn ask_slow(&self, units: u64, now: Instant) -> Result<BreakerTicket, Refusal<'_>> {
+        loop {
+            let ticks = now.ticks();
+            #[cfg(tollgate_bug = "breaker_asks_twice")]
+            let before = self.machine.lock().answer(units, 0, ticks);
+            let (answer, word, counts) = self.change(ticks, |machine| {
+                let answer = machine.ask(units, ticks);
+                (answer, word_of(machine.state(), machine.period()), machine.counts())
+            });
+            #[cfg(tollgate_bug = "breaker_asks_twice")]
+            let answer = if before == Answer::Goes { before } else { answer };
+            let wait = match answer {
+                Answer::Goes => return Ok(BreakerTicket::new(word, units, ticks)),
+                Answer::Until(until) => Wait::Until(Due::at(&self.clock, now, Instant::from_ticks(until))),
+                Answer::OnEvent => Wait::Event,
+                Answer::Overdue => {
+                    self.open(parts(word).1, counts, now);
+                    continue;
+                }
+            };
+            // Relaxed: a statistic.
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(Refusal::new(Reason::CircuitOpen, LEG, units, wait));
+        }
+    }
+
+    /// What `outcome` says of work that began at `started`, if it says anything.
+    fn classify(&self, outcome: Outcome, started: u64, pass: Pass<'_>) -> Option<Mark> {
+        let took = || pass.now(&self.clock).ticks().saturating_sub(started);
+        let outcome = match &self.config.classifier {
+            None => outcome,
+            Some(classify) => {
+                let from = Instant::from_ticks(started);
+                classify(outcome, self.clock.between(from, pass.now(&self.clock)))
+            }
+        };
+        let failed = match outcome {
+            Outcome::Success => false,
+            Outcome::Failure | Outcome::Overload => true,
+            Outcome::Ignored => return None,
+        };
+        let slow = self.config.slow_after.is_some_and(|after| took() > after);
+        Some(Mark { failed, slow })
+    }
+
+    /// The work that `ticket` let through has ended.
+    #[inline]
+    pub(super) fn record(&self, ticket: BreakerTicket, outcome: Outcome, pass: Pass<'_>) {
+        let word = self.word();
+        let (state, period) = parts(word);
+        if word != ticket.word || matches!(state, State::Disabled) {
+            return;
+        }
+        let Some(mark) = self.classify(outcome, ticket.started, pass) else {
+            return self.give_back(ticket);
+        };
+        if state.records() {
+            self.record_call(state, period, mark, ticket.units, pass);
+        } else {
+            self.record_probe(period, mark, ticket.units, pass);
+        }
+    }
+
+    #[inline]
+    fn record_call(&self, state: State, period: u64, mark: Mark, units: u64, pass: Pass<'_>) {
+        let now = match self.window.is_timed() {
+            true => pass.now(&self.clock).ticks(),
+            false => 0,
+        };
+        // Relaxed: read after an acquiring load, which is what makes the end of a period seen.
+        let is_current = || parts(self.word.load(Ordering::Relaxed)).1 == period;
+        let alarm = &self.config.alarm;
+        let look = self.window.record(period, mark, units, now, alarm, is_current);
+        let too_many = self
+            .config
+            .consecutive
+            .is_some_and(|most| self.streak.record(period, mark.failed, units) >= most);
+        if (look || too_many) && state == State::Closed {
+            self.judge(period, too_many, pass);
+        }
+    }
+
+    #[cold]
+    fn judge(&self, period: u64, condemned: bool, pass: Pass<'_>) {
+        // SeqCst: what this thread has recorded comes before the fence, what it judges by after it. Of a result that makes
+        // the window large enough and one that makes it bad enough, whichever passes its fence last sees both.
+        fence(Ordering::SeqCst);
+        let judge = &self.config.judge;
+        let now = match self.window.is_timed() {
+            true => pass.now(&self.clock).ticks(),
+            false => 0,
+        };
+        if !condemned && !judge.condemns(self.window.counts(period, now)) {
+            return;
+        }
+        let counts = self.window.recount(period, now);
+        if condemned || judge.condemns(counts) {
+            self.open(period, counts, pass.now(&self.clock));
+        }
+    }
+
+    #[cold]
+    fn record_probe(&self, period: u64, mark: Mark, units: u64, pass: Pass<'_>) {
+        let now = pass.now(&self.clock);
+        let (verdict, results) = self.change(now.ticks(), |machine| {
+            let verdict = machine.record_probe(period, mark, units, &self.config.judge);
+            let results = machine.counts();
+            if verdict == Verdict::Healthy {
+                machine.go(State::Closed);
+            }
+            (verdict, results)
+        });
+        if verdict == Verdict::Sick {
+            self.open(period, results, now);
+        }
+    }
+
+    /// What was taken comes back without a result.
+    #[inline]
+    pub(super) fn give_back(&self, ticket: BreakerTicket) {
+        if parts(ticket.word).0 == State::HalfOpen {
+            self.give_back_slow(ticket);
+        }
+    }
+
+    #[cold]
+    fn give_back_slow(&self, ticket: BreakerTicket) {
+        if cfg!(tollgate_bug = "breaker_keeps_probe") {
+            return;
+        }
+        let free = self.machine.lock().give_back(parts(ticket.word).1, ticket.units);
+        if free && !cfg!(tollgate_bug = "breaker_quiet_probe") {
+            self.bell.ring();
+        }
+    }
+
+    /// Opens, unless `period` is over. The open time may be computed by the user's code: outside the lock, and if that
+    /// panics the circuit opens all the same.
+    fn open(&self, period: u64, reason: Counts, now: Instant) {
+        let mut opening = Opening {
+            breaker: self,
+            period,
+            reason,
+            now,
+            time: UNCOMPUTED,
+        };
+        let attempt = self.machine.lock().opened().saturating_add(1);
+        let trip = Trip {
+            attempt,
+            calls: reason.calls,
+            failed: reason.failed,
+            slow: reason.slow,
+        };
+        opening.time = self.config.open_time.after(trip, random(self.config.seed, period));
+    }
+}
+
+/// A circuit that is about to open: it does when this is dropped.
+struct Opening<'a> {
+    breaker: &'a CircuitBreaker,
+    period: u64,
+    reason: Counts,
+    now: Instant,
+    time: Duration,
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        let (now, open) = (self.now.ticks(), self.breaker.clock.ticks_of(self.time));
+        self.breaker
+            .change(now, |machine| machine.open(self.period, self.reason, open, now));
+    }
+}
+
+impl Default for CircuitBreaker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for CircuitBreaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CircuitBreaker")
+            .field("metrics", &self.metrics())
+            .finish_non_exhaustive()
+    }
+}

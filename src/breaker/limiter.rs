@@ -1,0 +1,87 @@
+//! The breaker as a leg of a policy.
+
+use super::circuit::{CircuitBreaker, LEG, parts};
+use crate::algo::breaker::Answer;
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome};
+use crate::refusal::{ReadyAt, Refusal};
+use crate::ticket::Ticket;
+use crate::time::{Clock, Instant, Pass};
+
+/// In which period of a breaker work was admitted, how many calls it is, and when it began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerTicket {
+    pub(super) word: u64,
+    pub(super) units: u64,
+    /// In ticks; zero when nobody wants to know.
+    pub(super) started: u64,
+}
+
+impl BreakerTicket {
+    #[inline]
+    pub(super) fn new(word: u64, units: u64, started: u64) -> Self {
+        Self { word, units, started }
+    }
+}
+
+impl Ticket for BreakerTicket {
+    const WORDS: usize = 3;
+    #[inline]
+    fn write(&self, words: &mut [u64]) {
+        words[..3].copy_from_slice(&[self.word, self.units, self.started]);
+    }
+    #[inline]
+    fn read(words: &[u64]) -> Self {
+        Self::new(words[0], words[1], words[2])
+    }
+}
+
+impl Limiter for CircuitBreaker {
+    type Ticket = BreakerTicket;
+
+    #[inline]
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<BreakerTicket, Refusal<'_>> {
+        let word = self.word();
+        if !parts(word).0.admits() {
+            return self.ask_slow(demand.units(), demand.now(&self.clock));
+        }
+        let started = match self.times_calls() {
+            true => demand.now(&self.clock).ticks(),
+            false => 0,
+        };
+        Ok(BreakerTicket::new(word, demand.units(), started))
+    }
+
+    #[inline]
+    fn cancel(&self, ticket: BreakerTicket, _: Pass<'_>) {
+        self.give_back(ticket);
+    }
+
+    #[inline]
+    fn finish(&self, ticket: BreakerTicket, outcome: Outcome, now: Pass<'_>) {
+        self.record(ticket, outcome, now);
+    }
+
+    /// A probe that is forgotten stays out until it is overdue.
+    #[inline]
+    fn forget(&self, _: BreakerTicket) {}
+
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.bell);
+        if parts(self.word()).0.admits() {
+            return ReadyAt::NOW;
+        }
+        let now = demand.now(&self.clock).ticks();
+        let answer = self.machine.lock().answer(demand.units(), demand.ahead(), now);
+        match answer {
+            // An overdue trial is ended by whoever asks for real.
+            Answer::Goes | Answer::Overdue => ReadyAt::NOW,
+            Answer::Until(until) => ReadyAt::at(LEG, Instant::from_ticks(until)),
+            Answer::OnEvent => ReadyAt::on_event(LEG),
+        }
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.clock)
+    }
+}

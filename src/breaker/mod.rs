@@ -1,0 +1,28 @@
+//! The circuit breaker: work that is likely to fail is refused at once, until probes say that it would succeed.
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`CircuitBreaker`] | the breaker: a limiter that learns from outcomes |
+//! | [`BreakerBuilder`] | its settings: windows, thresholds, probes, open time, classifier, events |
+//! | [`OpenTime`] | how long it stays open: fixed, growing, computed, with jitter |
+//! | [`BreakerEvent`] | a change of its state |
+//! | [`BreakerMetrics`] | what it has seen |
+
+mod builder;
+mod circuit;
+mod count_window;
+mod error;
+mod event;
+mod limiter;
+mod open_time;
+mod streak;
+mod time_window;
+mod verbs;
+mod window;
+
+pub use builder::BreakerBuilder;
+pub use circuit::CircuitBreaker;
+pub use error::BreakerError;
+pub use event::{BreakerEvent, BreakerMetrics, BreakerState};
+pub use limiter::BreakerTicket;
+pub use open_time::{OpenTime, Trip};

@@ -1,0 +1,84 @@
+//! Why numbers do not make a shedder.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A setting of a [`Partitions`](super::Partitions), a [`Throttler`](super::Throttler) or a
+/// [`RetryBudget`](super::RetryBudget) that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum ShedError {
+    /// There must be 1 to 256 classes.
+    Classes {
+        /// How many were given.
+        given: usize,
+    },
+    /// A part must be 0 to 1.
+    Part {
+        /// The class.
+        class: usize,
+        /// What was given.
+        given: f64,
+    },
+    /// Guaranteed parts may not exceed 1 in all.
+    Parts {
+        /// Their sum.
+        sum: f64,
+    },
+    /// A number must be within bounds.
+    Number {
+        /// The setting.
+        setting: &'static str,
+        /// What was given.
+        given: f64,
+        /// The least that is allowed.
+        least: f64,
+        /// The most that is allowed.
+        most: f64,
+    },
+    /// A window must be above zero and at most 365 days.
+    Window {
+        /// What was given.
+        given: Duration,
+    },
+}
+
+impl fmt::Display for ShedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Classes { given } => write!(f, "{given} classes were given, and 1 to 256 are allowed"),
+            Self::Part { class, given } => {
+                write!(f, "class {class}: a part of {given} was given, and 0 to 1 is allowed")
+            }
+            Self::Parts { sum } => write!(f, "parts of {sum} in all were given, and up to 1 is allowed"),
+            Self::Number {
+                setting,
+                given,
+                least,
+                most,
+            } => write!(f, "{setting}: {given} was given, and {least} to {most} is allowed"),
+            Self::Window { given } => {
+                write!(
+                    f,
+                    "a window of {given:?} was given, and above zero to 365 days is allowed"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for ShedError {}
+
+/// `given`, if it lies within the bounds.
+pub(super) fn within(setting: &'static str, given: f64, least: f64, most: f64) -> Result<f64, ShedError> {
+    if (least..=most).contains(&given) {
+        Ok(given)
+    } else {
+        Err(ShedError::Number {
+            setting,
+            given,
+            least,
+            most,
+        })
+    }
+}

@@ -1,0 +1,225 @@
+//! A client that turns its own requests away.
+
+use super::error::{ShedError, within};
+use crate::algo::shed::throttle_rate;
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome};
+use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::sync::shim::Mutex;
+use crate::time::{Clock, Instant, Pass};
+use std::fmt;
+use std::time::Duration;
+
+const LEG: &str = "throttler";
+const SEGMENTS: usize = 10;
+
+/// Turns requests away at the client, with a likelihood that grows with how many are turned away anyway:
+///
+/// ```text
+/// max(0, (asked - accepted / accept_rate) / (asked + 1)), at most `most`
+/// ```
+///
+/// over a window of time. Requests that end as [`Outcome::Overload`] are not accepted, those that end as success or failure
+/// are, and ignored ones count as not asked. Those it turns away count as asked. Some always go through, so it notices when
+/// the resource is well again.
+///
+/// Whether one request is turned away is chance, from a seed. In a [`Policy`](crate::Policy), who is turned away tries again
+/// after a tenth of the window.
+///
+/// Google, *Site Reliability Engineering*, chapter 21 (2016).
+///
+/// ```
+/// # use tollgate::shed::Throttler;
+/// # use tollgate::{LimiterExt, ManualClock, Outcome};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let throttler = Throttler::new(0.5, 0.9, Duration::from_secs(120))?.on(&clock).seed(7);
+/// for _ in 0..1_000 {
+///     if let Ok(permit) = throttler.try_admit(1) {
+///         permit.finish(Outcome::Overload);
+///     }
+/// }
+/// assert!(throttler.rate() > 0.89);
+/// clock.advance(Duration::from_secs(132));
+/// assert_eq!(throttler.rate(), 0.0);
+/// # Ok::<(), tollgate::shed::ShedError>(())
+/// ```
+pub struct Throttler {
+    accept_rate: f64,
+    most: f64,
+    length: Duration,
+    /// The length of a segment, in ticks.
+    segment: u64,
+    state: Mutex<State>,
+    clock: Clock,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Segment {
+    number: u64,
+    asked: u64,
+    accepted: u64,
+}
+
+struct State {
+    segments: [Segment; SEGMENTS],
+    draws: u64,
+}
+
+impl State {
+    fn new(seed: u64) -> Self {
+        Self {
+            segments: [Segment::default(); SEGMENTS],
+            draws: seed,
+        }
+    }
+
+    fn segment(&mut self, number: u64) -> &mut Segment {
+        let segment = &mut self.segments[(number % SEGMENTS as u64) as usize];
+        if segment.number < number {
+            *segment = Segment {
+                number,
+                ..Segment::default()
+            };
+        }
+        segment
+    }
+
+    /// Asked and accepted, in the window that ends with segment `newest`.
+    fn totals(&self, newest: u64) -> (u64, u64) {
+        let within = |segment: &&Segment| segment.number + SEGMENTS as u64 > newest;
+        let totals = self.segments.iter().filter(within);
+        totals.fold((0, 0), |(asked, accepted), segment| {
+            (asked + segment.asked, accepted + segment.accepted)
+        })
+    }
+
+    /// An even fraction from 0 to 1 (splitmix64).
+    fn draw(&mut self) -> f64 {
+        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.draws ^ (self.draws >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+impl Throttler {
+    /// Allows `1 / accept_rate` (0.01 to 1) as many requests as are accepted, and turns away at most `most` (0 to 0.99) of
+    /// them, over a window of `length`, on the real clock.
+    ///
+    /// # Errors
+    /// [`ShedError`] when a number or the window is not within its bounds.
+    pub fn new(accept_rate: f64, most: f64, length: Duration) -> Result<Self, ShedError> {
+        if length.is_zero() || length > Duration::from_secs(365 * 86_400) {
+            return Err(ShedError::Window { given: length });
+        }
+        let accept_rate = within("accept rate", accept_rate, 0.01, 1.0)?;
+        let most = within("most", most, 0.0, 0.99)?;
+        Ok(Self::build(accept_rate, most, length, &Clock::real(), 0))
+    }
+
+    fn build(accept_rate: f64, most: f64, length: Duration, clock: &Clock, seed: u64) -> Self {
+        Self {
+            accept_rate,
+            most,
+            length,
+            segment: clock.ticks_of(length).div_ceil(SEGMENTS as u64).max(1),
+            state: Mutex::new(State::new(seed)),
+            clock: clock.clone(),
+        }
+    }
+
+    /// The same throttler on `clock`, having seen nothing.
+    #[must_use]
+    pub fn on(self, clock: &Clock) -> Self {
+        Self::build(self.accept_rate, self.most, self.length, clock, self.state.lock().draws)
+    }
+
+    /// The same throttler with another seed of its chance, having seen nothing.
+    #[must_use]
+    pub fn seed(self, seed: u64) -> Self {
+        Self::build(self.accept_rate, self.most, self.length, &self.clock, seed)
+    }
+
+    /// How likely the next request is turned away, 0 to 1.
+    pub fn rate(&self) -> f64 {
+        let number = self.number(self.clock.now());
+        self.rate_of(&self.state.lock(), number)
+    }
+
+    /// Segments are numbered from 1, so that none that was written is taken for an empty one.
+    fn number(&self, now: Instant) -> u64 {
+        now.ticks() / self.segment + 1
+    }
+
+    fn rate_of(&self, state: &State, number: u64) -> f64 {
+        let (asked, accepted) = state.totals(number);
+        throttle_rate(asked as f64, accepted as f64, self.accept_rate, self.most)
+    }
+}
+
+impl Limiter for Throttler {
+    /// In which segment it was asked, and how many.
+    type Ticket = (u64, u64);
+
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<(u64, u64), Refusal<'_>> {
+        let now = demand.now(&self.clock);
+        let (number, units) = (self.number(now), demand.units());
+        let turned_away = {
+            let mut state = self.state.lock();
+            let rate = self.rate_of(&state, number);
+            let segment = state.segment(number);
+            segment.asked = segment.asked.saturating_add(units);
+            rate > 0.0 && state.draw() < rate
+        };
+        if !turned_away {
+            return Ok((number, units));
+        }
+        let due = Instant::from_ticks(number.saturating_mul(self.segment));
+        let wait = Wait::Until(Due::at(&self.clock, now, due));
+        Err(Refusal::new(Reason::Saturated, LEG, units, wait))
+    }
+
+    /// What is cancelled was not asked.
+    fn cancel(&self, (number, units): (u64, u64), _: Pass<'_>) {
+        let mut state = self.state.lock();
+        let segment = state.segment(number);
+        if segment.number == number {
+            segment.asked = segment.asked.saturating_sub(units);
+        }
+    }
+
+    fn finish(&self, (number, units): (u64, u64), outcome: Outcome, now: Pass<'_>) {
+        match outcome {
+            Outcome::Overload => {}
+            Outcome::Ignored => self.cancel((number, units), now),
+            Outcome::Success | Outcome::Failure => {
+                let mut state = self.state.lock();
+                // Beside its question: an answer that comes after the window counts as little as that.
+                let segment = state.segment(number);
+                if segment.number == number {
+                    segment.accepted = segment.accepted.saturating_add(units);
+                }
+            }
+        }
+    }
+
+    fn forget(&self, _: (u64, u64)) {}
+
+    /// Whether one is turned away is not known before it asks.
+    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
+        ReadyAt::NOW
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.clock)
+    }
+}
+
+impl fmt::Debug for Throttler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Throttler")
+            .field("rate", &self.rate())
+            .finish_non_exhaustive()
+    }
+}
