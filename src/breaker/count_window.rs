@@ -121,7 +121,7 @@ impl CountWindow {
             }
             let position = seen & u64::from(u32::MAX);
             let next = if position + 1 == 2 * size { size } else { position + 1 };
-            // Relaxed, as everything here: whoever has something to judge puts a fence before it looks, in `judge`.
+            // Relaxed: whoever has something to judge puts a fence before it looks, in `judge`.
             match self
                 .head
                 .compare_exchange_weak(seen, head(seen >> 32, next), Ordering::Relaxed, Ordering::Relaxed)
