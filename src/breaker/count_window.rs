@@ -7,13 +7,13 @@
 //! | `counts` | period (24) | failed (20), slow (20) |
 //!
 //! Whoever has a result claims a position, then writes its slot, unless the slot says the same already: for a success
-//! in a healthy window that is one compare-exchange in all. `counts` is raised before a slot is written and lowered
-//! after, so it never falls below what the slots say; what it says too much, for a moment, is seen by counting the
+//! in a healthy window that is one compare-exchange in all. `counts` follows once the slot is written, by the difference;
+//! what it says too much, for a moment, while a bad result has been pushed out, is seen by counting the
 //! slots before anything is concluded. A word of another period is left alone: a new period starts by two stores, and
 //! what comes late changes nothing in it. Periods are told apart as long as nobody sleeps through 2^24 of them.
 
 use crate::algo::breaker::{Alarm, Counts, Mark};
-use crate::sync::shim::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::shim::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const MARK_BITS: u32 = 2;
 const FAILED: u32 = 1;
@@ -23,7 +23,9 @@ const HALF: u32 = 1 << 29;
 const FIELD_BITS: u32 = 20;
 const FIELD: u64 = (1 << FIELD_BITS) - 1;
 const COUNTS_BITS: u32 = 2 * FIELD_BITS;
-const COUNTS: u64 = (1 << COUNTS_BITS) - 1;
+/// What stands in a field for nothing: no subtraction that is early borrows from its neighbour.
+const ZERO: u64 = 1 << 17;
+const NONE: u64 = ZERO << FIELD_BITS | ZERO;
 
 pub(super) struct CountWindow {
     head: AtomicU64,
@@ -57,13 +59,22 @@ fn weight(slot: u32) -> u64 {
     u64::from(slot & FAILED != 0) << FIELD_BITS | u64::from(slot & SLOW != 0)
 }
 
+/// What a word of `counts` says, but for the calls.
+fn bad(word: u64) -> Counts {
+    Counts {
+        calls: 0,
+        failed: (word >> FIELD_BITS & FIELD).saturating_sub(ZERO),
+        slow: (word & FIELD).saturating_sub(ZERO),
+    }
+}
+
 impl CountWindow {
     pub(super) const MAX_SIZE: usize = 1 << 16;
 
     pub(super) fn new(size: usize) -> Self {
         Self {
             head: AtomicU64::new(0),
-            counts: AtomicU64::new(0),
+            counts: AtomicU64::new(NONE),
             // As of the period before the first: empty.
             slots: (0..size).map(|_| AtomicU32::new(u32::MAX << MARK_BITS)).collect(),
         }
@@ -77,7 +88,7 @@ impl CountWindow {
     pub(super) fn reset(&self, period: u64) {
         // Whoever records in this period has read the word that publishes it. Swapped, so that a late claim comes
         // before it or fails.
-        self.counts.swap(period << COUNTS_BITS, Ordering::Relaxed);
+        self.counts.swap(period << COUNTS_BITS | NONE, Ordering::Relaxed);
         self.head.swap(head(period, 0), Ordering::Relaxed);
     }
 
@@ -110,8 +121,7 @@ impl CountWindow {
             }
             let position = seen & u64::from(u32::MAX);
             let next = if position + 1 == 2 * size { size } else { position + 1 };
-            // Relaxed, as everything here: whoever has something to judge puts a fence before it looks, in `write_slow` and
-            // in `judge`.
+            // Relaxed: whoever has something to judge puts a fence before it looks, in `judge`.
             match self
                 .head
                 .compare_exchange_weak(seen, head(seen >> 32, next), Ordering::Relaxed, Ordering::Relaxed)
@@ -133,7 +143,6 @@ impl CountWindow {
     }
 
     fn write_slow(&self, slot_word: &AtomicU32, mut old: u32, new: u32, period: u64, alarm: &Alarm) -> bool {
-        let early = self.shift(period, weight(new), 0);
         loop {
             if is_newer(old, new) {
                 return false;
@@ -147,42 +156,33 @@ impl CountWindow {
                 Err(seen) => old = seen,
             }
         }
-        if same_period(old, new) {
-            self.shift(period, 0, weight(old));
-        }
-        if weight(new) == 0 {
-            return false;
-        }
-        // SeqCst: of two who make the window worse at once, whichever passes its fence last sees the counts and the slots
-        // of both. What `shift` has returned would not do: its slot may be missing when the other one looks.
-        fence(Ordering::SeqCst);
-        let counts = match cfg!(tollgate_bug = "breaker_looks_early") {
-            true => early,
-            false => self.counts.load(Ordering::Relaxed) & COUNTS,
-        };
-        counts >> FIELD_BITS >= alarm.failed || counts & FIELD >= alarm.slow
+        let less = if same_period(old, new) { weight(old) } else { 0 };
+        let counts = self.shift(period, weight(new), less);
+        weight(new) != 0 && (counts.failed >= alarm.failed || counts.slow >= alarm.slow)
     }
 
-    /// Adds to and takes from `counts`, unless the period is over. Returns what they have become; zero when nothing was
-    /// added or taken.
-    fn shift(&self, period: u64, more: u64, less: u64) -> u64 {
-        if more == less {
-            return 0;
-        }
+    /// Adds to and takes from `counts`, unless the period is over, and returns what failed and was slow then.
+    fn shift(&self, period: u64, more: u64, less: u64) -> Counts {
         // The bits of the period that fit beside the fields.
         let tag = (period << COUNTS_BITS) >> COUNTS_BITS;
         let mut seen = self.counts.load(Ordering::Relaxed);
-        while seen >> COUNTS_BITS == tag {
-            let next = seen.wrapping_add(more).wrapping_sub(less);
+        while more != less && seen >> COUNTS_BITS == tag {
+            let next = seen + more - less;
+            // Acquire and release: of two who make the window worse at once, the later one here sees the slot that the
+            // earlier one has written before, so that it does not count too few.
+            let ordering = match cfg!(tollgate_bug = "breaker_relaxed_shift") {
+                true => Ordering::Relaxed,
+                false => Ordering::AcqRel,
+            };
             match self
                 .counts
-                .compare_exchange_weak(seen, next, Ordering::Relaxed, Ordering::Relaxed)
+                .compare_exchange_weak(seen, next, ordering, Ordering::Relaxed)
             {
-                Ok(_) => return next & COUNTS,
+                Ok(_) => return bad(next),
                 Err(now) => seen = now,
             }
         }
-        0
+        Counts::default()
     }
 
     fn calls(&self, period: u64) -> u64 {
@@ -194,15 +194,15 @@ impl CountWindow {
         }
     }
 
-    /// What the window holds; for a moment more failed or slow than it does, never fewer.
+    /// What the window holds, but for results that are being recorded.
     pub(super) fn counts(&self, period: u64) -> Counts {
         let seen = self.counts.load(Ordering::Relaxed);
         let calls = self.calls(period);
-        let known = if calls == 0 { 0 } else { seen & COUNTS };
+        let Counts { failed, slow, .. } = if calls == 0 { Counts::default() } else { bad(seen) };
         Counts {
             calls,
-            failed: (known >> FIELD_BITS).min(calls),
-            slow: (known & FIELD).min(calls),
+            failed: failed.min(calls),
+            slow: slow.min(calls),
         }
     }
 
