@@ -12,6 +12,10 @@ pub(crate) const UNLIMITED: u64 = u64::MAX;
 /// So many windows ahead lies what no window has room for.
 const NEVER: u64 = u64::MAX / 2;
 
+/// What an admission remembers: the number of the window in which it ends, how much of it is in that window, how much of it
+/// lies on end up to there, and the generation.
+type Mark = [u64; 4];
+
 #[derive(Debug)]
 pub(crate) struct Fixed {
     now: u64,
@@ -89,7 +93,7 @@ impl Fixed {
 
     /// Takes `n` for the first windows that have room, at most `most` beyond the one that runs. Returns when the last of
     /// it is due. Fails with the instant at which there will be room for the booking, if there is one.
-    pub(crate) fn book(&mut self, n: u64, most: u64) -> Result<([u64; 3], u64), Option<u64>> {
+    pub(crate) fn book(&mut self, n: u64, most: u64) -> Result<(Mark, u64), Option<u64>> {
         let beyond = self.ahead.saturating_add(n.saturating_sub(self.free()));
         if self.limit != UNLIMITED && (beyond > most || (self.limit == 0 && beyond > 0)) {
             // Until so much of what is ahead has moved into a window that runs.
@@ -133,7 +137,7 @@ impl Fixed {
 }
 
 impl Meter for Fixed {
-    type Mark = [u64; 3];
+    type Mark = Mark;
 
     fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
@@ -167,17 +171,17 @@ impl Meter for Fixed {
 
     fn take(&mut self, n: u64) -> Self::Mark {
         if self.limit == UNLIMITED {
-            return [u64::MAX; 3];
+            return [u64::MAX; 4];
         }
         let here = n.min(self.free());
         self.count += here;
         self.ahead = self.ahead.saturating_add(n - here);
         let (windows, held) = self.tail();
-        [self.number_of(windows), n.min(held), self.generation]
+        [self.number_of(windows), n.min(held), n, self.generation]
     }
 
-    fn restore(&mut self, mark: &Self::Mark, units: u64) {
-        let [window, in_last, generation] = *mark;
+    fn restore(&mut self, mark: &Self::Mark, _: u64) {
+        let [window, in_last, on_end, generation] = *mark;
         let (windows, held) = self.tail();
         #[cfg(tollgate_bug = "fixed_fills_holes")]
         let window = self.number_of(windows);
@@ -187,25 +191,28 @@ impl Meter for Fixed {
         self.remove(in_last.min(held));
         if in_last >= held {
             // It had its last window to itself: what lies before that, on end, is its own too.
-            self.remove(units - in_last);
+            self.remove(on_end - in_last);
         }
     }
 
     fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) {
+        let [window, in_last, on_end, generation] = *mark;
         if let Some(more) = actual.checked_sub(charged) {
             if more > 0 {
-                let [window, in_last, generation] = self.take(more);
-                let joined = window == mark[0] && generation == mark[2];
-                let before = if joined { mark[1] } else { 0 };
-                *mark = [window, in_last.saturating_add(before), generation];
+                *mark = self.take(more);
+                if mark[0] == window && mark[3] == generation {
+                    mark[1] = mark[1].saturating_add(in_last);
+                    mark[2] = mark[2].saturating_add(on_end);
+                }
             }
             return;
         }
         let (windows, held) = self.tail();
-        if mark[0] == self.number_of(windows) && mark[2] == self.generation {
-            let back = (charged - actual).min(mark[1]).min(held);
+        if window == self.number_of(windows) && generation == self.generation {
+            let back = (charged - actual).min(in_last).min(held);
             self.remove(back);
             mark[1] -= back;
+            mark[2] -= back;
         }
     }
 

@@ -173,7 +173,7 @@ impl FixedWindow {
     }
 }
 
-limiter_of_shell!(FixedWindow, 3);
+limiter_of_shell!(FixedWindow, 4);
 
 impl fmt::Debug for FixedWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

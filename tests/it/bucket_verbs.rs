@@ -254,7 +254,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3_000))]
+    #![proptest_config(crate::cases(3_000))]
 
     /// Given any of the verbs, continuous or by interval, then all of them say what whole numbers say.
     #[test]
@@ -346,7 +346,7 @@ fn plan() -> impl Strategy<Value = Plan> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3_000))]
+    #![proptest_config(crate::cases(3_000))]
 
     /// Given bookings that are cancelled in any order, at any time, then nobody starts before the history without the
     /// cancelled ones lets it, nothing is there that this history has not, and at one instant nothing is lost.

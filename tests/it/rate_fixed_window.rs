@@ -2,9 +2,13 @@
 
 use proptest::prelude::*;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tollgate::{Ask, Cost, FixedWindow, Inherit, LimiterExt, ManualClock, Policy, Reason, WindowError};
+use tollgate::time::Phase;
+use tollgate::{
+    Ask, Cost, Demand, FixedWindow, Inherit, Limiter, LimiterExt, ManualClock, Policy, Reason, Settlement, WindowError,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
+const TOKENS: Cost = Cost::new("tokens");
 const NANO: Duration = Duration::from_nanos(1);
 
 fn window(clock: &ManualClock, limit: u64) -> FixedWindow {
@@ -153,7 +157,6 @@ fn bookings_are_bounded() {
 
 #[test]
 fn a_settlement_corrects_the_count() {
-    const TOKENS: Cost = Cost::new("tokens");
     let clock = ManualClock::new();
     let window = std::sync::Arc::new(window(&clock, 100));
     let gate = std::sync::Arc::clone(&window).per(TOKENS);
@@ -173,6 +176,22 @@ fn a_settlement_corrects_the_count() {
         100,
         "what was charged to this window is back, and no more"
     );
+}
+
+/// One that was settled upwards lies in two stretches, with another's between them: only its last one is given back.
+#[test]
+fn a_settlement_upwards_gives_back_none_of_what_others_took_since() {
+    let clock = ManualClock::new();
+    let window = window(&clock, 4);
+    let gate = (&window).per(TOKENS);
+    let phase = Phase::at(&clock, clock.now());
+    let ask = Ask::one().cost(TOKENS, 2);
+    let mut first = gate.try_reserve(Demand::new(&ask, phase.pass())).unwrap();
+    window.force_acquire(6);
+    gate.settle(&mut first, Settlement::new(TOKENS, 5, phase.pass()));
+    assert_eq!(window.debt(), 7);
+    gate.cancel(first, phase.pass());
+    assert_eq!(window.debt(), 4, "what lies between is another's");
 }
 
 /// Rows of (taken of ten, rule, new limit, room after).
@@ -295,7 +314,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(crate::cases(2_000))]
 
     /// Given anything but bookings, then it is a list of counts by window, and every cancel in time is exact.
     #[test]
@@ -388,6 +407,81 @@ proptest! {
                         *counts.entry(at).or_default() -= piece;
                     }
                 }
+            }
+            for (at, count) in &counts {
+                prop_assert!(*count <= limit, "{count} in window {at}");
+            }
+        }
+    }
+
+    /// Given settlements both ways, then no window ever holds more than its limit of what is still charged.
+    #[test]
+    fn settlements_fill_no_window_twice(
+        ops in prop::collection::vec((op(), 0usize..6, 0u64..12), 1..80), limit in 1u64..6,
+    ) {
+        const LENGTH: u64 = 100;
+        let clock = ManualClock::new();
+        let window = FixedWindow::new(limit, Duration::from_nanos(LENGTH)).unwrap().on(&clock);
+        let gate = (&window).per(TOKENS);
+        let mut counts = std::collections::BTreeMap::<u64, u64>::new();
+        let mut held = Vec::new();
+        for (op, index, actual) in ops {
+            let phase = Phase::at(&clock, clock.now());
+            let now = clock.elapsed().as_nanos() as u64 / LENGTH;
+            // Where the next units come to lie: in the window that runs, or where the debt ends.
+            let (debt, free) = (window.debt(), window.available());
+            let place = move |n: u64| {
+                let (mut at, mut room) = match debt.checked_sub(1) {
+                    None => (now, free),
+                    Some(last) => (now + 1 + last / limit, limit - 1 - last % limit),
+                };
+                let mut places = Vec::new();
+                while places.len() < n as usize {
+                    if room == 0 {
+                        (at, room) = (at + 1, limit);
+                    }
+                    room -= 1;
+                    places.push(at);
+                }
+                places
+            };
+            match op {
+                Op::Advance(step) => clock.advance(Duration::from_nanos(step)),
+                Op::Take(n) | Op::UpTo(n) => {
+                    for _ in 0..window.acquire_up_to(n) {
+                        *counts.entry(now).or_default() += 1;
+                    }
+                }
+                Op::Reserve(n) => {
+                    let ask = Ask::one().cost(TOKENS, n);
+                    if let Ok(ticket) = gate.try_reserve(Demand::new(&ask, phase.pass())) {
+                        *counts.entry(now).or_default() += n;
+                        held.push((ticket, n, vec![now; n as usize]));
+                    }
+                }
+                Op::Book(_) if index < held.len() => {
+                    let (ticket, charged, places) = &mut held[index];
+                    gate.settle(ticket, Settlement::new(TOKENS, actual, phase.pass()));
+                    for at in place(actual.saturating_sub(*charged)) {
+                        *counts.entry(at).or_default() += 1;
+                        places.push(at);
+                    }
+                    // Not more than this can have come back, and of the last of it.
+                    for _ in actual..*charged {
+                        if let Some(at) = places.pop() {
+                            *counts.entry(at).or_default() -= 1;
+                        }
+                    }
+                    *charged = actual;
+                }
+                Op::Cancel(_) if index < held.len() => {
+                    let (ticket, _, places) = held.remove(index);
+                    gate.cancel(ticket, phase.pass());
+                    for at in places {
+                        *counts.entry(at).or_default() -= 1;
+                    }
+                }
+                Op::Book(_) | Op::Cancel(_) => {}
             }
             for (at, count) in &counts {
                 prop_assert!(*count <= limit, "{count} in window {at}");

@@ -231,7 +231,7 @@ fn run(limiter: &BoxLimiter, op: Op, phase: &Phase, held: &mut Vec<<BoxLimiter a
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(crate::cases(400))]
 
     /// Given stale instants on any mutator, then every limiter does what it would do at the latest instant so far.
     #[test]

@@ -326,7 +326,7 @@ impl Replay {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_500))]
+    #![proptest_config(crate::cases(1_500))]
 
     /// Given any takes and bookings and no cancel, then each is admitted, refused, and due exactly as the replay says.
     #[test]

@@ -255,7 +255,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(crate::cases(1_000))]
 
     /// Given any takes, when each cost is the area under the line in whole numbers, then waits are the same to a few
     /// nanoseconds.

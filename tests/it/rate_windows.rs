@@ -69,7 +69,7 @@ impl List {
 macro_rules! against_a_list {
     ($name:ident, $ty:ty, $make:expr, $leaves:expr) => {
         proptest! {
-            #![proptest_config(ProptestConfig::with_cases(2_000))]
+            #![proptest_config(crate::cases(2_000))]
             #[test]
             fn $name(ops in prop::collection::vec(op(), 1..80), limit in 0u64..12) {
                 let (clock, mut limit) = (ManualClock::new(), limit);
