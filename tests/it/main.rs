@@ -33,6 +33,8 @@ mod keyed;
 mod keyed_fair;
 mod keyed_rate;
 mod lease;
+#[cfg(feature = "policy-file")]
+mod policy_file;
 mod policy_line;
 #[cfg(feature = "pool")]
 mod pool;
