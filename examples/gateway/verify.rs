@@ -59,7 +59,7 @@ impl Ledger {
     fn begin_correction(&mut self, charged: i64, actual: i64, at: i64) {
         self.refill(at);
         let back = i128::from(charged - actual) * self.period;
-        self.under_way += back.max(0);
+        self.under_way += back.abs();
         self.level += back.max(0);
     }
 
@@ -67,7 +67,7 @@ impl Ledger {
     fn correct(&mut self, charged: i64, actual: i64, at: i64) {
         self.refill(at);
         let back = i128::from(charged - actual) * self.period;
-        self.under_way -= back.max(0);
+        self.under_way -= back.abs();
         self.level = (self.level + back.min(0)).min(self.burst + self.under_way);
     }
 }

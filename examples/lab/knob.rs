@@ -80,18 +80,6 @@ impl Knob {
         (0..=top).rev().map(knob).find(|knob| knob.at(knob.most).is_some())
     }
 
-    /// The number as it was given.
-    pub fn given(&self) -> u64 {
-        match &self.rule {
-            Rule::Semaphore { limit } => *limit as u64,
-            Rule::FixedWindow { limit, .. } | Rule::SlidingWindow { limit, .. } | Rule::SlidingLog { limit, .. } => {
-                *limit
-            }
-            Rule::TokenBucket { quota } | Rule::LeakyBucket { quota, .. } | Rule::Warmup { quota, .. } => quota.count(),
-            _ => 0,
-        }
-    }
-
     /// The rule with the number of this step, if that is allowed.
     pub fn at(&self, step: usize) -> Option<Rule> {
         let value = number(step);

@@ -138,12 +138,15 @@ pub fn refusers(runs: &[Run<'_>]) -> Vec<String> {
     names.into_iter().map(Into::into).collect()
 }
 
+/// What one plot shows: series, and limits by name.
+type Drawn = (Vec<Series>, Vec<(String, f64)>);
+
 /// The plots of these runs, all over the same time.
 pub fn groups(runs: &[Run<'_>]) -> Vec<Group> {
     let steps = Steps::over(runs);
     let each = ticks::instant(steps.seconds());
     let refusers = refusers(runs);
-    let group = |title: &str, about: String, draw: &dyn Fn(&Run<'_>) -> (Vec<Series>, Vec<(String, f64)>)| Group {
+    let group = |title: &str, about: String, draw: &dyn Fn(&Run<'_>) -> Drawn| Group {
         title: title.into(),
         about,
         plots: runs
@@ -183,8 +186,8 @@ pub fn groups(runs: &[Run<'_>]) -> Vec<Group> {
         group(
             "Use of the budgets",
             format!(
-                "What was charged in each {each}, less what came back, in per cent of what flows in; more than 100 is \
-                 paid from the burst, less than 0 came back from before."
+                "What was charged in each {each}, less what came back, in per cent of what flows in. More than 100 is \
+                 paid from what was saved up; less than 0 is drawn as 0."
             ),
             &|run| (budgets(&steps, run), vec![("all that flows in".into(), 100.0)]),
         ),
@@ -253,8 +256,13 @@ fn budgets(steps: &Steps, run: &Run<'_>) -> Vec<Series> {
             ]
         }));
         let budget = per_second * steps.seconds();
-        used.iter_mut()
-            .for_each(|units| *units = if budget > 0.0 { *units * 100.0 / budget } else { 0.0 });
+        for units in &mut used {
+            *units = if budget > 0.0 {
+                (*units * 100.0 / budget).max(0.0)
+            } else {
+                0.0
+            };
+        }
         series.push(Series {
             name: leg.name.clone(),
             values: used,

@@ -32,6 +32,8 @@ mod hostile_wakers;
 mod keyed;
 mod keyed_fair;
 mod keyed_rate;
+#[cfg(feature = "policy-file")]
+mod lab;
 mod lease;
 #[cfg(feature = "policy-file")]
 mod policy_file;
