@@ -20,7 +20,7 @@ fn check(schedules: usize, program: fn()) {
     shuttle::check_pct(program, schedules / 2, 3);
 }
 
-/// One step of a thread: waits, waits and gives up, tries, resizes, watches.
+/// One step of a thread: waits, parks, waits and gives up, tries, resizes, watches, claims as a policy does.
 fn step(semaphore: &Semaphore) {
     let mut rng = thread_rng();
     let (n, class) = (rng.gen_range(1..=LIMIT as u32), rng.gen_range(0..3));
