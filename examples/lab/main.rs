@@ -17,7 +17,7 @@
 //! | any other name, as `tokens` | a cost of that name: whole units that are charged on admission |
 //! | that name and `.used` | what the cost comes to in the end; without it, what was charged |
 //!
-//! Columns that hold no whole numbers are passed over. Exit code 1: no limits meet the aim. Exit code 2: a file or an
+//! Only the costs that the policy counts are read. Exit code 1: no limits meet the aim. Exit code 2: a file or an
 //! argument is wrong, which is said with its line.
 
 #![allow(unreachable_pub)]
@@ -106,13 +106,22 @@ fn run(args: &Args) -> Result<bool, LabError> {
         [] => None,
         texts => Some(search::Aim::parse(texts)?),
     };
-    let mut trace = Trace::read(&args.trace, args.hold)?;
+    let mut wanted: Vec<String> = Vec::new();
+    for cost in [Some(&spec), against.as_ref()]
+        .into_iter()
+        .flatten()
+        .flat_map(|spec| &spec.legs)
+    {
+        wanted.extend(cost.per.clone().filter(|cost| !wanted.contains(cost)));
+    }
+    let mut trace = Trace::read(&args.trace, &wanted, args.hold)?;
     trace.requests.truncate(args.first.unwrap_or(usize::MAX).max(1));
     fs::create_dir_all(&args.out).map_err(|error| LabError::new(format!("{}: {error}", args.out.display())))?;
 
     let mut policies = vec![(name(&args.policy, args.against.as_deref()), spec.clone())];
     if let (Some(path), Some(spec)) = (&args.against, against) {
-        policies.push((name(path, Some(&args.policy)), spec));
+        let again = if *path == args.policy { " (again)" } else { "" };
+        policies.push((name(path, Some(&args.policy)) + again, spec));
     }
     let mut tables = Vec::new();
     let mut notes = vec![

@@ -47,13 +47,13 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// The bundled trace of this name, or else the file.
-    pub fn read(which: &str, hold: Duration) -> Result<Self, LabError> {
+    /// The bundled trace of this name, or else the file, of which these costs are wanted.
+    pub fn read(which: &str, wanted: &[String], hold: Duration) -> Result<Self, LabError> {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data");
         match BUNDLED.iter().find(|bundled| bundled.0 == which) {
             Some((name, file, _)) if *name == "nasa" => nasa(name, &data.join(file)),
             Some((name, file, _)) => llm(name, &data.join(file)),
-            None => own(Path::new(which), hold),
+            None => own(Path::new(which), wanted, hold),
         }
     }
 }
@@ -100,15 +100,20 @@ fn nasa(name: &str, path: &Path) -> Result<Trace, LabError> {
 }
 
 /// A file of the user's own. The header names its columns, in any order: `at`, and perhaps `hold`, `failed`, costs, and
-/// `COST.used`. A column whose first value is no whole number is none of a cost, and is passed over.
-fn own(path: &Path, hold: Duration) -> Result<Trace, LabError> {
+/// `COST.used`.
+fn own(path: &Path, wanted: &[String], hold: Duration) -> Result<Trace, LabError> {
     let mut table = Table::open(path)?;
     let at = table.column("at")?;
     let [held, failed] = ["hold", "failed"].map(|name| table.find(name));
-    let mut costs: Option<Vec<Cost>> = None;
+    let cost = |name: &String| {
+        Ok(Cost {
+            charged: table.column(name)?,
+            used: table.find(&format!("{name}.used")),
+        })
+    };
+    let costs = wanted.iter().map(cost).collect::<Result<Vec<_>, LabError>>()?;
     let mut requests: Vec<Request> = Vec::new();
     while let Some(row) = table.next()? {
-        let costs = costs.get_or_insert_with(|| row.costs());
         let request = Request {
             at: row.seconds(at)?,
             hold: match held {
@@ -134,14 +139,13 @@ fn own(path: &Path, hold: Duration) -> Result<Trace, LabError> {
     requests.iter_mut().for_each(|request| request.at -= start);
     Ok(Trace {
         name: path.display().to_string(),
-        costs: costs.unwrap_or_default().into_iter().map(|cost| cost.name).collect(),
+        costs: wanted.to_vec(),
         requests,
     })
 }
 
-/// A cost, and its columns.
+/// The columns of a cost.
 struct Cost {
-    name: String,
     charged: usize,
     used: Option<usize>,
 }
@@ -224,12 +228,10 @@ impl Row<'_> {
         number.map_err(|_| self.wrong(column, "is no whole number up to 4294967295"))
     }
 
-    /// Seconds with a fraction, as nanoseconds.
+    /// Seconds with a fraction, as nanoseconds; what is finer is cut off.
     fn seconds(&self, column: usize) -> Result<u64, LabError> {
-        let allowed = |seconds: &f64| (0.0..=1e9).contains(seconds);
-        let seconds = self.record[column].parse::<f64>().ok().filter(allowed);
-        let seconds = seconds.ok_or_else(|| self.wrong(column, "is no number of seconds from 0 to 1000000000"))?;
-        Ok((seconds * 1e9).round() as u64)
+        let nanos = nanos(&self.record[column]);
+        nanos.ok_or_else(|| self.wrong(column, "is no number of seconds from 0 to 10000000000"))
     }
 
     fn yes(&self, column: usize) -> Result<bool, LabError> {
@@ -239,20 +241,16 @@ impl Row<'_> {
             _ => Err(self.wrong(column, "is neither yes nor no")),
         }
     }
+}
 
-    fn costs(&self) -> Vec<Cost> {
-        let known = |name: &str| ["at", "hold", "failed"].contains(&name) || name.ends_with(".used");
-        let columns = self.header.iter().enumerate();
-        columns
-            .filter(|&(column, name)| !known(name) && self.record[column].parse::<u32>().is_ok())
-            .map(|(charged, name)| Cost {
-                name: name.into(),
-                charged,
-                used: self
-                    .header
-                    .iter()
-                    .position(|title| title.strip_suffix(".used") == Some(name)),
-            })
-            .collect()
+/// `12.5` as nanoseconds, exactly.
+fn nanos(text: &str) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(fraction) {
+        return None;
     }
+    let fraction = format!("{:0<9}", &fraction[..fraction.len().min(9)]);
+    let whole = whole.parse::<u64>().ok().filter(|&whole| whole <= 10_000_000_000)?;
+    Some(whole * 1_000_000_000 + fraction.parse::<u64>().ok()?)
 }

@@ -215,6 +215,54 @@ fn a_live_log_is_held_to_each_ledger_as_well() {
     }
 }
 
+/// What was used too much was taken at some instant while its thread was stopped, from a bucket that was full: had it been
+/// taken at the first, all of it has flowed in again by the last.
+#[test]
+fn a_live_ledger_gives_the_benefit_of_the_doubt_and_no_more() {
+    const SECOND: i64 = 1_000_000_000;
+    let row = |id: i64, at: i64, context: i64, generated: i64, finished: i64, settled: i64| audit::Row {
+        tenant: "one".into(),
+        id,
+        arrived: at,
+        joined: at,
+        counted: Some(at),
+        noted: Some(at),
+        ended_wait: at,
+        estimate: context + 64,
+        context,
+        generated,
+        admitted_order: Some(2 * id + 1),
+        finished_order: Some(2 * id + 2),
+        finished: Some(finished),
+        settled: Some(settled),
+        ..audit::Row::default()
+    };
+    let limits = Limits {
+        tenant: "one".into(),
+        requests: [100, SECOND, 100],
+        tokens: [1_000, SECOND, 1_000],
+        window: [100, SECOND],
+        in_flight: 10,
+        max_wait: SECOND,
+        arrived: 2,
+        trace_tokens: 700 + 936,
+        lateness: 0,
+        live: true,
+        speed: 1,
+    };
+    let stopped_at = |finished: i64| {
+        let rows = [
+            row(0, 0, 436, 264, finished, 9_300 * SECOND / 1_000),
+            row(1, 9_300 * SECOND / 1_000, 936, 0, 20 * SECOND, 20 * SECOND),
+        ];
+        verify::violations(std::slice::from_ref(&limits), &rows)
+    };
+    assert_eq!(stopped_at(9 * SECOND), Vec::<String>::new());
+    assert_eq!(stopped_at(9_100 * SECOND / 1_000), Vec::<String>::new());
+    let found = stopped_at(9_101 * SECOND / 1_000);
+    assert_eq!(found, ["one 1: more tokens than the rate allows"]);
+}
+
 #[test]
 fn wrong_arguments_and_traces_exit_with_2() {
     for arguments in [

@@ -160,6 +160,10 @@ fn a_trace_of_ones_own_runs_to_the_nanosecond() {
 fn a_damaged_trace_is_refused_with_its_line() {
     for (text, said) in [
         ("when\n1\n", ":1: the column `at` is missing; there are: when"),
+        (
+            "at,beds\n1,2\n",
+            ":1: the column `tokens` is missing; there are: at, beds",
+        ),
         ("at\n1\nsoon\n", ":3: column `at`: `soon` is no number of seconds"),
         ("at\n1\n-1\n", ":3: column `at`: `-1` is no number of seconds"),
         ("at\nNaN\n", ":2: column `at`: `NaN` is no number"),
@@ -176,8 +180,11 @@ fn a_damaged_trace_is_refused_with_its_line() {
         ),
         ("at\n", "it holds no requests"),
     ] {
-        let (_folder, paths) = files(&[("own.csv", text)]);
-        let run = lab(&[GATEWAY, "--trace", &paths[0]]);
+        let plain = "[[leg]]\nname = \"at once\"\nkind = \"semaphore\"\nlimit = 3\n";
+        let (_folder, paths) = files(&[("own.csv", text), ("plain.toml", plain)]);
+        let costs = text.contains("tokens") || text.contains("beds");
+        let policy = if costs { GATEWAY } else { &paths[1] };
+        let run = lab(&[policy, "--trace", &paths[0]]);
         assert_eq!(run.output.status.code(), Some(2), "{text}");
         assert!(
             run.error()
