@@ -140,6 +140,7 @@ pub fn page(table: Table, limits: &[Limits], rows: &[Row], how: &str, connection
         ),
         tables: vec![table],
         groups: series::groups(&runs),
+        below: Vec::new(),
         notes: vec![
             "Tokens are charged by an estimate on admission, and settled when the work is done.".into(),
             "Whoever would wait longer than it may is refused at once, by the leg that it would wait for.".into(),

@@ -150,11 +150,11 @@ fn run(args: &Args) -> Result<bool, LabError> {
         tried.push(Tried { name, spec, replay });
     }
     tables.push(summary::table(&tried, &trace));
-    let text: Vec<_> = tables.iter().map(page::Table::text).collect();
+    let page = summary::page(&tried, &trace, tables, notes);
+    let text: Vec<_> = page.tables.iter().chain(&page.below).map(page::Table::text).collect();
     let text = text.join("\n");
     write(&args.out.join("report.txt"), &text)?;
     write(&args.out.join("requests.csv"), summary::csv(&tried)?)?;
-    let page = summary::page(&tried, &trace, tables, notes);
     write(&args.out.join("report.html"), page.render())?;
     print!("{text}");
     println!("written to {}", args.out.display());

@@ -1,12 +1,13 @@
 //! What a run comes to: the table, the page, and one line per request.
 
 use super::error::LabError;
+use super::knob;
 use super::page::series::{self, Kind, Leg, Run};
 use super::page::{Page, Table, ticks};
 use super::replay::Replay;
 use super::trace::Trace;
 use std::time::Duration;
-use tollgate::policy::spec::{PolicySpec, Rule};
+use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
 
 /// The numbers of one run.
 pub struct Summary {
@@ -70,7 +71,7 @@ fn legs(spec: &PolicySpec, trace: &Trace) -> Vec<Leg> {
         name.as_ref()
             .and_then(|name| trace.costs.iter().position(|cost| cost == name))
     };
-    let leg = |leg: &tollgate::policy::spec::LegSpec| Leg {
+    let leg = |leg: &LegSpec| Leg {
         name: leg.name.clone(),
         kind: kind(&leg.rule, column(&leg.per)),
     };
@@ -140,6 +141,60 @@ pub fn table(tried: &[Tried], trace: &Trace) -> Table {
     }
 }
 
+/// The legs of each policy in words, by name.
+fn legs_table(tried: &[Tried]) -> Table {
+    let mut names: Vec<&String> = Vec::new();
+    for leg in tried.iter().flat_map(|tried| &tried.spec.legs) {
+        if !names.contains(&&leg.name) {
+            names.push(&leg.name);
+        }
+    }
+    let row = |name: &String| {
+        let cells = tried
+            .iter()
+            .map(|tried| tried.spec.leg(name).map_or("-".into(), in_words));
+        std::iter::once(name.clone()).chain(cells).collect()
+    };
+    let mut rows: Vec<Vec<String>> = names.into_iter().map(row).collect();
+    let mut line = |name: &str, cell: &dyn Fn(&PolicySpec) -> Option<String>| {
+        let cells = tried
+            .iter()
+            .map(|tried| cell(&tried.spec).unwrap_or_else(|| "any".into()));
+        rows.push(std::iter::once(name.to_owned()).chain(cells).collect());
+    };
+    line("longest wait allowed", &|spec| {
+        Some(humantime::format_duration(spec.max_wait?).to_string())
+    });
+    line("waiters allowed", &|spec| Some(ticks::number(spec.max_queue? as f64)));
+    Table {
+        title: "The legs".into(),
+        head: std::iter::once(String::new())
+            .chain(tried.iter().map(|tried| tried.name.clone()))
+            .collect(),
+        rows,
+    }
+}
+
+/// `sliding-window: 40 per 2s`, and what sets it apart.
+fn in_words(leg: &LegSpec) -> String {
+    let window = match &leg.rule {
+        Rule::FixedWindow { window, .. } | Rule::SlidingWindow { window, .. } | Rule::SlidingLog { window, .. } => {
+            format!(" per {}", humantime::format_duration(*window))
+        }
+        _ => String::new(),
+    };
+    let number = knob::written(&leg.rule).1;
+    let colon = if number.is_empty() { "" } else { ": " };
+    let of = leg.per.as_ref().map_or(String::new(), |cost| format!(", of {cost}"));
+    let marks = [
+        (leg.shadow, ", in shadow"),
+        (leg.when.is_some(), ", linked"),
+        (leg.peak.is_some(), ", by load"),
+    ];
+    let marks: String = marks.iter().filter(|mark| mark.0).map(|mark| mark.1).collect();
+    format!("{}{colon}{number}{window}{of}{marks}", leg.rule.kind())
+}
+
 fn runs<'a>(tried: &'a [Tried], legs: &'a [Vec<Leg>]) -> Vec<Run<'a>> {
     let run = |(tried, legs): (&'a Tried, &'a Vec<Leg>)| Run {
         caption: tried.name.clone(),
@@ -163,6 +218,7 @@ pub fn page(tried: &[Tried], trace: &Trace, tables: Vec<Table>, notes: Vec<Strin
         ),
         tables,
         groups: series::groups(&runs(tried, &legs)),
+        below: vec![legs_table(tried)],
         notes,
     }
 }

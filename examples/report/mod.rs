@@ -17,6 +17,8 @@ pub struct Page {
     pub lead: String,
     pub tables: Vec<Table>,
     pub groups: Vec<Group>,
+    /// Tables that are looked up, below the plots.
+    pub below: Vec<Table>,
     /// What a reader should know of the numbers.
     pub notes: Vec<String>,
 }
@@ -59,6 +61,7 @@ impl Page {
                         p.lead { (self.lead) }
                         @for table in &self.tables { (table.render()) }
                         @for group in &self.groups { (group.render()) }
+                        @for table in &self.below { (table.render()) }
                         @if !self.notes.is_empty() {
                             h2 { "Notes" }
                             ul.notes { @for note in &self.notes { li { (note) } } }
@@ -106,7 +109,7 @@ impl Group {
     fn render(&self) -> Markup {
         let top = self.plots.iter().map(Plot::top).fold(0.0, f64::max);
         html! {
-            section {
+            section id=(self.title.to_lowercase().replace([' ', ','], "-")) {
                 h2 { (self.title) }
                 p.about { (self.about) }
                 div.plots { @for plot in &self.plots { (plot.render(&self.title, top)) } }

@@ -138,6 +138,29 @@ pub fn refusers(runs: &[Run<'_>]) -> Vec<String> {
     names.into_iter().map(Into::into).collect()
 }
 
+/// One colour for each name of a leg, in all plots of a page.
+struct Tones<'a>(Vec<&'a str>);
+
+impl<'a> Tones<'a> {
+    fn of(runs: &'a [Run<'_>]) -> Self {
+        let mut names: Vec<&str> = Vec::new();
+        for leg in runs.iter().flat_map(|run| run.legs) {
+            if !names.contains(&leg.name.as_str()) {
+                names.push(&leg.name);
+            }
+        }
+        Self(names)
+    }
+
+    /// The first is for what is no leg.
+    fn tone(&self, name: &str) -> usize {
+        self.0
+            .iter()
+            .position(|known| *known == name)
+            .map_or(0, |place| place % 7 + 1)
+    }
+}
+
 /// What one plot shows: series, and limits by name.
 type Drawn = (Vec<Series>, Vec<(String, f64)>);
 
@@ -146,6 +169,7 @@ pub fn groups(runs: &[Run<'_>]) -> Vec<Group> {
     let steps = Steps::over(runs);
     let each = ticks::instant(steps.seconds());
     let refusers = refusers(runs);
+    let tones = Tones::of(runs);
     let group = |title: &str, about: String, draw: &dyn Fn(&Run<'_>) -> Drawn| Group {
         title: title.into(),
         about,
@@ -171,7 +195,7 @@ pub fn groups(runs: &[Run<'_>]) -> Vec<Group> {
         group(
             "Refused, by leg",
             format!("Requests per {each}, stacked, counted when they were refused."),
-            &|run| (refused(&steps, run, &refusers), Vec::new()),
+            &|run| (refused(&steps, run, &refusers, &tones), Vec::new()),
         ),
         group(
             "Waiting",
@@ -189,7 +213,7 @@ pub fn groups(runs: &[Run<'_>]) -> Vec<Group> {
                 "What was charged in each {each}, less what came back, in per cent of what flows in. More than 100 is \
                  paid from what was saved up; less than 0 is drawn as 0."
             ),
-            &|run| (budgets(&steps, run), vec![("all that flows in".into(), 100.0)]),
+            &|run| (budgets(&steps, run, &tones), vec![("all that flows in".into(), 100.0)]),
         ),
     ]
 }
@@ -217,7 +241,7 @@ fn traffic(steps: &Steps, run: &Run<'_>) -> Vec<Series> {
     ]
 }
 
-fn refused(steps: &Steps, run: &Run<'_>, refusers: &[String]) -> Vec<Series> {
+fn refused(steps: &Steps, run: &Run<'_>, refusers: &[String], tones: &Tones<'_>) -> Vec<Series> {
     let by = |name: &String| {
         let theirs = run
             .events
@@ -225,11 +249,11 @@ fn refused(steps: &Steps, run: &Run<'_>, refusers: &[String]) -> Vec<Series> {
             .filter(|event| event.refused_by.as_ref() == Some(name));
         steps.sums(theirs.map(|event| (event.ended, 1.0)))
     };
-    let series = refusers.iter().enumerate().map(|(place, name)| Series {
+    let series = refusers.iter().map(|name| Series {
         name: name.clone(),
         values: by(name),
         shape: Shape::Stacked,
-        tone: place + 1,
+        tone: tones.tone(name),
     });
     series.collect()
 }
@@ -242,9 +266,9 @@ fn slots(run: &Run<'_>) -> Vec<(String, f64)> {
     limits.collect()
 }
 
-fn budgets(steps: &Steps, run: &Run<'_>) -> Vec<Series> {
+fn budgets(steps: &Steps, run: &Run<'_>, tones: &Tones<'_>) -> Vec<Series> {
     let mut series = Vec::new();
-    for (place, leg) in run.legs.iter().enumerate() {
+    for leg in run.legs {
         let Kind::Rate { per_second, cost } = leg.kind else {
             continue;
         };
@@ -267,7 +291,7 @@ fn budgets(steps: &Steps, run: &Run<'_>) -> Vec<Series> {
             name: leg.name.clone(),
             values: used,
             shape: Shape::Line,
-            tone: place + 1,
+            tone: tones.tone(&leg.name),
         });
     }
     series
