@@ -237,6 +237,21 @@ fn names_from_files_are_escaped_in_the_page() {
 }
 
 #[test]
+fn work_that_fails_opens_a_breaker() {
+    let (_folder, paths) = files(&[
+        (
+            "breaker.toml",
+            "max_wait = \"1s\"\n[[leg]]\nname = \"breaker\"\nkind = \"breaker\"\nconsecutive_failures = 3\n\
+             [[leg]]\nname = \"slots\"\nkind = \"semaphore\"\nlimit = 9\n",
+        ),
+        ("own.csv", "at,failed\n0,no\n1,yes\n2,yes\n3,yes\n4,no\n5,no\n60,no\n"),
+    ]);
+    let run = lab(&[&paths[0], "--trace", &paths[1]]).ok();
+    assert_eq!(run.row("by breaker"), ["2"]);
+    assert_eq!(run.row("admitted"), ["5"]);
+}
+
+#[test]
 fn whoever_waits_for_ever_is_counted_and_the_run_ends() {
     let (_folder, paths) = files(&[
         (

@@ -59,6 +59,7 @@ mod rate_token_bucket;
 mod rate_warmup;
 mod rate_window;
 mod rate_windows;
+mod report;
 mod semaphore;
 mod semaphore_corners;
 mod semaphore_orders;
