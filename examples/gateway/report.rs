@@ -134,7 +134,7 @@ pub fn page(table: Table, limits: &[Limits], rows: &[Row], how: &str, connection
         })
         .collect();
     Page {
-        title: "An LLM gateway, an hour of real traffic".into(),
+        title: "An LLM gateway on real traffic".into(),
         lead: format!(
             "Each tenant behind one policy: requests and tokens per minute, a window against bursts, calls in flight. {how}"
         ),

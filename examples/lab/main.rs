@@ -128,6 +128,16 @@ fn run(args: &Args) -> Result<bool, LabError> {
         "A refusal is counted for the leg that the request would have waited for, or that refused it at once."
             .to_owned(),
     ];
+    let all = || policies.iter().flat_map(|(_, spec)| &spec.legs);
+    if all().any(|leg| leg.when.is_some()) {
+        notes.push("Linked legs count only while they apply, and are not drawn among the budgets and limits.".into());
+    }
+    if all().any(|leg| leg.peak.is_some()) {
+        notes.push(
+            "A leg whose numbers depend on load is drawn at its own number, which applies below the lowest mark."
+                .into(),
+        );
+    }
     if let Some(aim) = aim {
         // Draws on a terminal only.
         let bar = indicatif::ProgressBar::new_spinner();

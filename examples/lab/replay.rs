@@ -45,8 +45,7 @@ impl Costs {
                 return Err(LabError::new(what));
             };
             if counted.iter().all(|&(_, known)| known != column) {
-                // Once for each cost of the trace: names of costs live as long as the program.
-                counted.push((Cost::new(name.clone().leak()), column));
+                counted.push((Cost::interned(name), column));
             }
         }
         if counted.len() > MAX_COSTS {

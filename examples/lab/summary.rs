@@ -73,7 +73,12 @@ fn legs(spec: &PolicySpec, trace: &Trace) -> Vec<Leg> {
     };
     let leg = |leg: &LegSpec| Leg {
         name: leg.name.clone(),
-        kind: kind(&leg.rule, column(&leg.per)),
+        // A linked leg counts only while it applies: what was admitted says nothing of its use.
+        kind: if leg.when.is_some() {
+            Kind::Other
+        } else {
+            kind(&leg.rule, column(&leg.per))
+        },
     };
     spec.legs.iter().map(leg).collect()
 }

@@ -95,6 +95,42 @@ fn the_gateways_policy_in_a_file_admits_what_the_gateway_admits() {
 }
 
 #[test]
+fn a_policy_in_json_does_what_the_same_in_toml_does() {
+    let (_folder, paths) = files(&[(
+        "gateway.json",
+        r#"{"max_wait": "5s", "max_queue": 200, "leg": [
+            {"name": "requests", "kind": "token-bucket", "quota": "300/min"},
+            {"name": "tokens", "kind": "token-bucket", "quota": "600000/min", "per": "tokens"},
+            {"name": "window", "kind": "sliding-window", "limit": 40, "window": "2s"},
+            {"name": "in flight", "kind": "semaphore", "limit": 24}]}"#,
+    )]);
+    let slice = ["--first", "1500"];
+    let json = lab(&[&[paths[0].as_str()], &slice[..]].concat()).ok();
+    let toml = lab(&[&[GATEWAY], &slice[..]].concat()).ok();
+    assert!(json.file("requests.csv") == toml.file("requests.csv"));
+    assert!(json.file("report.txt") == toml.file("report.txt"));
+}
+
+#[test]
+fn a_linked_leg_is_no_budget_and_the_page_says_so() {
+    let (_folder, paths) = files(&[(
+        "linked.toml",
+        "max_wait = \"2s\"\n[[leg]]\nname = \"throttle\"\nkind = \"token-bucket\"\nquota = \"1/s burst 1\"\n\
+         when = { leg = \"in flight\", metric = \"use\", above = 0.5 }\n\
+         [[leg]]\nname = \"in flight\"\nkind = \"semaphore\"\nlimit = 24\n",
+    )]);
+    let run = lab(&[&paths[0], "--first", "2000"]).ok();
+    assert_ne!(run.row("by throttle"), ["0"], "it throttles under load");
+    let page = run.file("report.html");
+    assert!(page.contains("Linked legs count only while they apply"));
+    assert!(
+        !page.contains("data-name=\"throttle\" data-values=\"100"),
+        "and is not drawn as a budget"
+    );
+    assert!(page.contains("linked</td>"));
+}
+
+#[test]
 fn the_same_run_gives_the_same_bytes() {
     let arguments = ["examples/lab/web.toml", "--trace", "nasa", "--first", "4000"];
     let [first, second] = [lab(&arguments).ok(), lab(&arguments).ok()];

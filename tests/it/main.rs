@@ -38,6 +38,10 @@ mod lease;
 #[cfg(feature = "policy-file")]
 mod policy_file;
 mod policy_line;
+mod policy_linked;
+mod policy_reload;
+#[cfg(feature = "policy-file")]
+mod policy_source;
 #[cfg(feature = "pool")]
 mod pool;
 #[cfg(feature = "pool")]

@@ -127,7 +127,7 @@ impl LegSet {
         std::mem::forget(held);
         ticket.words_mut()[0] = u64::from(self.index) | taken << TAKEN;
         if self.timed {
-            self.measure(demand);
+            self.measure(demand, ticket);
         }
         Ok(())
     }
@@ -185,9 +185,9 @@ impl LegSet {
 
     /// Tells the meters what was taken.
     #[cold]
-    fn measure(&self, demand: Demand<'_>) {
+    fn measure(&self, demand: Demand<'_>, ticket: &BoxTicket) {
         let now = demand.now(&self.clock);
-        for leg in &self.legs {
+        for leg in self.taken(ticket) {
             for meter in &leg.meters {
                 meter.reserved(leg.node.units(demand.ask()).unwrap_or(0), now);
             }
@@ -256,7 +256,7 @@ impl LegSet {
         }
         if self.timed {
             let (started, now) = (Instant::from_ticks(ticket.words()[1]), pass.now(&self.clock));
-            for meter in self.legs.iter().flat_map(|leg| &leg.meters) {
+            for meter in self.taken(ticket).flat_map(|leg| &leg.meters) {
                 meter.ended(started, now);
             }
         }
@@ -274,24 +274,28 @@ impl LegSet {
     }
 
     fn leg_ready<'a>(&'a self, leg: &'a SetLeg, demand: Demand<'_>) -> ReadyAt<'a> {
-        let now = |clock| demand.now(clock);
-        if leg.shadow
-            || leg
-                .link
-                .as_ref()
-                .is_some_and(|link| !link.gate.is_exceeded(now(&self.clock)))
-        {
+        if leg.shadow {
             return ReadyAt::NOW;
+        }
+        self.leg_says(leg, demand).unwrap_or(ReadyAt::NOW)
+    }
+
+    /// What a leg says, obeyed or not; `None` when it does not apply.
+    pub(super) fn leg_says<'a>(&'a self, leg: &'a SetLeg, demand: Demand<'_>) -> Option<ReadyAt<'a>> {
+        if let Some(link) = &leg.link
+            && !link.gate.is_exceeded(demand.now(&self.clock))
+        {
+            return None;
         }
         let node = &*leg.node;
         let Some(demand) = leg.demand(demand) else {
-            return ReadyAt::never(&node.name);
+            return Some(ReadyAt::never(&node.name));
         };
         let ready = node.body.erased().ready_at(demand).named(&node.name);
-        match leg.link.is_some() || leg.peak.is_some() {
+        Some(match leg.link.is_some() || leg.peak.is_some() {
             true => ready.or_at(leg.ends(demand.now(&self.clock))),
             false => ready,
-        }
+        })
     }
 }
 
