@@ -36,8 +36,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = folder.path().join("policy.toml");
     save(&path, FIRST)?;
 
-    let (spec, source) = FileSource::open(&path)?;
-    let source = source.watched().map_err(|(_, error)| error)?;
+    let (spec, mut source) = FileSource::open(&path)?;
+    source.watch()?;
     let policy = spec.build(&Clock::real())?;
     let (sender, events) = mpsc::channel();
     let followed = policy.clone();
