@@ -147,7 +147,7 @@ pub fn propose(spec: &PolicySpec, trace: &Trace, aim: Aim, progress: &dyn Fn()) 
         next = (2 * next.max(1)).min((above + enough) / 2).max(above);
     }
     let mut steps = raised(enough);
-    // Not every law of more limits, fewer refusals need hold: whatever is proposed has met the aim itself.
+    // More room need not mean fewer refusals: whatever is proposed has met the aim itself.
     if !search.meets(&steps)? {
         steps = open;
     }
