@@ -184,7 +184,7 @@ fn events(limits: &Limits, rows: &[Row]) -> Vec<Event> {
     rows.map(event).collect()
 }
 
-/// One line per request that was admitted: tenant, number, wait in nanoseconds.
+/// One line per request that was admitted: tenant, number, wait in nanoseconds of the run.
 pub fn waits(rows: &[Row]) -> String {
     let mut text = String::from("tenant,request,wait_ns\n");
     for row in rows.iter().filter(|row| row.admitted_order.is_some()) {
