@@ -177,6 +177,38 @@ mod tests {
         }
     }
 
+    /// Rows of (count, nanoseconds, nanoseconds per 2^40 ticks, the interval in 2^-32 ticks).
+    #[test]
+    fn an_interval_is_rounded_up() {
+        const ONE: u64 = 1 << 40;
+        for (count, nanos, scale, interval) in [
+            (1, 1, ONE, 1u128 << 32),
+            (10, 1_000_000_000, ONE, 100_000_000 << 32),
+            (3, 1, ONE, (1 << 32) / 3 + 1),
+            (3, 7, ONE, (7u128 << 32) / 3 + 1),
+            (1, 8, ONE / 4, 32 << 32),
+            (3, 8, ONE / 2, (16u128 << 32) / 3 + 1),
+        ] {
+            let found = Drain::new(count, nanos, scale).interval().unwrap_or(0);
+            let off = found - interval;
+            assert!(off <= interval >> 28, "{count} {nanos} {scale}: {found} for {interval}");
+            assert!(
+                scale != ONE || off == 0,
+                "{count} {nanos} {scale}: {found} for {interval}"
+            );
+        }
+        assert_eq!(Drain::STOPPED.interval(), None);
+    }
+
+    /// What was carried over is forgotten with the rest.
+    #[test]
+    fn what_runs_dry_starts_anew() {
+        let mut drain = Drain::new(1, 3 << GRAIN, 1 << 40);
+        assert_eq!((drain.pass(2), drain.ticks_until(1)), (0, Some(1)));
+        drain.run_dry();
+        assert_eq!(drain.ticks_until(1), Some(3));
+    }
+
     #[test]
     fn nothing_flows_out_of_what_is_stopped() {
         let mut drain = Drain::STOPPED;
