@@ -162,7 +162,7 @@ mod tests {
             // At most 2^43 ticks of 2^43 / 2^40 nanoseconds: in two parts, so that the product fits.
             let product = |by: u128| (ticks * u128::from(scale) * u128::from(count), by);
             let (flow, den) = product(u128::from(nanos) << 40);
-            let exact = (flow / den << GRAIN) + ((flow % den) / (den >> GRAIN).max(1)).min((1 << GRAIN) - 1);
+            let exact = ((flow / den) << GRAIN) + ((flow % den) / (den >> GRAIN).max(1)).min((1 << GRAIN) - 1);
             prop_assert!(out <= exact + 1, "{out} of {exact}");
             prop_assert!(out + (exact >> 28) + 2 >= exact, "{out} of {exact}");
             if scale == 1 << 40 {

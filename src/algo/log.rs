@@ -197,7 +197,7 @@ impl Meter for Log {
     fn take_at_once(&mut self, n: u64, now: u64) -> Option<Self::Mark> {
         let at = self.now.max(now);
         let has_room = self.total + u128::from(n) <= u128::from(self.limit) && self.entries.len() < self.most;
-        let leisure = self.made % LEISURE != 0 && self.limit != UNLIMITED;
+        let leisure = !self.made.is_multiple_of(LEISURE) && self.limit != UNLIMITED;
         if n == 0 || !has_room || !leisure || self.entries.back().is_none_or(|last| last.at >= at) {
             return None;
         }

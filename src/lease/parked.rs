@@ -39,10 +39,12 @@ struct Place {
 }
 
 impl Place {
-    const EMPTY: Self = Self {
-        id: Cell::new(0),
-        units: Cell::new(0),
-    };
+    const fn empty() -> Self {
+        Self {
+            id: Cell::new(0),
+            units: Cell::new(0),
+        }
+    }
 
     fn get(&self) -> (u64, u64) {
         (self.id.get(), self.units.get())
@@ -72,12 +74,12 @@ pub(super) struct Parked {
 
 #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
 thread_local! {
-    static AT_HAND: [Place; PLACES] = const { [const { Place::EMPTY }; PLACES] };
+    static AT_HAND: [Place; PLACES] = const { [const { Place::empty() }; PLACES] };
 }
 // The models' macro knows no `const`.
 #[cfg(any(tollgate_loom, tollgate_shuttle))]
 thread_local! {
-    static AT_HAND: [Place; PLACES] = [const { Place::EMPTY }; PLACES];
+    static AT_HAND: [Place; PLACES] = [const { Place::empty() }; PLACES];
 }
 
 thread_local! {
