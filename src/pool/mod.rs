@@ -52,6 +52,7 @@ mod room;
 mod seek;
 mod shelf;
 mod shutdown;
+mod slot;
 mod state;
 mod stats;
 mod submit;

@@ -42,6 +42,8 @@ mod pool_group;
 mod pool_life;
 #[cfg(feature = "pool")]
 mod pool_room;
+#[cfg(all(feature = "pool", feature = "stats"))]
+mod pool_shared_slots;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_batch;
 #[cfg(all(feature = "pool", feature = "tokio"))]
