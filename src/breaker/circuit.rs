@@ -8,6 +8,7 @@
 
 use super::builder::{BreakerBuilder, Classifier, Listener};
 use super::event::BreakerEvent;
+use super::history::Learnt;
 use super::limiter::BreakerTicket;
 use super::open_time::{OpenTime, Trip, random};
 use super::streak::Streak;
@@ -47,11 +48,12 @@ const UNCOMPUTED: Duration = Duration::from_secs(30);
 /// # Probes
 /// A probe is a permit of one trial. It comes back with its result; without one (dropped, cancelled, its task aborted or
 /// panicked, refused by a later leg) it is free again. A half-open circuit so cannot get stuck; it opens again when no
-/// probe is left and the latest has been away for the
-/// [time-out of probes](BreakerBuilder::probe_timeout). Every change of state begins a new period, and a result of an
-/// older period decides nothing.
+/// probe is left and the latest has been away for the [time-out of probes](BreakerBuilder::probe_timeout), at which a
+/// policy that waits for one wakes. Every change of state begins a new period, and a result of an older period decides
+/// nothing.
 ///
-/// An ask of several is as many calls with one result. More than there are probes wait until the circuit has closed.
+/// An ask of several is as many calls with one result. One of more calls than the trial has results to come waits until no
+/// probe is out, and is the rest of the trial.
 ///
 /// # Fairness
 /// Whoever comes first after the open time is the first probe. In a [`Policy`](crate::Policy) they wait in line.
@@ -102,6 +104,7 @@ pub struct CircuitBreaker {
 pub(super) struct Config {
     pub(super) judge: Judge,
     pub(super) alarm: Alarm,
+    pub(super) learnt: Option<Learnt>,
     /// In ticks.
     pub(super) slow_after: Option<u64>,
     pub(super) consecutive: Option<u64>,
@@ -223,7 +226,7 @@ impl CircuitBreaker {
             let wait = match answer {
                 Answer::Goes => return Ok(BreakerTicket::new(word, units, ticks)),
                 Answer::Until(until) => Wait::Until(Due::at(&self.clock, now, Instant::from_ticks(until))),
-                Answer::OnEvent => Wait::Event,
+                Answer::OnEvent | Answer::OnProbe(_) => Wait::Event,
                 Answer::Overdue => {
                     self.open(parts(word).1, counts, now);
                     continue;
@@ -282,6 +285,9 @@ impl CircuitBreaker {
         let is_current = || parts(self.word.load(Ordering::Relaxed)).1 == period;
         let alarm = &self.config.alarm;
         let look = self.window.record(period, mark, units, now, alarm, is_current);
+        if let Some(learnt) = &self.config.learnt {
+            learnt.record(mark, units, &self.config.judge);
+        }
         let too_many = self
             .config
             .consecutive
@@ -296,17 +302,26 @@ impl CircuitBreaker {
         // SeqCst: what this thread has recorded comes before the fence, what it judges by after it. Of a result that makes
         // the window large enough and one that makes it bad enough, whichever passes its fence last sees both.
         fence(Ordering::SeqCst);
-        let judge = &self.config.judge;
         let now = match self.window.is_timed() {
             true => pass.now(&self.clock).ticks(),
             false => 0,
         };
-        if !condemned && !judge.condemns(self.window.counts(period, now)) {
+        let condemns = |counts: Counts| condemned || self.judge_of(counts.calls).condemns(counts);
+        if !condemns(self.window.counts(period, now)) {
             return;
         }
         let counts = self.window.recount(period, now);
-        if condemned || judge.condemns(counts) {
+        if condemns(counts) {
             self.open(period, counts, pass.now(&self.clock));
+        }
+    }
+
+    /// The thresholds for so many results.
+    pub(super) fn judge_of(&self, calls: u64) -> Judge {
+        let judge = self.config.judge;
+        match &self.config.learnt {
+            Some(learnt) => learnt.adapt(judge, calls),
+            None => judge,
         }
     }
 
@@ -314,7 +329,8 @@ impl CircuitBreaker {
     fn record_probe(&self, period: u64, mark: Mark, units: u64, pass: Pass<'_>) {
         let now = pass.now(&self.clock);
         let (verdict, results) = self.change(now.ticks(), |machine| {
-            let verdict = machine.record_probe(period, mark, units, &self.config.judge);
+            let judge = self.judge_of(machine.probes());
+            let verdict = machine.record_probe(period, mark, units, &judge);
             let results = machine.counts();
             if verdict == Verdict::Healthy {
                 machine.go(State::Closed);
@@ -362,6 +378,9 @@ impl CircuitBreaker {
             failed: reason.failed,
             slow: reason.slow,
         };
+        if let Some(learnt) = &self.config.learnt {
+            learnt.drop_batch();
+        }
         opening.time = self.config.open_time.after(trip, random(self.config.seed, period));
     }
 }

@@ -78,6 +78,7 @@ impl Limiter for CircuitBreaker {
             Answer::Goes | Answer::Overdue => ReadyAt::NOW,
             Answer::Until(until) => ReadyAt::at(LEG, Instant::from_ticks(until)),
             Answer::OnEvent => ReadyAt::on_event(LEG),
+            Answer::OnProbe(overdue) => ReadyAt::on_event(LEG).by(Instant::from_ticks(overdue)),
         }
     }
 

@@ -46,8 +46,8 @@ enum Attempt<T> {
     Admitted(T),
     /// Look again at this instant.
     Later(Instant),
-    /// Look again when something happens.
-    OnEvent,
+    /// Look again when something happens, or at this instant.
+    OnEvent(Option<Instant>),
     /// Waiting changes nothing.
     Hopeless,
 }
@@ -154,7 +154,7 @@ impl<L: Limiter> Core<L> {
             return (Attempt::Later(as_of), None);
         }
         if ready.is_event() {
-            return (Attempt::OnEvent, ready.turn());
+            return (Attempt::OnEvent(ready.event_by()), ready.turn());
         }
         let phase = Phase::at(&self.clock, as_of);
         match self.limiter.try_reserve(Demand::waiting(ask, phase.pass(), &place)) {
@@ -165,8 +165,12 @@ impl<L: Limiter> Core<L> {
             }
             Err(refusal) => match refusal.wait() {
                 Wait::Until(due) => (Attempt::Later(due.instant()), None),
-                Wait::Turn(turnstile) => (Attempt::OnEvent, Some((turnstile, refusal.units()))),
-                Wait::Event => (Attempt::OnEvent, None),
+                Wait::Turn(turnstile) => (Attempt::OnEvent(None), Some((turnstile, refusal.units()))),
+                Wait::Event => {
+                    // Somebody else was faster: until when is waited is for the legs to say again.
+                    let ready = self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place));
+                    (Attempt::OnEvent(ready.event_by()), None)
+                }
                 Wait::Never => (Attempt::Hopeless, None),
             },
         }
@@ -343,7 +347,7 @@ impl<L: Limiter + 'static> Core<L> {
                 self.wait_until(key, Some(at));
                 false
             }
-            Attempt::OnEvent => {
+            Attempt::OnEvent(by) => {
                 if let Some((turnstile, units)) = turn {
                     let joined = self.under_lock(|line| line.claim.is_some());
                     if !joined {
@@ -352,7 +356,7 @@ impl<L: Limiter + 'static> Core<L> {
                         self.under_lock(|line| line.claim = Some((key, claim)));
                     }
                 }
-                self.wait_until(key, None);
+                self.wait_until(key, by);
                 false
             }
         }

@@ -13,6 +13,7 @@ mod adaptive;
 mod any_window;
 mod bad_input;
 mod breaker;
+mod breaker_history;
 mod breaker_probes;
 mod bucket_published;
 mod bucket_verbs;
