@@ -10,10 +10,11 @@ use super::builder::{BreakerBuilder, Classifier, Listener};
 use super::event::BreakerEvent;
 use super::history::Learnt;
 use super::limiter::BreakerTicket;
-use super::open_time::{OpenTime, Trip, random};
+use super::open_time::{OpenTime, Trip};
 use super::streak::Streak;
 use super::window::Window;
 use crate::algo::breaker::{Alarm, Answer, Counts, Judge, Machine, Mark, State, Verdict};
+use crate::algo::chance::nth_fraction;
 use crate::limiter::Outcome;
 use crate::refusal::{Due, Reason, Refusal, Wait};
 use crate::sync::bell::Bell;
@@ -381,7 +382,10 @@ impl CircuitBreaker {
         if let Some(learnt) = &self.config.learnt {
             learnt.drop_batch();
         }
-        opening.time = self.config.open_time.after(trip, random(self.config.seed, period));
+        opening.time = self
+            .config
+            .open_time
+            .after(trip, nth_fraction(self.config.seed, period));
     }
 }
 

@@ -1,6 +1,8 @@
 #![doc = include_str!("README.md")]
 
 use super::line::{Ended, Entry, Found, Key, Line};
+use crate::algo::chance::nth_fraction;
+use crate::algo::shed::rejection_rate;
 use crate::ask::{Ask, Demand, Place};
 use crate::limiter::Limiter;
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
@@ -29,6 +31,8 @@ pub(crate) struct Core<L: Limiter> {
     /// The same if it was late, by the timer that fired or by the task that was polled; zero when nobody was.
     credit: AtomicU64,
     watcher: Watcher,
+    /// How often chance has been asked.
+    draws: AtomicU64,
 }
 
 /// What a policy's builder sets.
@@ -37,6 +41,8 @@ pub(crate) struct Settings {
     /// In ticks of the clock.
     pub(crate) max_wait: Option<u64>,
     pub(crate) max_queue: usize,
+    /// From how many who wait on some are turned away early.
+    pub(crate) early: Option<usize>,
     /// How late a waiter may be and still count as of its due instant, in ticks.
     pub(crate) lateness: u64,
 }
@@ -86,6 +92,7 @@ impl<L: Limiter + 'static> Core<L> {
             last: AtomicU64::new(0),
             credit: AtomicU64::new(0),
             watcher: Watcher::from_weak(weak.clone()),
+            draws: AtomicU64::new(0),
         })
     }
 }
@@ -223,8 +230,18 @@ impl<L: Limiter + 'static> Core<L> {
         deadline: Option<Instant>,
         due: Option<Instant>,
     ) -> Option<Key> {
+        if self.turns_away_early() {
+            return None;
+        }
         let limit = self.settings.max_queue;
         self.under_lock(|line| (line.len() < limit).then(|| line.push(ask, since, deadline, due)))
+    }
+
+    fn turns_away_early(&self) -> bool {
+        let Some(from) = self.settings.early else { return false };
+        let rate = rejection_rate(self.waiting(), from, self.settings.max_queue);
+        // Relaxed: only that no number comes twice.
+        rate > 0.0 && nth_fraction(0, self.draws.fetch_add(1, Ordering::Relaxed)) < rate
     }
 
     /// The owner of `key` looks for its turn, having pumped.
