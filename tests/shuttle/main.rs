@@ -10,6 +10,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use tollgate::{Order, Overflow, Semaphore};
 
+mod breaker;
+
 const THREADS: usize = 3;
 const STEPS: usize = 4;
 const LIMIT: usize = 3;
