@@ -258,21 +258,20 @@ impl CircuitBreaker {
         Some(Mark { failed, slow })
     }
 
-    /// The work that `ticket` let through has ended.
-    #[inline]
-    pub(super) fn record(&self, ticket: BreakerTicket, outcome: Outcome, pass: Pass<'_>) {
-        let word = self.word();
+    /// Work has ended of which a ticket says this, and whose word is the current one. Not the ticket itself: that would
+    /// have to be in memory.
+    pub(super) fn record(&self, word: u64, units: u64, started: u64, outcome: Outcome, pass: Pass<'_>) {
         let (state, period) = parts(word);
-        if word != ticket.word || matches!(state, State::Disabled) {
+        if matches!(state, State::Disabled) {
             return;
         }
-        let Some(mark) = self.classify(outcome, ticket.started, pass) else {
-            return self.give_back(ticket);
+        let Some(mark) = self.classify(outcome, started, pass) else {
+            return self.give_back(BreakerTicket::new(word, units, started));
         };
         if state.records() {
-            self.record_call(state, period, mark, ticket.units, pass);
+            self.record_call(state, period, mark, units, pass);
         } else {
-            self.record_probe(period, mark, ticket.units, pass);
+            self.record_probe(period, mark, units, pass);
         }
     }
 
