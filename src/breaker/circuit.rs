@@ -115,6 +115,20 @@ pub(super) struct Config {
     pub(super) seed: u64,
 }
 
+impl Config {
+    /// True when it matters how long work takes.
+    #[inline]
+    pub(super) fn times_calls(&self) -> bool {
+        self.slow_after.is_some() | self.classifier.is_some()
+    }
+
+    /// True when only success and failure matter, by their rate.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        !self.times_calls() & self.consecutive.is_none() & self.learnt.is_none()
+    }
+}
+
 /// The state in a word, and the period.
 #[inline]
 pub(super) fn parts(word: u64) -> (State, u64) {
@@ -258,24 +272,42 @@ impl CircuitBreaker {
         Some(Mark { failed, slow })
     }
 
+    /// [`record`](Self::record) for one call, where only its success counts.
+    #[inline]
+    pub(super) fn record_plain(&self, word: u64, failed: bool, pass: Pass<'_>) {
+        let (state, period) = parts(word);
+        let mark = Mark { failed, slow: false };
+        match &self.window {
+            Window::Count(window) if state == State::Closed => {
+                if window.record_one(period, mark, &self.config.alarm) {
+                    self.judge(period, false, pass);
+                }
+            }
+            _ => self.record_marked(word, mark, 1, pass),
+        }
+    }
+
     /// Work has ended of which a ticket says this, and whose word is the current one. Not the ticket itself: that would
     /// have to be in memory.
     pub(super) fn record(&self, word: u64, units: u64, started: u64, outcome: Outcome, pass: Pass<'_>) {
-        let (state, period) = parts(word);
-        if matches!(state, State::Disabled) {
+        if parts(word).0 == State::Disabled {
             return;
         }
-        let Some(mark) = self.classify(outcome, started, pass) else {
-            return self.give_back(BreakerTicket::new(word, units, started));
-        };
+        match self.classify(outcome, started, pass) {
+            Some(mark) => self.record_marked(word, mark, units, pass),
+            None => self.give_back(BreakerTicket::new(word, units, started)),
+        }
+    }
+
+    fn record_marked(&self, word: u64, mark: Mark, units: u64, pass: Pass<'_>) {
+        let (state, period) = parts(word);
         if state.records() {
             self.record_call(state, period, mark, units, pass);
-        } else {
+        } else if state != State::Disabled {
             self.record_probe(period, mark, units, pass);
         }
     }
 
-    #[inline]
     fn record_call(&self, state: State, period: u64, mark: Mark, units: u64, pass: Pass<'_>) {
         let now = match self.window.is_timed() {
             true => pass.now(&self.clock).ticks(),

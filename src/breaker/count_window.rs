@@ -119,17 +119,18 @@ impl CountWindow {
     /// the window large enough.
     #[inline]
     pub(super) fn record(&self, period: u64, mark: Mark, n: u64, alarm: &Alarm) -> bool {
-        let new = slot(period, mark);
-        let mut look = false;
         // More than fit push each other out.
-        for _ in 0..n.min(self.size()) {
-            let Some((position, old)) = self.claim(period, new) else {
-                return false;
-            };
-            look |= position + 1 == alarm.calls && !cfg!(tollgate_bug = "breaker_looks_at_bad_only");
-            look |= old != new && self.write(position, old, new, period, alarm);
-        }
-        look
+        (0..n.min(self.size())).fold(false, |look, _| look | self.record_one(period, mark, alarm))
+    }
+
+    #[inline]
+    pub(super) fn record_one(&self, period: u64, mark: Mark, alarm: &Alarm) -> bool {
+        let new = slot(period, mark);
+        let Some((position, old)) = self.claim(period, new) else {
+            return false;
+        };
+        (old != new && self.write(position, old, new, period, alarm))
+            || (position + 1 == alarm.calls && !cfg!(tollgate_bug = "breaker_looks_at_bad_only"))
     }
 
     fn slot_at(&self, position: u64) -> &AtomicU32 {
@@ -168,6 +169,7 @@ impl CountWindow {
     }
 
     /// Writes the slot that was claimed, and that seemed to say `assumed`. True when that is worth a look.
+    #[inline(never)]
     fn write(&self, position: u64, assumed: u32, new: u32, period: u64, alarm: &Alarm) -> bool {
         let slot_word = self.slot_at(position);
         let mut old = assumed;

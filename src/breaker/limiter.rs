@@ -47,11 +47,16 @@ impl Limiter for CircuitBreaker {
         if !parts(word).0.admits() {
             return self.ask_slow(demand.units(), demand.now(&self.clock));
         }
-        let started = match self.times_calls() {
+        let started = match self.config.times_calls() {
             true => demand.now(&self.clock).ticks(),
             false => 0,
         };
         Ok(BreakerTicket::new(word, demand.units(), started))
+    }
+
+    #[inline(always)]
+    fn finish_in(&self, ticket: &BreakerTicket, outcome: Outcome, now: Pass<'_>) {
+        self.finish(*ticket, outcome, now);
     }
 
     #[inline]
@@ -61,8 +66,12 @@ impl Limiter for CircuitBreaker {
 
     #[inline(always)]
     fn finish(&self, ticket: BreakerTicket, outcome: Outcome, now: Pass<'_>) {
-        if self.word() == ticket.word {
-            self.record(ticket.word, ticket.units, ticket.started, outcome, now);
+        if self.word() != ticket.word {
+            return;
+        }
+        match self.config.is_plain() && ticket.units == 1 && outcome != Outcome::Ignored {
+            true => self.record_plain(ticket.word, outcome != Outcome::Success, now),
+            false => self.record(ticket.word, ticket.units, ticket.started, outcome, now),
         }
     }
 

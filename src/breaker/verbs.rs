@@ -8,12 +8,6 @@ use crate::time::Instant;
 use std::time::Duration;
 
 impl CircuitBreaker {
-    /// True when it matters how long work takes.
-    #[inline]
-    pub(super) fn times_calls(&self) -> bool {
-        self.config.slow_after.is_some() | self.config.classifier.is_some()
-    }
-
     /// The state. A snapshot: an open circuit whose time is over is open until somebody asks.
     pub fn state(&self) -> BreakerState {
         parts(self.word()).0.into()

@@ -11,6 +11,8 @@ use std::task::{Context, Poll, Waker};
 use tollgate::{Order, Overflow, Semaphore};
 
 mod breaker;
+#[cfg(feature = "fan-out")]
+mod tasks;
 
 const THREADS: usize = 3;
 const STEPS: usize = 4;
