@@ -11,8 +11,10 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
 
 mod adaptive;
 mod any_window;
+mod any_window_rounds;
 mod bad_input;
 mod breaker;
+mod breaker_history;
 mod breaker_probes;
 mod bucket_published;
 mod bucket_verbs;
@@ -50,11 +52,14 @@ mod pool_group;
 mod pool_life;
 #[cfg(feature = "pool")]
 mod pool_room;
+#[cfg(all(feature = "pool", feature = "stats"))]
+mod pool_shared_slots;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_batch;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 mod quota;
+mod rate_corners;
 mod rate_fixed_window;
 mod rate_hostile;
 mod rate_leaky_bucket;
