@@ -25,6 +25,7 @@
 //! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
 //! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
 //! | run an async function over many items, so many at once | `fan_out` | `fan-out` |
+//! | limit a service of tower, axum, hyper or tonic | `tower::LimitLayer` | `tower` |
 //! | test with virtual time | [`ManualClock`] | |
 //! | put an existing governor limiter into a policy | `Governed` | `governor` |
 //! | write a limiter of your own | [`Limiter`], and the suite in `conformance` | `conformance` |
@@ -63,6 +64,7 @@
 //! | `channel` | no | `ChannelSemaphore`, and with it crossbeam-channel 0.5 |
 //! | `stats` | no | counts and wait times of a semaphore, and with it hdrhistogram 7 |
 //! | `governor` | no | `Governed`, and with it governor 0.10 |
+//! | `tower` | no | `tower::LimitLayer`, and with it http 1, http-body 1 and tower's two traits |
 //! | `conformance` | no | the eight [laws](limiter) as checks to run on a limiter of your own |
 //!
 //! How to move from tokio's semaphore, and what can be built from one: the [`guide`].
@@ -102,6 +104,9 @@ pub mod stats;
 pub mod sync;
 mod ticket;
 pub mod time;
+#[cfg(feature = "tower")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tower")))]
+pub mod tower;
 
 pub use adaptive::Adaptive;
 pub use ask::{Ask, Cost, Demand, MAX_COSTS};

@@ -337,7 +337,7 @@ impl<L: Limiter + ?Sized> LimiterExt for L {}
 
 /// Both phases at once.
 #[inline(always)]
-fn admit_in<'a, L: Limiter + ?Sized>(
+pub(crate) fn admit_in<'a, L: Limiter + ?Sized>(
     limiter: &'a L,
     ask: &Ask,
     place: &mut Option<L::Ticket>,

@@ -65,3 +65,5 @@ mod semaphore_stats;
 mod semaphore_twin;
 mod shed;
 mod time;
+#[cfg(feature = "tower")]
+mod tower_layer;
