@@ -26,6 +26,8 @@
 //! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
 //! | run an async function over many items, so many at once | `fan_out` | `fan-out` |
 //! | limit a service of tower, axum, hyper or tonic | `tower::LimitLayer` | `tower` |
+//! | tell clients: `Retry-After`, `RateLimit`, keys behind proxies | `axum::HttpRefusals`, `axum::ClientIp` | `axum` |
+//! | see how every leg stands | [`Limiter::survey`], [`standing`] | |
 //! | test with virtual time | [`ManualClock`] | |
 //! | put an existing governor limiter into a policy | `Governed` | `governor` |
 //! | write a limiter of your own | [`Limiter`], and the suite in `conformance` | `conformance` |
@@ -65,6 +67,7 @@
 //! | `stats` | no | counts and wait times of a semaphore, and with it hdrhistogram 7 |
 //! | `governor` | no | `Governed`, and with it governor 0.10 |
 //! | `tower` | no | `tower::LimitLayer`, and with it http 1, http-body 1 and tower's two traits |
+//! | `axum` | no | `tower`, keys of requests, refusals as responses, and with it axum 0.8, sfv and serde_json |
 //! | `conformance` | no | the eight [laws](limiter) as checks to run on a limiter of your own |
 //!
 //! How to move from tokio's semaphore, and what can be built from one: the [`guide`].
@@ -76,6 +79,9 @@
 pub mod adaptive;
 mod algo;
 mod ask;
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+pub mod axum;
 pub mod breaker;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
@@ -98,6 +104,7 @@ pub mod rate;
 mod refusal;
 pub mod semaphore;
 pub mod shed;
+pub mod standing;
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub mod stats;

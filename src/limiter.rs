@@ -29,6 +29,7 @@ use crate::ask::{Ask, Cost, Demand};
 use crate::permit::{Permit, Reservation};
 use crate::policy::{And, BoxLimiter, Named, Per, PerCall};
 use crate::refusal::{ReadyAt, Refusal};
+use crate::standing::Standing;
 use crate::sync::turn::{Turnstile, TurnstileId};
 use crate::ticket::Ticket;
 use crate::time::{Clock, Pass, Phase};
@@ -169,6 +170,11 @@ pub trait Limiter: Send + Sync {
         None
     }
 
+    /// Shows `visit` how each leg stands now, in the order in which they are asked. Nothing unless a limiter implements it.
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        let _ = visit;
+    }
+
     /// Names every queue in this limiter: a policy must not stand in one of them for two legs.
     #[doc(hidden)]
     fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
@@ -226,6 +232,9 @@ macro_rules! forward {
             }
             fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
                 (**self).turnstiles(visit);
+            }
+            fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+                (**self).survey(visit);
             }
             fn is_fresh(&self, now: Pass<'_>) -> bool {
                 let fresh: fn(&Self, Pass<'_>) -> bool = $fresh;

@@ -5,6 +5,7 @@ use crate::algo::breaker::Answer;
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome};
 use crate::refusal::{ReadyAt, Refusal};
+use crate::standing::{Standing, State};
 use crate::ticket::Ticket;
 use crate::time::{Clock, Instant, Pass};
 
@@ -79,6 +80,11 @@ impl Limiter for CircuitBreaker {
             Answer::Until(until) => ReadyAt::at(LEG, Instant::from_ticks(until)),
             Answer::OnEvent => ReadyAt::on_event(LEG),
         }
+    }
+
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        let (state, open_for) = (self.state(), self.retry_after());
+        visit(Standing::new(LEG, LEG, State::Breaker { state, open_for }));
     }
 
     fn clock(&self) -> Option<&Clock> {

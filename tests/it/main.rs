@@ -11,6 +11,8 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
 
 mod adaptive;
 mod any_window;
+#[cfg(feature = "axum")]
+mod axum_limits;
 mod bad_input;
 mod breaker;
 mod breaker_probes;
@@ -67,3 +69,5 @@ mod shed;
 mod time;
 #[cfg(feature = "tower")]
 mod tower_layer;
+#[cfg(feature = "tower")]
+mod tower_wire;
