@@ -28,6 +28,7 @@
 //! | limit a service of tower, axum, hyper or tonic | `tower::LimitLayer` | `tower` |
 //! | tell clients: `Retry-After`, `RateLimit`, keys behind proxies | `axum::HttpRefusals`, `axum::ClientIp` | `axum` |
 //! | see how every leg stands | [`Limiter::survey`], [`standing`] | |
+//! | tell metrics and tracing what happens | `observe::Observed` | `metrics`, `tracing` |
 //! | test with virtual time | [`ManualClock`] | |
 //! | put an existing governor limiter into a policy | `Governed` | `governor` |
 //! | write a limiter of your own | [`Limiter`], and the suite in `conformance` | `conformance` |
@@ -68,6 +69,8 @@
 //! | `governor` | no | `Governed`, and with it governor 0.10 |
 //! | `tower` | no | `tower::LimitLayer`, and with it http 1, http-body 1 and tower's two traits |
 //! | `axum` | no | `tower`, keys of requests, refusals as responses, and with it axum 0.8, sfv and serde_json |
+//! | `metrics` | no | `observe`, and with it the facade metrics 0.24 |
+//! | `tracing` | no | `observe`, and with it tracing 0.1 |
 //! | `conformance` | no | the eight [laws](limiter) as checks to run on a limiter of your own |
 //!
 //! How to move from tokio's semaphore, and what can be built from one: the [`guide`].
@@ -95,6 +98,9 @@ pub mod guide;
 pub mod keyed;
 pub mod lease;
 pub mod limiter;
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "metrics", feature = "tracing"))))]
+pub mod observe;
 mod permit;
 pub mod policy;
 #[cfg(feature = "pool")]

@@ -100,7 +100,7 @@ impl<X: ExtractKey, L: Limiter + 'static> LimitLayer<InLinePerKey<X, L>> {
 }
 
 impl<G, C, R> LimitLayer<G, C, R> {
-    fn map_gate<H>(self, map: impl FnOnce(G) -> H) -> LimitLayer<H, C, R> {
+    pub(crate) fn map_gate<H>(self, map: impl FnOnce(G) -> H) -> LimitLayer<H, C, R> {
         // A layer that is being set up has not been cloned: no setting takes a reference.
         let gate = Arc::into_inner(self.gate).expect("settings come before the first clone or service");
         LimitLayer {

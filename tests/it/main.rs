@@ -35,6 +35,8 @@ mod keyed;
 mod keyed_fair;
 mod keyed_rate;
 mod lease;
+#[cfg(all(feature = "metrics", feature = "tracing"))]
+mod observe;
 mod policy_line;
 #[cfg(feature = "pool")]
 mod pool;
