@@ -1,7 +1,9 @@
 //! What is told, and to whom: the facades of `metrics` and `tracing`.
 
 use crate::limiter::Outcome;
-use crate::refusal::{Reason, Rejection};
+#[cfg(feature = "metrics")]
+use crate::refusal::Reason;
+use crate::refusal::Rejection;
 use std::time::Duration;
 
 /// Where one observed limiter tells what it does. Handles are looked up once, when it is made.

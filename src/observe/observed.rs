@@ -51,6 +51,7 @@ impl Watch {
         }
     }
 
+    #[cfg(feature = "tower")]
     pub(crate) fn refused(&self, rejection: &Rejection) {
         self.meter.refused(rejection, Duration::ZERO);
     }
@@ -132,6 +133,7 @@ impl<L: Limiter> Observed<L> {
         &self.limiter
     }
 
+    #[cfg(feature = "tower")]
     pub(crate) fn handle(limiter: L, watch: Watch) -> Self {
         Self { limiter, watch }
     }
