@@ -27,7 +27,8 @@
 
 use crate::ask::{Ask, Cost, Demand};
 use crate::permit::{Permit, Reservation};
-use crate::policy::{And, BoxLimiter, Named, Per, PerCall};
+use crate::policy::linked::{Linked, Mark};
+use crate::policy::{And, BoxLimiter, Named, Per, PerCall, Shadow};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::Standing;
 use crate::sync::turn::{Turnstile, TurnstileId};
@@ -323,6 +324,22 @@ pub trait LimiterExt: Limiter {
         Self: Sized,
     {
         Named::new(self, name.into())
+    }
+
+    /// This limiter in shadow mode: it counts what it would refuse, and refuses nothing.
+    fn shadow(self) -> Shadow<Self>
+    where
+        Self: Sized,
+    {
+        Shadow::new(self)
+    }
+
+    /// This limiter, applying only while a load exceeds `mark`.
+    fn linked(self, mark: Mark) -> Linked<Self>
+    where
+        Self: Sized,
+    {
+        Linked::new(self, mark)
     }
 
     /// Both this and `other`, all-or-nothing, asked in this order.

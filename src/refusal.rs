@@ -219,6 +219,12 @@ impl<'a> Refusal<'a> {
         self
     }
 
+    /// The same refusal with another way to wait.
+    pub(crate) fn with_wait(mut self, wait: Wait<'a>) -> Self {
+        self.wait = wait;
+        self
+    }
+
     /// The same refusal under another name of its leg.
     #[inline]
     pub fn named(mut self, leg: &'a str) -> Self {
@@ -295,6 +301,8 @@ pub struct ReadyAt<'a> {
     event: bool,
     never: bool,
     turn: Option<(&'a dyn Turnstile, u64)>,
+    /// When to look again although the event has not happened.
+    look: Option<Instant>,
     /// Who names the instant, or says never.
     leg: &'a str,
     /// Who waits for an event.
@@ -308,6 +316,7 @@ impl<'a> ReadyAt<'a> {
         event: false,
         never: false,
         turn: None,
+        look: None,
         leg: "",
         event_leg: "",
     };
@@ -353,6 +362,19 @@ impl<'a> ReadyAt<'a> {
         }
     }
 
+    /// This, or `instant` if that comes first: something else makes it ready then. `None` is no instant.
+    #[inline]
+    #[must_use]
+    pub fn or_at(mut self, instant: Option<Instant>) -> Self {
+        if let Some(instant) = instant {
+            self.not_before = self.not_before.map(|at| at.min(instant));
+            if self.event {
+                self.look = Some(self.look.map_or(instant, |look| look.min(instant)));
+            }
+        }
+        self
+    }
+
     /// Both this and `other`: the later of the two, under the name of whichever binds.
     #[inline]
     #[must_use]
@@ -363,6 +385,7 @@ impl<'a> ReadyAt<'a> {
             event: self.event | other.event,
             never: self.never | other.never,
             turn: self.turn.or(other.turn),
+            look: self.look.into_iter().chain(other.look).min(),
             leg: if rank(&other) > rank(&self) {
                 other.leg
             } else {
@@ -382,6 +405,12 @@ impl<'a> ReadyAt<'a> {
     #[inline]
     pub fn is_event(&self) -> bool {
         self.event
+    }
+
+    /// When to look again, although the event that is waited for has not happened.
+    #[inline]
+    pub fn look_at(&self) -> Option<Instant> {
+        self.look
     }
 
     /// The queue whose turn is waited for, and how many units it is to hand over.

@@ -85,6 +85,10 @@ impl<L: Limiter + 'static> Policy<L> {
         Self(Core::new(limiter, clock, settings))
     }
 
+    pub(super) fn core(&self) -> &Arc<Core<L>> {
+        &self.0
+    }
+
     /// The limiter behind the line. To admit by it directly is to pass the line.
     pub fn limiter(&self) -> &L {
         &self.0.limiter

@@ -18,7 +18,7 @@ use std::task::{Wake, Waker};
 pub(crate) struct Core<L: Limiter> {
     pub(crate) limiter: L,
     pub(crate) clock: Clock,
-    pub(crate) settings: Settings,
+    pub(crate) settings: Bounds,
     /// Rings when the line has emptied: for a policy that is itself a leg of another.
     pub(crate) bell: Bell,
     line: Mutex<Line<L::Ticket>>,
@@ -41,13 +41,51 @@ pub(crate) struct Settings {
     pub(crate) lateness: u64,
 }
 
+/// The settings that are in force: a policy that is read from a file changes them while it runs.
+pub(crate) struct Bounds {
+    /// The most stands for none.
+    max_wait: AtomicU64,
+    max_queue: AtomicUsize,
+    lateness: AtomicU64,
+}
+
+// Relaxed throughout: each number stands for itself, and whoever comes while it changes may see either.
+impl Bounds {
+    fn new(settings: Settings) -> Self {
+        Self {
+            max_wait: AtomicU64::new(settings.max_wait.unwrap_or(u64::MAX)),
+            max_queue: AtomicUsize::new(settings.max_queue),
+            lateness: AtomicU64::new(settings.lateness),
+        }
+    }
+
+    pub(crate) fn set(&self, settings: Settings) {
+        let max_wait = settings.max_wait.unwrap_or(u64::MAX);
+        self.max_wait.store(max_wait, Ordering::Relaxed);
+        self.max_queue.store(settings.max_queue, Ordering::Relaxed);
+        self.lateness.store(settings.lateness, Ordering::Relaxed);
+    }
+
+    pub(crate) fn max_wait(&self) -> Option<u64> {
+        Some(self.max_wait.load(Ordering::Relaxed)).filter(|&ticks| ticks < u64::MAX)
+    }
+
+    fn max_queue(&self) -> usize {
+        self.max_queue.load(Ordering::Relaxed)
+    }
+
+    fn lateness(&self) -> u64 {
+        self.lateness.load(Ordering::Relaxed)
+    }
+}
+
 /// How an attempt for somebody in line ended.
 enum Attempt<T> {
     Admitted(T),
     /// Look again at this instant.
     Later(Instant),
-    /// Look again when something happens.
-    OnEvent,
+    /// Look again when something happens, or at this instant.
+    OnEvent(Option<Instant>),
     /// Waiting changes nothing.
     Hopeless,
 }
@@ -79,7 +117,7 @@ impl<L: Limiter + 'static> Core<L> {
         Arc::new_cyclic(|weak| Self {
             limiter,
             clock,
-            settings,
+            settings: Bounds::new(settings),
             bell: Bell::new(),
             line: Mutex::new(Line::new()),
             waiting: AtomicUsize::new(0),
@@ -115,7 +153,7 @@ impl<L: Limiter> Core<L> {
     /// The earliest instant as of which somebody may be admitted at `now`: not before it came, nor before the last look
     /// at the legs found that it could be, nor before whoever was last served.
     fn floor(&self, waited: Waited, now: Instant) -> Instant {
-        let earliest = Instant::from_ticks(now.ticks().saturating_sub(self.settings.lateness));
+        let earliest = Instant::from_ticks(now.ticks().saturating_sub(self.settings.lateness()));
         // Relaxed: a stale value changes by how much a late waiter is made up for, within the same cap.
         let last = Instant::from_ticks(self.last.load(Ordering::Relaxed));
         let credit = Instant::from_ticks(self.credit.load(Ordering::Relaxed));
@@ -154,7 +192,7 @@ impl<L: Limiter> Core<L> {
             return (Attempt::Later(as_of), None);
         }
         if ready.is_event() {
-            return (Attempt::OnEvent, ready.turn());
+            return (Attempt::OnEvent(ready.look_at()), ready.turn());
         }
         let phase = Phase::at(&self.clock, as_of);
         match self.limiter.try_reserve(Demand::waiting(ask, phase.pass(), &place)) {
@@ -165,11 +203,21 @@ impl<L: Limiter> Core<L> {
             }
             Err(refusal) => match refusal.wait() {
                 Wait::Until(due) => (Attempt::Later(due.instant()), None),
-                Wait::Turn(turnstile) => (Attempt::OnEvent, Some((turnstile, refusal.units()))),
-                Wait::Event => (Attempt::OnEvent, None),
+                Wait::Turn(turnstile) => (
+                    Attempt::OnEvent(self.look_at(ask, now)),
+                    Some((turnstile, refusal.units())),
+                ),
+                Wait::Event => (Attempt::OnEvent(self.look_at(ask, now)), None),
                 Wait::Never => (Attempt::Hopeless, None),
             },
         }
+    }
+
+    /// When to look again for somebody who was refused although all legs looked ready.
+    #[cold]
+    fn look_at(&self, ask: &Ask, now: Instant) -> Option<Instant> {
+        let phase = Phase::at(&self.clock, now);
+        self.limiter.ready_at(Demand::new(ask, phase.pass())).look_at()
     }
 
     /// At `now` a waiter is served that was due at `last`: what comes next may catch up.
@@ -186,7 +234,7 @@ impl<L: Limiter> Core<L> {
         let now = self.clock.now();
         let nothing = Cell::new(None);
         let credit = Instant::from_ticks(self.credit.load(Ordering::Relaxed));
-        if now.ticks_since(credit) >= self.settings.lateness {
+        if now.ticks_since(credit) >= self.settings.lateness() {
             // A newer lateness that this overwrites costs its waiter the catching up, never an admission.
             self.credit.store(0, Ordering::Relaxed);
         }
@@ -219,7 +267,7 @@ impl<L: Limiter + 'static> Core<L> {
         deadline: Option<Instant>,
         due: Option<Instant>,
     ) -> Option<Key> {
-        let limit = self.settings.max_queue;
+        let limit = self.settings.max_queue();
         self.under_lock(|line| (line.len() < limit).then(|| line.push(ask, since, deadline, due)))
     }
 
@@ -343,7 +391,7 @@ impl<L: Limiter + 'static> Core<L> {
                 self.wait_until(key, Some(at));
                 false
             }
-            Attempt::OnEvent => {
+            Attempt::OnEvent(look) => {
                 if let Some((turnstile, units)) = turn {
                     let joined = self.under_lock(|line| line.claim.is_some());
                     if !joined {
@@ -352,7 +400,7 @@ impl<L: Limiter + 'static> Core<L> {
                         self.under_lock(|line| line.claim = Some((key, claim)));
                     }
                 }
-                self.wait_until(key, None);
+                self.wait_until(key, look);
                 false
             }
         }

@@ -37,6 +37,8 @@ mod keyed_rate;
 mod lease;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
 mod observe;
+#[cfg(feature = "policy-file")]
+mod policy_file;
 mod policy_line;
 #[cfg(feature = "pool")]
 mod pool;
