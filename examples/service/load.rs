@@ -213,10 +213,12 @@ impl Driver {
                 // No client of the trace has so high a number.
                 let (client, mut kept, mut broken) = (0x00c0_0000 + client, 0, 0);
                 while Instant::now() < until {
-                    let End::Refused { rate: true, retry } =
-                        driver.request(client, "/honest.gif", Instant::now()).await
-                    else {
-                        continue;
+                    let retry = match driver.request(client, "/honest.gif", Instant::now()).await {
+                        End::Refused { rate: true, retry } => retry,
+                        _ => {
+                            sleep(Duration::from_millis(20)).await;
+                            continue;
+                        }
                     };
                     sleep(Duration::from_secs(retry.unwrap_or(0))).await;
                     match driver.request(client, "/honest.gif", Instant::now()).await {
