@@ -70,6 +70,7 @@ mod semaphore_rest;
 mod semaphore_stats;
 mod semaphore_twin;
 mod shed;
+mod standing;
 mod time;
 #[cfg(feature = "tower")]
 mod tower_layer;
