@@ -64,6 +64,7 @@ mod rate_windows;
 mod semaphore;
 mod semaphore_corners;
 mod semaphore_orders;
+mod semaphore_reference;
 mod semaphore_resize;
 mod semaphore_rest;
 #[cfg(feature = "stats")]
