@@ -171,7 +171,11 @@ impl ExtractKey for HeaderKey {
     fn key(&self, head: &Head<'_>) -> Option<HeaderValue> {
         let mut values = head.headers().get_all(&self.0).iter();
         let value = values.next().filter(|value| value.len() <= Self::MAX_LENGTH)?;
-        values.next().is_none().then(|| value.clone())
+        if values.next().is_some() {
+            return None;
+        }
+        // A copy: the map may keep it for long, and the value is a part of what was read from the connection.
+        HeaderValue::from_bytes(value.as_bytes()).ok()
     }
 }
 

@@ -14,6 +14,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tower_service::Service;
 
+/// A response whose body holds a permit.
+type Limited<B, L, C, E> = Response<LimitBody<B, L, C, E>>;
+
 pin_project! {
     /// Waits for admission, if need be, and then for the service.
     ///
@@ -89,7 +92,7 @@ where
     C: Classify<S::Error>,
     R: Respond<RB, S::Error>,
 {
-    type Output = Result<Response<LimitBody<RB, L, C, S::Error>>, R::Error>;
+    type Output = Result<Limited<RB, L, C, S::Error>, R::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -133,7 +136,7 @@ fn finish<RB, L, C, R, E>(
     classify: &C,
     respond: &R,
     is_head: bool,
-) -> Result<Response<LimitBody<RB, L, C, E>>, R::Error>
+) -> Result<Limited<RB, L, C, E>, R::Error>
 where
     RB: Body,
     L: Limiter,

@@ -23,6 +23,8 @@ use tower_service::Service;
 /// A request from its admission, in `call`, until its response body has been handed over or is dropped. Nothing is reserved
 /// in `poll_ready`, so that an idle connection holds nothing; a service that is not called costs nothing.
 ///
+/// A connection that is upgraded (a WebSocket) has left HTTP: it holds nothing once its response has been sent.
+///
 /// # Order of layers
 /// What stands inside is limited; what stands outside is not. A time-out belongs outside a layer that waits, if the wait is
 /// to count; retries belong outside as well, so that each attempt is admitted, and learnt from, by itself.
@@ -110,7 +112,8 @@ impl<G, C, R> LimitLayer<G, C, R> {
         }
     }
 
-    /// Asks for what `price` says a request costs, a closure `Fn(&Head) -> Ask`; one call each unless set.
+    /// Asks for what `price` says a request costs, a closure `Fn(&Head) -> Ask`; one call each unless set. The first setting,
+    /// if it is one: what [`exempt`](Self::exempt) returns has its price.
     ///
     /// # Panics
     /// When the layer has been cloned or used already.

@@ -83,7 +83,7 @@ async fn a_thousand_idle_connections_hold_no_permit() {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let wanted = rustix::process::Rlimit {
         current: files.maximum.map_or(Some(4_096), |max| Some(max.min(4_096))),
-        ..files.clone()
+        ..files
     };
     if files.current.is_some_and(|now| now < 4_096) {
         rustix::process::setrlimit(rustix::process::Resource::Nofile, wanted).unwrap();
