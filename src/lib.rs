@@ -134,7 +134,7 @@ pub use keyed::{Keyed, KeysFull};
 pub use lease::Leased;
 pub use limiter::{Limiter, LimiterExt, Outcome, Settlement};
 pub use permit::{Permit, Reservation, Unsettled};
-pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError};
+pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError, RunError};
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 pub use pool::{TaskHandle, WorkerPool};

@@ -27,10 +27,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::time::sleep;
 use tollgate::policy::file::Format;
+use tollgate::policy::source::FileSource;
 use tollgate::policy::spec::PolicySpec;
 
 /// Serves behind limits, and shows how they stand.
@@ -60,44 +60,30 @@ fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
-fn read_policy(path: Option<&Path>) -> Result<PolicySpec, Failure> {
+/// The policy of the core, and where its next versions come from: the file that was named, or none.
+fn read_policy(path: Option<PathBuf>) -> Result<(PolicySpec, Option<FileSource>), Failure> {
     Ok(match path {
-        Some(path) => PolicySpec::read(path)?,
-        None => PolicySpec::parse(include_str!("policy.toml"), Format::Toml)?,
+        Some(path) => {
+            let (spec, source) = FileSource::open(path)?;
+            (spec, Some(source))
+        }
+        None => (PolicySpec::parse(include_str!("policy.toml"), Format::Toml)?, None),
     })
 }
 
-/// Applies each version of the file that is none the worse for wear; says why of the others.
-async fn follow(path: PathBuf, limits: Arc<Limits>) {
-    let modified = |path: &Path| -> Option<SystemTime> { std::fs::metadata(path).ok()?.modified().ok() };
-    let mut known = modified(&path);
-    loop {
-        sleep(Duration::from_millis(500)).await;
-        let now = modified(&path);
-        if now == known {
-            continue;
-        }
-        known = now;
-        match PolicySpec::read(&path)
-            .map_err(Failure::from)
-            .and_then(|spec| Ok(limits.core.apply(spec)?))
-        {
-            Ok(_) => println!("policy: version {} is in force", limits.core.limiter().version()),
-            Err(error) => eprintln!("policy: {error}; the version before stays in force"),
-        }
-    }
-}
-
 async fn run(args: Args) -> Result<bool, Failure> {
-    let limits = Arc::new(Limits::new(&read_policy(args.policy.as_deref())?)?);
+    let (policy, source) = read_policy(args.policy)?;
+    let limits = Arc::new(Limits::new(&policy)?);
     let folder = tempfile::tempdir()?;
     let store = Arc::new(store::Store::open(&folder.path().join("hits.sqlite"))?);
     let listener = TcpListener::bind(("127.0.0.1", args.port)).await?;
     let address = listener.local_addr()?;
     let app = app::router(Arc::clone(&limits), store).into_make_service_with_connect_info::<SocketAddr>();
     let serving = tokio::spawn(async move { axum::serve(listener, app).await });
-    if let Some(path) = args.policy {
-        tokio::spawn(follow(path, Arc::clone(&limits)));
+    if let Some(source) = source {
+        // A mistake is told with its line and column, and the version before stays in force.
+        let core = limits.core.clone();
+        tokio::spawn(async move { core.follow(source, |event| println!("policy: {event}")).await });
     }
     println!("http://{address}/limits");
 

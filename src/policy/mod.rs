@@ -11,6 +11,7 @@
 //! | [`Shadow`] | a limiter that counts what it would refuse, and refuses nothing |
 //! | [`Linked`](linked::Linked) | a limiter that applies only while something else is under load |
 //! | [`PolicySpec`](spec::PolicySpec) | a policy as data |
+//! | [`source`] | where versions of a policy come from: a file, this program, your own store |
 //! | `file` | policies in files, TOML or JSON; feature `policy-file` |
 //! | [`LiveLegs`] | legs that are changed while they run: `Policy<LiveLegs>` is a policy that can be reloaded |
 
@@ -30,7 +31,9 @@ pub mod live;
 mod policy;
 pub(crate) mod pump;
 mod reload;
+mod run;
 mod shadow;
+pub mod source;
 pub mod spec;
 
 pub use and::And;
@@ -40,6 +43,7 @@ pub use leg::{Named, Per, PerCall};
 pub use legs::Legs;
 pub use live::LiveLegs;
 pub use policy::Policy;
+pub use run::{Run, RunError};
 pub use shadow::{Shadow, ShadowStats};
 
 /// The leg name of refusals by the line itself.

@@ -40,6 +40,10 @@ mod observe;
 #[cfg(feature = "policy-file")]
 mod policy_file;
 mod policy_line;
+mod policy_linked;
+mod policy_reload;
+#[cfg(feature = "policy-file")]
+mod policy_source;
 #[cfg(feature = "pool")]
 mod pool;
 #[cfg(feature = "pool")]

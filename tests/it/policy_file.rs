@@ -335,13 +335,13 @@ fn bad_json_is_refused_with_line_and_column() {
         (
             "{ \"leg\": [\n  { \"name\": \"ä\", \"kind\": \"semaphore\", \"limt\": 3 } ] }",
             2,
-            40,
+            39,
             "`limt` is unknown",
         ),
         (
             "{ \"leg\": [\n  { \"name\": \"ä\", \"kind\": \"semaphore\", \"limit\": 1e3 } ] }",
             2,
-            49,
+            48,
             "1000 was given",
         ),
         ("// no\n{}", 1, 1, "omment"),

@@ -78,7 +78,7 @@ impl PolicyFileError {
     }
 
     /// In this file.
-    pub(super) fn of_file(mut self, file: &std::path::Path) -> Self {
+    pub(in super::super) fn of_file(mut self, file: &std::path::Path) -> Self {
         self.file = file.display().to_string().into();
         self
     }

@@ -72,39 +72,41 @@ impl PolicySpec {
     /// [`PolicyFileError`]: it cannot be read, is larger than [`MAX_FILE`](Self::MAX_FILE), or is no policy.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, PolicyFileError> {
         let path = path.as_ref();
-        read_text(path)
-            .and_then(|(text, format)| Self::parse(&text, format))
+        read_bytes(path)
+            .and_then(|(bytes, format)| Self::parse_bytes(&bytes, format))
             .map_err(|error| error.of_file(path))
+    }
+
+    pub(super) fn parse_bytes(bytes: &[u8], format: Format) -> Result<Self, PolicyFileError> {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::parse(text, format),
+            Err(error) => {
+                let good = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
+                let why = "this is no UTF-8, and nothing else is allowed".into();
+                Err(PolicyFileError::at(&good, good.len(), Fault::Syntax { why }))
+            }
+        }
     }
 }
 
-/// The text of a file, and what its name says it is.
-fn read_text(path: &Path) -> Result<(String, Format), PolicyFileError> {
+/// What a file holds, and what its name says it is.
+pub(super) fn read_bytes(path: &Path) -> Result<(Vec<u8>, Format), PolicyFileError> {
     use std::io::Read;
-    let unreadable = |why: String| PolicyFileError::unreadable(why);
     let Some(format) = Format::of_path(path) else {
-        return Err(unreadable("its name ends in neither `.toml` nor `.json`".into()));
+        return Err(PolicyFileError::unreadable(
+            "its name ends in neither `.toml` nor `.json`",
+        ));
     };
+    let unreadable = |error: std::io::Error| PolicyFileError::unreadable(error.to_string());
     let mut bytes = Vec::new();
     let most = PolicySpec::MAX_FILE;
-    let file = std::fs::File::open(path).map_err(|error| unreadable(error.to_string()))?;
-    file.take(most + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| unreadable(error.to_string()))?;
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(most + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > most {
-        return Err(unreadable(format!(
-            "it is longer than the {most} bytes that are allowed"
-        )));
+        let why = format!("it is longer than the {most} bytes that are allowed");
+        return Err(PolicyFileError::unreadable(why));
     }
-    match String::from_utf8(bytes) {
-        Ok(text) => Ok((text, format)),
-        Err(error) => {
-            let good = error.utf8_error().valid_up_to();
-            let text = String::from_utf8_lossy(&error.as_bytes()[..good]).into_owned();
-            let why = "this is no UTF-8, and nothing else is allowed".into();
-            Err(PolicyFileError::at(&text, good, Fault::Syntax { why }))
-        }
-    }
+    Ok((bytes, format))
 }
 
 /// Where in the file a mistake stands that shows only in the whole.

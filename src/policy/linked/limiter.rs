@@ -109,8 +109,9 @@ impl<L: Limiter> Limiter for Linked<L> {
         self.limiter.ready_at(demand).or_at(self.gate.ends(now))
     }
 
+    /// That of the limiter, or else the one that the load is read by.
     fn clock(&self) -> Option<&Clock> {
-        self.limiter.clock()
+        self.limiter.clock().or(Some(self.gate.clock()))
     }
 
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {

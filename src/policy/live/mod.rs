@@ -32,8 +32,10 @@
 //! number of *different* legs that a policy has ever had, by less than a kilobyte each (a sliding window of 64 segments is
 //! the largest, unless it is given more).
 
+mod advice;
 mod apply;
 mod changes;
+mod decision;
 mod limiter;
 mod link;
 mod node;
@@ -41,7 +43,9 @@ mod set;
 mod status;
 mod stricter;
 
+pub use advice::OrderAdvice;
 pub use changes::{Applied, Change, Changes};
+pub use decision::{Decision, LegDecision, Verdict};
 pub use status::LegStatus;
 
 pub(super) use set::MAX_WORDS;

@@ -274,24 +274,28 @@ impl LegSet {
     }
 
     fn leg_ready<'a>(&'a self, leg: &'a SetLeg, demand: Demand<'_>) -> ReadyAt<'a> {
-        let now = |clock| demand.now(clock);
-        if leg.shadow
-            || leg
-                .link
-                .as_ref()
-                .is_some_and(|link| !link.gate.is_exceeded(now(&self.clock)))
-        {
+        if leg.shadow {
             return ReadyAt::NOW;
+        }
+        self.leg_says(leg, demand).unwrap_or(ReadyAt::NOW)
+    }
+
+    /// What a leg says, obeyed or not; `None` when it does not apply.
+    pub(super) fn leg_says<'a>(&'a self, leg: &'a SetLeg, demand: Demand<'_>) -> Option<ReadyAt<'a>> {
+        if let Some(link) = &leg.link
+            && !link.gate.is_exceeded(demand.now(&self.clock))
+        {
+            return None;
         }
         let node = &*leg.node;
         let Some(demand) = leg.demand(demand) else {
-            return ReadyAt::never(&node.name);
+            return Some(ReadyAt::never(&node.name));
         };
         let ready = node.body.erased().ready_at(demand).named(&node.name);
-        match leg.link.is_some() || leg.peak.is_some() {
+        Some(match leg.link.is_some() || leg.peak.is_some() {
             true => ready.or_at(leg.ends(demand.now(&self.clock))),
             false => ready,
-        }
+        })
     }
 }
 

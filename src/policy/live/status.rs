@@ -40,27 +40,7 @@ impl LiveLegs {
         let (_, set) = self.in_force();
         let status = |leg: &SetLeg| {
             let rule = leg.node.in_force();
-            let (available, capacity) = match (&leg.node.body, &rule) {
-                (Body::TokenBucket(bucket), Rule::TokenBucket { quota }) => {
-                    (Some(bucket.available()), Some(quota.burst_size()))
-                }
-                (Body::LeakyBucket(bucket), Rule::LeakyBucket { slack, .. }) => {
-                    (Some(bucket.available()), Some(slack.saturating_add(1)))
-                }
-                (Body::Warmup(warmup), _) => (Some(warmup.available()), None),
-                (Body::FixedWindow(window), Rule::FixedWindow { limit, .. }) => {
-                    (Some(window.available()), Some(*limit))
-                }
-                (Body::SlidingWindow(window), Rule::SlidingWindow { limit, .. }) => {
-                    (Some(window.available()), Some(*limit))
-                }
-                (Body::SlidingLog(log), Rule::SlidingLog { limit, .. }) => (Some(log.available()), Some(*limit)),
-                (Body::Semaphore(semaphore), _) => {
-                    let free = semaphore.available_permits() as u64;
-                    (Some(free), Some(semaphore.limit() as u64))
-                }
-                _ => (None, None),
-            };
+            let (available, capacity) = numbers(&leg.node.body, &rule);
             LegStatus {
                 name: leg.node.name.clone(),
                 rule,
@@ -87,5 +67,26 @@ impl LiveLegs {
             Body::Semaphore(semaphore) => Some(semaphore.in_use() as u64),
             _ => None,
         }
+    }
+}
+
+/// How many units a leg could give, and how many at most, where it counts units.
+pub(super) fn numbers(body: &Body, rule: &Rule) -> (Option<u64>, Option<u64>) {
+    match (body, rule) {
+        (Body::TokenBucket(bucket), Rule::TokenBucket { quota }) => {
+            (Some(bucket.available()), Some(quota.burst_size()))
+        }
+        (Body::LeakyBucket(bucket), Rule::LeakyBucket { slack, .. }) => {
+            (Some(bucket.available()), Some(slack.saturating_add(1)))
+        }
+        (Body::Warmup(warmup), _) => (Some(warmup.available()), None),
+        (Body::FixedWindow(window), Rule::FixedWindow { limit, .. }) => (Some(window.available()), Some(*limit)),
+        (Body::SlidingWindow(window), Rule::SlidingWindow { limit, .. }) => (Some(window.available()), Some(*limit)),
+        (Body::SlidingLog(log), Rule::SlidingLog { limit, .. }) => (Some(log.available()), Some(*limit)),
+        (Body::Semaphore(semaphore), _) => {
+            let free = semaphore.available_permits() as u64;
+            (Some(free), Some(semaphore.limit() as u64))
+        }
+        _ => (None, None),
     }
 }
