@@ -219,6 +219,12 @@ impl<'a> Refusal<'a> {
         self
     }
 
+    /// The same refusal with another way to wait.
+    pub(crate) fn with_wait(mut self, wait: Wait<'a>) -> Self {
+        self.wait = wait;
+        self
+    }
+
     /// The same refusal under another name of its leg.
     #[inline]
     pub fn named(mut self, leg: &'a str) -> Self {
@@ -365,6 +371,19 @@ impl<'a> ReadyAt<'a> {
         }
     }
 
+    /// This, or `instant` if that comes first: something else makes it ready then. `None` is no instant.
+    #[inline]
+    #[must_use]
+    pub fn or_at(mut self, instant: Option<Instant>) -> Self {
+        if let Some(instant) = instant {
+            self.not_before = self.not_before.map(|at| at.min(instant));
+            if self.event {
+                self.by = Some(self.by.map_or(instant, |by| by.min(instant)));
+            }
+        }
+        self
+    }
+
     /// Both this and `other`: the later of the two, under the name of whichever binds.
     #[inline]
     #[must_use]
@@ -374,10 +393,7 @@ impl<'a> ReadyAt<'a> {
             not_before: self.not_before.max(other.not_before),
             event: self.event | other.event,
             never: self.never | other.never,
-            by: match (self.by, other.by) {
-                (Some(one), Some(two)) => Some(one.min(two)),
-                (one, two) => one.or(two),
-            },
+            by: self.by.into_iter().chain(other.by).min(),
             turn: self.turn.or(other.turn),
             leg: if rank(&other) > rank(&self) {
                 other.leg
@@ -400,7 +416,8 @@ impl<'a> ReadyAt<'a> {
         self.event
     }
 
-    /// When the event, or one of them, happens by itself at the latest; `None` when that is not known.
+    /// When the event, or one of them, happens by itself at the latest, and is to be looked for again; `None` when that is
+    /// not known.
     #[inline]
     pub fn event_by(&self) -> Option<Instant> {
         self.by

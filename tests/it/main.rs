@@ -12,6 +12,8 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
 mod adaptive;
 mod any_window;
 mod any_window_rounds;
+#[cfg(feature = "axum")]
+mod axum_limits;
 mod bad_input;
 mod breaker;
 mod breaker_history;
@@ -35,7 +37,15 @@ mod keyed;
 mod keyed_fair;
 mod keyed_rate;
 mod lease;
+#[cfg(all(feature = "metrics", feature = "tracing"))]
+mod observe;
+#[cfg(feature = "policy-file")]
+mod policy_file;
 mod policy_line;
+mod policy_linked;
+mod policy_reload;
+#[cfg(feature = "policy-file")]
+mod policy_source;
 #[cfg(feature = "pool")]
 mod pool;
 #[cfg(feature = "pool")]
@@ -70,4 +80,9 @@ mod semaphore_rest;
 mod semaphore_stats;
 mod semaphore_twin;
 mod shed;
+mod standing;
 mod time;
+#[cfg(feature = "tower")]
+mod tower_layer;
+#[cfg(feature = "tower")]
+mod tower_wire;
