@@ -12,6 +12,8 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
 mod adaptive;
 mod any_window;
 mod any_window_rounds;
+#[cfg(feature = "axum")]
+mod axum_limits;
 mod bad_input;
 mod breaker;
 mod breaker_history;
@@ -37,6 +39,8 @@ mod keyed_rate;
 #[cfg(feature = "policy-file")]
 mod lab;
 mod lease;
+#[cfg(all(feature = "metrics", feature = "tracing"))]
+mod observe;
 #[cfg(feature = "policy-file")]
 mod policy_file;
 mod policy_line;
@@ -79,4 +83,9 @@ mod semaphore_rest;
 mod semaphore_stats;
 mod semaphore_twin;
 mod shed;
+mod standing;
 mod time;
+#[cfg(feature = "tower")]
+mod tower_layer;
+#[cfg(feature = "tower")]
+mod tower_wire;
