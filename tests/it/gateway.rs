@@ -7,9 +7,6 @@ mod audit;
 #[path = "../../examples/gateway/pace.rs"]
 mod pace;
 #[allow(unreachable_pub, dead_code)]
-#[path = "../../examples/report/mod.rs"]
-mod page;
-#[allow(unreachable_pub, dead_code)]
 #[path = "../../examples/gateway/report.rs"]
 mod report;
 #[allow(unreachable_pub, dead_code)]
@@ -25,6 +22,7 @@ mod verify;
 #[path = "../../examples/gateway/witness.rs"]
 mod witness;
 
+use crate::report::page;
 use audit::{Audit, Limits};
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 #[allow(unreachable_pub, dead_code)]
 #[path = "../../examples/report/mod.rs"]
-mod page;
+pub(crate) mod page;
 
 use page::plot::{Plot, Series, Shape};
 use page::series::{Event, Kind, Leg, Run, groups, highest};
