@@ -36,6 +36,8 @@ mod hostile_wakers;
 mod keyed;
 mod keyed_fair;
 mod keyed_rate;
+#[cfg(feature = "policy-file")]
+mod lab;
 mod lease;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
 mod observe;
@@ -70,6 +72,7 @@ mod rate_token_bucket;
 mod rate_warmup;
 mod rate_window;
 mod rate_windows;
+mod report;
 mod semaphore;
 mod semaphore_corners;
 mod semaphore_orders;
