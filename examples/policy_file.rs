@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     save(&path, FIRST)?;
 
     let (spec, mut source) = FileSource::open(&path)?;
-    source.watch()?;
+    source.watch().map_err(|error| error as Box<dyn Error>)?;
     let policy = spec.build(&Clock::real())?;
     let (sender, events) = mpsc::channel();
     let followed = policy.clone();
