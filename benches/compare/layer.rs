@@ -25,9 +25,9 @@ fn answer(_: Request<()>) -> Answer {
     ready(Ok(Response::new(Empty::new())))
 }
 
-fn requests<S: Service<Request<()>>>(mut service: S) -> Batch<'static>
+fn requests<S>(mut service: S) -> Batch<'static>
 where
-    S: 'static,
+    S: Service<Request<()>> + 'static,
 {
     Box::new(move |n| {
         for _ in 0..n {
