@@ -31,7 +31,7 @@ fn save(path: &Path, text: &str) -> std::io::Result<()> {
     std::fs::rename(other, path)
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("policy.toml");
     save(&path, FIRST)?;
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     std::thread::spawn(move || {
         Clock::real().run(followed.follow(source, |event| drop(sender.send(event))));
     });
-    let next = || -> Result<PolicyEvent, Box<dyn Error>> {
+    let next = || -> Result<PolicyEvent, Box<dyn Error + Send + Sync>> {
         let event = events.recv_timeout(Duration::from_secs(30))?;
         println!("{event}");
         Ok(event)
