@@ -31,20 +31,20 @@ fn save(path: &Path, text: &str) -> std::io::Result<()> {
     std::fs::rename(other, path)
 }
 
-fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("policy.toml");
     save(&path, FIRST)?;
 
     let (spec, mut source) = FileSource::open(&path)?;
-    source.watch()?;
+    source.watch().map_err(|error| error as Box<dyn Error>)?;
     let policy = spec.build(&Clock::real())?;
     let (sender, events) = mpsc::channel();
     let followed = policy.clone();
     std::thread::spawn(move || {
         Clock::real().run(followed.follow(source, |event| drop(sender.send(event))));
     });
-    let next = || -> Result<PolicyEvent, Box<dyn Error + Send + Sync>> {
+    let next = || -> Result<PolicyEvent, Box<dyn Error>> {
         let event = events.recv_timeout(Duration::from_secs(30))?;
         println!("{event}");
         Ok(event)

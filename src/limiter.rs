@@ -30,6 +30,7 @@ use crate::permit::{Permit, Reservation};
 use crate::policy::linked::{Linked, Mark};
 use crate::policy::{And, BoxLimiter, Named, Per, PerCall, Shadow};
 use crate::refusal::{ReadyAt, Refusal};
+use crate::standing::Standing;
 use crate::sync::turn::{Turnstile, TurnstileId};
 use crate::ticket::Ticket;
 use crate::time::{Clock, Pass, Phase};
@@ -170,6 +171,11 @@ pub trait Limiter: Send + Sync {
         None
     }
 
+    /// Shows `visit` how each leg stands now, in the order in which they are asked. Nothing unless a limiter implements it.
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        let _ = visit;
+    }
+
     /// Names every queue in this limiter: a policy must not stand in one of them for two legs.
     #[doc(hidden)]
     fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
@@ -227,6 +233,9 @@ macro_rules! forward {
             }
             fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
                 (**self).turnstiles(visit);
+            }
+            fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+                (**self).survey(visit);
             }
             fn is_fresh(&self, now: Pass<'_>) -> bool {
                 let fresh: fn(&Self, Pass<'_>) -> bool = $fresh;
@@ -354,7 +363,7 @@ impl<L: Limiter + ?Sized> LimiterExt for L {}
 
 /// Both phases at once.
 #[inline(always)]
-fn admit_in<'a, L: Limiter + ?Sized>(
+pub(crate) fn admit_in<'a, L: Limiter + ?Sized>(
     limiter: &'a L,
     ask: &Ask,
     place: &mut Option<L::Ticket>,

@@ -8,6 +8,7 @@ use crate::ask::{Ask, Demand};
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::permit::Permit;
 use crate::refusal::{ReadyAt, Reason, Refusal, Rejection, Wait};
+use crate::standing::{Standing, State};
 use crate::sync::turn::{Turnstile, TurnstileId};
 use crate::time::{Clock, Pass};
 use std::fmt;
@@ -244,6 +245,12 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
     }
     fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
         self.0.limiter.turnstiles(visit);
+    }
+    /// The legs, and then the line.
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        self.0.limiter.survey(visit);
+        let waiting = self.waiting() as u64;
+        visit(Standing::new(LINE, LINE, State::Line { waiting }));
     }
     /// Nobody waits, and no other handle of it is left.
     fn is_fresh(&self, now: Pass<'_>) -> bool {

@@ -68,6 +68,24 @@ fn channel_semaphore_conforms() {
     Suite::of_permits(1, |_| ChannelSemaphore::new(1).unwrap()).check();
 }
 
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+#[test]
+fn an_observed_limiter_conforms() {
+    use tollgate::observe::Observed;
+    Suite::of_permits(3, |clock| Observed::new("suite", in_flight(clock)).on(clock))
+        .loosen(|observed| observed.inner().set_limit(4))
+        .check();
+    Suite::of_rate(5, Duration::from_millis(500), |clock| {
+        Observed::new("suite", TokenBucket::new(Quota::per_second(10).burst(5)).on(clock))
+    })
+    .loosen(|observed| {
+        observed
+            .inner()
+            .set_quota(Quota::per_second(10).burst(8), Inherit::Additive)
+    })
+    .check();
+}
+
 #[test]
 fn token_bucket_conforms() {
     let bucket = |clock: &ManualClock| TokenBucket::new(Quota::per_second(10).burst(5)).on(clock);
@@ -101,7 +119,7 @@ fn a_linked_limiter_conforms_while_it_applies() {
     .loosen(|linked| {
         linked
             .inner()
-            .set_quota(Quota::per_second(10).burst(8), Inherit::Additive)
+            .set_quota(Quota::per_second(10).burst(8), Inherit::Additive);
     })
     .check();
 }

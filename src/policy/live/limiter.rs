@@ -5,6 +5,7 @@ use super::set::{LegSet, index_of};
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
+use crate::standing::Standing;
 use crate::sync::shim::atomic::{Ordering, fence};
 use crate::sync::turn::{Turnstile, TurnstileId};
 use crate::ticket::BoxTicket;
@@ -127,6 +128,17 @@ impl Limiter for LiveLegs {
 
     fn clock(&self) -> Option<&Clock> {
         Some(&self.clock)
+    }
+
+    /// The legs in force that are obeyed, under their names.
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        for leg in self.in_force().1.legs().iter().filter(|leg| !leg.shadow) {
+            let node = &leg.node;
+            node.body.erased().survey(&mut |standing| {
+                let standing = standing.named(&node.name);
+                visit(node.per.map_or(standing, |cost| standing.per(cost)));
+            });
+        }
     }
 
     /// Also of legs that are gone: a place in one's queue is still to be left.
