@@ -29,8 +29,8 @@
 //! # Memory
 //! A leg that is gone is kept, with its state, for whoever was admitted by it and in case it comes back; and so is each
 //! list of legs that has ever been in force. A version that changes numbers only keeps nothing. So memory grows with the
-//! number of *different* legs that a policy has ever had, by less than a kilobyte each (a sliding window of 64 segments is
-//! the largest, unless it is given more).
+//! number of *different* legs that a policy has ever had: by about 1.1 KB for a token bucket and the list that it stands
+//! in (measured over 2,000 of them), and by what a window or a log holds.
 
 mod advice;
 mod apply;
