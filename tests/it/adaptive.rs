@@ -125,6 +125,33 @@ fn gate(clock: &ManualClock, law: impl LimitLaw + 'static) -> Adaptive {
     builder.window(Duration::ZERO, 1).clock(clock).build().unwrap()
 }
 
+/// The second gradient law as published, step by step: the mean of ten samples, then an average over 600; 5 % less of it
+/// where it is more than twice the latency; with each of its settings.
+#[test]
+fn the_second_gradient_follows_its_settings() {
+    let script = [40, 40, 10, 10, 60, 20, 20, 30, 90, 5, 5, 10, 45, 80, 12];
+    for (smoothing, tolerance, queue) in [(0.2, 1.5, 4), (1.0, 1.0, 10), (0.5, 3.0, 0), (0.01, 10.0, 1)] {
+        let mut law = Gradient2::new().smoothing(smoothing).tolerance(tolerance).queue(queue);
+        let (mut limit, mut wanted, mut average) = (100.0, 100.0, 0.0);
+        for (at, millis) in script.into_iter().enumerate() {
+            let latency = millis as f64 / 1_000.0;
+            let weight = if at < 10 { 1.0 / (at as f64 + 1.0) } else { 2.0 / 601.0 };
+            average += (latency - average) * weight;
+            let gradient: f64 = tolerance * average / latency;
+            let new = wanted * gradient.clamp(0.5, 1.0) + f64::from(queue);
+            wanted += (new - wanted) * smoothing;
+            if average > 2.0 * latency {
+                average *= 0.95;
+            }
+            limit = law.next(limit, &Sample::new(Duration::from_millis(millis), 1_000));
+            assert!(
+                (limit - wanted).abs() < 1e-9 * wanted,
+                "step {at}: {limit} for {wanted}"
+            );
+        }
+    }
+}
+
 #[test]
 fn the_limit_moves_between_floor_and_ceiling() {
     let clock = ManualClock::new();

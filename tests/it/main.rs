@@ -11,6 +11,7 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
 
 mod adaptive;
 mod any_window;
+mod any_window_rounds;
 mod bad_input;
 mod breaker;
 mod breaker_history;
@@ -50,6 +51,7 @@ mod pool_task_batch;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 mod quota;
+mod rate_corners;
 mod rate_fixed_window;
 mod rate_hostile;
 mod rate_leaky_bucket;
