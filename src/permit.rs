@@ -96,9 +96,12 @@ impl<L: Limiter<Ticket = T>, T: crate::Ticket> Permit<L, T> {
     }
 
     /// Ends the work and says how it ended.
-    #[inline]
+    #[inline(always)]
     pub fn finish(mut self, outcome: Outcome) {
-        if let Some(ticket) = self.ticket.take() {
+        if let Some(ticket) = self.ticket {
+            // Gone before anything else runs: should that panic, the permit has ended all the same. Not taken out by
+            // moving it, which would be through memory.
+            self.ticket = None;
             self.limiter.finish(ticket, outcome, Phase::new().pass());
         }
     }

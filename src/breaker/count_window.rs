@@ -5,11 +5,10 @@
 //! | `head` | period (13), position (17): below the size while the window fills, then between one and two sizes | failed (17), slow (17) |
 //! | `slots[i]` | period (30) | mark (2) |
 //!
-//! Whoever has a result reads the slot at the position, and claims the position by a compare-exchange that counts the
-//! difference as well. Only if the slot is to change does it write it then: a success in a healthy window is one
-//! compare-exchange in all. If the slot was not what had been read, since somebody who claimed it a whole window ago is
-//! still at it, the counts are corrected. Hence the invariant: `head` counts what the slots say, and what has been claimed
-//! and is about to be written.
+//! Whoever has a result claims a position and counts the result, by one compare-exchange, and writes its slot, unless the
+//! slot says the same already: a success in a healthy window is that one compare-exchange in all. What the slot said is
+//! then taken out of the counts. Hence the invariant: `head` counts what the slots say, and what has been claimed and is
+//! about to be written.
 //!
 //! Counts that are too high by that are seen by counting the slots before anything is concluded. A word of another period
 //! is left alone: a new period starts by one store, and what comes late changes nothing in it. Periods are told apart as
@@ -126,53 +125,52 @@ impl CountWindow {
     #[inline]
     pub(super) fn record_one(&self, period: u64, mark: Mark, alarm: &Alarm) -> bool {
         let new = slot(period, mark);
-        let Some((position, old)) = self.claim(period, new) else {
+        let Some(position) = self.claim(period, new) else {
             return false;
         };
-        (old != new && self.write(position, old, new, period, alarm))
+        let slot_word = self.slot_at(position);
+        let old = slot_word.load(Ordering::Relaxed);
+        (old != new && self.write(slot_word, old, new, period, alarm))
             || (position + 1 == alarm.calls && !cfg!(tollgate_bug = "breaker_looks_at_bad_only"))
     }
 
+    #[inline]
     fn slot_at(&self, position: u64) -> &AtomicU32 {
         let size = self.size();
         let index = if position < size { position } else { position - size };
         &self.slots[index as usize]
     }
 
-    /// The next position, and what its slot seemed to say: counted as `new` in place of that. Nothing when the period is
-    /// over.
+    /// The next position, counted as `new`. Nothing when the period is over.
     #[inline]
-    fn claim(&self, period: u64, new: u32) -> Option<(u64, u32)> {
+    fn claim(&self, period: u64, new: u32) -> Option<u64> {
         let mut seen = self.head.load(Ordering::Relaxed);
         loop {
             if !is_of(seen, period) && !cfg!(tollgate_bug = "breaker_trusts_head") {
                 return None;
             }
             let position = position(seen);
-            let old = self.slot_at(position).load(Ordering::Relaxed);
             // From the last place of the second round back to the first of it.
             let back = if position + 1 == 2 * self.size() {
                 self.size()
             } else {
                 0
             };
-            let next = seen + (1 << POSITION) - (back << POSITION) + weight(new) - counted(old, new);
+            let next = seen + (1 << POSITION) - (back << POSITION) + weight(new);
             // Acquire: pairs with (S) in `settle`. Whoever has something to judge puts a fence before it looks.
             match self
                 .head
                 .compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed)
             {
-                Ok(_) => return Some((position, old)),
+                Ok(_) => return Some(position),
                 Err(now) => seen = now,
             }
         }
     }
 
-    /// Writes the slot that was claimed, and that seemed to say `assumed`. True when that is worth a look.
+    /// Writes the slot that was claimed, and that seemed to say `old`. True when that is worth a look.
     #[inline(never)]
-    fn write(&self, position: u64, assumed: u32, new: u32, period: u64, alarm: &Alarm) -> bool {
-        let slot_word = self.slot_at(position);
-        let mut old = assumed;
+    fn write(&self, slot_word: &AtomicU32, mut old: u32, new: u32, period: u64, alarm: &Alarm) -> bool {
         loop {
             if is_newer(old, new) {
                 return false;
@@ -186,16 +184,16 @@ impl CountWindow {
                 Err(seen) => old = seen,
             }
         }
-        let (less, more) = (counted(old, new), counted(assumed, new));
-        if weight(new) == 0 && less == more {
+        let less = counted(old, new);
+        if weight(new) == 0 && less == 0 {
             return false;
         }
-        let counts = self.settle(period, more, less);
-        counts.failed >= alarm.failed || counts.slow >= alarm.slow
+        let counts = self.settle(period, less);
+        weight(new) != 0 && (counts.failed >= alarm.failed || counts.slow >= alarm.slow)
     }
 
-    /// Corrects the counts, unless the period is over, and returns what failed and was slow then.
-    fn settle(&self, period: u64, more: u64, less: u64) -> Counts {
+    /// Takes what a slot said out of the counts, unless the period is over, and returns what failed and was slow then.
+    fn settle(&self, period: u64, less: u64) -> Counts {
         let mut seen = self.head.load(Ordering::Relaxed);
         while is_of(seen, period) {
             // (S) Written also where nothing changes. Of two who make the window worse at once, whoever is later at this
@@ -205,7 +203,7 @@ impl CountWindow {
                 true => Ordering::Relaxed,
                 false => Ordering::AcqRel,
             };
-            let next = seen + more - less;
+            let next = seen - less;
             match self.head.compare_exchange_weak(seen, next, ordering, Ordering::Relaxed) {
                 Ok(_) => return bad(next),
                 Err(now) => seen = now,

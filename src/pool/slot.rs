@@ -1,7 +1,7 @@
 //! The slot of a worker or a runner: a permit that it keeps from task to task, while nobody else is to have it.
 //!
 //! Where others take permits of the same semaphore, a slot goes to whoever waits for it after one task, and not before:
-//! two busy pools that share one permit would else hand it to and fro, and run nothing.
+//! two busy pools that share one permit would else hand it to and fro without using it, at worst for ever.
 
 use crate::semaphore::{Semaphore, SemaphorePermit};
 
