@@ -124,8 +124,8 @@ pub use rate::{Booking, FixedWindow, LeakyBucket, RateError, RateTicket, Sliding
 pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket, WindowError};
 pub use refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};
 pub use semaphore::{
-    AcquireError, AcquireTimeoutError, Order, Overflow, OwnedSemaphorePermit, Request, Semaphore, SemaphoreBuilder,
-    SemaphoreError, SemaphorePermit, SemaphoreTicket, TryAcquireError,
+    AcquireError, AcquireTimeoutError, Order, Overflow, OwnedRequest, OwnedSemaphorePermit, Request, Semaphore,
+    SemaphoreBuilder, SemaphoreError, SemaphorePermit, SemaphoreTicket, TryAcquireError,
 };
 #[cfg(feature = "channel")]
 #[cfg_attr(docsrs, doc(cfg(feature = "channel")))]

@@ -294,6 +294,8 @@ pub struct ReadyAt<'a> {
     not_before: Option<Instant>,
     event: bool,
     never: bool,
+    /// When the event happens by itself, at the latest.
+    by: Option<Instant>,
     turn: Option<(&'a dyn Turnstile, u64)>,
     /// Who names the instant, or says never.
     leg: &'a str,
@@ -307,6 +309,7 @@ impl<'a> ReadyAt<'a> {
         not_before: None,
         event: false,
         never: false,
+        by: None,
         turn: None,
         leg: "",
         event_leg: "",
@@ -330,6 +333,15 @@ impl<'a> ReadyAt<'a> {
             event_leg: leg,
             ..Self::NOW
         }
+    }
+
+    /// The same, where the event happens by itself at `instant` at the latest: whoever waits looks again then, bell or no
+    /// bell.
+    #[inline]
+    #[must_use]
+    pub fn by(mut self, instant: Instant) -> Self {
+        self.by = Some(instant);
+        self
     }
 
     /// When the turn in a queue comes that hands over `units`.
@@ -362,6 +374,10 @@ impl<'a> ReadyAt<'a> {
             not_before: self.not_before.max(other.not_before),
             event: self.event | other.event,
             never: self.never | other.never,
+            by: match (self.by, other.by) {
+                (Some(one), Some(two)) => Some(one.min(two)),
+                (one, two) => one.or(two),
+            },
             turn: self.turn.or(other.turn),
             leg: if rank(&other) > rank(&self) {
                 other.leg
@@ -382,6 +398,12 @@ impl<'a> ReadyAt<'a> {
     #[inline]
     pub fn is_event(&self) -> bool {
         self.event
+    }
+
+    /// When the event, or one of them, happens by itself at the latest; `None` when that is not known.
+    #[inline]
+    pub fn event_by(&self) -> Option<Instant> {
+        self.by
     }
 
     /// The queue whose turn is waited for, and how many units it is to hand over.

@@ -1,4 +1,5 @@
-//! The semaphore beside tokio's and async-lock's (which is not fair: a release is up for grabs).
+//! The semaphore beside those of tokio, async-lock, async-semaphore (both are not fair: a release is up for grabs), saa and
+//! futures-intrusive (built fair).
 
 use crate::harness::{Rows, Sample, cpu_nanos, each, poll_once, ready};
 use std::pin::pin;
@@ -12,14 +13,14 @@ const ROUNDS: usize = 150;
 /// A side that makes and queues `WAITERS` futures behind one permit and lets them through one by one. A waiter is paid
 /// for whole, by both sides: one keeps it in the future, the other partly in the queue.
 macro_rules! drain {
-    ($name:literal, $semaphore:expr, $acquire:ident) => {
+    ($name:literal, $semaphore:expr, $acquire:ident $(, $n:literal)?) => {
         (
             $name,
             Box::new(|| {
                 let semaphore = $semaphore;
-                let mut held = Some(ready(semaphore.$acquire()));
+                let mut held = Some(ready(semaphore.$acquire($($n)?)));
                 let nanos = cpu_nanos(|| {
-                    let mut queue: Vec<_> = (0..WAITERS).map(|_| Box::pin(semaphore.$acquire())).collect();
+                    let mut queue: Vec<_> = (0..WAITERS).map(|_| Box::pin(semaphore.$acquire($($n)?))).collect();
                     for waiter in &mut queue {
                         assert!(poll_once(waiter.as_mut()).is_pending());
                     }
@@ -84,7 +85,7 @@ macro_rules! cancel {
 
 /// A side in which 64 tasks of one thread take turns at 4 permits, which each holds across one yield.
 macro_rules! tasks {
-    ($name:literal, $semaphore:expr, $acquire:ident) => {{
+    ($name:literal, $semaphore:expr, $acquire:ident $(, $n:literal)?) => {{
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .expect("a runtime");
@@ -99,7 +100,7 @@ macro_rules! tasks {
                                 let semaphore = Arc::clone(&semaphore);
                                 tokio::spawn(async move {
                                     for _ in 0..50 {
-                                        let permit = semaphore.$acquire().await;
+                                        let permit = semaphore.$acquire($($n)?).await;
                                         tokio::task::yield_now().await;
                                         drop(permit);
                                     }
@@ -145,6 +146,9 @@ pub(crate) fn rows(rows: &Rows) {
     let ours = Arc::new(tollgate::Semaphore::new(64));
     let tokio = Arc::new(tokio::sync::Semaphore::new(64));
     let lock = Arc::new(async_lock::Semaphore::new(64));
+    let old = async_semaphore::Semaphore::new(64);
+    let saa = saa::Semaphore::with_permits(64);
+    let intrusive = futures_intrusive::sync::SharedSemaphore::new(true, 64);
 
     rows.wall(
         "semaphore/try_acquire",
@@ -152,6 +156,8 @@ pub(crate) fn rows(rows: &Rows) {
             each!("tollgate", ours.try_acquire().is_ok()),
             each!("tokio", tokio.try_acquire().is_ok()),
             each!("async-lock", lock.try_acquire().is_some()),
+            each!("async-semaphore", old.try_acquire().is_some()),
+            each!("saa", saa.try_acquire() && saa.release()),
         ],
     );
     rows.wall(
@@ -160,6 +166,11 @@ pub(crate) fn rows(rows: &Rows) {
             each!("tollgate", ready(ours.acquire()).is_ok()),
             each!("tokio", ready(tokio.acquire()).is_ok()),
             each!("async-lock", drop(ready(lock.acquire()))),
+            each!("async-semaphore", drop(ready(old.acquire()))),
+            each!("saa", {
+                ready(saa.acquire_async());
+                saa.release()
+            }),
         ],
     );
     rows.wall(
@@ -167,6 +178,7 @@ pub(crate) fn rows(rows: &Rows) {
         vec![
             each!("tollgate", ready(ours.acquire_many(8)).is_ok()),
             each!("tokio", ready(tokio.acquire_many(8)).is_ok()),
+            each!("saa", ready(saa.acquire_many_async(8)) && saa.release_many(8)),
         ],
     );
     rows.wall(
@@ -175,6 +187,7 @@ pub(crate) fn rows(rows: &Rows) {
             each!("tollgate", ready(Arc::clone(&ours).acquire_owned()).is_ok()),
             each!("tokio", ready(Arc::clone(&tokio).acquire_owned()).is_ok()),
             each!("async-lock", drop(ready(lock.acquire_arc()))),
+            each!("futures-intrusive", drop(ready(intrusive.acquire(1)))),
         ],
     );
     rows.sampled(
@@ -184,6 +197,12 @@ pub(crate) fn rows(rows: &Rows) {
             tasks!("tollgate", tollgate::Semaphore::new(4), acquire),
             tasks!("tokio", tokio::sync::Semaphore::new(4), acquire),
             tasks!("async-lock", async_lock::Semaphore::new(4), acquire),
+            tasks!(
+                "futures-intrusive",
+                futures_intrusive::sync::Semaphore::new(true, 4),
+                acquire,
+                1
+            ),
         ],
     );
     rows.sampled(
@@ -192,6 +211,12 @@ pub(crate) fn rows(rows: &Rows) {
         vec![
             drain!("tollgate", tollgate::Semaphore::new(1), acquire),
             drain!("tokio", tokio::sync::Semaphore::new(1), acquire),
+            drain!(
+                "futures-intrusive",
+                futures_intrusive::sync::Semaphore::new(true, 1),
+                acquire,
+                1
+            ),
         ],
     );
     rows.sampled(

@@ -1,6 +1,8 @@
 #![doc = include_str!("README.md")]
 
 use super::line::{Ended, Entry, Found, Key, Line};
+use crate::algo::chance::nth_fraction;
+use crate::algo::shed::rejection_rate;
 use crate::ask::{Ask, Demand, Place};
 use crate::limiter::Limiter;
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
@@ -29,6 +31,8 @@ pub(crate) struct Core<L: Limiter> {
     /// The same if it was late, by the timer that fired or by the task that was polled; zero when nobody was.
     credit: AtomicU64,
     watcher: Watcher,
+    /// How often chance has been asked.
+    draws: AtomicU64,
 }
 
 /// What a policy's builder sets.
@@ -37,6 +41,8 @@ pub(crate) struct Settings {
     /// In ticks of the clock.
     pub(crate) max_wait: Option<u64>,
     pub(crate) max_queue: usize,
+    /// From how many who wait on some are turned away early.
+    pub(crate) early: Option<usize>,
     /// How late a waiter may be and still count as of its due instant, in ticks.
     pub(crate) lateness: u64,
 }
@@ -46,8 +52,8 @@ enum Attempt<T> {
     Admitted(T),
     /// Look again at this instant.
     Later(Instant),
-    /// Look again when something happens.
-    OnEvent,
+    /// Look again when something happens, or at this instant.
+    OnEvent(Option<Instant>),
     /// Waiting changes nothing.
     Hopeless,
 }
@@ -86,6 +92,7 @@ impl<L: Limiter + 'static> Core<L> {
             last: AtomicU64::new(0),
             credit: AtomicU64::new(0),
             watcher: Watcher::from_weak(weak.clone()),
+            draws: AtomicU64::new(0),
         })
     }
 }
@@ -154,7 +161,7 @@ impl<L: Limiter> Core<L> {
             return (Attempt::Later(as_of), None);
         }
         if ready.is_event() {
-            return (Attempt::OnEvent, ready.turn());
+            return (Attempt::OnEvent(ready.event_by()), ready.turn());
         }
         let phase = Phase::at(&self.clock, as_of);
         match self.limiter.try_reserve(Demand::waiting(ask, phase.pass(), &place)) {
@@ -165,8 +172,12 @@ impl<L: Limiter> Core<L> {
             }
             Err(refusal) => match refusal.wait() {
                 Wait::Until(due) => (Attempt::Later(due.instant()), None),
-                Wait::Turn(turnstile) => (Attempt::OnEvent, Some((turnstile, refusal.units()))),
-                Wait::Event => (Attempt::OnEvent, None),
+                Wait::Turn(turnstile) => (Attempt::OnEvent(None), Some((turnstile, refusal.units()))),
+                Wait::Event => {
+                    // Somebody else was faster: until when is waited is for the legs to say again.
+                    let ready = self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place));
+                    (Attempt::OnEvent(ready.event_by()), None)
+                }
                 Wait::Never => (Attempt::Hopeless, None),
             },
         }
@@ -219,8 +230,18 @@ impl<L: Limiter + 'static> Core<L> {
         deadline: Option<Instant>,
         due: Option<Instant>,
     ) -> Option<Key> {
+        if self.turns_away_early() {
+            return None;
+        }
         let limit = self.settings.max_queue;
         self.under_lock(|line| (line.len() < limit).then(|| line.push(ask, since, deadline, due)))
+    }
+
+    fn turns_away_early(&self) -> bool {
+        let Some(from) = self.settings.early else { return false };
+        let rate = rejection_rate(self.waiting(), from, self.settings.max_queue);
+        // Relaxed: only that no number comes twice.
+        rate > 0.0 && nth_fraction(0, self.draws.fetch_add(1, Ordering::Relaxed)) < rate
     }
 
     /// The owner of `key` looks for its turn, having pumped.
@@ -343,7 +364,7 @@ impl<L: Limiter + 'static> Core<L> {
                 self.wait_until(key, Some(at));
                 false
             }
-            Attempt::OnEvent => {
+            Attempt::OnEvent(by) => {
                 if let Some((turnstile, units)) = turn {
                     let joined = self.under_lock(|line| line.claim.is_some());
                     if !joined {
@@ -352,7 +373,7 @@ impl<L: Limiter + 'static> Core<L> {
                         self.under_lock(|line| line.claim = Some((key, claim)));
                     }
                 }
-                self.wait_until(key, None);
+                self.wait_until(key, by);
                 false
             }
         }

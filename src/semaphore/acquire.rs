@@ -177,9 +177,14 @@ pub(super) struct AcquireOwned {
 impl AcquireOwned {
     #[inline]
     pub(super) fn new(semaphore: Arc<Semaphore>, n: u32) -> Self {
+        Self::of_class(semaphore, n, 0)
+    }
+
+    #[inline]
+    pub(super) fn of_class(semaphore: Arc<Semaphore>, n: u32, class: u8) -> Self {
         Self {
             semaphore: Some(semaphore),
-            wait: Wait::new(n, 0),
+            wait: Wait::new(n, class),
         }
     }
 }

@@ -1,17 +1,12 @@
 //! A semaphore that is more than its number of permits: another order, a bounded queue, a name.
 
-use super::acquire::{Acquire, AcquireUntil};
 use super::atomic::{QUEUED, Semaphore};
-use super::error::{AcquireError, AcquireTimeoutError};
-use super::permit::SemaphorePermit;
 use crate::sync::queue::Queue;
 use crate::sync::rules::{Order, Overflow};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::AtomicI64;
 use crate::sync::tally::Tally;
-use crate::time::Clock;
 use std::fmt;
-use std::time::Duration;
 
 /// Builds a [`Semaphore`]. Made by [`Semaphore::builder`].
 ///
@@ -52,15 +47,6 @@ impl Semaphore {
             overtakes: 0,
             name: None,
             tally: Tally::NONE,
-        }
-    }
-
-    /// A request for `n` permits that says of which class it is.
-    pub fn request(&self, n: u32) -> Request<'_> {
-        Request {
-            semaphore: self,
-            n,
-            class: 0,
         }
     }
 }
@@ -177,79 +163,6 @@ impl SemaphoreBuilder {
         semaphore.overtakes = self.overtakes;
         semaphore.name = self.name;
         Ok(semaphore)
-    }
-}
-
-/// A request for permits that says of which class it is. Made by [`Semaphore::request`].
-///
-/// ```
-/// # use tollgate::{Order, Semaphore};
-/// # use tollgate::ManualClock;
-/// const URGENT: u8 = 0;
-/// const BATCH: u8 = 1;
-/// let semaphore = Semaphore::builder(2).order(Order::Shares(vec![3, 1])).build().unwrap();
-/// let permit = semaphore.request(2).class(BATCH).blocking_acquire().unwrap();
-/// assert_eq!(permit.num_permits(), 2);
-/// assert!(semaphore.request(1).class(URGENT).blocking_acquire_timeout(std::time::Duration::ZERO).is_err());
-/// ```
-#[derive(Clone, Copy, Debug)]
-#[must_use = "a request does nothing until it acquires"]
-pub struct Request<'a> {
-    semaphore: &'a Semaphore,
-    n: u32,
-    class: u8,
-}
-
-impl<'a> Request<'a> {
-    /// Of which class it is, 0 unless set. A class that the semaphore's order does not have counts as its last. A policy
-    /// waits in class 0.
-    pub fn class(mut self, class: u8) -> Self {
-        self.class = class;
-        self
-    }
-
-    fn wait(self) -> Acquire<'a> {
-        Acquire::of_class(self.semaphore, self.n, self.class)
-    }
-
-    /// Waits for the permits.
-    ///
-    /// # Errors
-    /// When the semaphore is closed, or its queue is full, or the waiter is sent away.
-    ///
-    /// # Cancel safety
-    /// As [`Semaphore::acquire`].
-    pub fn acquire(self) -> impl Future<Output = Result<SemaphorePermit<'a>, AcquireError>> {
-        self.wait()
-    }
-
-    /// The same, for at most `patience` of real time.
-    ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire), and `TimedOut`.
-    ///
-    /// # Cancel safety
-    /// As [`Semaphore::acquire`].
-    pub async fn acquire_timeout(self, patience: Duration) -> Result<SemaphorePermit<'a>, AcquireTimeoutError> {
-        let clock = Clock::real();
-        let deadline = clock.after(clock.now(), patience);
-        AcquireUntil::new(self.wait(), &clock, deadline).await
-    }
-
-    /// Parks this thread until it has the permits.
-    ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire).
-    pub fn blocking_acquire(self) -> Result<SemaphorePermit<'a>, AcquireError> {
-        self.wait().block()
-    }
-
-    /// The same, for at most `patience`.
-    ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire), and `TimedOut`.
-    pub fn blocking_acquire_timeout(self, patience: Duration) -> Result<SemaphorePermit<'a>, AcquireTimeoutError> {
-        self.wait().block_for(patience)
     }
 }
 

@@ -98,6 +98,28 @@ pub enum AcquireTimeoutError {
     Evicted,
 }
 
+impl AcquireTimeoutError {
+    /// True when the time was over before the turn came.
+    pub fn is_timed_out(&self) -> bool {
+        *self == Self::TimedOut
+    }
+
+    /// True when the semaphore has been closed.
+    pub fn is_closed(&self) -> bool {
+        *self == Self::Closed
+    }
+
+    /// True when the queue was as long as it may be.
+    pub fn is_queue_full(&self) -> bool {
+        *self == Self::QueueFull
+    }
+
+    /// True when the waiter was sent away to make room for a newer one.
+    pub fn is_evicted(&self) -> bool {
+        *self == Self::Evicted
+    }
+}
+
 impl fmt::Display for AcquireTimeoutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -16,6 +16,7 @@ mod error;
 mod limiter;
 mod line;
 mod permit;
+mod request;
 mod resize;
 mod rest;
 mod special;
@@ -25,13 +26,14 @@ mod tokio_api;
 
 pub use crate::sync::rules::{Order, Overflow};
 pub use atomic::Semaphore;
-pub use builder::{Request, SemaphoreBuilder, SemaphoreError};
+pub use builder::{SemaphoreBuilder, SemaphoreError};
 #[cfg(feature = "channel")]
 #[cfg_attr(docsrs, doc(cfg(feature = "channel")))]
 pub use channel::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelToken, OwnedChannelPermit};
 pub use error::{AcquireError, AcquireTimeoutError, TryAcquireError};
 pub use limiter::SemaphoreTicket;
 pub use permit::{OwnedSemaphorePermit, SemaphorePermit};
+pub use request::{OwnedRequest, Request};
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub use stats::SemaphoreStats;

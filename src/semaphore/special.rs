@@ -28,18 +28,29 @@ impl Semaphore {
                 // Relaxed: the flag only sends others to the lock.
                 self.word.fetch_add(QUEUED, Ordering::Relaxed);
             }
+            // Its class has had a grant, and so another may be next, that fits.
+            let moves_up = !cfg!(tollgate_bug = "semaphore_passes_quietly") && self.can_grant(&mut queue);
             drop(queue);
-            drop(own);
+            let mut each = Each::default();
+            each.run(|| drop(own));
+            if moves_up {
+                each.run(|| self.hand_over());
+            }
+            if each.has_panicked() {
+                // The future does not get to know what it has.
+                each.run(|| self.release(n));
+            }
+            each.end();
             return Key::TAKEN;
         }
         match queue.keep_bounds(key) {
             Ok(evicted) => {
                 // Whoever was in front may have gone, and somebody may fit now.
-                let moves_up = self.can_grant(&mut queue);
+                let moves_up = !evicted.is_empty() && self.can_grant(&mut queue);
                 drop(queue);
                 let mut each = Each::default();
                 if !cfg!(tollgate_bug = "semaphore_evicts_quietly") {
-                    evicted.into_iter().for_each(|waker| each.wake(waker));
+                    evicted.into_iter().flatten().for_each(|waker| each.wake(waker));
                 }
                 if moves_up {
                     each.run(|| self.hand_over());
@@ -127,9 +138,9 @@ impl Semaphore {
     /// Grants whoever is next by the rules. Under the lock.
     fn grant_special(&self, queue: &mut Queue) -> Option<Option<Waker>> {
         if !queue.has_rules() {
-            let granted = self.grant_next(queue)?;
+            let (waker, _) = self.grant_next(queue)?;
             queue.overtaken = 0;
-            return Some(granted);
+            return Some(waker);
         }
         let granted = queue.grant_by_rules(self.free())?;
         queue.overtaken = 0;

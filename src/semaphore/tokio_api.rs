@@ -93,7 +93,7 @@ impl Semaphore {
     /// Waits for `n` permits, which are given all at once. More than the limit waits until the limit has grown.
     ///
     /// # Errors
-    /// When the semaphore is closed.
+    /// When the semaphore is closed; with a bounded queue also when that is full, or when it is sent away from it.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
@@ -105,7 +105,7 @@ impl Semaphore {
     /// [`acquire`](Self::acquire) with a permit that owns its semaphore.
     ///
     /// # Errors
-    /// When the semaphore is closed.
+    /// When the semaphore is closed; with a bounded queue also when that is full, or when it is sent away from it.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
@@ -117,7 +117,7 @@ impl Semaphore {
     /// [`acquire_many`](Self::acquire_many) with a permit that owns its semaphore.
     ///
     /// # Errors
-    /// When the semaphore is closed.
+    /// When the semaphore is closed; with a bounded queue also when that is full, or when it is sent away from it.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
@@ -132,7 +132,7 @@ impl Semaphore {
     /// Parks this thread until it has one permit. It stands in the same line as futures do.
     ///
     /// # Errors
-    /// When the semaphore is closed.
+    /// When the semaphore is closed; with a bounded queue also when that is full, or when it is sent away from it.
     pub fn blocking_acquire(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
         Acquire::new(self, 1).block()
     }
@@ -140,7 +140,7 @@ impl Semaphore {
     /// Parks this thread until it has `n` permits.
     ///
     /// # Errors
-    /// When the semaphore is closed.
+    /// When the semaphore is closed; with a bounded queue also when that is full, or when it is sent away from it.
     pub fn blocking_acquire_many(&self, n: u32) -> Result<SemaphorePermit<'_>, AcquireError> {
         Acquire::new(self, n).block()
     }
@@ -148,7 +148,7 @@ impl Semaphore {
     /// [`blocking_acquire`](Self::blocking_acquire) with a permit that owns its semaphore.
     ///
     /// # Errors
-    /// When the semaphore is closed.
+    /// When the semaphore is closed; with a bounded queue also when that is full, or when it is sent away from it.
     pub fn blocking_acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, AcquireError> {
         self.blocking_acquire_many_owned(1)
     }
@@ -156,9 +156,13 @@ impl Semaphore {
     /// [`blocking_acquire_many`](Self::blocking_acquire_many) with a permit that owns its semaphore.
     ///
     /// # Errors
-    /// When the semaphore is closed.
+    /// When the semaphore is closed; with a bounded queue also when that is full, or when it is sent away from it.
     pub fn blocking_acquire_many_owned(self: Arc<Self>, n: u32) -> Result<OwnedSemaphorePermit, AcquireError> {
-        let mut borrowed = Acquire::new(&self, n).block()?;
+        self.block_owned(n, 0)
+    }
+
+    pub(super) fn block_owned(self: Arc<Self>, n: u32, class: u8) -> Result<OwnedSemaphorePermit, AcquireError> {
+        let mut borrowed = Acquire::of_class(&self, n, class).block()?;
         // Its permits pass to the one that owns.
         borrowed.ticket_mut().take();
         drop(borrowed);
@@ -202,7 +206,7 @@ impl Semaphore {
     /// Waits for `n` permits until `deadline` of `clock`.
     ///
     /// # Errors
-    /// `TimedOut`, or `Closed`.
+    /// `TimedOut`, or `Closed`; with a bounded queue also `QueueFull` and `Evicted`.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
@@ -218,7 +222,7 @@ impl Semaphore {
     /// Parks this thread until it has one permit, for at most `patience`.
     ///
     /// # Errors
-    /// `TimedOut`, or `Closed`.
+    /// `TimedOut`, or `Closed`; with a bounded queue also `QueueFull` and `Evicted`.
     pub fn blocking_acquire_timeout(&self, patience: Duration) -> Result<SemaphorePermit<'_>, AcquireTimeoutError> {
         self.blocking_acquire_many_timeout(1, patience)
     }
@@ -226,7 +230,7 @@ impl Semaphore {
     /// Parks this thread until it has `n` permits, for at most `patience`.
     ///
     /// # Errors
-    /// `TimedOut`, or `Closed`.
+    /// `TimedOut`, or `Closed`; with a bounded queue also `QueueFull` and `Evicted`.
     pub fn blocking_acquire_many_timeout(
         &self,
         n: u32,

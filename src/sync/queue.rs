@@ -253,9 +253,9 @@ impl Queue {
         waker
     }
 
-    /// Holds the newcomer at `key` to the bounds: sends others away for it, and returns their wakers; or, where it has to
-    /// go itself, its own. Nobody is sent away in vain.
-    pub(crate) fn keep_bounds(&mut self, key: Key) -> Result<Vec<Waker>, Option<Waker>> {
+    /// Holds the newcomer at `key` to the bounds: sends others away for it, and returns the waker of each that was not woken
+    /// already; or, where it has to go itself, its own. Nobody is sent away in vain.
+    pub(crate) fn keep_bounds(&mut self, key: Key) -> Result<Vec<Option<Waker>>, Option<Waker>> {
         let Some(leaving) = self.whom_to_evict(key) else {
             self.tally.turned_away();
             return Err(self.take_out(key.index()));
@@ -263,7 +263,7 @@ impl Queue {
         let mut evicted = Vec::new();
         for index in leaving {
             self.tally.evicted();
-            evicted.extend(self.unlink(index));
+            evicted.push(self.unlink(index));
             self.places.at(index).set_state(State::Evicted);
         }
         self.tally.joined(key.index(), self.waiting);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::time::Sleep;
-use tollgate::{Ask, Clock, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
+use tollgate::{Ask, Clock, LimiterExt, ManualClock, Order, Overflow, Policy, Quota, Semaphore, TokenBucket};
 
 type Step<'a> = Box<dyn Fn() + 'a>;
 
@@ -56,16 +56,50 @@ fn untouched(semaphore: &Semaphore, permits: usize) {
 
 const PERMITS: usize = 3;
 
-/// One future of a semaphore, free and contended: alone, first in line, behind another, granted and not polled.
+/// A semaphore of every kind.
+fn kinds() -> Vec<Semaphore> {
+    let order = |order| Semaphore::builder(PERMITS).order(order).build().unwrap();
+    let priority = Order::Priority {
+        classes: 2,
+        patience: 3,
+    };
+    let bounded = Semaphore::builder(PERMITS)
+        .max_waiting(9)
+        .overflow(Overflow::EvictOldest);
+    vec![
+        Semaphore::new(PERMITS),
+        Semaphore::builder(PERMITS).overtakes(2).build().unwrap(),
+        order(Order::Lifo),
+        order(priority),
+        order(Order::RoundRobin { classes: 3 }),
+        order(Order::Shares(vec![2, 1])),
+        bounded.build().unwrap(),
+        #[cfg(feature = "stats")]
+        Semaphore::builder(PERMITS).stats(&Clock::real()).build().unwrap(),
+    ]
+}
+
+/// One future of a semaphore of every kind.
 fn sweep_semaphore<F: Future>(what: &str, make: impl Fn(&Arc<Semaphore>, &ManualClock) -> F) {
+    for kind in 0..kinds().len() {
+        sweep_kind(what, || Arc::new(kinds().swap_remove(kind)), &make);
+    }
+}
+
+/// The same of one kind, free and contended: alone, first in line, behind another, granted and not polled.
+fn sweep_kind<F: Future>(
+    what: &str,
+    semaphore: impl Fn() -> Arc<Semaphore>,
+    make: impl Fn(&Arc<Semaphore>, &ManualClock) -> F,
+) {
     sweep(what, |k, step| {
-        let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
+        let (semaphore, clock) = (semaphore(), ManualClock::new());
         let more = drop_after(make(&semaphore, &clock), k, &[], step);
         untouched(&semaphore, PERMITS);
         more
     });
     sweep(what, |k, step| {
-        let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
+        let (semaphore, clock) = (semaphore(), ManualClock::new());
         let held: std::cell::RefCell<Vec<_>> = (0..PERMITS)
             .map(|_| semaphore.try_acquire().unwrap())
             .collect::<Vec<_>>()
@@ -77,7 +111,7 @@ fn sweep_semaphore<F: Future>(what: &str, make: impl Fn(&Arc<Semaphore>, &Manual
         more
     });
     sweep(what, |k, step| {
-        let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
+        let (semaphore, clock) = (semaphore(), ManualClock::new());
         let held = std::cell::RefCell::new(Some(semaphore.try_acquire_many(PERMITS as u32).unwrap()));
         let mut before = Some(Box::pin(semaphore.acquire_many(1)));
         assert!(before.as_mut().is_some_and(|before| poll(before.as_mut()).is_pending()));
@@ -129,6 +163,49 @@ fn an_acquire_dropped_at_any_poll_has_never_asked() {
 }
 
 #[test]
+fn a_request_dropped_at_any_poll_has_never_asked() {
+    sweep_semaphore("request", |semaphore, _| {
+        let semaphore = Arc::clone(semaphore);
+        async move { semaphore.request(2).class(1).acquire().await.map(|_| ()) }
+    });
+    sweep_semaphore("request_owned", |semaphore, _| {
+        Arc::clone(semaphore).request_owned(2).class(1).acquire()
+    });
+    sweep_semaphore("request until", |semaphore, clock| {
+        let (semaphore, clock) = (Arc::clone(semaphore), clock.clone());
+        async move {
+            let deadline = clock.after(clock.now(), Duration::from_secs(1));
+            let request = semaphore.request(1).class(1);
+            request.acquire_until(&clock, deadline).await.map(|_| ())
+        }
+    });
+}
+
+/// What watches is dropped, and nothing is left that sends everybody to the lock.
+#[test]
+fn a_watch_dropped_at_any_poll_has_never_asked() {
+    for idle in [false, true] {
+        for kind in 0..kinds().len() {
+            sweep("a watch", |k, step| {
+                let semaphore = kinds().swap_remove(kind);
+                let held = std::cell::RefCell::new(Some(semaphore.try_acquire_many(2).unwrap()));
+                semaphore.set_limit(1);
+                let release: Step<'_> = Box::new(|| drop(held.borrow_mut().take()));
+                let watch: Pin<Box<dyn Future<Output = ()>>> = match idle {
+                    true => Box::pin(semaphore.until_idle()),
+                    false => Box::pin(semaphore.until_paid()),
+                };
+                let more = drop_after(watch, k, &[release], step);
+                drop(held.borrow_mut().take());
+                semaphore.set_limit(PERMITS);
+                untouched(&semaphore, PERMITS);
+                more
+            });
+        }
+    }
+}
+
+#[test]
 fn an_acquire_with_a_deadline_dropped_at_any_poll_has_never_asked() {
     sweep_semaphore("acquire_many_until", |semaphore, clock| {
         let (semaphore, clock) = (Arc::clone(semaphore), clock.clone());
@@ -162,7 +239,7 @@ async fn a_timed_acquire_dropped_at_any_poll_has_never_asked() {
         let semaphore = Arc::clone(semaphore);
         async move {
             semaphore
-                .acquire_many_timeout(3, Duration::from_secs(3600))
+                .acquire_many_timeout(2, Duration::from_secs(3600))
                 .await
                 .map(|_| ())
         }

@@ -14,7 +14,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 use tollgate::time::Sleep;
-use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Policy, Quota, Semaphore, SlidingWindow, TokenBucket};
+use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Order, Overflow, Policy, Quota, Semaphore};
+use tollgate::{SlidingWindow, TokenBucket};
 
 const TOKENS: Cost = Cost::new("tokens");
 
@@ -175,6 +176,59 @@ fn a_waker_may_use_the_semaphore_that_wakes_or_drops_it() {
         assert_eq!((semaphore.limit(), semaphore.available_permits()), (2, 2));
         assert_eq!((semaphore.waiting(), semaphore.in_use()), (0, 0));
     });
+}
+
+/// The lines with rules: grants by class, wakes without a grant, evictions, and those who watch.
+#[test]
+fn a_waker_may_use_the_semaphore_that_goes_by_rules() {
+    let priority = Order::Priority {
+        classes: 2,
+        patience: 2,
+    };
+    let kinds = [
+        Semaphore::builder(2).overtakes(2),
+        Semaphore::builder(2).order(Order::Lifo),
+        Semaphore::builder(2).order(priority),
+        Semaphore::builder(2).max_waiting(2).overflow(Overflow::EvictOldest),
+    ];
+    for kind in kinds {
+        let semaphore = Arc::new(kind.build().unwrap());
+        let entries = semaphore_entries(&semaphore);
+        each(&entries, move |waker| {
+            for ending in ["release", "drop", "repoll", "resize", "crowd", "watch"] {
+                let held = semaphore.try_acquire_many(2).unwrap();
+                let mut first = Box::pin(semaphore.request(2).class(1).acquire());
+                let mut second = Box::pin(semaphore.request(1).acquire());
+                let mut watch = Box::pin(semaphore.until_idle());
+                assert!(poll_once(first.as_mut(), waker()).is_pending());
+                assert!(poll_once(second.as_mut(), waker()).is_pending());
+                match ending {
+                    "release" => drop(held),
+                    "drop" => drop((first, second)),
+                    "repoll" => {
+                        let _ = poll_once(first.as_mut(), waker());
+                        let _ = poll_once(second.as_mut(), waker());
+                    }
+                    "resize" => {
+                        semaphore.set_limit(5);
+                        semaphore.set_limit(2);
+                    }
+                    "crowd" => {
+                        let mut third = Box::pin(semaphore.request(2).acquire());
+                        let _ = poll_once(third.as_mut(), waker());
+                    }
+                    _ => {
+                        drop((first, second));
+                        assert!(poll_once(watch.as_mut(), waker()).is_pending());
+                        assert!(poll_once(watch.as_mut(), waker()).is_pending());
+                        drop(held);
+                    }
+                }
+            }
+            assert_eq!((semaphore.limit(), semaphore.available_permits()), (2, 2));
+            assert_eq!((semaphore.waiting(), semaphore.in_use()), (0, 0));
+        });
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod any_window;
 mod any_window_rounds;
 mod bad_input;
 mod breaker;
+mod breaker_history;
 mod breaker_probes;
 mod bucket_published;
 mod bucket_verbs;
@@ -43,6 +44,8 @@ mod pool_group;
 mod pool_life;
 #[cfg(feature = "pool")]
 mod pool_room;
+#[cfg(all(feature = "pool", feature = "stats"))]
+mod pool_shared_slots;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_batch;
 #[cfg(all(feature = "pool", feature = "tokio"))]
@@ -60,6 +63,7 @@ mod rate_windows;
 mod semaphore;
 mod semaphore_corners;
 mod semaphore_orders;
+mod semaphore_reference;
 mod semaphore_resize;
 mod semaphore_rest;
 #[cfg(feature = "stats")]

@@ -155,6 +155,22 @@ fn a_class_that_fits_is_not_held_up_by_a_lower_one_that_does_not() {
     assert!(polled.is_ready() || urgent.woken() && urgent.poll().is_ready());
 }
 
+/// An urgent one that need not wait is a grant that passes others over: one of those may be next by that, and fit.
+#[test]
+fn whoever_is_next_by_a_grant_to_a_newcomer_goes_on() {
+    let order = Order::Priority {
+        classes: 3,
+        patience: 1,
+    };
+    let semaphore = Semaphore::builder(2).order(order).build().unwrap();
+    let _large = Waiter::queued(&semaphore, 3, 1, 0);
+    let mut last = Waiter::queued(&semaphore, 1, 2, 1);
+    let urgent = semaphore.request(1).class(0).blocking_acquire().unwrap();
+    assert!(last.woken());
+    assert!(last.poll().is_ready());
+    drop(urgent);
+}
+
 #[test]
 fn a_full_queue_refuses_the_newest() {
     let semaphore = Semaphore::builder(1).max_waiting(1).build().unwrap();

@@ -8,7 +8,11 @@ use shuttle::sync::Arc;
 use shuttle::thread;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use tollgate::{Order, Overflow, Semaphore};
+use tollgate::{Ask, Order, Overflow, Policy, Semaphore};
+
+mod breaker;
+#[cfg(feature = "fan-out")]
+mod tasks;
 
 const THREADS: usize = 3;
 const STEPS: usize = 4;
@@ -20,21 +24,35 @@ fn check(schedules: usize, program: fn()) {
     shuttle::check_pct(program, schedules / 2, 3);
 }
 
-/// One step of a thread: waits, waits and gives up, tries, resizes, watches.
-fn step(semaphore: &Semaphore) {
+/// A semaphore, and a policy that claims its permits in the same line.
+struct Gate {
+    semaphore: Arc<Semaphore>,
+    policy: Policy<Arc<Semaphore>>,
+}
+
+/// One step of a thread: waits, parks, waits in a policy, waits and gives up, tries, resizes, watches.
+fn step(Gate { semaphore, policy }: &Gate) {
     let mut rng = thread_rng();
     let (n, class) = (rng.gen_range(1..=LIMIT as u32), rng.gen_range(0..3));
     let request = semaphore.request(n).class(class);
-    match rng.gen_range(0..8) {
-        0..=2 => drop(block_on(request.acquire())),
-        3 | 4 => {
+    match rng.gen_range(0..11) {
+        0 | 1 => drop(block_on(request.acquire())),
+        2 => drop(request.blocking_acquire()),
+        3 => drop(block_on(policy.admit(Ask::many(n.into())))),
+        4 | 5 => {
             let mut given_up = Box::pin(request.acquire());
             let polled = poll(given_up.as_mut());
             thread::yield_now();
             drop((given_up, polled));
         }
-        5 => drop(semaphore.try_acquire_many(n)),
-        6 => semaphore.set_limit(rng.gen_range(LIMIT..=LIMIT + 2)),
+        6 => {
+            let mut given_up = Box::pin(policy.admit(Ask::many(n.into())));
+            let polled = poll(given_up.as_mut());
+            thread::yield_now();
+            drop((given_up, polled));
+        }
+        7 | 8 => drop(semaphore.try_acquire_many(n)),
+        9 => semaphore.set_limit(rng.gen_range(LIMIT..=LIMIT + 2)),
         _ => drop(poll(Box::pin(semaphore.until_idle()).as_mut())),
     }
 }
@@ -43,20 +61,30 @@ fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Threads at one semaphore; in the end everything is back, and nobody is left in line.
-fn run(semaphore: Semaphore) {
+/// Threads at one semaphore; in the end everything is back, and nobody is left in line. One of them may close it midway.
+fn run(semaphore: Semaphore, closes: bool) {
     let semaphore = Arc::new(semaphore);
+    let policy = Policy::new(Arc::clone(&semaphore));
+    let gate = Arc::new(Gate { semaphore, policy });
     let threads: Vec<_> = (0..THREADS)
-        .map(|_| {
-            let semaphore = Arc::clone(&semaphore);
-            thread::spawn(move || (0..STEPS).for_each(|_| step(&semaphore)))
+        .map(|thread| {
+            let gate = Arc::clone(&gate);
+            thread::spawn(move || {
+                for round in 0..STEPS {
+                    step(&gate);
+                    if closes && (thread, round) == (0, STEPS / 2) {
+                        gate.semaphore.close();
+                    }
+                }
+            })
         })
         .collect();
     for thread in threads {
         thread.join().unwrap();
     }
+    let Gate { semaphore, policy } = &*gate;
     block_on(semaphore.until_idle());
-    assert_eq!((semaphore.in_use(), semaphore.waiting()), (0, 0));
+    assert_eq!((semaphore.in_use(), semaphore.waiting(), policy.waiting()), (0, 0, 0));
     assert_eq!(semaphore.available_permits(), semaphore.limit());
 }
 
@@ -64,7 +92,7 @@ macro_rules! programs {
     ($($name:ident: $semaphore:expr;)+) => {
         $(#[test]
         fn $name() {
-            check(100_000, || run($semaphore));
+            check(100_000, || run($semaphore, thread_rng().gen_bool(0.25)));
         })+
     };
 }
