@@ -88,15 +88,4 @@ mod tests {
         let (median, ..) = sampler.close(1, 1, 1, 50.0).unwrap();
         assert!((40_000..60_000).contains(&median), "{median}");
     }
-
-    /// The first numbers that splitmix64 draws from a seed of zero, as its authors' code does.
-    #[test]
-    fn it_draws_as_published() {
-        let mut sampler = Sampler::new(1, 0);
-        let drawn = [sampler.draw(), sampler.draw(), sampler.draw()];
-        assert_eq!(
-            drawn,
-            [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f]
-        );
-    }
 }
