@@ -10,6 +10,7 @@ use crate::sync::turn::{Claim, TurnstileId};
 use crate::sync::watch::Watcher;
 use crate::time::{Clock, Instant, Pass};
 use std::cell::Cell;
+use std::collections::BTreeSet;
 
 /// The name of something that a request costs besides being one call: tokens, bytes, rows.
 ///
@@ -36,6 +37,25 @@ impl Eq for Cost {}
 impl Cost {
     /// A cost of this name.
     pub const fn new(name: &'static str) -> Self {
+        Self(name)
+    }
+
+    /// A cost whose name comes from elsewhere: a file, a program's arguments. The name is kept for good, once, however
+    /// often it is asked for.
+    ///
+    /// ```
+    /// # use tollgate::Cost;
+    /// let name = String::from("tokens");
+    /// assert_eq!(Cost::interned(&name), Cost::new("tokens"));
+    /// ```
+    pub fn interned(name: &str) -> Self {
+        static NAMES: parking_lot::Mutex<BTreeSet<&'static str>> = parking_lot::Mutex::new(BTreeSet::new());
+        let mut names = NAMES.lock();
+        if let Some(known) = names.get(name) {
+            return Self(known);
+        }
+        let name: &'static str = String::leak(name.to_owned());
+        names.insert(name);
         Self(name)
     }
 

@@ -17,6 +17,11 @@
 //! | admit by a rate in two or three nanoseconds | [`Leased`], [`Clock::coarse`] | |
 //! | stop asking what fails | [`CircuitBreaker`] | |
 //! | let a limit find itself from latency | [`Adaptive`] over a [`Semaphore`] | |
+//! | keep limits in a file, and change them while running | [`policy::spec::PolicySpec`], [`Policy::apply`], [`policy::source`] | `policy-file`, `policy-watch` |
+//! | throttle one thing while another is under load | [`LimiterExt::linked`], [`policy::linked`] | |
+//! | try a limit before it is enforced | [`LimiterExt::shadow`] | |
+//! | know why, and what would have sufficed | [`Policy::explain`] | |
+//! | fall back on something when refused | [`Policy::run`] | |
 //! | share a limit by classes, by importance | [`shed::Partitions`] | |
 //! | not make overload worse | [`shed::Throttler`], [`shed::RetryBudget`] | |
 //! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
@@ -25,6 +30,10 @@
 //! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
 //! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
 //! | run an async function over many items, so many at once | `fan_out` | `fan-out` |
+//! | limit a service of tower, axum, hyper or tonic | `tower::LimitLayer` | `tower` |
+//! | tell clients: `Retry-After`, `RateLimit`, keys behind proxies | `axum::HttpRefusals`, `axum::ClientIp` | `axum` |
+//! | see how every leg stands | [`Limiter::survey`], [`standing`] | |
+//! | tell metrics and tracing what happens | `observe::Observed` | `metrics`, `tracing` |
 //! | test with virtual time | [`ManualClock`] | |
 //! | put an existing governor limiter into a policy | `Governed` | `governor` |
 //! | write a limiter of your own | [`Limiter`], and the suite in `conformance` | `conformance` |
@@ -62,7 +71,13 @@
 //! | `fan-out` | no | `fan_out` over tokio tasks, and with it futures 0.3 |
 //! | `channel` | no | `ChannelSemaphore`, and with it crossbeam-channel 0.5 |
 //! | `stats` | no | counts and wait times of a semaphore, and with it hdrhistogram 7 |
+//! | `policy-file` | no | policies in TOML and JSON, and with them toml 1, jsonc-parser 0.34 and humantime 2 |
+//! | `policy-watch` | no | the same, watched for changes, and with it notify 8 |
 //! | `governor` | no | `Governed`, and with it governor 0.10 |
+//! | `tower` | no | `tower::LimitLayer`, and with it http 1, http-body 1 and tower's two traits |
+//! | `axum` | no | `tower`, keys of requests, refusals as responses, and with it axum 0.8, sfv and serde_json |
+//! | `metrics` | no | `observe`, and with it the facade metrics 0.24 |
+//! | `tracing` | no | `observe`, and with it tracing 0.1 |
 //! | `conformance` | no | the eight [laws](limiter) as checks to run on a limiter of your own |
 //!
 //! How to move from tokio's semaphore, and what can be built from one: the [`guide`].
@@ -74,6 +89,9 @@
 pub mod adaptive;
 mod algo;
 mod ask;
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+pub mod axum;
 pub mod breaker;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
@@ -87,6 +105,9 @@ pub mod guide;
 pub mod keyed;
 pub mod lease;
 pub mod limiter;
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "metrics", feature = "tracing"))))]
+pub mod observe;
 mod permit;
 pub mod policy;
 #[cfg(feature = "pool")]
@@ -96,12 +117,16 @@ pub mod rate;
 mod refusal;
 pub mod semaphore;
 pub mod shed;
+pub mod standing;
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub mod stats;
 pub mod sync;
 mod ticket;
 pub mod time;
+#[cfg(feature = "tower")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tower")))]
+pub mod tower;
 
 pub use adaptive::Adaptive;
 pub use ask::{Ask, Cost, Demand, MAX_COSTS};
@@ -116,7 +141,7 @@ pub use keyed::{Keyed, KeysFull};
 pub use lease::Leased;
 pub use limiter::{Limiter, LimiterExt, Outcome, Settlement};
 pub use permit::{Permit, Reservation, Unsettled};
-pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError};
+pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError, RunError};
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 pub use pool::{TaskHandle, WorkerPool};

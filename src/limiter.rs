@@ -27,8 +27,10 @@
 
 use crate::ask::{Ask, Cost, Demand};
 use crate::permit::{Permit, Reservation};
-use crate::policy::{And, BoxLimiter, Named, Per, PerCall};
+use crate::policy::linked::{Linked, Mark};
+use crate::policy::{And, BoxLimiter, Named, Per, PerCall, Shadow};
 use crate::refusal::{ReadyAt, Refusal};
+use crate::standing::Standing;
 use crate::sync::turn::{Turnstile, TurnstileId};
 use crate::ticket::Ticket;
 use crate::time::{Clock, Pass, Phase};
@@ -169,6 +171,11 @@ pub trait Limiter: Send + Sync {
         None
     }
 
+    /// Shows `visit` how each leg stands now, in the order in which they are asked. Nothing unless a limiter implements it.
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        let _ = visit;
+    }
+
     /// Names every queue in this limiter: a policy must not stand in one of them for two legs.
     #[doc(hidden)]
     fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
@@ -226,6 +233,9 @@ macro_rules! forward {
             }
             fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
                 (**self).turnstiles(visit);
+            }
+            fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+                (**self).survey(visit);
             }
             fn is_fresh(&self, now: Pass<'_>) -> bool {
                 let fresh: fn(&Self, Pass<'_>) -> bool = $fresh;
@@ -316,6 +326,22 @@ pub trait LimiterExt: Limiter {
         Named::new(self, name.into())
     }
 
+    /// This limiter in shadow mode: it counts what it would refuse, and refuses nothing.
+    fn shadow(self) -> Shadow<Self>
+    where
+        Self: Sized,
+    {
+        Shadow::new(self)
+    }
+
+    /// This limiter, applying only while a load exceeds `mark`.
+    fn linked(self, mark: Mark) -> Linked<Self>
+    where
+        Self: Sized,
+    {
+        Linked::new(self, mark)
+    }
+
     /// Both this and `other`, all-or-nothing, asked in this order.
     fn and<B: Limiter>(self, other: B) -> And<Self, B>
     where
@@ -337,7 +363,7 @@ impl<L: Limiter + ?Sized> LimiterExt for L {}
 
 /// Both phases at once.
 #[inline(always)]
-fn admit_in<'a, L: Limiter + ?Sized>(
+pub(crate) fn admit_in<'a, L: Limiter + ?Sized>(
     limiter: &'a L,
     ask: &Ask,
     place: &mut Option<L::Ticket>,

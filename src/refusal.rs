@@ -219,6 +219,12 @@ impl<'a> Refusal<'a> {
         self
     }
 
+    /// The same refusal with another way to wait.
+    pub(crate) fn with_wait(mut self, wait: Wait<'a>) -> Self {
+        self.wait = wait;
+        self
+    }
+
     /// The same refusal under another name of its leg.
     #[inline]
     pub fn named(mut self, leg: &'a str) -> Self {
@@ -363,6 +369,19 @@ impl<'a> ReadyAt<'a> {
             leg,
             ..Self::NOW
         }
+    }
+
+    /// This, or `instant` if that comes first: something else makes it ready then. `None` is no instant.
+    #[inline]
+    #[must_use]
+    pub fn or_at(mut self, instant: Option<Instant>) -> Self {
+        if let Some(instant) = instant {
+            self.not_before = self.not_before.map(|at| at.min(instant));
+            if self.event {
+                self.by = Some(self.by.map_or(instant, |by| by.min(instant)));
+            }
+        }
+        self
     }
 
     /// Both this and `other`: the later of the two, under the name of whichever binds.

@@ -52,6 +52,22 @@ impl<A: Ticket, B: Ticket> Ticket for (A, B) {
     }
 }
 
+/// What a limiter gave that may have taken no part in the admission.
+impl<T: Ticket> Ticket for Option<T> {
+    const WORDS: usize = 1 + T::WORDS;
+    #[inline]
+    fn write(&self, words: &mut [u64]) {
+        words[0] = self.is_some().into();
+        if let Some(ticket) = self {
+            ticket.write(&mut words[1..]);
+        }
+    }
+    #[inline]
+    fn read(words: &[u64]) -> Self {
+        (words[0] != 0).then(|| T::read(&words[1..]))
+    }
+}
+
 /// The ticket of a boxed limiter: the words of whatever stands behind the box.
 #[derive(Clone, Copy, Debug)]
 pub struct BoxTicket {

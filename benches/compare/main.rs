@@ -15,6 +15,8 @@ mod composite;
 mod fan_out;
 mod harness;
 mod keyed;
+#[cfg(feature = "tower")]
+mod layer;
 #[cfg(feature = "pool")]
 mod pool;
 mod rate;
@@ -38,5 +40,7 @@ fn main() {
     #[cfg(feature = "fan-out")]
     fan_out::rows(&rows);
     breaker::rows(&rows);
+    #[cfg(feature = "tower")]
+    layer::rows(&rows);
     waiting::rows(&rows);
 }

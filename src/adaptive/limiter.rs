@@ -7,6 +7,7 @@ use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::semaphore::Semaphore;
+use crate::standing::Standing;
 use crate::sync::shim::Mutex;
 use crate::sync::turn::{Turnstile, TurnstileId};
 use crate::time::{Clock, Instant, Pass};
@@ -171,6 +172,14 @@ impl<L: Resizable> Limiter for Adaptive<L> {
 
     fn clock(&self) -> Option<&Clock> {
         Some(&self.clock)
+    }
+
+    /// The limiter inside, as it stands; its kind is `adaptive`.
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        self.limiter.survey(&mut |mut standing| {
+            standing.kind = "adaptive";
+            visit(standing);
+        });
     }
 
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {

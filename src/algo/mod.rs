@@ -9,6 +9,7 @@ pub(crate) mod fixed;
 pub(crate) mod leaky;
 #[cfg(feature = "channel")]
 pub(crate) mod ledger;
+pub(crate) mod load;
 pub(crate) mod log;
 pub(crate) mod meter;
 pub(crate) mod shed;

@@ -5,6 +5,7 @@ use crate::algo::breaker::Answer;
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome};
 use crate::refusal::{ReadyAt, Refusal};
+use crate::standing::{Standing, State};
 use crate::ticket::Ticket;
 use crate::time::{Clock, Instant, Pass};
 
@@ -93,6 +94,11 @@ impl Limiter for CircuitBreaker {
             Answer::OnEvent => ReadyAt::on_event(LEG),
             Answer::OnProbe(overdue) => ReadyAt::on_event(LEG).by(Instant::from_ticks(overdue)),
         }
+    }
+
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        let (state, open_for) = (self.state(), self.retry_after());
+        visit(Standing::new(LEG, LEG, State::Breaker { state, open_for }));
     }
 
     fn clock(&self) -> Option<&Clock> {

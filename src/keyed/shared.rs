@@ -96,6 +96,9 @@ impl<L: Limiter> Limiter for Shared<L> {
     fn clock(&self) -> Option<&Clock> {
         self.0.clock()
     }
+    fn survey(&self, visit: &mut dyn FnMut(crate::standing::Standing<'_>)) {
+        self.0.survey(visit);
+    }
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
         self.0.turnstile(id)
     }

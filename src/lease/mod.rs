@@ -279,6 +279,11 @@ impl<L: Spend> Limiter for Leased<L> {
         self.core.limiter.clock()
     }
 
+    /// The limiter inside: what threads have parked counts as taken.
+    fn survey(&self, visit: &mut dyn FnMut(crate::standing::Standing<'_>)) {
+        self.core.limiter.survey(visit);
+    }
+
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
         self.core.limiter.turnstile(id)
     }

@@ -87,7 +87,7 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
             };
         }
         let patience = self.patience.map(|patience| core.clock.ticks_of(patience));
-        let patience = match (patience, core.settings.max_wait) {
+        let patience = match (patience, core.settings.max_wait()) {
             (Some(own), Some(max)) => Some(own.min(max)),
             (own, max) => own.or(max),
         };

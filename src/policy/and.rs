@@ -3,6 +3,7 @@
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
+use crate::standing::Standing;
 use crate::sync::turn::{Turnstile, TurnstileId};
 use crate::time::{Clock, Pass};
 
@@ -98,6 +99,11 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
     fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
         self.a.turnstiles(visit);
         self.b.turnstiles(visit);
+    }
+
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        self.a.survey(visit);
+        self.b.survey(visit);
     }
 
     fn is_fresh(&self, now: Pass<'_>) -> bool {

@@ -3,6 +3,7 @@
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
+use crate::standing::Standing;
 use crate::sync::turn::{Turnstile, TurnstileId};
 use crate::ticket::{BoxTicket, Ticket};
 use crate::time::{Clock, Pass};
@@ -20,6 +21,7 @@ pub(crate) trait Erased: Send + Sync {
     fn clock(&self) -> Option<&Clock>;
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile>;
     fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId));
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>));
     fn is_fresh(&self, now: Pass<'_>) -> bool;
 }
 
@@ -58,6 +60,9 @@ impl<L: Limiter> Erased for L {
     }
     fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
         Limiter::turnstiles(self, visit);
+    }
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        Limiter::survey(self, visit);
     }
     fn is_fresh(&self, now: Pass<'_>) -> bool {
         Limiter::is_fresh(self, now)
@@ -130,6 +135,9 @@ impl Limiter for BoxLimiter {
     }
     fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
         self.0.turnstiles(visit);
+    }
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        self.0.survey(visit);
     }
     fn is_fresh(&self, now: Pass<'_>) -> bool {
         self.0.is_fresh(now)

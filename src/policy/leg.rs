@@ -3,6 +3,7 @@
 use crate::ask::{Cost, Demand};
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::standing::Standing;
 use crate::sync::turn::{Turnstile, TurnstileId};
 use crate::time::{Clock, Pass};
 
@@ -67,6 +68,9 @@ impl<L: Limiter> Limiter for PerCall<L> {
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         self.limiter.ready_at(demand.per_call())
     }
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        self.limiter.survey(visit);
+    }
     hand_on!();
 }
 
@@ -101,6 +105,9 @@ impl<L: Limiter> Limiter for Per<L> {
             None => ReadyAt::never(self.cost.name()),
         }
     }
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        self.limiter.survey(&mut |standing| visit(standing.per(self.cost)));
+    }
     hand_on!();
 }
 
@@ -130,6 +137,9 @@ impl<L: Limiter> Limiter for Named<L> {
     }
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         self.limiter.ready_at(demand).named(&self.name)
+    }
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        self.limiter.survey(&mut |standing| visit(standing.named(&self.name)));
     }
     hand_on!();
 }

@@ -4,6 +4,7 @@ use super::boxed::Erased;
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
+use crate::standing::Standing;
 use crate::sync::turn::{Turnstile, TurnstileId};
 use crate::ticket::{BoxTicket, Ticket};
 use crate::time::{Clock, Pass};
@@ -170,6 +171,10 @@ impl Limiter for Legs {
 
     fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
         self.0.iter().for_each(|leg| leg.limiter.turnstiles(visit));
+    }
+
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        self.0.iter().for_each(|leg| leg.limiter.survey(visit));
     }
 
     fn is_fresh(&self, now: Pass<'_>) -> bool {

@@ -8,24 +8,43 @@
 //! | [`And`] | two limiters as one, statically |
 //! | [`Legs`] | any number of limiters as one, boxed |
 //! | [`BoxLimiter`] | any limiter behind one type |
+//! | [`Shadow`] | a limiter that counts what it would refuse, and refuses nothing |
+//! | [`Linked`](linked::Linked) | a limiter that applies only while something else is under load |
+//! | [`PolicySpec`](spec::PolicySpec) | a policy as data |
+//! | [`source`] | where versions of a policy come from: a file, this program, your own store |
+//! | `file` | policies in files, TOML or JSON; feature `policy-file` |
+//! | [`LiveLegs`] | legs that are changed while they run: `Policy<LiveLegs>` is a policy that can be reloaded |
 
 mod admit;
 mod and;
 mod boxed;
 mod builder;
+#[cfg(feature = "policy-file")]
+#[cfg_attr(docsrs, doc(cfg(feature = "policy-file")))]
+pub mod file;
 mod leg;
 mod legs;
 mod line;
+pub mod linked;
+pub mod live;
 #[allow(clippy::module_inception)]
 mod policy;
 pub(crate) mod pump;
+mod reload;
+mod run;
+mod shadow;
+pub mod source;
+pub mod spec;
 
 pub use and::And;
 pub use boxed::BoxLimiter;
 pub use builder::{PolicyBuilder, PolicyError};
 pub use leg::{Named, Per, PerCall};
 pub use legs::Legs;
+pub use live::LiveLegs;
 pub use policy::Policy;
+pub use run::{Run, RunError};
+pub use shadow::{Shadow, ShadowStats};
 
 /// The leg name of refusals by the line itself.
 const LINE: &str = "line";

@@ -8,6 +8,7 @@ use crate::ask::{Ask, Demand};
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::permit::Permit;
 use crate::refusal::{ReadyAt, Reason, Refusal, Rejection, Wait};
+use crate::standing::{Standing, State};
 use crate::sync::turn::{Turnstile, TurnstileId};
 use crate::time::{Clock, Pass};
 use std::fmt;
@@ -83,6 +84,10 @@ impl<L: Limiter + 'static> Policy<L> {
 
     pub(super) fn with(limiter: L, clock: Clock, settings: Settings) -> Self {
         Self(Core::new(limiter, clock, settings))
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core<L>> {
+        &self.0
     }
 
     /// The limiter behind the line. To admit by it directly is to pass the line.
@@ -240,6 +245,12 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
     }
     fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
         self.0.limiter.turnstiles(visit);
+    }
+    /// The legs, and then the line.
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        self.0.limiter.survey(visit);
+        let waiting = self.waiting() as u64;
+        visit(Standing::new(LINE, LINE, State::Line { waiting }));
     }
     /// Nobody waits, and no other handle of it is left.
     fn is_fresh(&self, now: Pass<'_>) -> bool {

@@ -20,7 +20,7 @@ use std::task::{Wake, Waker};
 pub(crate) struct Core<L: Limiter> {
     pub(crate) limiter: L,
     pub(crate) clock: Clock,
-    pub(crate) settings: Settings,
+    pub(crate) settings: Bounds,
     /// Rings when the line has emptied: for a policy that is itself a leg of another.
     pub(crate) bell: Bell,
     line: Mutex<Line<L::Ticket>>,
@@ -45,6 +45,47 @@ pub(crate) struct Settings {
     pub(crate) early: Option<usize>,
     /// How late a waiter may be and still count as of its due instant, in ticks.
     pub(crate) lateness: u64,
+}
+
+/// The settings that are in force: a policy that is read from a file changes them while it runs.
+pub(crate) struct Bounds {
+    /// The most stands for none.
+    max_wait: AtomicU64,
+    max_queue: AtomicUsize,
+    lateness: AtomicU64,
+    /// As it was built.
+    early: Option<usize>,
+}
+
+// Relaxed throughout: each number stands for itself, and whoever comes while it changes may see either.
+impl Bounds {
+    fn new(settings: Settings) -> Self {
+        Self {
+            max_wait: AtomicU64::new(settings.max_wait.unwrap_or(u64::MAX)),
+            max_queue: AtomicUsize::new(settings.max_queue),
+            lateness: AtomicU64::new(settings.lateness),
+            early: settings.early,
+        }
+    }
+
+    pub(crate) fn set(&self, settings: Settings) {
+        let max_wait = settings.max_wait.unwrap_or(u64::MAX);
+        self.max_wait.store(max_wait, Ordering::Relaxed);
+        self.max_queue.store(settings.max_queue, Ordering::Relaxed);
+        self.lateness.store(settings.lateness, Ordering::Relaxed);
+    }
+
+    pub(crate) fn max_wait(&self) -> Option<u64> {
+        Some(self.max_wait.load(Ordering::Relaxed)).filter(|&ticks| ticks < u64::MAX)
+    }
+
+    fn max_queue(&self) -> usize {
+        self.max_queue.load(Ordering::Relaxed)
+    }
+
+    fn lateness(&self) -> u64 {
+        self.lateness.load(Ordering::Relaxed)
+    }
 }
 
 /// How an attempt for somebody in line ended.
@@ -85,7 +126,7 @@ impl<L: Limiter + 'static> Core<L> {
         Arc::new_cyclic(|weak| Self {
             limiter,
             clock,
-            settings,
+            settings: Bounds::new(settings),
             bell: Bell::new(),
             line: Mutex::new(Line::new()),
             waiting: AtomicUsize::new(0),
@@ -122,7 +163,7 @@ impl<L: Limiter> Core<L> {
     /// The earliest instant as of which somebody may be admitted at `now`: not before it came, nor before the last look
     /// at the legs found that it could be, nor before whoever was last served.
     fn floor(&self, waited: Waited, now: Instant) -> Instant {
-        let earliest = Instant::from_ticks(now.ticks().saturating_sub(self.settings.lateness));
+        let earliest = Instant::from_ticks(now.ticks().saturating_sub(self.settings.lateness()));
         // Relaxed: a stale value changes by how much a late waiter is made up for, within the same cap.
         let last = Instant::from_ticks(self.last.load(Ordering::Relaxed));
         let credit = Instant::from_ticks(self.credit.load(Ordering::Relaxed));
@@ -172,15 +213,29 @@ impl<L: Limiter> Core<L> {
             }
             Err(refusal) => match refusal.wait() {
                 Wait::Until(due) => (Attempt::Later(due.instant()), None),
-                Wait::Turn(turnstile) => (Attempt::OnEvent(None), Some((turnstile, refusal.units()))),
-                Wait::Event => {
-                    // Somebody else was faster: until when is waited is for the legs to say again.
-                    let ready = self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place));
-                    (Attempt::OnEvent(ready.event_by()), None)
-                }
+                // Somebody else was faster: until when is waited is for the legs to say again.
+                Wait::Turn(turnstile) => (
+                    Attempt::OnEvent(self.event_by(ask, now)),
+                    Some((turnstile, refusal.units())),
+                ),
+                Wait::Event => (Attempt::OnEvent(self.event_by(ask, now)), None),
                 Wait::Never => (Attempt::Hopeless, None),
             },
         }
+    }
+
+    /// Until when somebody waits at the latest who was refused although all legs looked ready.
+    #[cold]
+    fn event_by(&self, ask: &Ask, now: Instant) -> Option<Instant> {
+        let nothing = Cell::new(None);
+        let place = Place {
+            ahead: Ask::many(0),
+            watcher: &self.watcher,
+            claim: &nothing,
+        };
+        let phase = Phase::at(&self.clock, now);
+        let ready = self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place));
+        ready.event_by()
     }
 
     /// At `now` a waiter is served that was due at `last`: what comes next may catch up.
@@ -197,7 +252,7 @@ impl<L: Limiter> Core<L> {
         let now = self.clock.now();
         let nothing = Cell::new(None);
         let credit = Instant::from_ticks(self.credit.load(Ordering::Relaxed));
-        if now.ticks_since(credit) >= self.settings.lateness {
+        if now.ticks_since(credit) >= self.settings.lateness() {
             // A newer lateness that this overwrites costs its waiter the catching up, never an admission.
             self.credit.store(0, Ordering::Relaxed);
         }
@@ -233,13 +288,13 @@ impl<L: Limiter + 'static> Core<L> {
         if self.turns_away_early() {
             return None;
         }
-        let limit = self.settings.max_queue;
+        let limit = self.settings.max_queue();
         self.under_lock(|line| (line.len() < limit).then(|| line.push(ask, since, deadline, due)))
     }
 
     fn turns_away_early(&self) -> bool {
         let Some(from) = self.settings.early else { return false };
-        let rate = rejection_rate(self.waiting(), from, self.settings.max_queue);
+        let rate = rejection_rate(self.waiting(), from, self.settings.max_queue());
         // Relaxed: only that no number comes twice.
         rate > 0.0 && nth_fraction(0, self.draws.fetch_add(1, Ordering::Relaxed)) < rate
     }

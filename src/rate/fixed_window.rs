@@ -9,6 +9,7 @@ use crate::algo::meter::Meter;
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
+use crate::standing::State;
 use crate::sync::shim::Mutex;
 use crate::time::{Clock, Pass};
 use std::fmt;
@@ -173,7 +174,18 @@ impl FixedWindow {
     }
 }
 
-limiter_of_shell!(FixedWindow, 4);
+impl FixedWindow {
+    fn standing(&self) -> Option<State> {
+        Some(State::Rate {
+            limit: self.limit(),
+            window: self.length(),
+            available: self.available(),
+            next: self.time_until(1),
+        })
+    }
+}
+
+limiter_of_shell!(FixedWindow, 4, standing);
 
 impl fmt::Debug for FixedWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

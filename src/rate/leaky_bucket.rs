@@ -11,6 +11,7 @@ use crate::algo::meter::Meter;
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
+use crate::standing::State;
 use crate::sync::shim::Mutex;
 use crate::time::{Clock, Pass};
 use std::fmt;
@@ -206,7 +207,13 @@ impl LeakyBucket {
     }
 }
 
-limiter_of_shell!(LeakyBucket, 3);
+impl LeakyBucket {
+    fn standing(&self) -> Option<State> {
+        State::by_quota(&self.quota(), self.available(), self.time_until(1))
+    }
+}
+
+limiter_of_shell!(LeakyBucket, 3, standing);
 
 impl fmt::Debug for LeakyBucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

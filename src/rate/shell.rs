@@ -213,9 +213,9 @@ impl<M: Meter> Shell<M> {
     }
 }
 
-/// Writes the verbs of a limiter that has a `shell`, and its `Limiter`.
+/// Writes the verbs of a limiter that has a `shell`, and its `Limiter`. `$standing` is a method that says how it stands.
 macro_rules! limiter_of_shell {
-    ($ty:ident, $mark:literal) => {
+    ($ty:ident, $mark:literal $(, $standing:ident)?) => {
         impl $ty {
             /// Takes `n` now, or refuses: the method for a limiter that stands alone.
             ///
@@ -294,6 +294,14 @@ macro_rules! limiter_of_shell {
             fn clock(&self) -> Option<&Clock> {
                 Some(self.shell.clock())
             }
+
+            $(
+                fn survey(&self, visit: &mut dyn FnMut($crate::standing::Standing<'_>)) {
+                    if let Some(state) = self.$standing() {
+                        visit($crate::standing::Standing::new(LEG, LEG, state));
+                    }
+                }
+            )?
 
             fn is_fresh(&self, now: Pass<'_>) -> bool {
                 self.shell.is_fresh(now.now(self.shell.clock()))

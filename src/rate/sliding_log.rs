@@ -9,6 +9,7 @@ use crate::algo::meter::Meter;
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
+use crate::standing::State;
 use crate::sync::shim::Mutex;
 use crate::time::{Clock, Pass};
 use std::fmt;
@@ -147,7 +148,18 @@ impl SlidingLog {
     }
 }
 
-limiter_of_shell!(SlidingLog, 1);
+impl SlidingLog {
+    fn standing(&self) -> Option<State> {
+        Some(State::Rate {
+            limit: self.limit(),
+            window: self.length(),
+            available: self.available(),
+            next: self.time_until(1),
+        })
+    }
+}
+
+limiter_of_shell!(SlidingLog, 1, standing);
 
 impl fmt::Debug for SlidingLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -10,6 +10,7 @@ use crate::algo::warmup::{self, Pace, Shape};
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
+use crate::standing::State;
 use crate::sync::shim::Mutex;
 use crate::time::{Clock, Pass};
 use std::fmt;
@@ -177,7 +178,13 @@ impl Warmup {
     }
 }
 
-limiter_of_shell!(Warmup, 1);
+impl Warmup {
+    fn standing(&self) -> Option<State> {
+        State::by_quota(&self.quota(), self.available(), self.time_until(1))
+    }
+}
+
+limiter_of_shell!(Warmup, 1, standing);
 
 impl fmt::Debug for Warmup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

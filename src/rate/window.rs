@@ -8,6 +8,7 @@ use crate::algo::window::Window;
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
+use crate::standing::State;
 use crate::sync::shim::Mutex;
 use crate::time::{Clock, Instant, Pass};
 use std::fmt;
@@ -157,7 +158,18 @@ impl SlidingWindow {
     }
 }
 
-limiter_of_shell!(SlidingWindow, 1);
+impl SlidingWindow {
+    fn standing(&self) -> Option<State> {
+        Some(State::Rate {
+            limit: self.limit(),
+            window: self.length(),
+            available: self.available(),
+            next: self.time_until(1),
+        })
+    }
+}
+
+limiter_of_shell!(SlidingWindow, 1, standing);
 
 impl fmt::Debug for SlidingWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,6 +4,7 @@ use super::atomic::Semaphore;
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::standing::{self, Standing};
 use crate::sync::queue::State;
 use crate::sync::turn::{Claim, Turnstile, TurnstileId};
 use crate::ticket::Ticket;
@@ -132,6 +133,15 @@ impl Limiter for Semaphore {
 
     fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
         visit(TurnstileId::of(self));
+    }
+
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        let state = standing::State::Permits {
+            limit: self.limit() as u64,
+            in_use: self.in_use() as u64,
+            waiting: self.waiting() as u64,
+        };
+        visit(Standing::new(self.leg(), LEG, state));
     }
 
     fn is_fresh(&self, _: Pass<'_>) -> bool {

@@ -5,6 +5,7 @@ use crate::algo::shed::{Rule, Shares};
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::standing::{Standing, State};
 use crate::sync::bell::Bell;
 use crate::sync::shim::Mutex;
 use crate::time::Pass;
@@ -191,6 +192,16 @@ impl Limiter for Class {
             true => ReadyAt::NOW,
             false => ReadyAt::on_event(LEG),
         }
+    }
+
+    /// Its part of the limit, and what it has of it, which may be more while others need less than theirs.
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        let state = State::Permits {
+            limit: self.part() as u64,
+            in_use: self.in_use() as u64,
+            waiting: 0,
+        };
+        visit(Standing::new(LEG, LEG, state));
     }
 }
 

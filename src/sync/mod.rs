@@ -2,6 +2,7 @@
 //!
 #![doc = include_str!("README.md")]
 
+pub(crate) mod arena;
 mod places;
 pub(crate) mod queue;
 pub(crate) mod rules;

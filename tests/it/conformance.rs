@@ -68,6 +68,24 @@ fn channel_semaphore_conforms() {
     Suite::of_permits(1, |_| ChannelSemaphore::new(1).unwrap()).check();
 }
 
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+#[test]
+fn an_observed_limiter_conforms() {
+    use tollgate::observe::Observed;
+    Suite::of_permits(3, |clock| Observed::new("suite", in_flight(clock)).on(clock))
+        .loosen(|observed| observed.inner().set_limit(4))
+        .check();
+    Suite::of_rate(5, Duration::from_millis(500), |clock| {
+        Observed::new("suite", TokenBucket::new(Quota::per_second(10).burst(5)).on(clock))
+    })
+    .loosen(|observed| {
+        observed
+            .inner()
+            .set_quota(Quota::per_second(10).burst(8), Inherit::Additive)
+    })
+    .check();
+}
+
 #[test]
 fn token_bucket_conforms() {
     let bucket = |clock: &ManualClock| TokenBucket::new(Quota::per_second(10).burst(5)).on(clock);
@@ -79,6 +97,70 @@ fn token_bucket_conforms() {
     })
     .ask(Ask::one().cost(TOKENS, 10))
     .settle(TOKENS, 5)
+    .check();
+}
+
+/// A load that is always the same.
+struct Always(f64);
+
+impl tollgate::policy::linked::Load for Always {
+    fn read(&self, _: Instant) -> f64 {
+        self.0
+    }
+}
+
+#[test]
+fn a_linked_limiter_conforms_while_it_applies() {
+    use tollgate::policy::linked::{Linked, Mark};
+    Suite::of_rate(5, Duration::from_millis(500), |clock| -> Linked<TokenBucket> {
+        let bucket = TokenBucket::new(Quota::per_second(10).burst(5)).on(clock);
+        bucket.linked(Mark::above(Arc::new(Always(1.0)), 0.5).on(clock))
+    })
+    .loosen(|linked| {
+        linked
+            .inner()
+            .set_quota(Quota::per_second(10).burst(8), Inherit::Additive)
+    })
+    .check();
+}
+
+#[test]
+fn a_metered_limiter_conforms() {
+    use tollgate::policy::linked::{Meter, Metered};
+    Suite::of_permits(3, |clock| -> Metered<Semaphore> {
+        Meter::new(clock, Duration::from_secs(1)).watch(Semaphore::new(3))
+    })
+    .loosen(|metered| metered.inner().set_limit(4))
+    .check();
+}
+
+/// In shadow mode nothing is refused: the suite sees a limiter without a bound through one that has it.
+#[test]
+fn a_shadow_conforms_beside_a_limiter_that_is_obeyed() {
+    use tollgate::policy::Shadow;
+    Suite::of_permits(3, |_| -> And<Shadow<Semaphore>, Semaphore> {
+        Semaphore::new(1).shadow().and(Semaphore::new(3))
+    })
+    .check();
+}
+
+#[test]
+fn live_legs_conform() {
+    use tollgate::policy::LiveLegs;
+    use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+    let permits = |limit| PolicySpec::new([LegSpec::new("permits", Rule::semaphore(limit))]);
+    Suite::of_permits(3, move |clock| -> Policy<LiveLegs> { permits(3).build(clock).unwrap() })
+        .loosen(move |policy| drop(policy.apply(permits(4)).unwrap()))
+        .check();
+    let rate = |burst| {
+        let quota = Quota::per_second(10).burst(burst);
+        let leg = LegSpec::new("rate", Rule::token_bucket(quota)).inherit(Inherit::Additive);
+        PolicySpec::new([leg])
+    };
+    Suite::of_rate(5, Duration::from_millis(500), move |clock| {
+        rate(5).build(clock).unwrap()
+    })
+    .loosen(move |policy| drop(policy.apply(rate(8)).unwrap()))
     .check();
 }
 

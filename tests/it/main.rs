@@ -12,6 +12,8 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
 mod adaptive;
 mod any_window;
 mod any_window_rounds;
+#[cfg(feature = "axum")]
+mod axum_limits;
 mod bad_input;
 mod breaker;
 mod breaker_history;
@@ -34,8 +36,18 @@ mod hostile_wakers;
 mod keyed;
 mod keyed_fair;
 mod keyed_rate;
+#[cfg(feature = "policy-file")]
+mod lab;
 mod lease;
+#[cfg(all(feature = "metrics", feature = "tracing"))]
+mod observe;
+#[cfg(feature = "policy-file")]
+mod policy_file;
 mod policy_line;
+mod policy_linked;
+mod policy_reload;
+#[cfg(feature = "policy-file")]
+mod policy_source;
 #[cfg(feature = "pool")]
 mod pool;
 #[cfg(feature = "pool")]
@@ -60,6 +72,7 @@ mod rate_token_bucket;
 mod rate_warmup;
 mod rate_window;
 mod rate_windows;
+mod report;
 mod semaphore;
 mod semaphore_corners;
 mod semaphore_orders;
@@ -70,4 +83,9 @@ mod semaphore_rest;
 mod semaphore_stats;
 mod semaphore_twin;
 mod shed;
+mod standing;
 mod time;
+#[cfg(feature = "tower")]
+mod tower_layer;
+#[cfg(feature = "tower")]
+mod tower_wire;

@@ -8,7 +8,11 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use tollgate::sync::turn::Turnstile;
-use tollgate::{Ask, Cost, LimiterExt, Order, Overflow, OwnedSemaphorePermit, Policy, PolicyError, Reason, Semaphore};
+use tollgate::time::Phase;
+use tollgate::{
+    AcquireTimeoutError, Ask, Cost, Demand, Limiter, LimiterExt, Order, Overflow, OwnedSemaphorePermit, Policy,
+    PolicyError, Reason, Semaphore,
+};
 
 #[derive(Default)]
 struct Count(AtomicUsize);
@@ -299,4 +303,60 @@ fn a_permit_in_a_thread_local_is_given_back() {
     go.send(()).unwrap();
     owner.join().unwrap();
     assert!(poll(head.as_mut()).is_ready());
+}
+
+/// What is watched, or counts, sends everybody to the lock: it is ready for all that, as long as nobody waits.
+#[test]
+fn what_is_flagged_is_ready_while_permits_are_free() {
+    let semaphore = Semaphore::new(2);
+    let held = semaphore.try_acquire().unwrap();
+    let mut idle = pin!(semaphore.until_idle());
+    assert!(poll(idle.as_mut()).is_pending());
+    let ready = |n| {
+        let clock = tollgate::ManualClock::new();
+        let phase = Phase::at(&clock, clock.now());
+        let ready = semaphore.ready_at(Demand::new(&Ask::many(n), phase.pass()));
+        (ready.is_event(), ready.is_never())
+    };
+    let (now, in_turn, never) = ((false, false), (true, false), (false, true));
+    assert_eq!([ready(0), ready(1), ready(2)], [now, now, in_turn]);
+    let most = Semaphore::MAX_PERMITS as u64;
+    assert_eq!([ready(most), ready(most + 1)], [in_turn, never]);
+    semaphore.close();
+    assert_eq!([ready(0), ready(1)], [never, never]);
+    drop(held);
+}
+
+#[test]
+fn a_wait_with_a_time_out_says_how_it_ended() {
+    let told = |error: AcquireTimeoutError| {
+        [
+            error.is_timed_out(),
+            error.is_closed(),
+            error.is_queue_full(),
+            error.is_evicted(),
+        ]
+    };
+    let semaphore = Semaphore::builder(0).max_waiting(0).build().unwrap();
+    let wait = |semaphore: &Semaphore| {
+        semaphore
+            .blocking_acquire_timeout(std::time::Duration::ZERO)
+            .unwrap_err()
+    };
+    assert_eq!(told(wait(&Semaphore::new(0))), [true, false, false, false]);
+    assert_eq!(told(wait(&semaphore)), [false, false, true, false]);
+    semaphore.close();
+    assert_eq!(told(wait(&semaphore)), [false, true, false, false]);
+
+    let semaphore = evicting(0);
+    let clock = tollgate::ManualClock::new();
+    let later = clock.after(clock.now(), std::time::Duration::from_secs(1));
+    let mut first = pin!(semaphore.request(1).acquire_until(&clock, later));
+    assert!(poll(first.as_mut()).is_pending());
+    let mut second = pin!(semaphore.acquire());
+    assert!(poll(second.as_mut()).is_pending());
+    let Poll::Ready(Err(error)) = poll(first.as_mut()) else {
+        panic!("it was sent away")
+    };
+    assert_eq!(told(error), [false, false, false, true]);
 }

@@ -12,6 +12,7 @@ mod line;
 mod orders;
 #[cfg(feature = "pool")]
 mod pool;
+mod reload;
 mod semaphore;
 mod shed;
 

@@ -29,6 +29,7 @@ use super::quota::Quota;
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::standing::{Standing, State};
 use crate::sync::bell::Bell;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
@@ -394,6 +395,12 @@ impl Limiter for TokenBucket {
 
     fn clock(&self) -> Option<&Clock> {
         Some(&self.clock)
+    }
+
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        if let Some(state) = State::by_quota(&self.quota(), self.available(), self.time_until(1)) {
+            visit(Standing::new(LEG, LEG, state));
+        }
     }
 
     fn is_fresh(&self, now: Pass<'_>) -> bool {

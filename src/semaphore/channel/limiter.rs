@@ -7,6 +7,7 @@ use crate::limiter::{Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::semaphore::error::TryAcquireError;
 use crate::semaphore::limiter::SemaphoreTicket;
+use crate::standing::{Standing, State};
 use crate::time::Pass;
 
 const LEG: &str = "channel_semaphore";
@@ -50,6 +51,16 @@ impl Limiter for ChannelSemaphore {
         } else {
             ReadyAt::on_event(LEG)
         }
+    }
+
+    /// Who waits does so in the channel, where nobody counts.
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        let state = State::Permits {
+            limit: self.limit() as u64,
+            in_use: self.in_use() as u64,
+            waiting: 0,
+        };
+        visit(Standing::new(LEG, LEG, state));
     }
 
     fn is_fresh(&self, _: Pass<'_>) -> bool {

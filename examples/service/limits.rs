@@ -1,0 +1,165 @@
+//! Every limit of the service, in one place, and how they stand.
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tollgate::adaptive::Vegas;
+use tollgate::policy::Named;
+use tollgate::policy::live::LiveLegs;
+use tollgate::policy::spec::PolicySpec;
+use tollgate::standing::{Standing, State};
+use tollgate::tower::{Refused, Respond};
+use tollgate::{
+    Adaptive, CircuitBreaker, Clock, Keyed, Limiter, LimiterExt, OpenTime, Policy, Quota, Semaphore, TokenBucket,
+    WorkerPool,
+};
+
+/// What a client may ask for: half a request per second, and 40 at once.
+pub(crate) const PER_CLIENT: Quota = Quota::per_minute(30).burst(40);
+/// How many clients are known at once.
+const CLIENTS: usize = 50_000;
+/// How many connections the database bears.
+pub(crate) const CONNECTIONS: usize = 3;
+/// How many jobs may wait.
+const JOBS: usize = 200;
+
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+pub(crate) struct Limits {
+    /// Level one: what each client may ask for.
+    pub(crate) clients: Arc<Keyed<IpAddr, Named<TokenBucket>>>,
+    /// Level two: how much the core does at once; from a file.
+    pub(crate) core: Policy<LiveLegs>,
+    /// Level three: whether, and how often, the downstream is asked.
+    pub(crate) breaker: Arc<CircuitBreaker>,
+    pub(crate) adaptive: Arc<Named<Adaptive>>,
+    /// Connections to the database.
+    pub(crate) connections: Arc<Semaphore>,
+    /// Jobs that nobody waits for.
+    pub(crate) jobs: WorkerPool,
+    pub(crate) counts: Arc<Counts>,
+}
+
+/// What has happened so far.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) served: AtomicU64,
+    pub(crate) fallbacks: AtomicU64,
+    pub(crate) in_flight: AtomicU64,
+    /// The most in flight at once, counted by those who were, not by the semaphore.
+    pub(crate) peak: AtomicU64,
+    refused: Mutex<BTreeMap<Box<str>, u64>>,
+}
+
+impl Limits {
+    pub(crate) fn new(policy: &PolicySpec) -> Result<Self, Failure> {
+        let breaker = CircuitBreaker::builder()
+            .time_window(Duration::from_secs(4))
+            .minimum_calls(10)
+            .open_for(OpenTime::fixed(Duration::from_secs(2)))
+            .probes(3)
+            .build()?;
+        let adaptive = Adaptive::builder(Semaphore::new(4))
+            .law(Vegas::new())
+            .bounds(2, 32)
+            .window(Duration::from_millis(500), 10)
+            .build()?;
+        Ok(Self {
+            clients: Arc::new(Keyed::new(CLIENTS, |_: &IpAddr| {
+                TokenBucket::new(PER_CLIENT).named("client")
+            })),
+            core: policy.build(&Clock::real())?,
+            breaker: Arc::new(breaker),
+            adaptive: Arc::new(adaptive.named("downstream")),
+            connections: Arc::new(Semaphore::builder(CONNECTIONS).name("database").build()?),
+            jobs: WorkerPool::builder().workers(1).queue(JOBS).build()?,
+            counts: Arc::default(),
+        })
+    }
+
+    /// How many requests the core may have in flight.
+    pub(crate) fn core_limit(&self) -> u64 {
+        let mut limit = 0;
+        self.core.survey(&mut |standing| {
+            if let ("core", State::Permits { limit: permits, .. }) = (standing.leg, standing.state) {
+                limit = permits;
+            }
+        });
+        limit
+    }
+
+    /// Everything that the page shows.
+    pub(crate) fn snapshot(&self) -> Value {
+        let mut legs = Vec::new();
+        let mut show = |standing: Standing<'_>| {
+            legs.push(match standing.state {
+                State::Permits { limit, in_use, waiting } => json!({
+                    "leg": standing.leg, "kind": standing.kind, "limit": limit, "in_use": in_use, "waiting": waiting,
+                }),
+                State::Breaker { state, open_for } => json!({
+                    "leg": standing.leg, "kind": standing.kind, "state": format!("{state:?}"),
+                    "open_for": open_for.map(|time| time.as_secs_f64()),
+                }),
+                State::Line { waiting } => json!({ "leg": "line", "kind": "line", "waiting": waiting }),
+                _ => json!({ "leg": standing.leg, "kind": standing.kind }),
+            });
+        };
+        self.core.survey(&mut show);
+        self.connections.survey(&mut show);
+        self.adaptive.survey(&mut show);
+        self.breaker.survey(&mut show);
+        let jobs = self.jobs.stats();
+        json!({
+            "served": self.counts.served.load(Ordering::Relaxed),
+            "fallbacks": self.counts.fallbacks.load(Ordering::Relaxed),
+            "refused": *self.counts.refused.lock().unwrap_or_else(PoisonError::into_inner),
+            "clients": self.clients.len(),
+            "legs": legs,
+            "jobs": { "queued": jobs.queued, "finished": jobs.finished, "limit": JOBS },
+        })
+    }
+}
+
+impl Counts {
+    /// A request that is in the core as long as this lives.
+    pub(crate) fn enter(&self) -> InFlight<'_> {
+        let now = self.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+        self.peak.fetch_max(now, Ordering::SeqCst);
+        InFlight(self)
+    }
+}
+
+pub(crate) struct InFlight<'a>(&'a Counts);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::SeqCst);
+        self.0.served.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Answers refusals as `R` does, and counts them by leg.
+#[derive(Clone)]
+pub(crate) struct Counted<R>(pub(crate) R, pub(crate) Arc<Counts>);
+
+impl<B, E, R: Respond<B, E>> Respond<B, E> for Counted<R> {
+    type Error = R::Error;
+
+    fn refused<L: Limiter>(&self, refused: Refused<L>) -> Result<http::Response<B>, R::Error> {
+        let mut counts = self.1.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry(refused.rejection.leg.clone()).or_default() += 1;
+        drop(counts);
+        self.0.refused(refused)
+    }
+
+    fn admitted<L: Limiter>(&self, response: &mut http::Response<B>, limiter: &L) {
+        self.0.admitted(response, limiter);
+    }
+
+    fn failed(&self, error: E) -> R::Error {
+        self.0.failed(error)
+    }
+}

@@ -1,0 +1,35 @@
+//! What a server of [axum](https://docs.rs/axum) puts around a [`LimitLayer`](crate::tower::LimitLayer): the key of a request,
+//! and what a refused client is told.
+//!
+//! | you want to | use |
+//! |---|---|
+//! | limit by address, behind proxies or not | [`ClientIp`] |
+//! | limit by a header field, or by what an outer layer found out | [`HeaderKey`], [`ExtensionKey`] |
+//! | answer with 429 or 503, `Retry-After` and problem details | [`HttpRefusals`] |
+//! | state policies and what is left, in `RateLimit` fields | [`HttpRefusals::rate_limit_fields`] |
+//! | let CORS preflights pass | [`is_preflight`] |
+//!
+//! ```
+//! use axum::{Router, routing::get};
+//! use std::sync::Arc;
+//! use tollgate::axum::{ClientIp, HttpRefusals, is_preflight};
+//! use tollgate::tower::LimitLayer;
+//! use tollgate::{Keyed, LimiterExt, Quota, TokenBucket};
+//!
+//! let clients = Keyed::new(100_000, |_| TokenBucket::new(Quota::per_second(5).burst(20)).named("client"));
+//! let app: Router = Router::new().route("/", get(async || "hello")).layer(
+//!     LimitLayer::keyed(Arc::new(clients), ClientIp::behind(1))
+//!         .exempt(is_preflight)
+//!         .respond(HttpRefusals::new().rate_limit_fields()),
+//! );
+//! // Serve it by `app.into_make_service_with_connect_info::<SocketAddr>()`.
+//! # drop(app);
+//! ```
+
+mod fields;
+mod keys;
+mod refusals;
+
+pub use fields::{QuotaPolicy, QuotaUnit, RATELIMIT, RATELIMIT_POLICY, ServiceLimit};
+pub use keys::{ClientIp, ExtensionKey, HeaderKey, is_preflight};
+pub use refusals::HttpRefusals;

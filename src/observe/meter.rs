@@ -1,0 +1,102 @@
+//! What is told, and to whom: the facades of `metrics` and `tracing`.
+
+use crate::limiter::Outcome;
+#[cfg(feature = "metrics")]
+use crate::refusal::Reason;
+use crate::refusal::Rejection;
+use std::time::Duration;
+
+/// Where one observed limiter tells what it does. Handles are looked up once, when it is made.
+pub(super) struct Meter {
+    #[cfg_attr(not(feature = "tracing"), allow(dead_code))]
+    name: &'static str,
+    #[cfg(feature = "metrics")]
+    handles: Handles,
+}
+
+#[cfg(feature = "metrics")]
+struct Handles {
+    granted: metrics::Counter,
+    rejected: metrics::Counter,
+    timed_out: metrics::Counter,
+    cancelled: metrics::Counter,
+    closed: metrics::Counter,
+    wait: metrics::Histogram,
+    held: metrics::Histogram,
+}
+
+impl Meter {
+    pub(super) fn new(name: &'static str) -> Self {
+        #[cfg(feature = "metrics")]
+        let counter = |outcome| metrics::counter!(super::ACQUIRE_TOTAL, "limiter" => name, "outcome" => outcome);
+        Self {
+            name,
+            #[cfg(feature = "metrics")]
+            handles: Handles {
+                granted: counter("granted"),
+                rejected: counter("rejected"),
+                timed_out: counter("timed_out"),
+                cancelled: counter("cancelled"),
+                closed: counter("closed"),
+                wait: metrics::histogram!(super::WAIT_TIME, "limiter" => name),
+                held: metrics::histogram!(super::HELD_TIME, "limiter" => name),
+            },
+        }
+    }
+
+    /// Admitted, after so long a wait; zero without one.
+    #[inline]
+    pub(super) fn granted(&self, waited: Duration) {
+        #[cfg(feature = "metrics")]
+        {
+            self.handles.granted.increment(1);
+            self.handles.wait.record(waited.as_secs_f64());
+        }
+        #[cfg(feature = "tracing")]
+        tracing::trace!(limiter = self.name, waited = waited.as_secs_f64(), "admitted");
+        let _ = waited;
+    }
+
+    /// Not admitted, after so long a wait.
+    pub(super) fn refused(&self, rejection: &Rejection, waited: Duration) {
+        #[cfg(feature = "metrics")]
+        {
+            let total = match rejection.reason {
+                Reason::TimedOut => &self.handles.timed_out,
+                Reason::Closed => &self.handles.closed,
+                _ => &self.handles.rejected,
+            };
+            total.increment(1);
+            let leg = rejection.leg.to_string();
+            metrics::counter!(super::REFUSALS_TOTAL, "limiter" => self.name, "leg" => leg).increment(1);
+        }
+        #[cfg(feature = "tracing")]
+        tracing::debug!(
+            limiter = self.name,
+            leg = &*rejection.leg,
+            reason = ?rejection.reason,
+            retry_after = rejection.retry_after.map(|time| time.as_secs_f64()),
+            waited = waited.as_secs_f64(),
+            "refused"
+        );
+        let _ = (rejection, waited);
+    }
+
+    /// A wait that was given up, or a reservation that was given back.
+    pub(super) fn cancelled(&self) {
+        #[cfg(feature = "metrics")]
+        self.handles.cancelled.increment(1);
+        #[cfg(feature = "tracing")]
+        tracing::trace!(limiter = self.name, "cancelled");
+    }
+
+    /// The work has ended, so long after it was admitted.
+    #[inline]
+    pub(super) fn finished(&self, outcome: Outcome, held: Duration) {
+        #[cfg(feature = "metrics")]
+        self.handles.held.record(held.as_secs_f64());
+        #[cfg(feature = "tracing")]
+        tracing::trace!(limiter = self.name, outcome = ?outcome, held = held.as_secs_f64(), "finished");
+        let _ = (outcome, held);
+    }
+}

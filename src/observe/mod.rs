@@ -1,0 +1,63 @@
+//! Telling what limiters do: events of [tracing](https://docs.rs/tracing), and the facade of
+//! [metrics](https://docs.rs/metrics). Each is a feature of its own; with both, [`Observed`] tells both.
+//!
+//! | metric | type, unit | labels |
+//! |---|---|---|
+//! | `tollgate.acquire.total` | counter | `limiter`, `outcome`: `granted`, `rejected`, `timed_out`, `cancelled`, `closed` |
+//! | `tollgate.refusals.total` | counter | `limiter`, `leg` |
+//! | `tollgate.acquire.wait_time` | histogram, seconds | `limiter` |
+//! | `tollgate.permit.held_time` | histogram, seconds | `limiter` |
+//! | `tollgate.permits.limit`, `tollgate.permits.in_use`, `tollgate.waiters` | gauge | `limiter`, `leg`, `kind` |
+//! | `tollgate.adaptive.limit` | gauge | the same |
+//! | `tollgate.rate.limit`, `tollgate.rate.available` | gauge | the same |
+//! | `tollgate.breaker.state` | gauge: 0 closed, 1 half-open, 2 open | the same |
+//! | `tollgate.queue.depth` | gauge | the same |
+//!
+//! Counters and histograms come from [`Observed`], gauges from `record`, which is called when somebody wants to know. No
+//! label is ever a key: names are words of the program.
+//!
+//! | event | level | fields |
+//! |---|---|---|
+//! | `refused` | debug | `limiter`, `leg`, `reason`, `retry_after` and `waited` in seconds |
+//! | `admitted` | trace | `limiter`, `waited` |
+//! | `finished` | trace | `limiter`, `outcome`, `held` |
+//! | `cancelled` | trace | `limiter` |
+//! | `circuit changed` | info; warn when it opens | `breaker`, `from`, `to`, `calls`, `failed`, `slow` |
+//!
+//! Where neither is wanted: [`Limiter::survey`](crate::Limiter::survey) shows how each leg stands, and
+//! `Semaphore::stats` what one has done.
+
+#[cfg(feature = "tracing")]
+mod breaker;
+#[cfg(feature = "metrics")]
+mod gauges;
+#[cfg(feature = "tower")]
+mod layer;
+mod meter;
+mod observed;
+
+#[cfg(feature = "tracing")]
+pub use breaker::breaker_events;
+#[cfg(feature = "metrics")]
+pub use gauges::{describe, record};
+#[cfg(feature = "tower")]
+pub use layer::Observing;
+pub use observed::Observed;
+
+#[cfg(feature = "metrics")]
+mod names {
+    pub(super) const ACQUIRE_TOTAL: &str = "tollgate.acquire.total";
+    pub(super) const REFUSALS_TOTAL: &str = "tollgate.refusals.total";
+    pub(super) const WAIT_TIME: &str = "tollgate.acquire.wait_time";
+    pub(super) const HELD_TIME: &str = "tollgate.permit.held_time";
+    pub(super) const PERMITS_LIMIT: &str = "tollgate.permits.limit";
+    pub(super) const PERMITS_IN_USE: &str = "tollgate.permits.in_use";
+    pub(super) const WAITERS: &str = "tollgate.waiters";
+    pub(super) const ADAPTIVE_LIMIT: &str = "tollgate.adaptive.limit";
+    pub(super) const RATE_LIMIT: &str = "tollgate.rate.limit";
+    pub(super) const RATE_AVAILABLE: &str = "tollgate.rate.available";
+    pub(super) const BREAKER_STATE: &str = "tollgate.breaker.state";
+    pub(super) const QUEUE_DEPTH: &str = "tollgate.queue.depth";
+}
+#[cfg(feature = "metrics")]
+use names::*;

@@ -1,0 +1,124 @@
+//! A limiter that applies only while something else is under load.
+
+use super::mark::{Gate, Mark};
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::refusal::{Due, ReadyAt, Refusal, Wait};
+use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::time::{Clock, Instant, Pass};
+
+/// A limiter that applies only while a load exceeds a mark. Made by [`LimiterExt::linked`](crate::LimiterExt::linked).
+///
+/// While the load is low it takes nothing and refuses nobody. What was admitted in that time has left no trace in the
+/// limiter: a semaphore does not know of it when it begins to apply.
+///
+/// Whoever waits is told when the load falls, at the instant that the load names or by its bell.
+#[derive(Debug)]
+pub struct Linked<L> {
+    limiter: L,
+    gate: Gate,
+}
+
+impl<L> Linked<L> {
+    pub(crate) fn new(limiter: L, mark: Mark) -> Self {
+        Self {
+            limiter,
+            gate: Gate::new(mark),
+        }
+    }
+
+    /// The limiter.
+    pub fn inner(&self) -> &L {
+        &self.limiter
+    }
+
+    /// True while it applies, as of now.
+    pub fn applies(&self) -> bool {
+        self.gate.is_exceeded(self.gate.clock().now())
+    }
+}
+
+/// A refusal whose end is known may end earlier, when the load falls first.
+pub(crate) fn sooner<'a>(refusal: Refusal<'a>, ends: Option<Instant>, clock: &'a Clock, now: Instant) -> Refusal<'a> {
+    match (refusal.wait(), ends) {
+        (Wait::Until(due), Some(ends)) if ends < due.instant() => {
+            refusal.with_wait(Wait::Until(Due::at(clock, now, ends)))
+        }
+        _ => refusal,
+    }
+}
+
+impl<L: Limiter> Limiter for Linked<L> {
+    /// What the limiter gave, if it applied.
+    type Ticket = Option<L::Ticket>;
+
+    #[inline]
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        let clock = self.gate.clock();
+        let now = demand.now(clock);
+        if !self.gate.is_exceeded(now) {
+            return Ok(None);
+        }
+        match self.limiter.try_reserve(demand) {
+            Ok(ticket) => Ok(Some(ticket)),
+            Err(refusal) => Err(sooner(refusal, self.gate.ends(now), clock, now)),
+        }
+    }
+
+    #[inline]
+    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+        if let Some(ticket) = ticket {
+            self.limiter.cancel(ticket, now);
+        }
+    }
+
+    #[inline]
+    fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+        if let Some(ticket) = ticket {
+            self.limiter.commit(ticket, now);
+        }
+    }
+
+    /// Where it did not apply, the cost counts as corrected if it counts it at all.
+    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
+        match ticket {
+            Some(ticket) => self.limiter.settle(ticket, actual),
+            None => actual.actual().is_some().into(),
+        }
+    }
+
+    #[inline]
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+        if let Some(ticket) = ticket {
+            self.limiter.finish(ticket, outcome, now);
+        }
+    }
+
+    fn forget(&self, ticket: Self::Ticket) {
+        if let Some(ticket) = ticket {
+            self.limiter.forget(ticket);
+        }
+    }
+
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        self.gate.listen(demand);
+        let now = demand.now(self.gate.clock());
+        if !self.gate.is_exceeded(now) {
+            return ReadyAt::NOW;
+        }
+        self.limiter.ready_at(demand).or_at(self.gate.ends(now))
+    }
+
+    /// That of the limiter, or else the one that the load is read by.
+    fn clock(&self) -> Option<&Clock> {
+        self.limiter.clock().or(Some(self.gate.clock()))
+    }
+
+    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+        self.limiter.turnstile(id)
+    }
+
+    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
+        self.limiter.turnstiles(visit);
+    }
+}

@@ -1,0 +1,333 @@
+//! Measures what limiters admit.
+
+use super::load::Load;
+use crate::algo::load::{Counts, PARTS, Recent};
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::policy::spec::LoadMetric;
+use crate::refusal::{ReadyAt, Refusal};
+use crate::sync::bell::Bell;
+use crate::sync::shim::Mutex;
+use crate::sync::shim::atomic::{AtomicU64, Ordering};
+use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::ticket::Ticket;
+use crate::time::{Clock, Instant, Pass};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Measures what the limiters that it [watches](Self::watch) admit: how many units per second, how long it took, how
+/// many requests were refused, how many units are in flight.
+///
+/// Rates and latencies are those of the last span, which moves in tenths: 9 to 10 of them are seen, so that a steady
+/// rate reads up to a tenth low just after a tenth has begun. One lock per admission and one per end.
+///
+/// A unit is counted once it is reserved; a cancel takes it back while its tenth runs.
+///
+/// ```
+/// # use tollgate::{Ask, LimiterExt, ManualClock, Quota, Semaphore, TokenBucket};
+/// # use tollgate::policy::linked::{Mark, Meter};
+/// # use tollgate::policy::spec::LoadMetric;
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let meter = Meter::new(&clock, Duration::from_secs(1));
+/// // The database is shared by pages and by batches: batches go slow while pages press.
+/// let database = Semaphore::new(10);
+/// let pages = meter.watch(database);
+/// let busy = Mark::above(meter.load(LoadMetric::Use, 10.0), 0.8).below(0.5).on(&clock);
+/// let batches = TokenBucket::new(Quota::per_second(1)).on(&clock).linked(busy);
+///
+/// assert!(batches.try_admit(100).is_ok(), "nobody else is there");
+/// let press: Vec<_> = (0..9).map(|_| pages.try_admit(Ask::one()).unwrap()).collect();
+/// assert!(batches.try_admit(1).is_ok(), "one per second");
+/// assert!(batches.try_admit(1).is_err());
+/// drop(press);
+/// assert!(batches.try_admit(100).is_ok());
+/// ```
+pub struct Meter {
+    clock: Clock,
+    over: Duration,
+    recent: Mutex<Recent>,
+    /// Units that were committed and have not ended.
+    running: AtomicU64,
+    bell: Bell,
+}
+
+impl Meter {
+    /// A meter of the last `over`, at least a microsecond, on `clock`.
+    pub fn new(clock: &Clock, over: Duration) -> Arc<Self> {
+        let over = over.max(Duration::from_micros(1));
+        let part = clock.ticks_of(over).div_ceil(PARTS as u64);
+        Arc::new(Self {
+            clock: clock.clone(),
+            over,
+            recent: Mutex::new(Recent::new(part, clock.now().ticks())),
+            running: AtomicU64::new(0),
+            bell: Bell::new(),
+        })
+    }
+
+    /// `limiter`, measured. A meter may watch several: all limiters of a keyed map, or the legs of several policies.
+    pub fn watch<L: Limiter>(self: &Arc<Self>, limiter: L) -> Metered<L> {
+        Metered {
+            limiter,
+            meter: Arc::clone(self),
+        }
+    }
+
+    /// A metric of it as a load. `capacity` is what [`LoadMetric::Use`] divides what is in flight by; the others do not
+    /// look at it.
+    pub fn load(self: &Arc<Self>, metric: LoadMetric, capacity: f64) -> Arc<dyn Load> {
+        Arc::new(MeterLoad {
+            meter: Arc::clone(self),
+            metric,
+            capacity,
+        })
+    }
+
+    /// Units per second.
+    pub fn rate(&self) -> f64 {
+        self.per_second(self.sum(self.clock.now()).units)
+    }
+
+    /// The mean time from commit to end of what has ended; zero when nothing has.
+    pub fn latency(&self) -> Duration {
+        Duration::from_secs_f64(self.mean_seconds(&self.sum(self.clock.now())))
+    }
+
+    /// Requests per second that were refused.
+    pub fn refusals(&self) -> f64 {
+        self.per_second(self.sum(self.clock.now()).refused)
+    }
+
+    /// Units that are in flight. A snapshot.
+    pub fn in_flight(&self) -> u64 {
+        self.running.load(Ordering::Relaxed)
+    }
+
+    /// What it measures over.
+    pub fn over(&self) -> Duration {
+        self.over
+    }
+
+    fn per_second(&self, n: u64) -> f64 {
+        n as f64 / self.over.as_secs_f64()
+    }
+
+    fn mean_seconds(&self, sum: &Counts) -> f64 {
+        if sum.ended == 0 {
+            return 0.0;
+        }
+        let mean = Instant::from_ticks(sum.ticks / sum.ended);
+        self.clock.between(Instant::ZERO, mean).as_secs_f64()
+    }
+
+    fn sum(&self, now: Instant) -> Counts {
+        self.recent.lock().sum(now.ticks())
+    }
+
+    /// What `metric` is for these counts.
+    fn of(&self, metric: LoadMetric, sum: &Counts) -> f64 {
+        match metric {
+            LoadMetric::Rate => self.per_second(sum.units),
+            LoadMetric::Latency => self.mean_seconds(sum),
+            LoadMetric::Refusals => self.per_second(sum.refused),
+            LoadMetric::Use => 0.0,
+        }
+    }
+
+    /// What `metric`, which is not the use, is at `now`.
+    pub(crate) fn measured(&self, metric: LoadMetric, now: Instant) -> f64 {
+        self.of(metric, &self.sum(now))
+    }
+
+    /// When that falls to `mark` by the passing of time.
+    pub(crate) fn falls_to(&self, metric: LoadMetric, mark: f64, now: Instant) -> Option<Instant> {
+        let low = |sum: &Counts| self.of(metric, sum) <= mark;
+        let at = self.recent.lock().until(now.ticks(), low)?;
+        Some(Instant::from_ticks(at))
+    }
+
+    pub(crate) fn reserved(&self, units: u64, now: Instant) {
+        let mut recent = self.recent.lock();
+        let part = recent.at(now.ticks());
+        part.units = part.units.saturating_add(units);
+    }
+
+    pub(crate) fn cancelled(&self, units: u64, now: Instant) {
+        {
+            let mut recent = self.recent.lock();
+            let part = recent.at(now.ticks());
+            part.units = part.units.saturating_sub(units);
+        }
+        self.bell.ring();
+    }
+
+    pub(crate) fn refused(&self, now: Instant) {
+        self.recent.lock().at(now.ticks()).refused += 1;
+    }
+
+    pub(crate) fn ended(&self, started: Instant, now: Instant) {
+        {
+            let mut recent = self.recent.lock();
+            let part = recent.at(now.ticks());
+            part.ended += 1;
+            part.ticks = part.ticks.saturating_add(now.ticks_since(started));
+        }
+        self.bell.ring();
+    }
+}
+
+impl fmt::Debug for Meter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Meter")
+            .field("rate", &self.rate())
+            .field("latency", &self.latency())
+            .field("refusals", &self.refusals())
+            .field("in_flight", &self.in_flight())
+            .finish_non_exhaustive()
+    }
+}
+
+/// One number of a meter.
+struct MeterLoad {
+    meter: Arc<Meter>,
+    metric: LoadMetric,
+    capacity: f64,
+}
+
+impl Load for MeterLoad {
+    fn read(&self, now: Instant) -> f64 {
+        match self.metric {
+            LoadMetric::Use => self.meter.in_flight() as f64 / self.capacity,
+            metric => self.meter.measured(metric, now),
+        }
+    }
+
+    fn falls_to(&self, mark: f64, now: Instant) -> Option<Instant> {
+        match self.metric {
+            LoadMetric::Use => None,
+            metric => self.meter.falls_to(metric, mark, now),
+        }
+    }
+
+    fn bell(&self) -> Option<&Bell> {
+        Some(&self.meter.bell)
+    }
+}
+
+/// A limiter that a [`Meter`] watches. Made by [`Meter::watch`].
+#[derive(Debug)]
+pub struct Metered<L> {
+    limiter: L,
+    meter: Arc<Meter>,
+}
+
+impl<L> Metered<L> {
+    /// The limiter.
+    pub fn inner(&self) -> &L {
+        &self.limiter
+    }
+
+    /// The meter.
+    pub fn meter(&self) -> &Arc<Meter> {
+        &self.meter
+    }
+}
+
+/// What the limiter gave, how many units that are, and when they started.
+#[derive(Clone, Copy, Debug)]
+pub struct MeteredTicket<T> {
+    ticket: T,
+    units: u64,
+    started: u64,
+}
+
+impl<T: Ticket> Ticket for MeteredTicket<T> {
+    const WORDS: usize = 2 + T::WORDS;
+    #[inline]
+    fn write(&self, words: &mut [u64]) {
+        words[0] = self.units;
+        words[1] = self.started;
+        self.ticket.write(&mut words[2..]);
+    }
+    #[inline]
+    fn read(words: &[u64]) -> Self {
+        Self {
+            units: words[0],
+            started: words[1],
+            ticket: T::read(&words[2..]),
+        }
+    }
+}
+
+impl<L: Limiter> Limiter for Metered<L> {
+    type Ticket = MeteredTicket<L::Ticket>;
+
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        let units = demand.units();
+        let result = self.limiter.try_reserve(demand);
+        let now = demand.now(&self.meter.clock);
+        match result {
+            Ok(ticket) => {
+                self.meter.reserved(units, now);
+                Ok(MeteredTicket {
+                    ticket,
+                    units,
+                    started: 0,
+                })
+            }
+            Err(refusal) => {
+                self.meter.refused(now);
+                Err(refusal)
+            }
+        }
+    }
+
+    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+        self.limiter.cancel(ticket.ticket, now);
+        self.meter.cancelled(ticket.units, now.now(&self.meter.clock));
+    }
+
+    fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+        self.limiter.commit(&mut ticket.ticket, now);
+        ticket.started = now.now(&self.meter.clock).ticks();
+        // Relaxed: a statistic. Whoever must see it fall is rung after it has.
+        self.meter.running.fetch_add(ticket.units, Ordering::Relaxed);
+    }
+
+    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
+        self.limiter.settle(&mut ticket.ticket, actual)
+    }
+
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+        self.limiter.finish(ticket.ticket, outcome, now);
+        // Relaxed: the bell that is rung next orders it before whoever looks.
+        self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
+        let started = Instant::from_ticks(ticket.started);
+        self.meter.ended(started, now.now(&self.meter.clock));
+    }
+
+    fn forget(&self, ticket: Self::Ticket) {
+        self.limiter.forget(ticket.ticket);
+        // Relaxed: as in `finish`.
+        self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
+        self.meter.bell.ring();
+    }
+
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        self.limiter.ready_at(demand)
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        self.limiter.clock()
+    }
+
+    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+        self.limiter.turnstile(id)
+    }
+
+    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
+        self.limiter.turnstiles(visit);
+    }
+}

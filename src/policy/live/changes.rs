@@ -1,0 +1,143 @@
+//! What a new version has changed.
+
+use crate::policy::spec::{LegSpec, PolicySpec, Rule};
+use std::fmt;
+
+/// What became of a version that was handed in.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Applied {
+    /// It is in force.
+    Now(Changes),
+    /// Another one is just being applied, by another thread or further up on this one, which will apply this one next
+    /// unless a later one comes first.
+    Next,
+}
+
+/// What a version has changed. Printed as one line.
+#[derive(Clone, Debug, PartialEq, Default)]
+#[non_exhaustive]
+pub struct Changes {
+    /// The number of the version: the policy starts with 1.
+    pub version: u64,
+    /// Legs that came.
+    pub added: Vec<String>,
+    /// Legs that went.
+    pub removed: Vec<String>,
+    /// Settings that changed.
+    pub changed: Vec<Change>,
+}
+
+/// A setting that has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Change {
+    /// The leg; empty for a setting of the line, or the order of the legs.
+    pub leg: String,
+    /// The key, as in a file.
+    pub key: &'static str,
+    /// As it was.
+    pub from: String,
+    /// As it is.
+    pub to: String,
+}
+
+impl Changes {
+    /// True when nothing has changed.
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty()
+    }
+
+    pub(super) fn between(version: u64, old: &PolicySpec, new: &PolicySpec) -> Self {
+        let mut changes = Self {
+            version,
+            ..Self::default()
+        };
+        let names = |spec: &PolicySpec, other: &PolicySpec| -> Vec<String> {
+            let legs = spec.legs.iter().filter(|leg| other.leg(&leg.name).is_none());
+            legs.map(|leg| leg.name.clone()).collect()
+        };
+        changes.added = names(new, old);
+        changes.removed = names(old, new);
+        let mut note = |leg: &str, key, from: String, to: String| {
+            if from != to {
+                let leg = leg.to_owned();
+                changes.changed.push(Change { leg, key, from, to });
+            }
+        };
+        note("", "max_wait", text(&old.max_wait), text(&new.max_wait));
+        note("", "max_queue", text(&old.max_queue), text(&new.max_queue));
+        note("", "lateness", text(&old.lateness), text(&new.lateness));
+        let order = |spec: &PolicySpec, other: &PolicySpec| -> String {
+            let legs = spec.legs.iter().filter(|leg| other.leg(&leg.name).is_some());
+            legs.map(|leg| leg.name.as_str()).collect::<Vec<_>>().join(", ")
+        };
+        note("", "order", order(old, new), order(new, old));
+        for leg in &new.legs {
+            if let Some(before) = old.leg(&leg.name) {
+                for ((key, from), (_, to)) in settings(before).into_iter().zip(settings(leg)) {
+                    note(&leg.name, key, from, to);
+                }
+            }
+        }
+        changes
+    }
+}
+
+fn text<T: fmt::Debug>(setting: &Option<T>) -> String {
+    setting.as_ref().map_or("none".into(), |setting| format!("{setting:?}"))
+}
+
+/// All that can differ between two legs of one name.
+fn settings(leg: &LegSpec) -> [(&'static str, String); 7] {
+    let numbers = match &leg.rule {
+        Rule::TokenBucket { quota } => quota.to_string(),
+        Rule::LeakyBucket { quota, slack } => format!("{quota}, slack {slack}"),
+        Rule::Warmup {
+            quota,
+            period,
+            cold_factor,
+        } => format!("{quota}, warm after {period:?}, cold factor {cold_factor}"),
+        Rule::FixedWindow { limit, window } => format!("{limit} per {window:?}"),
+        Rule::SlidingWindow {
+            limit,
+            window,
+            segments,
+        } => format!("{limit} per {window:?} in {segments} segments"),
+        Rule::SlidingLog { limit, window, entries } => format!("{limit} per {window:?} in {entries} entries"),
+        Rule::Semaphore { limit } => limit.to_string(),
+        Rule::Breaker(rule) => format!("{rule:?}"),
+    };
+    [
+        ("kind", leg.rule.kind().to_string()),
+        ("rule", numbers),
+        ("per", leg.per.clone().unwrap_or("call".into())),
+        ("inherit", format!("{:?}", leg.inherit)),
+        ("shadow", leg.shadow.to_string()),
+        ("when", text(&leg.when)),
+        ("peak", text(&leg.peak)),
+    ]
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { leg, key, from, to } = self;
+        match leg.as_str() {
+            "" => write!(f, "{key} {from} -> {to}"),
+            leg => write!(f, "`{leg}` {key} {from} -> {to}"),
+        }
+    }
+}
+
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "version {}: ", self.version)?;
+        if self.is_empty() {
+            return f.write_str("nothing has changed");
+        }
+        let came = self.added.iter().map(|leg| format!("`{leg}` added"));
+        let went = self.removed.iter().map(|leg| format!("`{leg}` removed"));
+        let changed = self.changed.iter().map(Change::to_string);
+        f.write_str(&came.chain(went).chain(changed).collect::<Vec<_>>().join("; "))
+    }
+}

@@ -1,0 +1,160 @@
+//! What would be decided about a request, leg by leg, and on what numbers.
+
+use super::LiveLegs;
+use super::set::SetLeg;
+use super::status::numbers;
+use crate::ask::{Ask, Demand};
+use crate::policy::{LiveLegs as Legs, Policy};
+use crate::time::Phase;
+use std::fmt;
+use std::time::Duration;
+
+/// What each leg says of a request at one instant. Made by [`Policy::explain`].
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Decision {
+    /// Every leg, in order, also those behind the first that refuses.
+    pub legs: Vec<LegDecision>,
+}
+
+/// What one leg says.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LegDecision {
+    /// Its name.
+    pub leg: Box<str>,
+    /// How many units it is asked for; `None` when the request does not name its cost.
+    pub units: Option<u64>,
+    /// How many it could give.
+    pub available: Option<u64>,
+    /// How many it can give at most: its limit, or its burst.
+    pub capacity: Option<u64>,
+    /// What it says.
+    pub verdict: Verdict,
+    /// It is in shadow mode: what it says is not obeyed.
+    pub shadow: bool,
+}
+
+/// What a leg says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// It agrees.
+    Admits,
+    /// It does not apply, since the load that it is linked to is low.
+    Idle,
+    /// It agrees after so long, if nobody else is admitted meanwhile.
+    After(Duration),
+    /// It agrees after something has happened: a permit comes back, a number is raised.
+    OnEvent,
+    /// It never agrees to such a request.
+    Never,
+}
+
+impl Verdict {
+    /// True when it would refuse now.
+    pub fn refuses(self) -> bool {
+        !matches!(self, Self::Admits | Self::Idle)
+    }
+}
+
+impl LegDecision {
+    /// How many units fewer would have been admitted now, or how much higher a limit would have sufficed. `None` when it
+    /// does not refuse, or not for want of units.
+    pub fn missing(&self) -> Option<u64> {
+        let missing = self.units?.checked_sub(self.available?)?;
+        (self.verdict.refuses() && missing > 0).then_some(missing)
+    }
+}
+
+impl Decision {
+    /// The first leg that refuses and is obeyed: the one that a refusal names.
+    pub fn refused_by(&self) -> Option<&LegDecision> {
+        self.legs.iter().find(|leg| leg.verdict.refuses() && !leg.shadow)
+    }
+
+    /// True when it would be admitted now.
+    pub fn admits(&self) -> bool {
+        self.refused_by().is_none()
+    }
+}
+
+impl Policy<Legs> {
+    /// What each leg says of `ask` now, and on what numbers: which one refuses, how much is missing, what would have
+    /// sufficed. Nothing is taken, and an admission that is not explained pays nothing for it.
+    ///
+    /// It looks at the legs, past the line. Taken right after a refusal it says why, unless others were admitted in
+    /// between.
+    ///
+    /// ```
+    /// # use tollgate::policy::live::Verdict;
+    /// # use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+    /// # use tollgate::{Ask, ManualClock};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let policy = PolicySpec::new([
+    ///     LegSpec::new("requests", Rule::token_bucket("10/s burst 5".parse()?)),
+    ///     LegSpec::new("in flight", Rule::semaphore(3)),
+    /// ])
+    /// .build(&clock)?;
+    /// let decision = policy.explain(Ask::many(4));
+    /// let refused = decision.refused_by().unwrap();
+    /// assert_eq!((&*refused.leg, refused.available, refused.missing()), ("in flight", Some(3), Some(1)));
+    /// assert_eq!(refused.verdict, Verdict::OnEvent);
+    /// assert_eq!(policy.explain(Ask::many(3)).admits(), true);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn explain(&self, ask: impl Into<Ask>) -> Decision {
+        self.limiter().explain(&ask.into())
+    }
+}
+
+impl LiveLegs {
+    fn explain(&self, ask: &Ask) -> Decision {
+        let phase = Phase::new();
+        let demand = Demand::new(ask, phase.pass());
+        let now = demand.now(&self.clock);
+        let (_, set) = self.in_force();
+        let say = |leg: &SetLeg| {
+            let ready = set.leg_says(leg, demand);
+            let verdict = match ready {
+                None => Verdict::Idle,
+                Some(ready) if ready.is_never() => Verdict::Never,
+                Some(ready) if ready.is_event() => Verdict::OnEvent,
+                Some(ready) => match ready.not_before() {
+                    Some(at) if at > now => Verdict::After(self.clock.between(now, at)),
+                    _ => Verdict::Admits,
+                },
+            };
+            let (available, capacity) = numbers(&leg.node.body, &leg.node.in_force());
+            LegDecision {
+                leg: leg.node.name.clone(),
+                units: leg.node.units(ask),
+                available,
+                capacity,
+                verdict,
+                shadow: leg.shadow,
+            }
+        };
+        Decision {
+            legs: set.legs().iter().map(say).collect(),
+        }
+    }
+}
+
+impl fmt::Display for LegDecision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` ", self.leg)?;
+        match self.verdict {
+            Verdict::Admits => f.write_str("admits")?,
+            Verdict::Idle => f.write_str("does not apply")?,
+            Verdict::After(wait) => write!(f, "admits after {wait:?}")?,
+            Verdict::OnEvent => f.write_str("waits for an event")?,
+            Verdict::Never => f.write_str("never admits")?,
+        }
+        if let (Some(units), Some(available)) = (self.units, self.available) {
+            write!(f, ", asked for {units} of {available}")?;
+        }
+        Ok(())
+    }
+}

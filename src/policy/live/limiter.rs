@@ -1,0 +1,157 @@
+//! The legs that are in force, as one limiter.
+
+use super::LiveLegs;
+use super::set::{LegSet, index_of};
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::refusal::{ReadyAt, Refusal};
+use crate::standing::Standing;
+use crate::sync::shim::atomic::{Ordering, fence};
+use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::ticket::BoxTicket;
+use crate::time::{Clock, Pass};
+
+impl LiveLegs {
+    /// What is in force: the word, and its set.
+    #[inline]
+    pub(super) fn in_force(&self) -> (u64, &LegSet) {
+        // Acquire: sees the set, and the numbers that have become stricter. Pairs with (S) in `apply`.
+        let word = self.current.load(Ordering::Acquire);
+        match self.sets.get(word as u32) {
+            Some(set) => (word, set),
+            None => unreachable!("a set is put in its place before its number is published"),
+        }
+    }
+
+    /// True when `word` is still in force. To be called after the legs were asked.
+    #[inline]
+    fn is_in_force(&self, word: u64) -> bool {
+        #[cfg(tollgate_bug = "live_looks_once")]
+        return true;
+        // Whoever has seen a number that was loosened after (S) sees (S) as well. Pairs with the fence in `apply`.
+        fence(Ordering::Acquire);
+        // Relaxed: by the fence.
+        self.current.load(Ordering::Relaxed) == word
+    }
+
+    /// The set by which a ticket was made.
+    #[inline]
+    fn set_of(&self, ticket: &BoxTicket) -> &LegSet {
+        match self.sets.get(index_of(ticket)) {
+            Some(set) => set,
+            None => unreachable!("a ticket is made by a set that is in its place"),
+        }
+    }
+
+    /// Takes from all legs in force, or from none. A version that comes in between makes it ask again.
+    #[inline]
+    fn reserve_all(&self, demand: Demand<'_>, ticket: &mut BoxTicket) -> Result<(), Refusal<'_>> {
+        loop {
+            let (word, set) = self.in_force();
+            if set.linked {
+                self.follow_peaks(set, demand.now(&self.clock));
+            }
+            let result = set.reserve(demand, ticket);
+            if self.is_in_force(word) {
+                return result;
+            }
+            if result.is_ok() {
+                set.cancel(ticket, demand.pass());
+                *ticket = BoxTicket::EMPTY;
+            }
+        }
+    }
+
+    /// A load may have fallen.
+    #[inline]
+    fn ended(&self, set: &LegSet) {
+        if set.linked {
+            self.bell.ring();
+        }
+    }
+}
+
+impl Limiter for LiveLegs {
+    type Ticket = BoxTicket;
+
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<BoxTicket, Refusal<'_>> {
+        let mut ticket = BoxTicket::EMPTY;
+        self.reserve_all(demand, &mut ticket)?;
+        Ok(ticket)
+    }
+
+    #[inline]
+    fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<BoxTicket>) -> Result<(), Refusal<'_>> {
+        BoxTicket::fill(place, |ticket| self.reserve_all(demand, ticket))
+    }
+
+    fn cancel(&self, ticket: BoxTicket, now: Pass<'_>) {
+        let set = self.set_of(&ticket);
+        set.cancel(&ticket, now);
+        self.ended(set);
+    }
+
+    #[inline]
+    fn commit(&self, ticket: &mut BoxTicket, now: Pass<'_>) {
+        self.set_of(ticket).commit(ticket, now);
+    }
+
+    fn settle(&self, ticket: &mut BoxTicket, actual: Settlement<'_>) -> u32 {
+        self.set_of(ticket).settle(ticket, actual)
+    }
+
+    fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: Pass<'_>) {
+        self.finish_in(&ticket, outcome, now);
+    }
+
+    #[inline]
+    fn finish_in(&self, ticket: &BoxTicket, outcome: Outcome, now: Pass<'_>) {
+        let set = self.set_of(ticket);
+        set.finish(ticket, outcome, now);
+        self.ended(set);
+    }
+
+    fn forget(&self, ticket: BoxTicket) {
+        let set = self.set_of(&ticket);
+        set.forget(&ticket);
+        self.ended(set);
+    }
+
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.bell);
+        let (_, set) = self.in_force();
+        if set.linked {
+            self.follow_peaks(set, demand.now(&self.clock));
+        }
+        set.ready_at(demand)
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.clock)
+    }
+
+    /// The legs in force that are obeyed, under their names.
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        for leg in self.in_force().1.legs().iter().filter(|leg| !leg.shadow) {
+            let node = &leg.node;
+            node.body.erased().survey(&mut |standing| {
+                let standing = standing.named(&node.name);
+                visit(node.per.map_or(standing, |cost| standing.per(cost)));
+            });
+        }
+    }
+
+    /// Also of legs that are gone: a place in one's queue is still to be left.
+    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+        self.sets
+            .iter()
+            .flat_map(LegSet::legs)
+            .find_map(|leg| leg.node.body.erased().turnstile(id))
+    }
+
+    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
+        for leg in self.in_force().1.legs() {
+            leg.node.body.erased().turnstiles(visit);
+        }
+    }
+}

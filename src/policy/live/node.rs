@@ -1,0 +1,284 @@
+//! One leg while it lives: a limiter that keeps its state from version to version, and its numbers.
+
+use super::super::boxed::Erased;
+use super::super::shadow::Counts;
+use crate::breaker::CircuitBreaker;
+use crate::limiter::Limiter;
+use crate::policy::spec::{BreakerRule, LegSpec, Rule, RuleKind};
+use crate::rate::{FixedWindow, Inherit, LeakyBucket, Quota, SlidingLog, SlidingWindow, TokenBucket, Warmup};
+use crate::semaphore::Semaphore;
+use crate::sync::shim::Mutex;
+use crate::ticket::Ticket;
+use crate::time::Clock;
+use crate::{Ask, Cost};
+use std::time::Duration;
+
+/// What makes a leg the same from version to version. Whatever cannot be changed in place is part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Identity {
+    name: Box<str>,
+    kind: &'static str,
+    per: Option<Box<str>>,
+    fixed: Box<str>,
+}
+
+impl Identity {
+    pub(super) fn of(leg: &LegSpec) -> Self {
+        let fixed = match &leg.rule {
+            Rule::Warmup {
+                period, cold_factor, ..
+            } => format!("{period:?} {cold_factor}"),
+            Rule::SlidingWindow { segments, .. } => segments.to_string(),
+            Rule::SlidingLog { entries, .. } => entries.to_string(),
+            Rule::Breaker(rule) => format!("{rule:?}"),
+            _ => String::new(),
+        };
+        Self {
+            name: leg.name.as_str().into(),
+            kind: leg.rule.kind().name(),
+            per: leg.per.as_deref().map(Into::into),
+            fixed: fixed.into(),
+        }
+    }
+}
+
+/// A leg.
+pub(super) struct Node {
+    pub(super) name: Box<str>,
+    pub(super) per: Option<Cost>,
+    pub(super) body: Body,
+    /// What it would have refused while it was in shadow mode.
+    pub(super) trial: Counts,
+    /// The numbers that are in force. Changed by whoever has the turn to change legs, one at a time.
+    in_force: Mutex<Rule>,
+}
+
+/// The limiter.
+pub(super) enum Body {
+    TokenBucket(TokenBucket),
+    LeakyBucket(LeakyBucket),
+    Warmup(Warmup),
+    FixedWindow(FixedWindow),
+    SlidingWindow(SlidingWindow),
+    SlidingLog(SlidingLog),
+    Semaphore(Semaphore),
+    Breaker(CircuitBreaker),
+}
+
+impl Node {
+    /// A fresh leg. The specification has been checked, so that nothing can be wrong with it; if it is all the same, what
+    /// is wrong.
+    pub(super) fn new(leg: &LegSpec, clock: &Clock) -> Result<Self, String> {
+        Ok(Self {
+            name: leg.name.as_str().into(),
+            per: leg.per.as_deref().map(Cost::interned),
+            body: Body::new(&leg.rule, clock)?,
+            trial: Counts::default(),
+            in_force: Mutex::new(leg.rule.clone()),
+        })
+    }
+
+    /// The numbers that are in force.
+    pub(super) fn in_force(&self) -> Rule {
+        self.in_force.lock().clone()
+    }
+
+    /// Puts other numbers in force. To be called by one at a time.
+    pub(super) fn retune(&self, to: &Rule, inherit: Inherit) {
+        let from = std::mem::replace(&mut *self.in_force.lock(), to.clone());
+        if from != *to {
+            self.body.set(&from, to, inherit);
+        }
+    }
+
+    /// How many units of the leg an ask is, if it names its cost.
+    pub(super) fn units(&self, ask: &Ask) -> Option<u64> {
+        match self.per {
+            Some(cost) => ask.of(cost),
+            None => Some(ask.count()),
+        }
+    }
+}
+
+fn text(error: impl ToString) -> String {
+    error.to_string()
+}
+
+impl Body {
+    // A function for each kind: a frame that held them all would be several kilobytes where nothing is optimised.
+    fn new(rule: &Rule, clock: &Clock) -> Result<Self, String> {
+        match rule {
+            Rule::TokenBucket { quota } => Ok(Self::token_bucket(*quota, clock)),
+            Rule::LeakyBucket { quota, slack } => Self::leaky_bucket(*quota, *slack, clock),
+            Rule::Warmup {
+                quota,
+                period,
+                cold_factor,
+            } => Self::warmup(*quota, *period, *cold_factor, clock),
+            Rule::FixedWindow { limit, window } => Self::fixed_window(*limit, *window, clock),
+            Rule::SlidingWindow {
+                limit,
+                window,
+                segments,
+            } => Self::sliding_window(*limit, *window, *segments, clock),
+            Rule::SlidingLog { limit, window, entries } => Self::sliding_log(*limit, *window, *entries, clock),
+            Rule::Semaphore { limit } => Ok(Self::semaphore(*limit)),
+            Rule::Breaker(rule) => Self::breaker(rule, clock),
+        }
+    }
+
+    fn token_bucket(quota: Quota, clock: &Clock) -> Self {
+        Self::TokenBucket(TokenBucket::new(quota).on(clock))
+    }
+
+    fn leaky_bucket(quota: Quota, slack: u64, clock: &Clock) -> Result<Self, String> {
+        let bucket = LeakyBucket::new(quota).slack(slack).map_err(text)?;
+        Ok(Self::LeakyBucket(bucket.on(clock)))
+    }
+
+    fn warmup(quota: Quota, period: Duration, cold_factor: u32, clock: &Clock) -> Result<Self, String> {
+        let warmup = Warmup::new(quota, period).map_err(text)?;
+        Ok(Self::Warmup(warmup.cold_factor(cold_factor).map_err(text)?.on(clock)))
+    }
+
+    fn fixed_window(limit: u64, window: Duration, clock: &Clock) -> Result<Self, String> {
+        let window = FixedWindow::new(limit, window).map_err(text)?;
+        Ok(Self::FixedWindow(window.on(clock)))
+    }
+
+    fn sliding_window(limit: u64, window: Duration, segments: usize, clock: &Clock) -> Result<Self, String> {
+        let window = SlidingWindow::new(limit, window).map_err(text)?;
+        Ok(Self::SlidingWindow(window.segments(segments).map_err(text)?.on(clock)))
+    }
+
+    fn sliding_log(limit: u64, window: Duration, entries: usize, clock: &Clock) -> Result<Self, String> {
+        let log = SlidingLog::new(limit, window).map_err(text)?;
+        Ok(Self::SlidingLog(log.max_entries(entries).map_err(text)?.on(clock)))
+    }
+
+    fn semaphore(limit: usize) -> Self {
+        Self::Semaphore(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)))
+    }
+
+    fn breaker(rule: &BreakerRule, clock: &Clock) -> Result<Self, String> {
+        Ok(Self::Breaker(rule.builder().clock(clock).build().map_err(text)?))
+    }
+
+    /// The same through one door.
+    #[inline]
+    pub(super) fn erased(&self) -> &dyn Erased {
+        match self {
+            Self::TokenBucket(limiter) => limiter,
+            Self::LeakyBucket(limiter) => limiter,
+            Self::Warmup(limiter) => limiter,
+            Self::FixedWindow(limiter) => limiter,
+            Self::SlidingWindow(limiter) => limiter,
+            Self::SlidingLog(limiter) => limiter,
+            Self::Semaphore(limiter) => limiter,
+            Self::Breaker(limiter) => limiter,
+        }
+    }
+
+    /// Changes what differs. Numbers that have been checked are not refused; one that were would leave the old in force.
+    fn set(&self, from: &Rule, to: &Rule, inherit: Inherit) {
+        match (self, from, to) {
+            (Self::TokenBucket(bucket), _, Rule::TokenBucket { quota }) => bucket.set_quota(*quota, inherit),
+            (
+                Self::LeakyBucket(bucket),
+                Rule::LeakyBucket {
+                    quota: old,
+                    slack: less,
+                },
+                Rule::LeakyBucket { quota, slack },
+            ) => {
+                // First what shrinks, so that no step between has a slack that the rate cannot carry.
+                if slack < less {
+                    let _ = bucket.set_slack(*slack, inherit);
+                }
+                if quota != old {
+                    let _ = bucket.set_quota(*quota, inherit);
+                }
+                if slack > less {
+                    let _ = bucket.set_slack(*slack, inherit);
+                }
+            }
+            (Self::Warmup(warmup), _, Rule::Warmup { quota, .. }) => drop(warmup.set_quota(*quota, inherit)),
+            (
+                Self::FixedWindow(fixed),
+                Rule::FixedWindow {
+                    limit: old,
+                    window: length,
+                },
+                Rule::FixedWindow { limit, window },
+            ) => {
+                if length != window {
+                    let _ = fixed.set_length(*window);
+                }
+                if old != limit {
+                    fixed.set_quota(*limit, inherit);
+                }
+            }
+            (
+                Self::SlidingWindow(sliding),
+                Rule::SlidingWindow {
+                    limit: old,
+                    window: length,
+                    ..
+                },
+                Rule::SlidingWindow { limit, window, .. },
+            ) => {
+                if length != window {
+                    let _ = sliding.set_length(*window);
+                }
+                if old != limit {
+                    sliding.set_quota(*limit, inherit);
+                }
+            }
+            (
+                Self::SlidingLog(log),
+                Rule::SlidingLog {
+                    limit: old,
+                    window: length,
+                    ..
+                },
+                Rule::SlidingLog { limit, window, .. },
+            ) => {
+                if length != window {
+                    let _ = log.set_length(*window);
+                }
+                if old != limit {
+                    log.set_quota(*limit, inherit);
+                }
+            }
+            (Self::Semaphore(semaphore), _, Rule::Semaphore { limit }) => semaphore.set_limit(*limit),
+            _ => {}
+        }
+    }
+
+    /// How many units the leg's part of a ticket stands for.
+    pub(super) fn units_of(&self, words: &[u64]) -> u64 {
+        match self {
+            Self::Breaker(_) => words[1],
+            _ => words[0],
+        }
+    }
+}
+
+impl RuleKind {
+    /// How many words a leg of this kind takes in a ticket.
+    pub(in super::super) fn words(self) -> usize {
+        fn of<L: Limiter>() -> usize {
+            L::Ticket::WORDS
+        }
+        match self {
+            Self::TokenBucket => of::<TokenBucket>(),
+            Self::LeakyBucket => of::<LeakyBucket>(),
+            Self::Warmup => of::<Warmup>(),
+            Self::FixedWindow => of::<FixedWindow>(),
+            Self::SlidingWindow => of::<SlidingWindow>(),
+            Self::SlidingLog => of::<SlidingLog>(),
+            Self::Semaphore => of::<Semaphore>(),
+            Self::Breaker => of::<CircuitBreaker>(),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Work behind a policy in one call, with something to fall back on.
+
+use super::policy::Policy;
+use crate::ask::Ask;
+use crate::limiter::{Limiter, Outcome};
+use crate::refusal::Refusal;
+use std::fmt;
+
+impl<L: Limiter + 'static> Policy<L> {
+    /// Admits, does the work, and ends the permit by how it went: [`Outcome::Success`] or [`Outcome::Failure`]. `work` is
+    /// not called before it is admitted. Await it, or say what to do when it is refused: [`Run::or_else`].
+    ///
+    /// # Errors
+    /// [`RunError::Refused`] as [`admit`](Policy::admit), else [`RunError::Failed`] with what the work said.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up the place in line, or drops the work: its permit ends as [`Outcome::Ignored`].
+    ///
+    /// ```
+    /// # use tollgate::{Ask, ManualClock, Policy, RunError, Semaphore};
+    /// let clock = ManualClock::new();
+    /// let policy = Policy::builder().limit(Semaphore::new(1)).max_queue(0).clock(&clock).build()?;
+    /// clock.run(async {
+    ///     let fresh = policy.run(Ask::one(), || async { Ok::<_, ()>("fresh") }).await;
+    ///     assert!(matches!(fresh, Ok("fresh")));
+    ///
+    ///     let _held = policy.admit(Ask::one()).await.unwrap();
+    ///     let either = policy
+    ///         .run(Ask::one(), || async { Ok::<_, ()>("fresh") })
+    ///         .or_else(|refusal| async move {
+    ///             assert_eq!(refusal.leg(), "semaphore");
+    ///             Ok("from the cache")
+    ///         })
+    ///         .await;
+    ///     assert_eq!(either, Ok("from the cache"));
+    /// });
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    pub fn run<'a, T, E, W>(
+        &'a self,
+        ask: impl Into<Ask>,
+        work: impl FnOnce() -> W,
+    ) -> Run<impl Future<Output = Result<T, RunError<'a, E>>>>
+    where
+        W: Future<Output = Result<T, E>>,
+    {
+        let ask = ask.into();
+        Run(async move {
+            let permit = self.admit(ask).await.map_err(RunError::Refused)?;
+            let result = work().await;
+            permit.finish(match &result {
+                Ok(_) => Outcome::Success,
+                Err(_) => Outcome::Failure,
+            });
+            result.map_err(RunError::Failed)
+        })
+    }
+}
+
+/// Work that a policy is asked to run. Made by [`Policy::run`]; nothing happens before it is awaited.
+#[must_use = "nothing happens before it is awaited"]
+pub struct Run<F>(F);
+
+impl<'a, T, E, F: Future<Output = Result<T, RunError<'a, E>>>> Run<F> {
+    /// When it is refused, whatever `fallback` gives instead. Work that was admitted and failed is not tried again.
+    ///
+    /// # Errors
+    /// What the work said, or the fallback.
+    ///
+    /// # Cancel safety
+    /// As [`Policy::run`].
+    pub async fn or_else<W>(self, fallback: impl FnOnce(Refusal<'a>) -> W) -> Result<T, E>
+    where
+        W: Future<Output = Result<T, E>>,
+    {
+        match self.0.await {
+            Ok(value) => Ok(value),
+            Err(RunError::Failed(error)) => Err(error),
+            Err(RunError::Refused(refusal)) => fallback(refusal).await,
+        }
+    }
+}
+
+impl<F: Future> IntoFuture for Run<F> {
+    type Output = F::Output;
+    type IntoFuture = F;
+
+    fn into_future(self) -> F {
+        self.0
+    }
+}
+
+impl<F> fmt::Debug for Run<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run").finish_non_exhaustive()
+    }
+}
+
+/// Why work has given nothing.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RunError<'a, E> {
+    /// It was not admitted, and has not begun.
+    Refused(Refusal<'a>),
+    /// It was admitted, and failed.
+    Failed(E),
+}
+
+impl<E: fmt::Display> fmt::Display for RunError<'_, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Failed(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: std::error::Error + 'static> std::error::Error for RunError<'_, E> {}

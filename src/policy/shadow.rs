@@ -1,0 +1,151 @@
+//! A limiter on trial: it decides, and its decision is counted but not obeyed.
+
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::refusal::{ReadyAt, Reason, Refusal};
+use crate::sync::shim::atomic::{AtomicU64, Ordering};
+use crate::time::{Clock, Pass};
+
+/// A limiter in shadow mode: it counts what it would have refused, and refuses nothing. Made by
+/// [`LimiterExt::shadow`](crate::LimiterExt::shadow).
+///
+/// # What it charges
+/// Whoever it would have refused is let through without being charged: it gets into no debt, and its state is what it
+/// would be if those had gone away. So the count is that of an enforced limiter whose refused callers do not come again.
+/// Nobody waits for it: where callers would have waited, fewer are refused in earnest than are counted here.
+///
+/// ```
+/// # use tollgate::{Ask, LimiterExt, ManualClock, Quota, TokenBucket};
+/// let clock = ManualClock::new();
+/// let trial = TokenBucket::new(Quota::per_second(10).burst(2)).on(&clock).shadow();
+/// for _ in 0..5 {
+///     assert!(trial.try_admit(Ask::one()).is_ok());
+/// }
+/// let stats = trial.stats();
+/// assert_eq!((stats.admitted, stats.refused), (2, 3));
+/// ```
+#[derive(Debug)]
+pub struct Shadow<L> {
+    limiter: L,
+    counts: Counts,
+}
+
+impl<L> Shadow<L> {
+    pub(crate) fn new(limiter: L) -> Self {
+        Self {
+            limiter,
+            counts: Counts::default(),
+        }
+    }
+
+    /// The limiter on trial.
+    pub fn inner(&self) -> &L {
+        &self.limiter
+    }
+
+    /// What it has decided so far. A snapshot.
+    pub fn stats(&self) -> ShadowStats {
+        self.counts.stats()
+    }
+}
+
+/// How many a limiter on trial would have admitted and refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ShadowStats {
+    /// Requests that it agreed to. One that another leg refused later, or that was cancelled, counts as well.
+    pub admitted: u64,
+    /// Requests that it would have refused, for whatever reason.
+    pub refused: u64,
+    /// Those that no wait would have helped: `Oversized`, `Unpriced`, `Closed`.
+    pub refused_for_good: u64,
+}
+
+/// The counts behind the stats.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    admitted: AtomicU64,
+    refused: AtomicU64,
+    for_good: AtomicU64,
+}
+
+// Relaxed throughout: statistics.
+impl Counts {
+    #[inline]
+    pub(super) fn admitted(&self) {
+        self.admitted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn refused(&self, reason: Reason) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        if reason.is_permanent() {
+            self.for_good.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn stats(&self) -> ShadowStats {
+        ShadowStats {
+            admitted: self.admitted.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            refused_for_good: self.for_good.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl<L: Limiter> Limiter for Shadow<L> {
+    /// What the limiter gave, if it agreed.
+    type Ticket = Option<L::Ticket>;
+
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        match self.limiter.try_reserve(demand) {
+            Ok(ticket) => {
+                self.counts.admitted();
+                Ok(Some(ticket))
+            }
+            Err(refusal) => {
+                self.counts.refused(refusal.reason());
+                Ok(None)
+            }
+        }
+    }
+
+    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+        if let Some(ticket) = ticket {
+            self.limiter.cancel(ticket, now);
+        }
+    }
+
+    fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+        if let Some(ticket) = ticket {
+            self.limiter.commit(ticket, now);
+        }
+    }
+
+    /// A leg that let somebody through uncharged counts as corrected when it counts the cost at all.
+    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
+        match ticket {
+            Some(ticket) => self.limiter.settle(ticket, actual),
+            None => actual.actual().is_some().into(),
+        }
+    }
+
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+        if let Some(ticket) = ticket {
+            self.limiter.finish(ticket, outcome, now);
+        }
+    }
+
+    fn forget(&self, ticket: Self::Ticket) {
+        if let Some(ticket) = ticket {
+            self.limiter.forget(ticket);
+        }
+    }
+
+    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
+        ReadyAt::NOW
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        self.limiter.clock()
+    }
+}

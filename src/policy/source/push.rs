@@ -1,0 +1,122 @@
+//! Versions that the program itself hands in.
+
+use super::{PolicySource, SourceError};
+use crate::policy::spec::PolicySpec;
+use parking_lot::Mutex;
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+/// Versions that are handed in by a [`VersionSender`]. Of several that are handed in before anybody looks, the last one
+/// counts.
+///
+/// ```
+/// # use tollgate::policy::source::Versions;
+/// # use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+/// # use tollgate::ManualClock;
+/// let clock = ManualClock::new();
+/// let mut spec = PolicySpec::new([LegSpec::new("in flight", Rule::semaphore(1))]);
+/// let policy = spec.build(&clock)?;
+/// let (sender, versions) = Versions::new();
+/// spec.legs[0].rule = Rule::semaphore(5);
+/// sender.push(spec);
+/// drop(sender);
+/// let mut said = Vec::new();
+/// clock.run(policy.follow(versions, |event| said.push(event.to_string())));
+/// assert_eq!(said, ["version 2: `in flight` rule 1 -> 5"]);
+/// # Ok::<(), tollgate::policy::spec::SpecError>(())
+/// ```
+pub struct Versions(Arc<Mutex<Slot>>);
+
+/// Hands versions in. Clones hand in to the same [`Versions`], which end when the last one has gone.
+pub struct VersionSender(Arc<Mutex<Slot>>);
+
+#[derive(Default)]
+struct Slot {
+    version: Option<PolicySpec>,
+    senders: usize,
+    waker: Option<Waker>,
+}
+
+impl Versions {
+    /// The two ends.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new() -> (VersionSender, Self) {
+        let slot = Slot {
+            senders: 1,
+            ..Slot::default()
+        };
+        let slot = Arc::new(Mutex::new(slot));
+        (VersionSender(Arc::clone(&slot)), Self(slot))
+    }
+}
+
+impl VersionSender {
+    /// Hands in a version. One that nobody has looked at yet is dropped. It is checked by whoever puts it in force.
+    pub fn push(&self, version: PolicySpec) {
+        let (old, waker) = {
+            let mut slot = self.0.lock();
+            (slot.version.replace(version), slot.waker.take())
+        };
+        drop(old);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Clone for VersionSender {
+    fn clone(&self) -> Self {
+        self.0.lock().senders += 1;
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl Drop for VersionSender {
+    fn drop(&mut self) {
+        let waker = {
+            let mut slot = self.0.lock();
+            slot.senders -= 1;
+            if slot.senders > 0 { None } else { slot.waker.take() }
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl PolicySource for Versions {
+    async fn next(&mut self) -> Option<Result<PolicySpec, SourceError>> {
+        let version = poll_fn(|cx| {
+            // Cloned outside the lock, and so is the old one dropped: both may run foreign code.
+            let waker = cx.waker().clone();
+            let mut slot = self.0.lock();
+            if let Some(version) = slot.version.take() {
+                drop(slot);
+                return Poll::Ready(Some(version));
+            }
+            if slot.senders == 0 {
+                drop(slot);
+                return Poll::Ready(None);
+            }
+            let old = slot.waker.replace(waker);
+            drop(slot);
+            drop(old);
+            Poll::Pending
+        });
+        version.await.map(Ok)
+    }
+}
+
+impl fmt::Debug for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Versions").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for VersionSender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VersionSender").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,150 @@
+//! What must hold of a policy given as data, so that it can be built.
+
+use super::{LegSpec, LoadMetric, Peak, PolicySpec, Rule, RuleKind, SpecError, When};
+use crate::policy::live::MAX_WORDS;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// The longest span that a metric is measured over.
+const LONGEST: Duration = Duration::from_secs(24 * 3_600);
+
+pub(super) fn check(spec: &PolicySpec) -> Result<(), SpecError> {
+    if spec.legs.is_empty() {
+        return Err(SpecError::new("leg", "none was given, and at least one is needed"));
+    }
+    let mut words = 0;
+    for (position, leg) in spec.legs.iter().enumerate() {
+        check_leg(spec, position, leg).map_err(|error| error.of_leg(position, &leg.name))?;
+        words += leg.rule.kind().words();
+        if words > MAX_WORDS {
+            let fault = format!("the legs up to this one take {words} words of a ticket, and {MAX_WORDS} are allowed");
+            return Err(SpecError::new("kind", fault).of_leg(position, &leg.name));
+        }
+    }
+    Ok(())
+}
+
+fn check_leg(spec: &PolicySpec, position: usize, leg: &LegSpec) -> Result<(), SpecError> {
+    if leg.name.is_empty() {
+        return Err(SpecError::new("name", "it is empty, and every leg needs one"));
+    }
+    if let Some(first) = spec.legs[..position].iter().position(|other| other.name == leg.name) {
+        let fault = format!(
+            "`{}` is the name of leg {} already, and names are unique",
+            leg.name,
+            first + 1
+        );
+        return Err(SpecError::new("name", fault));
+    }
+    if leg.per.as_deref() == Some("") {
+        return Err(SpecError::new(
+            "per",
+            "it is empty, and `call` or the name of a cost is allowed",
+        ));
+    }
+    leg.rule.check().map_err(|(key, fault)| SpecError::new(key, fault))?;
+    if let Some(when) = &leg.when {
+        check_when(spec, leg, when)?;
+    }
+    if let Some(peak) = &leg.peak {
+        check_peak(spec, leg, peak)?;
+    }
+    Ok(())
+}
+
+fn check_when(spec: &PolicySpec, leg: &LegSpec, when: &When) -> Result<(), SpecError> {
+    check_measured(spec, leg, "when", &when.leg, when.metric, when.over)?;
+    check_marks("when.", when.above, when.below)
+}
+
+fn check_peak(spec: &PolicySpec, leg: &LegSpec, peak: &Peak) -> Result<(), SpecError> {
+    check_measured(spec, leg, "peak", &peak.leg, peak.metric, peak.over)?;
+    if peak.steps.is_empty() {
+        return Err(SpecError::new(
+            "peak.steps",
+            "none was given, and at least one is needed",
+        ));
+    }
+    let mut last: Option<f64> = None;
+    for (row, step) in peak.steps.iter().enumerate() {
+        let at = format!("peak.steps[{row}].");
+        check_marks(&at, step.above, step.below)?;
+        if let Some(last) = last.filter(|&last| step.above <= last) {
+            let fault = format!("{} was given after {last}, and rows go upwards", step.above);
+            return Err(SpecError::new(&format!("{at}above"), fault));
+        }
+        last = Some(step.above);
+        let (wanted, found) = match leg.rule.kind() {
+            RuleKind::TokenBucket | RuleKind::LeakyBucket | RuleKind::Warmup => ("quota", step.quota.is_some()),
+            RuleKind::Breaker => {
+                return Err(SpecError::new(
+                    "peak",
+                    "a breaker has no number that could depend on load",
+                ));
+            }
+            _ => ("limit", step.limit.is_some()),
+        };
+        if !found {
+            return Err(SpecError::new(&format!("{at}{wanted}"), "it is missing"));
+        }
+        let (other, odd) = match wanted {
+            "quota" => ("limit", step.limit.is_some()),
+            _ => ("quota", step.quota.is_some()),
+        };
+        if odd {
+            let fault = format!("it is none of a {}, which takes `{wanted}`", leg.rule.kind());
+            return Err(SpecError::new(&format!("{at}{other}"), fault));
+        }
+        leg.rule
+            .at(step)
+            .check()
+            .map_err(|(_, fault)| SpecError::new(&format!("{at}{wanted}"), fault))?;
+    }
+    Ok(())
+}
+
+fn check_measured(
+    spec: &PolicySpec,
+    leg: &LegSpec,
+    table: &str,
+    other: &str,
+    metric: LoadMetric,
+    over: Duration,
+) -> Result<(), SpecError> {
+    let key = |key: &str| format!("{table}.{key}");
+    if other == leg.name {
+        let fault = format!("`{other}` is the leg itself, and another one is allowed");
+        return Err(SpecError::new(&key("leg"), fault));
+    }
+    let Some(measured) = spec.leg(other) else {
+        let mut fault = format!("`{other}` is no leg, and there are: ");
+        for (n, known) in spec.legs.iter().filter(|known| known.name != leg.name).enumerate() {
+            let comma = if n == 0 { "" } else { ", " };
+            let _ = write!(fault, "{comma}{}", known.name);
+        }
+        return Err(SpecError::new(&key("leg"), fault));
+    };
+    if metric == LoadMetric::Use && matches!(measured.rule, Rule::Breaker(_)) {
+        let fault = format!(
+            "`use` was given, and a breaker as `{other}` is in no use; `rate`, `latency`, `refusals` are allowed"
+        );
+        return Err(SpecError::new(&key("metric"), fault));
+    }
+    if over.is_zero() || over > LONGEST {
+        let fault = format!("{over:?} was given, and above zero to 24 hours is allowed");
+        return Err(SpecError::new(&key("over"), fault));
+    }
+    Ok(())
+}
+
+fn check_marks(table: &str, above: f64, below: f64) -> Result<(), SpecError> {
+    if !above.is_finite() || above < 0.0 {
+        let fault = format!("{above} was given, and a number of at least 0 is allowed");
+        return Err(SpecError::new(&format!("{table}above"), fault));
+    }
+    if !(0.0..=above).contains(&below) {
+        let fault = format!("{below} was given, and 0 to {above}, which is `above`, is allowed");
+        return Err(SpecError::new(&format!("{table}below"), fault));
+    }
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! What is wrong with a policy given as data.
+
+use std::fmt;
+
+/// Why a [`PolicySpec`](super::PolicySpec) is none: which leg, which key of it, and what is wrong there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpecError {
+    leg: Option<(usize, Box<str>)>,
+    key: Box<str>,
+    fault: Box<str>,
+}
+
+impl SpecError {
+    pub(super) fn new(key: &str, fault: impl Into<Box<str>>) -> Self {
+        Self {
+            leg: None,
+            key: key.into(),
+            fault: fault.into(),
+        }
+    }
+
+    /// A leg that could not be built although it was checked.
+    pub(crate) fn built(position: usize, name: &str, fault: String) -> Self {
+        Self::new("kind", fault).of_leg(position, name)
+    }
+
+    pub(super) fn of_leg(mut self, position: usize, name: &str) -> Self {
+        self.leg = Some((position, name.into()));
+        self
+    }
+
+    /// The position of the leg, from zero; `None` when no single leg is at fault.
+    pub fn position(&self) -> Option<usize> {
+        self.leg.as_ref().map(|leg| leg.0)
+    }
+
+    /// The name of the leg.
+    pub fn leg(&self) -> Option<&str> {
+        self.leg.as_ref().map(|leg| &*leg.1)
+    }
+
+    /// The key, as in a file; one within a table as `when.leg`, a row as `peak.steps[1].quota`.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// What was given, and what is allowed.
+    pub fn fault(&self) -> &str {
+        &self.fault
+    }
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.leg {
+            Some((_, name)) => write!(f, "leg `{name}`, key `{}`: {}", self.key, self.fault),
+            None => write!(f, "key `{}`: {}", self.key, self.fault),
+        }
+    }
+}
+
+impl std::error::Error for SpecError {}

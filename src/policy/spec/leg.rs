@@ -1,0 +1,204 @@
+//! One leg as data: its rule, and when and how that applies.
+
+use super::rule::Rule;
+use crate::rate::{Inherit, Quota};
+use std::fmt;
+use std::time::Duration;
+
+/// One leg of a policy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LegSpec {
+    /// What it is called. Unique in its policy; the same leg in the next version is the one of the same name, kind and
+    /// cost.
+    pub name: String,
+    /// What it is.
+    pub rule: Rule,
+    /// The name of the cost that it counts; without it, calls.
+    pub per: Option<String>,
+    /// What becomes of its state when its numbers change.
+    pub inherit: Inherit,
+    /// It is counted and recorded, and refuses nobody.
+    pub shadow: bool,
+    /// It applies only while another leg is under load.
+    pub when: Option<When>,
+    /// Its numbers depend on the load of another leg.
+    pub peak: Option<Peak>,
+}
+
+impl LegSpec {
+    /// A leg that counts calls.
+    pub fn new(name: impl Into<String>, rule: Rule) -> Self {
+        Self {
+            name: name.into(),
+            rule,
+            per: None,
+            inherit: Inherit::AsIs,
+            shadow: false,
+            when: None,
+            peak: None,
+        }
+    }
+
+    /// The same leg, counting `cost`.
+    #[must_use]
+    pub fn per(mut self, cost: impl Into<String>) -> Self {
+        self.per = Some(cost.into());
+        self
+    }
+
+    /// The same leg with another rule of what becomes of its state.
+    #[must_use]
+    pub fn inherit(mut self, inherit: Inherit) -> Self {
+        self.inherit = inherit;
+        self
+    }
+
+    /// The same leg in shadow mode.
+    #[must_use]
+    pub fn shadow(mut self) -> Self {
+        self.shadow = true;
+        self
+    }
+
+    /// The same leg, applying only when `when` says so.
+    #[must_use]
+    pub fn when(mut self, when: When) -> Self {
+        self.when = Some(when);
+        self
+    }
+
+    /// The same leg with a table of other numbers at peak.
+    #[must_use]
+    pub fn peak(mut self, peak: Peak) -> Self {
+        self.peak = Some(peak);
+        self
+    }
+}
+
+/// What of a leg is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LoadMetric {
+    /// The part of it that is in use: of a semaphore, what is held of its limit, now; of a rate, what it admitted per
+    /// second of what its quota allows per second.
+    Use,
+    /// How many units it admitted per second.
+    Rate,
+    /// The mean time from start to end of what it admitted, in seconds.
+    Latency,
+    /// How many requests it refused per second.
+    Refusals,
+}
+
+impl LoadMetric {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Use, Self::Rate, Self::Latency, Self::Refusals];
+
+    /// The name in a file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Use => "use",
+            Self::Rate => "rate",
+            Self::Latency => "latency",
+            Self::Refusals => "refusals",
+        }
+    }
+
+    /// The metric of this name.
+    pub fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|metric| metric.name() == name)
+    }
+}
+
+impl fmt::Display for LoadMetric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A leg that applies only while a metric of another is above a mark.
+#[derive(Clone, Debug, PartialEq)]
+pub struct When {
+    /// The name of the other leg.
+    pub leg: String,
+    /// What of it.
+    pub metric: LoadMetric,
+    /// It starts to apply above this (latency in seconds).
+    pub above: f64,
+    /// It stops to apply at or below this.
+    pub below: f64,
+    /// Rates and latencies are measured over so long.
+    pub over: Duration,
+}
+
+impl When {
+    /// How long rates and latencies are measured over, unless set otherwise.
+    pub const OVER: Duration = Duration::from_secs(1);
+
+    /// While `metric` of `leg` is above `above`, measured over a second.
+    pub fn above(leg: impl Into<String>, metric: LoadMetric, above: f64) -> Self {
+        Self {
+            leg: leg.into(),
+            metric,
+            above,
+            below: above,
+            over: Self::OVER,
+        }
+    }
+
+    /// The same, until it is at or below `below`.
+    #[must_use]
+    pub fn below(self, below: f64) -> Self {
+        Self { below, ..self }
+    }
+}
+
+/// A table from a measured load to the numbers that apply.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Peak {
+    /// The name of the leg that is measured.
+    pub leg: String,
+    /// What of it.
+    pub metric: LoadMetric,
+    /// Rates and latencies are measured over so long.
+    pub over: Duration,
+    /// From the lowest mark to the highest. Below the lowest the leg's own numbers apply.
+    pub steps: Vec<Step>,
+}
+
+/// One row of a [`Peak`] table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// It applies above this.
+    pub above: f64,
+    /// It stops to apply at or below this.
+    pub below: f64,
+    /// The rate then, of a bucket.
+    pub quota: Option<Quota>,
+    /// The limit then, of a window or a semaphore.
+    pub limit: Option<u64>,
+}
+
+impl Rule {
+    /// This rule with the numbers of a step.
+    pub(crate) fn at(&self, step: &Step) -> Self {
+        let mut rule = self.clone();
+        match (&mut rule, step.quota, step.limit) {
+            (
+                Self::TokenBucket { quota } | Self::LeakyBucket { quota, .. } | Self::Warmup { quota, .. },
+                Some(at),
+                _,
+            ) => {
+                *quota = at;
+            }
+            (Self::Semaphore { limit }, _, Some(at)) => *limit = usize::try_from(at).unwrap_or(usize::MAX),
+            (
+                Self::FixedWindow { limit, .. } | Self::SlidingWindow { limit, .. } | Self::SlidingLog { limit, .. },
+                _,
+                Some(at),
+            ) => *limit = at,
+            _ => {}
+        }
+        rule
+    }
+}

@@ -1,0 +1,80 @@
+//! A policy as plain data: what a file says, and what a program may say instead.
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`PolicySpec`] | a whole policy: its legs, and the bounds of its line |
+//! | [`LegSpec`] | one leg: its name, its rule, and when and how that applies |
+//! | [`Rule`] | a kind of limiter and its numbers |
+//! | [`When`] | a leg that applies only while another is under load |
+//! | [`Peak`] | numbers that depend on the load of another leg |
+//! | [`SpecError`] | which leg, which key, what is wrong with it |
+//!
+//! [`PolicySpec::check`] finds every mistake that [`PolicySpec::build`] would.
+
+mod check;
+mod error;
+mod leg;
+mod rule;
+
+pub use error::SpecError;
+pub use leg::{LegSpec, LoadMetric, Peak, Step, When};
+pub use rule::{BreakerRule, Rule, RuleKind};
+
+use std::time::Duration;
+
+/// A policy as plain data.
+///
+/// ```
+/// # use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+/// # use tollgate::{Ask, LimiterExt, ManualClock};
+/// let clock = ManualClock::new();
+/// let spec = PolicySpec::new([
+///     LegSpec::new("requests", Rule::token_bucket("100/s burst 2".parse()?)),
+///     LegSpec::new("in flight", Rule::semaphore(1)),
+/// ]);
+/// let policy = spec.build(&clock)?;
+/// let _held = policy.try_admit(Ask::one()).unwrap();
+/// assert_eq!(policy.try_admit(Ask::one()).unwrap_err().leg(), "in flight");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct PolicySpec {
+    /// The longest that anybody waits; without it as long as it takes. See
+    /// [`max_wait`](super::PolicyBuilder::max_wait).
+    pub max_wait: Option<Duration>,
+    /// How many may wait at once; without it any number.
+    pub max_queue: Option<usize>,
+    /// How late a waiter may be served and still count as in time; without it
+    /// [`LATENESS`](super::PolicyBuilder::LATENESS).
+    pub lateness: Option<Duration>,
+    /// In the order in which they are asked.
+    pub legs: Vec<LegSpec>,
+}
+
+impl PolicySpec {
+    /// A policy of these legs, with no bound on waiting.
+    pub fn new(legs: impl IntoIterator<Item = LegSpec>) -> Self {
+        Self {
+            legs: legs.into_iter().collect(),
+            ..Self::default()
+        }
+    }
+
+    /// The leg of this name.
+    pub fn leg(&self, name: &str) -> Option<&LegSpec> {
+        self.legs.iter().find(|leg| leg.name == name)
+    }
+
+    /// The leg of this name, to be changed.
+    pub fn leg_mut(&mut self, name: &str) -> Option<&mut LegSpec> {
+        self.legs.iter_mut().find(|leg| leg.name == name)
+    }
+
+    /// Finds the first mistake.
+    ///
+    /// # Errors
+    /// [`SpecError`], with the leg and the key.
+    pub fn check(&self) -> Result<(), SpecError> {
+        check::check(self)
+    }
+}

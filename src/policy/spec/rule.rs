@@ -1,0 +1,302 @@
+//! The kinds of legs, and their numbers.
+
+use crate::rate::{FixedWindow, LeakyBucket, Quota, SlidingLog, SlidingWindow, Warmup};
+use crate::{BreakerBuilder, CircuitBreaker, OpenTime};
+use std::fmt;
+use std::time::Duration;
+
+/// What a leg is, and its numbers.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Rule {
+    /// A [`TokenBucket`](crate::TokenBucket).
+    TokenBucket {
+        /// The rate and the burst.
+        quota: Quota,
+    },
+    /// A [`LeakyBucket`].
+    LeakyBucket {
+        /// The rate.
+        quota: Quota,
+        /// How many may catch up with the spacing.
+        slack: u64,
+    },
+    /// A [`Warmup`].
+    Warmup {
+        /// The rate when it is warm.
+        quota: Quota,
+        /// How long it takes to get warm.
+        period: Duration,
+        /// How many times longer the interval is when it is cold.
+        cold_factor: u32,
+    },
+    /// A [`FixedWindow`].
+    FixedWindow {
+        /// How many per window.
+        limit: u64,
+        /// The length of a window.
+        window: Duration,
+    },
+    /// A [`SlidingWindow`].
+    SlidingWindow {
+        /// How many in any span of that length.
+        limit: u64,
+        /// The length.
+        window: Duration,
+        /// In how many segments it moves.
+        segments: usize,
+    },
+    /// A [`SlidingLog`].
+    SlidingLog {
+        /// How many in any span of that length.
+        limit: u64,
+        /// The length.
+        window: Duration,
+        /// How many admissions it can remember.
+        entries: usize,
+    },
+    /// A [`Semaphore`](crate::Semaphore).
+    Semaphore {
+        /// How many at once.
+        limit: usize,
+    },
+    /// A [`CircuitBreaker`].
+    Breaker(BreakerRule),
+}
+
+impl Rule {
+    /// A token bucket of `quota`.
+    pub fn token_bucket(quota: Quota) -> Self {
+        Self::TokenBucket { quota }
+    }
+
+    /// A leaky bucket of `quota` without slack.
+    pub fn leaky_bucket(quota: Quota) -> Self {
+        Self::LeakyBucket { quota, slack: 0 }
+    }
+
+    /// A sliding window in [`SEGMENTS`](SlidingWindow::SEGMENTS) segments.
+    pub fn sliding_window(limit: u64, window: Duration) -> Self {
+        let segments = SlidingWindow::SEGMENTS;
+        Self::SlidingWindow {
+            limit,
+            window,
+            segments,
+        }
+    }
+
+    /// A fixed window.
+    pub fn fixed_window(limit: u64, window: Duration) -> Self {
+        Self::FixedWindow { limit, window }
+    }
+
+    /// A sliding log of up to [`ENTRIES`](SlidingLog::ENTRIES) entries.
+    pub fn sliding_log(limit: u64, window: Duration) -> Self {
+        let entries = SlidingLog::ENTRIES;
+        Self::SlidingLog { limit, window, entries }
+    }
+
+    /// A semaphore of `limit` permits.
+    pub fn semaphore(limit: usize) -> Self {
+        Self::Semaphore { limit }
+    }
+
+    /// Which kind it is.
+    pub fn kind(&self) -> RuleKind {
+        match self {
+            Self::TokenBucket { .. } => RuleKind::TokenBucket,
+            Self::LeakyBucket { .. } => RuleKind::LeakyBucket,
+            Self::Warmup { .. } => RuleKind::Warmup,
+            Self::FixedWindow { .. } => RuleKind::FixedWindow,
+            Self::SlidingWindow { .. } => RuleKind::SlidingWindow,
+            Self::SlidingLog { .. } => RuleKind::SlidingLog,
+            Self::Semaphore { .. } => RuleKind::Semaphore,
+            Self::Breaker(_) => RuleKind::Breaker,
+        }
+    }
+
+    /// The rate or the limit that it stands for, as numbers per second, where it is a rate.
+    pub(crate) fn per_second(&self) -> Option<f64> {
+        match self {
+            Self::TokenBucket { quota } | Self::LeakyBucket { quota, .. } | Self::Warmup { quota, .. } => {
+                Some(quota.count() as f64 / quota.period().as_secs_f64())
+            }
+            Self::FixedWindow { limit, window }
+            | Self::SlidingWindow { limit, window, .. }
+            | Self::SlidingLog { limit, window, .. } => Some(*limit as f64 / window.as_secs_f64()),
+            Self::Semaphore { .. } | Self::Breaker(_) => None,
+        }
+    }
+
+    /// Finds the key whose number cannot be, and what is wrong with it.
+    pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
+        match self {
+            Self::TokenBucket { .. } | Self::Semaphore { .. } => Ok(()),
+            Self::Breaker(rule) => rule.check(),
+            Self::LeakyBucket { .. } | Self::Warmup { .. } => self.check_pace(),
+            Self::FixedWindow { .. } | Self::SlidingWindow { .. } | Self::SlidingLog { .. } => self.check_window(),
+        }
+    }
+
+    fn check_pace(&self) -> Result<(), (&'static str, String)> {
+        match self {
+            Self::LeakyBucket { quota, slack } => {
+                LeakyBucket::new(*quota).slack(*slack).map_err(fault("slack"))?;
+            }
+            Self::Warmup {
+                quota,
+                period,
+                cold_factor,
+            } => {
+                let warmup = Warmup::new(*quota, *period).map_err(fault("period"))?;
+                warmup.cold_factor(*cold_factor).map_err(fault("cold_factor"))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn check_window(&self) -> Result<(), (&'static str, String)> {
+        match self {
+            Self::FixedWindow { limit, window } => {
+                FixedWindow::new(*limit, *window).map_err(fault("window"))?;
+            }
+            Self::SlidingWindow {
+                limit,
+                window,
+                segments,
+            } => {
+                let window = SlidingWindow::new(*limit, *window).map_err(fault("window"))?;
+                window.segments(*segments).map_err(fault("segments"))?;
+            }
+            Self::SlidingLog { limit, window, entries } => {
+                let log = SlidingLog::new(*limit, *window).map_err(fault("window"))?;
+                log.max_entries(*entries).map_err(fault("entries"))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with `key`.
+fn fault<E: fmt::Display>(key: &'static str) -> impl Fn(E) -> (&'static str, String) {
+    move |error| (key, error.to_string())
+}
+
+/// The names of the kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub enum RuleKind {
+    TokenBucket,
+    LeakyBucket,
+    Warmup,
+    FixedWindow,
+    SlidingWindow,
+    SlidingLog,
+    Semaphore,
+    Breaker,
+}
+
+impl RuleKind {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::TokenBucket,
+        Self::LeakyBucket,
+        Self::Warmup,
+        Self::FixedWindow,
+        Self::SlidingWindow,
+        Self::SlidingLog,
+        Self::Semaphore,
+        Self::Breaker,
+    ];
+
+    /// The name in a file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TokenBucket => "token-bucket",
+            Self::LeakyBucket => "leaky-bucket",
+            Self::Warmup => "warmup",
+            Self::FixedWindow => "fixed-window",
+            Self::SlidingWindow => "sliding-window",
+            Self::SlidingLog => "sliding-log",
+            Self::Semaphore => "semaphore",
+            Self::Breaker => "breaker",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+impl fmt::Display for RuleKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The numbers of a breaker. See [`BreakerBuilder`] for what they mean and for their defaults.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct BreakerRule {
+    /// Judges by so many of the last calls, unless `time_window` is given.
+    pub count_window: usize,
+    /// Judges by the calls of so long.
+    pub time_window: Option<Duration>,
+    /// How many results it takes to judge.
+    pub minimum_calls: u64,
+    /// The part of failures that opens, above 0 to 1.
+    pub failure_rate: f64,
+    /// What is slow, and the part of slow calls that opens.
+    pub slow_calls: Option<(Duration, f64)>,
+    /// So many failures without a success open.
+    pub consecutive_failures: Option<u64>,
+    /// How long it stays open.
+    pub open_for: Duration,
+    /// How many probes a trial takes.
+    pub probes: u64,
+}
+
+impl Default for BreakerRule {
+    fn default() -> Self {
+        Self {
+            count_window: 100,
+            time_window: None,
+            minimum_calls: 20,
+            failure_rate: 0.5,
+            slow_calls: None,
+            consecutive_failures: None,
+            open_for: Duration::from_secs(30),
+            probes: 10,
+        }
+    }
+}
+
+impl BreakerRule {
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        self.builder().build().map(drop).map_err(fault("kind"))
+    }
+
+    /// A builder with these numbers.
+    pub fn builder(&self) -> BreakerBuilder {
+        let mut builder = CircuitBreaker::builder()
+            .count_window(self.count_window)
+            .minimum_calls(self.minimum_calls)
+            .failure_rate(self.failure_rate)
+            .open_for(OpenTime::fixed(self.open_for))
+            .probes(self.probes);
+        if let Some(time) = self.time_window {
+            builder = builder.time_window(time);
+        }
+        if let Some((after, rate)) = self.slow_calls {
+            builder = builder.slow_calls(after, rate);
+        }
+        if let Some(failures) = self.consecutive_failures {
+            builder = builder.consecutive_failures(failures);
+        }
+        builder
+    }
+}

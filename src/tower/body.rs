@@ -1,0 +1,141 @@
+//! A response body that holds the permit of its request.
+
+use super::classify::{Classify, Verdict};
+use crate::limiter::{Limiter, Outcome};
+use crate::permit::Permit;
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use std::fmt;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+pin_project! {
+    /// A body that holds a permit until it has been handed over in full, breaks off, or is dropped: a stream is in flight as
+    /// long as it lasts. The permit is finished with the outcome that the classifier saw.
+    pub struct LimitBody<B: Body, L: Limiter, C: Classify<E>, E> {
+        #[pin]
+        body: B,
+        held: Option<Held<L, C>>,
+        error: PhantomData<fn(E)>,
+    }
+
+    impl<B: Body, L: Limiter, C: Classify<E>, E> PinnedDrop for LimitBody<B, L, C, E> {
+        fn drop(this: Pin<&mut Self>) {
+            // Whoever knows the length, or is told the end, need not look for it once more.
+            let ended = this.body.is_end_stream();
+            if let Some(held) = this.project().held.take()
+                && (ended || held.left == Some(0))
+            {
+                held.end(None);
+            }
+        }
+    }
+}
+
+/// What a body holds while it lasts. Dropping it gives the permit back as ignored.
+struct Held<L: Limiter, C> {
+    permit: Permit<L>,
+    verdict: Verdict,
+    classify: C,
+    /// How many bytes are still to come, where that was declared.
+    left: Option<u64>,
+}
+
+impl<L: Limiter, C> Held<L, C> {
+    fn end<E>(self, trailers: Option<&http::HeaderMap>)
+    where
+        C: Classify<E>,
+    {
+        let outcome = match self.verdict {
+            Verdict::Is(outcome) => outcome,
+            Verdict::InTrailers => self.classify.trailers(trailers),
+        };
+        self.permit.finish(outcome);
+    }
+}
+
+impl<B: Body, L: Limiter, C: Classify<E>, E> LimitBody<B, L, C, E> {
+    /// A body that holds nothing.
+    pub(super) fn free(body: B) -> Self {
+        Self {
+            body,
+            held: None,
+            error: PhantomData,
+        }
+    }
+
+    /// A body that holds `permit`; `declared` bytes long, where that is known.
+    pub(super) fn holding(body: B, permit: Permit<L>, verdict: Verdict, classify: C, declared: Option<u64>) -> Self {
+        let left = declared.or_else(|| body.size_hint().exact());
+        Self {
+            held: Some(Held {
+                permit,
+                verdict,
+                classify,
+                left,
+            }),
+            body,
+            error: PhantomData,
+        }
+    }
+
+    /// True while it holds a permit.
+    pub fn is_holding(&self) -> bool {
+        self.held.is_some()
+    }
+}
+
+impl<B: Body, L: Limiter, C: Classify<E>, E> Body for LimitBody<B, L, C, E> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let this = self.project();
+        let frame = std::task::ready!(this.body.poll_frame(cx));
+        match &frame {
+            Some(Ok(frame)) => {
+                if let Some(trailers) = frame.trailers_ref() {
+                    if let Some(held) = this.held.take() {
+                        held.end(Some(trailers));
+                    }
+                } else if let (Some(data), Some(held)) = (frame.data_ref(), this.held) {
+                    let length = bytes_of(data);
+                    held.left = held.left.map(|left| left.saturating_sub(length));
+                }
+            }
+            Some(Err(_)) => {
+                if let Some(held) = this.held.take() {
+                    held.permit.finish(Outcome::Failure);
+                }
+            }
+            None => {
+                if let Some(held) = this.held.take() {
+                    held.end(None);
+                }
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+fn bytes_of(data: &impl bytes::Buf) -> u64 {
+    data.remaining() as u64
+}
+
+impl<B: Body + fmt::Debug, L: Limiter, C: Classify<E>, E> fmt::Debug for LimitBody<B, L, C, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitBody")
+            .field("body", &self.body)
+            .field("is_holding", &self.is_holding())
+            .finish()
+    }
+}

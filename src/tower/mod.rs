@@ -1,0 +1,32 @@
+//! Limits for services of [tower](https://docs.rs/tower): one layer for any limiter or policy, on the side of the server or of
+//! the client, for HTTP and gRPC.
+//!
+//! | you want to | use |
+//! |---|---|
+//! | refuse at once what a limiter does not admit | [`LimitLayer::new`] |
+//! | let requests wait in a policy's line | [`LimitLayer::waiting`] |
+//! | limit each client by itself | [`LimitLayer::keyed`], [`LimitLayer::keyed_waiting`] |
+//! | let requests weigh differently | [`LimitLayer::price`] |
+//! | feed a breaker or an adaptive limit | nothing: [`StatusCodes`] does; [`GrpcCodes`] for gRPC; [`LimitLayer::classify`] |
+//! | answer refusals with a response | [`LimitLayer::refuse_with`]; with headers and problem details: the module `axum` |
+//!
+//! The permit of a request lives as long as the body of its response: [`LimitBody`].
+
+mod body;
+mod classify;
+mod future;
+mod gate;
+mod head;
+mod layer;
+mod respond;
+
+pub use body::LimitBody;
+pub use classify::{ByStatus, Classify, GrpcCodes, StatusCodes, Verdict};
+pub use future::LimitFuture;
+pub use gate::{
+    Admission, AtOnce, Exempting, ExtractKey, Gate, InLine, InLinePerKey, OneCall, PerKey, Price, Priced, Refused,
+    Waited,
+};
+pub use head::Head;
+pub use layer::{Limit, LimitLayer};
+pub use respond::{AsError, AsResponse, LimitError, Respond, status_of};

@@ -1,0 +1,394 @@
+//! Keys of requests, and what clients are told, in a router of axum.
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::routing::get;
+use http::{HeaderName, HeaderValue, Method, Request, Response};
+use http_body_util::BodyExt;
+use sfv::{BareItem, List, ListEntry, Parser};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate::axum::{
+    ClientIp, ExtensionKey, HeaderKey, HttpRefusals, QuotaPolicy, QuotaUnit, ServiceLimit, is_preflight,
+};
+use tollgate::tower::{ExtractKey, Head, LimitLayer};
+use tollgate::{
+    Ask, CircuitBreaker, Keyed, LimiterExt, ManualClock, Outcome, Policy, Quota, Semaphore, SlidingWindow, TokenBucket,
+};
+use tower::ServiceExt;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn from(peer: &str, forwarded: &[&str]) -> Request<Body> {
+    let peer = SocketAddr::new(ip(peer), 4711);
+    let mut request = Request::builder().uri("/").extension(ConnectInfo(peer));
+    for line in forwarded {
+        request = request.header("x-forwarded-for", *line);
+    }
+    request.body(Body::empty()).unwrap()
+}
+
+fn key(keys: &ClientIp, peer: &str, forwarded: &[&str]) -> IpAddr {
+    keys.key(&Head::of(&from(peer, forwarded))).unwrap()
+}
+
+async fn text(response: Response<Body>) -> String {
+    String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+}
+
+fn header<'a>(response: &'a Response<Body>, name: &str) -> Option<&'a str> {
+    response.headers().get(name).map(|value| value.to_str().unwrap())
+}
+
+#[test]
+fn without_proxies_the_key_is_the_address_of_the_connection() {
+    let keys = ClientIp::peer();
+    assert_eq!(key(&keys, "203.0.113.7", &["1.2.3.4"]), ip("203.0.113.7"));
+    assert_eq!(key(&keys, "::ffff:203.0.113.7", &[]), ip("203.0.113.7"), "mapped");
+    assert_eq!(keys.key(&Head::of(&Request::new(()))), None);
+}
+
+#[test]
+fn hops_are_counted_from_the_right() {
+    let one = ClientIp::behind(1);
+    assert_eq!(key(&one, "10.0.0.1", &["203.0.113.7"]), ip("203.0.113.7"));
+    assert_eq!(
+        key(&one, "10.0.0.1", &["1.1.1.1,2.2.2.2 , 203.0.113.7"]),
+        ip("203.0.113.7")
+    );
+    let two = ClientIp::behind(2);
+    assert_eq!(
+        key(&two, "10.0.0.1", &["1.1.1.1, 203.0.113.7, 10.0.0.2"]),
+        ip("203.0.113.7")
+    );
+    // Several fields are one list.
+    assert_eq!(
+        key(&two, "10.0.0.1", &["1.1.1.1", "203.0.113.7", "10.0.0.2"]),
+        ip("203.0.113.7")
+    );
+    assert_eq!(
+        key(&two, "10.0.0.1", &["1.1.1.1, 203.0.113.7", "10.0.0.2"]),
+        ip("203.0.113.7")
+    );
+    // Fewer entries than proxies, and entries that are no addresses, say nothing.
+    assert_eq!(key(&two, "10.0.0.1", &["10.0.0.2"]), ip("10.0.0.1"));
+    for nonsense in ["", "unknown", "_hidden", "203.0.113", "203.0.113.7:x", "[::1", "\t"] {
+        assert_eq!(key(&one, "10.0.0.1", &[nonsense]), ip("10.0.0.1"), "{nonsense:?}");
+    }
+    for with_port in [
+        "203.0.113.7:80",
+        " 203.0.113.7 ",
+        "::ffff:203.0.113.7",
+        "[::ffff:203.0.113.7]:80",
+    ] {
+        assert_eq!(key(&one, "10.0.0.1", &[with_port]), ip("203.0.113.7"), "{with_port:?}");
+    }
+    let other = ClientIp::behind(1).header(HeaderName::from_static("x-real-ip"));
+    assert_eq!(key(&other, "10.0.0.1", &["203.0.113.7"]), ip("10.0.0.1"));
+}
+
+#[test]
+fn only_trusted_proxies_are_believed() {
+    let keys = ClientIp::behind(1)
+        .trusting(ip("10.0.0.0"), 8)
+        .trusting(ip("fd00::"), 8);
+    assert_eq!(key(&keys, "10.9.9.9", &["203.0.113.7"]), ip("203.0.113.7"));
+    assert_eq!(key(&keys, "fd12::1", &["203.0.113.7"]), ip("203.0.113.7"));
+    assert_eq!(key(&keys, "11.0.0.1", &["203.0.113.7"]), ip("11.0.0.1"));
+    assert_eq!(key(&keys, "2001:db8::1", &["203.0.113.7"]), ip("2001:db8::"));
+}
+
+#[test]
+fn addresses_are_cut_to_prefixes() {
+    let keys = ClientIp::peer();
+    assert_eq!(key(&keys, "2001:db8:1:2:3:4:5:6", &[]), ip("2001:db8:1:2::"));
+    assert_eq!(
+        key(&keys.clone().v6_prefix(56), "2001:db8:1:2ff::1", &[]),
+        ip("2001:db8:1:200::")
+    );
+    assert_eq!(key(&keys.clone().v6_prefix(200), "2001:db8::1", &[]), ip("2001:db8::1"));
+    assert_eq!(key(&keys.clone().v6_prefix(0), "2001:db8::1", &[]), ip("::"));
+    assert_eq!(key(&keys.clone().v4_prefix(24), "203.0.113.7", &[]), ip("203.0.113.0"));
+    assert_eq!(key(&keys.v4_prefix(0), "203.0.113.7", &[]), ip("0.0.0.0"));
+}
+
+#[test]
+fn header_and_extension_are_keys_when_they_are_there_once() {
+    let keys = HeaderKey::new(HeaderName::from_static("x-api-key"));
+    let of = |values: &[&str]| {
+        let mut request = Request::builder();
+        for value in values {
+            request = request.header("x-api-key", *value);
+        }
+        keys.key(&Head::of(&request.body(()).unwrap()))
+    };
+    assert_eq!(of(&["a"]), Some(HeaderValue::from_static("a")));
+    assert_eq!((of(&[]), of(&["a", "b"])), (None, None));
+    assert!(of(&["x".repeat(HeaderKey::MAX_LENGTH).as_str()]).is_some());
+    assert!(of(&["x".repeat(HeaderKey::MAX_LENGTH + 1).as_str()]).is_none());
+
+    let keys = ExtensionKey::<u64>::new();
+    let request = Request::builder().extension(7u64).body(()).unwrap();
+    assert_eq!(keys.key(&Head::of(&request)), Some(7));
+    assert_eq!(keys.key(&Head::of(&Request::new(()))), None);
+}
+
+fn clients(clock: &ManualClock) -> Arc<Keyed<IpAddr, impl tollgate::Limiter + use<>>> {
+    let clock = clock.clone();
+    Arc::new(Keyed::new(1_000, move |_: &IpAddr| {
+        TokenBucket::new(Quota::per_minute(12).burst(2))
+            .on(&clock)
+            .named("client")
+    }))
+}
+
+#[tokio::test]
+async fn a_client_that_exceeds_its_rate_is_told_so() {
+    let clock = ManualClock::new();
+    let limit = LimitLayer::keyed(clients(&clock), ClientIp::behind(1))
+        .exempt(is_preflight)
+        .respond(HttpRefusals::new().rate_limit_fields().legacy_fields());
+    let app = Router::new().route("/", get(async || "hello")).layer(limit);
+    let ask = async |request| app.clone().oneshot(request).await.unwrap();
+    let client = || from("10.0.0.1", &["203.0.113.7"]);
+
+    let first = ask(client()).await;
+    assert_eq!(first.status(), 200);
+    assert_eq!(header(&first, "ratelimit-policy"), Some(r#""client";q=2;w=10"#));
+    assert_eq!(header(&first, "ratelimit"), Some(r#""client";r=1;t=5"#));
+    assert_eq!(text(first).await, "hello");
+    assert_eq!(ask(client()).await.status(), 200);
+
+    // 3.7 s before the next token: four seconds.
+    clock.advance(Duration::from_millis(1_300));
+    let refused = ask(client()).await;
+    assert_eq!(refused.status(), 429);
+    assert_eq!(header(&refused, "retry-after"), Some("4"));
+    assert_eq!(header(&refused, "ratelimit"), Some(r#""client";r=0;t=4"#));
+    assert_eq!(header(&refused, "x-ratelimit-limit"), Some("2"));
+    assert_eq!(header(&refused, "x-ratelimit-remaining"), Some("0"));
+    assert_eq!(header(&refused, "x-ratelimit-reset"), Some("4"));
+    assert_eq!(header(&refused, "content-type"), Some("application/problem+json"));
+    let problem: serde_json::Value = serde_json::from_str(&text(refused).await).unwrap();
+    assert_eq!(
+        problem["type"],
+        "https://iana.org/assignments/http-problem-types#quota-exceeded"
+    );
+    assert_eq!(
+        problem["title"],
+        "Request cannot be satisfied as assigned quota has been exceeded"
+    );
+    assert_eq!(problem["status"], 429);
+    assert_eq!(problem["detail"], "limiter `client` has exceeded its rate");
+    assert_eq!(problem["violated-policies"], serde_json::json!(["client"]));
+
+    // Whatever a client writes to the left does not choose its key; others are not concerned.
+    for forged in [
+        "1.1.1.1, 203.0.113.7",
+        "198.51.100.1,203.0.113.7",
+        "unknown, 203.0.113.7",
+    ] {
+        assert_eq!(ask(from("10.0.0.1", &[forged])).await.status(), 429, "{forged}");
+    }
+    assert_eq!(
+        ask(from("10.0.0.1", &["198.51.100.1", "203.0.113.7"])).await.status(),
+        429
+    );
+    assert_eq!(ask(from("10.0.0.1", &["203.0.113.8"])).await.status(), 200);
+
+    // A preflight is exempt; a mere OPTIONS is not.
+    let mut preflight = client();
+    *preflight.method_mut() = Method::OPTIONS;
+    assert_eq!(app.clone().oneshot(preflight).await.unwrap().status(), 429);
+    let mut preflight = client();
+    *preflight.method_mut() = Method::OPTIONS;
+    preflight
+        .headers_mut()
+        .insert("origin", "https://example.org".parse().unwrap());
+    preflight
+        .headers_mut()
+        .insert("access-control-request-method", "GET".parse().unwrap());
+    assert_eq!(ask(preflight).await.status(), 405, "it reaches the router");
+
+    // The promise holds: refused just before, admitted at it.
+    clock.advance(Duration::from_millis(3_699));
+    assert_eq!(ask(client()).await.status(), 429);
+    clock.advance(Duration::from_millis(301));
+    assert_eq!(ask(client()).await.status(), 200);
+}
+
+#[tokio::test]
+async fn the_services_own_limits_are_503_with_an_instant_where_one_is_known() {
+    let clock = ManualClock::new();
+    let breaker = CircuitBreaker::builder().count_window(2).minimum_calls(2);
+    let breaker = Arc::new(breaker.clock(&clock).build().unwrap());
+    for _ in 0..2 {
+        breaker.try_admit(Ask::one()).unwrap().finish(Outcome::Failure);
+    }
+    let open = breaker.retry_after().unwrap();
+    let app = Router::new().route("/", get(async || "hello"));
+    let broken = app
+        .clone()
+        .layer(LimitLayer::new(breaker).respond(HttpRefusals::new().rate_limit_fields()));
+    let refused = broken.oneshot(from("10.0.0.1", &[])).await.unwrap();
+    assert_eq!(refused.status(), 503);
+    let retry: u64 = header(&refused, "retry-after").unwrap().parse().unwrap();
+    assert!(Duration::from_secs(retry) >= open && Duration::from_secs(retry) < open + SECOND);
+    assert_eq!(header(&refused, "ratelimit"), None, "a breaker has no quota");
+    let problem: serde_json::Value = serde_json::from_str(&text(refused).await).unwrap();
+    assert_eq!(
+        problem["type"],
+        "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+    );
+    assert_eq!(problem["violated-policies"], serde_json::json!(["breaker"]));
+
+    // Nobody knows when a permit comes back.
+    let full = Arc::new(Semaphore::new(1));
+    let _held = full.try_acquire().unwrap();
+    let refusals = HttpRefusals::new()
+        .retry_unknown(Duration::from_millis(2_500))
+        .rate_limit_fields_of(|_| true);
+    let saturated = app.clone().layer(LimitLayer::new(Arc::clone(&full)).respond(refusals));
+    let refused = saturated.oneshot(from("10.0.0.1", &[])).await.unwrap();
+    assert_eq!(
+        (refused.status().as_u16(), header(&refused, "retry-after")),
+        (503, Some("3"))
+    );
+    assert_eq!(
+        header(&refused, "ratelimit-policy"),
+        Some(r#""semaphore";q=1;qu="concurrent-requests""#)
+    );
+    assert_eq!(header(&refused, "ratelimit"), Some(r#""semaphore";r=0"#));
+
+    // What is closed stays closed.
+    let closed = Arc::new(Semaphore::new(1));
+    closed.close();
+    let app = app.layer(LimitLayer::new(closed).respond(HttpRefusals::new()));
+    let refused = app.oneshot(from("10.0.0.1", &[])).await.unwrap();
+    assert_eq!(
+        (refused.status().as_u16(), header(&refused, "retry-after")),
+        (503, None)
+    );
+    assert!(text(refused).await.contains("about:blank"));
+}
+
+#[tokio::test]
+async fn all_rates_of_a_policy_are_stated_in_one_field() {
+    let clock = ManualClock::new();
+    let policy = Policy::builder()
+        .limit(
+            TokenBucket::new(Quota::per_second(100).burst(20))
+                .on(&clock)
+                .named("burst"),
+        )
+        .limit(
+            SlidingWindow::new(1_000, 3_600 * SECOND)
+                .unwrap()
+                .on(&clock)
+                .named("hourly \u{201c}q\u{201d}"),
+        )
+        .limit(Semaphore::new(10).named("in flight"))
+        .build()
+        .unwrap();
+    let app = Router::new().route("/", get(async || "hello"));
+    let app = app.layer(LimitLayer::waiting(policy).respond(HttpRefusals::new().rate_limit_fields()));
+    let response = app.oneshot(from("10.0.0.1", &[])).await.unwrap();
+    assert_eq!(
+        header(&response, "ratelimit-policy"),
+        Some(r#""burst";q=100;w=1, "hourly _q_";q=1000;w=3600"#)
+    );
+    assert_eq!(
+        header(&response, "ratelimit"),
+        Some(r#""burst";r=19;t=1, "hourly _q_";r=999;t=3597"#)
+    );
+}
+
+fn parsed(field: &str) -> List {
+    Parser::new(field)
+        .parse()
+        .unwrap_or_else(|error| panic!("{field}: {error}"))
+}
+
+/// The examples of draft-ietf-httpapi-ratelimit-headers-11, sections 3 to 4.2, 6 to 8 and appendix B. Two are left out: the
+/// base64 of their partition keys has stray bits at its end, which nobody who encodes bytes would write.
+#[test]
+fn fields_are_those_of_the_drafts_own_examples() {
+    let policy = QuotaPolicy::new;
+    for (ours, theirs) in [
+        (
+            vec![policy("burst", 100).window(60), policy("daily", 1_000).window(86_400)],
+            r#""burst";q=100;w=60,"daily";q=1000;w=86400"#,
+        ),
+        (vec![policy("default", 100).window(10)], r#""default";q=100;w=10"#),
+        (
+            vec![policy("permin", 50).window(60), policy("perhr", 1_000).window(3_600)],
+            r#""permin";q=50;w=60,"perhr";q=1000;w=3600"#,
+        ),
+        (
+            vec![policy("somepolicy", 10_000).window(1_000)],
+            r#""somepolicy";q=10000;w=1000"#,
+        ),
+        (
+            vec![policy("fixedwindow", 100).window(60)],
+            r#""fixedwindow";q=100;w=60"#,
+        ),
+        (vec![policy("dynamic", 15).window(20)], r#""dynamic";q=15;w=20"#),
+        (
+            vec![policy("hour", 1_000).window(3_600), policy("day", 5_000).window(86_400)],
+            r#""hour";q=1000;w=3600, "day";q=5000;w=86400"#,
+        ),
+    ] {
+        let ours = QuotaPolicy::field(&ours).unwrap();
+        assert_eq!(parsed(ours.to_str().unwrap()), parsed(theirs));
+        assert_eq!(ours.to_str().unwrap().replace(", ", ","), theirs.replace(", ", ","));
+    }
+    let limit = ServiceLimit::new;
+    for (ours, theirs) in [
+        (limit("default", 50).window(30), r#""default";r=50;t=30"#),
+        (
+            limit("default", 999).partition_key("trial121323"),
+            r#""default";r=999;pk=:dHJpYWwxMjEzMjM=:"#,
+        ),
+        (
+            limit("default", 300_000_000).window(60).partition_key("App-999"),
+            r#""default";r=300000000;t=60;pk=:QXBwLTk5OQ==:"#,
+        ),
+        (limit("problemPolicy", 0).window(10), r#""problemPolicy";r=0;t=10"#),
+        (limit("default", 1).window(7), r#""default";r=1;t=7"#),
+        (limit("daily", 1).window(86_400), r#""daily";r=1;t=86400"#),
+        (limit("dayLimit", 100).window(36_000), r#""dayLimit";r=100;t=36000"#),
+    ] {
+        assert_eq!(ServiceLimit::field(&[ours]).unwrap(), theirs);
+    }
+    assert_eq!((QuotaPolicy::field(&[]), ServiceLimit::field(&[])), (None, None));
+}
+
+/// A partition key and a unit, as in section 3.2: the members, their types, and their order.
+#[test]
+fn units_and_partition_keys_are_written_as_the_draft_types_them() {
+    let peruser = QuotaPolicy::new("peruser", 65_535).window(10);
+    let peruser = peruser.unit(QuotaUnit::ContentBytes).partition_key([0xb1, 0xd7, 0xe3]);
+    let field = QuotaPolicy::field(&[peruser]).unwrap();
+    assert_eq!(field, r#""peruser";q=65535;qu="content-bytes";w=10;pk=:sdfj:"#);
+    let list = parsed(field.to_str().unwrap());
+    let [ListEntry::Item(item)] = list.as_slice() else {
+        panic!("one item");
+    };
+    assert!(matches!(item.bare_item, BareItem::String(_)));
+    assert!(matches!(item.params["q"], BareItem::Integer(_)));
+    assert!(matches!(item.params["qu"], BareItem::String(_)));
+    assert!(matches!(item.params["w"], BareItem::Integer(_)));
+    assert!(matches!(item.params["pk"], BareItem::ByteSequence(_)));
+}
+
+#[test]
+fn numbers_that_no_structured_field_holds_are_cut() {
+    let field = QuotaPolicy::field(&[QuotaPolicy::new("\u{1f980}\"\\", u64::MAX).window(0)]).unwrap();
+    assert_eq!(field, r#""_\"\\";q=999999999999999;w=1"#);
+}

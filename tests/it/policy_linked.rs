@@ -1,0 +1,136 @@
+//! Linked limits: A is throttled while B is above a mark, whatever B is made of.
+
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate::policy::linked::{Mark, Meter};
+use tollgate::policy::spec::LoadMetric;
+use tollgate::{
+    Ask, BoxLimiter, Keyed, LeakyBucket, Limiter, LimiterExt, ManualClock, Policy, Quota, Semaphore, SlidingWindow,
+    TokenBucket,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// B, whatever it is, admits one more.
+type Press = Box<dyn Fn(u64)>;
+
+/// Three kinds of B: composed of two limiters, one of many keys, and one that spaces its work and is waited for.
+fn rows(clock: &ManualClock, meter: &Arc<Meter>) -> Vec<(&'static str, Press)> {
+    let composite = {
+        let window = SlidingWindow::new(1_000, Duration::from_secs(60)).unwrap().on(clock);
+        let gate = meter.watch(window.and(Semaphore::new(100)));
+        Box::new(move |_| drop(gate.try_admit(Ask::one()).unwrap()))
+    };
+    let keyed = {
+        let (meter, clock) = (Arc::clone(meter), clock.clone());
+        let tenants: Keyed<u64, _> = Keyed::new(100, move |_: &u64| {
+            Arc::new(meter.watch(TokenBucket::new(Quota::per_second(100)).on(&clock)))
+        });
+        Box::new(move |n| drop(tenants.get(&n).unwrap().try_admit(Ask::one()).unwrap()))
+    };
+    let paced = {
+        let policy = Policy::new(meter.watch(LeakyBucket::new(Quota::per_second(100)).on(clock)));
+        let clock = clock.clone();
+        Box::new(move |_| drop(clock.run(policy.admit(Ask::one())).unwrap()))
+    };
+    vec![("composite", composite as Press), ("keyed", keyed), ("paced", paced)]
+}
+
+/// Given A that is held to one a minute while B admits more than 5 a second, until it admits 2 or fewer, when B is pressed
+/// and let go, then A is throttled from the sixth on, and whoever waits for A is let in at the instant at which B's rate
+/// has fallen: for a B that is composed, keyed, or paced.
+#[test]
+fn a_link_is_true_whatever_b_is_made_of() {
+    for row in 0..3 {
+        let clock = ManualClock::new();
+        let meter = Meter::new(&clock, SECOND);
+        let (name, press) = rows(&clock, &meter).swap_remove(row);
+        let busy = Mark::above(meter.load(LoadMetric::Rate, 1.0), 5.0)
+            .below(2.0)
+            .on(&clock);
+        let a = Arc::new(TokenBucket::new(Quota::per_minute(1)).on(&clock).linked(busy));
+        let gate = Policy::new(Arc::clone(&a));
+        for n in 0..5 {
+            press(n);
+            assert!(gate.try_admit(100).is_ok(), "{name}: {n}");
+        }
+        press(5);
+        assert!(a.applies(), "{name}");
+        assert!(gate.try_admit(1).is_ok(), "{name}: its one a minute");
+        let refused = gate.try_admit(1).unwrap_err();
+        let retry = refused.retry_after().unwrap();
+        assert!(
+            retry <= SECOND,
+            "{name}: the load falls before the minute is over, after {retry:?}"
+        );
+        let before = clock.elapsed();
+        drop(clock.run(gate.admit(100)).unwrap());
+        assert_eq!(clock.elapsed() - before, retry, "{name}");
+        assert!(meter.rate() <= 2.0, "{name}: {}", meter.rate());
+        assert!(!a.applies(), "{name}");
+    }
+}
+
+/// Given a limit that applies while the mean latency is above 100 ms, when slow work ends, then it applies, and a fast end
+/// lets whoever waits in at once.
+#[test]
+fn a_link_by_latency_hears_of_faster_work() {
+    let clock = ManualClock::new();
+    let meter = Meter::new(&clock, 60 * SECOND);
+    let work = meter.watch(Semaphore::new(10));
+    let slow = Mark::above(meter.load(LoadMetric::Latency, 1.0), 0.1).on(&clock);
+    let gate = Policy::new(TokenBucket::new(Quota::zero()).on(&clock).linked(slow));
+    let (first, second) = (work.try_admit(1).unwrap(), work.try_admit(1).unwrap());
+    clock.advance(Duration::from_millis(150));
+    drop(first);
+    assert_eq!(meter.latency(), Duration::from_millis(150));
+    assert!(gate.try_admit(1).is_err());
+    let mut waiting = Box::pin(gate.admit(1));
+    let mut poll = || {
+        let waker = std::task::Waker::noop();
+        waiting
+            .as_mut()
+            .poll(&mut std::task::Context::from_waker(waker))
+            .is_ready()
+    };
+    assert!(!poll());
+    drop(work.try_admit(1).unwrap());
+    assert!(poll(), "the mean is 75 ms");
+    drop(second);
+}
+
+/// Given a semaphore that applies only while B refuses, when B's refusals are forgotten, then whoever waits for the
+/// semaphore is let in then, although nobody gives a permit back.
+#[test]
+fn whoever_waits_for_a_linked_semaphore_is_let_in_when_the_load_falls() {
+    let clock = ManualClock::new();
+    let meter = Meter::new(&clock, SECOND);
+    let b = meter.watch(Semaphore::new(0));
+    let refusing = Mark::above(meter.load(LoadMetric::Refusals, 1.0), 0.0).on(&clock);
+    let gate = Policy::new(Semaphore::new(0).linked(refusing));
+    assert!(b.try_admit(1).is_err());
+    assert!(gate.try_admit(1).is_err());
+    drop(clock.run(gate.admit(1)).unwrap());
+    assert_eq!(clock.elapsed(), SECOND);
+}
+
+#[test]
+fn what_is_metered_is_counted_once() {
+    let clock = ManualClock::new();
+    let meter = Meter::new(&clock, SECOND);
+    let gate: BoxLimiter = meter.watch(Semaphore::new(3)).boxed();
+    let held = gate.try_admit(2).unwrap();
+    drop(gate.reserve(1).unwrap());
+    assert!(gate.try_admit(2).is_err());
+    assert_eq!((meter.rate(), meter.refusals(), meter.in_flight()), (2.0, 1.0, 2));
+    clock.advance(Duration::from_millis(20));
+    drop(held);
+    assert_eq!((meter.latency(), meter.in_flight()), (Duration::from_millis(20), 0));
+    clock.advance(SECOND);
+    assert_eq!((meter.rate(), meter.latency()), (0.0, Duration::ZERO));
+    gate.try_admit(1).unwrap().forget();
+    assert_eq!(meter.in_flight(), 0);
+    let _: &dyn Fn(&BoxLimiter) = &|limiter| {
+        let _ = limiter.clock();
+    };
+}

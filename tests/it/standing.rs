@@ -1,0 +1,156 @@
+//! How limiters say that they stand.
+
+use std::time::Duration;
+use tollgate::keyed::Shared;
+use tollgate::standing::{Standing, State};
+use tollgate::{
+    Adaptive, Ask, BreakerState, CircuitBreaker, Cost, FixedWindow, LeakyBucket, Limiter, LimiterExt, ManualClock,
+    Outcome, Policy, Quota, Semaphore, SlidingLog, SlidingWindow, TokenBucket,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const TOKENS: Cost = Cost::new("tokens");
+
+/// One line for each leg: its name, its kind, what it counts if not calls, and its numbers.
+fn survey(limiter: &impl Limiter) -> Vec<String> {
+    let mut lines = Vec::new();
+    limiter.survey(&mut |standing: Standing<'_>| {
+        let cost = standing
+            .cost
+            .map_or(String::new(), |cost| format!(" of {}", cost.name()));
+        let numbers = match standing.state {
+            State::Permits { limit, in_use, waiting } => format!("{in_use}/{limit} +{waiting}"),
+            State::Rate {
+                limit,
+                window,
+                available,
+                next,
+            } => format!("{available}/{limit} in {window:?}, next {next:?}"),
+            State::Breaker { state, open_for } => format!("{state:?} {open_for:?}"),
+            State::Line { waiting } => format!("+{waiting}"),
+            other => panic!("{other:?}"),
+        };
+        lines.push(format!("{} ({}){cost}: {numbers}", standing.leg, standing.kind));
+    });
+    lines
+}
+
+#[test]
+fn rates_say_what_is_left_and_when_there_is_more() {
+    let clock = ManualClock::new();
+    let bucket = TokenBucket::new(Quota::per_second(4).burst(2)).on(&clock);
+    assert_eq!(
+        survey(&bucket),
+        ["token_bucket (token_bucket): 2/2 in 500ms, next Some(0ns)"]
+    );
+    bucket.try_acquire(2).unwrap();
+    clock.advance(Duration::from_millis(100));
+    assert_eq!(
+        survey(&bucket),
+        ["token_bucket (token_bucket): 0/2 in 500ms, next Some(150ms)"]
+    );
+    let zero = TokenBucket::new(Quota::zero()).on(&clock);
+    assert!(survey(&zero)[0].contains("0/0 in "), "{:?}", survey(&zero));
+    assert!(survey(&TokenBucket::new(Quota::unlimited()).on(&clock)).is_empty());
+
+    let window = SlidingWindow::new(3, SECOND).unwrap().on(&clock);
+    window.try_acquire(1).unwrap();
+    assert_eq!(
+        survey(&window),
+        ["sliding_window (sliding_window): 2/3 in 1s, next Some(0ns)"]
+    );
+    let log = SlidingLog::new(1, SECOND).unwrap().on(&clock);
+    log.try_acquire(1).unwrap();
+    assert_eq!(survey(&log), ["sliding_log (sliding_log): 0/1 in 1s, next Some(1s)"]);
+    let fixed = FixedWindow::new(5, SECOND).unwrap().on(&clock);
+    assert_eq!(
+        survey(&fixed),
+        ["fixed_window (fixed_window): 5/5 in 1s, next Some(0ns)"]
+    );
+    let leaky = LeakyBucket::new(Quota::per_second(10)).on(&clock);
+    assert!(
+        survey(&leaky)[0].starts_with("leaky_bucket (leaky_bucket): 1/"),
+        "{:?}",
+        survey(&leaky)
+    );
+}
+
+#[test]
+fn a_policy_shows_its_legs_in_order_under_their_names_and_then_its_line() {
+    let clock = ManualClock::new();
+    let shared = Shared::new(Semaphore::new(7));
+    let found = Adaptive::builder(Semaphore::new(10))
+        .bounds(1, 20)
+        .clock(&clock)
+        .build()
+        .unwrap();
+    let both = Semaphore::new(5).named("a").and(
+        TokenBucket::new(Quota::per_minute(60))
+            .on(&clock)
+            .per(TOKENS)
+            .named("b"),
+    );
+    let policy = Policy::builder()
+        .limit(both)
+        .limit(shared.clone().per_call())
+        .limit(found.named("found"))
+        .build()
+        .unwrap();
+    assert_eq!(survey(&shared.clone().boxed()), ["semaphore (semaphore): 0/7 +0"]);
+    let _permit = policy.try_admit(Ask::one().cost(TOKENS, 20)).unwrap();
+    assert_eq!(
+        survey(&policy),
+        [
+            "a (semaphore): 1/5 +0",
+            "b (token_bucket) of tokens: 40/60 in 60s, next Some(0ns)",
+            "semaphore (semaphore): 1/7 +0",
+            "found (adaptive): 1/10 +0",
+            "line (line): +0",
+        ]
+    );
+}
+
+#[test]
+fn a_breaker_says_how_long_it_stays_open() {
+    let clock = ManualClock::new();
+    let breaker = CircuitBreaker::builder().count_window(1).minimum_calls(1).clock(&clock);
+    let breaker = breaker.open_for(tollgate::OpenTime::fixed(3 * SECOND)).build().unwrap();
+    assert_eq!(survey(&breaker), ["breaker (breaker): Closed None"]);
+    breaker.try_admit(1).unwrap().finish(Outcome::Failure);
+    clock.advance(SECOND);
+    assert_eq!(
+        (breaker.state(), survey(&breaker)),
+        (BreakerState::Open, vec!["breaker (breaker): Open Some(2s)".into()])
+    );
+}
+
+#[cfg(feature = "policy-file")]
+#[test]
+fn legs_from_a_file_show_what_is_in_force_and_obeyed() {
+    use tollgate::policy::file::Format;
+    use tollgate::policy::spec::PolicySpec;
+    let text = |limit: u64| {
+        format!(
+            "[[leg]]\nname = 'core'\nkind = 'semaphore'\nlimit = {limit}\n\
+             [[leg]]\nname = 'tokens'\nkind = 'token-bucket'\nquota = '60/min'\nper = 'tokens'\n\
+             [[leg]]\nname = 'tried'\nkind = 'semaphore'\nlimit = 1\nshadow = true\n"
+        )
+    };
+    let clock = ManualClock::new();
+    let policy = PolicySpec::parse(&text(4), Format::Toml)
+        .unwrap()
+        .build(&clock)
+        .unwrap();
+    let shown = |limit| {
+        vec![
+            format!("core (semaphore): 0/{limit} +0"),
+            "tokens (token_bucket) of tokens: 60/60 in 60s, next Some(0ns)".into(),
+            "line (line): +0".into(),
+        ]
+    };
+    assert_eq!(survey(&policy), shown(4));
+    policy
+        .apply(PolicySpec::parse(&text(9), Format::Toml).unwrap())
+        .unwrap();
+    assert_eq!(survey(&policy), shown(9));
+}
