@@ -33,6 +33,43 @@ fn vegas_follows_its_table() {
     assert_eq!(follow(half, 100.0, 200.0, &worse), [100, 50, 25]);
 }
 
+/// At a limit of 100 the decimal logarithm is 2: up by six of those with no more than one in the queue, by one below
+/// three, down by one above six. The shortest latency is 100 ms, so that so many per cent more is about so long a queue.
+#[test]
+fn vegas_moves_by_the_length_of_the_queue() {
+    for (latency, limit) in [
+        (100, 112),
+        (102, 112),
+        (103, 102),
+        (105, 102),
+        (106, 100),
+        (113, 100),
+        (114, 98),
+    ] {
+        let moved = follow(Vegas::new(), 100.0, 200.0, &[(100, 100), (latency, 100)]);
+        assert_eq!(moved, [100, limit], "{latency} ms");
+    }
+    assert_eq!(
+        follow(Vegas::new(), 100.0, 200.0, &[(100, 100), (50, 100), (100, 100)]),
+        [100, 100, 98],
+        "a shorter latency is taken over, and decides nothing by itself"
+    );
+}
+
+/// Once in thirty samples for each of the limit, what was the shortest is forgotten.
+#[test]
+fn vegas_measures_the_shortest_latency_anew_now_and_then() {
+    let after = |idle: usize, busy: usize| {
+        let mut samples = vec![(100, 100)];
+        samples.extend(vec![(200, 1); idle]);
+        samples.extend(vec![(200, 100); busy]);
+        *follow(Vegas::new(), 4.0, 200.0, &samples).last().unwrap()
+    };
+    assert_eq!(after(117, 1), 5, "the 119th finds two of four in a queue");
+    assert_eq!(after(118, 1), 4, "the 120th is the new shortest");
+    assert_eq!(after(118, 2), 10, "and the 121st finds nobody in a queue");
+}
+
 #[test]
 fn aimd_follows_its_table() {
     let dropped = Sample::new(ms(1), 30).dropped();

@@ -435,6 +435,7 @@ fn a_change_to_the_same_quota_gives_back_the_same() {
 #[test]
 fn a_reservation_across_a_change_gives_back_what_both_quotas_leave_room_for() {
     // Rows of (the new quota, rule, what passes after it, taken then, available before the cancel of four, and after it).
+    let wide = Quota::per_second(10).burst(20);
     let fast = Quota::per_second(1_000).burst(10);
     let slow = Quota::per_minute(10).burst(10);
     for (new, rule, pass, taken, before, after) in [
@@ -464,6 +465,74 @@ fn a_reservation_across_a_change_gives_back_what_both_quotas_leave_room_for() {
         cancel(&bucket, &clock, held);
         assert_eq!(bucket.available(), after, "{new} {rule:?}");
     }
+
+    // The room that there was under the old quota binds, too: three of the four have been refilled by then.
+    let clock = ManualClock::new();
+    let bucket = TokenBucket::new(Quota::per_second(10)).on(&clock);
+    let held = take(&bucket, &clock, 4);
+    clock.advance(TENTH * 3);
+    bucket.set_quota(wide, Inherit::AsIs);
+    bucket.try_acquire(9).unwrap();
+    cancel(&bucket, &clock, held);
+    assert_eq!(bucket.available(), 1);
+}
+
+/// Freshness is what a map of keys goes by: not while anything counts, and again once nothing does.
+#[test]
+fn a_rate_is_fresh_again_when_nothing_counts_any_more() {
+    let clock = ManualClock::new();
+    clock.advance(SECOND * 5);
+    let limiters = [
+        TokenBucket::new(Quota::per_second(4)).on(&clock).boxed(),
+        window(&clock, 4).boxed(),
+        leaky(&clock, 3).boxed(),
+        SlidingWindow::new(4, SECOND).unwrap().on(&clock).boxed(),
+        SlidingLog::new(4, SECOND).unwrap().on(&clock).boxed(),
+        warmup_of(&clock).boxed(),
+    ];
+    for (at, limiter) in limiters.iter().enumerate() {
+        let fresh = || limiter.is_fresh(Phase::at(&clock, clock.now()).pass());
+        assert!(fresh(), "{at}: when it is made");
+        let _ = take(limiter, &clock, 1);
+        assert!(!fresh(), "{at}: one counts");
+        clock.advance(SECOND * 9);
+        assert!(fresh(), "{at}: nothing counts any more");
+        let held = take(limiter, &clock, 1);
+        assert!(!fresh(), "{at}: one is held");
+        cancel(limiter, &clock, held);
+        assert!(fresh(), "{at}: it was given back");
+    }
+}
+
+/// What a lowered brim forgives counts as given back by somebody older than all.
+#[test]
+fn a_leaky_bucket_that_was_lowered_gives_back_what_is_left() {
+    let clock = ManualClock::new();
+    let bucket = leaky(&clock, 9);
+    bucket.try_acquire(2).unwrap();
+    let held = take(&bucket, &clock, 4);
+    // The room of four stays, so that of six in it two are left.
+    bucket.set_slack(5, Inherit::AsIs).unwrap();
+    bucket.try_acquire(3).unwrap();
+    assert_eq!(bucket.available(), 1);
+    cancel(&bucket, &clock, held);
+    assert_eq!(bucket.available(), 3);
+}
+
+#[test]
+fn the_largest_that_is_allowed_is() {
+    let clock = ManualClock::new();
+    let year = SECOND * 86_400 * 365;
+    for (period, fits) in [
+        (SECOND * 100_000, true),
+        (year, true),
+        (year + Duration::from_nanos(1), false),
+    ] {
+        assert_eq!(Warmup::new(Quota::per_second(2), period).is_ok(), fits, "{period:?}");
+    }
+    let window = || SlidingWindow::new(4, SECOND).unwrap().on(&clock);
+    let most = SlidingWindow::MAX_SEGMENTS;
+    assert!(window().segments(most).is_ok() && window().segments(most + 1).is_err());
 }
 
 #[test]

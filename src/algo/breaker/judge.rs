@@ -83,3 +83,59 @@ pub(crate) struct Alarm {
 fn reaches(rate: Option<u64>, part: u64, whole: u64) -> bool {
     rate.is_some_and(|rate| part > 0 && u128::from(part) * u128::from(MILLION) >= u128::from(rate) * u128::from(whole))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alarm_is_the_least_that_could_condemn() {
+        let judge = Judge {
+            minimum: 10,
+            failure_rate: Some(MILLION / 2),
+            slow_rate: Some(MILLION / 3),
+        };
+        let least = Alarm {
+            calls: 10,
+            failed: 5,
+            slow: 4,
+        };
+        assert_eq!(judge.alarm(), least);
+        let blind = Judge {
+            failure_rate: None,
+            slow_rate: None,
+            ..judge
+        };
+        let never = Alarm {
+            failed: u64::MAX,
+            slow: u64::MAX,
+            ..least
+        };
+        assert_eq!(blind.alarm(), never);
+    }
+
+    #[test]
+    fn a_trial_is_judged_by_half_where_failures_are_not() {
+        let counts = |failed| Counts {
+            calls: 4,
+            failed,
+            ..Counts::default()
+        };
+        let blind = Judge {
+            minimum: 100,
+            failure_rate: None,
+            slow_rate: None,
+        };
+        assert!(!blind.condemns(counts(4)));
+        let trial = blind.of_trial(4);
+        assert_eq!(
+            [1, 2, 4].map(|failed| trial.condemns(counts(failed))),
+            [false, true, true]
+        );
+        let strict = Judge {
+            failure_rate: Some(1),
+            ..blind
+        };
+        assert!(strict.of_trial(4).condemns(counts(1)));
+    }
+}

@@ -236,3 +236,19 @@ impl Machine {
         later
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::State;
+
+    #[test]
+    fn a_state_is_read_back_from_its_bits() {
+        for state in State::ALL {
+            assert_eq!(State::from_bits(state as u64), state);
+        }
+        assert_eq!(State::from_bits(99), State::ForcedOpen);
+        let admitting = State::ALL.into_iter().filter(|state| state.admits());
+        let expected = [State::Closed, State::Disabled, State::MetricsOnly];
+        assert!(admitting.eq(expected));
+    }
+}
