@@ -17,6 +17,11 @@
 //! | admit by a rate in two or three nanoseconds | [`Leased`], [`Clock::coarse`] | |
 //! | stop asking what fails | [`CircuitBreaker`] | |
 //! | let a limit find itself from latency | [`Adaptive`] over a [`Semaphore`] | |
+//! | keep limits in a file, and change them while running | [`policy::spec::PolicySpec`], [`Policy::apply`], [`policy::source`] | `policy-file`, `policy-watch` |
+//! | throttle one thing while another is under load | [`LimiterExt::linked`], [`policy::linked`] | |
+//! | try a limit before it is enforced | [`LimiterExt::shadow`] | |
+//! | know why, and what would have sufficed | [`Policy::explain`] | |
+//! | fall back on something when refused | [`Policy::run`] | |
 //! | share a limit by classes, by importance | [`shed::Partitions`] | |
 //! | not make overload worse | [`shed::Throttler`], [`shed::RetryBudget`] | |
 //! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
@@ -66,6 +71,8 @@
 //! | `fan-out` | no | `fan_out` over tokio tasks, and with it futures 0.3 |
 //! | `channel` | no | `ChannelSemaphore`, and with it crossbeam-channel 0.5 |
 //! | `stats` | no | counts and wait times of a semaphore, and with it hdrhistogram 7 |
+//! | `policy-file` | no | policies in TOML and JSON, and with them toml 1, jsonc-parser 0.34 and humantime 2 |
+//! | `policy-watch` | no | the same, watched for changes, and with it notify 8 |
 //! | `governor` | no | `Governed`, and with it governor 0.10 |
 //! | `tower` | no | `tower::LimitLayer`, and with it http 1, http-body 1 and tower's two traits |
 //! | `axum` | no | `tower`, keys of requests, refusals as responses, and with it axum 0.8, sfv and serde_json |

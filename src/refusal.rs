@@ -300,9 +300,9 @@ pub struct ReadyAt<'a> {
     not_before: Option<Instant>,
     event: bool,
     never: bool,
+    /// When the event happens by itself, at the latest.
+    by: Option<Instant>,
     turn: Option<(&'a dyn Turnstile, u64)>,
-    /// When to look again although the event has not happened.
-    look: Option<Instant>,
     /// Who names the instant, or says never.
     leg: &'a str,
     /// Who waits for an event.
@@ -315,8 +315,8 @@ impl<'a> ReadyAt<'a> {
         not_before: None,
         event: false,
         never: false,
+        by: None,
         turn: None,
-        look: None,
         leg: "",
         event_leg: "",
     };
@@ -339,6 +339,15 @@ impl<'a> ReadyAt<'a> {
             event_leg: leg,
             ..Self::NOW
         }
+    }
+
+    /// The same, where the event happens by itself at `instant` at the latest: whoever waits looks again then, bell or no
+    /// bell.
+    #[inline]
+    #[must_use]
+    pub fn by(mut self, instant: Instant) -> Self {
+        self.by = Some(instant);
+        self
     }
 
     /// When the turn in a queue comes that hands over `units`.
@@ -369,7 +378,7 @@ impl<'a> ReadyAt<'a> {
         if let Some(instant) = instant {
             self.not_before = self.not_before.map(|at| at.min(instant));
             if self.event {
-                self.look = Some(self.look.map_or(instant, |look| look.min(instant)));
+                self.by = Some(self.by.map_or(instant, |by| by.min(instant)));
             }
         }
         self
@@ -384,8 +393,8 @@ impl<'a> ReadyAt<'a> {
             not_before: self.not_before.max(other.not_before),
             event: self.event | other.event,
             never: self.never | other.never,
+            by: self.by.into_iter().chain(other.by).min(),
             turn: self.turn.or(other.turn),
-            look: self.look.into_iter().chain(other.look).min(),
             leg: if rank(&other) > rank(&self) {
                 other.leg
             } else {
@@ -407,10 +416,11 @@ impl<'a> ReadyAt<'a> {
         self.event
     }
 
-    /// When to look again, although the event that is waited for has not happened.
+    /// When the event, or one of them, happens by itself at the latest, and is to be looked for again; `None` when that is
+    /// not known.
     #[inline]
-    pub fn look_at(&self) -> Option<Instant> {
-        self.look
+    pub fn event_by(&self) -> Option<Instant> {
+        self.by
     }
 
     /// The queue whose turn is waited for, and how many units it is to hand over.

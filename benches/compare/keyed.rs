@@ -26,10 +26,13 @@ fn each_key<'a>(n: u64, mut operation: impl FnMut(u64) + 'a) -> Batch<'a> {
 }
 
 fn by_keys(rows: &Rows, name: &str, keys: u64) {
-    if !["keyed rate", "keyed rate, coarse clock", "keyed bucket"]
-        .iter()
-        .any(|kind| rows.wants(&format!("{kind}/{name}")))
-    {
+    let kinds = [
+        "keyed rate",
+        "keyed rate, siphash",
+        "keyed rate, coarse clock",
+        "keyed bucket",
+    ];
+    if !kinds.iter().any(|kind| rows.wants(&format!("{kind}/{name}"))) {
         return;
     }
     let quota = Quota::per_second(FAST.into());
@@ -69,6 +72,19 @@ fn by_keys(rows: &Rows, name: &str, keys: u64) {
     )];
     sides.extend(peers());
     rows.wall(&format!("keyed rate/{name}"), sides);
+    let siphash = KeyedRate::new(2 * keys as usize, quota).siphash();
+    for key in 0..keys {
+        assert!(siphash.try_acquire(&key, 1).is_ok());
+    }
+    let mut sides = vec![(
+        "tollgate",
+        each_key(keys, |key| {
+            black_box(siphash.try_acquire(&key, 1).is_ok());
+        }),
+    )];
+    sides.extend(peers());
+    rows.wall(&format!("keyed rate, siphash/{name}"), sides);
+    drop(siphash);
     let coarse = Clock::real().coarse(Duration::from_millis(1)).expect("a thread");
     let bare = bare.on(&coarse);
     for key in 0..keys {

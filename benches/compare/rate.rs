@@ -6,7 +6,7 @@ use ratelimit::Ratelimiter;
 use std::num::NonZeroU32;
 use std::time::Duration;
 use throttle_net::Throttle;
-use tollgate::{FixedWindow, LeakyBucket, Quota, SlidingLog, SlidingWindow, TokenBucket};
+use tollgate::{FixedWindow, LeakyBucket, LimiterExt, Quota, SlidingLog, SlidingWindow, TokenBucket, Warmup};
 
 pub(crate) const FAST: u32 = 1_000_000_000;
 
@@ -41,6 +41,15 @@ fn behind_a_lock(rows: &Rows) {
             each!("governor", theirs.check().is_ok()),
         ],
     );
+    // Cold, one in three nanoseconds: so all are admitted.
+    let warmup = Warmup::new(fast, Duration::from_secs(1)).expect("a warm-up");
+    rows.wall(
+        "warm-up/admit",
+        vec![
+            each!("tollgate", warmup.try_acquire(1).is_ok()),
+            each!("governor", theirs.check().is_ok()),
+        ],
+    );
     let leaky = LeakyBucket::new(fast);
     let most = 1 << 40;
     let other = leaky_bucket::RateLimiter::builder().max(most).initial(most).build();
@@ -54,8 +63,24 @@ fn behind_a_lock(rows: &Rows) {
     );
 }
 
+/// Several bandwidths in one: two buckets joined, beside two limiters by hand, of which the first gives nothing back when
+/// the second refuses.
+fn two_bandwidths(rows: &Rows) {
+    let (second, minute) = (Quota::per_second(FAST.into()), Quota::per_minute(60 * u64::from(FAST)));
+    let both = TokenBucket::new(second).and(TokenBucket::new(minute));
+    let (first, other) = (governor(FAST, FAST), governor(FAST, FAST));
+    rows.wall(
+        "two-bandwidths/admit",
+        vec![
+            each!("tollgate", both.try_admit(1).is_ok()),
+            each!("governor twice", first.check().is_ok() && other.check().is_ok()),
+        ],
+    );
+}
+
 pub(crate) fn rows(rows: &Rows) {
     behind_a_lock(rows);
+    two_bandwidths(rows);
     let ours = TokenBucket::new(Quota::per_second(u64::from(FAST)));
     let theirs = governor(FAST, FAST);
     let throttle = Throttle::per_second(FAST);

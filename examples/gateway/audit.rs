@@ -1,15 +1,16 @@
 //! The audit log: one row per request in an SQLite file, whose connections are capped by a semaphore.
 
+use super::pace::Pace;
+use super::witness::Noted;
 use rusqlite::{Connection, params};
-use std::cell::{Cell, RefCell};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tollgate::time::Sleep;
-use tollgate::{ManualClock, Reason, Semaphore};
+use tollgate::{Reason, Semaphore};
 
 /// How many connections may be open for writing at once.
 pub const CONNECTIONS: usize = 4;
-/// How long a commit takes, in virtual time: what makes the cap bind.
+/// How long a connection is held beyond the commit itself, in the trace's time: what makes the cap bind.
 const COMMIT: Duration = Duration::from_millis(25);
 
 const SCHEMA: &str = "
@@ -19,18 +20,21 @@ const SCHEMA: &str = "
         tokens_count INTEGER NOT NULL, tokens_period_ns INTEGER NOT NULL, tokens_burst INTEGER NOT NULL,
         window_count INTEGER NOT NULL, window_ns INTEGER NOT NULL,
         in_flight INTEGER NOT NULL, max_wait_ns INTEGER NOT NULL,
-        arrived INTEGER NOT NULL, trace_tokens INTEGER NOT NULL
+        arrived INTEGER NOT NULL, trace_tokens INTEGER NOT NULL,
+        lateness_ns INTEGER NOT NULL, live INTEGER NOT NULL, speed INTEGER NOT NULL
     );
     CREATE TABLE requests (
-        tenant TEXT NOT NULL, id INTEGER NOT NULL, arrived_ns INTEGER NOT NULL,
-        ended_wait_ns INTEGER NOT NULL, leg TEXT, reason TEXT,
+        tenant TEXT NOT NULL, id INTEGER NOT NULL, arrived_ns INTEGER NOT NULL, joined_ns INTEGER NOT NULL,
+        counted_ns INTEGER, noted_ns INTEGER, ended_wait_ns INTEGER NOT NULL, leg TEXT, reason TEXT,
         estimate INTEGER NOT NULL, context INTEGER NOT NULL, generated INTEGER NOT NULL,
         admitted_order INTEGER, finished_order INTEGER, finished_ns INTEGER,
+        settled_ns INTEGER,
         PRIMARY KEY (tenant, id)
     ) WITHOUT ROWID;
 ";
 
-/// A tenant's limits, as whole numbers: count, period in nanoseconds, burst.
+/// A tenant's limits as they were in force, as whole numbers: count, period in nanoseconds, burst.
+#[derive(Clone)]
 pub struct Limits {
     pub tenant: String,
     pub requests: [i64; 3],
@@ -40,15 +44,31 @@ pub struct Limits {
     pub max_wait: i64,
     pub arrived: i64,
     pub trace_tokens: i64,
+    /// A waiter may count as of so much earlier than it is served.
+    pub lateness: i64,
+    /// By real threads and timers.
+    pub live: bool,
+    /// How many times as fast as the trace.
+    pub speed: i64,
 }
 
-/// What the log says of one request.
+/// What the log says of one request. All instants are nanoseconds since the run began.
+///
+/// In virtual time no time passes between an act and its note. In real time one thread may be stopped between the two, so
+/// the log says between which two instants something happened: the limiters charged between `counted` and `noted`, and
+/// what was too much came back, with the place in flight, between `finished` and `settled`.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     pub tenant: String,
     pub id: i64,
     pub arrived: i64,
-    /// Admitted or refused.
+    /// It stands in line by then, or has its answer.
+    pub joined: i64,
+    /// The instant by which the limiters admitted it.
+    pub counted: Option<i64>,
+    /// By then all of them had.
+    pub noted: Option<i64>,
+    /// Admitted or refused, as the caller saw it.
     pub ended_wait: i64,
     pub leg: Option<String>,
     pub reason: Option<String>,
@@ -57,7 +77,10 @@ pub struct Row {
     pub generated: i64,
     pub admitted_order: Option<i64>,
     pub finished_order: Option<i64>,
+    /// The work was done.
     pub finished: Option<i64>,
+    /// By then what was too much had come back.
+    pub settled: Option<i64>,
 }
 
 fn nanos(elapsed: Duration) -> i64 {
@@ -80,8 +103,10 @@ impl Row {
         self.ended_wait = nanos(at);
     }
 
-    pub fn admitted(&mut self, order: i64, at: Duration) {
-        self.admitted_order = Some(order);
+    pub fn admitted(&mut self, noted: &Noted, at: Duration) {
+        self.admitted_order = Some(noted.order);
+        self.counted = Some(nanos(noted.counted));
+        self.noted = Some(nanos(noted.at));
         self.ended_wait = nanos(at);
     }
 
@@ -89,45 +114,73 @@ impl Row {
         self.finished_order = Some(order);
         self.finished = Some(nanos(at));
     }
+
+    pub fn settled(&mut self, at: Duration) {
+        self.settled = Some(nanos(at));
+    }
+
+    pub fn joined(&mut self, at: Duration) {
+        self.joined = nanos(at);
+    }
 }
 
 /// The log, open for writing.
 pub struct Audit {
+    path: PathBuf,
     cap: Semaphore,
-    idle: RefCell<Vec<Connection>>,
-    in_use: Cell<usize>,
-    peak: Cell<usize>,
-    failed: RefCell<Option<rusqlite::Error>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    idle: Vec<Connection>,
+    opened: usize,
+    in_use: usize,
+    peak: usize,
+    failed: Option<rusqlite::Error>,
+}
+
+fn open(path: &Path) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(Duration::from_secs(60))?;
+    connection.execute_batch("PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY;")?;
+    Ok(connection)
 }
 
 impl Audit {
     /// A new log at `path`, which must not exist.
     pub fn create(path: &Path) -> rusqlite::Result<Self> {
-        let open = || {
-            let connection = Connection::open(path)?;
-            connection.execute_batch("PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY;")?;
-            Ok(connection)
-        };
-        let idle = (0..CONNECTIONS).map(|_| open()).collect::<rusqlite::Result<Vec<_>>>()?;
-        idle[0].execute_batch(SCHEMA)?;
+        let first = open(path)?;
+        first.execute_batch(SCHEMA)?;
         Ok(Self {
+            path: path.into(),
             cap: Semaphore::new(CONNECTIONS),
-            idle: RefCell::new(idle),
-            in_use: Cell::new(0),
-            peak: Cell::new(0),
-            failed: RefCell::new(None),
+            state: Mutex::new(State {
+                idle: vec![first],
+                opened: 1,
+                ..State::default()
+            }),
         })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The most connections that were in use at once.
     pub fn peak(&self) -> usize {
-        self.peak.get()
+        self.state().peak
+    }
+
+    /// How many connections were opened. Whoever finds none idle opens one: only the semaphore keeps this down.
+    pub fn opened(&self) -> usize {
+        self.state().opened
     }
 
     pub fn write_limits(&self, limits: &Limits) -> rusqlite::Result<()> {
         let ([r1, r2, r3], [t1, t2, t3], [w1, w2]) = (limits.requests, limits.tokens, limits.window);
-        self.idle.borrow()[0].execute(
-            "INSERT INTO limits VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        open(&self.path)?.execute(
+            "INSERT INTO limits VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
             params![
                 limits.tenant,
                 r1,
@@ -141,55 +194,73 @@ impl Audit {
                 limits.in_flight,
                 limits.max_wait,
                 limits.arrived,
-                limits.trace_tokens
+                limits.trace_tokens,
+                limits.lateness,
+                limits.live,
+                limits.speed
             ],
         )?;
         Ok(())
     }
 
-    /// Writes one row: waits for a connection, and holds it while it commits.
-    pub async fn write(&self, clock: &ManualClock, row: &Row) {
+    /// Writes one row: waits for its turn at a connection, and holds that while it commits.
+    pub async fn write(&self, pace: &Pace, row: &Row) {
         let Ok(_permit) = self.cap.acquire().await else {
             unreachable!("the cap is never closed");
         };
-        let Some(connection) = self.idle.borrow_mut().pop() else {
-            unreachable!("there are as many connections as permits");
+        let idle = {
+            let mut state = self.state();
+            state.in_use += 1;
+            state.peak = state.peak.max(state.in_use);
+            let idle = state.idle.pop();
+            state.opened += usize::from(idle.is_none());
+            idle
         };
-        self.in_use.set(self.in_use.get() + 1);
-        self.peak.set(self.peak.get().max(self.in_use.get()));
-        let written = connection
-            .prepare_cached("INSERT INTO requests VALUES (?,?,?,?,?,?,?,?,?,?,?,?)")
-            .and_then(|mut insert| {
-                insert.execute(params![
-                    row.tenant,
-                    row.id,
-                    row.arrived,
-                    row.ended_wait,
-                    row.leg,
-                    row.reason,
-                    row.estimate,
-                    row.context,
-                    row.generated,
-                    row.admitted_order,
-                    row.finished_order,
-                    row.finished
-                ])
-            });
-        if let Err(error) = written {
-            self.failed.borrow_mut().get_or_insert(error);
+        let connection = pace.blocking(|| {
+            let connection = idle.map_or_else(|| open(&self.path), Ok)?;
+            insert(&connection, row)?;
+            Ok(connection)
+        });
+        pace.sleep(COMMIT).await;
+        let mut state = self.state();
+        state.in_use -= 1;
+        match connection {
+            Ok(connection) => state.idle.push(connection),
+            Err(error) => drop(state.failed.get_or_insert(error)),
         }
-        Sleep::until(clock, clock.after(clock.now(), COMMIT)).await;
-        self.in_use.set(self.in_use.get() - 1);
-        self.idle.borrow_mut().push(connection);
     }
 
     /// Says whether every row was written.
     pub fn finish(&self) -> Result<(), Box<dyn std::error::Error>> {
-        match self.failed.borrow_mut().take() {
+        match self.state().failed.take() {
             Some(error) => Err(error.into()),
             None => Ok(()),
         }
     }
+}
+
+fn insert(connection: &Connection, row: &Row) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("INSERT INTO requests VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)")?
+        .execute(params![
+            row.tenant,
+            row.id,
+            row.arrived,
+            row.joined,
+            row.counted,
+            row.noted,
+            row.ended_wait,
+            row.leg,
+            row.reason,
+            row.estimate,
+            row.context,
+            row.generated,
+            row.admitted_order,
+            row.finished_order,
+            row.finished,
+            row.settled
+        ])?;
+    Ok(())
 }
 
 /// Reads a whole log back: limits and rows, in order of tenants and ids.
@@ -206,24 +277,31 @@ pub fn read(path: &Path) -> rusqlite::Result<(Vec<Limits>, Vec<Row>)> {
             max_wait: row.get(10)?,
             arrived: row.get(11)?,
             trace_tokens: row.get(12)?,
+            lateness: row.get(13)?,
+            live: row.get(14)?,
+            speed: row.get(15)?,
         })
     })?;
     let limits = limits.collect::<rusqlite::Result<_>>()?;
     let mut query = connection.prepare("SELECT * FROM requests ORDER BY tenant, id")?;
     let rows = query.query_map([], |row| {
         Ok(Row {
-            tenant: row.get(0)?,
-            id: row.get(1)?,
-            arrived: row.get(2)?,
-            ended_wait: row.get(3)?,
-            leg: row.get(4)?,
-            reason: row.get(5)?,
-            estimate: row.get(6)?,
-            context: row.get(7)?,
-            generated: row.get(8)?,
-            admitted_order: row.get(9)?,
-            finished_order: row.get(10)?,
-            finished: row.get(11)?,
+            tenant: row.get("tenant")?,
+            id: row.get("id")?,
+            arrived: row.get("arrived_ns")?,
+            joined: row.get("joined_ns")?,
+            counted: row.get("counted_ns")?,
+            noted: row.get("noted_ns")?,
+            ended_wait: row.get("ended_wait_ns")?,
+            leg: row.get("leg")?,
+            reason: row.get("reason")?,
+            estimate: row.get("estimate")?,
+            context: row.get("context")?,
+            generated: row.get("generated")?,
+            admitted_order: row.get("admitted_order")?,
+            finished_order: row.get("finished_order")?,
+            finished: row.get("finished_ns")?,
+            settled: row.get("settled_ns")?,
         })
     })?;
     Ok((limits, rows.collect::<rusqlite::Result<_>>()?))

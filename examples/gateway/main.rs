@@ -1,32 +1,42 @@
-//! An LLM gateway's admission policy on an hour of real traffic, in virtual time.
+//! An LLM gateway's admission policy on an hour of real traffic: in virtual time, or live.
 //!
 //! Two tenants, each behind one policy of four legs: requests per minute, tokens per minute (charged by an estimate,
 //! settled at the end), a window against bursts, and calls in flight. Every request is written to an audit log, which a
-//! second pass replays without knowing the limiters.
+//! second pass replays without knowing the limiters, and which becomes a page of tables and plots.
 //!
 //! ```text
-//! cargo run --release --example gateway
+//! cargo run --release --example gateway               # an hour in a second, the same bytes each time
+//! cargo run --release --example gateway -- --live 60  # an hour in a minute, on real threads and timers
 //! ```
+//! Live, the trace, the rates, the windows and the durations are scaled alike. The faster, the coarser: timers fire once a
+//! millisecond, which at 60 times the trace's speed is 60 ms of it. The limits hold exactly at any speed; the verifier says
+//! so.
+//!
 //! Exit code 1: the log does not hold. Exit code 2: the arguments or a trace are wrong.
 
 #![allow(unreachable_pub)]
 
 mod audit;
+mod pace;
+#[allow(dead_code)]
+#[path = "../report/mod.rs"]
+mod page;
 mod report;
 mod sim;
 mod trace;
 mod verify;
+mod witness;
 
 use clap::{Parser, ValueEnum};
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{ManualClock, Quota};
 
-/// Replays real LLM traffic through an admission policy, in virtual time.
+/// Replays real LLM traffic through an admission policy.
 #[derive(Parser)]
 struct Args {
     /// Where the audit log and the report go.
@@ -53,6 +63,12 @@ struct Args {
     /// The longest wait, in milliseconds.
     #[arg(long)]
     max_wait_ms: Option<u64>,
+    /// Only the first so many requests of each trace.
+    #[arg(long, value_name = "REQUESTS")]
+    first: Option<usize>,
+    /// Runs on real threads and timers, so many times as fast as the trace, instead of in virtual time.
+    #[arg(long, value_name = "SPEED", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    live: Option<u32>,
     /// Only verifies this audit log.
     #[arg(long, value_name = "FILE")]
     verify: Option<PathBuf>,
@@ -90,6 +106,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
         tenants.push(sim::Tenant::conv(trace::read(&args.conv)?));
     }
     for tenant in &mut tenants {
+        tenant.trace.truncate(args.first.unwrap_or(usize::MAX));
         tenant.requests = args.requests.unwrap_or(tenant.requests);
         tenant.tokens = args.tokens.unwrap_or(tenant.tokens);
         tenant.in_flight = args.in_flight.unwrap_or(tenant.in_flight);
@@ -100,25 +117,42 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     if log.exists() {
         fs::remove_file(&log)?;
     }
-    let audit = Rc::new(audit::Audit::create(&log)?);
+    let audit = Arc::new(audit::Audit::create(&log)?);
     // Draws on a terminal only.
     let bar = indicatif::ProgressBar::new(tenants.iter().map(|tenant| tenant.trace.len() as u64).sum());
     let step = bar.clone();
-    sim::run(
-        &tenants,
-        &audit,
-        &ManualClock::new(),
-        &(Rc::new(move || step.inc(1)) as Rc<dyn Fn()>),
-    )?;
+    let progress: sim::Progress = Arc::new(move || step.inc(1));
+    match args.live {
+        None => sim::run(&tenants, &audit, &ManualClock::new(), &progress)?,
+        Some(speed) => sim::run_live(&tenants, &audit, speed, &progress)?,
+    }
     bar.finish_and_clear();
 
     let (limits, rows) = audit::read(&log)?;
     let summaries: Vec<_> = limits.iter().map(|limits| report::summary(limits, &rows)).collect();
-    let table = report::table(&summaries, &limits, audit.peak());
-    fs::write(args.out.join("report.txt"), &table)?;
+    let table = report::table(&summaries, &limits);
+    let (peak, opened) = (audit.peak(), audit.opened());
+    let connections = format!(
+        "Connections to the audit log: {opened} opened, {peak} in use at once, {} allowed.",
+        audit::CONNECTIONS
+    );
+    let text = format!("{}{connections}\n", table.text());
+    fs::write(args.out.join("report.txt"), &text)?;
     fs::write(args.out.join("waits.csv"), report::waits(&rows))?;
-    print!("{table}");
+    let how = match args.live {
+        None => "In virtual time: the same run gives the same numbers.".to_owned(),
+        Some(speed) => {
+            format!("Live, on real threads and timers, {speed} times as fast; drawn in the trace's own time.")
+        }
+    };
+    let page = report::page(table, &limits, &rows, &how, &connections);
+    fs::write(args.out.join("report.html"), page.render())?;
+    print!("{text}");
     println!("written to {}", args.out.display());
+    if opened > audit::CONNECTIONS || peak > audit::CONNECTIONS {
+        eprintln!("violation: more connections than are allowed");
+        return Ok(false);
+    }
     verify_log(&log)
 }
 

@@ -1,14 +1,20 @@
-//! The gateway itself, in virtual time: every request is a task that is admitted by its tenant's policy, works for as
-//! long as its tokens take, settles what it really cost, and is written to the audit log.
+//! The gateway itself, in virtual time or live: every request is a task that is admitted by its tenant's policy, works for
+//! as long as its tokens take, settles what it really cost, and is written to the audit log.
 
 use super::audit::{Audit, Limits, Row};
+use super::pace::Pace;
 use super::trace::Request;
-use std::cell::Cell;
-use std::rc::Rc;
+use super::witness::{NUMBER, Order, Witness};
+use std::error::Error;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tollgate::policy::Legs;
-use tollgate::time::Sleep;
-use tollgate::{Ask, Cost, LimiterExt, ManualClock, Policy, Quota, Semaphore, SlidingWindow, TokenBucket};
+use tollgate::{
+    Ask, Cost, LimiterExt, ManualClock, Policy, PolicyBuilder, Quota, Semaphore, SlidingWindow, TokenBucket,
+};
 
 pub const TOKENS: Cost = Cost::new("tokens");
 
@@ -48,38 +54,53 @@ impl Tenant {
         }
     }
 
-    fn policy(&self, clock: &ManualClock) -> Result<Policy<Legs>, Box<dyn std::error::Error>> {
+    fn policy(&self, pace: &Pace, witness: &Arc<Witness>) -> Result<Policy<Legs>, Box<dyn Error>> {
+        let clock = &pace.clock;
         let (limit, length) = self.window;
         Ok(Policy::builder()
             .clock(clock)
-            .limit(TokenBucket::new(self.requests).on(clock).named("requests"))
-            .limit(TokenBucket::new(self.tokens).on(clock).per(TOKENS).named("tokens"))
-            .limit(SlidingWindow::new(limit, length)?.on(clock).named("window"))
+            .limit(TokenBucket::new(pace.quota(self.requests)?).on(clock).named("requests"))
+            .limit(
+                TokenBucket::new(pace.quota(self.tokens)?)
+                    .on(clock)
+                    .per(TOKENS)
+                    .named("tokens"),
+            )
+            .limit(
+                SlidingWindow::new(limit, pace.scaled(length))?
+                    .on(clock)
+                    .named("window"),
+            )
             .limit(Semaphore::new(self.in_flight).named("in flight"))
-            .max_wait(self.max_wait)
+            .limit(Arc::clone(witness))
+            .max_wait(pace.scaled(self.max_wait))
             .max_queue(self.max_queue)
             .build()?)
     }
 
-    fn limits(&self) -> Limits {
-        let quota = |quota: &Quota| {
+    fn limits(&self, pace: &Pace) -> Result<Limits, Box<dyn Error>> {
+        let quota = |quota: Quota| {
+            let quota = pace.quota(quota)?;
             let period = quota.period().as_nanos() as i64;
-            [quota.count() as i64, period, quota.burst_size() as i64]
+            Ok::<_, Box<dyn Error>>([quota.count() as i64, period, quota.burst_size() as i64])
         };
-        Limits {
+        Ok(Limits {
             tenant: self.name.into(),
-            requests: quota(&self.requests),
-            tokens: quota(&self.tokens),
-            window: [self.window.0 as i64, self.window.1.as_nanos() as i64],
+            requests: quota(self.requests)?,
+            tokens: quota(self.tokens)?,
+            window: [self.window.0 as i64, pace.scaled(self.window.1).as_nanos() as i64],
             in_flight: self.in_flight as i64,
-            max_wait: self.max_wait.as_nanos() as i64,
+            max_wait: pace.scaled(self.max_wait).as_nanos() as i64,
+            lateness: PolicyBuilder::LATENESS.as_nanos() as i64,
+            live: pace.live,
+            speed: pace.speed.into(),
             arrived: self.trace.len() as i64,
             trace_tokens: self
                 .trace
                 .iter()
                 .map(|request| (request.context + request.generated) as i64)
                 .sum(),
-        }
+        })
     }
 }
 
@@ -90,30 +111,16 @@ pub fn service_time(request: &Request) -> Duration {
         + Duration::from_millis(30 * request.generated)
 }
 
-/// Numbers the events of a run in the order in which they happen: instants alone do not, since many share one.
-#[derive(Clone, Default)]
-struct Order(Rc<Cell<i64>>);
+/// What is called once per request that has been written.
+pub type Progress = Arc<dyn Fn() + Send + Sync>;
 
-impl Order {
-    fn next(&self) -> i64 {
-        self.0.set(self.0.get() + 1);
-        self.0.get()
-    }
-}
-
-/// Runs all tenants' traffic to its end. `progress` is called once per request that has been written.
+/// Runs all tenants' traffic to its end, in virtual time.
 pub fn run(
     tenants: &[Tenant],
-    audit: &Rc<Audit>,
+    audit: &Arc<Audit>,
     clock: &ManualClock,
-    progress: &Rc<dyn Fn()>,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let start = tenants
-        .iter()
-        .filter_map(|tenant| tenant.trace.first())
-        .map(|first| first.at)
-        .min();
-    let start = start.ok_or("there is no traffic")?;
+    progress: &Progress,
+) -> Result<(), Box<dyn Error>> {
     // When no task can run the runtime parks, and virtual time goes on to the next timer.
     let hook = clock.clone();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -121,53 +128,107 @@ pub fn run(
             hook.advance_to_next_timer();
         })
         .build()?;
+    runtime.block_on(traffic(tenants, audit, &Pace::virtual_time(clock), progress))
+}
+
+/// Runs all tenants' traffic to its end on real threads and timers, `speed` times as fast as it came.
+pub fn run_live(tenants: &[Tenant], audit: &Arc<Audit>, speed: u32, progress: &Progress) -> Result<(), Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build()?;
+    runtime.block_on(async {
+        // Measures the counter before time counts.
+        let _ = tollgate::Clock::real();
+        traffic(tenants, audit, &Pace::live(speed), progress).await
+    })
+}
+
+async fn traffic(
+    tenants: &[Tenant],
+    audit: &Arc<Audit>,
+    pace: &Pace,
+    progress: &Progress,
+) -> Result<(), Box<dyn Error>> {
+    let start = tenants
+        .iter()
+        .filter_map(|tenant| tenant.trace.first())
+        .map(|first| first.at)
+        .min();
+    let start = start.ok_or("there is no traffic")?;
     let order = Order::default();
-    let tasks = tokio::task::LocalSet::new();
+    let mut tasks = JoinSet::new();
     for tenant in tenants {
-        audit.write_limits(&tenant.limits())?;
-        let policy = tenant.policy(clock)?;
-        let name: Rc<str> = tenant.name.into();
-        let (clock, order, audit, progress) = (clock.clone(), order.clone(), Rc::clone(audit), Rc::clone(progress));
+        audit.write_limits(&tenant.limits(pace)?)?;
+        let witness = Arc::new(Witness::new(pace, &order, tenant.trace.len()));
+        let gate = Arc::new(Gate {
+            name: tenant.name,
+            policy: tenant.policy(pace, &witness)?,
+            pace: pace.clone(),
+            witness,
+            order: order.clone(),
+        });
+        let (audit, progress) = (Arc::clone(audit), Arc::clone(progress));
         let trace = tenant.trace.clone();
-        tasks.spawn_local(async move {
+        tasks.spawn(async move {
+            let mut requests = JoinSet::new();
             for (id, request) in trace.into_iter().enumerate() {
-                let arrival = clock.after(tollgate::Instant::ZERO, Duration::from_nanos(request.at - start));
-                Sleep::until(&clock, arrival).await;
-                let row = Row::new(&name, id as i64, clock.elapsed());
-                let (policy, clock, order) = (policy.clone(), clock.clone(), order.clone());
-                let (audit, progress) = (Rc::clone(&audit), Rc::clone(&progress));
-                tokio::task::spawn_local(async move {
-                    let row = serve(&policy, &clock, &order, &request, row).await;
-                    audit.write(&clock, &row).await;
+                gate.pace.sleep_until(Duration::from_nanos(request.at - start)).await;
+                let row = Row::new(gate.name, id as i64, gate.pace.elapsed());
+                let (gate, audit, progress) = (Arc::clone(&gate), Arc::clone(&audit), Arc::clone(&progress));
+                requests.spawn(async move {
+                    let row = gate.serve(&request, row).await;
+                    audit.write(&gate.pace, &row).await;
                     progress();
                 });
             }
+            requests.join_all().await;
         });
     }
-    runtime.block_on(tasks);
+    tasks.join_all().await;
     audit.finish()
 }
 
-/// One request, from its arrival to its end.
-async fn serve(policy: &Policy<Legs>, clock: &ManualClock, order: &Order, request: &Request, mut row: Row) -> Row {
-    // Nobody knows how much will be generated: charged by an estimate, settled at the end.
-    row.estimate = (request.context + 64) as i64;
-    (row.context, row.generated) = (request.context as i64, request.generated as i64);
-    let mut permit = match policy.admit(Ask::one().cost(TOKENS, row.estimate as u64)).await {
-        Ok(permit) => permit,
-        Err(refusal) => {
-            row.refused(refusal.leg(), refusal.reason(), clock.elapsed());
-            return row;
+/// What one tenant's requests share.
+struct Gate {
+    name: &'static str,
+    policy: Policy<Legs>,
+    pace: Pace,
+    witness: Arc<Witness>,
+    order: Order,
+}
+
+impl Gate {
+    /// One request, from its arrival to its end.
+    async fn serve(&self, request: &Request, mut row: Row) -> Row {
+        let Self { pace, policy, .. } = self;
+        // Nobody knows how much will be generated: charged by an estimate, settled at the end.
+        row.estimate = (request.context + 64) as i64;
+        (row.context, row.generated) = (request.context as i64, request.generated as i64);
+        let ask = Ask::one().cost(TOKENS, row.estimate as u64).cost(NUMBER, row.id as u64);
+        let mut admission = pin!(policy.admit(ask));
+        let mut joined = None;
+        let outcome = poll_fn(|cx| {
+            let polled = admission.as_mut().poll(cx);
+            joined.get_or_insert_with(|| pace.elapsed());
+            polled
+        });
+        let outcome = outcome.await;
+        row.joined(joined.unwrap_or_default());
+        let mut permit = match outcome {
+            Ok(permit) => permit,
+            Err(refusal) => {
+                row.refused(refusal.leg(), refusal.reason(), pace.elapsed());
+                return row;
+            }
+        };
+        row.admitted(&self.witness.of(row.id as usize), pace.elapsed());
+        pace.sleep(service_time(request)).await;
+        let actual = request.context + request.generated;
+        // Numbered before it happens: whoever is admitted with what flows back comes later.
+        row.finished(self.order.next(), pace.elapsed());
+        if permit.settle(TOKENS, actual).is_err() {
+            unreachable!("the policy has a leg that counts tokens");
         }
-    };
-    row.admitted(order.next(), clock.elapsed());
-    Sleep::until(clock, clock.after(clock.now(), service_time(request))).await;
-    let actual = request.context + request.generated;
-    // Numbered before it happens: whoever is admitted with what flows back comes later.
-    row.finished(order.next(), clock.elapsed());
-    if permit.settle(TOKENS, actual).is_err() {
-        unreachable!("the policy has a leg that counts tokens");
+        row.settled(pace.elapsed());
+        drop(permit);
+        row
     }
-    drop(permit);
-    row
 }

@@ -11,7 +11,7 @@ mod plot;
 use plant::{Second, run};
 use std::fmt::Write as _;
 use std::path::Path;
-use tollgate::adaptive::{Aimd, Gradient2, LimitLaw, Vegas};
+use tollgate::adaptive::{Aimd, Gradient, Gradient2, LimitLaw, Trend, Vegas};
 
 /// Workers of the plant, from each second on.
 pub(crate) const STEPS: [(u64, usize); 3] = [(0, 20), (60, 10), (120, 30)];
@@ -152,7 +152,9 @@ fn main() -> std::io::Result<()> {
         ("fixed at 100", Setting::Fixed(100)),
         ("AIMD", Setting::Law(Box::new(Aimd::new().timeout(plant::LATE / 2)))),
         ("Vegas", Setting::Law(Box::new(Vegas::new()))),
+        ("Gradient", Setting::Law(Box::new(Gradient::new()))),
         ("Gradient2", Setting::Law(Box::new(Gradient2::new()))),
+        ("Trend", Setting::Law(Box::new(Trend::new()))),
     ];
     let rows: Vec<_> = settings
         .into_iter()

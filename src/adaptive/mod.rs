@@ -4,9 +4,11 @@
 //! |---|---|---|
 //! | [`Aimd`] | drops and time-outs | the resource says no by itself |
 //! | [`Vegas`] | latency beside the shortest seen | latency is steady, and a queue should stay short |
+//! | [`Gradient`] | latency beside the least, which is measured now and then | short dips of the limit are bearable |
 //! | [`Gradient2`] | latency beside its long average | latency varies, and bursts should be borne |
+//! | [`Trend`] | latency beside its recent average, and what concurrency brings | latency drifts, and is not compared with long ago |
 //!
-//! `docs/adaptive.md` has the three on the same plant.
+//! `docs/adaptive.md` has them all on the same plant.
 
 mod builder;
 mod error;
@@ -14,7 +16,7 @@ mod limiter;
 mod resizable;
 mod tuner;
 
-pub use crate::algo::adaptive::{Aimd, Gradient2, LimitLaw, Sample, Vegas};
+pub use crate::algo::adaptive::{Aimd, Gradient, Gradient2, LimitLaw, Sample, Trend, Vegas};
 pub use builder::AdaptiveBuilder;
 pub use error::AdaptiveError;
 pub use limiter::Adaptive;

@@ -3,6 +3,7 @@
 pub(crate) mod adaptive;
 pub(crate) mod axis;
 pub(crate) mod breaker;
+pub(crate) mod chance;
 pub(crate) mod drain;
 pub(crate) mod fixed;
 pub(crate) mod leaky;

@@ -4,6 +4,7 @@ use super::circuit::{CircuitBreaker, Config};
 use super::count_window::CountWindow;
 use super::error::BreakerError;
 use super::event::BreakerEvent;
+use super::history::{History, Learnt};
 use super::open_time::OpenTime;
 use super::time_window::TimeWindow;
 use super::window::Window;
@@ -25,6 +26,7 @@ pub(super) type Listener = Box<dyn Fn(BreakerEvent) + Send + Sync>;
 /// | minimum of calls | 20, or the window if that is smaller |
 /// | failure rate | 0.5 |
 /// | slow calls, consecutive failures | not judged |
+/// | thresholds from history | no |
 /// | probes | 10, overdue after 60 s |
 /// | open time | 30 s, the same each time |
 #[must_use = "nothing is made before `build`"]
@@ -34,6 +36,7 @@ pub struct BreakerBuilder {
     failure_rate: Option<f64>,
     slow: Option<(Duration, f64)>,
     consecutive: Option<u64>,
+    history: Option<History>,
     probes: u64,
     probe_timeout: Duration,
     open_time: OpenTime,
@@ -60,6 +63,7 @@ impl BreakerBuilder {
             failure_rate: Some(0.5),
             slow: None,
             consecutive: None,
+            history: None,
             probes: 10,
             probe_timeout: Duration::from_secs(60),
             open_time: OpenTime::fixed(Duration::from_secs(30)),
@@ -112,6 +116,33 @@ impl BreakerBuilder {
         self
     }
 
+    /// Thresholds follow what is usual: a part of failures, or of slow calls, that stands out opens the circuit, also
+    /// below the rates that are set, which are the most that is borne. Probes are judged so as well.
+    ///
+    /// ```
+    /// # use tollgate::{Ask, BreakerState, CircuitBreaker, LimiterExt, ManualClock, Outcome, breaker::History};
+    /// let clock = ManualClock::new();
+    /// let builder = CircuitBreaker::builder().failure_rate(0.5).adaptive(History::new());
+    /// let breaker = builder.clock(&clock).build()?;
+    /// let call = |outcome| breaker.try_admit(Ask::one()).unwrap().finish(outcome);
+    /// for n in 0..1_001 {
+    ///     call(if n % 50 == 49 { Outcome::Failure } else { Outcome::Success });
+    /// }
+    /// // 2 % is usual: of 100 calls, 6.2 % are three standard deviations more.
+    /// assert_eq!(breaker.metrics().usual_failure_rate(), Some(0.02));
+    /// assert_eq!(breaker.metrics().failure_threshold(), Some(0.062));
+    /// for _ in 0..5 {
+    ///     call(Outcome::Failure);
+    /// }
+    /// assert_eq!(breaker.state(), BreakerState::Open);
+    /// # Ok::<(), tollgate::BreakerError>(())
+    /// ```
+    #[doc(alias = "thresholds from history")]
+    pub fn adaptive(mut self, history: History) -> Self {
+        self.history = Some(history);
+        self
+    }
+
     /// How many probes a half-open circuit lets through, and judges by the same rates. They are asked for like any
     /// permit, and come back when they are dropped, cancelled, or refused by a later leg.
     pub fn probes(mut self, probes: u64) -> Self {
@@ -119,8 +150,9 @@ impl BreakerBuilder {
         self
     }
 
-    /// When no probe is left and the latest went out so long ago, the circuit opens again: a resource that does not
-    /// answer is not well. So is a probe that was [forgotten](crate::Permit::forget).
+    /// When too few probes are left and the latest went out so long ago, the circuit opens again: a resource that does not
+    /// answer is not well. So is a probe that was [forgotten](crate::Permit::forget). Whoever asks then opens it, and a
+    /// policy in whose line somebody waits asks by itself.
     pub fn probe_timeout(mut self, timeout: Duration) -> Self {
         self.probe_timeout = timeout;
         self
@@ -184,6 +216,10 @@ impl BreakerBuilder {
             Length::Time(time) => (None, Some(Self::time("time window", time)?)),
         };
 
+        let minimum = minimum.min(calls.unwrap_or(u64::MAX));
+        let chart = self.history.map(|history| history.check(minimum)).transpose()?;
+        let learnt = chart.map(Learnt::new);
+
         // Nothing is wrong: only now is a clock looked at, which may take its time.
         let clock = self.clock.unwrap_or_default();
         let window = match time {
@@ -194,13 +230,14 @@ impl BreakerBuilder {
             }
         };
         let judge = Judge {
-            minimum: minimum.min(calls.unwrap_or(u64::MAX)),
+            minimum,
             failure_rate,
             slow_rate,
         };
         let config = Config {
             judge,
-            alarm: judge.alarm(),
+            alarm: learnt.as_ref().map_or(judge, |learnt| learnt.lowest(judge)).alarm(),
+            learnt,
             slow_after: slow_after.map(|after| clock.ticks_of(after)),
             consecutive,
             open_time: self.open_time,
@@ -221,6 +258,7 @@ impl fmt::Debug for BreakerBuilder {
             .field("failure_rate", &self.failure_rate)
             .field("slow", &self.slow)
             .field("consecutive", &self.consecutive)
+            .field("history", &self.history)
             .field("probes", &self.probes)
             .field("open_time", &self.open_time)
             .finish_non_exhaustive()

@@ -8,11 +8,13 @@
 
 use super::builder::{BreakerBuilder, Classifier, Listener};
 use super::event::BreakerEvent;
+use super::history::Learnt;
 use super::limiter::BreakerTicket;
-use super::open_time::{OpenTime, Trip, random};
+use super::open_time::{OpenTime, Trip};
 use super::streak::Streak;
 use super::window::Window;
 use crate::algo::breaker::{Alarm, Answer, Counts, Judge, Machine, Mark, State, Verdict};
+use crate::algo::chance::nth_fraction;
 use crate::limiter::Outcome;
 use crate::refusal::{Due, Reason, Refusal, Wait};
 use crate::sync::bell::Bell;
@@ -47,11 +49,12 @@ const UNCOMPUTED: Duration = Duration::from_secs(30);
 /// # Probes
 /// A probe is a permit of one trial. It comes back with its result; without one (dropped, cancelled, its task aborted or
 /// panicked, refused by a later leg) it is free again. A half-open circuit so cannot get stuck; it opens again when no
-/// probe is left and the latest has been away for the
-/// [time-out of probes](BreakerBuilder::probe_timeout). Every change of state begins a new period, and a result of an
-/// older period decides nothing.
+/// probe is left and the latest has been away for the [time-out of probes](BreakerBuilder::probe_timeout), at which a
+/// policy that waits for one wakes. Every change of state begins a new period, and a result of an older period decides
+/// nothing.
 ///
-/// An ask of several is as many calls with one result. More than there are probes wait until the circuit has closed.
+/// An ask of several is as many calls with one result. One of more calls than the trial has results to come waits until no
+/// probe is out, and is the rest of the trial.
 ///
 /// # Fairness
 /// Whoever comes first after the open time is the first probe. In a [`Policy`](crate::Policy) they wait in line.
@@ -102,6 +105,7 @@ pub struct CircuitBreaker {
 pub(super) struct Config {
     pub(super) judge: Judge,
     pub(super) alarm: Alarm,
+    pub(super) learnt: Option<Learnt>,
     /// In ticks.
     pub(super) slow_after: Option<u64>,
     pub(super) consecutive: Option<u64>,
@@ -109,6 +113,20 @@ pub(super) struct Config {
     pub(super) classifier: Option<Classifier>,
     pub(super) listener: Option<Listener>,
     pub(super) seed: u64,
+}
+
+impl Config {
+    /// True when it matters how long work takes.
+    #[inline]
+    pub(super) fn times_calls(&self) -> bool {
+        self.slow_after.is_some() | self.classifier.is_some()
+    }
+
+    /// True when only success and failure matter, by their rate.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        !self.times_calls() & self.consecutive.is_none() & self.learnt.is_none()
+    }
 }
 
 /// The state in a word, and the period.
@@ -223,7 +241,7 @@ impl CircuitBreaker {
             let wait = match answer {
                 Answer::Goes => return Ok(BreakerTicket::new(word, units, ticks)),
                 Answer::Until(until) => Wait::Until(Due::at(&self.clock, now, Instant::from_ticks(until))),
-                Answer::OnEvent => Wait::Event,
+                Answer::OnEvent | Answer::OnProbe(_) => Wait::Event,
                 Answer::Overdue => {
                     self.open(parts(word).1, counts, now);
                     continue;
@@ -254,25 +272,42 @@ impl CircuitBreaker {
         Some(Mark { failed, slow })
     }
 
-    /// The work that `ticket` let through has ended.
+    /// [`record`](Self::record) for one call, where only its success counts.
     #[inline]
-    pub(super) fn record(&self, ticket: BreakerTicket, outcome: Outcome, pass: Pass<'_>) {
-        let word = self.word();
+    pub(super) fn record_plain(&self, word: u64, failed: bool, pass: Pass<'_>) {
         let (state, period) = parts(word);
-        if word != ticket.word || matches!(state, State::Disabled) {
-            return;
-        }
-        let Some(mark) = self.classify(outcome, ticket.started, pass) else {
-            return self.give_back(ticket);
-        };
-        if state.records() {
-            self.record_call(state, period, mark, ticket.units, pass);
-        } else {
-            self.record_probe(period, mark, ticket.units, pass);
+        let mark = Mark { failed, slow: false };
+        match &self.window {
+            Window::Count(window) if state == State::Closed => {
+                if window.record_one(period, mark, &self.config.alarm) {
+                    self.judge(period, false, pass);
+                }
+            }
+            _ => self.record_marked(word, mark, 1, pass),
         }
     }
 
-    #[inline]
+    /// Work has ended of which a ticket says this, and whose word is the current one. Not the ticket itself: that would
+    /// have to be in memory.
+    pub(super) fn record(&self, word: u64, units: u64, started: u64, outcome: Outcome, pass: Pass<'_>) {
+        if parts(word).0 == State::Disabled {
+            return;
+        }
+        match self.classify(outcome, started, pass) {
+            Some(mark) => self.record_marked(word, mark, units, pass),
+            None => self.give_back(BreakerTicket::new(word, units, started)),
+        }
+    }
+
+    fn record_marked(&self, word: u64, mark: Mark, units: u64, pass: Pass<'_>) {
+        let (state, period) = parts(word);
+        if state.records() {
+            self.record_call(state, period, mark, units, pass);
+        } else if state != State::Disabled {
+            self.record_probe(period, mark, units, pass);
+        }
+    }
+
     fn record_call(&self, state: State, period: u64, mark: Mark, units: u64, pass: Pass<'_>) {
         let now = match self.window.is_timed() {
             true => pass.now(&self.clock).ticks(),
@@ -282,6 +317,9 @@ impl CircuitBreaker {
         let is_current = || parts(self.word.load(Ordering::Relaxed)).1 == period;
         let alarm = &self.config.alarm;
         let look = self.window.record(period, mark, units, now, alarm, is_current);
+        if let Some(learnt) = &self.config.learnt {
+            learnt.record(mark, units, &self.config.judge);
+        }
         let too_many = self
             .config
             .consecutive
@@ -296,17 +334,26 @@ impl CircuitBreaker {
         // SeqCst: what this thread has recorded comes before the fence, what it judges by after it. Of a result that makes
         // the window large enough and one that makes it bad enough, whichever passes its fence last sees both.
         fence(Ordering::SeqCst);
-        let judge = &self.config.judge;
         let now = match self.window.is_timed() {
             true => pass.now(&self.clock).ticks(),
             false => 0,
         };
-        if !condemned && !judge.condemns(self.window.counts(period, now)) {
+        let condemns = |counts: Counts| condemned || self.judge_of(counts.calls).condemns(counts);
+        if !condemns(self.window.counts(period, now)) {
             return;
         }
         let counts = self.window.recount(period, now);
-        if condemned || judge.condemns(counts) {
+        if condemns(counts) {
             self.open(period, counts, pass.now(&self.clock));
+        }
+    }
+
+    /// The thresholds for so many results.
+    pub(super) fn judge_of(&self, calls: u64) -> Judge {
+        let judge = self.config.judge;
+        match &self.config.learnt {
+            Some(learnt) => learnt.adapt(judge, calls),
+            None => judge,
         }
     }
 
@@ -314,7 +361,8 @@ impl CircuitBreaker {
     fn record_probe(&self, period: u64, mark: Mark, units: u64, pass: Pass<'_>) {
         let now = pass.now(&self.clock);
         let (verdict, results) = self.change(now.ticks(), |machine| {
-            let verdict = machine.record_probe(period, mark, units, &self.config.judge);
+            let judge = self.judge_of(machine.probes());
+            let verdict = machine.record_probe(period, mark, units, &judge);
             let results = machine.counts();
             if verdict == Verdict::Healthy {
                 machine.go(State::Closed);
@@ -362,7 +410,13 @@ impl CircuitBreaker {
             failed: reason.failed,
             slow: reason.slow,
         };
-        opening.time = self.config.open_time.after(trip, random(self.config.seed, period));
+        if let Some(learnt) = &self.config.learnt {
+            learnt.drop_batch();
+        }
+        opening.time = self
+            .config
+            .open_time
+            .after(trip, nth_fraction(self.config.seed, period));
     }
 }
 

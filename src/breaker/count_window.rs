@@ -2,15 +2,18 @@
 //!
 //! | word | high bits | low bits |
 //! |---|---|---|
-//! | `head` | period (32) | position (32): below the size while the window fills, then between one and two sizes |
+//! | `head` | period (13), position (17): below the size while the window fills, then between one and two sizes | failed (17), slow (17) |
 //! | `slots[i]` | period (30) | mark (2) |
-//! | `counts` | period (24) | failed (20), slow (20) |
 //!
-//! Whoever has a result claims a position, then writes its slot, unless the slot says the same already: for a success
-//! in a healthy window that is one compare-exchange in all. `counts` follows once the slot is written, by the difference;
-//! what it says too much, for a moment, while a bad result has been pushed out, is seen by counting the
-//! slots before anything is concluded. A word of another period is left alone: a new period starts by two stores, and
-//! what comes late changes nothing in it. Periods are told apart as long as nobody sleeps through 2^24 of them.
+//! Whoever has a result reads the slot at the position, and claims the position by a compare-exchange that counts the
+//! difference as well. Only if the slot is to change does it write it then: a success in a healthy window is one
+//! compare-exchange in all. If the slot was not what had been read, since somebody who claimed it a whole window ago is
+//! still at it, the counts are corrected. Hence the invariant: `head` counts what the slots say, and what has been claimed
+//! and is about to be written.
+//!
+//! Counts that are too high by that are seen by counting the slots before anything is concluded. A word of another period
+//! is left alone: a new period starts by one store, and what comes late changes nothing in it. Periods are told apart as
+//! long as nobody sleeps through 2^13 of them between finding its own to be the current one and claiming.
 
 use crate::algo::breaker::{Alarm, Counts, Mark};
 use crate::sync::shim::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,21 +23,34 @@ const FAILED: u32 = 1;
 const SLOW: u32 = 2;
 /// Half of the periods that a slot can tell apart: those further ahead are taken for older ones.
 const HALF: u32 = 1 << 29;
-const FIELD_BITS: u32 = 20;
+const FIELD_BITS: u32 = 17;
 const FIELD: u64 = (1 << FIELD_BITS) - 1;
-const COUNTS_BITS: u32 = 2 * FIELD_BITS;
-/// What stands in a field for nothing: no subtraction that is early borrows from its neighbour.
-const ZERO: u64 = 1 << 17;
+const POSITION: u32 = 2 * FIELD_BITS;
+const PERIOD: u32 = 3 * FIELD_BITS;
+/// What stands in a field of bad results for nothing: no subtraction that is early borrows from its neighbour, and what is
+/// too much for a moment fits.
+const ZERO: u64 = 1 << 15;
 const NONE: u64 = ZERO << FIELD_BITS | ZERO;
 
 pub(super) struct CountWindow {
     head: AtomicU64,
-    counts: AtomicU64,
     slots: Box<[AtomicU32]>,
 }
 
-fn head(period: u64, position: u64) -> u64 {
-    period << 32 | position
+/// The beginning of `period`.
+fn empty(period: u64) -> u64 {
+    period << PERIOD | NONE
+}
+
+/// True when `head` is one of `period`.
+#[inline]
+fn is_of(head: u64, period: u64) -> bool {
+    head >> PERIOD == period & (u64::MAX >> PERIOD)
+}
+
+#[inline]
+fn position(head: u64) -> u64 {
+    head >> POSITION & FIELD
 }
 
 fn slot(period: u64, mark: Mark) -> u32 {
@@ -54,12 +70,19 @@ fn is_newer(word: u32, mine: u32) -> bool {
     ahead != 0 && ahead < HALF
 }
 
-/// What the mark of a slot adds to `counts`.
+/// What the mark of a slot adds to `head`.
+#[inline]
 fn weight(slot: u32) -> u64 {
     u64::from(slot & FAILED != 0) << FIELD_BITS | u64::from(slot & SLOW != 0)
 }
 
-/// What a word of `counts` says, but for the calls.
+/// What a slot that says `old` is counted for where `new` is to stand: nothing, if it is of an older period.
+#[inline]
+fn counted(old: u32, new: u32) -> u64 {
+    if same_period(old, new) { weight(old) } else { 0 }
+}
+
+/// What `head` says of bad results.
 fn bad(word: u64) -> Counts {
     Counts {
         calls: 0,
@@ -73,8 +96,7 @@ impl CountWindow {
 
     pub(super) fn new(size: usize) -> Self {
         Self {
-            head: AtomicU64::new(0),
-            counts: AtomicU64::new(NONE),
+            head: AtomicU64::new(empty(0)),
             // As of the period before the first: empty.
             slots: (0..size).map(|_| AtomicU32::new(u32::MAX << MARK_BITS)).collect(),
         }
@@ -88,8 +110,7 @@ impl CountWindow {
     pub(super) fn reset(&self, period: u64) {
         // Whoever records in this period has read the word that publishes it. Swapped, so that a late claim comes
         // before it or fails.
-        self.counts.swap(period << COUNTS_BITS | NONE, Ordering::Relaxed);
-        self.head.swap(head(period, 0), Ordering::Relaxed);
+        self.head.swap(empty(period), Ordering::Relaxed);
     }
 
     /// Records `n` results. True when the window has reached what it needs to be condemned, by these.
@@ -98,51 +119,60 @@ impl CountWindow {
     /// the window large enough.
     #[inline]
     pub(super) fn record(&self, period: u64, mark: Mark, n: u64, alarm: &Alarm) -> bool {
-        let mut look = false;
         // More than fit push each other out.
-        for _ in 0..n.min(self.size()) {
-            let Some(position) = self.claim(period) else {
-                return false;
-            };
-            look |= position + 1 == alarm.calls && !cfg!(tollgate_bug = "breaker_looks_at_bad_only");
-            look |= self.write(position, period, mark, alarm);
-        }
-        look
+        (0..n.min(self.size())).fold(false, |look, _| look | self.record_one(period, mark, alarm))
     }
 
-    /// The next position, unless the period is over.
     #[inline]
-    fn claim(&self, period: u64) -> Option<u64> {
+    pub(super) fn record_one(&self, period: u64, mark: Mark, alarm: &Alarm) -> bool {
+        let new = slot(period, mark);
+        let Some((position, old)) = self.claim(period, new) else {
+            return false;
+        };
+        (old != new && self.write(position, old, new, period, alarm))
+            || (position + 1 == alarm.calls && !cfg!(tollgate_bug = "breaker_looks_at_bad_only"))
+    }
+
+    fn slot_at(&self, position: u64) -> &AtomicU32 {
         let size = self.size();
+        let index = if position < size { position } else { position - size };
+        &self.slots[index as usize]
+    }
+
+    /// The next position, and what its slot seemed to say: counted as `new` in place of that. Nothing when the period is
+    /// over.
+    #[inline]
+    fn claim(&self, period: u64, new: u32) -> Option<(u64, u32)> {
         let mut seen = self.head.load(Ordering::Relaxed);
         loop {
-            if seen >> 32 != u64::from(period as u32) && !cfg!(tollgate_bug = "breaker_trusts_head") {
+            if !is_of(seen, period) && !cfg!(tollgate_bug = "breaker_trusts_head") {
                 return None;
             }
-            let position = seen & u64::from(u32::MAX);
-            let next = if position + 1 == 2 * size { size } else { position + 1 };
-            // Relaxed: whoever has something to judge puts a fence before it looks, in `judge`.
+            let position = position(seen);
+            let old = self.slot_at(position).load(Ordering::Relaxed);
+            // From the last place of the second round back to the first of it.
+            let back = if position + 1 == 2 * self.size() {
+                self.size()
+            } else {
+                0
+            };
+            let next = seen + (1 << POSITION) - (back << POSITION) + weight(new) - counted(old, new);
+            // Acquire: pairs with (S) in `settle`. Whoever has something to judge puts a fence before it looks.
             match self
                 .head
-                .compare_exchange_weak(seen, head(seen >> 32, next), Ordering::Relaxed, Ordering::Relaxed)
+                .compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed)
             {
-                Ok(_) => return Some(position),
+                Ok(_) => return Some((position, old)),
                 Err(now) => seen = now,
             }
         }
     }
 
-    #[inline]
-    fn write(&self, position: u64, period: u64, mark: Mark, alarm: &Alarm) -> bool {
-        let size = self.size();
-        let index = if position < size { position } else { position - size };
-        let slot_word = &self.slots[index as usize];
-        let new = slot(period, mark);
-        let old = slot_word.load(Ordering::Relaxed);
-        old != new && self.write_slow(slot_word, old, new, period, alarm)
-    }
-
-    fn write_slow(&self, slot_word: &AtomicU32, mut old: u32, new: u32, period: u64, alarm: &Alarm) -> bool {
+    /// Writes the slot that was claimed, and that seemed to say `assumed`. True when that is worth a look.
+    #[inline(never)]
+    fn write(&self, position: u64, assumed: u32, new: u32, period: u64, alarm: &Alarm) -> bool {
+        let slot_word = self.slot_at(position);
+        let mut old = assumed;
         loop {
             if is_newer(old, new) {
                 return false;
@@ -156,28 +186,27 @@ impl CountWindow {
                 Err(seen) => old = seen,
             }
         }
-        let less = if same_period(old, new) { weight(old) } else { 0 };
-        let counts = self.shift(period, weight(new), less);
-        weight(new) != 0 && (counts.failed >= alarm.failed || counts.slow >= alarm.slow)
+        let (less, more) = (counted(old, new), counted(assumed, new));
+        if weight(new) == 0 && less == more {
+            return false;
+        }
+        let counts = self.settle(period, more, less);
+        counts.failed >= alarm.failed || counts.slow >= alarm.slow
     }
 
-    /// Adds to and takes from `counts`, unless the period is over, and returns what failed and was slow then.
-    fn shift(&self, period: u64, more: u64, less: u64) -> Counts {
-        // The bits of the period that fit beside the fields.
-        let tag = (period << COUNTS_BITS) >> COUNTS_BITS;
-        let mut seen = self.counts.load(Ordering::Relaxed);
-        while more != less && seen >> COUNTS_BITS == tag {
-            let next = seen + more - less;
-            // Acquire and release: of two who make the window worse at once, the later one here sees the slot that the
-            // earlier one has written before, so that it does not count too few.
+    /// Corrects the counts, unless the period is over, and returns what failed and was slow then.
+    fn settle(&self, period: u64, more: u64, less: u64) -> Counts {
+        let mut seen = self.head.load(Ordering::Relaxed);
+        while is_of(seen, period) {
+            // (S) Written also where nothing changes. Of two who make the window worse at once, whoever is later at this
+            // word, by its claim or here, sees the slot that the other has written before. Pairs with itself and with
+            // the claim.
             let ordering = match cfg!(tollgate_bug = "breaker_relaxed_shift") {
                 true => Ordering::Relaxed,
                 false => Ordering::AcqRel,
             };
-            match self
-                .counts
-                .compare_exchange_weak(seen, next, ordering, Ordering::Relaxed)
-            {
+            let next = seen + more - less;
+            match self.head.compare_exchange_weak(seen, next, ordering, Ordering::Relaxed) {
                 Ok(_) => return bad(next),
                 Err(now) => seen = now,
             }
@@ -185,10 +214,9 @@ impl CountWindow {
         Counts::default()
     }
 
-    fn calls(&self, period: u64) -> u64 {
-        let seen = self.head.load(Ordering::Relaxed);
-        if seen >> 32 == u64::from(period as u32) {
-            (seen & u64::from(u32::MAX)).min(self.size())
+    fn calls(&self, head: u64, period: u64) -> u64 {
+        if is_of(head, period) {
+            position(head).min(self.size())
         } else {
             0
         }
@@ -196,9 +224,9 @@ impl CountWindow {
 
     /// What the window holds, but for results that are being recorded.
     pub(super) fn counts(&self, period: u64) -> Counts {
-        let seen = self.counts.load(Ordering::Relaxed);
-        let calls = self.calls(period);
-        let Counts { failed, slow, .. } = if calls == 0 { Counts::default() } else { bad(seen) };
+        let head = self.head.load(Ordering::Relaxed);
+        let calls = self.calls(head, period);
+        let Counts { failed, slow, .. } = bad(head);
         Counts {
             calls,
             failed: failed.min(calls),
@@ -209,7 +237,7 @@ impl CountWindow {
     /// What the slots say.
     pub(super) fn recount(&self, period: u64) -> Counts {
         let mut counts = Counts {
-            calls: self.calls(period),
+            calls: self.calls(self.head.load(Ordering::Relaxed), period),
             ..Counts::default()
         };
         let mine = slot(period, Mark::default());

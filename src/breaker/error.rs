@@ -36,6 +36,11 @@ pub enum BreakerError {
         /// What was given.
         given: f64,
     },
+    /// The standard deviations must be above 0 and at most 100.
+    Deviations {
+        /// What was given.
+        given: f64,
+    },
     /// The jitter must be 0 to 1.
     Jitter {
         /// What was given.
@@ -60,6 +65,12 @@ impl fmt::Display for BreakerError {
                 )
             }
             Self::Factor { given } => write!(f, "open time: a factor of {given} was given, and 1 to 100 is allowed"),
+            Self::Deviations { given } => {
+                write!(
+                    f,
+                    "history: {given} deviations were given, and above 0 to 100 is allowed"
+                )
+            }
             Self::Jitter { given } => write!(f, "open time: a jitter of {given} was given, and 0 to 1 is allowed"),
         }
     }

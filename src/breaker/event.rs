@@ -1,6 +1,6 @@
 //! What a breaker tells: its state, its numbers, and the changes of its state.
 
-use crate::algo::breaker::{Counts, State};
+use crate::algo::breaker::{Counts, Judge, State};
 use std::time::Duration;
 
 /// The state of a [`CircuitBreaker`](crate::CircuitBreaker).
@@ -53,10 +53,13 @@ pub struct BreakerMetrics {
     pub refused: u64,
     /// The number of results below which the rates say nothing.
     pub minimum: u64,
+    /// In millionths, of failures and of slow calls.
+    usual: (Option<u64>, Option<u64>),
+    thresholds: (Option<u64>, Option<u64>),
 }
 
 impl BreakerMetrics {
-    pub(super) fn new(state: State, period: u64, counts: Counts, refused: u64, minimum: u64) -> Self {
+    pub(super) fn new(state: State, period: u64, counts: Counts, refused: u64, judge: Judge) -> Self {
         Self {
             state: state.into(),
             period,
@@ -64,7 +67,9 @@ impl BreakerMetrics {
             failed: counts.failed,
             slow: counts.slow,
             refused,
-            minimum,
+            minimum: judge.minimum,
+            usual: (None, None),
+            thresholds: (judge.failure_rate, judge.slow_rate),
         }
     }
 
@@ -78,9 +83,40 @@ impl BreakerMetrics {
         self.rate(self.slow)
     }
 
+    pub(super) fn with_usual(mut self, usual: (Option<u64>, Option<u64>)) -> Self {
+        self.usual = usual;
+        self
+    }
+
+    /// The part of the calls that usually fails, as [history](crate::breaker::History) has it; `None` without one, or
+    /// before it knows.
+    pub fn usual_failure_rate(&self) -> Option<f64> {
+        self.usual.0.map(part)
+    }
+
+    /// The part of the calls that is usually slow, likewise.
+    pub fn usual_slow_rate(&self) -> Option<f64> {
+        self.usual.1.map(part)
+    }
+
+    /// The part of failures that opens the circuit, for so many results as there are; `None` when it is not judged.
+    pub fn failure_threshold(&self) -> Option<f64> {
+        self.thresholds.0.map(part)
+    }
+
+    /// The part of slow calls that opens the circuit, likewise.
+    pub fn slow_threshold(&self) -> Option<f64> {
+        self.thresholds.1.map(part)
+    }
+
     fn rate(&self, part: u64) -> Option<f64> {
         (self.calls > 0 && self.calls >= self.minimum).then(|| part as f64 / self.calls as f64)
     }
+}
+
+/// Of millionths.
+fn part(millionths: u64) -> f64 {
+    millionths as f64 / 1e6
 }
 
 /// A change of state. Events of several threads may be told in another order than they happened:

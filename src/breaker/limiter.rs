@@ -40,17 +40,24 @@ impl Ticket for BreakerTicket {
 impl Limiter for CircuitBreaker {
     type Ticket = BreakerTicket;
 
-    #[inline]
+    // Always inlined, as is `finish`: the ticket then stays in registers. Copied, it is read wider than it was written,
+    // which costs as much as all the rest.
+    #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<BreakerTicket, Refusal<'_>> {
         let word = self.word();
         if !parts(word).0.admits() {
             return self.ask_slow(demand.units(), demand.now(&self.clock));
         }
-        let started = match self.times_calls() {
+        let started = match self.config.times_calls() {
             true => demand.now(&self.clock).ticks(),
             false => 0,
         };
         Ok(BreakerTicket::new(word, demand.units(), started))
+    }
+
+    #[inline(always)]
+    fn finish_in(&self, ticket: &BreakerTicket, outcome: Outcome, now: Pass<'_>) {
+        self.finish(*ticket, outcome, now);
     }
 
     #[inline]
@@ -58,9 +65,15 @@ impl Limiter for CircuitBreaker {
         self.give_back(ticket);
     }
 
-    #[inline]
+    #[inline(always)]
     fn finish(&self, ticket: BreakerTicket, outcome: Outcome, now: Pass<'_>) {
-        self.record(ticket, outcome, now);
+        if self.word() != ticket.word {
+            return;
+        }
+        match self.config.is_plain() && ticket.units == 1 && outcome != Outcome::Ignored {
+            true => self.record_plain(ticket.word, outcome != Outcome::Success, now),
+            false => self.record(ticket.word, ticket.units, ticket.started, outcome, now),
+        }
     }
 
     /// A probe that is forgotten stays out until it is overdue.
@@ -79,6 +92,7 @@ impl Limiter for CircuitBreaker {
             Answer::Goes | Answer::Overdue => ReadyAt::NOW,
             Answer::Until(until) => ReadyAt::at(LEG, Instant::from_ticks(until)),
             Answer::OnEvent => ReadyAt::on_event(LEG),
+            Answer::OnProbe(overdue) => ReadyAt::on_event(LEG).by(Instant::from_ticks(overdue)),
         }
     }
 

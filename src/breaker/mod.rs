@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`CircuitBreaker`] | the breaker: a limiter that learns from outcomes |
 //! | [`BreakerBuilder`] | its settings: windows, thresholds, probes, open time, classifier, events |
+//! | [`History`] | thresholds that follow what is usual |
 //! | [`OpenTime`] | how long it stays open: fixed, growing, computed, with jitter |
 //! | [`BreakerEvent`] | a change of its state |
 //! | [`BreakerMetrics`] | what it has seen |
@@ -13,6 +14,7 @@ mod circuit;
 mod count_window;
 mod error;
 mod event;
+mod history;
 mod limiter;
 mod open_time;
 mod streak;
@@ -24,5 +26,6 @@ pub use builder::BreakerBuilder;
 pub use circuit::CircuitBreaker;
 pub use error::BreakerError;
 pub use event::{BreakerEvent, BreakerMetrics, BreakerState};
+pub use history::History;
 pub use limiter::BreakerTicket;
 pub use open_time::{OpenTime, Trip};

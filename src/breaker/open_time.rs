@@ -119,11 +119,3 @@ impl fmt::Debug for OpenTime {
         out.field("jitter", &self.jitter).finish()
     }
 }
-
-/// An even fraction from 0 to 1 for the `n`-th draw of `seed` (splitmix64, Steele et al., OOPSLA 2014).
-pub(super) fn random(seed: u64, n: u64) -> f64 {
-    let mut z = seed.wrapping_add(n.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-}

@@ -2,18 +2,12 @@
 
 use super::circuit::{CircuitBreaker, parts};
 use super::event::{BreakerMetrics, BreakerState};
-use crate::algo::breaker::State;
+use crate::algo::breaker::{Judge, State};
 use crate::sync::shim::atomic::Ordering;
 use crate::time::Instant;
 use std::time::Duration;
 
 impl CircuitBreaker {
-    /// True when it matters how long work takes.
-    #[inline]
-    pub(super) fn times_calls(&self) -> bool {
-        self.config.slow_after.is_some() | self.config.classifier.is_some()
-    }
-
     /// The state. A snapshot: an open circuit whose time is over is open until somebody asks.
     pub fn state(&self) -> BreakerState {
         parts(self.word()).0.into()
@@ -28,13 +22,20 @@ impl CircuitBreaker {
             _ if state.records() => self.window.recount(period, now),
             _ => machine.counts(),
         };
-        let minimum = match state {
-            _ if state.records() => self.config.judge.minimum,
-            _ => 1,
+        let judge = match state {
+            _ if state.records() => self.judge_of(counts.calls),
+            _ => Judge {
+                minimum: 1,
+                ..self.judge_of(counts.calls)
+            },
         };
         // Relaxed: a statistic.
         let refused = self.refused.load(Ordering::Relaxed);
-        BreakerMetrics::new(state, period, counts, refused, minimum)
+        let metrics = BreakerMetrics::new(state, period, counts, refused, judge);
+        match &self.config.learnt {
+            Some(learnt) => metrics.with_usual(learnt.usual()),
+            None => metrics,
+        }
     }
 
     /// How long it is still open, rounded up to a nanosecond; zero when probes may go. `None` when it is not open, or

@@ -6,7 +6,7 @@ use super::shared::{Settings, Shared};
 use super::state::{Outcome, Source};
 use crate::limiter::Limiter;
 use crate::policy::Policy;
-use crate::pool::Gate;
+use crate::pool::{Gate, Runtime};
 use crate::semaphore::Semaphore;
 use futures::Stream;
 use futures::stream::{Iter, iter};
@@ -191,7 +191,7 @@ where
             progress: self.progress,
             total,
             fails,
-            runtime: tokio::runtime::Handle::current(),
+            runtime: Runtime::current().expect("a fan-out is made in a tokio runtime"),
         };
         let source = Source {
             stream: Box::pin(self.source),

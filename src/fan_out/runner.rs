@@ -1,9 +1,9 @@
 //! A runner: looks for an item, gets a slot, runs the future, delivers, and again.
 
-use super::shared::{Next, Shared, drop_quietly};
+use super::shared::{Next, Shared};
 use super::state::{Outcome, Source};
 use crate::limiter::Outcome as Ended;
-use crate::pool::TaskError;
+use crate::pool::{TaskError, drop_quietly};
 use crate::semaphore::OwnedSemaphorePermit;
 use crate::{Ask, pool::Admission};
 use futures::Stream;

@@ -4,16 +4,15 @@
 use super::progress::Hook;
 use super::runner;
 use super::state::{Help, Outcome, Source, State};
-use crate::pool::{Gate, TaskError};
+use crate::pool::{Gate, Runtime, TaskError, drop_quietly, wake};
 use crate::semaphore::Semaphore;
+use crate::sync::shim::Mutex;
 use futures::Stream;
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
-use tokio::runtime::Handle;
 
 pub(super) struct Settings<T> {
     pub(super) slots: Arc<Semaphore>,
@@ -26,7 +25,7 @@ pub(super) struct Settings<T> {
     pub(super) total: Option<usize>,
     /// Whether a result ends the fan-out.
     pub(super) fails: fn(&Outcome<T>) -> bool,
-    pub(super) runtime: Handle,
+    pub(super) runtime: Runtime,
 }
 
 pub(super) struct Shared<S, F, T> {
@@ -76,8 +75,7 @@ where
             Help::Nobody => {}
             Help::Wake(waker) => waker.wake(),
             Help::Start => {
-                let runner = self.settings.runtime.spawn(runner::run(Arc::clone(self)));
-                let handle = runner.abort_handle();
+                let handle = self.settings.runtime.spawn(runner::run(Arc::clone(self)));
                 let mut state = self.state.lock();
                 if state.is_over() {
                     drop(state);
@@ -193,7 +191,7 @@ where
             *queued = true;
             state.idle.push((Arc::clone(me), waker));
             // There may be room, or the source, by now: the invariant holds again.
-            if state.source.is_some() {
+            if state.source.is_some() && !cfg!(tollgate_bug = "fan_out_idles_blindly") {
                 help = self.call_for_help(&mut state);
             }
         }
@@ -281,20 +279,5 @@ where
             runner.abort();
         }
         drop_quietly(source);
-    }
-}
-
-fn wake(waker: Option<Waker>) {
-    if let Some(waker) = waker {
-        drop_quietly(catch_unwind(AssertUnwindSafe(|| waker.wake())));
-    }
-}
-
-/// Drops what is a user's, and survives a drop that panics.
-pub(super) fn drop_quietly<V>(value: V) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(move || drop(value)))
-        && let Err(again) = catch_unwind(AssertUnwindSafe(move || drop(payload)))
-    {
-        std::mem::forget(again);
     }
 }

@@ -8,13 +8,12 @@
 //!   somebody idles, the source has not ended and there is room => somebody looks.
 
 use super::progress::Progress;
-use crate::pool::TaskError;
+use crate::pool::{AbortHandle, TaskError};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::task::Waker;
-use tokio::task::AbortHandle;
 
 /// Where items come from, and what makes futures of them.
 pub(super) struct Source<S, F> {

@@ -1,5 +1,6 @@
 //! The map: which shard, what happens on a miss, and who may be dropped to make room.
 
+use super::hashing::Hashing;
 use super::shards::{self, Shards};
 use super::table::{KeyHash, MAX_SLOTS, Table};
 use crate::limiter::Limiter;
@@ -121,7 +122,7 @@ impl<K, L> Keyed<K, L> {
     /// An empty map of at most `max_entries` keys, whose limiters `make` makes. With a maximum of zero every key is
     /// refused, or shares the overflow.
     pub fn new(max_entries: usize, make: impl Fn(&K) -> L + Send + Sync + 'static) -> Self {
-        let shards = Shards::new(max_entries, Table::new);
+        let shards = Shards::new(max_entries, Hashing::fold(), Table::new);
         Self {
             max_entries: max_entries.min(shards.len() * MAX_SLOTS),
             shards,
@@ -134,6 +135,14 @@ impl<K, L> Keyed<K, L> {
     #[must_use]
     pub fn overflow(mut self, limiter: L) -> Self {
         self.overflow = Some(Arc::new(limiter));
+        self
+    }
+
+    /// The same map, empty, with keys hashed by SipHash: slower, and safe from those who can time single lookups. See
+    /// [the threats](super#keys-that-somebody-chooses).
+    #[must_use]
+    pub fn siphash(mut self) -> Self {
+        self.shards = Shards::new(self.max_entries, Hashing::sip(), Table::new);
         self
     }
 

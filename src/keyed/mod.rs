@@ -8,9 +8,17 @@
 //! | [`Shared`] | a leg that the limiters of several keys have in common: a global budget |
 //!
 //! A [`Keyed`] is a map, not a limiter: what it hands out is one.
+//!
+//! # Keys that somebody chooses
+//! Addresses and names come from outside, and whoever can choose keys that have one hash makes a map slow for everybody. So
+//! each map hashes by a secret of its own, of 128 bits that the operating system draws, and tells nobody a hash or an order
+//! that depends on one. The hash is foldhash, which is fast, and stands up to keys that were chosen without knowing the
+//! secret. It is no cryptographic hash: where you fear somebody who can time single lookups of one process long and finely
+//! enough to solve for the secret, take [`Keyed::siphash`], [`KeyedRate::siphash`], for some 8 ns more a lookup.
 
 mod deal;
 mod fair;
+mod hashing;
 mod map;
 mod rate;
 mod shards;

@@ -1,5 +1,6 @@
 //! One rate for each key, all of the same quota, in as few bytes as that takes.
 
+use super::hashing::Hashing;
 use super::shards::{Shard, Shards};
 use super::table::{KeyHash, MAX_SLOTS, Table};
 use crate::rate::Quota;
@@ -64,18 +65,25 @@ impl<K> KeyedRate<K> {
 
     /// An empty map of at most `max_entries` keys, on the real clock. With a maximum of zero every key is refused.
     pub fn new(max_entries: usize, quota: Quota) -> Self {
-        Self::with_clock(max_entries, quota, Clock::real())
+        Self::with_clock(max_entries, quota, Clock::real(), Hashing::fold())
     }
 
     /// The same on `clock`, empty.
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
-        Self::with_clock(self.max_entries, self.quota, clock.clone())
+        Self::with_clock(self.max_entries, self.quota, clock.clone(), self.shards.into_hashing())
     }
 
-    fn with_clock(max_entries: usize, quota: Quota, clock: Clock) -> Self {
+    /// The same, empty, with keys hashed by SipHash: slower, and safe from those who can time single lookups. See
+    /// [the threats](super#keys-that-somebody-chooses).
+    #[must_use]
+    pub fn siphash(self) -> Self {
+        Self::with_clock(self.max_entries, self.quota, self.clock, Hashing::sip())
+    }
+
+    fn with_clock(max_entries: usize, quota: Quota, clock: Clock, hashing: Hashing) -> Self {
         let axis = Axis::new(&quota, &clock, clock.now());
-        let shards = Shards::new(max_entries, |part| Rates {
+        let shards = Shards::new(max_entries, hashing, |part| Rates {
             axis,
             positions: Table::new(part),
         });

@@ -1,7 +1,8 @@
 //! What a thread has parked, by the number of the lease. Only the thread itself ever touches it.
 //!
 //! A few numbers lie where a look suffices; which one lies there was used last of those that share the place. The rest, and
-//! what is needed to give it back, is in a list.
+//! what is needed to give it back, is in a list. They are two things, so that what is at hand needs no look whether the
+//! thread has made it yet, or is ending: it is there from the start, is never dropped, and is empty once the list is gone.
 
 use super::Core;
 use crate::limiter::Limiter;
@@ -32,13 +33,19 @@ const PLACES: usize = 8;
 /// The number of a lease, and how many units of it are parked. Zero is nobody's number.
 ///
 /// Two cells: to spend is to write one of them, where it was read from.
-#[derive(Default)]
 struct Place {
     id: Cell<u64>,
     units: Cell<u64>,
 }
 
 impl Place {
+    const fn empty() -> Self {
+        Self {
+            id: Cell::new(0),
+            units: Cell::new(0),
+        }
+    }
+
     fn get(&self) -> (u64, u64) {
         (self.id.get(), self.units.get())
     }
@@ -59,26 +66,36 @@ impl Place {
     }
 }
 
+/// What is needed to give back what this thread has parked.
 #[derive(Default)]
 pub(super) struct Parked {
-    at_hand: [Place; PLACES],
     entries: RefCell<Vec<Entry>>,
+}
+
+#[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
+thread_local! {
+    static AT_HAND: [Place; PLACES] = const { [const { Place::empty() }; PLACES] };
+}
+// The models' macro knows no `const`.
+#[cfg(any(tollgate_loom, tollgate_shuttle))]
+thread_local! {
+    static AT_HAND: [Place; PLACES] = [const { Place::empty() }; PLACES];
 }
 
 thread_local! {
     static PARKED: Parked = Parked::default();
 }
 
-impl Parked {
-    #[inline(always)]
-    fn place(&self, id: u64) -> &Place {
-        &self.at_hand[id as usize % PLACES]
-    }
+/// Looks at the place of `id`. None when there are no places any more.
+#[inline(always)]
+fn at_place<R>(id: u64, look: impl FnOnce(&Place) -> R) -> Option<R> {
+    AT_HAND.try_with(|places| look(&places[id as usize % PLACES])).ok()
+}
 
+impl Parked {
     /// Brings what `id` has parked to hand, and returns how much that is.
     fn bring(&self, id: u64) -> u64 {
-        let place = self.place(id);
-        let (other, units) = place.get();
+        let (other, units) = at_place(id, Place::get).unwrap_or((0, 0));
         if other == id {
             return units;
         }
@@ -88,16 +105,19 @@ impl Parked {
         }
         let entry = entries.iter_mut().find(|entry| entry.id == id);
         let units = entry.map_or(0, |entry| std::mem::take(&mut entry.aside));
-        place.set((id, units));
+        Self::set(id, units);
         units
+    }
+
+    /// Puts `units` of `id` at hand.
+    fn set(id: u64, units: u64) {
+        at_place(id, |place| place.set((id, units)));
     }
 
     /// Spends `n` units that this thread has parked, if it has as many at hand.
     #[inline(always)]
     pub(super) fn spend(id: u64, n: u64) -> bool {
-        let spent = PARKED.try_with(|parked| parked.place(id).spend(id, n));
-        // A thread that is ending has nothing any more.
-        spent.unwrap_or(false)
+        at_place(id, |place| place.spend(id, n)).unwrap_or(false)
     }
 
     /// How many units this thread has parked.
@@ -134,7 +154,7 @@ impl Parked {
                 ticket.write(&mut entries[at].words);
                 entries[at].taken = taken;
             }
-            parked.place(id).set((id, left));
+            Self::set(id, left);
             Some(())
         });
         matches!(parked, Ok(Some(())))
@@ -145,9 +165,7 @@ impl Parked {
         // A thread that is ending cannot keep them.
         let _ = PARKED.try_with(|parked| {
             let there = parked.bring(id);
-            parked
-                .place(id)
-                .set((id, there.saturating_add(units).min(most.max(there))));
+            Self::set(id, there.saturating_add(units).min(most.max(there)));
         });
     }
 
@@ -155,7 +173,7 @@ impl Parked {
     pub(super) fn release(id: u64) {
         let gone = PARKED.try_with(|parked| {
             let unspent = parked.bring(id);
-            parked.place(id).set((id, 0));
+            Self::set(id, 0);
             let mut entries = parked.entries.borrow_mut();
             let at = entries.iter().position(|entry| entry.id == id)?;
             Some((entries.swap_remove(at), unspent))
@@ -186,8 +204,15 @@ impl Drop for Parked {
     fn drop(&mut self) {
         let entries = std::mem::take(self.entries.get_mut());
         for entry in entries {
-            let (owner, units) = self.place(entry.id).get();
-            entry.go_home(if owner == entry.id { units } else { entry.aside });
+            // Taken before it goes home: whatever runs there finds nothing at hand.
+            let at_hand = at_place(entry.id, |place| {
+                let (owner, units) = place.get();
+                (owner == entry.id).then(|| {
+                    place.set((0, 0));
+                    units
+                })
+            });
+            entry.go_home(at_hand.flatten().unwrap_or(entry.aside));
         }
     }
 }

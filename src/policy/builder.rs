@@ -18,6 +18,7 @@ pub struct PolicyBuilder {
     clock: Option<Clock>,
     max_wait: Option<Duration>,
     max_queue: usize,
+    early: Option<usize>,
     lateness: Duration,
 }
 
@@ -31,6 +32,7 @@ impl PolicyBuilder {
             clock: None,
             max_wait: None,
             max_queue: usize::MAX,
+            early: None,
             lateness: Self::LATENESS,
         }
     }
@@ -56,6 +58,39 @@ impl PolicyBuilder {
     /// How many may wait at once. Zero: nobody waits.
     pub fn max_queue(mut self, max_queue: usize) -> Self {
         self.max_queue = max_queue;
+        self
+    }
+
+    /// Refuses some of those who would wait, by chance, once so many do, and the more the longer the line is: with 60 here
+    /// and a [`max_queue`](Self::max_queue) of 100, half of those who come while 80 wait. They are told at once, as if the
+    /// line were full, while there is still time to go elsewhere; and a burst is thinned, not cut off.
+    ///
+    /// The chance is that of random early detection (S. Floyd and V. Jacobson, 1993), from a fixed seed.
+    ///
+    /// ```
+    /// # use tollgate::{LimiterExt, ManualClock, Policy, Reason, Semaphore};
+    /// # let clock = ManualClock::new();
+    /// let policy = Policy::builder()
+    ///     .limit(Semaphore::new(1))
+    ///     .max_queue(100)
+    ///     .reject_early(60)
+    ///     .clock(&clock)
+    ///     .build()?;
+    /// let held = policy.try_admit(1).unwrap();
+    /// let mut waits: Vec<_> = (0..120).map(|_| Box::pin(policy.admit(1))).collect();
+    /// let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// let refused = waits.iter_mut().filter_map(|wait| match wait.as_mut().poll(&mut context) {
+    ///     std::task::Poll::Ready(refused) => refused.err(),
+    ///     std::task::Poll::Pending => None,
+    /// });
+    /// assert!(refused.into_iter().all(|refused| refused.reason() == Reason::QueueFull));
+    /// assert!((61..100).contains(&policy.waiting()));
+    /// # drop((waits, held));
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    #[doc(alias = "random early detection")]
+    pub fn reject_early(mut self, from: usize) -> Self {
+        self.early = Some(from);
         self
     }
 
@@ -127,6 +162,7 @@ impl PolicyBuilder {
         Settings {
             max_wait: self.max_wait.map(|max_wait| clock.ticks_of(max_wait)),
             max_queue: self.max_queue,
+            early: self.early,
             lateness: clock.ticks_of(self.lateness),
         }
     }

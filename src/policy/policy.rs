@@ -76,6 +76,7 @@ impl<L: Limiter + 'static> Policy<L> {
             Settings {
                 max_wait: None,
                 max_queue: usize::MAX,
+                early: None,
                 lateness,
             },
         )

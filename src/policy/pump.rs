@@ -1,6 +1,8 @@
 #![doc = include_str!("README.md")]
 
 use super::line::{Ended, Entry, Found, Key, Line};
+use crate::algo::chance::nth_fraction;
+use crate::algo::shed::rejection_rate;
 use crate::ask::{Ask, Demand, Place};
 use crate::limiter::Limiter;
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
@@ -29,6 +31,8 @@ pub(crate) struct Core<L: Limiter> {
     /// The same if it was late, by the timer that fired or by the task that was polled; zero when nobody was.
     credit: AtomicU64,
     watcher: Watcher,
+    /// How often chance has been asked.
+    draws: AtomicU64,
 }
 
 /// What a policy's builder sets.
@@ -37,6 +41,8 @@ pub(crate) struct Settings {
     /// In ticks of the clock.
     pub(crate) max_wait: Option<u64>,
     pub(crate) max_queue: usize,
+    /// From how many who wait on some are turned away early.
+    pub(crate) early: Option<usize>,
     /// How late a waiter may be and still count as of its due instant, in ticks.
     pub(crate) lateness: u64,
 }
@@ -46,6 +52,8 @@ pub(crate) struct Bounds {
     /// The most stands for none.
     max_wait: AtomicU64,
     max_queue: AtomicUsize,
+    /// The most stands for none.
+    early: AtomicUsize,
     lateness: AtomicU64,
 }
 
@@ -55,6 +63,7 @@ impl Bounds {
         Self {
             max_wait: AtomicU64::new(settings.max_wait.unwrap_or(u64::MAX)),
             max_queue: AtomicUsize::new(settings.max_queue),
+            early: AtomicUsize::new(settings.early.unwrap_or(usize::MAX)),
             lateness: AtomicU64::new(settings.lateness),
         }
     }
@@ -63,6 +72,8 @@ impl Bounds {
         let max_wait = settings.max_wait.unwrap_or(u64::MAX);
         self.max_wait.store(max_wait, Ordering::Relaxed);
         self.max_queue.store(settings.max_queue, Ordering::Relaxed);
+        self.early
+            .store(settings.early.unwrap_or(usize::MAX), Ordering::Relaxed);
         self.lateness.store(settings.lateness, Ordering::Relaxed);
     }
 
@@ -72,6 +83,10 @@ impl Bounds {
 
     fn max_queue(&self) -> usize {
         self.max_queue.load(Ordering::Relaxed)
+    }
+
+    fn early(&self) -> Option<usize> {
+        Some(self.early.load(Ordering::Relaxed)).filter(|&from| from < usize::MAX)
     }
 
     fn lateness(&self) -> u64 {
@@ -124,6 +139,7 @@ impl<L: Limiter + 'static> Core<L> {
             last: AtomicU64::new(0),
             credit: AtomicU64::new(0),
             watcher: Watcher::from_weak(weak.clone()),
+            draws: AtomicU64::new(0),
         })
     }
 }
@@ -192,7 +208,7 @@ impl<L: Limiter> Core<L> {
             return (Attempt::Later(as_of), None);
         }
         if ready.is_event() {
-            return (Attempt::OnEvent(ready.look_at()), ready.turn());
+            return (Attempt::OnEvent(ready.event_by()), ready.turn());
         }
         let phase = Phase::at(&self.clock, as_of);
         match self.limiter.try_reserve(Demand::waiting(ask, phase.pass(), &place)) {
@@ -204,20 +220,20 @@ impl<L: Limiter> Core<L> {
             Err(refusal) => match refusal.wait() {
                 Wait::Until(due) => (Attempt::Later(due.instant()), None),
                 Wait::Turn(turnstile) => (
-                    Attempt::OnEvent(self.look_at(ask, now)),
+                    Attempt::OnEvent(self.event_by(ask, now)),
                     Some((turnstile, refusal.units())),
                 ),
-                Wait::Event => (Attempt::OnEvent(self.look_at(ask, now)), None),
+                Wait::Event => (Attempt::OnEvent(self.event_by(ask, now)), None),
                 Wait::Never => (Attempt::Hopeless, None),
             },
         }
     }
 
-    /// When to look again for somebody who was refused although all legs looked ready.
+    /// Until when to wait for an event, for somebody who was refused although all legs looked ready: somebody else was faster.
     #[cold]
-    fn look_at(&self, ask: &Ask, now: Instant) -> Option<Instant> {
+    fn event_by(&self, ask: &Ask, now: Instant) -> Option<Instant> {
         let phase = Phase::at(&self.clock, now);
-        self.limiter.ready_at(Demand::new(ask, phase.pass())).look_at()
+        self.limiter.ready_at(Demand::new(ask, phase.pass())).event_by()
     }
 
     /// At `now` a waiter is served that was due at `last`: what comes next may catch up.
@@ -267,8 +283,20 @@ impl<L: Limiter + 'static> Core<L> {
         deadline: Option<Instant>,
         due: Option<Instant>,
     ) -> Option<Key> {
+        if self.turns_away_early() {
+            return None;
+        }
         let limit = self.settings.max_queue();
         self.under_lock(|line| (line.len() < limit).then(|| line.push(ask, since, deadline, due)))
+    }
+
+    fn turns_away_early(&self) -> bool {
+        let Some(from) = self.settings.early() else {
+            return false;
+        };
+        let rate = rejection_rate(self.waiting(), from, self.settings.max_queue());
+        // Relaxed: only that no number comes twice.
+        rate > 0.0 && nth_fraction(0, self.draws.fetch_add(1, Ordering::Relaxed)) < rate
     }
 
     /// The owner of `key` looks for its turn, having pumped.
@@ -391,7 +419,7 @@ impl<L: Limiter + 'static> Core<L> {
                 self.wait_until(key, Some(at));
                 false
             }
-            Attempt::OnEvent(look) => {
+            Attempt::OnEvent(by) => {
                 if let Some((turnstile, units)) = turn {
                     let joined = self.under_lock(|line| line.claim.is_some());
                     if !joined {
@@ -400,7 +428,7 @@ impl<L: Limiter + 'static> Core<L> {
                         self.under_lock(|line| line.claim = Some((key, claim)));
                     }
                 }
-                self.wait_until(key, look);
+                self.wait_until(key, by);
                 false
             }
         }

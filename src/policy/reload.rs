@@ -30,6 +30,7 @@ impl PolicySpec {
         Settings {
             max_wait: self.max_wait.map(|max_wait| clock.ticks_of(max_wait)),
             max_queue: self.max_queue.unwrap_or(usize::MAX),
+            early: None,
             lateness: clock.ticks_of(self.lateness.unwrap_or(PolicyBuilder::LATENESS)),
         }
     }

@@ -205,7 +205,7 @@ where
 }
 
 /// Wakes, and survives a waker that panics: the thread that completes a task is not the waker's.
-pub(super) fn wake(waker: Option<Waker>) {
+pub(crate) fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         let woken = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         forget_panic(woken);
@@ -213,7 +213,7 @@ pub(super) fn wake(waker: Option<Waker>) {
 }
 
 /// Drops what is a user's, and survives a drop that panics.
-pub(super) fn drop_quietly<T>(value: T) {
+pub(crate) fn drop_quietly<T>(value: T) {
     forget_panic(catch_unwind(AssertUnwindSafe(move || drop(value))));
 }
 

@@ -26,23 +26,24 @@ impl<'j> Core<'j> {
         Ok(())
     }
 
-    /// Queues many at once, in order, under one lock.
-    pub(super) fn push_all<J>(self: &Arc<Self>, jobs: Vec<J>, into: impl Fn(J) -> Entry<'j>) -> Result<(), Vec<J>> {
+    /// Queues the first `n` of `jobs` at once, in order, under one lock. False, and nothing is taken, when no more are.
+    /// `into` only converts.
+    pub(super) fn push_all<J>(self: &Arc<Self>, jobs: &mut Vec<J>, n: usize, into: impl Fn(J) -> Entry<'j>) -> bool {
         let mut after = After::default();
         let mut state = self.state.lock();
         if state.phase != Phase::Running {
-            return Err(jobs);
+            return false;
         }
-        state.unfinished += jobs.len();
-        state.stats.submitted += jobs.len() as u64;
-        for job in jobs {
+        state.unfinished += n;
+        state.stats.submitted += n as u64;
+        for job in jobs.drain(..n) {
             state.lanes.push(into(job));
         }
         self.note_pending(&state);
         state.call_for_help(&mut after);
         drop(state);
         self.after(after);
-        Ok(())
+        true
     }
 
     /// For whoever finds no room, or waits for it: workers give back what they owe, and owe nothing meanwhile.

@@ -49,9 +49,12 @@ mod intake;
 mod lanes;
 mod park;
 mod room;
+#[cfg(feature = "tokio")]
+mod runtime;
 mod seek;
 mod shelf;
 mod shutdown;
+mod slot;
 mod state;
 mod stats;
 mod submit;
@@ -60,6 +63,8 @@ pub mod tasks;
 mod worker;
 
 pub use builder::{Overflow, PoolBuilder};
+#[cfg(feature = "fan-out")]
+pub(crate) use cell::{drop_quietly, wake};
 pub use entry::{AGEING, Priority, Unstarted};
 pub use error::{Failed, PoolError, Rejected, TaskError, Turned};
 pub use face::{MAX_QUEUE, MAX_WORKERS, Pool, Scoped, WorkerPool};
@@ -67,6 +72,8 @@ pub use face::{MAX_QUEUE, MAX_WORKERS, Pool, Scoped, WorkerPool};
 pub(crate) use gate::{Admission, Gate};
 pub use group::{Group, StopFlag};
 pub use handle::Handle;
+#[cfg(feature = "fan-out")]
+pub(crate) use runtime::{AbortHandle, Runtime};
 pub use shutdown::Report;
 pub use stats::PoolStats;
 pub use submit::Submit;

@@ -333,31 +333,29 @@ impl<'p, 'j> Submit<'p, 'j> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        let mut tasks = tasks.into_iter();
-        let (mut handles, mut rejected) = (Vec::with_capacity(tasks.size_hint().0), Vec::new());
-        while let Some(mut chunk) = next_chunk(&mut tasks) {
-            while let Some(task) = chunk.next() {
-                let room = self.try_take_some(chunk.len() + 1);
-                if room == 0 {
-                    match self.submit(task) {
-                        Ok(handle) => handles.push(handle),
-                        Err(turned) => rejected.push(turned),
-                    }
-                    continue;
+        let (mut handles, mut rejected) = (Vec::new(), Vec::new());
+        let made = |task| Arc::new(Cell::new(task));
+        in_chunks(tasks.into_iter().map(made), |cells| {
+            let room = self.try_take_some(cells.len());
+            if room == 0 {
+                match self.submit(take_back(&cells.remove(0)).task) {
+                    Ok(handle) => handles.push(handle),
+                    Err(turned) => rejected.push(turned),
                 }
-                let batch = std::iter::once(task).chain(chunk.by_ref().take(room - 1));
-                let cells: Vec<_> = batch.map(|task| Arc::new(Cell::new(task))).collect();
-                let queued = self.core().push_all(cells.clone(), |cell| self.entry_of(cell)).is_ok();
-                for cell in cells {
-                    if queued {
-                        let cell: Arc<dyn Await<T> + 'j> = cell;
-                        handles.push(Handle::new(cell, Arc::clone(self.core()), self.spec.deadline));
-                    } else {
-                        rejected.push(take_back(&cell));
-                    }
+                return;
+            }
+            let mut queue: Vec<_> = cells[..room].iter().map(Arc::clone).collect();
+            let queued = self.core().push_all(&mut queue, room, |cell| self.entry_of(cell));
+            drop(queue);
+            for cell in cells.drain(..room) {
+                if queued {
+                    let cell: Arc<dyn Await<T> + 'j> = cell;
+                    handles.push(Handle::new(cell, Arc::clone(self.core()), self.spec.deadline));
+                } else {
+                    rejected.push(take_back(&cell));
                 }
             }
-        }
+        });
         (handles, rejected)
     }
 
@@ -366,26 +364,21 @@ impl<'p, 'j> Submit<'p, 'j> {
     where
         F: FnOnce() + Send + 'j,
     {
-        let mut tasks = tasks.into_iter();
         let mut rejected = Vec::new();
-        while let Some(mut chunk) = next_chunk(&mut tasks) {
-            while let Some(task) = chunk.next() {
-                let room = self.try_take_some(chunk.len() + 1);
-                if room == 0 {
-                    rejected.extend(self.execute(task).err());
-                    continue;
-                }
-                let batch = std::iter::once(task).chain(chunk.by_ref().take(room - 1));
-                let batch: Vec<_> = batch.map(|task| Box::new(Plain(task))).collect();
-                let queued = self.core().push_all(batch, |task| Entry::plain(task, &self.spec));
-                if let Err(batch) = queued {
-                    rejected.extend(batch.into_iter().map(|task| Rejected {
-                        task: task.0,
-                        reason: Turned::Closed,
-                    }));
-                }
+        let made = |task| Box::new(Plain(task));
+        in_chunks(tasks.into_iter().map(made), |tasks| {
+            let room = self.try_take_some(tasks.len());
+            if room == 0 {
+                return rejected.extend(self.execute(tasks.remove(0).0).err());
             }
-        }
+            let queued = self.core().push_all(tasks, room, |task| Entry::plain(task, &self.spec));
+            if !queued {
+                rejected.extend(tasks.drain(..room).map(|task| Rejected {
+                    task: task.0,
+                    reason: Turned::Closed,
+                }));
+            }
+        });
         rejected
     }
 
@@ -398,7 +391,24 @@ impl<'p, 'j> Submit<'p, 'j> {
     }
 }
 
-/// The tasks are made before room is taken for them: making them is the user's code.
+/// Has `queue` take tasks from the front of so many at a time until all are gone. They are made before room is taken for
+/// them: making them is the user's code. One buffer for all: an allocation of more than a thousand bytes has the
+/// allocator put all small ones in order, which costs as much as queueing does.
+fn in_chunks<T>(mut tasks: impl Iterator<Item = T>, mut queue: impl FnMut(&mut Vec<T>)) {
+    let mut chunk = Vec::new();
+    loop {
+        chunk.extend(tasks.by_ref().take(BATCH));
+        if chunk.is_empty() {
+            return;
+        }
+        while !chunk.is_empty() {
+            queue(&mut chunk);
+        }
+    }
+}
+
+/// The same for those who await in between.
+#[cfg(feature = "tokio")]
 pub(super) fn next_chunk<F>(tasks: &mut impl Iterator<Item = F>) -> Option<std::vec::IntoIter<F>> {
     let chunk: Vec<_> = tasks.by_ref().take(BATCH).collect();
     (!chunk.is_empty()).then(|| chunk.into_iter())

@@ -6,6 +6,7 @@ use super::entry::Entry;
 use super::error::TaskError;
 use super::park::{Parker, park};
 use super::shelf::Shelf;
+use super::slot::Slot;
 use super::state::{Found, Told};
 use crate::limiter::Outcome;
 use crate::semaphore::SemaphorePermit;
@@ -202,7 +203,7 @@ impl fmt::Debug for WorkerThread<'_> {
 struct Work<'a, 'j> {
     core: &'a Arc<Core<'j>>,
     bench: &'a Arc<Bench<'j>>,
-    slot: Option<SemaphorePermit<'a>>,
+    slot: Slot<'a>,
     searching: bool,
     told: Told,
     /// How many tasks it has started.
@@ -214,7 +215,7 @@ impl<'a, 'j> Work<'a, 'j> {
         Self {
             core,
             bench,
-            slot: None,
+            slot: Slot::none_of(&core.slots, core.settings.shared_slots),
             // One that was started for new work looks for it on behalf of whoever started it.
             searching: bench.starts_searching,
             told: Told::default(),
@@ -228,7 +229,7 @@ impl<'a, 'j> Work<'a, 'j> {
 
     fn work(mut self) {
         loop {
-            if self.slot.is_none() && !self.wait_for_slot() {
+            if !self.slot.is_held() && !self.wait_for_slot() {
                 break;
             }
             // What lies on the shelf comes first.
@@ -247,7 +248,7 @@ impl<'a, 'j> Work<'a, 'j> {
                 .quantum
                 .is_some_and(|quantum| self.started >= quantum)
             {
-                self.slot = None;
+                self.slot.give_up();
                 self.core.unshelve(self.bench);
                 if self.core.start_anew(self.bench, self.searching, &mut self.told) {
                     return;
@@ -255,7 +256,7 @@ impl<'a, 'j> Work<'a, 'j> {
                 self.started = 0;
             }
         }
-        self.slot = None;
+        self.slot.give_up();
         self.core.left(self.bench, self.searching, &mut self.told);
     }
 
@@ -263,7 +264,7 @@ impl<'a, 'j> Work<'a, 'j> {
     #[inline]
     fn shelved(&mut self) -> Option<Entry<'j>> {
         // Looked at after the tasks were taken: a limit that was lowered before a task was submitted holds for it.
-        if !self.may_keep_slot() {
+        if !self.slot.may_keep() {
             self.core.unshelve(self.bench);
             return None;
         }
@@ -280,6 +281,7 @@ impl<'a, 'j> Work<'a, 'j> {
     #[inline]
     fn run_shelved(&mut self, entry: Entry<'j>) {
         self.started += 1;
+        self.slot.note_start();
         self.core.room.give_back_weight(1);
         let ran = entry.run(|payload| self.core.orphan(payload));
         self.told.count(ran);
@@ -290,14 +292,14 @@ impl<'a, 'j> Work<'a, 'j> {
     #[inline]
     fn run_with_slot(&mut self, entry: Entry<'j>) {
         // Looked at after the task was taken: a limit that was lowered before a task was submitted holds for it.
-        if self.may_keep_slot() {
+        if self.slot.may_keep() {
             self.run(entry);
         } else {
             match self.core.put_back(self.bench, entry) {
                 // The pool has been stopped, and this is one of the tasks that had started.
                 Some(entry) => self.run(entry),
                 None => {
-                    self.slot = None;
+                    self.slot.give_up();
                     return;
                 }
             }
@@ -305,19 +307,11 @@ impl<'a, 'j> Work<'a, 'j> {
         self.bench.note_untold(self.told.entries);
     }
 
-    /// True while the slot need not go to somebody else, or to nobody.
-    #[inline]
-    fn may_keep_slot(&self) -> bool {
-        let slots = &*self.core.slots;
-        slots.debt() == 0 && !(self.core.settings.shared_slots && slots.waiting() > 0)
-    }
-
     /// Gets a slot. False when this worker is to end instead.
     #[cold]
     fn wait_for_slot(&mut self) -> bool {
         let core = self.core;
-        if let Ok(slot) = core.slots.try_acquire() {
-            self.slot = Some(slot);
+        if self.slot.try_hold() {
             return true;
         }
         let waker = self.waker();
@@ -325,7 +319,7 @@ impl<'a, 'j> Work<'a, 'j> {
         loop {
             match acquire.as_mut().poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(Ok(slot)) => {
-                    self.slot = Some(slot);
+                    self.slot.hold(slot);
                     return true;
                 }
                 // Whoever closes the slots ends the pool.
@@ -352,7 +346,7 @@ impl<'a, 'j> Work<'a, 'j> {
         if !self.core.fall_asleep(self.bench, &mut self.searching) {
             return true;
         }
-        self.slot = None;
+        self.slot.give_up();
         if !self.sleep() {
             return false;
         }
@@ -393,6 +387,7 @@ impl<'a, 'j> Work<'a, 'j> {
     #[inline]
     fn run(&mut self, entry: Entry<'j>) {
         self.started += 1;
+        self.slot.note_start();
         if entry.weight() == 0 {
             return self.run_errand(entry);
         }

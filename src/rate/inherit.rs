@@ -30,15 +30,24 @@ impl Inherit {
 
 /// `room x new / old`, rounded down; all three positive, `room` below `old`.
 fn share(room: i128, old: i128, new: i128) -> i128 {
-    match room.checked_mul(new) {
-        Some(product) => product / old,
-        // Within one part in 2^60.
-        None => {
-            let bits = 128 - old.leading_zeros().min(new.leading_zeros());
-            let shift = bits.saturating_sub(62);
-            ((room >> shift) * (new >> shift) / (old >> shift).max(1)) << shift
+    if let Some(product) = room.checked_mul(new) {
+        return product / old;
+    }
+    // Bit by bit of `new`, from the top: quotient and rest of what is above, times `room`.
+    let (room, old) = (room as u128, old as u128);
+    let (mut quotient, mut rest) = (0, 0);
+    for bit in (0..128 - new.leading_zeros()).rev() {
+        quotient *= 2;
+        // Both parts are below `old`, and that is below 2^127: neither sum overflows.
+        for part in [rest, room * (new as u128 >> bit & 1)] {
+            rest += part;
+            if rest >= old {
+                rest -= old;
+                quotient += 1;
+            }
         }
     }
+    quotient
 }
 
 #[cfg(test)]
@@ -121,5 +130,36 @@ mod tests {
             Reset,
             &[(4, 10, 20, 20), (0, 10, 3, 3), (-3, 10, 20, 20), (4, 10, 0, 0)],
         );
+    }
+
+    /// Also where the product takes more than 127 bits.
+    #[test]
+    fn the_share_of_huge_numbers_is_exact() {
+        for (old, new) in [
+            (100, 100),
+            (100, 60),
+            (60, 100),
+            (120, 126),
+            (126, 80),
+            (90, 38),
+            (126, 126),
+        ] {
+            for (part, of) in [(1i128, 8i128), (5, 8), (1, 1_024), (1_023, 1_024)] {
+                // What is added to the room is too little to yield one more.
+                for more in [0, 1] {
+                    let room = (1i128 << old) / of * part + if new < old { more } else { 0 };
+                    let exact = (1i128 << new) / of * part;
+                    assert_eq!(
+                        super::share(room, 1 << old, 1 << new),
+                        exact,
+                        "{old} {new} {part} of {of}"
+                    );
+                }
+            }
+        }
+        let third = i128::MAX / 3;
+        assert_eq!(super::share(third, i128::MAX, i128::MAX), third);
+        assert_eq!(super::share(third, third * 3, 3 << 100), 1 << 100);
+        assert_eq!(super::share(third, third * 3 + 1, 3 << 100), (1 << 100) - 1);
     }
 }

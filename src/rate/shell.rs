@@ -112,7 +112,11 @@ impl<M: Meter> Shell<M> {
 
     #[inline(always)]
     pub(super) fn take(&self, n: u64, now: Instant) -> Result<M::Mark, Refusal<'_>> {
-        let mut meter = self.at(now);
+        let mut meter = self.meter.lock();
+        if let Some(mark) = meter.take_at_once(n, now.ticks()) {
+            return Ok(mark);
+        }
+        meter.advance(now.ticks());
         if meter.fits(n) {
             return Ok(meter.take(n));
         }

@@ -11,6 +11,12 @@ use std::task::Waker;
 /// How many wakers are woken at a time, outside the lock.
 const BATCH: usize = 32;
 
+/// True when the first in line wants no more than is `free`.
+#[inline]
+fn head_fits(queue: &mut Queue, free: i64) -> bool {
+    free > 0 && queue.head_need().is_some_and(|need| free >= need as i64)
+}
+
 /// Set in `served` when the semaphore is closed: from then on everybody looks under the lock.
 const CLOSED: u64 = 1 << 63;
 
@@ -22,11 +28,11 @@ impl Semaphore {
         if !self.plain || queue.keeps_flag() {
             return self.hand_over_special(queue);
         }
-        let Some(first) = self.grant_next(&mut queue) else {
+        let Some((first, free)) = self.grant_next(&mut queue) else {
             return;
         };
         // Mostly one permit comes back, and one waiter goes on.
-        let more = self.can_grant(&mut queue);
+        let more = head_fits(&mut queue, free);
         let spare = queue.spare();
         drop(queue);
         drop(spare);
@@ -51,7 +57,7 @@ impl Semaphore {
             let mut granted = 0;
             let mut queue = self.queue.lock();
             while granted < BATCH
-                && let Some(waker) = self.grant_next(&mut queue)
+                && let Some((waker, _)) = self.grant_next(&mut queue)
             {
                 wakers[granted] = waker;
                 granted += 1;
@@ -70,29 +76,31 @@ impl Semaphore {
     /// True when the first in line could be granted what it wants. Under the lock.
     #[inline]
     pub(super) fn can_grant(&self, queue: &mut Queue) -> bool {
-        let free = self.free();
-        free > 0 && queue.head_need().is_some_and(|need| free >= need as i64)
+        head_fits(queue, self.free())
     }
 
-    /// Grants the first in line what it wants, if that is free. Under the lock.
+    /// Grants the first in line what it wants, if that is free. Returns its waker, and what is free from then on: of what
+    /// comes back later, its releaser hands over. Under the lock.
     #[inline(always)]
-    pub(super) fn grant_next(&self, queue: &mut Queue) -> Option<Option<Waker>> {
+    pub(super) fn grant_next(&self, queue: &mut Queue) -> Option<(Option<Waker>, i64)> {
         let granted = queue.grant_head(self.free())?;
-        self.publish(&granted, queue.wants_no_flag());
-        Some(granted.waker)
+        let free = self.publish(&granted, queue.wants_no_flag());
+        Some((granted.waker, free))
     }
 
-    /// Takes what has been granted, and publishes the number of who was granted it.
+    /// Takes what has been granted, and publishes the number of who was granted it. Returns what is free from then on.
     #[inline]
-    fn publish(&self, granted: &Granted, last: bool) {
+    fn publish(&self, granted: &Granted, last: bool) -> i64 {
         let flag = if last { QUEUED } else { 0 };
+        let need = granted.need as i64;
         // Acquire: on behalf of the waiter, who sees it through (P). Pairs with (R) in `release`, of whichever releases
         // have added up.
         let acquire = weakened!("semaphore_relaxed_grant", Acquire);
-        self.word.fetch_add(flag - granted.need as i64, acquire);
+        let free = self.word.fetch_add(flag - need, acquire) + QUEUED - need;
         // (P) Release: passes on what the addition has acquired. Pairs with the load in `is_served`.
         let release = weakened!("semaphore_relaxed_served", Release);
         self.served.store(granted.number + 1, release);
+        free
     }
 
     /// What is free while the flag is set; nobody but the lock's holder takes of it.

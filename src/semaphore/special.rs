@@ -138,9 +138,9 @@ impl Semaphore {
     /// Grants whoever is next by the rules. Under the lock.
     fn grant_special(&self, queue: &mut Queue) -> Option<Option<Waker>> {
         if !queue.has_rules() {
-            let granted = self.grant_next(queue)?;
+            let (waker, _) = self.grant_next(queue)?;
             queue.overtaken = 0;
-            return Some(granted);
+            return Some(waker);
         }
         let granted = queue.grant_by_rules(self.free())?;
         queue.overtaken = 0;

@@ -1,6 +1,7 @@
 //! A client that turns its own requests away.
 
 use super::error::{ShedError, within};
+use crate::algo::chance::Draws;
 use crate::algo::shed::throttle_rate;
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome};
@@ -63,14 +64,14 @@ struct Segment {
 
 struct State {
     segments: [Segment; SEGMENTS],
-    draws: u64,
+    draws: Draws,
 }
 
 impl State {
-    fn new(seed: u64) -> Self {
+    fn new(draws: Draws) -> Self {
         Self {
             segments: [Segment::default(); SEGMENTS],
-            draws: seed,
+            draws,
         }
     }
 
@@ -93,14 +94,6 @@ impl State {
             (asked + segment.asked, accepted + segment.accepted)
         })
     }
-
-    /// An even fraction from 0 to 1 (splitmix64).
-    fn draw(&mut self) -> f64 {
-        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.draws ^ (self.draws >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-    }
 }
 
 impl Throttler {
@@ -115,16 +108,16 @@ impl Throttler {
         }
         let accept_rate = within("accept rate", accept_rate, 0.01, 1.0)?;
         let most = within("most", most, 0.0, 0.99)?;
-        Ok(Self::build(accept_rate, most, length, &Clock::real(), 0))
+        Ok(Self::build(accept_rate, most, length, &Clock::real(), Draws::new(0)))
     }
 
-    fn build(accept_rate: f64, most: f64, length: Duration, clock: &Clock, seed: u64) -> Self {
+    fn build(accept_rate: f64, most: f64, length: Duration, clock: &Clock, draws: Draws) -> Self {
         Self {
             accept_rate,
             most,
             length,
             segment: clock.ticks_of(length).div_ceil(SEGMENTS as u64).max(1),
-            state: Mutex::new(State::new(seed)),
+            state: Mutex::new(State::new(draws)),
             clock: clock.clone(),
         }
     }
@@ -132,13 +125,19 @@ impl Throttler {
     /// The same throttler on `clock`, having seen nothing.
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
-        Self::build(self.accept_rate, self.most, self.length, clock, self.state.lock().draws)
+        Self::build(
+            self.accept_rate,
+            self.most,
+            self.length,
+            clock,
+            self.state.lock().draws.clone(),
+        )
     }
 
     /// The same throttler with another seed of its chance, having seen nothing.
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
-        Self::build(self.accept_rate, self.most, self.length, &self.clock, seed)
+        Self::build(self.accept_rate, self.most, self.length, &self.clock, Draws::new(seed))
     }
 
     /// How likely the next request is turned away, 0 to 1.
@@ -170,7 +169,7 @@ impl Limiter for Throttler {
             let rate = self.rate_of(&state, number);
             let segment = state.segment(number);
             segment.asked = segment.asked.saturating_add(units);
-            rate > 0.0 && state.draw() < rate
+            rate > 0.0 && state.draws.fraction() < rate
         };
         if !turned_away {
             return Ok((number, units));

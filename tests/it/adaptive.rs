@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use std::time::Duration;
-use tollgate::adaptive::{Adaptive, AdaptiveError, Aimd, Gradient2, LimitLaw, Sample, Vegas};
+use tollgate::adaptive::{Adaptive, AdaptiveError, Aimd, Gradient, Gradient2, LimitLaw, Sample, Trend, Vegas};
 use tollgate::{LimiterExt, ManualClock, Outcome, Semaphore};
 
 fn ms(ms: u64) -> Duration {
@@ -62,9 +62,94 @@ fn gradient_follows_its_table() {
     assert!((after(10, 10) - 67.049).abs() < 1e-9);
 }
 
+/// The least is 5 ms, the buffer a quarter.
+#[test]
+fn the_gradient_beside_the_least_follows_its_table() {
+    for (limit, micros, next) in [
+        (100.0, 5_000, 136),
+        (100.0, 6_250, 110),
+        (100.0, 12_500, 57),
+        (100.0, 50_000, 57),
+        (100.0, 2_000, 214),
+        (3.0, 50_000, 3),
+    ] {
+        let mut law = Gradient::new();
+        assert_eq!(law.next(limit, &Sample::new(ms(5), 100)), limit);
+        let sample = Sample::new(Duration::from_micros(micros), 100);
+        assert_eq!(law.next(limit, &sample).max(3.0) as u64, next, "{micros}");
+    }
+}
+
+/// Given 4 windows between two looks at the least, then the limit is low for two windows, and what the second of them shows
+/// is the least from then on.
+#[test]
+fn the_least_is_measured_anew() {
+    let mut law = Gradient::new().measure_every(4).measure_at(2).buffer(0.0);
+    let first: Vec<_> = [5, 5, 10, 10, 10]
+        .into_iter()
+        .scan(100.0, |limit, millis| {
+            *limit = law.next(*limit, &Sample::new(ms(millis), 200));
+            Some(*limit as u64)
+        })
+        .collect();
+    assert_eq!(first, [100, 110, 62, 36, 2]);
+    // What was under way was slow; alone it takes 8 ms by now.
+    assert_eq!(law.next(2.0, &Sample::new(ms(20), 2)), 2.0);
+    let back = law.next(2.0, &Sample::new(ms(8), 2));
+    assert_eq!(back as u64, 22);
+    assert_eq!(law.next(back, &Sample::new(ms(8), 22)), back + back.sqrt());
+    // Used by half at most, it does not grow; dropped for overload, it shrinks.
+    assert_eq!(law.next(100.0, &Sample::new(ms(1), 49)), 100.0);
+    assert_eq!(law.next(100.0, &Sample::new(ms(8), 100).dropped()) as u64, 57);
+}
+
+/// The baseline is 1 s.
+#[test]
+fn the_trend_follows_its_table() {
+    let after = |samples: &[(u64, u64)]| {
+        let mut law = Trend::new();
+        (0..10).for_each(|_| _ = law.next(20.0, &Sample::new(ms(1_000), 10)));
+        follow(law, 20.0, 200.0, samples)
+    };
+    assert_eq!(after(&[(2_000, 10), (2_000, 10)]), [19, 18]);
+    assert_eq!(after(&[(1_300, 10), (1_300, 10)]), [20, 20]);
+    // Published with 5 in flight, of which no law here concludes that 20 are too few.
+    assert_eq!(after(&[(1_000, 10), (500, 11)]), [21, 22]);
+    assert_eq!(after(&[(1_000, 5), (500, 5)]), [20, 20]);
+    let mut law = Trend::new();
+    assert_eq!(law.next(100.0, &Sample::new(ms(1), 100).dropped()), 98.0);
+}
+
 fn gate(clock: &ManualClock, law: impl LimitLaw + 'static) -> Adaptive {
     let builder = Adaptive::builder(Semaphore::new(10)).law(law).bounds(2, 12);
     builder.window(Duration::ZERO, 1).clock(clock).build().unwrap()
+}
+
+/// The second gradient law as published, step by step: the mean of ten samples, then an average over 600; 5 % less of it
+/// where it is more than twice the latency; with each of its settings.
+#[test]
+fn the_second_gradient_follows_its_settings() {
+    let script = [40, 40, 10, 10, 60, 20, 20, 30, 90, 5, 5, 10, 45, 80, 12];
+    for (smoothing, tolerance, queue) in [(0.2, 1.5, 4), (1.0, 1.0, 10), (0.5, 3.0, 0), (0.01, 10.0, 1)] {
+        let mut law = Gradient2::new().smoothing(smoothing).tolerance(tolerance).queue(queue);
+        let (mut limit, mut wanted, mut average) = (100.0, 100.0, 0.0);
+        for (at, millis) in script.into_iter().enumerate() {
+            let latency = millis as f64 / 1_000.0;
+            let weight = if at < 10 { 1.0 / (at as f64 + 1.0) } else { 2.0 / 601.0 };
+            average += (latency - average) * weight;
+            let gradient: f64 = tolerance * average / latency;
+            let new = wanted * gradient.clamp(0.5, 1.0) + f64::from(queue);
+            wanted += (new - wanted) * smoothing;
+            if average > 2.0 * latency {
+                average *= 0.95;
+            }
+            limit = law.next(limit, &Sample::new(Duration::from_millis(millis), 1_000));
+            assert!(
+                (limit - wanted).abs() < 1e-9 * wanted,
+                "step {at}: {limit} for {wanted}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -218,6 +303,8 @@ fn law(which: usize, says: Vec<f64>) -> Box<dyn LimitLaw> {
         0 => Box::new(Aimd::new()),
         1 => Box::new(Vegas::new()),
         2 => Box::new(Gradient2::new()),
+        3 => Box::new(Gradient::new().measure_every(7)),
+        4 => Box::new(Trend::new()),
         _ => Box::new(Anything(says)),
     }
 }
@@ -229,7 +316,7 @@ proptest! {
     /// in the end.
     #[test]
     fn no_limit_leaves_its_bounds(
-        which in 0..4usize,
+        which in 0..6usize,
         says in prop::collection::vec(prop_oneof![Just(f64::NAN), Just(f64::INFINITY), -1e9..1e9f64], 200),
         floor in 1..20usize,
         room in 0..50usize,

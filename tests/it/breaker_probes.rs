@@ -26,6 +26,11 @@ fn half_open(clock: &ManualClock) -> CircuitBreaker {
     breaker
 }
 
+/// A policy keeps what it is made of.
+fn leaked(breaker: CircuitBreaker) -> &'static CircuitBreaker {
+    Box::leak(Box::new(breaker))
+}
+
 fn free(breaker: &CircuitBreaker) -> u64 {
     let probes: Vec<_> = std::iter::from_fn(|| breaker.try_admit(1).ok()).collect();
     probes.len() as u64
@@ -133,12 +138,9 @@ fn probes_that_never_come_back_open_the_circuit() {
 #[test]
 fn a_policy_waits_for_the_circuit() {
     let clock = ManualClock::new();
-    let breaker = half_open(&clock);
+    let breaker = leaked(half_open(&clock));
     breaker.trip(5 * SECOND);
-    let policy = Policy::builder()
-        .clock(&clock)
-        .over(&*Box::leak(Box::new(breaker)))
-        .unwrap();
+    let policy = Policy::builder().clock(&clock).over(breaker).unwrap();
     clock.run(async {
         let probes = [policy.admit(1).await.unwrap(), policy.admit(1).await.unwrap()];
         assert_eq!(clock.elapsed(), 6 * SECOND);
@@ -162,6 +164,51 @@ fn a_policy_waits_for_the_circuit() {
         };
         futures::join!(work, wait, last);
     });
+}
+
+/// Given probes that never come back, then a policy wakes at the instant at which they are overdue, and its head is a
+/// probe of the next trial; whoever does not wait so long is told when its own time is over, not before.
+#[test]
+fn an_overdue_trial_wakes_a_policy_that_waits() {
+    let clock = ManualClock::new();
+    let breaker = leaked(half_open(&clock));
+    let probes: Vec<_> = (0..PROBES).map(|_| breaker.try_admit(1).unwrap()).collect();
+    let policy = Policy::builder().clock(&clock).over(breaker).unwrap();
+    let start = clock.elapsed();
+    clock.run(async {
+        let patient = async {
+            drop(policy.admit(1).await.unwrap());
+            assert_eq!(clock.elapsed() - start, 65 * SECOND);
+        };
+        let hasty = async {
+            let late = policy.admit_timeout(1, 30 * SECOND).await.map(drop).unwrap_err();
+            assert_eq!((late.leg(), clock.elapsed() - start), ("breaker", 30 * SECOND));
+        };
+        futures::join!(patient, hasty);
+    });
+    assert_eq!(breaker.state(), HalfOpen);
+    drop(probes);
+}
+
+/// Given a policy whose head asks for more calls than there are probes, then it is the whole trial, and the line goes on.
+#[test]
+fn an_ask_of_more_than_the_probes_does_not_stop_a_line() {
+    let clock = ManualClock::new();
+    let breaker = leaked(half_open(&clock));
+    let policy = Policy::builder().clock(&clock).over(breaker).unwrap();
+    clock.run(async {
+        let probe = policy.admit(1).await.unwrap();
+        let heavy = async {
+            policy.admit(PROBES + 1).await.unwrap().finish(Outcome::Success);
+        };
+        let behind = async { drop(policy.admit(1).await.unwrap()) };
+        let work = async {
+            sleep(&clock, SECOND).await;
+            drop(probe);
+        };
+        futures::join!(heavy, behind, work);
+    });
+    assert_eq!((breaker.state(), clock.elapsed()), (Closed, 2 * SECOND));
 }
 
 /// Given an open time whose computation panics, then the circuit is open all the same, and the panic is told.

@@ -11,10 +11,12 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
 
 mod adaptive;
 mod any_window;
+mod any_window_rounds;
 #[cfg(feature = "axum")]
 mod axum_limits;
 mod bad_input;
 mod breaker;
+mod breaker_history;
 mod breaker_probes;
 mod bucket_published;
 mod bucket_verbs;
@@ -34,6 +36,8 @@ mod hostile_wakers;
 mod keyed;
 mod keyed_fair;
 mod keyed_rate;
+#[cfg(feature = "policy-file")]
+mod lab;
 mod lease;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
 mod observe;
@@ -52,11 +56,14 @@ mod pool_group;
 mod pool_life;
 #[cfg(feature = "pool")]
 mod pool_room;
+#[cfg(all(feature = "pool", feature = "stats"))]
+mod pool_shared_slots;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_batch;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 mod quota;
+mod rate_corners;
 mod rate_fixed_window;
 mod rate_hostile;
 mod rate_leaky_bucket;
@@ -65,6 +72,7 @@ mod rate_token_bucket;
 mod rate_warmup;
 mod rate_window;
 mod rate_windows;
+mod report;
 mod semaphore;
 mod semaphore_corners;
 mod semaphore_orders;

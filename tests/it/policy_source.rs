@@ -163,11 +163,8 @@ fn a_watched_file_tells_by_itself() {
     use std::sync::mpsc;
     use std::time::Duration;
     use tollgate::policy::source::PolicySource;
-    let (_folder, path, source) = opened();
-    let source = match source.watched() {
-        Ok(source) => source,
-        Err((_, error)) => panic!("a folder cannot be watched here: {error}"),
-    };
+    let (_folder, path, mut source) = opened();
+    source.watch().expect("a folder can be watched here");
     let mut source = source
         .settle_for(Duration::from_millis(1))
         .look_every(Duration::from_secs(3_600));

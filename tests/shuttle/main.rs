@@ -10,6 +10,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use tollgate::{Ask, Order, Overflow, Policy, Semaphore};
 
+mod breaker;
+#[cfg(feature = "fan-out")]
+mod tasks;
+
 const THREADS: usize = 3;
 const STEPS: usize = 4;
 const LIMIT: usize = 3;

@@ -1,106 +1,125 @@
-//! The latency now beside what it has been for long.
+//! The latency now beside what it is without load, which is measured now and then.
 
 use super::law::{LimitLaw, Sample};
 
-/// Compares the latency with its average over a long time. While it is no worse than the tolerance, the limit grows by
-/// the queue that is allowed; beyond, it shrinks in proportion, by half at most.
+/// Compares the latency with the least, measured while only few are let through. The limit is multiplied by how much of
+/// the least and its buffer is in what is seen, from a half to twice, and may exceed that by its square root.
 ///
-/// The average follows a load that lasts, so under a mild overload the limit keeps growing, to its ceiling: set one that
-/// the resource can bear. The second gradient law of Netflix' concurrency-limits (2018).
+/// The first window measures the least, whatever runs. From then on, after so many windows, the limit goes down to
+/// [`measure_at`](Self::measure_at) for two of them: what was under way ends in the first, and the second measures. A resource that
+/// has become slower for good is so told from one that is overloaded; the price is the traffic of two windows.
+///
+/// The gradient controller of Envoy's adaptive concurrency filter (2019).
 ///
 /// ```
-/// # use tollgate::adaptive::{Gradient2, LimitLaw, Sample};
+/// # use tollgate::adaptive::{Gradient, LimitLaw, Sample};
 /// # use std::time::Duration;
-/// let mut law = Gradient2::new();
-/// let steady = Sample::new(Duration::from_millis(10), 100);
-/// assert_eq!(law.next(100.0, &steady), 100.8);
+/// let mut law = Gradient::new();
+/// let at = |ms| Sample::new(Duration::from_millis(ms), 100);
+/// assert_eq!(law.next(100.0, &at(10)), 100.0);
+/// // Within the buffer of a quarter it grows, at twice the least it halves.
+/// assert_eq!(law.next(100.0, &at(10)).floor(), 136.0);
+/// assert_eq!(law.next(100.0, &at(25)).floor(), 57.0);
 /// ```
+#[doc(alias = "Envoy")]
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Gradient2 {
-    smoothing: f64,
-    tolerance: f64,
-    queue: f64,
-    average: Average,
+pub struct Gradient {
+    buffer: f64,
+    every: u32,
+    measure_at: f64,
+    /// In seconds.
+    least: Option<f64>,
+    phase: Phase,
 }
 
-impl Gradient2 {
-    /// Smoothing 0.2, tolerance 1.5, a queue of 4, an average over 600 samples.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    /// So many windows since the least was measured.
+    Steady(u32),
+    /// The limit is down from this, and what was under way before ends.
+    Draining(f64),
+    /// The next window is that of the few.
+    Measuring(f64),
+}
+
+impl Gradient {
+    /// A buffer of 0.25; the least is measured every 600 windows, at a limit of 3.
     pub fn new() -> Self {
         Self {
-            smoothing: 0.2,
-            tolerance: 1.5,
-            queue: 4.0,
-            average: Average::default(),
+            buffer: 0.25,
+            every: 600,
+            measure_at: 3.0,
+            least: None,
+            phase: Phase::Steady(0),
         }
     }
 
-    /// How far each step goes towards the new limit: 0.01 to 1, or as near to that as was asked.
+    /// By which part of the least the latency may vary before it counts: 0 to 10, or as near to that as was asked.
     #[must_use]
-    pub fn smoothing(mut self, smoothing: f64) -> Self {
-        self.smoothing = smoothing.clamp(0.01, 1.0);
+    pub fn buffer(mut self, part: f64) -> Self {
+        self.buffer = part.clamp(0.0, 10.0);
         self
     }
 
-    /// How many times the average latency is tolerated: 1 to 10, or as near to that as was asked.
+    /// After how many windows the least is measured anew; 0 counts as 1.
     #[must_use]
-    pub fn tolerance(mut self, tolerance: f64) -> Self {
-        self.tolerance = tolerance.clamp(1.0, 10.0);
+    pub fn measure_every(mut self, windows: u32) -> Self {
+        self.every = windows.max(1);
         self
     }
 
-    /// How many may stand in a queue.
+    /// The limit meanwhile, where that is lower; the limit's floor holds. 0 counts as 1.
     #[must_use]
-    pub fn queue(mut self, queue: u32) -> Self {
-        self.queue = queue.into();
+    pub fn measure_at(mut self, limit: u32) -> Self {
+        self.measure_at = limit.max(1).into();
         self
+    }
+
+    fn step(&self, limit: f64, least: f64, sample: &Sample) -> f64 {
+        let gradient = match sample.dropped {
+            true => 0.5,
+            false => (least * (1.0 + self.buffer) / sample.seconds()).clamp(0.5, 2.0),
+        };
+        let new = limit * gradient + (limit * gradient).sqrt();
+        if sample.is_app_limited(limit) {
+            new.min(limit)
+        } else {
+            new
+        }
     }
 }
 
-impl Default for Gradient2 {
+impl Default for Gradient {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl LimitLaw for Gradient2 {
+impl LimitLaw for Gradient {
     fn next(&mut self, limit: f64, sample: &Sample) -> f64 {
-        let latency = sample.seconds();
-        let long = self.average.add(latency);
-        if long > 2.0 * latency {
-            // It has been under load: come down faster than the average does.
-            self.average.value *= 0.95;
+        match (self.phase, self.least) {
+            (Phase::Draining(before), _) => {
+                self.phase = Phase::Measuring(before);
+                limit
+            }
+            (Phase::Measuring(before), _) => {
+                self.least = Some(sample.seconds());
+                self.phase = Phase::Steady(0);
+                before
+            }
+            (Phase::Steady(_), None) => {
+                self.least = Some(sample.seconds());
+                limit
+            }
+            (Phase::Steady(windows), Some(least)) => {
+                let new = self.step(limit, least, sample);
+                self.phase = Phase::Steady(windows + 1);
+                if windows + 1 < self.every {
+                    return new;
+                }
+                self.phase = Phase::Draining(new);
+                new.min(self.measure_at)
+            }
         }
-        if sample.is_app_limited(limit) && !sample.dropped {
-            return limit;
-        }
-        let gradient = match sample.dropped {
-            true => 0.5,
-            false => (self.tolerance * long / latency).clamp(0.5, 1.0),
-        };
-        let new = limit * gradient + self.queue;
-        limit * (1.0 - self.smoothing) + new * self.smoothing
-    }
-}
-
-/// The mean of the first samples, then an exponential average.
-#[derive(Clone, Copy, Debug, PartialEq, Default)]
-struct Average {
-    value: f64,
-    samples: u32,
-}
-
-impl Average {
-    const MEAN_OF: u32 = 10;
-    const WINDOW: f64 = 600.0;
-
-    fn add(&mut self, sample: f64) -> f64 {
-        let weight = if self.samples < Self::MEAN_OF {
-            self.samples += 1;
-            1.0 / f64::from(self.samples)
-        } else {
-            2.0 / (Self::WINDOW + 1.0)
-        };
-        self.value += (sample - self.value) * weight;
-        self.value
     }
 }

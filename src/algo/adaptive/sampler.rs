@@ -1,12 +1,14 @@
 //! A window of latencies, of which one percentile is wanted. It keeps so many at most; of more, an even choice (J.
 //! Vitter's algorithm R, 1985).
 
+use crate::algo::chance::Draws;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Sampler {
     kept: Vec<u64>,
     most: usize,
     seen: u64,
-    draws: u64,
+    draws: Draws,
     in_flight: u64,
     dropped: bool,
     /// When the window began.
@@ -22,7 +24,7 @@ impl Sampler {
             kept: Vec::with_capacity(most),
             most,
             seen: 0,
-            draws: 0,
+            draws: Draws::new(0),
             in_flight: 0,
             dropped: false,
             since: now,
@@ -37,19 +39,11 @@ impl Sampler {
         if self.kept.len() < self.most {
             self.kept.push(latency);
         } else {
-            let place = (self.draw() % self.seen) as usize;
+            let place = (self.draws.draw() % self.seen) as usize;
             if let Some(kept) = self.kept.get_mut(place) {
                 *kept = latency;
             }
         }
-    }
-
-    /// splitmix64.
-    fn draw(&mut self) -> u64 {
-        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.draws ^ (self.draws >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
     }
 
     /// The `percentile` (0 to 100) of the window, if it has lasted `window` ticks and has `least` latencies; the next one

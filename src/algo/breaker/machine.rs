@@ -63,6 +63,8 @@ pub(crate) enum Answer {
     Until(u64),
     /// Not before something happens.
     OnEvent,
+    /// Not before a probe comes back, or all of them are overdue, at this instant.
+    OnProbe(u64),
     /// The probes of the trial are overdue: it has to be ended first.
     Overdue,
 }
@@ -116,6 +118,11 @@ impl Machine {
         self.until
     }
 
+    /// How many probes a trial has.
+    pub(crate) fn probes(&self) -> u64 {
+        self.probes
+    }
+
     pub(crate) fn opened(&self) -> u32 {
         self.opened
     }
@@ -144,24 +151,26 @@ impl Machine {
             State::Closed | State::Disabled | State::MetricsOnly => Answer::Goes,
             State::ForcedOpen => Answer::OnEvent,
             State::Open if now < self.until => Answer::Until(self.until),
-            State::Open => Self::fits(self.probes, units, ahead),
-            State::HalfOpen => match Self::fits(self.trial.free(), units, ahead) {
-                Answer::OnEvent if self.is_overdue(now) => Answer::Overdue,
-                answer => answer,
+            State::Open => Self::fits(self.probes, self.probes, units, ahead),
+            State::HalfOpen => match Self::fits(self.trial.free(), self.trial.missing(), units, ahead) {
+                Answer::Goes => Answer::Goes,
+                // A probe that is not out can be asked for by whoever is ahead.
+                _ if self.trial.out() == 0 => Answer::OnEvent,
+                _ => match self.probed.saturating_add(self.overdue_after) {
+                    overdue if overdue <= now => Answer::Overdue,
+                    overdue => Answer::OnProbe(overdue),
+                },
             },
         }
     }
 
-    fn fits(free: u64, units: u64, ahead: u64) -> Answer {
-        if units.saturating_add(ahead) <= free {
+    /// An ask of more calls than there are results to come is all of them: nobody waits for probes that will never be.
+    fn fits(free: u64, missing: u64, units: u64, ahead: u64) -> Answer {
+        if units.min(missing).saturating_add(ahead) <= free {
             Answer::Goes
         } else {
             Answer::OnEvent
         }
-    }
-
-    fn is_overdue(&self, now: u64) -> bool {
-        self.trial.free() == 0 && now.saturating_sub(self.probed) >= self.overdue_after
     }
 
     /// Lets `units` calls through, or says why not. Whoever comes first after the open time begins the trial.
@@ -172,7 +181,7 @@ impl Machine {
                 self.enter(State::HalfOpen);
                 self.trial = Trial::new(self.probes);
             }
-            let taken = self.trial.take(units);
+            let taken = self.trial.take(units.min(self.trial.missing()));
             debug_assert!(taken, "the answer was that they fit");
             self.probed = self.probed.max(now);
         }

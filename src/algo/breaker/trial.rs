@@ -35,6 +35,16 @@ impl Trial {
         self.probes - self.out - self.results.calls
     }
 
+    /// How many are out.
+    pub(crate) fn out(&self) -> u64 {
+        self.out
+    }
+
+    /// How many results are to come.
+    pub(crate) fn missing(&self) -> u64 {
+        self.probes - self.results.calls
+    }
+
     pub(crate) fn results(&self) -> Counts {
         self.results
     }

@@ -3,5 +3,5 @@
 mod odds;
 mod shares;
 
-pub(crate) use odds::throttle_rate;
+pub(crate) use odds::{rejection_rate, throttle_rate};
 pub(crate) use shares::{Rule, Shares};

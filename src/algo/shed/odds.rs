@@ -7,9 +7,36 @@ pub(crate) fn throttle_rate(asked: f64, accepted: f64, accept_rate: f64, most: f
     ((asked - accepted / accept_rate) / (asked + 1.0)).clamp(0.0, most)
 }
 
+/// Early rejection: nobody while fewer than `from` are queued, everybody once `most` are, and in between the more the longer
+/// the queue is. The straight part of random early detection (S. Floyd and V. Jacobson, 1993).
+pub(crate) fn rejection_rate(queued: usize, from: usize, most: usize) -> f64 {
+    if queued < from {
+        0.0
+    } else if queued >= most {
+        1.0
+    } else {
+        (queued - from) as f64 / (most - from) as f64
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::throttle_rate;
+    use super::{rejection_rate, throttle_rate};
+
+    #[test]
+    fn early_rejection_follows_its_table() {
+        for (queued, from, most, rate) in [
+            (5, 10, 20, 0.0),
+            (60, 60, 100, 0.0),
+            (80, 60, 100, 0.5),
+            (100, 60, 100, 1.0),
+            (11, 10, 20, 0.1),
+            (3, 3, 3, 1.0),
+            (2, 3, 3, 0.0),
+        ] {
+            assert_eq!(rejection_rate(queued, from, most), rate, "{queued} of {from} to {most}");
+        }
+    }
 
     #[test]
     fn a_throttle_follows_its_table() {

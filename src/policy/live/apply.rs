@@ -149,6 +149,8 @@ impl LiveLegs {
             }
         }
         turn.pass_on();
+        // The use of a leg falls when its limit is raised.
+        self.bell.ring();
     }
 
     /// The turn to change legs, if nobody has it. If somebody has, it will apply `next`.

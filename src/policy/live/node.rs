@@ -4,13 +4,14 @@ use super::super::boxed::Erased;
 use super::super::shadow::Counts;
 use crate::breaker::CircuitBreaker;
 use crate::limiter::Limiter;
-use crate::policy::spec::{LegSpec, Rule, RuleKind};
-use crate::rate::{FixedWindow, Inherit, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket, Warmup};
+use crate::policy::spec::{BreakerRule, LegSpec, Rule, RuleKind};
+use crate::rate::{FixedWindow, Inherit, LeakyBucket, Quota, SlidingLog, SlidingWindow, TokenBucket, Warmup};
 use crate::semaphore::Semaphore;
 use crate::sync::shim::Mutex;
 use crate::ticket::Ticket;
 use crate::time::Clock;
 use crate::{Ask, Cost};
+use std::time::Duration;
 
 /// What makes a leg the same from version to version. Whatever cannot be changed in place is part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -99,42 +100,68 @@ impl Node {
     }
 }
 
+fn text(error: impl ToString) -> String {
+    error.to_string()
+}
+
 impl Body {
+    // A function for each kind: a frame that held them all would be several kilobytes where nothing is optimised.
     fn new(rule: &Rule, clock: &Clock) -> Result<Self, String> {
-        fn text(error: impl ToString) -> String {
-            error.to_string()
-        }
-        Ok(match rule {
-            Rule::TokenBucket { quota } => Self::TokenBucket(TokenBucket::new(*quota).on(clock)),
-            Rule::LeakyBucket { quota, slack } => {
-                Self::LeakyBucket(LeakyBucket::new(*quota).slack(*slack).map_err(text)?.on(clock))
-            }
+        match rule {
+            Rule::TokenBucket { quota } => Ok(Self::token_bucket(*quota, clock)),
+            Rule::LeakyBucket { quota, slack } => Self::leaky_bucket(*quota, *slack, clock),
             Rule::Warmup {
                 quota,
                 period,
                 cold_factor,
-            } => {
-                let warmup = Warmup::new(*quota, *period).map_err(text)?;
-                Self::Warmup(warmup.cold_factor(*cold_factor).map_err(text)?.on(clock))
-            }
-            Rule::FixedWindow { limit, window } => {
-                Self::FixedWindow(FixedWindow::new(*limit, *window).map_err(text)?.on(clock))
-            }
+            } => Self::warmup(*quota, *period, *cold_factor, clock),
+            Rule::FixedWindow { limit, window } => Self::fixed_window(*limit, *window, clock),
             Rule::SlidingWindow {
                 limit,
                 window,
                 segments,
-            } => {
-                let window = SlidingWindow::new(*limit, *window).map_err(text)?;
-                Self::SlidingWindow(window.segments(*segments).map_err(text)?.on(clock))
-            }
-            Rule::SlidingLog { limit, window, entries } => {
-                let log = SlidingLog::new(*limit, *window).map_err(text)?;
-                Self::SlidingLog(log.max_entries(*entries).map_err(text)?.on(clock))
-            }
-            Rule::Semaphore { limit } => Self::Semaphore(Semaphore::new((*limit).min(Semaphore::MAX_PERMITS))),
-            Rule::Breaker(rule) => Self::Breaker(rule.builder().clock(clock).build().map_err(text)?),
-        })
+            } => Self::sliding_window(*limit, *window, *segments, clock),
+            Rule::SlidingLog { limit, window, entries } => Self::sliding_log(*limit, *window, *entries, clock),
+            Rule::Semaphore { limit } => Ok(Self::semaphore(*limit)),
+            Rule::Breaker(rule) => Self::breaker(rule, clock),
+        }
+    }
+
+    fn token_bucket(quota: Quota, clock: &Clock) -> Self {
+        Self::TokenBucket(TokenBucket::new(quota).on(clock))
+    }
+
+    fn leaky_bucket(quota: Quota, slack: u64, clock: &Clock) -> Result<Self, String> {
+        let bucket = LeakyBucket::new(quota).slack(slack).map_err(text)?;
+        Ok(Self::LeakyBucket(bucket.on(clock)))
+    }
+
+    fn warmup(quota: Quota, period: Duration, cold_factor: u32, clock: &Clock) -> Result<Self, String> {
+        let warmup = Warmup::new(quota, period).map_err(text)?;
+        Ok(Self::Warmup(warmup.cold_factor(cold_factor).map_err(text)?.on(clock)))
+    }
+
+    fn fixed_window(limit: u64, window: Duration, clock: &Clock) -> Result<Self, String> {
+        let window = FixedWindow::new(limit, window).map_err(text)?;
+        Ok(Self::FixedWindow(window.on(clock)))
+    }
+
+    fn sliding_window(limit: u64, window: Duration, segments: usize, clock: &Clock) -> Result<Self, String> {
+        let window = SlidingWindow::new(limit, window).map_err(text)?;
+        Ok(Self::SlidingWindow(window.segments(segments).map_err(text)?.on(clock)))
+    }
+
+    fn sliding_log(limit: u64, window: Duration, entries: usize, clock: &Clock) -> Result<Self, String> {
+        let log = SlidingLog::new(limit, window).map_err(text)?;
+        Ok(Self::SlidingLog(log.max_entries(entries).map_err(text)?.on(clock)))
+    }
+
+    fn semaphore(limit: usize) -> Self {
+        Self::Semaphore(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)))
+    }
+
+    fn breaker(rule: &BreakerRule, clock: &Clock) -> Result<Self, String> {
+        Ok(Self::Breaker(rule.builder().clock(clock).build().map_err(text)?))
     }
 
     /// The same through one door.

@@ -127,7 +127,7 @@ impl LegSet {
         std::mem::forget(held);
         ticket.words_mut()[0] = u64::from(self.index) | taken << TAKEN;
         if self.timed {
-            self.measure(demand);
+            self.measure(demand, ticket);
         }
         Ok(())
     }
@@ -185,9 +185,9 @@ impl LegSet {
 
     /// Tells the meters what was taken.
     #[cold]
-    fn measure(&self, demand: Demand<'_>) {
+    fn measure(&self, demand: Demand<'_>, ticket: &BoxTicket) {
         let now = demand.now(&self.clock);
-        for leg in &self.legs {
+        for leg in self.taken(ticket) {
             for meter in &leg.meters {
                 meter.reserved(leg.node.units(demand.ask()).unwrap_or(0), now);
             }
@@ -256,7 +256,7 @@ impl LegSet {
         }
         if self.timed {
             let (started, now) = (Instant::from_ticks(ticket.words()[1]), pass.now(&self.clock));
-            for meter in self.legs.iter().flat_map(|leg| &leg.meters) {
+            for meter in self.taken(ticket).flat_map(|leg| &leg.meters) {
                 meter.ended(started, now);
             }
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// A policy file that changes while it is in use.
 ///
-/// It is looked at every 2 s, or when something happens in its folder if it is [watched](Self::watched) (and every 30 s
+/// It is looked at every 2 s, or when something happens in its folder if it is watched (`watch`) (and every 30 s
 /// all the same, since some file systems say nothing). A version counts once the file has looked the same twice, the
 /// [settling time](Self::settle_for) apart: a file that is being written, or written again in two strokes, is not taken for
 /// one that is done. What editors and administrators do:
@@ -118,18 +118,13 @@ impl FileSource {
     /// editors replace the file.
     ///
     /// # Errors
-    /// What the system says when it cannot be watched: the source is handed back with it, and works unwatched.
+    /// What the system says when it cannot be watched: the source goes on unwatched.
     #[cfg(feature = "policy-watch")]
     #[cfg_attr(docsrs, doc(cfg(feature = "policy-watch")))]
-    pub fn watched(mut self) -> Result<Self, (Self, SourceError)> {
-        match super::watch::Watch::new(&self.path) {
-            Ok(watch) => {
-                self.watch = Some(watch);
-                self.every = Duration::from_secs(30);
-                Ok(self)
-            }
-            Err(error) => Err((self, error)),
-        }
+    pub fn watch(&mut self) -> Result<(), SourceError> {
+        self.watch = Some(super::watch::Watch::new(&self.path)?);
+        self.every = Duration::from_secs(30);
+        Ok(())
     }
 
     /// Looks at the file now. This is the step that the source repeats; call it to drive the source by hand.

@@ -130,42 +130,58 @@ impl Rule {
 
     /// Finds the key whose number cannot be, and what is wrong with it.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
-        let fault = |key| move |error: &dyn fmt::Display| (key, error.to_string());
         match self {
             Self::TokenBucket { .. } | Self::Semaphore { .. } => Ok(()),
-            Self::LeakyBucket { quota, slack } => LeakyBucket::new(*quota)
-                .slack(*slack)
-                .map(drop)
-                .map_err(|error| fault("slack")(&error)),
+            Self::Breaker(rule) => rule.check(),
+            Self::LeakyBucket { .. } | Self::Warmup { .. } => self.check_pace(),
+            Self::FixedWindow { .. } | Self::SlidingWindow { .. } | Self::SlidingLog { .. } => self.check_window(),
+        }
+    }
+
+    fn check_pace(&self) -> Result<(), (&'static str, String)> {
+        match self {
+            Self::LeakyBucket { quota, slack } => {
+                LeakyBucket::new(*quota).slack(*slack).map_err(fault("slack"))?;
+            }
             Self::Warmup {
                 quota,
                 period,
                 cold_factor,
-            } => Warmup::new(*quota, *period)
-                .map_err(|error| fault("period")(&error))?
-                .cold_factor(*cold_factor)
-                .map(drop)
-                .map_err(|error| fault("cold_factor")(&error)),
-            Self::FixedWindow { limit, window } => FixedWindow::new(*limit, *window)
-                .map(drop)
-                .map_err(|error| fault("window")(&error)),
+            } => {
+                let warmup = Warmup::new(*quota, *period).map_err(fault("period"))?;
+                warmup.cold_factor(*cold_factor).map_err(fault("cold_factor"))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn check_window(&self) -> Result<(), (&'static str, String)> {
+        match self {
+            Self::FixedWindow { limit, window } => {
+                FixedWindow::new(*limit, *window).map_err(fault("window"))?;
+            }
             Self::SlidingWindow {
                 limit,
                 window,
                 segments,
-            } => SlidingWindow::new(*limit, *window)
-                .map_err(|error| fault("window")(&error))?
-                .segments(*segments)
-                .map(drop)
-                .map_err(|error| fault("segments")(&error)),
-            Self::SlidingLog { limit, window, entries } => SlidingLog::new(*limit, *window)
-                .map_err(|error| fault("window")(&error))?
-                .max_entries(*entries)
-                .map(drop)
-                .map_err(|error| fault("entries")(&error)),
-            Self::Breaker(rule) => rule.builder().build().map(drop).map_err(|error| fault("kind")(&error)),
+            } => {
+                let window = SlidingWindow::new(*limit, *window).map_err(fault("window"))?;
+                window.segments(*segments).map_err(fault("segments"))?;
+            }
+            Self::SlidingLog { limit, window, entries } => {
+                let log = SlidingLog::new(*limit, *window).map_err(fault("window"))?;
+                log.max_entries(*entries).map_err(fault("entries"))?;
+            }
+            _ => {}
         }
+        Ok(())
     }
+}
+
+/// What is wrong with `key`.
+fn fault<E: fmt::Display>(key: &'static str) -> impl Fn(E) -> (&'static str, String) {
+    move |error| (key, error.to_string())
 }
 
 /// The names of the kinds.
@@ -260,6 +276,10 @@ impl Default for BreakerRule {
 }
 
 impl BreakerRule {
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        self.builder().build().map(drop).map_err(fault("kind"))
+    }
+
     /// A builder with these numbers.
     pub fn builder(&self) -> BreakerBuilder {
         let mut builder = CircuitBreaker::builder()

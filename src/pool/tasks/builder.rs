@@ -10,6 +10,7 @@ use crate::pool::error::PoolError;
 use crate::pool::face::next_id;
 use crate::pool::gate::Gate;
 use crate::pool::room::Room;
+use crate::pool::runtime::Runtime;
 use crate::semaphore::Semaphore;
 use crate::time::Clock;
 use std::fmt;
@@ -27,7 +28,7 @@ pub struct TaskPoolBuilder {
     slots: Option<Arc<Semaphore>>,
     gate: Option<Arc<dyn Gate>>,
     on_discard: Option<Box<DiscardHook>>,
-    runtime: Option<Handle>,
+    runtime: Option<Runtime>,
 }
 
 impl TaskPoolBuilder {
@@ -95,7 +96,7 @@ impl TaskPoolBuilder {
 
     /// The runtime whose tasks the runners are: the current one unless set.
     pub fn runtime(mut self, runtime: &Handle) -> Self {
-        self.runtime = Some(runtime.clone());
+        self.runtime = Some(Runtime::of(runtime));
         self
     }
 
@@ -106,7 +107,7 @@ impl TaskPoolBuilder {
     pub fn build(self) -> Result<TaskPool, PoolError> {
         let (_, limit) = Workers::from(self.limit).check()?;
         let room = Room::checked(self.queue, self.queue_weight)?;
-        let runtime = self.runtime.or_else(|| Handle::try_current().ok());
+        let runtime = self.runtime.or_else(Runtime::current);
         let settings = Settings {
             clock: self.clock.unwrap_or_default(),
             gate: self.gate,

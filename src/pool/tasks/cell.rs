@@ -9,7 +9,7 @@
 
 use crate::pool::cell::{Ran, drop_quietly, wake};
 use crate::pool::error::TaskError;
-use parking_lot::Mutex;
+use crate::sync::shim::Mutex;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -68,9 +68,10 @@ impl Turn {
     }
 }
 
-thread_local! {
+crate::sync::shim::thread_local! {
     /// The tasks that are being polled on this thread, with their pools, innermost last.
-    static POLLED: RefCell<Vec<(u64, Arc<Turn>)>> = const { RefCell::new(Vec::new()) };
+    #[allow(clippy::missing_const_for_thread_local)] // The models' macro knows no `const`.
+    static POLLED: RefCell<Vec<(u64, Arc<Turn>)>> = RefCell::new(Vec::new());
 }
 
 /// The turn of the task of `pool` that is being polled on this thread.

@@ -13,14 +13,14 @@ use crate::pool::error::TaskError;
 use crate::pool::gate::Gate;
 use crate::pool::lanes::{Lanes, Ranked};
 use crate::pool::room::Room;
+use crate::pool::runtime::Runtime;
 use crate::pool::state::Phase;
 use crate::pool::stats::PoolStats;
 use crate::semaphore::Semaphore;
+use crate::sync::shim::{Mutex, MutexGuard};
 use crate::time::{Clock, Instant};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
-use tokio::runtime::Handle;
 
 pub(super) struct Entry {
     pub(super) task: Arc<dyn Run>,
@@ -55,7 +55,7 @@ pub(super) struct Settings {
     pub(super) overflow: Overflow,
     pub(super) on_discard: Option<Box<DiscardHook>>,
     pub(super) shared_slots: bool,
-    pub(super) runtime: Handle,
+    pub(super) runtime: Runtime,
 }
 
 /// What others see of a runner.
@@ -74,7 +74,7 @@ pub(super) struct Place {
 }
 
 impl Bench {
-    pub(super) fn lock(&self) -> parking_lot::MutexGuard<'_, Place> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Place> {
         self.0.lock()
     }
 
@@ -183,7 +183,7 @@ impl Core {
         }
         if let Some(bench) = after.start {
             // Where the runtime is gone it drops the runner, who strikes itself off.
-            drop(self.settings.runtime.spawn(runner::run(Arc::clone(self), bench)));
+            let _ = self.settings.runtime.spawn(runner::run(Arc::clone(self), bench));
         }
     }
 
@@ -316,7 +316,7 @@ impl Core {
             state.stats.panicked += u64::from(ran == Ran::Panicked);
             state.finished(1, &mut after);
         }
-        if std::mem::take(searching) {
+        if std::mem::take(searching) && !cfg!(tollgate_bug = "tasks_search_for_ever") {
             state.searching -= 1;
         }
         let found = match state.lanes.pop() {
@@ -381,7 +381,9 @@ impl Core {
 
     pub(super) fn resized(self: &Arc<Self>) {
         let mut after = After::default();
-        self.state.lock().call_for_help(self.slots.limit(), &mut after);
+        if !cfg!(tollgate_bug = "tasks_quiet_resize") {
+            self.state.lock().call_for_help(self.slots.limit(), &mut after);
+        }
         self.after(after);
     }
 
@@ -391,7 +393,9 @@ impl Core {
             state.phase = state.phase.max(Phase::Draining);
         }
         self.room.close();
-        self.call_everybody();
+        if !cfg!(tollgate_bug = "tasks_quiet_close") {
+            self.call_everybody();
+        }
     }
 
     /// Takes out everything that has not started.

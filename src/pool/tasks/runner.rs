@@ -5,6 +5,7 @@ use crate::Ask;
 use crate::limiter::Outcome;
 use crate::pool::cell::{Ran, drop_quietly};
 use crate::pool::error::TaskError;
+use crate::pool::slot::Slot;
 use crate::semaphore::SemaphorePermit;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,24 +51,21 @@ pub(super) fn run(core: Arc<Core>, bench: Arc<Bench>) -> impl Future<Output = ()
 
 async fn work(mut books: Books) {
     let (core, bench) = (Arc::clone(&books.core), Arc::clone(&books.bench));
-    let mut slot: Option<SemaphorePermit<'_>> = None;
+    let mut slot = Slot::none_of(&core.slots, core.settings.shared_slots);
     let mut done = None;
     loop {
-        if slot.is_some() && !may_keep_slot(&core) {
-            slot = None;
+        if !slot.may_keep() {
+            slot.give_up();
         }
-        if slot.is_none() {
+        if !slot.is_held() && !slot.try_hold() {
             // What was done is told before a wait.
-            slot = core.slots.try_acquire().ok();
-        }
-        if slot.is_none() {
             if let Some(ran) = done.take() {
                 core.ended(ran);
                 books.busy = false;
             }
-            slot = wait_for_slot(&core, &bench).await;
-            if slot.is_none() {
-                break;
+            match wait_for_slot(&core, &bench).await {
+                Some(permit) => slot.hold(permit),
+                None => break,
             }
         }
         let told = done.take();
@@ -76,13 +74,14 @@ async fn work(mut books: Books) {
         match found {
             Found::Exit => break,
             Found::Nothing => {
-                slot = None;
+                slot.give_up();
                 called(&bench).await;
                 // Whoever called has counted this runner among those that look.
                 books.searching = true;
             }
             Found::Entry(entry) => {
                 books.busy = true;
+                slot.note_start();
                 match run_entry(&core, &bench, entry).await {
                     Some(ran) => done = Some(ran),
                     // It was taken out, and counted there.
@@ -95,11 +94,6 @@ async fn work(mut books: Books) {
     }
     drop(slot);
     books.in_order = true;
-}
-
-fn may_keep_slot(core: &Core) -> bool {
-    let slots = &*core.slots;
-    slots.debt() == 0 && !(core.settings.shared_slots && slots.waiting() > 0)
 }
 
 /// A slot, in turn. None when the runner is to end instead.

@@ -1,0 +1,128 @@
+//! The numbers of a policy that a search may turn: the limit of a semaphore or a window, the count of a rate. A rate's
+//! burst goes with its count. Numbers are tried in steps of two digits: 1 to 99, then 100, 110 and so on.
+
+use super::trace::Trace;
+use tollgate::Quota;
+use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+
+/// The number of one leg.
+#[derive(Clone, Debug)]
+pub struct Knob {
+    pub leg: usize,
+    pub name: String,
+    rule: Rule,
+    /// The step at which it binds nobody any more.
+    pub most: usize,
+}
+
+/// The number at a step; step 0 is one.
+pub fn number(step: usize) -> u64 {
+    if step < 99 {
+        return step as u64 + 1;
+    }
+    let (decade, place) = ((step - 99) / 90, (step - 99) % 90);
+    (10 + place as u64).saturating_mul(10u64.saturating_pow(decade as u32 + 1))
+}
+
+/// The first step whose number is at least `value`.
+pub fn step(value: u64) -> usize {
+    (0..).find(|&step| number(step) >= value).unwrap_or(usize::MAX)
+}
+
+/// The knobs of a policy: legs that always apply and have a number.
+pub fn knobs(spec: &PolicySpec, trace: &Trace) -> Vec<Knob> {
+    let legs = spec.legs.iter().enumerate();
+    legs.filter_map(|(leg, spec)| Knob::of(leg, spec, trace)).collect()
+}
+
+impl Knob {
+    fn of(leg: usize, spec: &LegSpec, trace: &Trace) -> Option<Self> {
+        if spec.shadow || spec.when.is_some() || spec.peak.is_some() {
+            return None;
+        }
+        let units: u64 = match &spec.per {
+            None => trace.requests.len() as u64,
+            Some(cost) => {
+                let column = trace.costs.iter().position(|known| known == cost)?;
+                let units = trace.requests.iter().map(|request| request.units[column]);
+                units.map(|[charged, used]| charged.max(used)).sum()
+            }
+        };
+        let units = units.max(1);
+        let most = match &spec.rule {
+            // As much as there is in all, at one instant.
+            Rule::Semaphore { .. } => units,
+            Rule::SlidingLog { entries, .. } => units.min(*entries as u64),
+            Rule::FixedWindow { limit, .. } | Rule::SlidingWindow { limit, .. } if *limit == u64::MAX => return None,
+            Rule::FixedWindow { .. } | Rule::SlidingWindow { .. } => units,
+            Rule::TokenBucket { quota } | Rule::LeakyBucket { quota, .. } | Rule::Warmup { quota, .. } => {
+                if quota.is_unlimited() || quota.is_zero() {
+                    return None;
+                }
+                let all = u128::from(quota.count()) * u128::from(units);
+                let by_burst = all.div_ceil(u128::from(quota.burst_size()).max(1));
+                // One that spaces and has no burst: a thousandth of a second for all.
+                let by_rate = u128::from(units) * (quota.period().as_nanos() / 1_000_000).max(1);
+                let bucket = matches!(spec.rule, Rule::TokenBucket { .. });
+                let most = if bucket { by_burst } else { by_rate };
+                most.min(quota.period().as_nanos()) as u64
+            }
+            _ => return None,
+        };
+        let knob = |most| Self {
+            leg,
+            name: spec.name.clone(),
+            rule: spec.rule.clone(),
+            most,
+        };
+        // Where the round number above is not allowed, the one below it is.
+        let top = step(most);
+        (0..=top).rev().map(knob).find(|knob| knob.at(knob.most).is_some())
+    }
+
+    /// The rule with the number of this step, if that is allowed.
+    pub fn at(&self, step: usize) -> Option<Rule> {
+        let value = number(step);
+        let mut rule = self.rule.clone();
+        match &mut rule {
+            Rule::Semaphore { limit } => *limit = usize::try_from(value).ok()?,
+            Rule::FixedWindow { limit, .. } | Rule::SlidingWindow { limit, .. } | Rule::SlidingLog { limit, .. } => {
+                *limit = value;
+            }
+            Rule::TokenBucket { quota } | Rule::LeakyBucket { quota, .. } | Rule::Warmup { quota, .. } => {
+                *quota = scaled(quota, value)?;
+            }
+            _ => return None,
+        }
+        PolicySpec::new([LegSpec::new("one", rule.clone())]).check().ok()?;
+        Some(rule)
+    }
+}
+
+/// The same quota at another count, its burst in proportion.
+fn scaled(quota: &Quota, count: u64) -> Option<Quota> {
+    let burst = u128::from(quota.burst_size()) * u128::from(count);
+    let burst = burst
+        .div_ceil(u128::from(quota.count()))
+        .clamp(1, u128::from(Quota::MAX_BURST)) as u64;
+    let scaled = Quota::new(count, quota.period()).ok()?.with_burst(burst).ok()?;
+    Some(if quota.is_by_interval() {
+        scaled.by_interval()
+    } else {
+        scaled
+    })
+}
+
+/// How a rule's number is written in a file: the key, and the value.
+pub fn written(rule: &Rule) -> (&'static str, String) {
+    match rule {
+        Rule::Semaphore { limit } => ("limit", limit.to_string()),
+        Rule::FixedWindow { limit, .. } | Rule::SlidingWindow { limit, .. } | Rule::SlidingLog { limit, .. } => {
+            ("limit", limit.to_string())
+        }
+        Rule::TokenBucket { quota } | Rule::LeakyBucket { quota, .. } | Rule::Warmup { quota, .. } => {
+            ("quota", quota.to_string())
+        }
+        _ => ("", String::new()),
+    }
+}

@@ -1,0 +1,172 @@
+//! A lab for policies: any policy file against real traffic, in virtual time. It prints a table and writes a page with
+//! plots; two policies stand side by side; and it proposes the smallest limits that meet a stated aim.
+//!
+//! ```text
+//! cargo run --release --example lab --features policy-file -- examples/lab/gateway.toml --trace azure-code
+//! cargo run ... -- examples/lab/gateway.toml --trace azure-code --against examples/lab/tight.toml
+//! cargo run ... -- examples/lab/gateway.toml --trace azure-code --propose refused=2% wait=1s
+//! ```
+//!
+//! A trace of your own is a CSV file, plain or gzipped (`.gz`), with a header that names its columns, in any order:
+//!
+//! | column | what it is |
+//! |---|---|
+//! | `at` | seconds, with a fraction, of when the request came; never less than in the line before |
+//! | `hold` | seconds for which it works once it is admitted; without this column `--hold` |
+//! | `failed` | whether the work fails, which a breaker hears: `0` or `1`, `no` or `yes`; without it, none does |
+//! | any other name, as `tokens` | a cost of that name: whole units that are charged on admission |
+//! | that name and `.used` | what the cost comes to in the end; without it, what was charged |
+//!
+//! Only the costs that the policy counts are read. Exit code 1: no limits meet the aim. Exit code 2: a file or an
+//! argument is wrong, which is said with its line.
+
+#![allow(unreachable_pub)]
+
+#[allow(dead_code)]
+#[path = "../gateway/trace.rs"]
+mod azure;
+mod error;
+mod knob;
+#[path = "../report/mod.rs"]
+mod page;
+mod proposal;
+mod replay;
+mod search;
+mod summary;
+mod trace;
+
+use clap::Parser;
+use error::LabError;
+use replay::Bench;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use summary::Tried;
+use tollgate::policy::spec::PolicySpec;
+use trace::Trace;
+
+/// Tries a policy file on real traffic, in virtual time.
+#[derive(Parser)]
+struct Args {
+    /// The policy, TOML or JSON.
+    policy: PathBuf,
+    /// `azure-code`, `azure-conv`, `nasa`, or a CSV file: see the top of examples/lab/main.rs.
+    #[arg(long, default_value = "azure-code")]
+    trace: String,
+    /// Another policy, to stand beside it.
+    #[arg(long, value_name = "POLICY", conflicts_with = "propose")]
+    against: Option<PathBuf>,
+    /// Proposes the smallest limits that meet this: `refused=2%`, `wait=1s` (which 99 of 100 must not exceed).
+    #[arg(long, value_name = "AIM", num_args = 1..=2)]
+    propose: Vec<String>,
+    /// How long a request works, of a trace that does not say.
+    #[arg(long, default_value = "100ms", value_parser = humantime::parse_duration)]
+    hold: Duration,
+    /// Only the first so many requests.
+    #[arg(long, value_name = "REQUESTS")]
+    first: Option<usize>,
+    /// Where the page and the CSV go.
+    #[arg(long, default_value = "target/lab")]
+    out: PathBuf,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("lab: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<PolicySpec, LabError> {
+    PolicySpec::read(path).map_err(|error| LabError::new(error.to_string()))
+}
+
+fn write(path: &Path, text: impl AsRef<[u8]>) -> Result<(), LabError> {
+    fs::write(path, text).map_err(|error| LabError::new(format!("{}: {error}", path.display())))
+}
+
+/// What the report calls a policy: the name of its file, or all of its path beside another of that name.
+fn name(path: &Path, other: Option<&Path>) -> String {
+    let same = other.is_some_and(|other| other.file_stem() == path.file_stem());
+    match path.file_stem() {
+        Some(stem) if !same => stem.to_string_lossy().into_owned(),
+        _ => path.display().to_string(),
+    }
+}
+
+fn run(args: &Args) -> Result<bool, LabError> {
+    let spec = read(&args.policy)?;
+    let against = args.against.as_deref().map(read).transpose()?;
+    let aim = match args.propose.as_slice() {
+        [] => None,
+        texts => Some(search::Aim::parse(texts)?),
+    };
+    let mut wanted: Vec<String> = Vec::new();
+    for cost in [Some(&spec), against.as_ref()]
+        .into_iter()
+        .flatten()
+        .flat_map(|spec| &spec.legs)
+    {
+        wanted.extend(cost.per.clone().filter(|cost| !wanted.contains(cost)));
+    }
+    let mut trace = Trace::read(&args.trace, &wanted, args.hold)?;
+    trace.requests.truncate(args.first.unwrap_or(usize::MAX).max(1));
+    fs::create_dir_all(&args.out).map_err(|error| LabError::new(format!("{}: {error}", args.out.display())))?;
+
+    let mut policies = vec![(name(&args.policy, args.against.as_deref()), spec.clone())];
+    if let (Some(path), Some(spec)) = (&args.against, against) {
+        let again = if *path == args.policy { " (again)" } else { "" };
+        policies.push((name(path, Some(&args.policy)) + again, spec));
+    }
+    let mut tables = Vec::new();
+    let mut notes = vec![
+        "A refusal is counted for the leg that the request would have waited for, or that refused it at once."
+            .to_owned(),
+    ];
+    let all = || policies.iter().flat_map(|(_, spec)| &spec.legs);
+    if all().any(|leg| leg.when.is_some()) {
+        notes.push("Linked legs count only while they apply, and are not drawn among the budgets and limits.".into());
+    }
+    if all().any(|leg| leg.peak.is_some()) {
+        notes.push(
+            "A leg whose numbers depend on load is drawn at its own number, which applies below the lowest mark."
+                .into(),
+        );
+    }
+    if let Some(aim) = aim {
+        // Draws on a terminal only.
+        let bar = indicatif::ProgressBar::new_spinner();
+        let found = search::propose(&spec, &trace, aim, &|| bar.inc(1))?;
+        bar.finish_and_clear();
+        let Some(found) = found else {
+            eprintln!("lab: {aim}: not even with all limits out of the way");
+            return Ok(false);
+        };
+        tables.push(proposal::table(&found, &spec, &aim));
+        notes.push(proposal::guarantee(&found));
+        if let Some(text) = proposal::edited(&args.policy, &found)? {
+            write(&args.out.join("proposed.toml"), text)?;
+        }
+        policies.push(("proposed".into(), found.spec));
+    }
+    let mut tried = Vec::new();
+    for (name, spec) in policies {
+        let replay = Bench::new(&spec, &trace)?.run(&spec)?;
+        tried.push(Tried { name, spec, replay });
+    }
+    tables.push(summary::table(&tried, &trace));
+    let page = summary::page(&tried, &trace, tables, notes);
+    let text: Vec<_> = page.tables.iter().chain(&page.below).map(page::Table::text).collect();
+    let text = text.join("\n");
+    write(&args.out.join("report.txt"), &text)?;
+    write(&args.out.join("requests.csv"), summary::csv(&tried)?)?;
+    write(&args.out.join("report.html"), page.render())?;
+    print!("{text}");
+    println!("written to {}", args.out.display());
+    Ok(true)
+}

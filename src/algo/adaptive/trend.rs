@@ -1,0 +1,172 @@
+//! The latency beside its recent average, and whether more concurrency still brings more throughput.
+
+use super::law::{LimitLaw, Sample};
+use std::collections::VecDeque;
+
+/// Estimates the queue as [`Vegas`](super::Vegas) does, but beside an average of the last ten windows or so: the limit
+/// goes by where latency is heading, and does not remember how short it once was.
+///
+/// An average forgets, so an overload that lasts would count as normal. Therefore the law also looks, while the limit is
+/// fully used, at how throughput and latency of the last fifty windows went along with what was in flight: where more in
+/// flight meant less throughput, or the same throughput and more latency, the limit goes down.
+///
+/// After the adaptive limiter of failsafe-go (2025).
+///
+/// ```
+/// # use tollgate::adaptive::{LimitLaw, Sample, Trend};
+/// # use std::time::Duration;
+/// let mut law = Trend::new();
+/// let at = |ms| Sample::new(Duration::from_millis(ms), 10);
+/// assert_eq!(law.next(20.0, &at(1_000)), 21.0);
+/// assert_eq!(law.next(20.0, &at(5_000)), 19.0);
+/// ```
+#[doc(alias = "failsafe-go")]
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trend {
+    age: f64,
+    memory: usize,
+    /// In seconds.
+    average: f64,
+    samples: f64,
+    /// In flight, work per second, seconds.
+    seen: VecDeque<[f64; 3]>,
+}
+
+/// So many samples make a mean before the average forgets; correlations need as many.
+const ENOUGH: usize = 10;
+
+impl Trend {
+    /// An average over 10 windows, and correlations over 50.
+    pub fn new() -> Self {
+        Self {
+            age: 10.0,
+            memory: 50,
+            average: 0.0,
+            samples: 0.0,
+            seen: VecDeque::new(),
+        }
+    }
+
+    /// Over how many windows the latency is averaged; 0 counts as 1.
+    #[must_use]
+    pub fn average_over(mut self, windows: u32) -> Self {
+        self.age = windows.max(1).into();
+        self
+    }
+
+    /// Over how many windows the correlations go, 10 to 1,000, or as near to that as was asked.
+    #[must_use]
+    pub fn correlate_over(mut self, windows: usize) -> Self {
+        self.memory = windows.clamp(ENOUGH, 1_000);
+        self
+    }
+
+    /// Averages in what was seen, and returns the average.
+    fn add(&mut self, latency: f64) -> f64 {
+        self.samples = (self.samples + 1.0).min(ENOUGH as f64 + 1.0);
+        let weight = if self.samples <= ENOUGH as f64 {
+            1.0 / self.samples
+        } else {
+            2.0 / (self.age + 1.0)
+        };
+        self.average += (latency - self.average) * weight;
+        self.average
+    }
+
+    /// True when more in flight has brought nothing but latency.
+    fn is_saturated(&self) -> bool {
+        if self.seen.len() < ENOUGH {
+            return false;
+        }
+        let throughput = correlation(self.seen.iter().map(|seen| (seen[0], seen[1])));
+        let latency = correlation(self.seen.iter().map(|seen| (seen[0], seen[2])));
+        throughput < 0.0 || (latency > 0.5 && (throughput < 0.3 || self.variation() < 0.2))
+    }
+
+    /// The standard deviation of the throughput, by its mean.
+    fn variation(&self) -> f64 {
+        let n = self.seen.len() as f64;
+        let mean = self.seen.iter().map(|seen| seen[1]).sum::<f64>() / n;
+        let variance = self.seen.iter().map(|seen| (seen[1] - mean).powi(2)).sum::<f64>() / n;
+        variance.sqrt() / mean
+    }
+}
+
+impl Default for Trend {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Pearson's; zero where one of the two does not vary.
+fn correlation(pairs: impl Iterator<Item = (f64, f64)> + Clone) -> f64 {
+    let n = pairs.clone().count() as f64;
+    let (x, y) = pairs.clone().fold((0.0, 0.0), |(x, y), pair| (x + pair.0, y + pair.1));
+    let (mean_x, mean_y) = (x / n, y / n);
+    let (mut both, mut only_x, mut only_y) = (0.0, 0.0, 0.0);
+    for (x, y) in pairs {
+        both += (x - mean_x) * (y - mean_y);
+        only_x += (x - mean_x).powi(2);
+        only_y += (y - mean_y).powi(2);
+    }
+    let correlation: f64 = both / (only_x * only_y).sqrt();
+    if correlation.is_finite() { correlation } else { 0.0 }
+}
+
+impl LimitLaw for Trend {
+    fn next(&mut self, limit: f64, sample: &Sample) -> f64 {
+        let step = limit.max(1.0).log10().floor().max(1.0);
+        if sample.dropped {
+            return limit - step;
+        }
+        let (latency, in_flight) = (sample.seconds(), sample.in_flight as f64);
+        let average = self.add(latency);
+        if self.seen.len() == self.memory {
+            self.seen.pop_front();
+        }
+        self.seen.push_back([in_flight, in_flight / latency, latency]);
+        let queue = (limit * (1.0 - average / latency)).ceil();
+        let is_full = in_flight >= limit.floor();
+        if queue > 6.0 * step || (is_full && self.is_saturated()) {
+            limit - step
+        } else if queue < 3.0 * step && !sample.is_app_limited(limit) {
+            limit + step
+        } else {
+            limit
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn correlations_are_those_of_the_textbook() {
+        let of = |pairs: &[(f64, f64)]| correlation(pairs.iter().copied());
+        assert!((of(&[(1.0, 2.0), (2.0, 4.0), (3.0, 6.0)]) - 1.0).abs() < 1e-12);
+        assert!((of(&[(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)]) + 1.0).abs() < 1e-12);
+        assert!((of(&[(1.0, 1.0), (2.0, 3.0), (3.0, 2.0)]) - 0.5).abs() < 1e-12);
+        assert_eq!(of(&[(1.0, 5.0), (2.0, 5.0)]), 0.0);
+    }
+
+    /// Given a resource that serves 10 at a time in 1 s each, and a limit that is always used in full, then the limit does
+    /// not run away, although the average follows the latency.
+    #[test]
+    fn what_only_queues_is_not_raised() {
+        let mut law = Trend::new();
+        let (mut limit, mut peak, mut served) = (5.0, 0.0_f64, 0.0);
+        for _ in 0..2_000 {
+            let in_flight: f64 = f64::floor(limit);
+            let latency = Duration::from_secs_f64((in_flight / 10.0).max(1.0));
+            limit = law
+                .next(limit, &Sample::new(latency, in_flight as u64))
+                .clamp(1.0, 1_000.0);
+            peak = peak.max(limit);
+            served += in_flight.min(10.0);
+        }
+        assert!(peak < 40.0, "{peak}");
+        assert!(served > 0.8 * 20_000.0, "{served}");
+    }
+}

@@ -1,0 +1,61 @@
+//! The slot of a worker or a runner: a permit that it keeps from task to task, while nobody else is to have it.
+//!
+//! Where others take permits of the same semaphore, a slot goes to whoever waits for it after one task, and not before:
+//! two busy pools that share one permit would else hand it to and fro, and run nothing.
+
+use crate::semaphore::{Semaphore, SemaphorePermit};
+
+pub(super) struct Slot<'a> {
+    slots: &'a Semaphore,
+    /// Others hold permits of these slots as well.
+    shared: bool,
+    permit: Option<SemaphorePermit<'a>>,
+    /// A task has started with this permit.
+    used: bool,
+}
+
+impl<'a> Slot<'a> {
+    pub(super) fn none_of(slots: &'a Semaphore, shared: bool) -> Self {
+        Self {
+            slots,
+            shared,
+            permit: None,
+            used: false,
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_held(&self) -> bool {
+        self.permit.is_some()
+    }
+
+    pub(super) fn hold(&mut self, permit: SemaphorePermit<'a>) {
+        self.permit = Some(permit);
+        self.used = false;
+    }
+
+    /// Holds a permit, if one is free and nobody waits for it. True when it does.
+    pub(super) fn try_hold(&mut self) -> bool {
+        if let Ok(permit) = self.slots.try_acquire() {
+            self.hold(permit);
+        }
+        self.is_held()
+    }
+
+    pub(super) fn give_up(&mut self) {
+        self.permit = None;
+    }
+
+    /// A task starts with it.
+    #[inline]
+    pub(super) fn note_start(&mut self) {
+        self.used = true;
+    }
+
+    /// True while it need not go to somebody else, or to nobody.
+    #[inline]
+    pub(super) fn may_keep(&self) -> bool {
+        let used = self.used || cfg!(tollgate_bug = "pool_hands_to_and_fro");
+        self.slots.debt() == 0 && !(self.shared && used && self.slots.waiting() > 0)
+    }
+}

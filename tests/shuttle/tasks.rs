@@ -1,0 +1,165 @@
+//! Pools of async tasks, and fan-out: every task is accounted for once, and nobody is left waiting.
+
+use futures::StreamExt;
+use shuttle::future::block_on;
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::sync::atomic::{AtomicUsize, Ordering};
+use shuttle::thread;
+use std::future::poll_fn;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use tollgate::fan_out::fan_out;
+use tollgate::pool::{TaskError, TaskPool};
+use tollgate::{ManualClock, Semaphore};
+
+const LONG: Duration = Duration::from_secs(3_600);
+
+fn pool(limit: usize) -> TaskPool {
+    let builder = TaskPool::builder(limit).queue(2);
+    builder.on(&ManualClock::new()).build().unwrap()
+}
+
+/// Pending once: others have their turn.
+async fn pause() {
+    let mut paused = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut paused, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Given runners that fall asleep between two submissions of two threads, then all four tasks run, and the end is clean.
+#[test]
+fn whoever_falls_asleep_beside_a_submission_is_called() {
+    super::check(10_000, || {
+        let pool = pool(2);
+        let submitters: Vec<_> = (0..2)
+            .map(|n| {
+                let pool = pool.clone();
+                thread::spawn(move || {
+                    block_on(async {
+                        for m in 0..2 {
+                            let handle = pool.submit(async move { 10 * n + m }).await.unwrap();
+                            assert_eq!(handle.await.unwrap(), 10 * n + m);
+                        }
+                    });
+                })
+            })
+            .collect();
+        for submitter in submitters {
+            submitter.join().unwrap();
+        }
+        assert!(block_on(pool.shutdown(LONG)).is_clean());
+    });
+}
+
+/// Given a task that waits for one behind it, which no helper polls, when the pool of one is resized to two, then both end.
+#[test]
+fn a_raised_limit_starts_what_waits() {
+    super::check(10_000, || {
+        let pool = pool(1);
+        let flag = Arc::new(Semaphore::new(0));
+        let (sets, sees) = (Arc::clone(&flag), flag);
+        let waits = async move { sees.acquire().await.unwrap().forget() };
+        let waits = block_on(pool.submit(waits)).unwrap();
+        let sets = block_on(pool.submit(async move { sets.add_permits(1) })).unwrap();
+        let other = pool.clone();
+        let resizer = thread::spawn(move || other.resize(2).unwrap());
+        resizer.join().unwrap();
+        block_on(async {
+            waits.await.unwrap();
+            sets.await.unwrap();
+        });
+        assert!(block_on(pool.shutdown(LONG)).is_clean());
+    });
+}
+
+/// Given tasks that end, pause, or panic, some of them cancelled, submitted by two threads while a third resizes and then
+/// ends the pool, then each task that was let in has run or been reported, once, and its handle has been told which.
+#[test]
+fn every_task_is_accounted_for_once() {
+    super::check(20_000, || {
+        let pool = pool(2);
+        let ran = Arc::new(AtomicUsize::new(0));
+        let submitters: Vec<_> = (0..2)
+            .map(|_| {
+                let (pool, ran) = (pool.clone(), Arc::clone(&ran));
+                thread::spawn(move || block_on(submit_some(&pool, &ran)))
+            })
+            .collect();
+        pool.resize(thread_rng().gen_range(1..=3)).unwrap();
+        let report = match thread_rng().gen_range(0..2) {
+            0 => block_on(pool.shutdown(LONG)),
+            _ => pool.abort(),
+        };
+        let listed = report.unstarted.len();
+        drop(report);
+        let ends: Vec<_> = submitters.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let (let_in, gone) = ends.iter().fold((0, 0), |sum, end| (sum.0 + end.0, sum.1 + end.1));
+        assert_eq!(ran.load(Ordering::SeqCst) + gone, let_in);
+        assert!(listed <= gone, "{listed} were listed, {gone} have not run");
+        assert!(block_on(pool.shutdown(LONG)).is_clean());
+    });
+}
+
+/// Submits three tasks; returns how many were let in, and how many of them have not run to their ends.
+async fn submit_some(pool: &TaskPool, ran: &Arc<AtomicUsize>) -> (usize, usize) {
+    let (mut let_in, mut gone) = (0, 0);
+    for _ in 0..3 {
+        let (kind, cancels) = (thread_rng().gen_range(0..3), thread_rng().gen_range(0..3) == 0);
+        let counts = Arc::clone(ran);
+        let task = async move {
+            if kind == 1 {
+                pause().await;
+            }
+            let before = counts.fetch_add(1, Ordering::SeqCst);
+            if kind == 2 {
+                resume_unwind(Box::new(before));
+            }
+        };
+        let Ok(handle) = pool.submit(task).await else { continue };
+        let_in += 1;
+        if cancels {
+            handle.cancel();
+        }
+        match handle.await {
+            Ok(()) => assert_ne!(kind, 2),
+            Err(TaskError::Panicked(_)) => assert_eq!(kind, 2),
+            Err(TaskError::Cancelled | TaskError::Aborted | TaskError::Abandoned) => gone += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    (let_in, gone)
+}
+
+/// Given five items and two at a time, some of which pause, then all results come, in order, or as they end; and a consumer
+/// that stops early stops the rest.
+#[test]
+fn a_fan_out_gives_every_result() {
+    super::check(10_000, || {
+        let (ordered, most) = (thread_rng().gen_range(0..2) == 0, thread_rng().gen_range(0..8usize));
+        let items = fan_out(0..5u32, 2);
+        let items = if ordered { items.ordered() } else { items };
+        let results = items.map(|n| async move {
+            if n % 2 == 0 {
+                pause().await;
+            }
+            n
+        });
+        let mut got: Vec<_> = block_on(results.map(Result::unwrap).take(most).collect());
+        assert_eq!(got.len(), most.min(5));
+        if !ordered {
+            got.sort_unstable();
+            got.dedup();
+            assert_eq!(got.len(), most.min(5));
+        } else {
+            assert_eq!(got, (0..most.min(5) as u32).collect::<Vec<_>>());
+        }
+    });
+}
