@@ -31,13 +31,13 @@ fn save(path: &Path, text: &str) -> std::io::Result<()> {
     std::fs::rename(other, path)
 }
 
-fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("policy.toml");
     save(&path, FIRST)?;
 
     let (spec, mut source) = FileSource::open(&path)?;
-    source.watch()?;
+    source.watch().map_err(|error| error as Box<dyn Error>)?;
     let policy = spec.build(&Clock::real())?;
     let (sender, events) = mpsc::channel();
     let followed = policy.clone();

@@ -393,7 +393,10 @@ impl<'a> ReadyAt<'a> {
             not_before: self.not_before.max(other.not_before),
             event: self.event | other.event,
             never: self.never | other.never,
-            by: self.by.into_iter().chain(other.by).min(),
+            by: match (self.by, other.by) {
+                (Some(one), Some(two)) => Some(one.min(two)),
+                (one, two) => one.or(two),
+            },
             turn: self.turn.or(other.turn),
             leg: if rank(&other) > rank(&self) {
                 other.leg
@@ -416,8 +419,7 @@ impl<'a> ReadyAt<'a> {
         self.event
     }
 
-    /// When the event, or one of them, happens by itself at the latest, and is to be looked for again; `None` when that is
-    /// not known.
+    /// When the event, or one of them, happens by itself at the latest; `None` when that is not known.
     #[inline]
     pub fn event_by(&self) -> Option<Instant> {
         self.by

@@ -52,9 +52,9 @@ pub(crate) struct Bounds {
     /// The most stands for none.
     max_wait: AtomicU64,
     max_queue: AtomicUsize,
-    /// The most stands for none.
-    early: AtomicUsize,
     lateness: AtomicU64,
+    /// As it was built.
+    early: Option<usize>,
 }
 
 // Relaxed throughout: each number stands for itself, and whoever comes while it changes may see either.
@@ -63,8 +63,8 @@ impl Bounds {
         Self {
             max_wait: AtomicU64::new(settings.max_wait.unwrap_or(u64::MAX)),
             max_queue: AtomicUsize::new(settings.max_queue),
-            early: AtomicUsize::new(settings.early.unwrap_or(usize::MAX)),
             lateness: AtomicU64::new(settings.lateness),
+            early: settings.early,
         }
     }
 
@@ -72,8 +72,6 @@ impl Bounds {
         let max_wait = settings.max_wait.unwrap_or(u64::MAX);
         self.max_wait.store(max_wait, Ordering::Relaxed);
         self.max_queue.store(settings.max_queue, Ordering::Relaxed);
-        self.early
-            .store(settings.early.unwrap_or(usize::MAX), Ordering::Relaxed);
         self.lateness.store(settings.lateness, Ordering::Relaxed);
     }
 
@@ -83,10 +81,6 @@ impl Bounds {
 
     fn max_queue(&self) -> usize {
         self.max_queue.load(Ordering::Relaxed)
-    }
-
-    fn early(&self) -> Option<usize> {
-        Some(self.early.load(Ordering::Relaxed)).filter(|&from| from < usize::MAX)
     }
 
     fn lateness(&self) -> u64 {
@@ -219,6 +213,7 @@ impl<L: Limiter> Core<L> {
             }
             Err(refusal) => match refusal.wait() {
                 Wait::Until(due) => (Attempt::Later(due.instant()), None),
+                // Somebody else was faster: until when is waited is for the legs to say again.
                 Wait::Turn(turnstile) => (
                     Attempt::OnEvent(self.event_by(ask, now)),
                     Some((turnstile, refusal.units())),
@@ -229,11 +224,18 @@ impl<L: Limiter> Core<L> {
         }
     }
 
-    /// Until when to wait for an event, for somebody who was refused although all legs looked ready: somebody else was faster.
+    /// Until when somebody waits at the latest who was refused although all legs looked ready.
     #[cold]
     fn event_by(&self, ask: &Ask, now: Instant) -> Option<Instant> {
+        let nothing = Cell::new(None);
+        let place = Place {
+            ahead: Ask::many(0),
+            watcher: &self.watcher,
+            claim: &nothing,
+        };
         let phase = Phase::at(&self.clock, now);
-        self.limiter.ready_at(Demand::new(ask, phase.pass())).event_by()
+        let ready = self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place));
+        ready.event_by()
     }
 
     /// At `now` a waiter is served that was due at `last`: what comes next may catch up.
@@ -291,9 +293,7 @@ impl<L: Limiter + 'static> Core<L> {
     }
 
     fn turns_away_early(&self) -> bool {
-        let Some(from) = self.settings.early() else {
-            return false;
-        };
+        let Some(from) = self.settings.early else { return false };
         let rate = rejection_rate(self.waiting(), from, self.settings.max_queue());
         // Relaxed: only that no number comes twice.
         rate > 0.0 && nth_fraction(0, self.draws.fetch_add(1, Ordering::Relaxed)) < rate
