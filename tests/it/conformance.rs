@@ -81,7 +81,7 @@ fn an_observed_limiter_conforms() {
     .loosen(|observed| {
         observed
             .inner()
-            .set_quota(Quota::per_second(10).burst(8), Inherit::Additive)
+            .set_quota(Quota::per_second(10).burst(8), Inherit::Additive);
     })
     .check();
 }
@@ -119,7 +119,7 @@ fn a_linked_limiter_conforms_while_it_applies() {
     .loosen(|linked| {
         linked
             .inner()
-            .set_quota(Quota::per_second(10).burst(8), Inherit::Additive)
+            .set_quota(Quota::per_second(10).burst(8), Inherit::Additive);
     })
     .check();
 }
