@@ -25,10 +25,7 @@ fn answer(_: Request<()>) -> Answer {
     ready(Ok(Response::new(Empty::new())))
 }
 
-fn requests<S>(mut service: S) -> Batch<'static>
-where
-    S: Service<Request<()>> + 'static,
-{
+fn requests<S: Service<Request<()>> + 'static>(mut service: S) -> Batch<'static> {
     Box::new(move |n| {
         for _ in 0..n {
             let mut cx = Context::from_waker(Waker::noop());

@@ -25,7 +25,7 @@ pin_project! {
             // Whoever knows the length, or is told the end, need not look for it once more.
             let ended = this.body.is_end_stream();
             if let Some(held) = this.project().held.take()
-                && (ended || held.left == Some(0))
+                && (ended || held.left == Some(0) || held.has_failed())
             {
                 held.end(None);
             }
@@ -43,6 +43,11 @@ struct Held<L: Limiter, C> {
 }
 
 impl<L: Limiter, C> Held<L, C> {
+    /// The head has said all: whoever sees it need not read on.
+    fn has_failed(&self) -> bool {
+        matches!(self.verdict, Verdict::Is(Outcome::Failure | Outcome::Overload))
+    }
+
     fn end<E>(self, trailers: Option<&http::HeaderMap>)
     where
         C: Classify<E>,

@@ -14,8 +14,9 @@ pub enum Verdict {
 
 /// Says how an admitted request ended: what breakers and adaptive limits learn from. `E` is the error of the service.
 ///
-/// A body that breaks off is a [`Failure`](Outcome::Failure). A future or a body that is dropped before its end (the client
-/// has left) is [`Ignored`](Outcome::Ignored), and so is a response that panics.
+/// A body that breaks off is a [`Failure`](Outcome::Failure). A future that is dropped (the client has left) is
+/// [`Ignored`](Outcome::Ignored), and so is one that panics, and a body that is dropped before its end, unless its head was a
+/// failure already.
 pub trait Classify<E>: Clone {
     /// By the head of a response.
     fn response(&self, status: StatusCode, headers: &HeaderMap) -> Verdict;

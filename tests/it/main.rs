@@ -1,5 +1,7 @@
 //! The integration tests, one binary.
 #![cfg(not(tollgate_loom))]
+// Two suites look at one report of the examples.
+#![allow(clippy::duplicate_mod)]
 
 /// How many cases a property is tried with: so many, or as many as `PROPTEST_CASES` says.
 fn cases(few: u32) -> proptest::prelude::ProptestConfig {

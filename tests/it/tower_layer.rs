@@ -157,6 +157,15 @@ async fn the_end_of_a_body_says_how_the_work_ended() {
     drop(layer.layer(answers(404)).oneshot(get()).await.unwrap());
     assert_eq!(told(), [Outcome::Success]);
 
+    // A head that says failure has said all: whoever sees it may drop the body unread.
+    let (_sender, service) = streams();
+    let failing = service.map_response(|mut response| {
+        *response.status_mut() = StatusCode::BAD_GATEWAY;
+        response
+    });
+    drop(layer.layer(failing).oneshot(get()).await.unwrap());
+    assert_eq!(told(), [Outcome::Failure]);
+
     // As many bytes as were declared, and a server that asks for no more.
     let (sender, service) = streams();
     sender.unbounded_send(data("four")).unwrap();
