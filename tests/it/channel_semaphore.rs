@@ -38,6 +38,17 @@ fn receive(semaphore: &ChannelSemaphore, n: usize) -> Vec<ChannelToken> {
 }
 
 #[test]
+fn its_debug_form_says_what_it_has() {
+    let semaphore = ChannelSemaphore::new(3).unwrap();
+    let held = semaphore.try_acquire().unwrap();
+    let text = format!("{semaphore:?}");
+    drop(held);
+    for part in ["limit: 3", "in_use: 1", "closed: false"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
 fn a_message_is_a_permit_and_comes_back_when_it_is_dropped() {
     let semaphore = semaphore(2);
     let token = semaphore.receiver().recv().unwrap();

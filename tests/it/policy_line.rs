@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tollgate::time::Sleep;
-use tollgate::{Ask, Cost, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket};
+use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -311,4 +311,22 @@ fn an_outer_policy_waits_until_the_inner_line_has_emptied() {
         assert_eq!(first, Duration::from_millis(100));
         assert_eq!(second, Duration::from_millis(200));
     });
+}
+
+/// Two policies that wait for an event of one limiter are both told of it.
+#[test]
+fn an_event_is_told_to_every_policy_that_waits_for_it() {
+    let clock = ManualClock::new();
+    let bucket = Arc::new(TokenBucket::new(Quota::zero()).on(&clock));
+    let policies = [(); 3].map(|()| Policy::new(Arc::clone(&bucket)));
+    let counts = [(); 3].map(|()| Arc::<Count>::default());
+    let mut waits: Vec<_> = policies.iter().map(|policy| Box::pin(policy.admit(1))).collect();
+    for (wait, count) in waits.iter_mut().zip(&counts) {
+        assert!(poll(wait.as_mut(), count).is_pending());
+    }
+    bucket.set_quota(Quota::per_second(1).burst(3), Inherit::Reset);
+    for (wait, count) in waits.iter_mut().zip(&counts) {
+        assert!(count.0.load(Ordering::SeqCst) > 0);
+        assert!(poll(wait.as_mut(), count).is_ready());
+    }
 }

@@ -322,9 +322,44 @@ fn what_is_flagged_is_ready_while_permits_are_free() {
     assert_eq!([ready(0), ready(1), ready(2)], [now, now, in_turn]);
     let most = Semaphore::MAX_PERMITS as u64;
     assert_eq!([ready(most), ready(most + 1)], [in_turn, never]);
+    semaphore.set_limit(0);
+    assert_eq!(
+        [ready(0), ready(1)],
+        [now, in_turn],
+        "who wants nothing is ready in debt"
+    );
     semaphore.close();
     assert_eq!([ready(0), ready(1)], [never, never]);
     drop(held);
+}
+
+/// Nothing is left of those who watched.
+#[test]
+fn what_was_watched_is_fresh_again() {
+    let semaphore = Semaphore::new(2);
+    let clock = tollgate::ManualClock::new();
+    let phase = Phase::at(&clock, clock.now());
+    let held = semaphore.try_acquire().unwrap();
+    {
+        let mut idle = pin!(semaphore.until_idle());
+        assert!(poll(idle.as_mut()).is_pending());
+        assert!(!semaphore.is_fresh(phase.pass()));
+    }
+    let mut told = pin!(semaphore.until_idle());
+    assert!(poll(told.as_mut()).is_pending());
+    drop(held);
+    assert!(semaphore.is_fresh(phase.pass()));
+    assert!(poll(told).is_ready());
+}
+
+/// More than there can be waits for ever, also where there is as much as there can be.
+#[test]
+fn a_claim_beyond_every_number_waits() {
+    let semaphore = Semaphore::new(Semaphore::MAX_PERMITS);
+    let claim = semaphore.join(u64::MAX, Waker::noop());
+    assert_eq!(semaphore.waiting(), 1);
+    semaphore.leave(claim);
+    assert_eq!(semaphore.available_permits(), Semaphore::MAX_PERMITS);
 }
 
 #[test]

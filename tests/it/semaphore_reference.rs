@@ -411,12 +411,12 @@ impl Wake for Count {
     }
 }
 
-/// A future with its name, and how often it was woken.
+/// A future with its name, and how often it was woken. It is polled by two tasks in turn.
 struct Task<'a, T> {
     id: usize,
     n: i64,
     future: Pin<Box<dyn Future<Output = T> + 'a>>,
-    count: Arc<Count>,
+    counts: [Arc<Count>; 2],
 }
 
 impl<'a, T> Task<'a, T> {
@@ -425,17 +425,18 @@ impl<'a, T> Task<'a, T> {
             id,
             n,
             future: Box::pin(future),
-            count: Arc::default(),
+            counts: Default::default(),
         }
     }
 
     fn poll(&mut self) -> Poll<T> {
-        let waker = Waker::from(Arc::clone(&self.count));
+        self.counts.swap(0, 1);
+        let waker = Waker::from(Arc::clone(&self.counts[0]));
         self.future.as_mut().poll(&mut Context::from_waker(&waker))
     }
 
     fn woken(&self) -> bool {
-        self.count.0.load(Ordering::SeqCst) > 0
+        self.counts.iter().any(|count| count.0.load(Ordering::SeqCst) > 0)
     }
 }
 
