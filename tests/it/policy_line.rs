@@ -318,13 +318,13 @@ fn an_outer_policy_waits_until_the_inner_line_has_emptied() {
 fn an_event_is_told_to_every_policy_that_waits_for_it() {
     let clock = ManualClock::new();
     let bucket = Arc::new(TokenBucket::new(Quota::zero()).on(&clock));
-    let policies = [(); 3].map(|()| Policy::new(Arc::clone(&bucket)));
-    let counts = [(); 3].map(|()| Arc::<Count>::default());
+    let policies = [(); 20].map(|()| Policy::new(Arc::clone(&bucket)));
+    let counts = [(); 20].map(|()| Arc::<Count>::default());
     let mut waits: Vec<_> = policies.iter().map(|policy| Box::pin(policy.admit(1))).collect();
     for (wait, count) in waits.iter_mut().zip(&counts) {
         assert!(poll(wait.as_mut(), count).is_pending());
     }
-    bucket.set_quota(Quota::per_second(1).burst(3), Inherit::Reset);
+    bucket.set_quota(Quota::per_second(1).burst(20), Inherit::Reset);
     for (wait, count) in waits.iter_mut().zip(&counts) {
         assert!(count.0.load(Ordering::SeqCst) > 0);
         assert!(poll(wait.as_mut(), count).is_ready());

@@ -104,6 +104,18 @@ fn shares_follow_weights_by_permits() {
     assert_eq!(first.iter().filter(|&&mark| mark == 0).count(), 30);
 }
 
+/// Of forty permits each of two classes gets twenty, also where one class asks for two at a time.
+#[test]
+fn shares_are_counted_in_permits() {
+    let order = Order::Shares(vec![1, 1]);
+    let semaphore = Semaphore::builder(0).order(order).build().unwrap();
+    let queued = |n, class| -> Vec<_> { (0..30).map(|mark| Waiter::queued(&semaphore, n, class, mark)).collect() };
+    let (pairs, singles) = (queued(2, 0), queued(1, 1));
+    semaphore.set_limit(40);
+    let woken = |waiters: &[Waiter<'_>]| waiters.iter().filter(|waiter| waiter.woken()).count();
+    assert_eq!((woken(&pairs), woken(&singles)), (10, 20));
+}
+
 /// The bound that `Order::Priority` states, with urgent ones always waiting.
 #[test]
 fn the_lowest_class_is_granted_within_the_stated_bound() {

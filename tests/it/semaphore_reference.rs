@@ -411,7 +411,7 @@ impl Wake for Count {
     }
 }
 
-/// A future with its name, and how often it was woken. It is polled by two tasks in turn.
+/// A future with its name, and how often it was woken since it was polled last. It is polled by two tasks in turn.
 struct Task<'a, T> {
     id: usize,
     n: i64,
@@ -431,12 +431,13 @@ impl<'a, T> Task<'a, T> {
 
     fn poll(&mut self) -> Poll<T> {
         self.counts.swap(0, 1);
+        self.counts[0].0.store(0, Ordering::SeqCst);
         let waker = Waker::from(Arc::clone(&self.counts[0]));
         self.future.as_mut().poll(&mut Context::from_waker(&waker))
     }
 
     fn woken(&self) -> bool {
-        self.counts.iter().any(|count| count.0.load(Ordering::SeqCst) > 0)
+        self.counts[0].0.load(Ordering::SeqCst) > 0
     }
 }
 
