@@ -63,8 +63,8 @@ impl ClientIp {
         }
     }
 
-    /// Believes header fields only of connections from within `prefix` bits of `network`, which may be called several times;
-    /// all others are keyed by their own address. A prefix longer than the address counts as all of it.
+    /// Believes only what addresses within `prefix` bits of `network` have appended, and may be called several times: of the
+    /// connection, and of each proxy behind it. Whoever else is met first is the key. A prefix longer than the address counts as all of it.
     #[must_use]
     pub fn trusting(mut self, network: IpAddr, prefix: u8) -> Self {
         self.trusted.push((network.to_canonical(), prefix));
@@ -106,13 +106,24 @@ impl ClientIp {
         self.trusted.is_empty() || self.trusted.iter().any(within)
     }
 
-    /// The entry that the outermost proxy has appended.
-    fn forwarded(&self, head: &Head<'_>) -> Option<IpAddr> {
+    /// Who is behind the proxies: from the right, over each entry that somebody who is trusted has appended.
+    fn forwarded(&self, head: &Head<'_>, peer: IpAddr) -> Option<IpAddr> {
         // A client may send the field more than once, and so may a proxy: together they are one list.
         let lines = head.headers().get_all(&self.header).iter().rev();
         let mut entries = lines.flat_map(|line| line.as_bytes().rsplit(|&byte| byte == b','));
-        let entry = entries.nth(self.proxies.checked_sub(1)?)?;
-        address(std::str::from_utf8(entry).ok()?.trim())
+        let mut seen = peer;
+        for _ in 0..self.proxies {
+            if !self.trusts(seen) {
+                break;
+            }
+            match entries.next() {
+                Some(entry) => seen = address(std::str::from_utf8(entry).ok()?.trim())?,
+                // Fewer than there must be: somebody came past the proxies.
+                None if self.trusted.is_empty() => return None,
+                None => break,
+            }
+        }
+        Some(seen)
     }
 }
 
@@ -122,8 +133,7 @@ impl ExtractKey for ClientIp {
     fn key(&self, head: &Head<'_>) -> Option<IpAddr> {
         let ConnectInfo(peer) = head.extensions().get::<ConnectInfo<SocketAddr>>()?;
         let peer = peer.ip().to_canonical();
-        let forwarded = if self.trusts(peer) { self.forwarded(head) } else { None };
-        Some(self.cut(forwarded.unwrap_or(peer)))
+        Some(self.cut(self.forwarded(head, peer).unwrap_or(peer)))
     }
 }
 

@@ -102,6 +102,14 @@ fn only_trusted_proxies_are_believed() {
     assert_eq!(key(&keys, "fd12::1", &["203.0.113.7"]), ip("203.0.113.7"));
     assert_eq!(key(&keys, "11.0.0.1", &["203.0.113.7"]), ip("11.0.0.1"));
     assert_eq!(key(&keys, "2001:db8::1", &["203.0.113.7"]), ip("2001:db8::"));
+    // Each proxy on the way has to be one of them: what anybody else has brought along is not looked at.
+    let two = ClientIp::behind(2).trusting(ip("10.0.0.0"), 8);
+    assert_eq!(key(&two, "10.0.0.1", &["8.8.8.8, 203.0.113.66"]), ip("203.0.113.66"));
+    assert_eq!(
+        key(&two, "10.0.0.1", &["8.8.8.8, 203.0.113.66, 10.0.0.2"]),
+        ip("203.0.113.66")
+    );
+    assert_eq!(key(&two, "10.0.0.1", &["10.0.0.2"]), ip("10.0.0.2"));
 }
 
 #[test]

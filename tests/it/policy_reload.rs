@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 use tollgate::policy::LiveLegs;
@@ -511,4 +511,33 @@ fn of_pushed_versions_the_last_counts() {
     let seen = follower.join().unwrap();
     assert!((1..=3).contains(&seen));
     assert_eq!(policy.limiter().leg("permits").unwrap().capacity, Some(4));
+}
+
+/// Permits of a version that knew no links come back, and whoever waits for a link of a later one goes on.
+#[test]
+fn a_permit_of_before_the_link_is_told_to_who_waits_for_it() {
+    let clock = ManualClock::new();
+    let mut spec = PolicySpec::new([LegSpec::new("permits", Rule::semaphore(10))]);
+    let policy = spec.build(&clock).unwrap();
+    let mut held: Vec<_> = (0..9).map(|_| policy.try_admit(1).unwrap()).collect();
+    let when = When::above("permits", LoadMetric::Use, 0.8);
+    let throttle = LegSpec::new("throttle", Rule::token_bucket(Quota::zero())).when(when);
+    spec.legs.insert(0, throttle);
+    policy.apply(spec).unwrap();
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut waits = Box::pin(policy.admit(1));
+    assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    held.truncate(4);
+    assert!(woken.0.load(Ordering::SeqCst), "nobody said so");
+    assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+}
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }

@@ -74,7 +74,11 @@ impl OrderAdvice {
 
     /// How many of the decisions counted each leg refused, by name.
     pub fn refusals(&self) -> Vec<(&str, u64)> {
-        let refused = |at: usize| self.seen.iter().filter(move |(legs, _)| *legs >> at & 1 == 1);
+        let refused = |at: usize| {
+            self.seen
+                .iter()
+                .filter(move |(legs, _)| at < 64 && *legs >> at & 1 == 1)
+        };
         let legs = self.legs.iter().enumerate();
         legs.map(|(at, leg)| (&**leg, refused(at).map(|(_, times)| times).sum()))
             .collect()

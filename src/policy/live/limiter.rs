@@ -62,10 +62,10 @@ impl LiveLegs {
         }
     }
 
-    /// A load may have fallen.
+    /// A load may have fallen, which counts for the legs in force also where those that made the ticket knew no links.
     #[inline]
     fn ended(&self, set: &LegSet) {
-        if set.linked {
+        if set.linked || self.in_force().1.linked {
             self.bell.ring();
         }
     }
