@@ -1,7 +1,7 @@
 //! The layer and its service.
 
 use super::classify::{ByStatus, Classify, StatusCodes};
-use super::future::LimitFuture;
+use super::future::{Call, LimitFuture};
 use super::gate::{Admission, AtOnce, Exempting, ExtractKey, Gate, InLine, InLinePerKey, PerKey, Priced};
 use super::head::Head;
 use super::respond::{AsError, AsResponse, Respond};
@@ -22,6 +22,13 @@ use tower_service::Service;
 /// # What holds a permit
 /// A request from its admission, in `call`, until its response body has been handed over or is dropped. Nothing is reserved
 /// in `poll_ready`, so that an idle connection holds nothing; a service that is not called costs nothing.
+///
+/// # Readiness
+/// The limited service is always ready. Each call admits first, and then makes a clone of the service inside ready: an open
+/// circuit refuses although the service is busy, who waits in line takes up no place inside, and a service that cannot become
+/// ready has failed, as the classifier says. So no back-pressure of the service inside reaches the caller before its request
+/// has been admitted: what bounds how many wait is the limiter. The clone is made for each admitted request, so it should be
+/// cheap, as those of clients, channels and routers are.
 ///
 /// A connection that is upgraded (a WebSocket) has left HTTP: it holds nothing once its response has been sent.
 ///
@@ -238,10 +245,9 @@ where
     type Error = R::Error;
     type Future = LimitFuture<S, B, G::Limiter, C, R>;
 
-    /// Ready when the service inside is: nothing is reserved.
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        let ready = self.inner.poll_ready(cx);
-        ready.map_err(|error| self.layer.respond.failed(error))
+    /// Always ready: admission comes first, in `call`, and the service inside is waited for after it.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
@@ -251,18 +257,16 @@ where
             respond,
         } = &self.layer;
         let (classify, respond) = (classify.clone(), respond.clone());
-        let permit = match gate.admit(&Head::of(&request)) {
-            Admission::Admitted(permit) => Some(permit),
-            Admission::Exempt => None,
-            Admission::Waiting(wait) => {
-                // The one that was ready goes along; a clone of it takes its place.
-                let clone = self.inner.clone();
-                let ready = std::mem::replace(&mut self.inner, clone);
-                return LimitFuture::waiting(wait, ready, request, classify, respond);
-            }
-            Admission::Refused(refused) => return LimitFuture::refused(refused, classify, respond),
+        let admission = gate.admit(&Head::of(&request));
+        let call = |request| Call {
+            service: self.inner.clone(),
+            request,
         };
-        let is_head = request.method() == http::Method::HEAD;
-        LimitFuture::running(self.inner.call(request), permit, classify, respond, is_head)
+        match admission {
+            Admission::Admitted(permit) => LimitFuture::starting(call(request), Some(permit), classify, respond),
+            Admission::Exempt => LimitFuture::starting(call(request), None, classify, respond),
+            Admission::Waiting(wait) => LimitFuture::waiting(wait, call(request), classify, respond),
+            Admission::Refused(refused) => LimitFuture::refused(refused, classify, respond),
+        }
     }
 }

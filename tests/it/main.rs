@@ -88,6 +88,10 @@ mod shed;
 mod standing;
 mod time;
 #[cfg(feature = "tower")]
+mod tower_ends;
+#[cfg(feature = "tower")]
 mod tower_layer;
+#[cfg(feature = "tower")]
+mod tower_ready;
 #[cfg(feature = "tower")]
 mod tower_wire;

@@ -180,8 +180,8 @@ async fn a_client_of_hyper_is_limited_and_feeds_a_breaker() {
     assert_eq!(answer.collect().await.unwrap().to_bytes(), "hello");
     assert_eq!(
         (gate.in_use(), breaker.metrics().calls),
-        (0, 1),
-        "the stream was ignored"
+        (0, 2),
+        "the stream has begun well"
     );
 
     server.close();
