@@ -47,4 +47,4 @@ pub use run::{Run, RunError};
 pub use shadow::{Shadow, ShadowStats};
 
 /// The leg name of refusals by the line itself.
-const LINE: &str = "line";
+pub(crate) const LINE: &str = "line";

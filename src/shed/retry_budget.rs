@@ -4,6 +4,7 @@ use super::error::{ShedError, within};
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::standing::{Standing, State};
 use crate::sync::bell::Bell;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use crate::time::Pass;
@@ -103,6 +104,14 @@ impl Limiter for RetryBudget {
             true => ReadyAt::NOW,
             false => ReadyAt::on_event(LEG),
         }
+    }
+
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        let state = State::Budget {
+            limit: self.most / MILLION,
+            available: self.available(),
+        };
+        visit(Standing::new(LEG, LEG, state));
     }
 }
 

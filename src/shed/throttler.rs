@@ -6,6 +6,7 @@ use crate::algo::shed::throttle_rate;
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome};
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::standing::{self, Standing};
 use crate::sync::shim::Mutex;
 use crate::time::{Clock, Instant, Pass};
 use std::fmt;
@@ -212,6 +213,11 @@ impl Limiter for Throttler {
 
     fn clock(&self) -> Option<&Clock> {
         Some(&self.clock)
+    }
+
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        let likelihood = self.rate();
+        visit(Standing::new(LEG, LEG, standing::State::Shed { likelihood }));
     }
 }
 

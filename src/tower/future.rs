@@ -2,7 +2,8 @@
 
 use super::body::LimitBody;
 use super::classify::Classify;
-use super::gate::{Refused, Waited};
+use super::gate::Waited;
+use super::refused::Refused;
 use super::respond::Respond;
 use crate::limiter::Limiter;
 use crate::permit::Permit;

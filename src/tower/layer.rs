@@ -94,7 +94,7 @@ impl<L: Limiter + 'static> LimitLayer<InLine<L>> {
 
 impl<X: ExtractKey, L: Limiter + 'static> LimitLayer<PerKey<X, L>> {
     /// Admits each request by the limiter of its key, and refuses at once. A request without a key is refused as
-    /// `Unpriced`, by the leg `key`.
+    /// [`ExtractKey::reason`] says, by the leg `key`.
     pub fn keyed(keyed: Arc<Keyed<X::Key, L>>, keys: X) -> Self {
         Self::gate(PerKey::new(keyed, keys))
     }
@@ -102,7 +102,7 @@ impl<X: ExtractKey, L: Limiter + 'static> LimitLayer<PerKey<X, L>> {
 
 impl<X: ExtractKey, L: Limiter + 'static> LimitLayer<InLinePerKey<X, L>> {
     /// Admits each request by the policy of its key, in whose line it waits. A request without a key is refused as
-    /// `Unpriced`, by the leg `key`.
+    /// [`ExtractKey::reason`] says, by the leg `key`.
     pub fn keyed_waiting(keyed: Arc<Keyed<X::Key, Policy<L>>>, keys: X) -> Self {
         Self::gate(InLinePerKey::new(keyed, keys))
     }
@@ -168,7 +168,8 @@ impl<G, C, R> LimitLayer<G, C, R> {
         }
     }
 
-    /// Answers a refusal by the response that `response` makes of it: a fallback, or a 503.
+    /// Answers a refusal by the response that `response` makes of it: a fallback, or a 503. Where the status is to depend on
+    /// which leg refused, [`respond`](Self::respond) by a [`Respond`], which is shown the limiter too.
     pub fn refuse_with<F, B>(self, response: F) -> LimitLayer<G, C, AsResponse<F>>
     where
         F: Fn(&Rejection) -> Response<B> + Clone,

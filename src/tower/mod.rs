@@ -20,15 +20,18 @@ mod future;
 mod gate;
 mod head;
 mod layer;
+mod refused;
 mod respond;
 
 pub use body::LimitBody;
 pub use classify::{ByStatus, Classify, ClientGrpcCodes, ClientStatusCodes, GrpcCodes, StatusCodes, Verdict};
 pub use future::LimitFuture;
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+pub(crate) use gate::KEY;
 pub use gate::{
-    Admission, AtOnce, Exempting, ExtractKey, Gate, InLine, InLinePerKey, OneCall, PerKey, Price, Priced, Refused,
-    Waited,
+    Admission, AtOnce, Exempting, ExtractKey, Gate, InLine, InLinePerKey, OneCall, PerKey, Price, Priced, Waited,
 };
 pub use head::Head;
 pub use layer::{Limit, LimitLayer};
-pub use respond::{AsError, AsResponse, LimitError, Respond, status_of};
+pub use refused::{Refused, status_of};
+pub use respond::{AsError, AsResponse, LimitError, Respond};

@@ -16,6 +16,8 @@ mod any_window;
 mod any_window_rounds;
 #[cfg(feature = "axum")]
 mod axum_limits;
+#[cfg(feature = "axum")]
+mod axum_nested;
 mod bad_input;
 mod breaker;
 mod breaker_history;
@@ -84,11 +86,14 @@ mod semaphore_rest;
 #[cfg(feature = "stats")]
 mod semaphore_stats;
 mod semaphore_twin;
+mod service;
 mod shed;
 mod standing;
 mod time;
 #[cfg(feature = "tower")]
 mod tower_ends;
+#[cfg(feature = "tower")]
+mod tower_idle;
 #[cfg(feature = "tower")]
 mod tower_layer;
 #[cfg(feature = "tower")]
