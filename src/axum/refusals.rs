@@ -85,27 +85,40 @@ impl HttpRefusals {
         (!rejection.reason.is_permanent()).then(|| seconds(time).max(1))
     }
 
-    /// States how the advertised legs stand. An instant that is in the response already, of this limiter or of one further
-    /// in, and the fields agree then: `Retry-After` is not earlier than the end of any window that has nothing left.
+    /// States how the advertised legs stand, and makes `Retry-After` agree with it, be it of this limiter or of one further
+    /// in: not earlier than what has nothing left, advertised or not, has some again.
     fn advertise<L: Limiter>(&self, headers: &mut HeaderMap, limiter: &L) {
-        let Some(advertised) = self.advertise else { return };
+        let stated = stated(headers);
+        if self.advertise.is_none() && stated.is_none() {
+            return;
+        }
         let (mut policies, mut limits) = (Vec::new(), Vec::<ServiceLimit>::new());
         let mut least: Option<Legacy> = None;
+        let mut latest = stated.unwrap_or(0);
         limiter.survey(&mut |standing| {
-            if !advertised(&standing) {
-                return;
-            }
-            policies.extend(QuotaPolicy::of(&standing));
             let Some(left) = ServiceLimit::of(&standing) else {
                 return;
             };
+            if left.available() == 0 {
+                latest = latest.max(left.seconds().unwrap_or(0));
+            }
+            if !self.advertise.is_some_and(|advertised| advertised(&standing)) {
+                return;
+            }
+            policies.extend(QuotaPolicy::of(&standing));
             if let State::Rate { limit, .. } = standing.state {
                 let other = Legacy::new(limit, &left);
                 least = Some(least.map_or(other, |least| least.stricter(other)));
             }
             limits.push(left);
         });
-        agree(headers, &mut limits);
+        if let Some(stated) = stated {
+            if latest > stated {
+                headers.insert(RETRY_AFTER, latest.into());
+            }
+            // The draft has it no earlier than the end of any window.
+            limits.iter_mut().for_each(|limit| limit.at_most(latest));
+        }
         headers.extend(QuotaPolicy::field(&policies).map(|value| (RATELIMIT_POLICY, value)));
         headers.extend(ServiceLimit::field(&limits).map(|value| (RATELIMIT, value)));
         if let (true, Some(least)) = (self.legacy, least) {
@@ -114,22 +127,9 @@ impl HttpRefusals {
     }
 }
 
-/// Makes `Retry-After`, if it is there in seconds, and the windows of `limits` agree. Nobody is admitted before all have
-/// something left, so the latest of the empty ones counts; windows that are not empty end with it, since the draft has it no
-/// earlier than any of them.
-fn agree(headers: &mut HeaderMap, limits: &mut [ServiceLimit]) {
-    let stated = headers
-        .get(RETRY_AFTER)
-        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    let Some(stated) = stated else { return };
-    let empty = limits.iter().filter(|limit| limit.available() == 0);
-    let latest = empty.filter_map(ServiceLimit::seconds).fold(stated, u64::max);
-    if latest > stated {
-        headers.insert(RETRY_AFTER, latest.into());
-    }
-    for limit in limits {
-        limit.at_most(latest);
-    }
+/// What `Retry-After` says, if it is there and in seconds.
+fn stated(headers: &HeaderMap) -> Option<u64> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()
 }
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";

@@ -81,8 +81,7 @@ impl<F: Fn(&Head<'_>) -> Ask + Send + Sync + 'static> Price for F {
 
 /// The refusal that a client is told: not before all legs have room, also those behind the one that refused.
 #[cold]
-fn reject<L: Limiter>(limiter: &L, ask: &Ask, refusal: &Refusal<'_>) -> Rejection {
-    let mut rejection = refusal.to_rejection();
+fn reject<L: Limiter>(limiter: &L, ask: &Ask, mut rejection: Rejection) -> Rejection {
     if let Some(clock) = limiter.clock()
         && !rejection.reason.is_permanent()
     {
@@ -100,7 +99,10 @@ fn try_now<L: Limiter + Clone>(limiter: &L, ask: &Ask) -> Admission<L> {
     let mut ticket = None;
     match admit_in(limiter, ask, &mut ticket) {
         Ok(()) => Admission::Admitted(Permit::with(limiter.clone(), ticket)),
-        Err(refusal) => Admission::Refused(Refused::by(limiter.clone(), reject(limiter, ask, &refusal))),
+        Err(refusal) => Admission::Refused(Refused::by(
+            limiter.clone(),
+            reject(limiter, ask, refusal.to_rejection()),
+        )),
     }
 }
 
@@ -119,7 +121,10 @@ fn in_line<L: Limiter + 'static>(policy: &Policy<L>, ask: Ask) -> Admission<Poli
     Admission::Waiting(Box::pin(async move {
         match policy.admit_owned(ask).await {
             Ok(permit) => Ok(permit),
-            Err(rejection) => Err(Refused::by(policy, rejection)),
+            Err(rejection) => {
+                let rejection = reject(&policy, &ask, rejection);
+                Err(Refused::by(policy, rejection))
+            }
         }
     }))
 }

@@ -142,7 +142,8 @@ impl<G, C, R> LimitLayer<G, C, R> {
         self.map_gate(|gate| Exempting::new(gate, exempt))
     }
 
-    /// Says by `classify` how requests ended; by the status of HTTP unless set.
+    /// Says by `classify` how requests ended; by the status of HTTP as a server sees it, [`StatusCodes`], unless set. In front
+    /// of an upstream, [`ClientStatusCodes`](super::ClientStatusCodes).
     pub fn classify<D>(self, classify: D) -> LimitLayer<G, D, R> {
         LimitLayer {
             gate: self.gate,

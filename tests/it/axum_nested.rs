@@ -244,7 +244,7 @@ async fn of_nested_layers_the_latest_instant_is_told() {
         assert_eq!(status(&send(&app).await), 200);
         let refused = send(&app).await;
         assert_eq!(status(&refused), 429);
-        assert_eq!(problem_leg(&refused), ["inner", "outer"], "the fields of both");
+        assert_eq!(policies(&refused), ["inner", "outer"], "the fields of both");
         let retry: i64 = header(&refused, "retry-after").unwrap().parse().unwrap();
         assert_eq!(retry, 60, "{inner} within {outer}");
         for (leg, window) in windows(&refused) {
@@ -260,7 +260,22 @@ async fn of_nested_layers_the_latest_instant_is_told() {
     }
 }
 
-fn problem_leg(response: &Response<Body>) -> Vec<String> {
+/// The same where the outer one says nothing of itself.
+#[tokio::test]
+async fn what_a_silent_outer_layer_has_nothing_left_of_counts_as_well() {
+    let clock = ManualClock::new();
+    let inner = Arc::new(bucket(&clock, 5 * SECOND));
+    let outer = TokenBucket::new(Quota::new(1, 60 * SECOND).unwrap().burst(2)).on(&clock);
+    let app = hello()
+        .layer(LimitLayer::new(inner).respond(HttpRefusals::new()))
+        .layer(LimitLayer::new(Arc::new(outer)).respond(HttpRefusals::new()));
+    assert_eq!(header(&send(&app).await, "retry-after"), None);
+    let refused = send(&app).await;
+    assert_eq!((status(&refused), header(&refused, "retry-after")), (429, Some("60")));
+    assert_eq!(header(&refused, "ratelimit"), None);
+}
+
+fn policies(response: &Response<Body>) -> Vec<String> {
     let all = response.headers().get_all("ratelimit-policy").iter();
     let all: Vec<_> = all.map(|value| value.to_str().unwrap()).collect();
     let list: List = Parser::new(&all.join(", ")).parse().unwrap();
