@@ -17,6 +17,7 @@ mod any_window_rounds;
 #[cfg(feature = "axum")]
 mod axum_limits;
 mod bad_input;
+mod boxed;
 mod breaker;
 mod breaker_history;
 mod breaker_probes;
