@@ -1,7 +1,7 @@
 //! A governor rate limiter as a leg.
 
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome};
+use crate::limiter::{Heeds, Limiter, Outcome};
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::standing::{Standing, State};
 use crate::time::{Clock, Instant, Pass};
@@ -123,6 +123,11 @@ impl Limiter for Governed {
     fn cancel(&self, (): (), _: Pass<'_>) {}
     fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
     fn forget(&self, (): ()) {}
+
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        Heeds::NONE
+    }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         if demand.units() > u32::MAX.into() {

@@ -2,7 +2,7 @@
 
 use super::deal::{Dealer, GRAIN, Hand, Left};
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::rate::Quota;
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::standing::{Standing, State};
@@ -247,6 +247,11 @@ impl Limiter for FairShare {
 
     #[inline]
     fn forget(&self, _: FairTicket) {}
+
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        Heeds::NONE
+    }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.budget.bell);

@@ -5,7 +5,7 @@ use super::admit::{Driven, Waiting, block};
 use super::builder::PolicyBuilder;
 use super::pump::{Core, Settings};
 use crate::ask::{Ask, Demand};
-use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::permit::Permit;
 use crate::refusal::{ReadyAt, Reason, Refusal, Rejection, Wait};
 use crate::standing::{Standing, State};
@@ -15,6 +15,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 /// Admits all-or-nothing, and lets callers wait for it in one FIFO line. A handle: clones share the line.
@@ -115,10 +116,8 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # Cancel safety
     /// Dropping the future gives up the place in line. No permit and no token is lost. A future that is never polled
     /// again keeps what it has been given until it is dropped.
-    pub async fn admit(&self, ask: impl Into<Ask>) -> Result<Permit<&Self>, Refusal<'_>> {
+    pub fn admit(&self, ask: impl Into<Ask>) -> impl Future<Output = Result<Permit<&Self>, Refusal<'_>>> {
         self.wait(ask.into(), None)
-            .await
-            .map(|ticket| Permit::new(self, ticket))
     }
 
     /// The same, for at most `patience`.
@@ -128,10 +127,12 @@ impl<L: Limiter + 'static> Policy<L> {
     ///
     /// # Cancel safety
     /// As [`admit`](Policy::admit).
-    pub async fn admit_timeout(&self, ask: impl Into<Ask>, patience: Duration) -> Result<Permit<&Self>, Refusal<'_>> {
+    pub fn admit_timeout(
+        &self,
+        ask: impl Into<Ask>,
+        patience: Duration,
+    ) -> impl Future<Output = Result<Permit<&Self>, Refusal<'_>>> {
         self.wait(ask.into(), Some(patience))
-            .await
-            .map(|ticket| Permit::new(self, ticket))
     }
 
     /// [`admit`](Policy::admit) with a permit that owns a handle of the policy and can be moved anywhere.
@@ -142,8 +143,10 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # Cancel safety
     /// As [`admit`](Policy::admit).
     pub async fn admit_owned(&self, ask: impl Into<Ask>) -> Result<Permit<Self>, Rejection> {
-        let ticket = self.wait(ask.into(), None).await?;
-        Ok(Permit::new(self.clone(), ticket))
+        let mut driven = Driven::new(Waiting::new(&self.0, ask.into(), None));
+        let mut ticket = None;
+        poll_fn(|cx| driven.poll_ticket(cx, &mut ticket)).await?;
+        Ok(Permit::with(self.clone(), ticket))
     }
 
     /// [`admit`](Policy::admit), parking this thread. It stands in the same line as futures do.
@@ -151,7 +154,7 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # Errors
     /// As [`admit`](Policy::admit).
     pub fn admit_blocking(&self, ask: impl Into<Ask>) -> Result<Permit<&Self>, Refusal<'_>> {
-        block(Waiting::new(&self.0, ask.into(), None)).map(|ticket| Permit::new(self, ticket))
+        self.block(ask.into(), None)
     }
 
     /// [`admit_timeout`](Policy::admit_timeout), parking this thread.
@@ -163,12 +166,22 @@ impl<L: Limiter + 'static> Policy<L> {
         ask: impl Into<Ask>,
         patience: Duration,
     ) -> Result<Permit<&Self>, Refusal<'_>> {
-        block(Waiting::new(&self.0, ask.into(), Some(patience))).map(|ticket| Permit::new(self, ticket))
+        self.block(ask.into(), Some(patience))
     }
 
-    async fn wait(&self, ask: Ask, patience: Option<Duration>) -> Result<L::Ticket, Refusal<'_>> {
+    fn wait(&self, ask: Ask, patience: Option<Duration>) -> impl Future<Output = Result<Permit<&Self>, Refusal<'_>>> {
         let mut driven = Driven::new(Waiting::new(&self.0, ask, patience));
-        poll_fn(move |cx| driven.poll_ticket(cx)).await
+        poll_fn(move |cx| {
+            let mut permit = Permit::before(self);
+            ready!(driven.poll_ticket(cx, permit.ticket_mut()))?;
+            Poll::Ready(Ok(permit))
+        })
+    }
+
+    fn block(&self, ask: Ask, patience: Option<Duration>) -> Result<Permit<&Self>, Refusal<'_>> {
+        let mut permit = Permit::before(self);
+        block(Waiting::new(&self.0, ask, patience), permit.ticket_mut())?;
+        Ok(permit)
     }
 }
 
@@ -228,6 +241,11 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
     fn forget(&self, ticket: Self::Ticket) {
         self.0.limiter.forget(ticket);
     }
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        self.0.limiter.heeds()
+    }
+
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.0.bell);
         let ready = self.0.limiter.ready_at(demand);

@@ -2,7 +2,7 @@
 
 use super::error::{ShedError, within};
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome};
+use crate::limiter::{Heeds, Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::standing::{Standing, State};
 use crate::sync::bell::Bell;
@@ -97,6 +97,11 @@ impl Limiter for RetryBudget {
     fn finish(&self, _: u64, _: Outcome, _: Pass<'_>) {}
 
     fn forget(&self, _: u64) {}
+
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        Heeds::NONE
+    }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.bell);

@@ -19,6 +19,7 @@ mod axum_limits;
 #[cfg(feature = "axum")]
 mod axum_nested;
 mod bad_input;
+mod boxed;
 mod breaker;
 mod breaker_history;
 mod breaker_probes;
