@@ -86,7 +86,7 @@ impl HttpRefusals {
     }
 
     /// States how the advertised legs stand, and makes `Retry-After` agree with it, be it of this limiter or of one further
-    /// in: not earlier than what has nothing left, advertised or not, has some again.
+    /// in: not earlier than what counts requests, or is advertised, and has nothing left, has some again.
     fn advertise<L: Limiter>(&self, headers: &mut HeaderMap, limiter: &L) {
         let stated = stated(headers);
         if self.advertise.is_none() && stated.is_none() {
@@ -99,10 +99,12 @@ impl HttpRefusals {
             let Some(left) = ServiceLimit::of(&standing) else {
                 return;
             };
-            if left.available() == 0 {
+            let shown = self.advertise.is_some_and(|advertised| advertised(&standing));
+            // What counts something else may not be asked by the next request.
+            if left.available() == 0 && (shown || standing.cost.is_none()) {
                 latest = latest.max(left.seconds().unwrap_or(0));
             }
-            if !self.advertise.is_some_and(|advertised| advertised(&standing)) {
+            if !shown {
                 return;
             }
             policies.extend(QuotaPolicy::of(&standing));

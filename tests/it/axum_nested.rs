@@ -14,7 +14,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 use tollgate::axum::{ClientIp, ExtensionKey, HeaderKey, HttpRefusals};
 use tollgate::standing::State;
-use tollgate::tower::{ExtractKey, Gate, LimitLayer};
+use tollgate::tower::{ExtractKey, Gate, Head, LimitLayer};
 use tollgate::{
     Ask, Cost, Keyed, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, SlidingLog, SlidingWindow,
     TokenBucket,
@@ -273,6 +273,18 @@ async fn what_a_silent_outer_layer_has_nothing_left_of_counts_as_well() {
     let refused = send(&app).await;
     assert_eq!((status(&refused), header(&refused, "retry-after")), (429, Some("60")));
     assert_eq!(header(&refused, "ratelimit"), None);
+
+    // Tokens that this request does not need are not waited for.
+    const TOKENS: Cost = Cost::new("tokens");
+    let clock = ManualClock::new();
+    let tokens = bucket(&clock, 60 * SECOND);
+    tokens.try_acquire(1).unwrap();
+    let outer = LimitLayer::new(Arc::new(tokens.per(TOKENS))).price(|_: &Head<'_>| Ask::one().cost(TOKENS, 0));
+    let app = hello()
+        .layer(LimitLayer::new(Arc::new(bucket(&clock, 5 * SECOND))).respond(HttpRefusals::new()))
+        .layer(outer.respond(HttpRefusals::new()));
+    drop(send(&app).await);
+    assert_eq!(header(&send(&app).await, "retry-after"), Some("5"));
 }
 
 fn policies(response: &Response<Body>) -> Vec<String> {

@@ -13,6 +13,7 @@ use tollgate::{
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 type Frames = Vec<Result<Frame<Bytes>, &'static str>>;
+type Streamed = StreamBody<futures::stream::Iter<<Frames as IntoIterator>::IntoIter>>;
 
 #[derive(Default)]
 struct Diary(Mutex<Vec<Outcome>>);
@@ -45,11 +46,7 @@ fn answers(
     status: u16,
     declared: Option<u64>,
     frames: fn() -> Frames,
-) -> impl Service<
-    Request<()>,
-    Response = Response<StreamBody<futures::stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, &'static str>>>>>,
-    Error = Infallible,
-> + Clone {
+) -> impl Service<Request<()>, Response = Response<Streamed>, Error = Infallible> + Clone {
     service_fn(move |_| {
         let mut response = Response::new(StreamBody::new(futures::stream::iter(frames())));
         *response.status_mut() = StatusCode::from_u16(status).unwrap();
