@@ -208,6 +208,18 @@ impl Params {
         self.epoch.after_ticks(u64::try_from(ticks).unwrap_or(u64::MAX))
     }
 
+    /// Where the axis is started anew at `now`, so that nothing is lost by it: whole intervals, or whole numbers of
+    /// `whole` ticks after it was started last. Right at `now` where these are longer than an axis lasts.
+    pub(super) fn epoch_anew(&self, whole: u64, now: Instant) -> Instant {
+        if self.step > 0 {
+            return self.latest_step(now);
+        }
+        let passed = self.ticks(now);
+        let left = passed % whole;
+        let until = if left < self.life { passed - left } else { passed };
+        self.epoch.after_ticks(until)
+    }
+
     /// When the axis reaches `position`; nothing when it never does.
     pub(super) fn reaches(&self, position: u64) -> Option<Instant> {
         let distance = position.saturating_sub(ORIGIN);
@@ -226,6 +238,14 @@ impl Params {
     #[inline(always)]
     pub(super) fn units(&self, tokens: u64) -> u64 {
         tokens.min((1 << 48) >> self.scale) << self.scale
+    }
+}
+
+/// In how many ticks an axis gains whole tokens, exactly, as far as the clock counts nanoseconds; of other clocks it is one.
+pub(super) fn whole_ticks(quota: &Quota, clock: &Clock) -> u64 {
+    match clock.is_manual() && !quota.is_zero() && !quota.is_unlimited() {
+        true => quota.reduced().1,
+        false => 1,
     }
 }
 
