@@ -118,7 +118,7 @@ fn intervals_and_the_extremes_are_those_of_a_bucket() {
             match (rates.try_acquire(&1, n), bucket.try_acquire(n)) {
                 (Ok(()), Ok(())) => {}
                 (Err(ours), Err(theirs)) => {
-                    assert_eq!(ours.retry_after(), theirs.retry_after(), "{quota}: {n} at {step}")
+                    assert_eq!(ours.retry_after(), theirs.retry_after(), "{quota}: {n} at {step}");
                 }
                 (ours, theirs) => panic!("{quota}: {ours:?} and {theirs:?}"),
             }

@@ -41,6 +41,7 @@ mod keyed_rate;
 #[cfg(feature = "policy-file")]
 mod lab;
 mod lease;
+mod line_published;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
 mod observe;
 #[cfg(feature = "policy-file")]
