@@ -19,9 +19,10 @@ const MAX_SHIFT: u32 = 85;
 pub(crate) struct Drain {
     num: u64,
     den: u128,
-    /// The denominator is two to the power of this, if it is one.
-    shift: Option<u32>,
-    /// What has flowed out beyond the last whole grain: grains times `den`.
+    /// The denominator is two to the power of [`GRAIN`] and this, if it is such a power: then so many bits of
+    /// `ticks x num` are parts of a grain.
+    fraction: Option<u32>,
+    /// What has flowed out beyond the last whole grain: in those parts, else in grains times `den`.
     carry: u128,
 }
 
@@ -29,8 +30,8 @@ impl Drain {
     /// Nothing flows out.
     pub(crate) const STOPPED: Self = Self {
         num: 0,
-        den: 1,
-        shift: Some(0),
+        den: 1 << GRAIN,
+        fraction: Some(0),
         carry: 0,
     };
 
@@ -50,7 +51,7 @@ impl Drain {
         Self {
             num: num as u64,
             den,
-            shift: None,
+            fraction: None,
             carry: 0,
         }
     }
@@ -60,7 +61,7 @@ impl Drain {
     fn by_power_of_two(num: u128, den: u128) -> Self {
         let (mut quotient, mut rest, mut shift) = (num / den, num % den, 0);
         // Long division, a bit at a time. `den` is below 2^104.
-        while quotient < 1 << 62 && shift < MAX_SHIFT {
+        while (quotient < 1 << 62 && shift < MAX_SHIFT) || shift < GRAIN {
             rest <<= 1;
             quotient = quotient << 1 | u128::from(rest >= den);
             if rest >= den {
@@ -71,7 +72,7 @@ impl Drain {
         Self {
             num: u64::try_from(quotient).unwrap_or(u64::MAX),
             den: 1 << shift,
-            shift: Some(shift),
+            fraction: Some(shift - GRAIN),
             carry: 0,
         }
     }
@@ -84,20 +85,22 @@ impl Drain {
     #[inline]
     pub(crate) fn pass(&mut self, ticks: u64) -> u128 {
         let flow = u128::from(ticks) * u128::from(self.num);
-        let (units, part) = self.divide(flow);
-        // The part below a unit is less than 2^86, so that it fits in grains.
-        let (grains, carry) = self.divide((part << GRAIN) + self.carry);
-        self.carry = carry;
-        units.saturating_mul(1 << GRAIN).saturating_add(grains)
+        let Some(fraction) = self.fraction else {
+            return self.pass_exactly(flow);
+        };
+        // Both are below 2^127. The fraction takes less than 64 bits.
+        let flow = flow + self.carry;
+        self.carry = u128::from(flow as u64 & ((1 << (fraction & 63)) - 1));
+        flow >> (fraction & 63)
     }
 
-    /// Quotient and rest of a division by the denominator.
-    #[inline]
-    fn divide(&self, amount: u128) -> (u128, u128) {
-        match self.shift {
-            Some(shift) => (amount >> shift, amount & (self.den - 1)),
-            None => (amount / self.den, amount % self.den),
-        }
+    /// The same in units times `den`.
+    fn pass_exactly(&mut self, flow: u128) -> u128 {
+        let (units, part) = (flow / self.den, flow % self.den);
+        // The part below a unit is less than 2^86, so that it fits in grains.
+        let part = (part << GRAIN) + self.carry;
+        self.carry = part % self.den;
+        units.saturating_mul(1 << GRAIN).saturating_add(part / self.den)
     }
 
     /// Forgets what was carried over: nothing was left to flow out.
@@ -116,7 +119,11 @@ impl Drain {
         // Grains times `den`, over `2^GRAIN`: whole units apart, since all of it may not fit. The carry is less than a
         // grain, so that it is subtracted from the last one.
         let (units, part) = ((grains - 1) >> GRAIN, (grains - 1) & ((1 << GRAIN) - 1));
-        let part = part * self.den + (self.den - self.carry);
+        let carry = match self.fraction {
+            Some(_) => self.carry << GRAIN,
+            None => self.carry,
+        };
+        let part = part * self.den + (self.den - carry);
         let flow = units.saturating_mul(self.den).saturating_add(part.div_ceil(1 << GRAIN));
         Some(u64::try_from(flow.div_ceil(u128::from(self.num))).unwrap_or(u64::MAX))
     }

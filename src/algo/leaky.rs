@@ -26,7 +26,7 @@ pub(crate) struct Leaky {
     brim: u128,
     /// What may be in it right after a booking.
     size: u128,
-    /// What could have flowed out so far, and the gifts that are no longer remembered.
+    /// What has flowed out so far, and the gifts that are no longer remembered.
     passed: u128,
     /// How often something was taken.
     taken: u64,
@@ -155,13 +155,14 @@ impl Leaky {
 impl Meter for Leaky {
     type Mark = [u64; 3];
 
+    #[inline]
     fn advance(&mut self, now: u64) {
         let ticks = now.saturating_sub(self.now);
         self.now = self.now.max(now);
         if let Some(drain) = &mut self.drain {
-            let flow = drain.pass(ticks);
+            let flow = drain.pass(ticks).min(self.level);
             self.passed = self.passed.saturating_add(flow);
-            self.level = self.level.saturating_sub(flow);
+            self.level -= flow;
             if self.level == 0 {
                 drain.run_dry();
             }
@@ -172,6 +173,7 @@ impl Meter for Leaky {
         self.now
     }
 
+    #[inline]
     fn fits(&self, n: u64) -> bool {
         let sinks = || !self.is_stopped() && self.level.saturating_add(grains(n)) <= self.brim;
         n == 0 || self.drain.is_none() || sinks()
@@ -185,6 +187,7 @@ impl Meter for Leaky {
         }
     }
 
+    #[inline]
     fn take(&mut self, n: u64) -> Self::Mark {
         if self.drain.is_none() {
             return [0; 3];

@@ -167,12 +167,14 @@ impl Meter for Log {
         #[cfg(not(tollgate_bug = "log_goes_back"))]
         let now = self.now.max(now);
         self.now = now;
-        while let Some(oldest) = self.entries.front()
-            && self.now.saturating_sub(oldest.at) >= self.length
-        {
-            self.total -= u128::from(oldest.units);
-            self.entries.pop_front();
+        let (first, second) = self.entries.as_slices();
+        let has_left = |entry: &&Entry| now.saturating_sub(entry.at) >= self.length;
+        let mut left = 0;
+        for entry in first.iter().chain(second).take_while(has_left) {
+            self.total -= u128::from(entry.units);
+            left += 1;
         }
+        self.entries.drain(..left);
     }
 
     fn now(&self) -> u64 {
@@ -195,14 +197,12 @@ impl Meter for Log {
     /// to what has, so that the log stays as short, and none takes long.
     #[inline]
     fn take_at_once(&mut self, n: u64, now: u64) -> Option<Self::Mark> {
-        let at = self.now.max(now);
         let has_room = self.total + u128::from(n) <= u128::from(self.limit) && self.entries.len() < self.most;
         let leisure = !self.made.is_multiple_of(LEISURE) && self.limit != UNLIMITED;
-        if n == 0 || !has_room || !leisure || self.entries.back().is_none_or(|last| last.at >= at) {
+        // Of a later instant than all before it: it joins none of them.
+        if n == 0 || !has_room || !leisure || now <= self.now {
             return None;
         }
-        #[cfg(not(tollgate_bug = "log_goes_back"))]
-        let now = at;
         self.now = now;
         self.total += u128::from(n);
         Some([self.push(n)])
