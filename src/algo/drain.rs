@@ -39,18 +39,12 @@ impl Drain {
     ///
     /// Exact when a tick is a nanosecond. Otherwise within 2^-28, and never faster.
     pub(crate) fn new(count: u64, nanos: u64, scale: u64) -> Self {
-        let (mut num, mut den) = (u128::from(count) * u128::from(scale), u128::from(nanos) << 40);
         if scale != 1 << 40 {
-            return Self::by_power_of_two(num, den);
-        }
-        let divisor = gcd(num, den);
-        (num, den) = (num / divisor, den / divisor);
-        while num >= 1 << 63 || den >= 1 << 86 {
-            (num, den) = (num >> 1, den.div_ceil(2));
+            return Self::by_power_of_two(u128::from(count) * u128::from(scale), u128::from(nanos) << 40);
         }
         Self {
-            num: num as u64,
-            den,
+            num: count,
+            den: nanos.into(),
             fraction: None,
             carry: 0,
         }
@@ -97,7 +91,7 @@ impl Drain {
     /// The same in units times `den`.
     fn pass_exactly(&mut self, flow: u128) -> u128 {
         let (units, part) = (flow / self.den, flow % self.den);
-        // The part below a unit is less than 2^86, so that it fits in grains.
+        // The part below a unit is less than 2^64, so that it fits in grains.
         let part = (part << GRAIN) + self.carry;
         self.carry = part % self.den;
         units.saturating_mul(1 << GRAIN).saturating_add(part / self.den)
@@ -133,13 +127,6 @@ impl Drain {
         let num = u128::from(self.num);
         (num > 0).then(|| ((self.den / num) << 32) + ((self.den % num) << 32).div_ceil(num))
     }
-}
-
-fn gcd(mut a: u128, mut b: u128) -> u128 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }
 
 #[cfg(test)]
@@ -205,6 +192,25 @@ mod tests {
             );
         }
         assert_eq!(Drain::STOPPED.interval(), None);
+    }
+
+    /// Rows of (count, nanoseconds, nanoseconds per 2^40 ticks, numerator, denominator).
+    #[test]
+    fn a_denominator_is_a_power_of_two_as_fine_as_there_is_room_for() {
+        for (count, nanos, scale, num, den) in [
+            (1, 2, 1 << 39, 1u128 << 62, 64),
+            (1, 1, 1 << 43, 1 << 62, 59),
+            (1, 1 << 54, 1 << 37, 1 << 28, 85),
+            (2, 3, 1 << 41, (1 << 64) / 3, 62),
+        ] {
+            let drain = Drain::new(count, nanos, scale);
+            assert_eq!(
+                (u128::from(drain.num), drain.den),
+                (num, 1u128 << den),
+                "{count} {nanos} {scale}"
+            );
+            assert_eq!(drain.fraction, Some(den - GRAIN));
+        }
     }
 
     /// What was carried over is forgotten with the rest.

@@ -73,10 +73,11 @@ impl Log {
             return self.clear();
         }
         let total = i128::from(limit).saturating_sub(room).max(0) as u128;
-        if total < self.total {
-            self.forgive(self.total - total);
-        } else if total > self.total {
-            self.add(u64::try_from(total - self.total).unwrap_or(u64::MAX));
+        match total.checked_sub(self.total) {
+            Some(more) => {
+                self.add(u64::try_from(more).unwrap_or(u64::MAX));
+            }
+            None => self.forgive(self.total - total),
         }
         self.limit = limit;
     }
@@ -182,14 +183,13 @@ impl Meter for Log {
     }
 
     fn fits(&self, n: u64) -> bool {
-        n == 0 || self.limit == UNLIMITED || (n <= self.room().max(0) as u64 && !self.is_full())
+        n == 0 || n <= self.free()
     }
 
     fn free(&self) -> u64 {
-        match self.limit {
-            UNLIMITED => UNLIMITED,
-            _ if self.is_full() => 0,
-            _ => self.room().max(0) as u64,
+        match self.is_full() {
+            true => 0,
+            false => self.room().max(0) as u64,
         }
     }
 

@@ -68,6 +68,7 @@ mod pool_tasks;
 mod quota;
 mod rate_corners;
 mod rate_fixed_window;
+mod rate_forgiven;
 mod rate_hostile;
 mod rate_leaky_bucket;
 mod rate_published;

@@ -92,29 +92,23 @@ impl Params {
             step,
             burst,
             floor: ORIGIN - burst,
-            life: (u64::MAX >> shift).min(u64::try_from(life).unwrap_or(u64::MAX)) - 1,
+            life: (u64::MAX >> shift).min(u64::try_from(life).unwrap_or(u64::MAX)),
         }
     }
 
     fn flowing(quota: &Quota, clock: &Clock, epoch: Instant) -> Self {
         let (count, nanos) = quota.reduced();
         let scale = Self::scale(quota, count, nanos);
-        // Units per 2^40 ticks, times 2^24: an exact fraction over `nanos`, a 64-bit fixed-point number per tick.
+        // Units per 2^40 ticks, times 2^24: an exact fraction over `nanos`, with 64 fractional bits per tick.
         let units = u128::from(count) << scale;
-        let per_tick = |extra: u32| {
-            let numerator = units * u128::from(clock.nanos_scale());
-            // The shift that makes it 64 fractional bits per tick, less `extra` that the ticks are shifted by.
-            match 24_u32.checked_sub(extra) {
-                Some(up) => (numerator << up).div_ceil(u128::from(nanos)),
-                None => numerator.div_ceil(u128::from(nanos) << (extra - 24)),
+        let per_tick = ((units * u128::from(clock.nanos_scale())) << 24).div_ceil(u128::from(nanos));
+        let mut shift = 0;
+        let mul = loop {
+            match u64::try_from(per_tick.div_ceil(1 << shift)) {
+                Ok(mul) => break mul,
+                Err(_) => shift += 1,
             }
         };
-        let mut shift = 0;
-        while u64::try_from(per_tick(shift)).is_err() {
-            shift += 1;
-        }
-        let mul = per_tick(shift) as u64;
-        let life = axis::ticks_until(MAX_GAIN, mul, shift).min(u64::MAX >> shift);
         let burst = quota.burst_size() << scale;
         Self {
             epoch,
@@ -124,7 +118,8 @@ impl Params {
             step: 0,
             burst,
             floor: ORIGIN - burst,
-            life: life - 1,
+            // Where ticks are shifted, `mul` is 2^63 at the least: what they are shifted to stays within 2^48.
+            life: axis::ticks_until(MAX_GAIN, mul, shift),
         }
     }
 
