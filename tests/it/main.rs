@@ -73,6 +73,7 @@ mod rate_hostile;
 mod rate_leaky_bucket;
 mod rate_published;
 mod rate_token_bucket;
+mod rate_trace;
 mod rate_warmup;
 mod rate_window;
 mod rate_windows;
