@@ -17,6 +17,7 @@
 
 mod admit;
 mod and;
+mod bounds;
 mod boxed;
 mod builder;
 #[cfg(feature = "policy-file")]

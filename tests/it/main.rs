@@ -44,6 +44,7 @@ mod keyed_rate;
 #[cfg(feature = "policy-file")]
 mod lab;
 mod lease;
+mod line_published;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
 mod observe;
 #[cfg(feature = "policy-file")]
@@ -70,10 +71,12 @@ mod pool_tasks;
 mod quota;
 mod rate_corners;
 mod rate_fixed_window;
+mod rate_forgiven;
 mod rate_hostile;
 mod rate_leaky_bucket;
 mod rate_published;
 mod rate_token_bucket;
+mod rate_trace;
 mod rate_warmup;
 mod rate_window;
 mod rate_windows;
