@@ -55,3 +55,50 @@ impl<'j> Spent<'j> {
         self.0.drain(rest..)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::entry::{Plain, Spec};
+
+    fn ran<'j>(task: impl FnOnce() + Send + 'j) -> Entry<'j> {
+        let mut entry = Entry::plain(Box::new(Plain::new(task)), &Spec::DEFAULT);
+        entry.run_in_place(&mut |_| ());
+        entry
+    }
+
+    #[test]
+    fn no_more_is_gathered_or_kept_than_so_many_and_nothing_large() {
+        let (mut gathered, mut spent) = (Gathered::default(), Spent::default());
+        let (large, small) = ([0u8; SMALL], [0u8; SMALL - 1]);
+        gathered.add(ran(move || _ = std::hint::black_box(large)));
+        assert_eq!(gathered.0.len(), 0);
+        gathered.add(ran(move || _ = std::hint::black_box(small)));
+        assert_eq!(gathered.0.len(), 1);
+        for n in 2..=GATHERED {
+            gathered.add(ran(|| ()));
+            assert_eq!(gathered.0.len(), n);
+        }
+        gathered.add(ran(|| ()));
+        assert_eq!(gathered.0.len(), 1);
+        for n in 1..=MOST + 1 {
+            gathered.add(ran(|| ()));
+            gathered.0.truncate(1);
+            spent.take_over(&mut gathered);
+            assert_eq!(spent.0.len(), n.min(MOST));
+        }
+        assert_eq!(gathered.0.len(), 1);
+    }
+
+    #[test]
+    fn each_submission_frees_two() {
+        let mut spent = Spent::default();
+        let mut gathered = Gathered::default();
+        (0..7).for_each(|_| gathered.add(ran(|| ())));
+        spent.take_over(&mut gathered);
+        assert_eq!(spent.many(2).count(), 4);
+        assert_eq!(spent.two().iter().flatten().count(), 2);
+        assert_eq!(spent.two().iter().flatten().count(), 1);
+        assert_eq!(spent.many(1).count(), 0);
+    }
+}
