@@ -61,6 +61,8 @@ mod pool_group;
 #[cfg(feature = "pool")]
 mod pool_life;
 #[cfg(feature = "pool")]
+mod pool_limits;
+#[cfg(feature = "pool")]
 mod pool_room;
 #[cfg(all(feature = "pool", feature = "stats"))]
 mod pool_shared_slots;
