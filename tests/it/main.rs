@@ -45,8 +45,10 @@ mod lease;
 mod observe;
 #[cfg(feature = "policy-file")]
 mod policy_file;
+mod policy_inherit;
 mod policy_line;
 mod policy_linked;
+mod policy_peaks;
 mod policy_reload;
 #[cfg(feature = "policy-file")]
 mod policy_source;
