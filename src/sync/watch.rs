@@ -56,7 +56,9 @@ thread_local! {
     /// The calls that wait for the one that is running on this thread; `None` when none is.
     static LATER: RefCell<Option<VecDeque<Arc<dyn Watch>>>> = RefCell::new(None);
     /// True while this thread runs what calls are put off for.
-    static PUT_OFF: Cell<bool> = const { Cell::new(false) };
+    // The models' macro knows no `const`.
+    #[allow(clippy::missing_const_for_thread_local)]
+    static PUT_OFF: Cell<bool> = Cell::new(false);
 }
 
 /// Runs `change`, and makes the calls that it causes when it has returned: it may hold a lock that they want.

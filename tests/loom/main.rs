@@ -9,6 +9,7 @@ mod compose;
 mod keyed;
 mod lease;
 mod line;
+mod live;
 mod orders;
 #[cfg(feature = "pool")]
 mod pool;

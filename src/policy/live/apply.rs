@@ -48,8 +48,13 @@ impl LiveLegs {
     pub(in super::super) fn apply(&self, spec: PolicySpec) -> Result<Applied, SpecError> {
         spec.check()?;
         watch::put_off(|| {
-            let changes = self.put_in_force(&mut self.turn.lock(), spec);
+            let mut turn = self.turn.lock();
+            let changes = self.put_in_force(&mut turn, spec);
+            #[cfg(tollgate_bug = "live_rings_in_turn")]
+            self.bell.ring();
+            drop(turn);
             // Whoever waits is judged anew: also who found the turn taken, and could not follow a peak.
+            #[cfg(not(tollgate_bug = "live_rings_in_turn"))]
             self.bell.ring();
             changes.map(Applied::Now)
         })

@@ -73,7 +73,7 @@ impl LiveLegs {
         if !set.linked {
             fence(Ordering::SeqCst);
         }
-        if set.linked || self.in_force().1.linked {
+        if (set.linked || self.in_force().1.linked) && cfg!(not(tollgate_bug = "live_ends_quietly")) {
             self.bell.ring();
         }
     }
