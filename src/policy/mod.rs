@@ -19,6 +19,7 @@ mod admit;
 mod and;
 mod boxed;
 mod builder;
+mod explain;
 #[cfg(feature = "policy-file")]
 #[cfg_attr(docsrs, doc(cfg(feature = "policy-file")))]
 pub mod file;

@@ -145,6 +145,10 @@ impl<L: Limiter> Limiter for Shadow<L> {
         ReadyAt::NOW
     }
 
+    fn name(&self) -> Option<&str> {
+        self.limiter.name()
+    }
+
     fn clock(&self) -> Option<&Clock> {
         self.limiter.clock()
     }

@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tollgate::policy::LiveLegs;
+use tollgate::policy::linked::{Mark, Meter};
 use tollgate::policy::live::Verdict;
 use tollgate::policy::spec::{LegSpec, LoadMetric, Peak, PolicySpec, Rule, Step, When};
-use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Outcome, Policy, Quota, standing::Standing};
+use tollgate::standing::Standing;
+use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Outcome, Policy, Quota, Semaphore, TokenBucket};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -324,4 +326,59 @@ fn a_semaphore_of_too_many_permits_is_refused() {
     spec.legs[0].peak = Some(by_use("b", [at_peak]));
     let error = spec.check().unwrap_err();
     assert_eq!((error.position(), error.key()), (Some(0), "peak.steps[0].limit"));
+}
+
+/// Given a policy that was built of limiters, when it is asked why, then each leg says so under its name, with its numbers:
+/// also one that does not apply, one that is on trial, and one of the user's making.
+#[test]
+fn a_policy_that_was_built_explains_itself() {
+    let clock = ManualClock::new();
+    const TOKENS: Cost = Cost::new("tokens");
+    let meter = Meter::new(&clock, SECOND);
+    let busy = Mark::above(meter.load(LoadMetric::Rate, 1.0), 0.5).on(&clock);
+    let policy = Policy::builder()
+        .limit(
+            TokenBucket::new(quota("zero"))
+                .on(&clock)
+                .linked(busy)
+                .named("throttle"),
+        )
+        .limit(
+            TokenBucket::new(quota("10/s burst 50"))
+                .on(&clock)
+                .per(TOKENS)
+                .named("tokens"),
+        )
+        .limit(Semaphore::new(1).shadow())
+        .limit(meter.watch(Semaphore::new(4)))
+        .build()
+        .unwrap();
+    let told = |ask: Ask| {
+        let legs = policy.explain(ask).legs.into_iter();
+        legs.map(|leg| (leg.leg.to_string(), leg.available, leg.verdict.refuses()))
+            .collect::<Vec<_>>()
+    };
+    let row = |leg: &str, available, refuses| (leg.to_owned(), available, refuses);
+    let ask = Ask::one().cost(TOKENS, 30);
+    let quiet = [
+        row("throttle", None, false),
+        row("tokens", Some(50), false),
+        row("leg 3", None, false),
+        row("semaphore", Some(4), false),
+    ];
+    assert_eq!(told(ask), quiet);
+    let held = policy.try_admit(ask).unwrap();
+    let decision = policy.explain(ask);
+    assert_eq!(&*decision.refused_by().unwrap().leg, "throttle");
+    assert_eq!(decision.legs[1].missing(), Some(10));
+    assert_eq!(decision.legs[1].verdict, Verdict::After(SECOND));
+    let busy = [
+        row("throttle", Some(0), true),
+        row("tokens", Some(20), true),
+        row("leg 3", None, false),
+        row("semaphore", Some(3), false),
+    ];
+    assert_eq!(told(ask), busy);
+    assert_eq!(policy.explain(1).legs[1].verdict, Verdict::Never, "a cost is not named");
+    drop(held);
 }

@@ -1,6 +1,6 @@
 //! Legs that depend on the load of others, beside changes and beside those who come and go.
 
-use loom::thread;
+use loom::thread::JoinHandle;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use tollgate::policy::LiveLegs;
@@ -42,7 +42,7 @@ impl Wake for Woken {
 }
 
 /// Waits for `ask` while `meanwhile` is done: admitted, or woken and admitted then.
-fn is_let_in(policy: &Policy<LiveLegs>, ask: Ask, meanwhile: thread::JoinHandle<()>) {
+fn is_let_in(policy: &Policy<LiveLegs>, ask: Ask, meanwhile: JoinHandle<()>) {
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
     let mut waits = Box::pin(policy.admit(ask));
@@ -62,10 +62,10 @@ fn is_let_in(policy: &Policy<LiveLegs>, ask: Ask, meanwhile: thread::JoinHandle<
 /// half of the permits would keep out, then that was no load.
 #[test]
 fn what_an_attempt_takes_and_gives_back_is_no_load() {
-    crate::bounded(3, || {
+    crate::roomy(3, || {
         let policy = build([throttle(), semaphore("permits", 1), semaphore("closed", 0)]);
         let other = policy.clone();
-        let there = thread::spawn(move || {
+        let there = crate::spawn(move || {
             let refused = other
                 .limiter()
                 .try_admit(ask([("throttle", 0), ("permits", 1), ("closed", 1)]));
@@ -82,10 +82,10 @@ fn what_an_attempt_takes_and_gives_back_is_no_load() {
 /// Given a permit whose return ends the load, beside one who begins to wait for that, then the wait ends.
 #[test]
 fn a_return_that_ends_the_load_beside_one_who_waits_is_not_lost() {
-    crate::bounded(3, || {
+    crate::roomy(3, || {
         let policy = build([throttle(), semaphore("permits", 1)]);
         let held = hold(&policy, ask([("throttle", 0), ("permits", 1)]));
-        let there = thread::spawn(move || drop(held));
+        let there = crate::spawn(move || drop(held));
         is_let_in(&policy, ask([("throttle", 1), ("permits", 0)]), there);
     });
 }
@@ -93,10 +93,10 @@ fn a_return_that_ends_the_load_beside_one_who_waits_is_not_lost() {
 /// The same where the permit is one of a version without links, and the link comes meanwhile.
 #[test]
 fn a_return_beside_a_version_that_links_is_not_lost() {
-    crate::bounded(3, || {
+    crate::roomy(3, || {
         let policy = build([semaphore("permits", 1)]);
         let held = hold(&policy, ask([("permits", 1)]));
-        let there = thread::spawn(move || drop(held));
+        let there = crate::spawn(move || drop(held));
         let linked = PolicySpec::new([throttle(), semaphore("permits", 1)]);
         policy.apply(linked).unwrap();
         is_let_in(&policy, ask([("throttle", 1), ("permits", 0)]), there);
@@ -107,7 +107,7 @@ fn a_return_beside_a_version_that_links_is_not_lost() {
 /// below the peak, then the wait ends when the turn is free.
 #[test]
 fn a_peak_that_ends_beside_a_version_is_followed() {
-    crate::bounded(1, || {
+    crate::roomy(1, || {
         let at_peak = Step {
             above: 0.5,
             below: 0.5,
@@ -127,7 +127,7 @@ fn a_peak_that_ends_beside_a_version_is_followed() {
         drop(policy.limiter().try_admit(nothing).unwrap());
         assert_eq!(policy.limiter().leg("gate").unwrap().capacity, Some(0));
         let other = policy.clone();
-        let there = thread::spawn(move || drop(other.apply(spec).unwrap()));
+        let there = crate::spawn(move || drop(other.apply(spec).unwrap()));
         drop(held);
         is_let_in(&policy, ask([("permits", 0), ("gate", 1)]), there);
     });

@@ -113,6 +113,10 @@ impl<L: Limiter> Limiter for Linked<L> {
         self.limiter.ready_at(demand).or_at(self.gate.ends(now))
     }
 
+    fn name(&self) -> Option<&str> {
+        self.limiter.name()
+    }
+
     /// That of the limiter, or else the one that the load is read by.
     fn clock(&self) -> Option<&Clock> {
         self.limiter.clock().or(Some(self.gate.clock()))

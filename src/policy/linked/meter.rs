@@ -319,6 +319,10 @@ impl<L: Limiter> Limiter for Metered<L> {
         self.limiter.ready_at(demand)
     }
 
+    fn name(&self) -> Option<&str> {
+        self.limiter.name()
+    }
+
     fn clock(&self) -> Option<&Clock> {
         self.limiter.clock()
     }

@@ -63,8 +63,10 @@ impl LiveLegs {
     fn put_in_force(&self, known: &mut Known, spec: PolicySpec) -> Result<Changes, SpecError> {
         let (number, legs) = self.plan(known, &spec)?;
         let now = self.clock.now();
-        let tunes = legs.into_iter().zip(&spec.legs);
-        let tunes: Vec<_> = tunes.map(|(leg, spec)| Tune::of(leg, spec, now)).collect();
+        let mut tunes = Vec::new();
+        for (leg, spec) in legs.into_iter().zip(&spec.legs) {
+            tunes.push(Tune::of(leg, spec, now));
+        }
         // First what becomes stricter. The state of a leg that was not in force is nobody's business.
         tunes.iter().for_each(Tune::tighten);
         let count = (self.current.load(Ordering::Relaxed) >> 32) + 1;
@@ -93,8 +95,11 @@ impl LiveLegs {
         let legs = known.draft(spec, now, &self.clock)?;
         let (number, new) = known.number(&legs, spec);
         if new {
-            let places = legs.iter().zip(&spec.legs).map(|(leg, spec)| leg.place(spec));
-            let set = LegSet::new(number, places.collect(), &self.clock);
+            let mut places = Vec::new();
+            for (leg, spec) in legs.iter().zip(&spec.legs) {
+                places.push(leg.place(spec));
+            }
+            let set = LegSet::new(number, places, &self.clock);
             if self.sets.put(number, set).is_err() {
                 unreachable!("only one at a time puts sets in their places");
             }

@@ -6,11 +6,13 @@ use super::status::numbers;
 use crate::ask::{Ask, Demand};
 use crate::policy::spec::LoadMetric;
 use crate::policy::{LiveLegs as Legs, Policy};
-use crate::time::Phase;
+use crate::refusal::ReadyAt;
+use crate::time::{Clock, Instant, Phase};
 use std::fmt;
 use std::time::Duration;
 
-/// What each leg says of a request at one instant. Made by [`Policy::explain`].
+/// What each leg says of a request at one instant. Made by `explain` of a policy that
+/// is [data](crate::Policy#method.explain), or of one that was [built](crate::PolicyBuilder).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Decision {
@@ -75,6 +77,16 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// What a leg has said at `now`.
+    pub(in super::super) fn of(ready: ReadyAt<'_>, clock: &Clock, now: Instant) -> Self {
+        match ready.not_before() {
+            _ if ready.is_never() => Self::Never,
+            _ if ready.is_event() => Self::OnEvent,
+            Some(at) if at > now => Self::After(clock.between(now, at)),
+            _ => Self::Admits,
+        }
+    }
+
     /// True when it would refuse now.
     pub fn refuses(self) -> bool {
         !matches!(self, Self::Admits | Self::Idle)
@@ -141,15 +153,7 @@ impl LiveLegs {
         self.follow_peaks(set, now);
         let say = |leg: &SetLeg| {
             let ready = set.leg_says(leg, demand);
-            let verdict = match ready {
-                None => Verdict::Idle,
-                Some(ready) if ready.is_never() => Verdict::Never,
-                Some(ready) if ready.is_event() => Verdict::OnEvent,
-                Some(ready) => match ready.not_before() {
-                    Some(at) if at > now => Verdict::After(self.clock.between(now, at)),
-                    _ => Verdict::Admits,
-                },
-            };
+            let verdict = ready.map_or(Verdict::Idle, |ready| Verdict::of(ready, &self.clock, now));
             let (available, capacity) = numbers(&leg.node.body, &leg.node.in_force());
             LegDecision {
                 leg: leg.node.name.clone(),

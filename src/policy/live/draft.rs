@@ -4,9 +4,10 @@ use super::link::{LegLoad, Link, PeakTable};
 use super::node::{Identity, Node};
 use super::set::{LegSet, SetLeg};
 use crate::policy::linked::Meter;
-use crate::policy::spec::{LegSpec, LoadMetric, Peak, PolicySpec, Rule, SpecError};
+use crate::policy::spec::{LegSpec, LoadMetric, Peak, PolicySpec, Rule, SpecError, When};
 use crate::time::Clock;
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,43 +42,71 @@ pub(super) struct DraftLeg {
 impl Known {
     /// The legs of `spec`, with those that there are and those that are new. `now` is the list in force, whose knowledge of
     /// loads is taken over.
+    // Plain loops, here and below, and a function for each step: chains of adapters take several kilobytes of a stack where
+    // nothing is optimised, and the models' stacks are small.
     pub(super) fn draft(
         &mut self,
         spec: &PolicySpec,
         now: Option<&LegSet>,
         clock: &Clock,
     ) -> Result<Vec<DraftLeg>, SpecError> {
-        let nodes = spec.legs.iter().enumerate();
-        let nodes: Vec<_> = nodes
-            .map(|(position, leg)| {
-                let known = self.node(leg, clock);
-                known.map_err(|fault| SpecError::built(position, &leg.name, fault))
-            })
-            .collect::<Result<_, _>>()?;
-        let legs = nodes.into_iter().zip(&spec.legs).map(|(node, leg)| self.leg(node, leg));
-        let mut legs: Vec<_> = legs.collect();
-        for position in 0..legs.len() {
-            let LegSpec { when, peak, rule, .. } = &spec.legs[position];
-            let before = now.and_then(|now| now.leg(&legs[position].node));
-            if let Some(when) = when {
-                let load = self.load(&mut legs, spec, &when.leg, when.metric, when.over, clock);
-                let key = format!("{} {} {when:?}", legs[position].node.number, load.node.number);
-                let link = self.links.entry(key);
-                let link = Arc::clone(link.or_insert_with_key(|key| Arc::new(Link::new(key, when, load, clock))));
-                link.take_over(before.and_then(|before| before.link.as_ref()));
-                legs[position].link = Some(link);
+        let mut nodes = Vec::new();
+        for (position, leg) in spec.legs.iter().enumerate() {
+            match self.node(leg, clock) {
+                Ok(node) => nodes.push(node),
+                Err(fault) => return Err(SpecError::built(position, &leg.name, fault)),
             }
-            if let Some(peak) = peak {
-                let load = self.load(&mut legs, spec, &peak.leg, peak.metric, peak.over, clock);
-                let key = format!("{} {} {rule:?} {peak:?}", legs[position].node.number, load.node.number);
-                let table = self.tables.entry(key);
-                let table =
-                    Arc::clone(table.or_insert_with_key(|key| Arc::new(PeakTable::new(key, peak, rule, load, clock))));
-                table.take_over(before.and_then(|before| before.peak.as_ref()));
-                legs[position].table = Some(table);
+        }
+        let mut legs = Vec::new();
+        for (node, leg) in nodes.into_iter().zip(&spec.legs) {
+            legs.push(self.leg(node, leg));
+        }
+        for (position, leg) in spec.legs.iter().enumerate() {
+            let before = now.and_then(|now| now.leg(&legs[position].node));
+            if let Some(when) = &leg.when {
+                self.link(&mut legs, position, spec, when, before, clock);
+            }
+            if let Some(peak) = &leg.peak {
+                self.table(&mut legs, position, spec, peak, before, clock);
             }
         }
         Ok(legs)
+    }
+
+    fn link(
+        &mut self,
+        legs: &mut [DraftLeg],
+        position: usize,
+        spec: &PolicySpec,
+        when: &When,
+        before: Option<&SetLeg>,
+        clock: &Clock,
+    ) {
+        let load = self.load(legs, spec, &when.leg, when.metric, when.over, clock);
+        let key = format!("{} {} {when:?}", legs[position].node.number, load.node.number);
+        let link = self.links.entry(key);
+        let link = Arc::clone(link.or_insert_with_key(|key| Arc::new(Link::new(key, when, load, clock))));
+        link.take_over(before.and_then(|before| before.link.as_ref()));
+        legs[position].link = Some(link);
+    }
+
+    fn table(
+        &mut self,
+        legs: &mut [DraftLeg],
+        position: usize,
+        spec: &PolicySpec,
+        peak: &Peak,
+        before: Option<&SetLeg>,
+        clock: &Clock,
+    ) {
+        let rule = &spec.legs[position].rule;
+        let load = self.load(legs, spec, &peak.leg, peak.metric, peak.over, clock);
+        let key = format!("{} {} {rule:?} {peak:?}", legs[position].node.number, load.node.number);
+        let table = self.tables.entry(key);
+        let table = table.or_insert_with_key(|key| Arc::new(PeakTable::new(key, peak, rule, load, clock)));
+        let table = Arc::clone(table);
+        table.take_over(before.and_then(|before| before.peak.as_ref()));
+        legs[position].table = Some(table);
     }
 
     fn node(&mut self, leg: &LegSpec, clock: &Clock) -> Result<Arc<Node>, String> {
@@ -86,14 +115,11 @@ impl Known {
             return Ok(Arc::clone(&known.node));
         }
         let node = Arc::new(Node::new(self.nodes.len(), leg, clock)?);
-        let said = (leg.rule.clone(), leg.peak.clone());
-        self.nodes.insert(
-            identity,
-            KnownNode {
-                node: Arc::clone(&node),
-                said,
-            },
-        );
+        let known = KnownNode {
+            node: Arc::clone(&node),
+            said: (leg.rule.clone(), leg.peak.clone()),
+        };
+        self.nodes.insert(identity, known);
         Ok(node)
     }
 
@@ -142,13 +168,20 @@ impl Known {
 
     /// The number of the list of these legs, and whether it is a new one, which is to be put there.
     pub(super) fn number(&mut self, legs: &[DraftLeg], spec: &PolicySpec) -> (u32, bool) {
-        let leg = |(leg, spec): (&DraftLeg, &LegSpec)| {
-            let link = leg.link.as_ref().map(|link| &link.key);
-            let table = leg.table.as_ref().map(|table| &table.key);
-            let overs: Vec<_> = leg.meters.iter().map(|meter| meter.over()).collect();
-            format!("{} {} {link:?} {table:?} {overs:?};", leg.node.number, spec.shadow)
-        };
-        let key: String = legs.iter().zip(&spec.legs).map(leg).collect();
+        let mut key = String::new();
+        for (leg, spec) in legs.iter().zip(&spec.legs) {
+            let _ = write!(key, "{} {}", leg.node.number, spec.shadow);
+            for part in [
+                leg.link.as_ref().map(|link| &link.key),
+                leg.table.as_ref().map(|table| &table.key),
+            ] {
+                let _ = write!(key, " {part:?}");
+            }
+            for meter in &leg.meters {
+                let _ = write!(key, " {:?}", meter.over());
+            }
+            key.push(';');
+        }
         let new = self.lists.len() as u32;
         let number = *self.lists.entry(key).or_insert(new);
         (number, number == new)
