@@ -20,6 +20,7 @@ mod and;
 mod bounds;
 mod boxed;
 mod builder;
+mod explain;
 #[cfg(feature = "policy-file")]
 #[cfg_attr(docsrs, doc(cfg(feature = "policy-file")))]
 pub mod file;

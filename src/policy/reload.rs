@@ -5,6 +5,7 @@ use super::builder::PolicyBuilder;
 use super::live::{Applied, LiveLegs};
 use super::policy::Policy;
 use super::spec::{PolicySpec, SpecError};
+use crate::sync::watch::{self, Watch};
 use crate::time::Clock;
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ impl PolicySpec {
 }
 
 impl Policy<LiveLegs> {
-    /// Puts another version in force. What becomes of each leg's state, and of whoever waits, the
+    /// Puts another version in force, once nobody else is doing so: versions come in turn, each as a whole. What becomes of each leg's state, and of whoever waits, the
     /// [module](super::live) says.
     ///
     /// # Errors
@@ -64,6 +65,21 @@ impl Policy<LiveLegs> {
     /// # Ok::<(), tollgate::policy::spec::SpecError>(())
     /// ```
     pub fn apply(&self, spec: PolicySpec) -> Result<Applied, SpecError> {
+        if watch::is_put_off() {
+            spec.check()?;
+            watch::call(Arc::new(Later(self.clone(), spec)));
+            return Ok(Applied::Next);
+        }
         self.limiter().apply(spec)
+    }
+}
+
+/// A version that comes after the change that runs on this thread.
+struct Later(Policy<LiveLegs>, PolicySpec);
+
+impl Watch for Later {
+    fn look_again(self: Arc<Self>) {
+        // It was checked when it was handed in.
+        let _ = self.0.apply(self.1.clone());
     }
 }

@@ -49,8 +49,10 @@ mod line_published;
 mod observe;
 #[cfg(feature = "policy-file")]
 mod policy_file;
+mod policy_inherit;
 mod policy_line;
 mod policy_linked;
+mod policy_peaks;
 mod policy_reload;
 #[cfg(feature = "policy-file")]
 mod policy_source;
