@@ -12,12 +12,14 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
 }
 
 mod adaptive;
+mod adaptive_corners;
 mod any_window;
 mod any_window_rounds;
 #[cfg(feature = "axum")]
 mod axum_limits;
 mod bad_input;
 mod breaker;
+mod breaker_corners;
 mod breaker_history;
 mod breaker_probes;
 mod bucket_published;
@@ -49,6 +51,7 @@ mod policy_line;
 mod policy_linked;
 mod policy_reload;
 #[cfg(feature = "policy-file")]
+mod policy_run;
 mod policy_source;
 #[cfg(feature = "pool")]
 mod pool;
