@@ -103,6 +103,44 @@ impl<'a> Settlement<'a> {
     }
 }
 
+/// The calls after phase 1 that a limiter does something at. Fixed for its life.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heeds {
+    /// [`Limiter::commit`].
+    pub commit: bool,
+    /// [`Limiter::finish`].
+    pub finish: bool,
+}
+
+impl Heeds {
+    /// It must be told of both.
+    pub const ALL: Self = Self {
+        commit: true,
+        finish: true,
+    };
+    /// What it took comes back by itself, if ever: a rate.
+    pub const NONE: Self = Self {
+        commit: false,
+        finish: false,
+    };
+    /// It counts from phase 1 to the end of the work.
+    pub const FINISH: Self = Self {
+        commit: false,
+        finish: true,
+    };
+
+    /// What a composite of both must be told of.
+    #[inline]
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        Self {
+            commit: self.commit || other.commit,
+            finish: self.finish || other.finish,
+        }
+    }
+}
+
 /// Decides whether work may start now. See the [module](self) for the eight laws.
 pub trait Limiter: Send + Sync {
     /// What one admission must remember to be undone or finished.
@@ -139,6 +177,13 @@ pub trait Limiter: Send + Sync {
     /// The clock by which this limiter decides, if it decides by one. A composite names its first.
     fn clock(&self) -> Option<&Clock> {
         None
+    }
+
+    /// Which calls after phase 1 do something. A box and a policy of boxes leave out the others.
+    #[doc(hidden)]
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        Heeds::ALL
     }
 
     /// [`try_reserve`](Limiter::try_reserve) into the place where the ticket stays: a large ticket is not moved about.
@@ -224,6 +269,10 @@ macro_rules! forward {
             #[inline]
             fn clock(&self) -> Option<&Clock> {
                 (**self).clock()
+            }
+            #[inline]
+            fn heeds(&self) -> Heeds {
+                (**self).heeds()
             }
             #[inline(always)]
             fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<Self::Ticket>) -> Result<(), Refusal<'_>> {

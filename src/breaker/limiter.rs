@@ -3,7 +3,7 @@
 use super::circuit::{CircuitBreaker, LEG, parts};
 use crate::algo::breaker::Answer;
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome};
+use crate::limiter::{Heeds, Limiter, Outcome};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::{Standing, State};
 use crate::ticket::Ticket;
@@ -79,6 +79,11 @@ impl Limiter for CircuitBreaker {
     /// A probe that is forgotten stays out until it is overdue.
     #[inline]
     fn forget(&self, _: BreakerTicket) {}
+
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        Heeds::FINISH
+    }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.bell);

@@ -1,7 +1,7 @@
 //! What a leg counts, and what it is called.
 
 use crate::ask::{Cost, Demand};
-use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::standing::Standing;
 use crate::sync::turn::{Turnstile, TurnstileId};
@@ -36,6 +36,10 @@ macro_rules! hand_on {
         }
         fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
             self.limiter.turnstiles(visit);
+        }
+        #[inline]
+        fn heeds(&self) -> Heeds {
+            self.limiter.heeds()
         }
         #[inline]
         fn is_fresh(&self, now: Pass<'_>) -> bool {

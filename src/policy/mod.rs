@@ -17,6 +17,7 @@
 
 mod admit;
 mod and;
+mod bounds;
 mod boxed;
 mod builder;
 mod explain;
@@ -48,4 +49,4 @@ pub use run::{Run, RunError};
 pub use shadow::{Shadow, ShadowStats};
 
 /// The leg name of refusals by the line itself.
-const LINE: &str = "line";
+pub(crate) const LINE: &str = "line";

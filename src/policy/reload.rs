@@ -1,9 +1,9 @@
 //! A policy whose rules are data, and change while it runs.
 
+use super::bounds::{Manner, Settings};
 use super::builder::PolicyBuilder;
 use super::live::{Applied, LiveLegs};
 use super::policy::Policy;
-use super::pump::Settings;
 use super::spec::{PolicySpec, SpecError};
 use crate::sync::watch::{self, Watch};
 use crate::time::Clock;
@@ -32,6 +32,7 @@ impl PolicySpec {
             max_wait: self.max_wait.map(|max_wait| clock.ticks_of(max_wait)),
             max_queue: self.max_queue.unwrap_or(usize::MAX),
             early: None,
+            manner: Manner::FIFO,
             lateness: clock.ticks_of(self.lateness.unwrap_or(PolicyBuilder::LATENESS)),
         }
     }

@@ -1,7 +1,7 @@
 //! A limiter on trial: it decides, and its decision is counted but not obeyed.
 
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Reason, Refusal};
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use crate::time::{Clock, Pass};
@@ -139,6 +139,11 @@ impl<L: Limiter> Limiter for Shadow<L> {
         if let Some(ticket) = ticket {
             self.limiter.forget(ticket);
         }
+    }
+
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        self.limiter.heeds()
     }
 
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {

@@ -16,7 +16,10 @@ mod any_window;
 mod any_window_rounds;
 #[cfg(feature = "axum")]
 mod axum_limits;
+#[cfg(feature = "axum")]
+mod axum_nested;
 mod bad_input;
+mod boxed;
 mod breaker;
 mod breaker_history;
 mod breaker_probes;
@@ -41,6 +44,7 @@ mod keyed_rate;
 #[cfg(feature = "policy-file")]
 mod lab;
 mod lease;
+mod line_published;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
 mod observe;
 #[cfg(feature = "policy-file")]
@@ -59,6 +63,8 @@ mod pool_group;
 #[cfg(feature = "pool")]
 mod pool_life;
 #[cfg(feature = "pool")]
+mod pool_limits;
+#[cfg(feature = "pool")]
 mod pool_room;
 #[cfg(all(feature = "pool", feature = "stats"))]
 mod pool_shared_slots;
@@ -69,10 +75,12 @@ mod pool_tasks;
 mod quota;
 mod rate_corners;
 mod rate_fixed_window;
+mod rate_forgiven;
 mod rate_hostile;
 mod rate_leaky_bucket;
 mod rate_published;
 mod rate_token_bucket;
+mod rate_trace;
 mod rate_warmup;
 mod rate_window;
 mod rate_windows;
@@ -86,10 +94,17 @@ mod semaphore_rest;
 #[cfg(feature = "stats")]
 mod semaphore_stats;
 mod semaphore_twin;
+mod service;
 mod shed;
 mod standing;
 mod time;
 #[cfg(feature = "tower")]
+mod tower_ends;
+#[cfg(feature = "tower")]
+mod tower_idle;
+#[cfg(feature = "tower")]
 mod tower_layer;
+#[cfg(feature = "tower")]
+mod tower_ready;
 #[cfg(feature = "tower")]
 mod tower_wire;

@@ -2,7 +2,7 @@
 
 use super::mark::{Gate, Mark};
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{Due, ReadyAt, Refusal, Wait};
 use crate::standing::Standing;
 use crate::sync::turn::{Turnstile, TurnstileId};
@@ -102,6 +102,11 @@ impl<L: Limiter> Limiter for Linked<L> {
         if let Some(ticket) = ticket {
             self.limiter.forget(ticket);
         }
+    }
+
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        self.limiter.heeds()
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
