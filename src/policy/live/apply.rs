@@ -51,8 +51,7 @@ impl LiveLegs {
         watch::put_off(|| {
             let mut each = Each::default();
             let changes = self.put_in_force(&mut self.turn.lock(), spec, &mut each);
-            // Whoever waits is judged anew: also who found the turn taken, and could not follow a peak. So it comes after the
-            // turn, as whoever finds it free comes after this.
+            // Whoever waits is judged anew: also who found the turn taken, and could not follow a peak.
             #[cfg(not(tollgate_bug = "live_changes_quietly"))]
             self.bell.ring();
             each.end();
