@@ -48,15 +48,16 @@ impl LiveLegs {
     /// Not to be called while this thread changes legs: see [`watch::is_put_off`].
     pub(in super::super) fn apply(&self, spec: PolicySpec) -> Result<Applied, SpecError> {
         spec.check()?;
-        watch::put_off(|| {
-            let mut each = Each::default();
+        let mut each = Each::default();
+        let changes = watch::put_off(|| {
             let changes = self.put_in_force(&mut self.turn.lock(), spec, &mut each);
             // Whoever waits is judged anew: also who found the turn taken, and could not follow a peak.
             #[cfg(not(tollgate_bug = "live_changes_quietly"))]
             self.bell.ring();
-            each.end();
-            changes.map(Applied::Now)
-        })
+            changes
+        });
+        each.end();
+        changes.map(Applied::Now)
     }
 
     /// Whole, also when `each` change wakes somebody who panics.

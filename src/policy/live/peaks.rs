@@ -19,18 +19,18 @@ impl LiveLegs {
 
     #[cold]
     fn follow_peaks_slow(&self, set: &LegSet, now: Instant) {
+        let mut each = Each::default();
         watch::put_off(|| {
             let Some(turn) = self.turn.try_lock() else { return };
             // Another version has come: its numbers are right already.
-            let mut each = Each::default();
             if std::ptr::eq(self.in_force().1, set) {
                 self.follow_all(set, now, &mut each);
             }
             drop(turn);
             // The use of a leg falls when its limit is raised; and somebody may have found the turn taken.
             self.bell.ring();
-            each.end();
         });
+        each.end();
     }
 
     /// The same for whoever has the turn.
