@@ -74,6 +74,8 @@ mod rate_token_bucket;
 mod rate_warmup;
 mod rate_window;
 mod rate_windows;
+#[cfg(feature = "remote")]
+mod remote;
 mod report;
 mod semaphore;
 mod semaphore_corners;
