@@ -1,7 +1,7 @@
 //! What the permits of a remote limiter can say of themselves.
 
 use super::backend::Backend;
-use super::desk::{Fence, SHARED, UNCOUNTED};
+use super::desk::Fence;
 use super::limiter::Remote;
 use super::lost::Lost;
 use crate::permit::Permit;
@@ -22,10 +22,12 @@ macro_rules! permits {
                 self.ticket().map_or(0, |ticket| ticket.units)
             }
 
-            /// The fencing token. `None` for what was admitted while the store was away: nobody has counted it.
+            /// The fencing token of a permit. `None` for what a rate has given, which nobody can lose, and for what was
+            /// admitted while the store was away, which nobody has counted.
             pub fn fence(&self) -> Option<Fence> {
                 let ticket = (*self.ticket())?;
-                (ticket.term != UNCOUNTED && ticket.term != SHARED).then_some(ticket.fence)
+                let shared = &self.limiter().shared;
+                shared.with(|desk| desk.has_fence(&ticket)).then_some(ticket.fence)
             }
 
             /// True when the lease has run out, or the store has lost it: somebody else may hold these units. What a rate has

@@ -216,13 +216,15 @@ mod at_hand {
 
     #[test]
     fn a_remote_rate_conforms() {
-        // Tokens come through the driver, so none of the instants is known here: they are waited for as an event.
+        // The driver fetches what comes back, so that its timers are there, and what comes back is there twice: at hand, and
+        // once more at the store. That is the bound of `Blocks`, and where a late cancel finds room that law 3 does not have.
         Suite::of_rate(5, Duration::from_millis(500), |clock| {
             let blocks = Blocks::up_to(5).keep(5).expiry(DAY);
             let rate = Remote::rate(Key::new("suite").unwrap(), Quota::per_second(10).burst(5));
             rate.clock(clock).blocks(blocks).in_place(Memory::new(clock)).unwrap()
         })
         .excused(1)
+        .excused(3)
         .check();
     }
 }

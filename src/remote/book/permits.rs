@@ -110,11 +110,6 @@ impl Permits {
     /// Carries out what is new in `step`. False when its session is not known and does not begin.
     fn apply(&mut self, step: &Step) -> bool {
         let session = step.session;
-        if let Some(limit) = step.limit
-            && (step.begin || self.sessions.contains_key(&session))
-        {
-            self.limit = limit;
-        }
         if step.end {
             self.end(session);
             return false;
@@ -126,6 +121,7 @@ impl Permits {
         if step.seq <= held.seq {
             return true;
         }
+        self.limit = step.limit.unwrap_or(self.limit);
         self.dues.remove(&(held.expires, session));
         held.seq = step.seq;
         held.expires = self.now.saturating_add(micros(step.ttl));

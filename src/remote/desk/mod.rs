@@ -312,14 +312,23 @@ impl Desk {
 
     /// Takes `n` of what is free.
     fn take_free(&mut self, n: u64) -> RemoteTicket {
-        if self.plan.spends() {
-            self.spend(n);
-        } else {
-            self.in_use += n;
-            self.least_free = self.least_free.min(self.held - self.in_use);
-        }
-        self.order += 1;
         self.tally.granted += 1;
+        if self.plan.spends() {
+            // What comes back of it lives no longer than it would have.
+            let until = self.credit.front().map_or(Instant::ZERO, |(until, _)| *until);
+            self.spend(n);
+            return RemoteTicket {
+                units: n,
+                term: self.term,
+                fence: Fence {
+                    token: self.token,
+                    order: until.ticks(),
+                },
+            };
+        }
+        self.in_use += n;
+        self.least_free = self.least_free.min(self.held - self.in_use);
+        self.order += 1;
         RemoteTicket {
             units: n,
             term: self.term,
@@ -405,8 +414,12 @@ impl Desk {
         self.deadline().filter(|_| self.counts(ticket))
     }
 
+    pub(super) fn has_fence(&self, ticket: &RemoteTicket) -> bool {
+        !self.plan.spends() && ticket.term != UNCOUNTED && ticket.term != SHARED
+    }
+
     fn counts(&self, ticket: &RemoteTicket) -> bool {
-        !self.plan.spends() && ticket.units > 0 && ticket.term != UNCOUNTED && ticket.term != SHARED
+        self.has_fence(ticket) && ticket.units > 0
     }
 
     /// What is done for `n` while the store is away.
@@ -476,7 +489,7 @@ impl Desk {
         }
         if self.plan.spends() {
             if cancelled {
-                self.put_back_tokens(ticket.units, now);
+                self.put_back_tokens(ticket.units, &ticket, now);
             }
             return;
         }
@@ -491,20 +504,27 @@ impl Desk {
         }
     }
 
-    /// Tokens are at hand again, up to a block, as long as others would have been.
-    fn put_back_tokens(&mut self, units: u64, now: Instant) {
+    /// Tokens are at hand again, up to a block, as long as they would have been.
+    fn put_back_tokens(&mut self, units: u64, ticket: &RemoteTicket, now: Instant) {
+        let until = Instant::from_ticks(ticket.fence.order);
+        self.drop_stale(now);
         self.spent = self.spent.saturating_sub(units);
-        let most = self.plan.blocks.map_or(0, |blocks| blocks.most);
-        let room = most.max(units).saturating_sub(self.free(now));
-        self.add_credit(units.min(room), now);
-        self.serve(now);
+        let most = self
+            .plan
+            .blocks
+            .map_or(ticket.units, |blocks| blocks.most.max(ticket.units));
+        let units = units.min(most.saturating_sub(self.credit_total));
+        if until > now && units > 0 {
+            self.add_credit(units, until);
+            self.serve(now);
+        }
     }
 
-    /// Tokens are at hand, for some time.
-    fn add_credit(&mut self, units: u64, now: Instant) {
-        let until = self.clock.after(now, self.plan.expiry());
+    /// Tokens are at hand until then.
+    fn add_credit(&mut self, units: u64, until: Instant) {
+        let at = self.credit.partition_point(|(other, _)| *other <= until);
+        self.credit.insert(at, (until, units));
         self.credit_total += units;
-        self.credit.push_back((until, units));
     }
 
     /// Corrects a charge of tokens.
@@ -514,7 +534,7 @@ impl Desk {
             return;
         }
         if actual < charged {
-            return self.put_back_tokens(charged - actual, now);
+            return self.put_back_tokens(charged - actual, ticket, now);
         }
         let more = actual - charged;
         self.drop_stale(now);

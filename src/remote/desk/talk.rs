@@ -325,7 +325,12 @@ impl Desk {
             self.unmake();
             return self.lose(now);
         }
-        let deadline = self.clock.after(sent, self.plan.lease());
+        let from = if cfg!(tollgate_bug = "remote_leases_from_the_answer") {
+            now
+        } else {
+            sent
+        };
+        let deadline = self.clock.after(from, self.plan.lease());
         if let Some(live) = &mut self.live {
             live.known = true;
             live.deadline = Some(deadline);
@@ -375,7 +380,7 @@ impl Desk {
         self.order = 0;
         let owner = self.wishes.remove(&grant.wish).and_then(|wished| wished.owner);
         if self.plan.spends() {
-            self.add_credit(grant.units, now);
+            self.add_credit(grant.units, self.clock.after(now, self.plan.expiry()));
         } else {
             self.held += grant.units;
         }
@@ -443,6 +448,11 @@ impl Desk {
     /// The step may or may not have been carried out.
     fn fail(&mut self, step: &Step, now: Instant, error: StoreError) {
         self.tally.failures += 1;
+        if cfg!(tollgate_bug = "remote_says_it_once")
+            && let Some(live) = &mut self.live
+        {
+            live.returned_told = step.returned;
+        }
         self.last_error = Some(error);
         self.failing_since.get_or_insert(now);
         self.retry_at = Some(self.clock.after(now, self.plan.retry));

@@ -98,7 +98,6 @@ promote()
 local waited = redis.call('ZCARD', queue) > 0
 
 local held, alive = record(session), false
-if ARGV[9] ~= '' and (held or begin) then limit = tonumber(ARGV[9]) end
 if ends then
     finish(session)
 elseif held or begin then
@@ -109,6 +108,7 @@ elseif held or begin then
     end
     -- What has been overtaken does nothing.
     if seq > held[SEQ] then
+        limit = tonumber(ARGV[9]) or limit
         held[SEQ], held[KEEPS], held[CHANNEL] = seq, keeps, ARGV[2]
         held[EXPIRES] = now + ttl
         redis.call('ZADD', dues, int(held[EXPIRES]), session)
