@@ -3,8 +3,15 @@
 #[path = "../rig/mod.rs"]
 mod rig;
 
+mod faults;
 mod forged;
+mod gate;
 mod lawful;
 mod proxied;
+mod rate_steps;
 mod redis;
 mod served;
+mod speaker;
+mod steps;
+mod store;
+mod trips;

@@ -46,11 +46,19 @@ impl Store for Redis {
         )?;
         Ok(keys.lines().map(str::to_owned).collect())
     }
+
+    fn forget_scripts(&self, address: SocketAddr) -> io::Result<()> {
+        tell(address, "SCRIPT FLUSH SYNC")
+    }
 }
 
-/// Makes the server forget its scripts.
-pub(crate) fn flush_scripts(server: &Server<Redis>) -> io::Result<()> {
-    let (_, answer) = ask(server.address(), "SCRIPT FLUSH SYNC")?;
+/// Tells the server something that it says OK to.
+pub(crate) fn say(server: &Server<Redis>, command: &str) -> io::Result<()> {
+    tell(server.address(), command)
+}
+
+fn tell(address: SocketAddr, command: &str) -> io::Result<()> {
+    let (_, answer) = ask(address, command)?;
     if answer == "+OK\r\n" {
         Ok(())
     } else {
@@ -58,9 +66,16 @@ pub(crate) fn flush_scripts(server: &Server<Redis>) -> io::Result<()> {
     }
 }
 
+/// The time by the server's clock, in microseconds since 1970.
+pub(crate) fn micros(server: &Server<Redis>) -> io::Result<u64> {
+    let script = "local t = redis.call('TIME') return t[1] .. string.format('%06d', t[2])";
+    let micros = bulk(server.address(), &format!("EVAL \"{script}\" 0"))?;
+    micros.parse().map_err(io::Error::other)
+}
+
 /// Asks in the protocol's inline form; the first line of the answer, and the rest of the connection.
 fn ask(address: SocketAddr, command: &str) -> io::Result<(BufReader<TcpStream>, String)> {
-    let limit = Duration::from_secs(2);
+    let limit = Duration::from_secs(30);
     let mut stream = TcpStream::connect_timeout(&address, limit)?;
     stream.set_read_timeout(Some(limit))?;
     stream.write_all(format!("{command}\r\n").as_bytes())?;

@@ -1,6 +1,6 @@
 //! The servers and processes of the rig themselves.
 
-use crate::redis::{Redis, flush_scripts};
+use crate::redis::Redis;
 use crate::rig::history::{Event, Writer, read};
 use crate::rig::instant::{nanos, now};
 use crate::rig::process::{Process, told, until_closed};
@@ -11,9 +11,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-fn ping(server: &Server<Redis>) -> std::io::Result<String> {
+/// What it answers, within so many milliseconds.
+fn ping(server: &Server<Redis>, within: u64) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(server.address())?;
-    stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+    stream.set_read_timeout(Some(Duration::from_millis(within)))?;
     stream.write_all(b"PING\r\n")?;
     let mut answer = [0; 7];
     stream.read_exact(&mut answer)?;
@@ -37,17 +38,17 @@ async fn a_server_is_stopped_continued_and_restarted_with_nothing() {
     let mut keys = server.keys().unwrap();
     keys.sort();
     assert_eq!(keys, ["one", "two"]);
-    flush_scripts(&server).unwrap();
+    server.forget_scripts().unwrap();
     assert_eq!(server.keys().unwrap().len(), 2);
 
     server.pause().unwrap();
-    assert!(ping(&server).is_err());
+    assert!(ping(&server, 100).is_err());
     server.resume().unwrap();
-    assert_eq!(ping(&server).unwrap(), "+PONG\r\n");
+    assert_eq!(ping(&server, 60_000).unwrap(), "+PONG\r\n");
 
     let address = server.address();
     server.kill().unwrap();
-    assert!(ping(&server).is_err());
+    assert!(ping(&server, 60_000).is_err());
     server.restart().await.unwrap();
     assert_eq!((server.address(), server.keys().unwrap().len()), (address, 0));
 }

@@ -87,6 +87,7 @@ pub(crate) struct Report {
     pub(crate) asked: usize,
     pub(crate) granted: usize,
     pub(crate) cancelled: usize,
+    pub(crate) cancelled_at_the_grant: usize,
     pub(crate) refused: usize,
     pub(crate) lost: usize,
     /// The greatest weight that was live at once.
@@ -216,6 +217,8 @@ fn holds(events: &[Event], killed: &HashMap<u32, Nanos>, bars: Bars, report: &mu
             }
             Event::Refused { ask, .. } | Event::Cancelled { ask, .. } => {
                 let cancelled = matches!(event, Event::Cancelled { .. });
+                let at_the_grant = matches!(event, Event::Cancelled { at_the_grant: true, .. });
+                report.cancelled_at_the_grant += usize::from(at_the_grant);
                 report.cancelled += usize::from(cancelled);
                 report.refused += usize::from(!cancelled);
                 if waiting.remove(ask).is_none() {

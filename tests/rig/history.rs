@@ -41,7 +41,12 @@ pub(crate) enum Event {
     /// The store, or the client for it, said no.
     Refused { ask: Ask, at: Nanos, why: String },
     /// The caller dropped its future.
-    Cancelled { ask: Ask, at: Nanos },
+    Cancelled {
+        ask: Ask,
+        at: Nanos,
+        /// It had been woken, and left without looking what it got.
+        at_the_grant: bool,
+    },
     /// The process did not run, or not in time, between these instants: found by a thread that sleeps and looks.
     Stalled { process: u32, from: Nanos, until: Nanos },
     /// The limit became this one at some instant between the two.

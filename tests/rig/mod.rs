@@ -7,13 +7,17 @@
 //! | [`checker`] | reads the histories of a run and says what is against the laws |
 //! | [`proxy`] | a hop between client and server that delays, swallows, cuts, or loses replies, and counts exchanges |
 //! | [`server`] | a server of the rig's own: stopped, continued, killed, restarted with nothing |
+//! | [`contender`] | a client with many tasks that take permits and give them back |
 //! | [`process`] | the test binary run again as a client |
+//! | [`run`] | sixty seconds of everything that can go wrong |
 //!
 //! None of it knows which store it is about: a store says in [`server::Store`] how it is started, and what is left in it.
 
 pub(crate) mod checker;
+pub(crate) mod contender;
 pub(crate) mod history;
 pub(crate) mod instant;
 pub(crate) mod process;
 pub(crate) mod proxy;
+pub(crate) mod run;
 pub(crate) mod server;

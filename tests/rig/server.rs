@@ -18,6 +18,12 @@ pub(crate) trait Store: Clone {
 
     /// The keys in it.
     fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>>;
+
+    /// Makes it forget the scripts that it was given, where there is such a thing.
+    fn forget_scripts(&self, address: SocketAddr) -> io::Result<()> {
+        let _ = address;
+        Ok(())
+    }
 }
 
 /// A server that runs, or was stopped, or killed.
@@ -62,6 +68,11 @@ impl<S: Store> Server<S> {
     /// The keys in it.
     pub(crate) fn keys(&self) -> io::Result<Vec<String>> {
         self.store.keys(self.address())
+    }
+
+    /// Makes it forget the scripts that it was given.
+    pub(crate) fn forget_scripts(&self) -> io::Result<()> {
+        self.store.forget_scripts(self.address())
     }
 
     /// Stops it where it is: connections stay open, and nobody is answered.
