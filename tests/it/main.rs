@@ -74,6 +74,12 @@ mod rate_token_bucket;
 mod rate_warmup;
 mod rate_window;
 mod rate_windows;
+#[cfg(feature = "remote")]
+mod remote;
+#[cfg(feature = "remote")]
+mod remote_faults;
+#[cfg(feature = "remote")]
+mod remote_store;
 mod report;
 mod semaphore;
 mod semaphore_corners;
