@@ -513,7 +513,9 @@ impl Desk {
             .plan
             .blocks
             .map_or(ticket.units, |blocks| blocks.most.max(ticket.units));
-        let units = units.min(most.saturating_sub(self.credit_total));
+        // A block is what is at hand and what is on its way.
+        let coming: u64 = self.wishes.values().map(|wished| wished.want).sum();
+        let units = units.min(most.saturating_sub(self.credit_total + coming));
         if until > now && units > 0 {
             self.add_credit(units, until);
             self.serve(now);
