@@ -15,7 +15,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::time::sleep;
 
-pub(crate) const TTL: Duration = Duration::from_secs(2);
+pub(crate) const TTL: Duration = Duration::from_secs(3);
 const PROCESSES: u32 = 6;
 /// The run's own number, in the histories.
 const DIRECTOR: u32 = PROCESSES;
@@ -24,26 +24,26 @@ const LIMIT: u64 = 8;
 const HEAVIEST: u64 = 3;
 const NAME: &str = "rig";
 
-// When what begins, in seconds of the run. What lasts beyond a session's life lasts three seconds or more.
-const SCRIPTS_FORGOTTEN: u64 = 2;
-const SHRUNK: u64 = 4;
+// When what begins, in seconds of the run. What lasts beyond a session's life lasts four seconds.
+const SCRIPTS_FORGOTTEN: u64 = 4;
+const SHRUNK: u64 = 5;
 const GROWN: u64 = 7;
-const AS_BEFORE: u64 = 9;
-const SLOW: u64 = 10;
+const AS_BEFORE: u64 = 8;
+const SLOW: u64 = 9;
 const TOO_SLOW: u64 = 12;
-const FAST_AGAIN: u64 = 15;
+const FAST_AGAIN: u64 = 16;
 const SWALLOWED: u64 = 21;
 const CUT: u64 = 26;
-const REPLIES_LOST: u64 = 28;
-const CLIENT_STOPPED: u64 = 34;
-const SERVER_STOPPED: u64 = 39;
-const SERVER_RESTARTED: u64 = 44;
-const KILLED: u64 = 51;
-const END: u64 = 57;
+const REPLIES_LOST: u64 = 27;
+const CLIENT_STOPPED: u64 = 33;
+const SERVER_STOPPED: u64 = 38;
+const SERVER_RESTARTED: u64 = 45;
+const KILLED: u64 = 52;
+const END: u64 = 58;
 /// For so long before they are struck, processes keep what they have.
 const KEPT: u64 = 1;
 /// What lasts beyond a session's life lasts so long.
-const LONG: u64 = 3;
+const LONG: u64 = 4;
 
 /// A run that is being played.
 struct Run<S> {
