@@ -161,6 +161,8 @@ pub(super) struct Desk {
     /// Tokens at hand, with the instants at which they are dropped.
     credit: VecDeque<(Instant, u64)>,
     credit_total: u64,
+    /// Tokens that may be used from an instant on.
+    coming: VecDeque<(Instant, u64)>,
     /// Tokens that were used and not taken yet, as far as the store does not know.
     debt: u64,
     token: u64,
@@ -235,6 +237,7 @@ impl Desk {
             in_use: 0,
             credit: VecDeque::new(),
             credit_total: 0,
+            coming: VecDeque::new(),
             block: 0,
             debt: 0,
             token: 0,
@@ -514,12 +517,17 @@ impl Desk {
             .blocks
             .map_or(ticket.units, |blocks| blocks.most.max(ticket.units));
         // A block is what is at hand and what is on its way.
-        let coming: u64 = self.wishes.values().map(|wished| wished.want).sum();
+        let coming = self.coming() + self.wishes.values().map(|wished| wished.want).sum::<u64>();
         let units = units.min(most.saturating_sub(self.credit_total + coming));
         if until > now && units > 0 {
             self.add_credit(units, until);
             self.serve(now);
         }
+    }
+
+    /// Tokens that are granted and may not be used yet.
+    fn coming(&self) -> u64 {
+        self.coming.iter().map(|(_, units)| units).sum()
     }
 
     /// Tokens are at hand until then.

@@ -140,6 +140,9 @@ impl Desk {
             self.withdraw(id);
         }
         let most = self.plan.blocks.map_or(0, |blocks| blocks.most);
+        if !self.coming.is_empty() {
+            return;
+        }
         let at_hand = if self.plan.spends() { free } else { self.held };
         let room = most.saturating_sub(at_hand);
         match head {
@@ -358,8 +361,9 @@ impl Desk {
             .filter(|_| !self.plan.spends())
             .map(|again| self.clock.after(now, again));
         let granted = !reply.grants.is_empty();
+        let from = reply.again.map_or(now, |again| self.clock.after(now, again));
         for grant in &reply.grants {
-            self.receive(*grant, now);
+            self.receive(*grant, from, now);
         }
         self.dismiss_refused(step, &reply, now);
         self.note_recall(reply.others_wait, granted, now);
@@ -376,8 +380,8 @@ impl Desk {
         }
     }
 
-    /// Units that a wish was given.
-    fn receive(&mut self, grant: Grant, now: Instant) {
+    /// Units that a wish was given; those of a rate may be used at `from`.
+    fn receive(&mut self, grant: Grant, from: Instant, now: Instant) {
         let Some(live) = &mut self.live else { return };
         if grant.token <= live.seen {
             return;
@@ -387,7 +391,8 @@ impl Desk {
         self.order = 0;
         let owner = self.wishes.remove(&grant.wish).and_then(|wished| wished.owner);
         if self.plan.spends() {
-            self.add_credit(grant.units, self.clock.after(now, self.plan.expiry()));
+            self.coming.push_back((from, grant.units));
+            self.drop_stale(now);
         } else {
             self.held += grant.units;
         }
