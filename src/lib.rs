@@ -142,6 +142,8 @@ pub use breaker::{
 pub use governed::Governed;
 pub use keyed::{Keyed, KeysFull};
 pub use lease::Leased;
+#[doc(hidden)]
+pub use limiter::Heeds;
 pub use limiter::{Limiter, LimiterExt, Outcome, Settlement};
 pub use permit::{Permit, Reservation, Unsettled};
 pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError, RunError};
