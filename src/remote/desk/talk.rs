@@ -51,6 +51,13 @@ impl Desk {
             Some(step) => Todo::Send(step),
             // Something has come up meanwhile.
             None if !self.farewells.is_empty() => self.next(now),
+            // Everybody is refused meanwhile, so that nobody asks: whether the store is back is found by taking leave of it.
+            None if self.away && !cfg!(tollgate_bug = "remote_stays_away") => {
+                let client = self.plan.client;
+                let number = self.next_session();
+                self.farewells.push_back((Session { client, number }, 0, 0));
+                self.next(now)
+            }
             None => {
                 let session = self.live.as_ref().map(|live| live.id);
                 let session = session.filter(|_| !self.plan.spends());
