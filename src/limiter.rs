@@ -221,6 +221,12 @@ pub trait Limiter: Send + Sync {
         let _ = visit;
     }
 
+    /// The name that it was given, by which a decision is told, whether it applies just now or not.
+    #[doc(hidden)]
+    fn name(&self) -> Option<&str> {
+        None
+    }
+
     /// Names every queue in this limiter: a policy must not stand in one of them for two legs.
     #[doc(hidden)]
     fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
@@ -285,6 +291,9 @@ macro_rules! forward {
             }
             fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
                 (**self).survey(visit);
+            }
+            fn name(&self) -> Option<&str> {
+                (**self).name()
             }
             fn is_fresh(&self, now: Pass<'_>) -> bool {
                 let fresh: fn(&Self, Pass<'_>) -> bool = $fresh;

@@ -57,7 +57,7 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
 
     #[cold]
     fn step_behind_others(&mut self, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Step<'a> {
-        if self.core.waiting() == 0
+        if !self.core.has_before()
             && let Some(given) = self.core.admit_after_late(&self.ask)
         {
             return self.admitted(given, ticket);
@@ -104,7 +104,11 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
                 let leg = if ready.leg().is_empty() { LINE } else { ready.leg() };
                 let full = match refusal {
                     Some(refusal) => refusal.with_reason(Reason::QueueFull),
-                    None => Refusal::new(Reason::QueueFull, leg, self.ask.count(), Wait::Event),
+                    None => {
+                        let known = due.filter(|_| !ready.is_event());
+                        let wait = known.map_or(Wait::Event, |at| Wait::Until(Due::at(&core.clock, now, at)));
+                        Refusal::new(Reason::QueueFull, leg, self.ask.count(), wait)
+                    }
                 };
                 return Step::Done(Err(full));
             }
@@ -124,6 +128,10 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
                     Ended::Admitted(given) => {
                         self.core.note_lateness(self.core.clock.now());
                         self.admitted(given, ticket)
+                    }
+                    Ended::Evicted => {
+                        let refusal = Refusal::new(Reason::QueueFull, LINE, self.ask.count(), Wait::Event);
+                        Step::Done(Err(refusal))
                     }
                     Ended::Expired => Step::Done(Err(self.core.why_late(&self.ask))),
                     Ended::Hopeless => self.ask_now(ticket),

@@ -23,6 +23,7 @@ pub(crate) trait Erased: Send + Sync {
     fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId));
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>));
     fn is_fresh(&self, now: Pass<'_>) -> bool;
+    fn name(&self) -> Option<&str>;
 }
 
 impl<L: Limiter> Erased for L {
@@ -66,6 +67,9 @@ impl<L: Limiter> Erased for L {
     }
     fn is_fresh(&self, now: Pass<'_>) -> bool {
         Limiter::is_fresh(self, now)
+    }
+    fn name(&self) -> Option<&str> {
+        Limiter::name(self)
     }
 }
 

@@ -75,6 +75,9 @@ impl<L: Limiter> Limiter for PerCall<L> {
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
         self.limiter.survey(visit);
     }
+    fn name(&self) -> Option<&str> {
+        self.limiter.name()
+    }
     hand_on!();
 }
 
@@ -112,6 +115,9 @@ impl<L: Limiter> Limiter for Per<L> {
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
         self.limiter.survey(&mut |standing| visit(standing.per(self.cost)));
     }
+    fn name(&self) -> Option<&str> {
+        self.limiter.name()
+    }
     hand_on!();
 }
 
@@ -144,6 +150,9 @@ impl<L: Limiter> Limiter for Named<L> {
     }
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
         self.limiter.survey(&mut |standing| visit(standing.named(&self.name)));
+    }
+    fn name(&self) -> Option<&str> {
+        Some(&self.name)
     }
     hand_on!();
 }

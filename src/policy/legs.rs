@@ -49,6 +49,11 @@ impl Legs {
         self.0.is_empty()
     }
 
+    /// The legs, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &dyn Erased> {
+        self.0.iter().map(|leg| &*leg.limiter)
+    }
+
     /// The first leg that has a queue in which an earlier one, or itself, stands already.
     pub(super) fn doubled(&self) -> Option<usize> {
         let mut known = Vec::new();

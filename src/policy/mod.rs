@@ -17,8 +17,10 @@
 
 mod admit;
 mod and;
+mod bounds;
 mod boxed;
 mod builder;
+mod explain;
 #[cfg(feature = "policy-file")]
 #[cfg_attr(docsrs, doc(cfg(feature = "policy-file")))]
 pub mod file;

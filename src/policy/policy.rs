@@ -2,8 +2,9 @@
 
 use super::LINE;
 use super::admit::{Driven, Waiting, block};
+use super::bounds::{Manner, Settings};
 use super::builder::PolicyBuilder;
-use super::pump::{Core, Settings};
+use super::pump::Core;
 use crate::ask::{Ask, Demand};
 use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::permit::Permit;
@@ -22,7 +23,8 @@ use std::time::Duration;
 ///
 /// # Fairness
 /// First come, first served: whoever waits is admitted before whoever comes later, however small its request; a
-/// [`try_admit`](crate::LimiterExt::try_admit) refuses while somebody waits. At a semaphore that others use directly
+/// [`try_admit`](crate::LimiterExt::try_admit) refuses while somebody waits. ([Newest
+/// first](PolicyBuilder::newest_first) where that is asked for.) At a semaphore that others use directly
 /// the policy's head queues as one more waiter. Legs that bind one after the other are waited for one after the other,
 /// since nothing is held while waiting. A policy that is itself a leg of another has no turn to give: the outer one is
 /// told when the inner line has emptied. Share the limiters among policies rather than nesting policies.
@@ -79,6 +81,7 @@ impl<L: Limiter + 'static> Policy<L> {
                 max_queue: usize::MAX,
                 early: None,
                 lateness,
+                manner: Manner::FIFO,
             },
         )
     }
@@ -109,7 +112,8 @@ impl<L: Limiter + 'static> Policy<L> {
     /// Admits when the turn comes.
     ///
     /// # Errors
-    /// `QueueFull` when the line is as long as it may be; `TimedOut` when the wait would end after the policy's
+    /// `QueueFull` when the line is as long as it may be, or when it has to go for [a
+    /// newcomer](PolicyBuilder::overflow); `TimedOut` when the wait would end after the policy's
     /// `max_wait`, at once if that is known; and whatever no wait can change: `Oversized`, `Unpriced`, `Closed`. The
     /// refusal names the leg that binds.
     ///
@@ -205,14 +209,14 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
 
     #[inline]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
-        if self.0.waiting() > 0 {
+        if self.0.has_before() {
             return Err(Refusal::new(Reason::Saturated, LINE, demand.units(), Wait::Event));
         }
         self.0.limiter.try_reserve(demand)
     }
     #[inline(always)]
     fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<Self::Ticket>) -> Result<(), Refusal<'_>> {
-        if self.0.waiting() > 0 {
+        if self.0.has_before() {
             return Err(Refusal::new(Reason::Saturated, LINE, demand.units(), Wait::Event));
         }
         self.0.limiter.reserve_in(demand, place)
@@ -249,7 +253,7 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.0.bell);
         let ready = self.0.limiter.ready_at(demand);
-        if self.0.waiting() > 0 {
+        if self.0.has_before() {
             ready.and(ReadyAt::on_event(LINE))
         } else {
             ready

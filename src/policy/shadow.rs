@@ -12,7 +12,7 @@ use crate::time::{Clock, Pass};
 /// # What it charges
 /// Whoever it would have refused is let through without being charged: it gets into no debt, and its state is what it
 /// would be if those had gone away. So the count is that of an enforced limiter whose refused callers do not come again.
-/// Nobody waits for it: where callers would have waited, fewer are refused in earnest than are counted here.
+/// A [survey](Limiter::survey) does not show it, since nobody is held to it. Nobody waits for it: where callers would have waited, fewer are refused in earnest than are counted here.
 ///
 /// ```
 /// # use tollgate::{Ask, LimiterExt, ManualClock, Quota, TokenBucket};
@@ -150,7 +150,16 @@ impl<L: Limiter> Limiter for Shadow<L> {
         ReadyAt::NOW
     }
 
+    fn name(&self) -> Option<&str> {
+        self.limiter.name()
+    }
+
     fn clock(&self) -> Option<&Clock> {
         self.limiter.clock()
+    }
+
+    /// That of the limiter: the counts are statistics, and go with it.
+    fn is_fresh(&self, now: Pass<'_>) -> bool {
+        self.limiter.is_fresh(now)
     }
 }
