@@ -115,6 +115,9 @@ pub mod policy;
 pub mod pool;
 pub mod rate;
 mod refusal;
+#[cfg(feature = "remote")]
+#[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
+pub mod remote;
 pub mod semaphore;
 pub mod shed;
 pub mod standing;

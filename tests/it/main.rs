@@ -12,6 +12,7 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
 }
 
 mod adaptive;
+mod adaptive_corners;
 mod any_window;
 mod any_window_rounds;
 #[cfg(feature = "axum")]
@@ -21,6 +22,7 @@ mod axum_nested;
 mod bad_input;
 mod boxed;
 mod breaker;
+mod breaker_corners;
 mod breaker_history;
 mod breaker_probes;
 mod bucket_published;
@@ -55,6 +57,7 @@ mod policy_linked;
 mod policy_peaks;
 mod policy_reload;
 #[cfg(feature = "policy-file")]
+mod policy_run;
 mod policy_source;
 #[cfg(feature = "pool")]
 mod pool;
@@ -84,6 +87,12 @@ mod rate_trace;
 mod rate_warmup;
 mod rate_window;
 mod rate_windows;
+#[cfg(feature = "remote")]
+mod remote;
+#[cfg(feature = "remote")]
+mod remote_faults;
+#[cfg(feature = "remote")]
+mod remote_store;
 mod report;
 mod semaphore;
 mod semaphore_corners;

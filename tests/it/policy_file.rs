@@ -168,7 +168,7 @@ fn a_file_becomes_a_policy() {
 const HEAD: &str = "[[leg]]\nname = \"a\"\n";
 
 /// A bad file: its text, the line and the column of the mistake, and words of what is said.
-const BAD: [(&str, usize, usize, &str); 32] = [
+const BAD: [(&str, usize, usize, &str); 33] = [
     ("", 1, 1, "at least one is needed"),
     ("max_wait = 10\n", 1, 12, "10 was given"),
     ("max_wait = \"10 parsecs\"\n", 1, 12, "`10 parsecs` is no time"),
@@ -298,6 +298,12 @@ const BAD: [(&str, usize, usize, &str); 32] = [
         9,
         47,
         "it is missing",
+    ),
+    (
+        "{HEAD}kind = \"semaphore\"\nlimit = 1\npeak = { leg = \"b\", metric = \"use\", steps = [ { above = 0.5, limit = 3 } ] }\n[[leg]]\nname = \"b\"\nkind = \"semaphore\"\nlimit = 1\npeak = { leg = \"a\", metric = \"use\", steps = [ { above = 0.5, limit = 3 } ] }\n",
+        5,
+        16,
+        "in a circle: a -> b -> a",
     ),
     ("{HEAD}kind = \"semaphore\"\nlimit = = 1\n", 4, 9, ""),
     (

@@ -127,8 +127,21 @@ fn a_peak_that_ends_beside_a_version_is_followed() {
         drop(policy.limiter().try_admit(nothing).unwrap());
         assert_eq!(policy.limiter().leg("gate").unwrap().capacity, Some(0));
         let other = policy.clone();
-        let there = crate::spawn(move || drop(other.apply(spec).unwrap()));
-        drop(held);
-        is_let_in(&policy, ask([("permits", 0), ("gate", 1)]), there);
+        // Whoever waits is the other thread, so that one preemption, of the version, is enough.
+        let there = crate::spawn(move || {
+            drop(held);
+            let woken = Arc::new(Woken::default());
+            let waker = Waker::from(Arc::clone(&woken));
+            let mut waits = Box::pin(async move { other.admit_owned(ask([("permits", 0), ("gate", 1)])).await });
+            let first = waits.as_mut().poll(&mut Context::from_waker(&waker));
+            (waits, woken, first.is_ready())
+        });
+        policy.apply(spec).unwrap();
+        let (mut waits, woken, let_in) = there.join().unwrap();
+        if !let_in {
+            assert!(woken.0.load(std::sync::atomic::Ordering::SeqCst), "nobody said so");
+            let waker = Waker::from(woken);
+            assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+        }
     });
 }

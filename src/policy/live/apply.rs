@@ -13,6 +13,7 @@ use crate::sync::arena::Arena;
 use crate::sync::bell::Bell;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::wake::Each;
 use crate::sync::watch;
 use crate::time::{Clock, Instant};
 use std::sync::{Arc, OnceLock};
@@ -47,20 +48,20 @@ impl LiveLegs {
     /// Not to be called while this thread changes legs: see [`watch::is_put_off`].
     pub(in super::super) fn apply(&self, spec: PolicySpec) -> Result<Applied, SpecError> {
         spec.check()?;
-        watch::put_off(|| {
-            let mut turn = self.turn.lock();
-            let changes = self.put_in_force(&mut turn, spec);
-            #[cfg(tollgate_bug = "live_rings_in_turn")]
-            self.bell.ring();
-            drop(turn);
+        let mut each = Each::default();
+        let changes = watch::put_off(|| {
+            let changes = self.put_in_force(&mut self.turn.lock(), spec, &mut each);
             // Whoever waits is judged anew: also who found the turn taken, and could not follow a peak.
-            #[cfg(not(tollgate_bug = "live_rings_in_turn"))]
+            #[cfg(not(tollgate_bug = "live_changes_quietly"))]
             self.bell.ring();
-            changes.map(Applied::Now)
-        })
+            changes
+        });
+        each.end();
+        changes.map(Applied::Now)
     }
 
-    fn put_in_force(&self, known: &mut Known, spec: PolicySpec) -> Result<Changes, SpecError> {
+    /// Whole, also when `each` change wakes somebody who panics.
+    fn put_in_force(&self, known: &mut Known, spec: PolicySpec, each: &mut Each) -> Result<Changes, SpecError> {
         let (number, legs) = self.plan(known, &spec)?;
         let now = self.clock.now();
         let mut tunes = Vec::new();
@@ -68,15 +69,15 @@ impl LiveLegs {
             tunes.push(Tune::of(leg, spec, now));
         }
         // First what becomes stricter. The state of a leg that was not in force is nobody's business.
-        tunes.iter().for_each(Tune::tighten);
+        tunes.iter().for_each(|tune| each.run(|| tune.tighten()));
         let count = (self.current.load(Ordering::Relaxed) >> 32) + 1;
         // (S) Release: publishes the set and the numbers so far. Pairs with the acquiring load in `in_force`.
         self.current.store(count << 32 | u64::from(number), Ordering::Release);
         // Orders (S) before every number that is loosened next. Pairs with the fence in `is_in_force`.
         fence(Ordering::Release);
-        tunes.iter().for_each(Tune::loosen);
+        tunes.iter().for_each(|tune| each.run(|| tune.loosen()));
         // The use of a semaphore depends on its limit, and so may the numbers of others.
-        self.follow_all(self.in_force().1, self.clock.now());
+        self.follow_all(self.in_force().1, self.clock.now(), each);
         if let Some(listener) = self.listener.get() {
             listener(&spec);
         }

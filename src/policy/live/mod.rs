@@ -11,6 +11,9 @@
 //! | is gone | nobody is asked for it any more; what was admitted by it ends there |
 //! | comes back | it goes on from the state that it had, and that time has passed over |
 //!
+//! Links and peak tables go on from what is known of the load they look at: what was measured, and which marks it was above. When
+//! the load, and no version, changes the numbers of a leg, nothing is given: see [`Peak`](super::spec::Peak).
+//!
 //! What cannot be changed in place: `segments`, `entries`, the `period` and `cold_factor` of a warm-up, and all numbers
 //! of a breaker.
 //!
@@ -21,7 +24,12 @@
 //! becomes stricter does so; then the new set of legs is put in force, and then the other numbers follow. Who was asking
 //! while the set was put in force gives back what it has taken and asks again. Between the steps both rules hold, the
 //! stricter number of each: a refusal in that time may be one that neither version alone would give, and whoever waits is
-//! told when it is over.
+//! told when it is over. A number changes in one of the steps only, so that the two come to the stated transition, and the first
+//! gives nothing.
+//!
+//! Versions come one after the other, each told what it has changed: who hands one in waits for whoever is before him, for a few
+//! steps in which no foreign code runs. An admission never waits for that. One that finds numbers to be changed for a load, while a
+//! version is being put in force, leaves it to those who come after.
 //!
 //! # Who waits
 //! The line stays as it is, and is judged by the new rules from its head. A deadline that somebody has got stays.

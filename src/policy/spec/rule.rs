@@ -129,13 +129,16 @@ impl Rule {
         }
     }
 
-    /// True for a rate that counts nothing.
+    /// True for a rate, or a window, that counts nothing.
     pub(crate) fn is_unlimited(&self) -> bool {
         match self {
             Self::TokenBucket { quota } | Self::LeakyBucket { quota, .. } | Self::Warmup { quota, .. } => {
                 quota.is_unlimited()
             }
-            _ => false,
+            Self::FixedWindow { limit, .. } => *limit == FixedWindow::UNLIMITED,
+            Self::SlidingWindow { limit, .. } => *limit == SlidingWindow::UNLIMITED,
+            Self::SlidingLog { limit, .. } => *limit == SlidingLog::UNLIMITED,
+            Self::Semaphore { .. } | Self::Breaker(_) => false,
         }
     }
 
