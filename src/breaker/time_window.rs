@@ -67,7 +67,7 @@ impl TimeWindow {
         let since = now.wrapping_sub(origin);
         // One too few where the rest is a segment or more, and never more than that: the inverse is too small by less than
         // one in 2^64.
-        let number = (u128::from(since) * u128::from(self.inverse) >> 64) as u64;
+        let number = ((u128::from(since) * u128::from(self.inverse)) >> 64) as u64;
         number + u64::from(since - number * self.segment >= self.segment)
     }
 
