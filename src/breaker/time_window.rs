@@ -190,8 +190,8 @@ mod tests {
     fn the_last_segments_are_counted() {
         let window = TimeWindow::new(1, 100);
         let mark = |at: u64| Mark {
-            failed: at % 3 == 0,
-            slow: at % 4 == 0,
+            failed: at.is_multiple_of(3),
+            slow: at.is_multiple_of(4),
         };
         for at in 100..150 {
             window.record(mark(at), 2, at, || true);

@@ -88,6 +88,7 @@ mod semaphore_rest;
 mod semaphore_stats;
 mod semaphore_twin;
 mod shed;
+mod shed_corners;
 mod standing;
 mod time;
 #[cfg(feature = "tower")]
