@@ -4,7 +4,7 @@ use super::circuit::{CircuitBreaker, LEG};
 use super::word::{Admitted, Word};
 use crate::algo::breaker::Answer;
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome};
+use crate::limiter::{Heeds, Limiter, Outcome};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::{Standing, State};
 use crate::ticket::Ticket;
@@ -99,6 +99,11 @@ impl Limiter for CircuitBreaker {
     /// A probe that is forgotten stays out until it is overdue.
     #[inline]
     fn forget(&self, _: BreakerTicket) {}
+
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        Heeds::FINISH
+    }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.bell);

@@ -10,6 +10,7 @@
 //!   nobody sleeps before all shelves are empty: what lies on a shelf is always within reach of everybody who is awake.
 //!   Hence the invariant: somebody sleeps => all shelves are empty.
 
+use super::apart::Apart;
 use super::cell::{forget_panic, wake};
 use super::entry::Unstarted;
 use super::gate::Gate;
@@ -55,11 +56,11 @@ pub(super) struct Core<'j> {
     pub(super) id: u64,
     /// The pool at the root: sub-pools run on its threads.
     pub(super) family: u64,
-    pub(super) state: Mutex<State<'j>>,
+    pub(super) state: Apart<Mutex<State<'j>>>,
     pub(super) room: Room,
     pub(super) slots: Arc<Semaphore>,
     /// A copy of the lanes' length, for whoever looks without the lock.
-    pending: AtomicUsize,
+    pending: Apart<AtomicUsize>,
     pub(super) settings: Settings<'j>,
     /// The timer that lets the pool grow later, and who it wakes.
     pub(super) regrow: Mutex<Option<Pin<Box<Sleep>>>>,
@@ -78,10 +79,10 @@ impl<'j> Core<'j> {
         Self {
             id,
             family: family.unwrap_or(id),
-            state: Mutex::new(State::new(workers.0, workers.1)),
+            state: Apart::new(Mutex::new(State::new(workers.0, workers.1))),
             room,
             slots,
-            pending: AtomicUsize::new(0),
+            pending: Apart::new(AtomicUsize::new(0)),
             settings,
             regrow: Mutex::new(None),
             regrow_waker: OnceLock::new(),

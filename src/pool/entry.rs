@@ -66,20 +66,36 @@ pub(super) struct Wishes {
 
 /// What an entry is, without its type.
 trait Task: Send {
-    fn run(self: Box<Self>, orphan: &mut dyn FnMut(Box<dyn Any + Send>)) -> Ran;
+    /// Runs it, once, and drops all of it that is a user's.
+    fn run(&mut self, orphan: &mut dyn FnMut(Box<dyn Any + Send>)) -> Ran;
     fn refuse(self: Box<Self>, why: TaskError) -> bool;
     fn is_live(&self) -> bool;
     /// What is special about it, if anything.
     fn special(&self) -> Option<&Special<'_>>;
 }
 
-/// A task that nobody waits for.
-pub(super) struct Plain<F>(pub(super) F);
+/// A task that nobody waits for, until it has run.
+pub(super) struct Plain<F>(Option<F>);
+
+impl<F> Plain<F> {
+    pub(super) fn new(task: F) -> Self {
+        Self(Some(task))
+    }
+
+    /// The task of one that has not been queued.
+    pub(super) fn into_task(self) -> F {
+        match self.0 {
+            Some(task) => task,
+            None => unreachable!("it has not been queued"),
+        }
+    }
+}
 
 impl<F: FnOnce() + Send> Task for Plain<F> {
     #[inline]
-    fn run(self: Box<Self>, orphan: &mut dyn FnMut(Box<dyn Any + Send>)) -> Ran {
-        match catch_unwind(AssertUnwindSafe(move || (self.0)())) {
+    fn run(&mut self, orphan: &mut dyn FnMut(Box<dyn Any + Send>)) -> Ran {
+        let Some(task) = self.0.take() else { return Ran::Gone };
+        match catch_unwind(AssertUnwindSafe(task)) {
             Ok(()) => Ran::Done,
             Err(payload) => {
                 orphan(payload);
@@ -103,35 +119,6 @@ impl<F: FnOnce() + Send> Task for Plain<F> {
     }
 }
 
-/// A task to which somebody holds, or held, a handle.
-struct Held<C>(Arc<C>);
-
-impl<C: Run> Task for Held<C> {
-    fn run(self: Box<Self>, _: &mut dyn FnMut(Box<dyn Any + Send>)) -> Ran {
-        let cell = self.0;
-        let ran = cell.run(&mut || ());
-        // The handle may be gone: then this drops the result.
-        drop_quietly(cell);
-        ran
-    }
-
-    fn refuse(self: Box<Self>, why: TaskError) -> bool {
-        let cell = self.0;
-        let refused = cell.refuse(why);
-        drop_quietly(cell);
-        refused
-    }
-
-    fn is_live(&self) -> bool {
-        self.0.is_queued()
-    }
-
-    #[inline]
-    fn special(&self) -> Option<&Special<'_>> {
-        None
-    }
-}
-
 /// An entry that asks for more than a place.
 struct Special<'j> {
     entry: Entry<'j>,
@@ -142,8 +129,8 @@ struct Special<'j> {
 }
 
 impl Task for Special<'_> {
-    fn run(self: Box<Self>, orphan: &mut dyn FnMut(Box<dyn Any + Send>)) -> Ran {
-        self.entry.0.run(orphan)
+    fn run(&mut self, orphan: &mut dyn FnMut(Box<dyn Any + Send>)) -> Ran {
+        self.entry.run_in_place(orphan)
     }
 
     fn refuse(self: Box<Self>, why: TaskError) -> bool {
@@ -151,7 +138,7 @@ impl Task for Special<'_> {
     }
 
     fn is_live(&self) -> bool {
-        self.entry.0.is_live()
+        self.entry.is_live()
     }
 
     fn special(&self) -> Option<&Special<'_>> {
@@ -159,18 +146,25 @@ impl Task for Special<'_> {
     }
 }
 
-/// Two words that travel in registers: everything else is behind them.
-pub(super) struct Entry<'j>(Box<dyn Task + 'j>);
+/// One allocation for each task: that of its closure, or the cell that it shares with its handle.
+pub(super) struct Entry<'j>(Kind<'j>);
+
+enum Kind<'j> {
+    /// A task that nobody waits for, or one with wishes.
+    Own(Box<dyn Task + 'j>),
+    /// A task to which somebody holds, or held, a handle.
+    Held(Arc<dyn Run + 'j>),
+}
 
 impl<'j> Entry<'j> {
     #[inline]
     pub(super) fn plain<F: FnOnce() + Send + 'j>(task: Box<Plain<F>>, spec: &Spec) -> Self {
-        Self(task).with(spec)
+        Self(Kind::Own(task)).with(spec)
     }
 
     #[inline]
     pub(super) fn held<C: Run + 'j>(cell: Arc<C>, spec: &Spec) -> Self {
-        Self(Box::new(Held(cell))).with(spec)
+        Self(Kind::Held(cell)).with(spec)
     }
 
     #[inline]
@@ -179,7 +173,7 @@ impl<'j> Entry<'j> {
     }
 
     fn specially(self, spec: &Spec) -> Self {
-        Self(Box::new(Special {
+        Self(Kind::Own(Box::new(Special {
             entry: self,
             priority: spec.priority,
             weight: spec.weight,
@@ -187,51 +181,86 @@ impl<'j> Entry<'j> {
                 deadline: spec.deadline,
                 ask: spec.ask,
             },
-        }))
+        })))
     }
 
     /// The pool's own errand: it takes no room and is always let in.
     pub(super) fn errand(task: impl FnOnce() + Send + 'j) -> Self {
-        Self(Box::new(Plain(task))).specially(&Spec {
+        Self(Kind::Own(Box::new(Plain::new(task)))).specially(&Spec {
             weight: 0,
             ..Spec::DEFAULT
         })
     }
 
     #[inline]
+    fn special(&self) -> Option<&Special<'_>> {
+        match &self.0 {
+            Kind::Own(task) => task.special(),
+            Kind::Held(_) => None,
+        }
+    }
+
+    #[inline]
     pub(super) fn weight(&self) -> u32 {
-        self.0.special().map_or(1, |special| special.weight)
+        self.special().map_or(1, |special| special.weight)
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.0.special().and_then(|special| special.wishes.deadline)
+        self.special().and_then(|special| special.wishes.deadline)
     }
 
     pub(super) fn ask(&self) -> Ask {
-        self.0.special().map_or(Ask::one(), |special| special.wishes.ask)
+        self.special().map_or(Ask::one(), |special| special.wishes.ask)
     }
 
     /// Runs it. A panic stays here; the payload of one that nobody waits for is handed to `orphan`.
+    pub(super) fn run(mut self, mut orphan: impl FnMut(Box<dyn Any + Send>)) -> Ran {
+        let ran = self.run_in_place(&mut orphan);
+        drop_quietly(self);
+        ran
+    }
+
+    /// The same for whoever has a use for what is left, which is memory alone: the closure has been used up, and the
+    /// result belongs to the handle, or was dropped.
     #[inline]
-    pub(super) fn run(self, mut orphan: impl FnMut(Box<dyn Any + Send>)) -> Ran {
-        self.0.run(&mut orphan)
+    pub(super) fn run_in_place(&mut self, orphan: &mut dyn FnMut(Box<dyn Any + Send>)) -> Ran {
+        match &mut self.0 {
+            Kind::Own(task) => task.run(orphan),
+            Kind::Held(cell) => cell.run(&mut || ()),
+        }
+    }
+
+    /// How many bytes it takes beside its place in the queue.
+    #[inline]
+    pub(super) fn size(&self) -> usize {
+        match &self.0 {
+            Kind::Own(task) => size_of_val(&**task),
+            Kind::Held(cell) => size_of_val(&**cell),
+        }
     }
 
     /// Ends it without a run. False when it had started before.
     pub(super) fn refuse(self, why: TaskError) -> bool {
-        self.0.refuse(why)
+        match self.0 {
+            Kind::Own(task) => task.refuse(why),
+            Kind::Held(cell) => {
+                let refused = cell.refuse(why);
+                drop_quietly(cell);
+                refused
+            }
+        }
     }
 }
 
 impl Ranked for Entry<'_> {
     #[inline]
     fn priority(&self) -> Priority {
-        self.0.special().map_or(Priority::Normal, |special| special.priority)
+        self.special().map_or(Priority::Normal, |special| special.priority)
     }
 
     #[inline]
     fn is_common(&self) -> bool {
-        self.0.special().is_none()
+        self.special().is_none()
     }
 
     fn is_evictable(&self) -> bool {
@@ -240,7 +269,10 @@ impl Ranked for Entry<'_> {
     }
 
     fn is_live(&self) -> bool {
-        self.0.is_live()
+        match &self.0 {
+            Kind::Own(task) => task.is_live(),
+            Kind::Held(cell) => cell.is_queued(),
+        }
     }
 }
 

@@ -21,14 +21,22 @@ impl<'j> Core<'j> {
         state.stats.submitted += 1;
         self.note_pending(&state);
         state.call_for_help(&mut after);
+        let spent = state.spent.two();
         drop(state);
         self.after(after);
+        drop(spent);
         Ok(())
     }
 
     /// Queues the first `n` of `jobs` at once, in order, under one lock. False, and nothing is taken, when no more are.
-    /// `into` only converts.
-    pub(super) fn push_all<J>(self: &Arc<Self>, jobs: &mut Vec<J>, n: usize, into: impl Fn(J) -> Entry<'j>) -> bool {
+    /// `into` only converts; `buffer` is empty, before and after.
+    pub(super) fn push_all<J>(
+        self: &Arc<Self>,
+        jobs: &mut Vec<J>,
+        n: usize,
+        into: impl Fn(J) -> Entry<'j>,
+        buffer: &mut Vec<Entry<'j>>,
+    ) -> bool {
         let mut after = After::default();
         let mut state = self.state.lock();
         if state.phase != Phase::Running {
@@ -41,8 +49,10 @@ impl<'j> Core<'j> {
         }
         self.note_pending(&state);
         state.call_for_help(&mut after);
+        buffer.extend(state.spent.many(n));
         drop(state);
         self.after(after);
+        buffer.clear();
         true
     }
 

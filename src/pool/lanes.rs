@@ -141,7 +141,7 @@ mod tests {
             weight,
             ..Spec::DEFAULT
         };
-        Entry::plain(Box::new(Plain(|| ())), &spec)
+        Entry::plain(Box::new(Plain::new(|| ())), &spec)
     }
 
     #[test]

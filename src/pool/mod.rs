@@ -34,6 +34,7 @@
 //! [`Semaphore`](crate::Semaphore): 4 workers and a queue of 100 mean that at most 104 tasks have been let in and not
 //! ended.
 
+mod apart;
 mod builder;
 mod cell;
 mod core;
@@ -55,6 +56,7 @@ mod seek;
 mod shelf;
 mod shutdown;
 mod slot;
+mod spent;
 mod state;
 mod stats;
 mod submit;

@@ -1,6 +1,7 @@
 //! The bound on the queue: its places, and what all tasks in it weigh, are permits of semaphores. So a submission that
 //! waits for room stands in line, first come first served, blocking or async, and can leave at any time.
 
+use super::apart::Apart;
 use super::error::{PoolError, Turned};
 use super::face::MAX_QUEUE;
 use crate::limiter::{Limiter, Outcome};
@@ -11,7 +12,8 @@ use crate::time::Phase;
 use std::time::{Duration, Instant};
 
 pub(super) struct Room {
-    places: Semaphore,
+    /// Apart: submitters write here with each task, and workers read the others before each.
+    places: Apart<Semaphore>,
     weight: Option<(Semaphore, u32)>,
     /// How many have found no room, or wait for it.
     pressing: AtomicUsize,
@@ -41,7 +43,7 @@ impl Room {
             return Err(PoolError::Weight);
         }
         Ok(Self {
-            places: Semaphore::new(places),
+            places: Apart::new(Semaphore::new(places)),
             weight: weight.map(|most| (Semaphore::new(most as usize), most)),
             pressing: AtomicUsize::new(0),
         })
@@ -129,7 +131,7 @@ impl Room {
         let phase = Phase::new();
         let ticket = |n: u64| SemaphoreTicket::read(&[n]);
         if places > 0 {
-            Limiter::finish(&self.places, ticket(places as u64), Outcome::Ignored, phase.pass());
+            Limiter::finish(&*self.places, ticket(places as u64), Outcome::Ignored, phase.pass());
         }
         if let Some((all, _)) = &self.weight
             && weight > 0

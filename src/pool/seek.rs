@@ -11,7 +11,7 @@ const BATCH: usize = 16;
 
 impl<'j> Core<'j> {
     /// Gives `me` the next task. `done` tasks of its own are settled on the way.
-    pub(super) fn take(self: &Arc<Self>, me: &Arc<Bench<'j>>, searching: &mut bool, done: &mut Told) -> Found<'j> {
+    pub(super) fn take(self: &Arc<Self>, me: &Arc<Bench<'j>>, searching: &mut bool, done: &mut Told<'j>) -> Found<'j> {
         self.pay(me);
         let mut after = After::default();
         let mut state = self.state.lock();
@@ -153,7 +153,7 @@ impl<'j> Core<'j> {
     }
 
     /// A worker has ended.
-    pub(super) fn left(self: &Arc<Self>, me: &Arc<Bench<'j>>, searching: bool, done: &mut Told) {
+    pub(super) fn left(self: &Arc<Self>, me: &Arc<Bench<'j>>, searching: bool, done: &mut Told<'j>) {
         self.unshelve(me);
         let mut after = After::default();
         let mut state = self.state.lock();
@@ -183,7 +183,7 @@ impl<'j> Core<'j> {
 
     /// A worker that borrows another pool's thread makes room there, and comes back at the end of that pool's queue.
     /// False when there is nothing to come back for.
-    pub(super) fn start_anew(self: &Arc<Self>, me: &Arc<Bench<'j>>, searching: bool, done: &mut Told) -> bool {
+    pub(super) fn start_anew(self: &Arc<Self>, me: &Arc<Bench<'j>>, searching: bool, done: &mut Told<'j>) -> bool {
         let mut after = After::default();
         let again = {
             let mut state = self.state.lock();

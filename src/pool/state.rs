@@ -5,8 +5,10 @@ use super::cell::Ran;
 use super::core::Core;
 use super::entry::Entry;
 use super::lanes::Lanes;
+use super::spent::{Gathered, Spent};
 use super::stats::PoolStats;
 use super::worker::Bench;
+use std::mem::take;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
@@ -44,6 +46,7 @@ pub(super) struct State<'j> {
     /// A timer lets the pool grow later: until then nobody need try.
     pub(super) grows_later: bool,
     pub(super) next_index: usize,
+    pub(super) spent: Spent<'j>,
     pub(super) stats: PoolStats,
 }
 
@@ -83,6 +86,7 @@ impl<'j> State<'j> {
             children: Vec::new(),
             grows_later: false,
             next_index: 0,
+            spent: Spent::default(),
             stats: PoolStats::default(),
         }
     }
@@ -141,15 +145,17 @@ impl<'j> State<'j> {
 
 /// What a worker has done since it last told.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct Told<'j> {
     /// Queue entries, errands included.
     pub(super) entries: usize,
     pub(super) finished: u64,
     pub(super) panicked: u64,
     pub(super) expired: u64,
+    /// What is left of them.
+    pub(super) spent: Gathered<'j>,
 }
 
-impl Told {
+impl<'j> Told<'j> {
     #[inline]
     pub(super) fn count(&mut self, ran: Ran) {
         self.entries += 1;
@@ -157,11 +163,12 @@ impl Told {
         self.panicked += u64::from(ran == Ran::Panicked);
     }
 
-    pub(super) fn tell<'j>(&mut self, state: &mut State<'j>, after: &mut After<'j>) {
-        let told = std::mem::take(self);
-        state.stats.finished += told.finished;
-        state.stats.panicked += told.panicked;
-        state.stats.expired += told.expired;
-        state.finished(told.entries, after);
+    pub(super) fn tell(&mut self, state: &mut State<'j>, after: &mut After<'j>) {
+        let stats = &mut state.stats;
+        stats.finished += take(&mut self.finished);
+        stats.panicked += take(&mut self.panicked);
+        stats.expired += take(&mut self.expired);
+        state.spent.take_over(&mut self.spent);
+        state.finished(take(&mut self.entries), after);
     }
 }

@@ -307,12 +307,12 @@ impl<'p, 'j> Submit<'p, 'j> {
             Ok(verdict) => verdict,
             Err(reason) => return Err(Rejected { task, reason }),
         };
-        let task = Box::new(Plain(task));
+        let task = Box::new(Plain::new(task));
         match verdict {
             Verdict::In => {
                 let pushed = self.core().push(task, |task| Entry::plain(task, &self.spec));
                 return pushed.map_err(|task| Rejected {
-                    task: task.0,
+                    task: task.into_task(),
                     reason: Turned::Closed,
                 });
             }
@@ -334,6 +334,7 @@ impl<'p, 'j> Submit<'p, 'j> {
         T: Send + 'j,
     {
         let (mut handles, mut rejected) = (Vec::new(), Vec::new());
+        let mut spent = Vec::new();
         let made = |task| Arc::new(Cell::new(task));
         in_chunks(tasks.into_iter().map(made), |cells| {
             let room = self.try_take_some(cells.len());
@@ -345,7 +346,9 @@ impl<'p, 'j> Submit<'p, 'j> {
                 return;
             }
             let mut queue: Vec<_> = cells[..room].iter().map(Arc::clone).collect();
-            let queued = self.core().push_all(&mut queue, room, |cell| self.entry_of(cell));
+            let queued = self
+                .core()
+                .push_all(&mut queue, room, |cell| self.entry_of(cell), &mut spent);
             drop(queue);
             for cell in cells.drain(..room) {
                 if queued {
@@ -364,17 +367,19 @@ impl<'p, 'j> Submit<'p, 'j> {
     where
         F: FnOnce() + Send + 'j,
     {
-        let mut rejected = Vec::new();
-        let made = |task| Box::new(Plain(task));
+        let (mut rejected, mut spent) = (Vec::new(), Vec::new());
+        let made = |task| Box::new(Plain::new(task));
         in_chunks(tasks.into_iter().map(made), |tasks| {
             let room = self.try_take_some(tasks.len());
             if room == 0 {
-                return rejected.extend(self.execute(tasks.remove(0).0).err());
+                return rejected.extend(self.execute(tasks.remove(0).into_task()).err());
             }
-            let queued = self.core().push_all(tasks, room, |task| Entry::plain(task, &self.spec));
+            let queued = self
+                .core()
+                .push_all(tasks, room, |task| Entry::plain(task, &self.spec), &mut spent);
             if !queued {
                 rejected.extend(tasks.drain(..room).map(|task| Rejected {
-                    task: task.0,
+                    task: task.into_task(),
                     reason: Turned::Closed,
                 }));
             }

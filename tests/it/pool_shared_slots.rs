@@ -1,6 +1,9 @@
 //! Pools that share one permit: each task costs one hand-over at most, and both pools get on.
 
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 use std::time::Duration;
 use tollgate::pool::WorkerPool;
 use tollgate::{Clock, Semaphore, SemaphoreStats};
@@ -53,6 +56,34 @@ fn a_permit_that_two_busy_pools_share_is_used_before_it_is_handed_on() {
         "{grants} grants for {} tasks",
         2 * TASKS
     );
+}
+
+/// Given one in line behind the worker of a pool whose one permit is held, and 20 tasks queued.
+/// When the permit is let go,
+/// then the worker starts one task with it and hands it on, neither earlier nor later, and so each time anew.
+#[test]
+fn a_worker_starts_one_task_with_a_permit_that_others_wait_for() {
+    let slots = Arc::new(Semaphore::new(1));
+    let mut held = slots.try_acquire().unwrap();
+    let ran = Arc::new(AtomicUsize::new(0));
+    let pool = WorkerPool::builder().workers(1).slots(Arc::clone(&slots));
+    let pool = pool.build().unwrap();
+    for _ in 0..20 {
+        let ran = Arc::clone(&ran);
+        pool.execute(move || _ = ran.fetch_add(1, Ordering::SeqCst)).unwrap();
+    }
+    for turn in 1..=20 {
+        while slots.waiting() == 0 {
+            std::thread::yield_now();
+        }
+        let mut next = pin!(slots.acquire());
+        assert!(next.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        drop(held);
+        held = futures::executor::block_on(next).unwrap();
+        assert_eq!(ran.load(Ordering::SeqCst), turn);
+    }
+    drop(held);
+    assert!(pool.shutdown(LONG).is_clean());
 }
 
 /// The same for async pools on one thread, where the order is known: they take turns, task by task.

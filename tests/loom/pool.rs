@@ -5,8 +5,8 @@ use loom::thread;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::WorkerPool;
 use tollgate::pool::{PoolBuilder, TaskError};
+use tollgate::{Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(3_600);
 
@@ -146,5 +146,33 @@ fn a_resize_beside_a_submission_lets_the_task_end_and_a_worker_go() {
             thread::yield_now();
         }
         assert!(pool.shutdown(LONG).is_clean());
+    });
+}
+
+/// A worker keeps its slot from task to task, but not while it sleeps, and not from whoever waits for it.
+#[test]
+fn a_permit_that_a_worker_keeps_comes_to_one_who_waits_for_it() {
+    super::bounded(2, || {
+        let slots = Arc::new(Semaphore::new(1));
+        let pool = modelled(1).slots(Arc::clone(&slots)).build().unwrap();
+        let handle = pool.submit(|| 7).unwrap();
+        drop(slots.blocking_acquire().unwrap());
+        assert_eq!(handle.join().unwrap(), 7);
+        assert!(pool.shutdown(LONG).is_clean());
+        assert_eq!((slots.available_permits(), slots.waiting()), (1, 0));
+    });
+}
+
+#[test]
+fn two_pools_that_share_a_permit_both_run_their_tasks() {
+    super::bounded(1, || {
+        let slots = Arc::new(Semaphore::new(1));
+        let pools = [(); 2].map(|()| modelled(1).slots(Arc::clone(&slots)).build().unwrap());
+        let handles = [0, 1].map(|n: usize| pools[n].submit(move || n).unwrap());
+        assert_eq!(handles.map(|handle| handle.join().unwrap()), [0, 1]);
+        for pool in pools {
+            assert!(pool.shutdown(LONG).is_clean());
+        }
+        assert_eq!((slots.available_permits(), slots.waiting()), (1, 0));
     });
 }

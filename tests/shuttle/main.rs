@@ -1,11 +1,14 @@
 //! Programs of several threads under schedules drawn at random, and by priorities (PCT). Build with
 //! `RUSTFLAGS="--cfg tollgate_shuttle"`. A lost wake-up shows as a deadlock, which shuttle reports.
+//!
+//! The schedules are the same in each run, and so is what they find. `SHUTTLE_RANDOM_SEED` draws others.
 #![cfg(tollgate_shuttle)]
 
 use shuttle::future::block_on;
 use shuttle::rand::{Rng, thread_rng};
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::Arc;
-use shuttle::thread;
+use shuttle::{Config, Runner, thread};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use tollgate::{Ask, Order, Overflow, Policy, Semaphore};
@@ -14,14 +17,17 @@ mod breaker;
 #[cfg(feature = "fan-out")]
 mod tasks;
 
+const SEED: u64 = 0x5EED;
 const THREADS: usize = 3;
 const STEPS: usize = 4;
 const LIMIT: usize = 3;
 
 /// Half of the schedules are uniform, half keep priorities and change them at three points.
 fn check(schedules: usize, program: fn()) {
-    shuttle::check_random(program, schedules / 2);
-    shuttle::check_pct(program, schedules / 2, 3);
+    let random = RandomScheduler::new_from_seed(SEED, schedules / 2);
+    Runner::new(random, Config::default()).run(program);
+    let by_priority = PctScheduler::new_from_seed(SEED, 3, schedules / 2);
+    Runner::new(by_priority, Config::default()).run(program);
 }
 
 /// A semaphore, and a policy that claims its permits in the same line.

@@ -27,6 +27,10 @@ use std::time::Duration;
 ///
 /// Dropping the last clone takes no more tasks in; those that are queued still run.
 ///
+/// A pool within another has a bound of its own, and takes a permit of the other's [`slots`](Self::slots) for each task:
+/// `TaskPool::builder(3).admit_by(Policy::new(Arc::clone(outer.slots())))`. A task of the outer one must not wait for one
+/// of the inner, unless there are permits for both.
+///
 /// # Panics
 /// A task that panics takes nothing with it: its handle is given the payload, and the runner goes on.
 ///

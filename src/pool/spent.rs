@@ -1,0 +1,104 @@
+//! What is left of tasks that have run: memory, which goes back to those that submit.
+//!
+//! An allocator is slow where one thread makes what another frees, and slower still where both do so at once. So workers
+//! free little themselves: they hand over what is left of small tasks when they take the lock of the pool for new ones,
+//! and each submission, which has the lock as well, frees what is left of two.
+
+use super::entry::Entry;
+
+/// How many a pool keeps, at most; workers free what is beyond.
+const MOST: usize = 128;
+/// How many a worker gathers until then, at most.
+const GATHERED: usize = 16;
+/// What takes more bytes is freed at once.
+const SMALL: usize = 256;
+
+/// Of one worker.
+#[derive(Default)]
+pub(super) struct Gathered<'j>(Vec<Entry<'j>>);
+
+impl<'j> Gathered<'j> {
+    /// `entry` has run. Not to be called under a lock.
+    #[inline]
+    pub(super) fn add(&mut self, entry: Entry<'j>) {
+        if self.0.len() == GATHERED {
+            self.0.clear();
+        }
+        if entry.size() <= SMALL {
+            self.0.push(entry);
+        }
+    }
+}
+
+/// Of the whole pool.
+#[derive(Default)]
+pub(super) struct Spent<'j>(Vec<Entry<'j>>);
+
+impl<'j> Spent<'j> {
+    /// Takes over as much as there is room for.
+    pub(super) fn take_over(&mut self, gathered: &mut Gathered<'j>) {
+        let fit = gathered.0.len().min(MOST - self.0.len());
+        self.0.extend(gathered.0.drain(..fit));
+    }
+
+    /// What one submission frees, after the lock.
+    #[inline]
+    #[must_use]
+    pub(super) fn two(&mut self) -> [Option<Entry<'j>>; 2] {
+        [self.0.pop(), self.0.pop()]
+    }
+
+    /// What the submission of `n` tasks frees, after the lock.
+    #[must_use]
+    pub(super) fn many(&mut self, n: usize) -> impl Iterator<Item = Entry<'j>> {
+        let rest = self.0.len().saturating_sub(2 * n);
+        self.0.drain(rest..)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::entry::{Plain, Spec};
+
+    fn ran<'j>(task: impl FnOnce() + Send + 'j) -> Entry<'j> {
+        let mut entry = Entry::plain(Box::new(Plain::new(task)), &Spec::DEFAULT);
+        entry.run_in_place(&mut |_| ());
+        entry
+    }
+
+    #[test]
+    fn no_more_is_gathered_or_kept_than_so_many_and_nothing_large() {
+        let (mut gathered, mut spent) = (Gathered::default(), Spent::default());
+        let (large, small) = ([0u8; SMALL], [0u8; SMALL - 1]);
+        gathered.add(ran(move || _ = std::hint::black_box(large)));
+        assert_eq!(gathered.0.len(), 0);
+        gathered.add(ran(move || _ = std::hint::black_box(small)));
+        assert_eq!(gathered.0.len(), 1);
+        for n in 2..=GATHERED {
+            gathered.add(ran(|| ()));
+            assert_eq!(gathered.0.len(), n);
+        }
+        gathered.add(ran(|| ()));
+        assert_eq!(gathered.0.len(), 1);
+        for n in 1..=MOST + 1 {
+            gathered.add(ran(|| ()));
+            gathered.0.truncate(1);
+            spent.take_over(&mut gathered);
+            assert_eq!(spent.0.len(), n.min(MOST));
+        }
+        assert_eq!(gathered.0.len(), 1);
+    }
+
+    #[test]
+    fn each_submission_frees_two() {
+        let mut spent = Spent::default();
+        let mut gathered = Gathered::default();
+        (0..7).for_each(|_| gathered.add(ran(|| ())));
+        spent.take_over(&mut gathered);
+        assert_eq!(spent.many(2).count(), 4);
+        assert_eq!(spent.two().iter().flatten().count(), 2);
+        assert_eq!(spent.two().iter().flatten().count(), 1);
+        assert_eq!(spent.many(1).count(), 0);
+    }
+}
