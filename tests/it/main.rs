@@ -105,6 +105,7 @@ mod semaphore_stats;
 mod semaphore_twin;
 mod service;
 mod shed;
+mod shed_corners;
 mod standing;
 mod time;
 #[cfg(feature = "tower")]
