@@ -1,8 +1,9 @@
 //! A governor rate limiter as a leg.
 
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome};
+use crate::limiter::{Heeds, Limiter, Outcome};
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::standing::{Standing, State};
 use crate::time::{Clock, Instant, Pass};
 use governor::clock::Reference;
 use governor::middleware::RateLimitingMiddleware;
@@ -12,6 +13,7 @@ use governor::{NotUntil, RateLimiter};
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const LEG: &str = "governor";
@@ -50,6 +52,8 @@ const LEG: &str = "governor";
 pub struct Governed {
     check: Box<dyn Fn(NonZeroU32) -> Verdict + Send + Sync>,
     clock: Clock,
+    /// When the latest refusal said that there would be more, in ticks.
+    due: AtomicU64,
 }
 
 enum Verdict {
@@ -75,6 +79,7 @@ impl Governed {
         Self {
             check: Box::new(check),
             clock: Clock::real(),
+            due: AtomicU64::new(0),
         }
     }
 
@@ -82,6 +87,7 @@ impl Governed {
     #[must_use]
     pub fn on(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
+        self.due = AtomicU64::new(0);
         self
     }
 }
@@ -103,7 +109,10 @@ impl Limiter for Governed {
             Verdict::NotBefore(wait) => {
                 // From now on, whatever instant the pass is of: governor has looked at its own clock.
                 let now = self.clock.now();
-                let due = Due::at(&self.clock, now, self.clock.after(now, wait));
+                let at = self.clock.after(now, wait);
+                // Relaxed: a number that is only shown.
+                self.due.store(at.ticks(), Ordering::Relaxed);
+                let due = Due::at(&self.clock, now, at);
                 Err(Refusal::new(Reason::RateExceeded, LEG, units, Wait::Until(due)))
             }
             Verdict::Never => Err(never),
@@ -115,6 +124,11 @@ impl Limiter for Governed {
     fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
     fn forget(&self, (): ()) {}
 
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        Heeds::NONE
+    }
+
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         if demand.units() > u32::MAX.into() {
             return ReadyAt::never(LEG);
@@ -124,6 +138,13 @@ impl Limiter for Governed {
 
     fn clock(&self) -> Option<&Clock> {
         Some(&self.clock)
+    }
+
+    /// A rate of which no more is known than when it has refused.
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        let due = Instant::from_ticks(self.due.load(Ordering::Relaxed));
+        let next = self.clock.between(self.clock.now(), due);
+        visit(Standing::new(LEG, LEG, State::Opaque { next }));
     }
 }
 

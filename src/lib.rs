@@ -115,6 +115,9 @@ pub mod policy;
 pub mod pool;
 pub mod rate;
 mod refusal;
+#[cfg(feature = "remote")]
+#[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
+pub mod remote;
 pub mod semaphore;
 pub mod shed;
 pub mod standing;
@@ -139,6 +142,8 @@ pub use breaker::{
 pub use governed::Governed;
 pub use keyed::{Keyed, KeysFull};
 pub use lease::Leased;
+#[doc(hidden)]
+pub use limiter::Heeds;
 pub use limiter::{Limiter, LimiterExt, Outcome, Settlement};
 pub use permit::{Permit, Reservation, Unsettled};
 pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError, RunError};

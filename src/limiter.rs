@@ -103,6 +103,44 @@ impl<'a> Settlement<'a> {
     }
 }
 
+/// The calls after phase 1 that a limiter does something at. Fixed for its life.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heeds {
+    /// [`Limiter::commit`].
+    pub commit: bool,
+    /// [`Limiter::finish`].
+    pub finish: bool,
+}
+
+impl Heeds {
+    /// It must be told of both.
+    pub const ALL: Self = Self {
+        commit: true,
+        finish: true,
+    };
+    /// What it took comes back by itself, if ever: a rate.
+    pub const NONE: Self = Self {
+        commit: false,
+        finish: false,
+    };
+    /// It counts from phase 1 to the end of the work.
+    pub const FINISH: Self = Self {
+        commit: false,
+        finish: true,
+    };
+
+    /// What a composite of both must be told of.
+    #[inline]
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        Self {
+            commit: self.commit || other.commit,
+            finish: self.finish || other.finish,
+        }
+    }
+}
+
 /// Decides whether work may start now. See the [module](self) for the eight laws.
 pub trait Limiter: Send + Sync {
     /// What one admission must remember to be undone or finished.
@@ -141,6 +179,13 @@ pub trait Limiter: Send + Sync {
         None
     }
 
+    /// Which calls after phase 1 do something. A box and a policy of boxes leave out the others.
+    #[doc(hidden)]
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        Heeds::ALL
+    }
+
     /// [`try_reserve`](Limiter::try_reserve) into the place where the ticket stays: a large ticket is not moved about.
     #[doc(hidden)]
     #[inline(always)]
@@ -174,6 +219,12 @@ pub trait Limiter: Send + Sync {
     /// Shows `visit` how each leg stands now, in the order in which they are asked. Nothing unless a limiter implements it.
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
         let _ = visit;
+    }
+
+    /// The name that it was given, by which a decision is told, whether it applies just now or not.
+    #[doc(hidden)]
+    fn name(&self) -> Option<&str> {
+        None
     }
 
     /// Names every queue in this limiter: a policy must not stand in one of them for two legs.
@@ -219,6 +270,10 @@ macro_rules! forward {
             fn clock(&self) -> Option<&Clock> {
                 (**self).clock()
             }
+            #[inline]
+            fn heeds(&self) -> Heeds {
+                (**self).heeds()
+            }
             #[inline(always)]
             fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<Self::Ticket>) -> Result<(), Refusal<'_>> {
                 (**self).reserve_in(demand, place)
@@ -236,6 +291,9 @@ macro_rules! forward {
             }
             fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
                 (**self).survey(visit);
+            }
+            fn name(&self) -> Option<&str> {
+                (**self).name()
             }
             fn is_fresh(&self, now: Pass<'_>) -> bool {
                 let fresh: fn(&Self, Pass<'_>) -> bool = $fresh;

@@ -26,6 +26,10 @@ pub enum Reason {
     Oversized,
     /// A leg counts a cost that the request does not name.
     Unpriced,
+    /// There is a limiter for each key, and the request does not say which is its own.
+    Unkeyed,
+    /// What a limit needs has not been set up by the program.
+    Misconfigured,
     /// The limiter has been closed for good.
     Closed,
     /// The store that holds the permits cannot be reached.
@@ -35,7 +39,10 @@ pub enum Reason {
 impl Reason {
     /// True when asking again can never succeed.
     pub fn is_permanent(self) -> bool {
-        matches!(self, Self::Oversized | Self::Unpriced | Self::Closed)
+        matches!(
+            self,
+            Self::Oversized | Self::Unpriced | Self::Unkeyed | Self::Misconfigured | Self::Closed
+        )
     }
 
     fn clause(self) -> &'static str {
@@ -47,6 +54,8 @@ impl Reason {
             Self::TimedOut => "did not admit in time",
             Self::Oversized => "can never admit that many",
             Self::Unpriced => "counts a cost that was not named",
+            Self::Unkeyed => "is not in the request",
+            Self::Misconfigured => "has not been set up",
             Self::Closed => "is closed",
             Self::Unavailable => "is unavailable",
         }

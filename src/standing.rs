@@ -95,6 +95,23 @@ pub enum State {
         /// How long it stays open, where that is known.
         open_for: Option<Duration>,
     },
+    /// A rate that does not say how much is left.
+    Opaque {
+        /// When there is one, as its last refusal has said: zero when that is past.
+        next: Duration,
+    },
+    /// What is spent for good, and earned by use.
+    Budget {
+        /// The most that is kept.
+        limit: u64,
+        /// How many there are now.
+        available: u64,
+    },
+    /// A part is turned away, by chance.
+    Shed {
+        /// How likely that is for the next, 0 to 1.
+        likelihood: f64,
+    },
     /// A policy's line.
     Line {
         /// How many stand in it.

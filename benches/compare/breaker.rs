@@ -1,12 +1,16 @@
 //! The circuit breaker beside recloser and failsafe: one call that is let through and succeeds, or fails, or is refused.
 //!
-//! All judge the last 100 calls but failsafe, which judges failures in a row: that is what it has.
+//! All judge the last 100 calls but failsafe, which judges failures in a row: that is what it has. Neither has a window of
+//! time, or looks how long calls take. Those rows are beside the same calls, and beside recloser with as many readings of
+//! the clock as such a window needs: one when a call ends, or from a coarse clock, and one more when it begins for slow
+//! calls.
 
 use crate::harness::{Rows, each};
 use failsafe::{CircuitBreaker as _, backoff, failure_policy};
 use recloser::Recloser;
+use std::hint::black_box;
 use std::time::Duration;
-use tollgate::{Ask, CircuitBreaker, LimiterExt, OpenTime, Outcome};
+use tollgate::{Ask, CircuitBreaker, Clock, LimiterExt, OpenTime, Outcome};
 
 fn ours() -> CircuitBreaker {
     let builder = CircuitBreaker::builder().count_window(100).minimum_calls(100);
@@ -35,20 +39,44 @@ fn admit(breaker: &CircuitBreaker, outcome: Outcome) -> bool {
 
 pub(crate) fn rows(rows: &Rows) {
     let breaker = ours();
-    let timed = CircuitBreaker::builder()
-        .time_window(Duration::from_secs(10))
-        .slow_calls(Duration::from_secs(1), 0.5)
-        .build()
-        .expect("a breaker");
     let (re, fail) = (recloser(), failsafe());
     let succeed = || Ok::<(), ()>(());
-    for (name, breaker) in [("breaker/success", &breaker), ("breaker/success-timed", &timed)] {
+    rows.wall(
+        "breaker/success",
+        vec![
+            each!("tollgate", admit(&breaker, Outcome::Success)),
+            each!("recloser", re.call(succeed).is_ok()),
+            each!("failsafe", fail.call(succeed).is_ok()),
+        ],
+    );
+
+    let (exact, coarse) = (Clock::real(), Clock::real().coarse(Duration::from_millis(1)));
+    let coarse = coarse.expect("a coarse clock");
+    let timed = |clock| {
+        CircuitBreaker::builder()
+            .time_window(Duration::from_secs(10))
+            .clock(clock)
+    };
+    let windows = [
+        ("breaker/time-window", timed(&exact), &exact, 1),
+        ("breaker/time-window-coarse", timed(&coarse), &coarse, 1),
+        (
+            "breaker/slow-calls",
+            timed(&exact).slow_calls(Duration::from_secs(1), 0.5),
+            &exact,
+            2,
+        ),
+    ];
+    for (name, builder, clock, readings) in windows {
+        let breaker = builder.build().expect("a breaker");
+        let read = || (0..readings).for_each(|_| drop(black_box(clock.now())));
         rows.wall(
             name,
             vec![
-                each!("tollgate", admit(breaker, Outcome::Success)),
+                each!("tollgate", admit(&breaker, Outcome::Success)),
                 each!("recloser", re.call(succeed).is_ok()),
                 each!("failsafe", fail.call(succeed).is_ok()),
+                each!("recloser+clock", re.call(succeed).map(|()| read()).is_ok()),
             ],
         );
     }

@@ -20,6 +20,8 @@ pub(crate) const END: u64 = 180;
 /// How the limit of a run is set.
 pub(crate) enum Setting {
     Law(Box<dyn LimitLaw>),
+    /// The same, and the limit is raised to no more than a fifth above what is in flight.
+    Near(Box<dyn LimitLaw>),
     Fixed(usize),
     /// Twice as many as the plant has workers, at every instant: all of them are busy, and nobody waits long.
     Ideal,
@@ -153,6 +155,7 @@ fn main() -> std::io::Result<()> {
         ("AIMD", Setting::Law(Box::new(Aimd::new().timeout(plant::LATE / 2)))),
         ("Vegas", Setting::Law(Box::new(Vegas::new()))),
         ("Gradient", Setting::Law(Box::new(Gradient::new()))),
+        ("Gradient, headroom", Setting::Near(Box::new(Gradient::new()))),
         ("Gradient2", Setting::Law(Box::new(Gradient2::new()))),
         ("Trend", Setting::Law(Box::new(Trend::new()))),
     ];

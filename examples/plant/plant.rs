@@ -64,15 +64,17 @@ enum Event {
 
 pub(crate) fn run(setting: Setting) -> Vec<Second> {
     let clock = ManualClock::new();
-    let (law, pin) = match setting {
-        Setting::Law(law) => (law, None),
-        Setting::Fixed(limit) => (Box::new(Aimd::new()) as _, Some(limit)),
-        Setting::Ideal => (Box::new(Aimd::new()) as _, Some(0)),
+    let (law, pin, near) = match setting {
+        Setting::Law(law) => (law, None, false),
+        Setting::Near(law) => (law, None, true),
+        Setting::Fixed(limit) => (Box::new(Aimd::new()) as _, Some(limit), false),
+        Setting::Ideal => (Box::new(Aimd::new()) as _, Some(0), false),
     };
     let builder = Adaptive::builder(Semaphore::new(5))
         .law(law)
         .bounds(1, 200)
         .clock(&clock);
+    let builder = if near { builder.headroom(1.2, 0.0, 1.2) } else { builder };
     let gate = builder.window(Duration::from_millis(100), 10).build().expect("a limit");
     let gate = Arc::new(gate);
 

@@ -9,8 +9,8 @@ const LEFT: f64 = 50.0;
 const TOP: f64 = 20.0;
 /// The greatest limit that is drawn.
 const MOST: f64 = 120.0;
-const COLOURS: [&str; 7] = [
-    "#000000", "#999999", "#d55e00", "#0072b2", "#e69f00", "#009e73", "#cc79a7",
+const COLOURS: [&str; 8] = [
+    "#000000", "#999999", "#d55e00", "#0072b2", "#e69f00", "#56b4e9", "#009e73", "#cc79a7",
 ];
 
 fn line(values: impl Iterator<Item = f64>, colour: &str, dashes: &str) -> String {

@@ -7,17 +7,20 @@ use crate::store::Store;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use http::{Response, StatusCode};
+use http::header::RETRY_AFTER;
+use http::{Method, Response, StatusCode};
 use std::convert::Infallible;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tollgate::LimiterExt;
-use tollgate::axum::{ClientIp, HttpRefusals, is_preflight};
-use tollgate::tower::LimitLayer;
+use tollgate::axum::{ClientIp, HttpRefusals, RATELIMIT, RATELIMIT_POLICY};
+use tollgate::tower::{ClientStatusCodes, LimitLayer};
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
+use tower_http::cors::{Any, CorsLayer};
 
 /// How long an image takes, and how long it takes to make a page of what the database says.
 const IMAGE: Duration = Duration::from_millis(15);
@@ -35,6 +38,7 @@ pub(crate) fn router(limits: Arc<Limits>, store: Arc<Store>) -> Router {
     let asked = Arc::clone(&limits.breaker).and(Arc::clone(&limits.adaptive));
     let flaky = Downstream::new();
     let flaky = LimitLayer::new(Arc::new(asked))
+        .classify(ClientStatusCodes)
         .respond(instead(&limits.counts))
         .layer(service_fn(move |request| flaky.clone().answer(request)));
     let app = App {
@@ -46,15 +50,25 @@ pub(crate) fn router(limits: Arc<Limits>, store: Arc<Store>) -> Router {
     let own = HttpRefusals::new();
     let refusals = |how| Counted(how, Arc::clone(&limits.counts));
     let core = LimitLayer::waiting(limits.core.clone()).respond(refusals(own));
-    let client = LimitLayer::keyed(Arc::clone(&limits.clients), ClientIp::behind(1))
-        .exempt(is_preflight)
-        .respond(refusals(own.rate_limit_fields()));
+    // One proxy, on this machine: what it appends to `X-Forwarded-For` is believed, what anybody else writes is not.
+    let address = ClientIp::behind(1).trusting(Ipv4Addr::LOCALHOST.into(), 8);
+    let client = LimitLayer::keyed(Arc::clone(&limits.clients), address).respond(refusals(own.rate_limit_fields()));
     let site = Router::new()
         .fallback(answer)
         .with_state(Arc::new(app))
         .layer(core)
-        .layer(client);
+        .layer(client)
+        .layer(cors());
     page::router(limits).fallback_service(site)
+}
+
+/// Outside all limits: it answers preflights by itself, which cost no token and no permit, and lets pages of other origins see
+/// also a refusal, and when to come back.
+fn cors() -> CorsLayer {
+    CorsLayer::new()
+        .allow_origin(Any)
+        .allow_methods([Method::GET])
+        .expose_headers([RETRY_AFTER, RATELIMIT, RATELIMIT_POLICY])
 }
 
 async fn answer(State(app): State<Arc<App>>, request: Request) -> Response<Body> {

@@ -19,9 +19,10 @@ const MAX_SHIFT: u32 = 85;
 pub(crate) struct Drain {
     num: u64,
     den: u128,
-    /// The denominator is two to the power of this, if it is one.
-    shift: Option<u32>,
-    /// What has flowed out beyond the last whole grain: grains times `den`.
+    /// The denominator is two to the power of [`GRAIN`] and this, if it is such a power: then so many bits of
+    /// `ticks x num` are parts of a grain.
+    fraction: Option<u32>,
+    /// What has flowed out beyond the last whole grain: in those parts, else in grains times `den`.
     carry: u128,
 }
 
@@ -29,8 +30,8 @@ impl Drain {
     /// Nothing flows out.
     pub(crate) const STOPPED: Self = Self {
         num: 0,
-        den: 1,
-        shift: Some(0),
+        den: 1 << GRAIN,
+        fraction: Some(0),
         carry: 0,
     };
 
@@ -38,19 +39,13 @@ impl Drain {
     ///
     /// Exact when a tick is a nanosecond. Otherwise within 2^-28, and never faster.
     pub(crate) fn new(count: u64, nanos: u64, scale: u64) -> Self {
-        let (mut num, mut den) = (u128::from(count) * u128::from(scale), u128::from(nanos) << 40);
         if scale != 1 << 40 {
-            return Self::by_power_of_two(num, den);
-        }
-        let divisor = gcd(num, den);
-        (num, den) = (num / divisor, den / divisor);
-        while num >= 1 << 63 || den >= 1 << 86 {
-            (num, den) = (num >> 1, den.div_ceil(2));
+            return Self::by_power_of_two(u128::from(count) * u128::from(scale), u128::from(nanos) << 40);
         }
         Self {
-            num: num as u64,
-            den,
-            shift: None,
+            num: count,
+            den: nanos.into(),
+            fraction: None,
             carry: 0,
         }
     }
@@ -60,7 +55,7 @@ impl Drain {
     fn by_power_of_two(num: u128, den: u128) -> Self {
         let (mut quotient, mut rest, mut shift) = (num / den, num % den, 0);
         // Long division, a bit at a time. `den` is below 2^104.
-        while quotient < 1 << 62 && shift < MAX_SHIFT {
+        while (quotient < 1 << 62 && shift < MAX_SHIFT) || shift < GRAIN {
             rest <<= 1;
             quotient = quotient << 1 | u128::from(rest >= den);
             if rest >= den {
@@ -71,7 +66,7 @@ impl Drain {
         Self {
             num: u64::try_from(quotient).unwrap_or(u64::MAX),
             den: 1 << shift,
-            shift: Some(shift),
+            fraction: Some(shift - GRAIN),
             carry: 0,
         }
     }
@@ -84,20 +79,22 @@ impl Drain {
     #[inline]
     pub(crate) fn pass(&mut self, ticks: u64) -> u128 {
         let flow = u128::from(ticks) * u128::from(self.num);
-        let (units, part) = self.divide(flow);
-        // The part below a unit is less than 2^86, so that it fits in grains.
-        let (grains, carry) = self.divide((part << GRAIN) + self.carry);
-        self.carry = carry;
-        units.saturating_mul(1 << GRAIN).saturating_add(grains)
+        let Some(fraction) = self.fraction else {
+            return self.pass_exactly(flow);
+        };
+        // Both are below 2^127. The fraction takes less than 64 bits.
+        let flow = flow + self.carry;
+        self.carry = u128::from(flow as u64 & ((1 << (fraction & 63)) - 1));
+        flow >> (fraction & 63)
     }
 
-    /// Quotient and rest of a division by the denominator.
-    #[inline]
-    fn divide(&self, amount: u128) -> (u128, u128) {
-        match self.shift {
-            Some(shift) => (amount >> shift, amount & (self.den - 1)),
-            None => (amount / self.den, amount % self.den),
-        }
+    /// The same in units times `den`.
+    fn pass_exactly(&mut self, flow: u128) -> u128 {
+        let (units, part) = (flow / self.den, flow % self.den);
+        // The part below a unit is less than 2^64, so that it fits in grains.
+        let part = (part << GRAIN) + self.carry;
+        self.carry = part % self.den;
+        units.saturating_mul(1 << GRAIN).saturating_add(part / self.den)
     }
 
     /// Forgets what was carried over: nothing was left to flow out.
@@ -116,7 +113,11 @@ impl Drain {
         // Grains times `den`, over `2^GRAIN`: whole units apart, since all of it may not fit. The carry is less than a
         // grain, so that it is subtracted from the last one.
         let (units, part) = ((grains - 1) >> GRAIN, (grains - 1) & ((1 << GRAIN) - 1));
-        let part = part * self.den + (self.den - self.carry);
+        let carry = match self.fraction {
+            Some(_) => self.carry << GRAIN,
+            None => self.carry,
+        };
+        let part = part * self.den + (self.den - carry);
         let flow = units.saturating_mul(self.den).saturating_add(part.div_ceil(1 << GRAIN));
         Some(u64::try_from(flow.div_ceil(u128::from(self.num))).unwrap_or(u64::MAX))
     }
@@ -126,13 +127,6 @@ impl Drain {
         let num = u128::from(self.num);
         (num > 0).then(|| ((self.den / num) << 32) + ((self.den % num) << 32).div_ceil(num))
     }
-}
-
-fn gcd(mut a: u128, mut b: u128) -> u128 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }
 
 #[cfg(test)]
@@ -198,6 +192,25 @@ mod tests {
             );
         }
         assert_eq!(Drain::STOPPED.interval(), None);
+    }
+
+    /// Rows of (count, nanoseconds, nanoseconds per 2^40 ticks, numerator, denominator).
+    #[test]
+    fn a_denominator_is_a_power_of_two_as_fine_as_there_is_room_for() {
+        for (count, nanos, scale, num, den) in [
+            (1, 2, 1 << 39, 1u128 << 62, 64),
+            (1, 1, 1 << 43, 1 << 62, 59),
+            (1, 1 << 54, 1 << 37, 1 << 28, 85),
+            (2, 3, 1 << 41, (1 << 64) / 3, 62),
+        ] {
+            let drain = Drain::new(count, nanos, scale);
+            assert_eq!(
+                (u128::from(drain.num), drain.den),
+                (num, 1u128 << den),
+                "{count} {nanos} {scale}"
+            );
+            assert_eq!(drain.fraction, Some(den - GRAIN));
+        }
     }
 
     /// What was carried over is forgotten with the rest.

@@ -25,7 +25,7 @@ pub(crate) struct Fixed {
     number: u64,
     length: u64,
     limit: u64,
-    /// What the window that runs holds.
+    /// What the window that runs holds: its limit at least, when anything is ahead.
     count: u64,
     /// What is charged to those to come.
     ahead: u64,
@@ -198,12 +198,10 @@ impl Meter for Fixed {
     fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) {
         let [window, in_last, on_end, generation] = *mark;
         if let Some(more) = actual.checked_sub(charged) {
-            if more > 0 {
-                *mark = self.take(more);
-                if mark[0] == window && mark[3] == generation {
-                    mark[1] = mark[1].saturating_add(in_last);
-                    mark[2] = mark[2].saturating_add(on_end);
-                }
+            *mark = self.take(more);
+            if mark[0] == window && mark[3] == generation {
+                mark[1] = mark[1].saturating_add(in_last);
+                mark[2] = mark[2].saturating_add(on_end);
             }
             return;
         }
@@ -223,13 +221,12 @@ impl Meter for Fixed {
         if n > self.limit || self.limit == 0 {
             return None;
         }
-        // Where it comes to lie: so many units into the window that runs.
-        let here = if self.ahead > 0 {
-            self.limit
-        } else {
-            self.count.min(self.limit)
-        };
-        let place = here.saturating_add(self.ahead).saturating_add(ahead);
+        // Where it comes to lie: so many units into the window that runs, which is full when something lies ahead.
+        let place = self
+            .count
+            .min(self.limit)
+            .saturating_add(self.ahead)
+            .saturating_add(ahead);
         // It is not split: what does not fit into the rest of a window waits for the next.
         let split = n > self.limit - place % self.limit;
         match place / self.limit + u64::from(split) {

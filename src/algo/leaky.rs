@@ -5,7 +5,7 @@
 //! # Giving back
 //! Had a reservation not been made, the bucket would be lower by it, but never below empty. So it gives back at most
 //! what it left in the bucket, less what has flowed out since. What was taken later lies on top and does not matter; what
-//! *older* reservations have given back since lay below, and is subtracted. That takes an order (a number for each
+//! *older* reservations have given back since lay below, and is subtracted, as is what it gave back itself. That takes an order (a number for each
 //! taking) and the gifts of late, [`GIFTS`] at most: older ones that could still matter count as below.
 
 use super::drain::{Drain, GRAIN, grains};
@@ -26,7 +26,7 @@ pub(crate) struct Leaky {
     brim: u128,
     /// What may be in it right after a booking.
     size: u128,
-    /// What could have flowed out so far, and the gifts that are no longer remembered.
+    /// What has flowed out so far, and the gifts that are no longer remembered.
     passed: u128,
     /// How often something was taken.
     taken: u64,
@@ -85,9 +85,7 @@ impl Leaky {
     pub(crate) fn set_brim(&mut self, brim: u128, size: u64, room: i128) {
         (self.brim, self.size) = (brim, grains(size));
         let level = (brim as i128).saturating_sub(room).max(0) as u128;
-        if level < self.level {
-            self.give(0, self.level - level);
-        }
+        self.give(0, self.level.saturating_sub(level));
         self.level = level;
     }
 
@@ -121,7 +119,7 @@ impl Leaky {
 
     /// What a taking has left in the bucket.
     fn left_by(&self, number: u64, filled: u128) -> u128 {
-        let below = |gift: &&Gift| gift.at >= number && gift.from < number;
+        let below = |gift: &&Gift| gift.at >= number && gift.from <= number;
         let given: u128 = self.gifts.iter().filter(below).map(|gift| gift.amount).sum();
         #[cfg(tollgate_bug = "leaky_gives_twice")]
         let given = given & 0;
@@ -155,13 +153,14 @@ impl Leaky {
 impl Meter for Leaky {
     type Mark = [u64; 3];
 
+    #[inline]
     fn advance(&mut self, now: u64) {
         let ticks = now.saturating_sub(self.now);
         self.now = self.now.max(now);
         if let Some(drain) = &mut self.drain {
-            let flow = drain.pass(ticks);
+            let flow = drain.pass(ticks).min(self.level);
             self.passed = self.passed.saturating_add(flow);
-            self.level = self.level.saturating_sub(flow);
+            self.level -= flow;
             if self.level == 0 {
                 drain.run_dry();
             }
@@ -172,6 +171,7 @@ impl Meter for Leaky {
         self.now
     }
 
+    #[inline]
     fn fits(&self, n: u64) -> bool {
         let sinks = || !self.is_stopped() && self.level.saturating_add(grains(n)) <= self.brim;
         n == 0 || self.drain.is_none() || sinks()
@@ -185,6 +185,7 @@ impl Meter for Leaky {
         }
     }
 
+    #[inline]
     fn take(&mut self, n: u64) -> Self::Mark {
         if self.drain.is_none() {
             return [0; 3];

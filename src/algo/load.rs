@@ -61,6 +61,13 @@ impl Recent {
         &mut self.parts[(self.latest % PARTS as u64) as usize]
     }
 
+    /// The part that ran at `then`, unless it is forgotten at `now`.
+    pub(crate) fn past(&mut self, then: u64, now: u64) -> Option<&mut Counts> {
+        self.advance(now);
+        let number = (then / self.ticks).min(self.latest);
+        (self.latest - number < PARTS as u64).then(|| &mut self.parts[(number % PARTS as u64) as usize])
+    }
+
     /// All of the last span.
     pub(crate) fn sum(&mut self, now: u64) -> Counts {
         self.advance(now);
@@ -112,6 +119,16 @@ mod tests {
         assert_eq!(recent.until(30, to(0)), Some(120));
         assert_eq!(recent.sum(119).units, 4);
         assert_eq!(recent.until(30, |_| false), None);
+    }
+
+    #[test]
+    fn a_past_part_is_found_until_it_is_forgotten() {
+        let mut recent = Recent::new(10, 0);
+        recent.at(5).units += 3;
+        recent.past(5, 99).unwrap().units -= 1;
+        assert_eq!(recent.sum(99).units, 2);
+        assert_eq!(recent.past(5, 100), None);
+        assert_eq!(recent.sum(109).units, 0);
     }
 
     #[test]

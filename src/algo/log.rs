@@ -73,10 +73,11 @@ impl Log {
             return self.clear();
         }
         let total = i128::from(limit).saturating_sub(room).max(0) as u128;
-        if total < self.total {
-            self.forgive(self.total - total);
-        } else if total > self.total {
-            self.add(u64::try_from(total - self.total).unwrap_or(u64::MAX));
+        match total.checked_sub(self.total) {
+            Some(more) => {
+                self.add(u64::try_from(more).unwrap_or(u64::MAX));
+            }
+            None => self.forgive(self.total - total),
         }
         self.limit = limit;
     }
@@ -167,12 +168,14 @@ impl Meter for Log {
         #[cfg(not(tollgate_bug = "log_goes_back"))]
         let now = self.now.max(now);
         self.now = now;
-        while let Some(oldest) = self.entries.front()
-            && self.now.saturating_sub(oldest.at) >= self.length
-        {
-            self.total -= u128::from(oldest.units);
-            self.entries.pop_front();
+        let (first, second) = self.entries.as_slices();
+        let has_left = |entry: &&Entry| now.saturating_sub(entry.at) >= self.length;
+        let mut left = 0;
+        for entry in first.iter().chain(second).take_while(has_left) {
+            self.total -= u128::from(entry.units);
+            left += 1;
         }
+        self.entries.drain(..left);
     }
 
     fn now(&self) -> u64 {
@@ -180,14 +183,13 @@ impl Meter for Log {
     }
 
     fn fits(&self, n: u64) -> bool {
-        n == 0 || self.limit == UNLIMITED || (n <= self.room().max(0) as u64 && !self.is_full())
+        n == 0 || n <= self.free()
     }
 
     fn free(&self) -> u64 {
-        match self.limit {
-            UNLIMITED => UNLIMITED,
-            _ if self.is_full() => 0,
-            _ => self.room().max(0) as u64,
+        match self.is_full() {
+            true => 0,
+            false => self.room().max(0) as u64,
         }
     }
 
@@ -195,14 +197,12 @@ impl Meter for Log {
     /// to what has, so that the log stays as short, and none takes long.
     #[inline]
     fn take_at_once(&mut self, n: u64, now: u64) -> Option<Self::Mark> {
-        let at = self.now.max(now);
         let has_room = self.total + u128::from(n) <= u128::from(self.limit) && self.entries.len() < self.most;
         let leisure = !self.made.is_multiple_of(LEISURE) && self.limit != UNLIMITED;
-        if n == 0 || !has_room || !leisure || self.entries.back().is_none_or(|last| last.at >= at) {
+        // Of a later instant than all before it: it joins none of them.
+        if n == 0 || !has_room || !leisure || now <= self.now {
             return None;
         }
-        #[cfg(not(tollgate_bug = "log_goes_back"))]
-        let now = at;
         self.now = now;
         self.total += u128::from(n);
         Some([self.push(n)])

@@ -260,7 +260,6 @@ impl Meter for Warmup {
     fn restore(&mut self, mark: &Self::Mark, _: u64) {
         if mark[0] == self.taken || cfg!(tollgate_bug = "warmup_undoes_the_latest") {
             self.state = self.before;
-            self.taken += 1;
         }
     }
 
@@ -268,15 +267,15 @@ impl Meter for Warmup {
         let Pace::Shaped(shape) = self.pace else { return };
         if mark[0] == self.taken {
             self.charge(&shape, self.before, actual);
-        } else if actual > charged {
-            *mark = self.take(actual - charged);
+        } else if let Some(more) = actual.checked_sub(charged) {
+            *mark = self.take(more);
             // Only the difference is the latest: it cannot stand for the whole.
             self.taken += 1;
         }
     }
 
     fn ready(&self, n: u64, ahead: u64) -> Option<u64> {
-        if ahead == 0 && self.fits(n) {
+        if n == 0 && ahead == 0 {
             return Some(self.now);
         }
         match self.pace {

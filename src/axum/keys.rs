@@ -1,5 +1,6 @@
 //! By what a request is limited: its address, a header field, or what an outer layer has found out.
 
+use crate::refusal::Reason;
 use crate::tower::{ExtractKey, Head};
 use axum::extract::ConnectInfo;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
@@ -16,7 +17,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// counts is found from the right. Whatever a client has written itself stands further left, and is not read.
 ///
 /// A field with fewer entries than there are proxies, or one that is no address, says nothing: the key is the address of the
-/// connection then. A request without [`ConnectInfo`] has no key.
+/// connection then. A request without [`ConnectInfo`] has no key, and the service is to blame: it is refused as
+/// [`Misconfigured`](Reason::Misconfigured), which is a 500.
 ///
 /// An IPv6 address is cut to 64 bits unless set, since that is what one client has at least; one that stands for an IPv4
 /// address counts as that.
@@ -27,7 +29,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// # use std::net::{IpAddr, SocketAddr};
 /// # use tollgate::axum::ClientIp;
 /// # use tollgate::tower::{ExtractKey, Head};
-/// let keys = ClientIp::behind(1);
+/// let keys = ClientIp::behind(1).trusting("10.0.0.0".parse().unwrap(), 8);
 /// let peer: SocketAddr = "10.0.0.1:4711".parse().unwrap();
 /// let request = Request::builder()
 ///     .header("x-forwarded-for", "8.8.8.8, 203.0.113.7")
@@ -35,6 +37,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 ///     .body(())
 ///     .unwrap();
 /// assert_eq!(keys.key(&Head::of(&request)), Some(IpAddr::from([203, 0, 113, 7])));
+/// // From elsewhere, the field says nothing.
+/// let peer: SocketAddr = "198.51.100.9:4711".parse().unwrap();
+/// let forged = Request::builder()
+///     .header("x-forwarded-for", "203.0.113.7")
+///     .extension(ConnectInfo(peer))
+///     .body(())
+///     .unwrap();
+/// assert_eq!(keys.key(&Head::of(&forged)), Some(peer.ip()));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientIp {
@@ -135,6 +145,11 @@ impl ExtractKey for ClientIp {
         let peer = peer.ip().to_canonical();
         Some(self.cut(self.forwarded(head, peer).unwrap_or(peer)))
     }
+
+    /// Whoever serves the router has to tell where connections come from.
+    fn reason(&self) -> Reason {
+        Reason::Misconfigured
+    }
 }
 
 /// An address, with or without a port.
@@ -190,7 +205,7 @@ impl ExtractKey for HeaderKey {
 }
 
 /// An extension of the request: the key that an outer layer has found out, such as a tenant or a user. A request without it
-/// has no key.
+/// has no key, and the service is to blame, as with [`ClientIp`]: let the outer layer turn away who has none.
 pub struct ExtensionKey<T>(PhantomData<fn() -> T>);
 
 impl<T> ExtensionKey<T> {
@@ -217,6 +232,11 @@ impl<T: Clone + Send + Sync + 'static> ExtractKey for ExtensionKey<T> {
     type Key = T;
     fn key(&self, head: &Head<'_>) -> Option<T> {
         head.extensions().get().cloned()
+    }
+
+    /// An outer layer has to put it there, or to turn away who has none.
+    fn reason(&self) -> Reason {
+        Reason::Misconfigured
     }
 }
 

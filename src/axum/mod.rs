@@ -17,8 +17,10 @@
 //! use tollgate::{Keyed, LimiterExt, Quota, TokenBucket};
 //!
 //! let clients = Keyed::new(100_000, |_| TokenBucket::new(Quota::per_second(5).burst(20)).named("client"));
+//! // One proxy, somewhere in this network. Without proxies it is `ClientIp::peer()`.
+//! let address = ClientIp::behind(1).trusting("10.0.0.0".parse().unwrap(), 8);
 //! let app: Router = Router::new().route("/", get(async || "hello")).layer(
-//!     LimitLayer::keyed(Arc::new(clients), ClientIp::behind(1))
+//!     LimitLayer::keyed(Arc::new(clients), address)
 //!         .exempt(is_preflight)
 //!         .respond(HttpRefusals::new().rate_limit_fields()),
 //! );
@@ -28,6 +30,7 @@
 
 mod fields;
 mod keys;
+mod legacy;
 mod refusals;
 
 pub use fields::{QuotaPolicy, QuotaUnit, RATELIMIT, RATELIMIT_POLICY, ServiceLimit};

@@ -1,21 +1,25 @@
 //! Refusals as responses of HTTP.
 
 use super::fields::{QuotaPolicy, RATELIMIT, RATELIMIT_POLICY, ServiceLimit, seconds};
+use super::legacy::Legacy;
 use crate::limiter::Limiter;
 use crate::refusal::{Reason, Rejection};
 use crate::standing::{Standing, State};
-use crate::tower::{Refused, Respond, status_of};
+use crate::tower::{Refused, Respond};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde_json::json;
 use std::time::Duration;
 
-/// Answers a refusal with its status ([`status_of`]), `Retry-After`, and problem details
+/// Answers a refusal with its status ([`Refused::status`]), `Retry-After`, and problem details
 /// (RFC 9457): for [`LimitLayer::respond`](crate::tower::LimitLayer::respond).
 ///
-/// `Retry-After` is in seconds, rounded up. Where the refusal knows the instant, a request that comes then is not refused for
-/// the same reason, unless others were admitted meanwhile. Where nobody knows (all permits are in use, and somebody has to
-/// come back first) it is a guess, [`retry_unknown`](Self::retry_unknown). A refusal for good has none.
+/// `Retry-After` is in seconds, rounded up. Where the limiter knows the instant, a request that comes then is not refused,
+/// unless others were admitted meanwhile. Where nobody knows (all permits are in use, and somebody has to come back first) it
+/// is a guess, [`retry_unknown`](Self::retry_unknown). A refusal for good has none.
+///
+/// Layers may be nested. The fields of all are in the response then, and of what they say of when to come back the latest
+/// holds.
 ///
 /// A page of another origin sees none of this unless a CORS layer stands outside the limit.
 #[derive(Clone, Copy, Debug)]
@@ -63,56 +67,71 @@ impl HttpRefusals {
     }
 
     /// Adds `X-RateLimit-Limit`, `-Remaining` and `-Reset` (in seconds) of the advertised rate of which the least is left,
-    /// for clients that know no other.
+    /// for clients that know no other. Of several layers that do so, the response tells of the strictest.
     #[must_use]
     pub const fn legacy_fields(mut self) -> Self {
         self.legacy = true;
         self
     }
 
-    /// The response that tells of `rejection`, without a body: status and `Retry-After`.
-    fn head(&self, rejection: &Rejection) -> (StatusCode, Option<u64>) {
-        let known = rejection.retry_after.map(|time| seconds(time).max(1));
-        let retry = match rejection.reason.is_permanent() {
-            true => None,
-            false => Some(known.unwrap_or_else(|| seconds(self.unknown).max(1))),
+    /// After how many seconds to ask again; nothing where that is of no use.
+    fn retry_after(&self, rejection: &Rejection) -> Option<u64> {
+        let time = match (rejection.retry_after, rejection.reason) {
+            // Not before the instant of another leg, and not before somebody has come back.
+            (Some(known), Reason::Saturated) => known.max(self.unknown),
+            (Some(known), _) => known,
+            (None, _) => self.unknown,
         };
-        (status_of(rejection.reason), retry)
+        (!rejection.reason.is_permanent()).then(|| seconds(time).max(1))
     }
 
-    fn advertise<L: Limiter>(&self, headers: &mut HeaderMap, limiter: &L, retry: Option<u64>) {
-        let Some(advertised) = self.advertise else { return };
+    /// States how the advertised legs stand, and makes `Retry-After` agree with it, be it of this limiter or of one further
+    /// in: not earlier than what counts requests, or is advertised, and has nothing left, has some again.
+    fn advertise<L: Limiter>(&self, headers: &mut HeaderMap, limiter: &L) {
+        let stated = stated(headers);
+        if self.advertise.is_none() && stated.is_none() {
+            return;
+        }
         let (mut policies, mut limits) = (Vec::new(), Vec::<ServiceLimit>::new());
-        let mut least: Option<(u64, ServiceLimit)> = None;
+        let mut least: Option<Legacy> = None;
+        let mut latest = stated.unwrap_or(0);
         limiter.survey(&mut |standing| {
-            if !advertised(&standing) {
+            let Some(left) = ServiceLimit::of(&standing) else {
+                return;
+            };
+            let shown = self.advertise.is_some_and(|advertised| advertised(&standing));
+            // What counts something else may not be asked by the next request.
+            if left.available() == 0 && (shown || standing.cost.is_none()) {
+                latest = latest.max(left.seconds().unwrap_or(0));
+            }
+            if !shown {
                 return;
             }
             policies.extend(QuotaPolicy::of(&standing));
-            let Some(mut left) = ServiceLimit::of(&standing) else {
-                return;
-            };
-            if let Some(retry) = retry {
-                left.at_most(retry);
-            }
-            if let State::Rate { limit, .. } = standing.state
-                && least
-                    .as_ref()
-                    .is_none_or(|(_, least)| left.available() < least.available())
-            {
-                least = Some((limit, left.clone()));
+            if let State::Rate { limit, .. } = standing.state {
+                let other = Legacy::new(limit, &left);
+                least = Some(least.map_or(other, |least| least.stricter(other)));
             }
             limits.push(left);
         });
+        if let Some(stated) = stated {
+            if latest > stated {
+                headers.insert(RETRY_AFTER, latest.into());
+            }
+            // The draft has it no earlier than the end of any window.
+            limits.iter_mut().for_each(|limit| limit.at_most(latest));
+        }
         headers.extend(QuotaPolicy::field(&policies).map(|value| (RATELIMIT_POLICY, value)));
         headers.extend(ServiceLimit::field(&limits).map(|value| (RATELIMIT, value)));
-        if let (true, Some((limit, left))) = (self.legacy, least) {
-            let mut put = |name, number: u64| headers.insert(HeaderName::from_static(name), number.into());
-            put("x-ratelimit-limit", limit);
-            put("x-ratelimit-remaining", left.available());
-            put("x-ratelimit-reset", left.seconds().unwrap_or(0));
+        if let (true, Some(least)) = (self.legacy, least) {
+            least.write(headers);
         }
     }
+}
+
+/// What `Retry-After` says, if it is there and in seconds.
+fn stated(headers: &HeaderMap) -> Option<u64> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()
 }
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -147,21 +166,22 @@ impl<B: From<String>, E> Respond<B, E> for HttpRefusals {
     type Error = E;
 
     fn refused<L: Limiter>(&self, refused: Refused<L>) -> Result<Response<B>, E> {
-        let (status, retry) = self.head(&refused.rejection);
+        let status = refused.status();
         let body = problem(&refused.rejection, status).to_string();
         let mut response = Response::new(B::from(body));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        let retry = self.retry_after(&refused.rejection);
         headers.extend(retry.map(|seconds| (RETRY_AFTER, seconds.into())));
         if let Some(limiter) = &refused.limiter {
-            self.advertise(headers, limiter, retry);
+            self.advertise(headers, limiter);
         }
         Ok(response)
     }
 
     fn admitted<L: Limiter>(&self, response: &mut Response<B>, limiter: &L) {
-        self.advertise(response.headers_mut(), limiter, None);
+        self.advertise(response.headers_mut(), limiter);
     }
 
     fn failed(&self, error: E) -> E {

@@ -234,7 +234,10 @@ impl BreakerBuilder {
             failure_rate,
             slow_rate,
         };
+        let times_calls = slow_after.is_some() || self.classifier.is_some();
         let config = Config {
+            times_calls,
+            is_plain: self.classifier.is_none() && consecutive.is_none() && learnt.is_none(),
             judge,
             alarm: learnt.as_ref().map_or(judge, |learnt| learnt.lowest(judge)).alarm(),
             learnt,

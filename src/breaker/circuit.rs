@@ -1,18 +1,19 @@
 //! The breaker itself: one word that says whether to admit, a window beside it, and a machine behind a lock that only a
 //! circuit that is not closed is asked by.
 //!
-//! The word is the period, shifted by three bits, and the state. It is written by the holder of the machine's lock, and
-//! read by everybody. While it says closed, an admission is one load, and a result is recorded by the window without a
+//! The word is the period and the state. It is written by the holder of the machine's lock, and read by everybody. While it says closed, an admission is one load, and a result is recorded by the window without a
 //! lock. What has been admitted carries the word in its ticket: a result whose word is no longer the current one is
 //! late, and decides nothing.
 
 use super::builder::{BreakerBuilder, Classifier, Listener};
+use super::count_window::CountWindow;
 use super::event::BreakerEvent;
 use super::history::Learnt;
 use super::limiter::BreakerTicket;
 use super::open_time::{OpenTime, Trip};
 use super::streak::Streak;
 use super::window::Window;
+use super::word::Word;
 use crate::algo::breaker::{Alarm, Answer, Counts, Judge, Machine, Mark, State, Verdict};
 use crate::algo::chance::nth_fraction;
 use crate::limiter::Outcome;
@@ -25,7 +26,6 @@ use std::fmt;
 use std::time::Duration;
 
 pub(super) const LEG: &str = "breaker";
-const STATE_BITS: u32 = 3;
 /// How long a circuit is open whose open time could not be computed.
 const UNCOMPUTED: Duration = Duration::from_secs(30);
 
@@ -103,6 +103,10 @@ pub struct CircuitBreaker {
 
 /// What the builder sets.
 pub(super) struct Config {
+    /// It matters how long work takes.
+    pub(super) times_calls: bool,
+    /// Results are judged by rates alone, and as they are.
+    pub(super) is_plain: bool,
     pub(super) judge: Judge,
     pub(super) alarm: Alarm,
     pub(super) learnt: Option<Learnt>,
@@ -113,30 +117,6 @@ pub(super) struct Config {
     pub(super) classifier: Option<Classifier>,
     pub(super) listener: Option<Listener>,
     pub(super) seed: u64,
-}
-
-impl Config {
-    /// True when it matters how long work takes.
-    #[inline]
-    pub(super) fn times_calls(&self) -> bool {
-        self.slow_after.is_some() | self.classifier.is_some()
-    }
-
-    /// True when only success and failure matter, by their rate.
-    #[inline]
-    pub(super) fn is_plain(&self) -> bool {
-        !self.times_calls() & self.consecutive.is_none() & self.learnt.is_none()
-    }
-}
-
-/// The state in a word, and the period.
-#[inline]
-pub(super) fn parts(word: u64) -> (State, u64) {
-    (State::from_bits(word & ((1 << STATE_BITS) - 1)), word >> STATE_BITS)
-}
-
-fn word_of(state: State, period: u64) -> u64 {
-    period << STATE_BITS | state as u64
 }
 
 impl CircuitBreaker {
@@ -152,7 +132,7 @@ impl CircuitBreaker {
 
     pub(super) fn of(config: Config, window: Window, probes: u64, overdue_after: u64, clock: Clock) -> Self {
         Self {
-            word: AtomicU64::new(word_of(State::Closed, 0)),
+            word: AtomicU64::new(Word::new(State::Closed, 0).bits()),
             refused: AtomicU64::new(0),
             config,
             window,
@@ -164,9 +144,9 @@ impl CircuitBreaker {
     }
 
     #[inline]
-    pub(super) fn word(&self) -> u64 {
+    pub(super) fn word(&self) -> Word {
         // Acquire: whoever sees a period sees its empty window. Pairs with (P) in `publish`.
-        self.word.load(Ordering::Acquire)
+        Word::from_bits(self.word.load(Ordering::Acquire))
     }
 
     /// Says what the machine has become. By the holder of its lock.
@@ -174,13 +154,14 @@ impl CircuitBreaker {
         let (state, period) = (machine.state(), machine.period());
         if state.records() {
             // Nobody may record in the older period once the window begins anew.
-            self.word.store(word_of(State::Open, period), Ordering::Release);
+            self.word
+                .store(Word::new(State::Open, period).bits(), Ordering::Release);
             self.window.reset(period, now);
             self.streak.reset(period);
         }
         self.refused.store(0, Ordering::Relaxed);
         // (P) Release: the window is empty before anybody records in it. Pairs with `word`.
-        self.word.store(word_of(state, period), Ordering::Release);
+        self.word.store(Word::new(state, period).bits(), Ordering::Release);
     }
 
     /// Changes the machine, and tells everybody if that changed its state: after the lock.
@@ -234,7 +215,7 @@ impl CircuitBreaker {
             let before = self.machine.lock().answer(units, 0, ticks);
             let (answer, word, counts) = self.change(ticks, |machine| {
                 let answer = machine.ask(units, ticks);
-                (answer, word_of(machine.state(), machine.period()), machine.counts())
+                (answer, Word::new(machine.state(), machine.period()), machine.counts())
             });
             #[cfg(tollgate_bug = "breaker_asks_twice")]
             let answer = if before == Answer::Goes { before } else { answer };
@@ -243,7 +224,7 @@ impl CircuitBreaker {
                 Answer::Until(until) => Wait::Until(Due::at(&self.clock, now, Instant::from_ticks(until))),
                 Answer::OnEvent | Answer::OnProbe(_) => Wait::Event,
                 Answer::Overdue => {
-                    self.open(parts(word).1, counts, now);
+                    self.open(word.period(), counts, now);
                     continue;
                 }
             };
@@ -255,7 +236,6 @@ impl CircuitBreaker {
 
     /// What `outcome` says of work that began at `started`, if it says anything.
     fn classify(&self, outcome: Outcome, started: u64, pass: Pass<'_>) -> Option<Mark> {
-        let took = || pass.now(&self.clock).ticks().saturating_sub(started);
         let outcome = match &self.config.classifier {
             None => outcome,
             Some(classify) => {
@@ -268,39 +248,82 @@ impl CircuitBreaker {
             Outcome::Failure | Outcome::Overload => true,
             Outcome::Ignored => return None,
         };
-        let slow = self.config.slow_after.is_some_and(|after| took() > after);
+        let slow = self.is_slow(started, pass);
         Some(Mark { failed, slow })
     }
 
-    /// [`record`](Self::record) for one call, where only its success counts.
-    #[inline]
-    pub(super) fn record_plain(&self, word: u64, failed: bool, pass: Pass<'_>) {
-        let (state, period) = parts(word);
-        let mark = Mark { failed, slow: false };
+    /// The window of the last calls, where it is all that matters to the one call of `ticket`.
+    #[inline(always)]
+    pub(super) fn simple_window(&self, ticket: BreakerTicket) -> Option<&CountWindow> {
         match &self.window {
-            Window::Count(window) if state == State::Closed => {
-                if window.record_one(period, mark, &self.config.alarm) {
+            Window::Count(window)
+                if self.config.is_plain & !self.config.times_calls
+                    && ticket.units() == 1
+                    && ticket.word().state() == State::Closed =>
+            {
+                Some(window)
+            }
+            _ => None,
+        }
+    }
+
+    /// One call of a closed circuit has succeeded or not, where the last calls are judged by failures.
+    #[inline(always)]
+    pub(super) fn record_simple(&self, window: &CountWindow, word: Word, failed: bool, pass: Pass<'_>) {
+        let (period, mark) = (word.period(), Mark { failed, slow: false });
+        if window.record_one(period, mark, &self.config.alarm) {
+            self.judge(period, false, pass);
+        }
+    }
+
+    /// Work has ended that was admitted with this ticket, whose word is the current one.
+    #[inline(never)]
+    pub(super) fn finish_slow(&self, ticket: BreakerTicket, outcome: Outcome, pass: Pass<'_>) {
+        let word = ticket.word();
+        match &self.window {
+            Window::Time(window)
+                if self.config.is_plain && word.state() == State::Closed && outcome != Outcome::Ignored =>
+            {
+                let failed = outcome != Outcome::Success;
+                let slow = self.is_slow(ticket.started, pass);
+                let (period, now) = (word.period(), pass.now(&self.clock).ticks());
+                if window.record(Mark { failed, slow }, ticket.units(), now, || self.is_in(period)) {
                     self.judge(period, false, pass);
                 }
             }
-            _ => self.record_marked(word, mark, 1, pass),
+            _ => self.record(ticket, outcome, pass),
         }
     }
 
-    /// Work has ended of which a ticket says this, and whose word is the current one. Not the ticket itself: that would
-    /// have to be in memory.
-    pub(super) fn record(&self, word: u64, units: u64, started: u64, outcome: Outcome, pass: Pass<'_>) {
-        if parts(word).0 == State::Disabled {
+    /// True when work that began at `started` took too long.
+    #[inline]
+    fn is_slow(&self, started: u64, pass: Pass<'_>) -> bool {
+        let took = || pass.now(&self.clock).ticks().saturating_sub(started);
+        self.config.slow_after.is_some_and(|after| took() > after)
+    }
+
+    /// True when `period` is not over. Read once the word has been found to be the current one.
+    #[inline]
+    fn is_in(&self, period: u64) -> bool {
+        // Relaxed: what comes before this is an acquiring load, which is what makes the end of a period seen.
+        Word::from_bits(self.word.load(Ordering::Relaxed)).period() == period
+    }
+
+    #[inline(never)]
+    fn record(&self, ticket: BreakerTicket, outcome: Outcome, pass: Pass<'_>) {
+        let word = ticket.word();
+        if word.state() == State::Disabled {
             return;
         }
-        match self.classify(outcome, started, pass) {
-            Some(mark) => self.record_marked(word, mark, units, pass),
-            None => self.give_back(BreakerTicket::new(word, units, started)),
+        match self.classify(outcome, ticket.started, pass) {
+            Some(mark) => self.record_marked(word, mark, ticket.units(), pass),
+            None => self.give_back(ticket),
         }
     }
 
-    fn record_marked(&self, word: u64, mark: Mark, units: u64, pass: Pass<'_>) {
-        let (state, period) = parts(word);
+    #[inline(never)]
+    fn record_marked(&self, word: Word, mark: Mark, units: u64, pass: Pass<'_>) {
+        let (state, period) = (word.state(), word.period());
         if state.records() {
             self.record_call(state, period, mark, units, pass);
         } else if state != State::Disabled {
@@ -313,10 +336,10 @@ impl CircuitBreaker {
             true => pass.now(&self.clock).ticks(),
             false => 0,
         };
-        // Relaxed: read after an acquiring load, which is what makes the end of a period seen.
-        let is_current = || parts(self.word.load(Ordering::Relaxed)).1 == period;
         let alarm = &self.config.alarm;
-        let look = self.window.record(period, mark, units, now, alarm, is_current);
+        let look = self
+            .window
+            .record(period, mark, units, now, alarm, || self.is_in(period));
         if let Some(learnt) = &self.config.learnt {
             learnt.record(mark, units, &self.config.judge);
         }
@@ -377,7 +400,7 @@ impl CircuitBreaker {
     /// What was taken comes back without a result.
     #[inline]
     pub(super) fn give_back(&self, ticket: BreakerTicket) {
-        if parts(ticket.word).0 == State::HalfOpen {
+        if ticket.word().state() == State::HalfOpen {
             self.give_back_slow(ticket);
         }
     }
@@ -387,7 +410,7 @@ impl CircuitBreaker {
         if cfg!(tollgate_bug = "breaker_keeps_probe") {
             return;
         }
-        let free = self.machine.lock().give_back(parts(ticket.word).1, ticket.units);
+        let free = self.machine.lock().give_back(ticket.word().period(), ticket.units());
         if free && !cfg!(tollgate_bug = "breaker_quiet_probe") {
             self.bell.ring();
         }

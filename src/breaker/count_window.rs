@@ -5,10 +5,12 @@
 //! | `head` | period (13), position (17): below the size while the window fills, then between one and two sizes | failed (17), slow (17) |
 //! | `slots[i]` | period (30) | mark (2) |
 //!
-//! Whoever has a result claims a position and counts the result, by one compare-exchange, and writes its slot, unless the
-//! slot says the same already: a success in a healthy window is that one compare-exchange in all. What the slot said is
-//! then taken out of the counts. Hence the invariant: `head` counts what the slots say, and what has been claimed and is
-//! about to be written.
+//! Whoever has a result claims a position and counts the result, by one compare-exchange, and writes its slot, unless that
+//! says success as well. What the slot said is then taken out of the counts. Hence the invariant: `head` counts what the
+//! slots say, and what has been claimed and is about to be written.
+//!
+//! A window that is full and of which `head` counts nothing bad is of successes alone, whoever is about to write to it. One
+//! more would be the same window at another position: nothing is written.
 //!
 //! Counts that are too high by that are seen by counting the slots before anything is concluded. A word of another period
 //! is left alone: a new period starts by one store, and what comes late changes nothing in it. Periods are told apart as
@@ -26,19 +28,17 @@ const FIELD_BITS: u32 = 17;
 const FIELD: u64 = (1 << FIELD_BITS) - 1;
 const POSITION: u32 = 2 * FIELD_BITS;
 const PERIOD: u32 = 3 * FIELD_BITS;
-/// What stands in a field of bad results for nothing: no subtraction that is early borrows from its neighbour, and what is
-/// too much for a moment fits.
-const ZERO: u64 = 1 << 15;
-const NONE: u64 = ZERO << FIELD_BITS | ZERO;
 
 pub(super) struct CountWindow {
     head: AtomicU64,
+    /// The size, as a position in `head`.
+    round: u64,
     slots: Box<[AtomicU32]>,
 }
 
 /// The beginning of `period`.
 fn empty(period: u64) -> u64 {
-    period << PERIOD | NONE
+    period << PERIOD
 }
 
 /// True when `head` is one of `period`.
@@ -85,8 +85,8 @@ fn counted(old: u32, new: u32) -> u64 {
 fn bad(word: u64) -> Counts {
     Counts {
         calls: 0,
-        failed: (word >> FIELD_BITS & FIELD).saturating_sub(ZERO),
-        slow: (word & FIELD).saturating_sub(ZERO),
+        failed: word >> FIELD_BITS & FIELD,
+        slow: word & FIELD,
     }
 }
 
@@ -96,6 +96,7 @@ impl CountWindow {
     pub(super) fn new(size: usize) -> Self {
         Self {
             head: AtomicU64::new(empty(0)),
+            round: (size as u64) << POSITION,
             // As of the period before the first: empty.
             slots: (0..size).map(|_| AtomicU32::new(u32::MAX << MARK_BITS)).collect(),
         }
@@ -122,23 +123,21 @@ impl CountWindow {
         (0..n.min(self.size())).fold(false, |look, _| look | self.record_one(period, mark, alarm))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn record_one(&self, period: u64, mark: Mark, alarm: &Alarm) -> bool {
         let new = slot(period, mark);
+        if weight(new) == 0 && self.is_spotless(period) {
+            return false;
+        }
         let Some(position) = self.claim(period, new) else {
             return false;
         };
         let slot_word = self.slot_at(position);
         let old = slot_word.load(Ordering::Relaxed);
-        (old != new && self.write(slot_word, old, new, period, alarm))
+        // One failure that pushes out another has been counted as well.
+        let writes = old != new || weight(new) != 0 && !cfg!(tollgate_bug = "breaker_counts_the_same");
+        (writes && self.write(slot_word, old, new, period, alarm))
             || (position + 1 == alarm.calls && !cfg!(tollgate_bug = "breaker_looks_at_bad_only"))
-    }
-
-    #[inline]
-    fn slot_at(&self, position: u64) -> &AtomicU32 {
-        let size = self.size();
-        let index = if position < size { position } else { position - size };
-        &self.slots[index as usize]
     }
 
     /// The next position, counted as `new`. Nothing when the period is over.
@@ -149,23 +148,49 @@ impl CountWindow {
             if !is_of(seen, period) && !cfg!(tollgate_bug = "breaker_trusts_head") {
                 return None;
             }
-            let position = position(seen);
-            // From the last place of the second round back to the first of it.
-            let back = if position + 1 == 2 * self.size() {
-                self.size()
-            } else {
-                0
-            };
-            let next = seen + (1 << POSITION) - (back << POSITION) + weight(new);
-            // Acquire: pairs with (S) in `settle`. Whoever has something to judge puts a fence before it looks.
+            let next = self.step(seen) + weight(new);
+            // SeqCst: see `look`.
             match self
                 .head
-                .compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Relaxed)
+                .compare_exchange_weak(seen, next, Ordering::SeqCst, Ordering::Relaxed)
             {
-                Ok(_) => return Some(position),
+                Ok(_) => return Some(position(seen)),
                 Err(now) => seen = now,
             }
         }
+    }
+
+    /// True when `period` goes on and its window is full of successes: one more would leave it as it is.
+    #[inline]
+    fn is_spotless(&self, period: u64) -> bool {
+        // Relaxed: where it says so, the window is the same before and after, whenever that was.
+        let (head, round) = (self.head.load(Ordering::Relaxed), self.round);
+        // Of another period, it is beyond two rounds.
+        let place = head ^ empty(period);
+        let from = if cfg!(tollgate_bug = "breaker_skips_early") {
+            0
+        } else {
+            round
+        };
+        place.wrapping_sub(from) < 2 * round - from && place << (u64::BITS - POSITION) == 0
+    }
+
+    /// `head` at the next position: after the last place of the second round comes the first of it.
+    #[inline]
+    fn step(&self, head: u64) -> u64 {
+        let next = head + (1 << POSITION);
+        if position(next) == 2 * self.size() {
+            next - self.round
+        } else {
+            next
+        }
+    }
+
+    #[inline]
+    fn slot_at(&self, position: u64) -> &AtomicU32 {
+        let size = self.size();
+        let index = if position < size { position } else { position - size };
+        &self.slots[index as usize]
     }
 
     /// Writes the slot that was claimed, and that seemed to say `old`. True when that is worth a look.
@@ -179,37 +204,50 @@ impl CountWindow {
                 slot_word.store(new, Ordering::Relaxed);
                 break;
             }
-            match slot_word.compare_exchange_weak(old, new, Ordering::Relaxed, Ordering::Relaxed) {
+            // Acquire and release: pairs with itself. Whoever pushes out a result comes after that was counted, so that no
+            // field of bad results is ever too low. SeqCst: see `look`.
+            match slot_word.compare_exchange_weak(old, new, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(seen) => old = seen,
             }
         }
         let less = counted(old, new);
-        if weight(new) == 0 && less == 0 {
-            return false;
+        if less != 0 {
+            self.settle(period, less);
         }
-        let counts = self.settle(period, less);
-        weight(new) != 0 && (counts.failed >= alarm.failed || counts.slow >= alarm.slow)
+        weight(new) != 0 && self.look(period, alarm)
     }
 
-    /// Takes what a slot said out of the counts, unless the period is over, and returns what failed and was slow then.
-    fn settle(&self, period: u64, less: u64) -> Counts {
+    /// Takes what a slot said out of the counts, unless the period is over.
+    fn settle(&self, period: u64, less: u64) {
         let mut seen = self.head.load(Ordering::Relaxed);
         while is_of(seen, period) {
-            // (S) Written also where nothing changes. Of two who make the window worse at once, whoever is later at this
-            // word, by its claim or here, sees the slot that the other has written before. Pairs with itself and with
-            // the claim.
-            let ordering = match cfg!(tollgate_bug = "breaker_relaxed_shift") {
-                true => Ordering::Relaxed,
-                false => Ordering::AcqRel,
-            };
-            let next = seen - less;
-            match self.head.compare_exchange_weak(seen, next, ordering, Ordering::Relaxed) {
-                Ok(_) => return bad(next),
+            debug_assert!((seen & FIELD) >= (less & FIELD) && (seen >> FIELD_BITS & FIELD) >= less >> FIELD_BITS);
+            // Relaxed: who has written what is said by the slot.
+            match self
+                .head
+                .compare_exchange_weak(seen, seen - less, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => return,
                 Err(now) => seen = now,
             }
         }
-        Counts::default()
+    }
+
+    /// True when enough is bad for a judgement, by what is counted once a slot has been written.
+    ///
+    /// Of all who make the window worse at once, whoever is the last to write a slot finds the claims of the others counted
+    /// here, and their slots written when it judges. Hence the one order in which the claims, the slots, this reading, and
+    /// the fence of whoever judges stand.
+    fn look(&self, period: u64, alarm: &Alarm) -> bool {
+        // loom has that order for fences alone.
+        #[cfg(tollgate_loom)]
+        if !cfg!(tollgate_bug = "breaker_relaxed_look") {
+            crate::sync::shim::atomic::fence(Ordering::SeqCst);
+        }
+        let head = self.head.load(Ordering::SeqCst);
+        let counts = bad(head);
+        is_of(head, period) && (counts.failed >= alarm.failed || counts.slow >= alarm.slow)
     }
 
     fn calls(&self, head: u64, period: u64) -> u64 {
@@ -245,5 +283,52 @@ impl CountWindow {
             counts.slow += u64::from(word & SLOW != 0);
         }
         counts
+    }
+}
+
+#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    const NEVER: Alarm = Alarm {
+        calls: u64::MAX,
+        failed: u64::MAX,
+        slow: u64::MAX,
+    };
+
+    /// Three marks in four say the same as the one before: what pushes out its like is as frequent as what does not.
+    #[test]
+    fn what_is_counted_is_what_the_slots_say() {
+        for size in [1, 2, 3, 7, 64] {
+            let window = CountWindow::new(size);
+            for period in [0, 1, 5] {
+                window.reset(period);
+                let mut last = VecDeque::new();
+                let (mut seed, mut mark) = (period + 1, Mark::default());
+                for _ in 0..20 * size {
+                    // The generator of D. Knuth's MMIX.
+                    seed = seed
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
+                    if seed >> 62 == 0 {
+                        mark = Mark {
+                            failed: seed >> 61 & 1 == 1,
+                            slow: seed >> 60 & 1 == 1,
+                        };
+                    }
+                    window.record(period, mark, 1, &NEVER);
+                    last.push_back(mark);
+                    if last.len() > size {
+                        last.pop_front();
+                    }
+                    let mut expected = Counts::default();
+                    last.iter().for_each(|&mark| expected.add(mark, 1));
+                    assert_eq!(window.counts(period), expected);
+                    assert_eq!(window.recount(period), expected);
+                    assert_eq!(window.counts(period + 1), Counts::default());
+                }
+            }
+        }
     }
 }

@@ -1,39 +1,57 @@
 //! The breaker as a leg of a policy.
 
-use super::circuit::{CircuitBreaker, LEG, parts};
+use super::circuit::{CircuitBreaker, LEG};
+use super::word::{Admitted, Word};
 use crate::algo::breaker::Answer;
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome};
+use crate::limiter::{Heeds, Limiter, Outcome};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::{Standing, State};
 use crate::ticket::Ticket;
 use crate::time::{Clock, Instant, Pass};
 
 /// In which period of a breaker work was admitted, how many calls it is, and when it began.
+///
+/// Two words, which a processor passes in registers: one of three goes through memory, which costs more than all that the
+/// breaker does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerTicket {
-    pub(super) word: u64,
-    pub(super) units: u64,
+    /// The breaker's word, with the number of calls in it.
+    admitted: Admitted,
     /// In ticks; zero when nobody wants to know.
     pub(super) started: u64,
 }
 
 impl BreakerTicket {
-    #[inline]
-    pub(super) fn new(word: u64, units: u64, started: u64) -> Self {
-        Self { word, units, started }
+    #[inline(always)]
+    pub(super) fn new(word: Word, units: u64, started: u64) -> Self {
+        let admitted = word.admit(units);
+        Self { admitted, started }
+    }
+
+    #[inline(always)]
+    pub(super) fn word(self) -> Word {
+        self.admitted.word()
+    }
+
+    #[inline(always)]
+    pub(super) fn units(self) -> u64 {
+        self.admitted.units()
     }
 }
 
 impl Ticket for BreakerTicket {
-    const WORDS: usize = 3;
+    const WORDS: usize = 2;
     #[inline]
     fn write(&self, words: &mut [u64]) {
-        words[..3].copy_from_slice(&[self.word, self.units, self.started]);
+        words[..2].copy_from_slice(&[self.admitted.bits(), self.started]);
     }
     #[inline]
     fn read(words: &[u64]) -> Self {
-        Self::new(words[0], words[1], words[2])
+        Self {
+            admitted: Admitted::from_bits(words[0]),
+            started: words[1],
+        }
     }
 }
 
@@ -45,10 +63,10 @@ impl Limiter for CircuitBreaker {
     #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<BreakerTicket, Refusal<'_>> {
         let word = self.word();
-        if !parts(word).0.admits() {
+        if !word.state().admits() {
             return self.ask_slow(demand.units(), demand.now(&self.clock));
         }
-        let started = match self.config.times_calls() {
+        let started = match self.config.times_calls {
             true => demand.now(&self.clock).ticks(),
             false => 0,
         };
@@ -67,12 +85,14 @@ impl Limiter for CircuitBreaker {
 
     #[inline(always)]
     fn finish(&self, ticket: BreakerTicket, outcome: Outcome, now: Pass<'_>) {
-        if self.word() != ticket.word {
+        if self.word() != ticket.word() {
             return;
         }
-        match self.config.is_plain() && ticket.units == 1 && outcome != Outcome::Ignored {
-            true => self.record_plain(ticket.word, outcome != Outcome::Success, now),
-            false => self.record(ticket.word, ticket.units, ticket.started, outcome, now),
+        match self.simple_window(ticket) {
+            Some(window) if outcome != Outcome::Ignored => {
+                self.record_simple(window, ticket.word(), outcome != Outcome::Success, now);
+            }
+            _ => self.finish_slow(ticket, outcome, now),
         }
     }
 
@@ -80,9 +100,14 @@ impl Limiter for CircuitBreaker {
     #[inline]
     fn forget(&self, _: BreakerTicket) {}
 
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        Heeds::FINISH
+    }
+
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.bell);
-        if parts(self.word()).0.admits() {
+        if self.word().state().admits() {
             return ReadyAt::NOW;
         }
         let now = demand.now(&self.clock).ticks();

@@ -21,6 +21,7 @@ mod streak;
 mod time_window;
 mod verbs;
 mod window;
+mod word;
 
 pub use builder::BreakerBuilder;
 pub use circuit::CircuitBreaker;

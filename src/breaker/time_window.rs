@@ -1,6 +1,6 @@
 //! The calls of the last so much time, in segments, without a lock.
 //!
-//! A segment has a number, which only grows, and rests at that number modulo their count. Each of its words carries the
+//! A segment has a number, which only grows, and rests at that number modulo the count of places. Each of its words carries the
 //! number beside the count (36 and 28 bits), so that whoever comes first in a new segment starts it by writing. A new
 //! period skips as many numbers as there are segments: what an older period recorded, or still records, lies outside of
 //! the window at once.
@@ -21,35 +21,37 @@ struct Segment {
 pub(super) struct TimeWindow {
     /// In ticks.
     segment: u64,
+    /// `2^64 / segment`, rounded down: by it an instant is divided in two multiplications.
+    inverse: u64,
     /// The instant at which segment zero would have begun, modulo 2^64.
     origin: AtomicU64,
     /// The newest segment in which something was bad.
     bad: AtomicU64,
-    segments: Box<[Segment]>,
+    segments: Box<[Segment; TimeWindow::PLACES]>,
 }
 
 impl TimeWindow {
     pub(super) const SEGMENTS: usize = 10;
+    const SPAN: u64 = Self::SEGMENTS as u64;
+    /// More than the window needs, as a power of two is a remainder for nothing.
+    const PLACES: usize = Self::SEGMENTS.next_power_of_two();
 
     /// A window of [`SEGMENTS`](Self::SEGMENTS) times `segment` ticks, which begins at `now`.
     pub(super) fn new(segment: u64, now: u64) -> Self {
-        let empty = |_| Segment {
+        let empty = || Segment {
             calls: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             slow: AtomicU64::new(0),
         };
         let window = Self {
             segment,
+            inverse: (u128::from(u64::MAX) / u128::from(segment)) as u64,
             origin: AtomicU64::new(0),
             bad: AtomicU64::new(0),
-            segments: (0..Self::SEGMENTS).map(empty).collect(),
+            segments: Box::new(std::array::from_fn(|_| empty())),
         };
-        window.begin(window.span(), now);
+        window.begin(Self::SPAN, now);
         window
-    }
-
-    fn span(&self) -> u64 {
-        self.segments.len() as u64
     }
 
     /// Has segment `number` begin at `now`.
@@ -59,14 +61,20 @@ impl TimeWindow {
         self.origin.store(now.wrapping_sub(before), Ordering::Release);
     }
 
+    /// In which segment `now` is.
+    #[inline]
     fn number(&self, origin: u64, now: u64) -> u64 {
-        now.wrapping_sub(origin) / self.segment
+        let since = now.wrapping_sub(origin);
+        // One too few where the rest is a segment or more, and never more than that: the inverse is too small by less than
+        // one in 2^64.
+        let number = (u128::from(since) * u128::from(self.inverse) >> 64) as u64;
+        number + u64::from(since - number * self.segment >= self.segment)
     }
 
     /// Begins a period, empty. By the holder of the machine's lock, after the word has said that the older one is over.
     pub(super) fn reset(&self, now: u64) {
         let number = self.number(self.origin.load(Ordering::Relaxed), now);
-        self.begin(number + self.span() + 1, now);
+        self.begin(number + Self::SPAN + 1, now);
     }
 
     /// Records `n` results, if `is_current` says so once the period's origin has been read. True when the window may
@@ -79,7 +87,7 @@ impl TimeWindow {
             return false;
         }
         let number = self.number(origin, now);
-        let segment = &self.segments[(number % self.span()) as usize];
+        let segment = &self.segments[(number % Self::PLACES as u64) as usize];
         let n = n.min(COUNT);
         add(&segment.calls, number, n);
         if mark.failed {
@@ -95,7 +103,7 @@ impl TimeWindow {
             return true;
         }
         // A success makes nothing worse, but it may be the one that is needed to conclude anything.
-        number.saturating_sub(self.bad.load(Ordering::SeqCst)) < self.span()
+        number.saturating_sub(self.bad.load(Ordering::SeqCst)) < Self::SPAN
     }
 
     pub(super) fn counts(&self, now: u64) -> Counts {
@@ -106,7 +114,7 @@ impl TimeWindow {
                 .iter()
                 .map(|segment| count(segment).load(Ordering::SeqCst));
             words
-                .filter(|word| newest.wrapping_sub(word >> COUNT_BITS) & NUMBER < self.span())
+                .filter(|word| newest.wrapping_sub(word >> COUNT_BITS) & NUMBER < Self::SPAN)
                 .map(|word| word & COUNT)
                 .sum::<u64>()
         };
@@ -138,5 +146,67 @@ fn add(word: &AtomicU64, number: u64, n: u64) {
             Ok(_) => return,
             Err(now) => seen = now,
         }
+    }
+}
+
+#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instants_are_divided_exactly() {
+        for segment in [1, 2, 3, 7, 10, 1_000, (1 << 32) - 1, 1 << 32, (1 << 63) + 1, u64::MAX] {
+            let window = TimeWindow::new(segment, 0);
+            for at in [
+                0,
+                1,
+                2,
+                segment / 2,
+                segment - 1,
+                segment,
+                u64::MAX / 2,
+                u64::MAX - 1,
+                u64::MAX,
+            ] {
+                for since in [
+                    at,
+                    at.wrapping_add(segment),
+                    at.wrapping_sub(segment),
+                    at / segment * segment,
+                ] {
+                    assert_eq!(
+                        window.number(5, since.wrapping_add(5)),
+                        since / segment,
+                        "{since} by {segment}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Given a window of ten segments of one tick, when a call ends at each tick, then the last ten are counted, those of
+    /// this period.
+    #[test]
+    fn the_last_segments_are_counted() {
+        let window = TimeWindow::new(1, 100);
+        let mark = |at: u64| Mark {
+            failed: at % 3 == 0,
+            slow: at % 4 == 0,
+        };
+        for at in 100..150 {
+            window.record(mark(at), 2, at, || true);
+            let last = (at - 9).max(100)..=at;
+            let mut expected = Counts::default();
+            last.for_each(|at| expected.add(mark(at), 2));
+            assert_eq!(window.counts(at), expected, "at {at}");
+        }
+        assert!(!window.record(mark(0), 1, 150, || false));
+        window.reset(149);
+        assert_eq!(window.counts(149), Counts::default());
+        assert!(!window.record(mark(1), 1, 149, || true));
+        assert!(window.record(mark(3), 1, 149, || true));
+        // A success is worth a look while something bad is in the window.
+        assert!(window.record(mark(1), 1, 158, || true));
+        assert!(!window.record(mark(1), 1, 159, || true));
     }
 }

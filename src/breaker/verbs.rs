@@ -1,6 +1,6 @@
 //! What can be asked of a breaker, and done to it by hand.
 
-use super::circuit::{CircuitBreaker, parts};
+use super::circuit::CircuitBreaker;
 use super::event::{BreakerMetrics, BreakerState};
 use crate::algo::breaker::{Judge, State};
 use crate::sync::shim::atomic::Ordering;
@@ -10,7 +10,7 @@ use std::time::Duration;
 impl CircuitBreaker {
     /// The state. A snapshot: an open circuit whose time is over is open until somebody asks.
     pub fn state(&self) -> BreakerState {
-        parts(self.word()).0.into()
+        self.word().state().into()
     }
 
     /// What it has seen. A snapshot.

@@ -127,6 +127,11 @@ impl Dealer {
         !self.filling.contains(&(hand.empty, hand.number))
     }
 
+    /// Among how many the rate is shared while this share has room.
+    pub(super) fn sharers(&self, hand: &Hand) -> usize {
+        self.filling.len() + usize::from(self.is_full(hand))
+    }
+
     fn set_empty(&mut self, hand: &mut Hand, empty: u128) {
         self.filling.remove(&(hand.empty, hand.number));
         hand.empty = empty;

@@ -2,9 +2,10 @@
 
 use super::deal::{Dealer, GRAIN, Hand, Left};
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::rate::Quota;
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::standing::{Standing, State};
 use crate::sync::bell::Bell;
 use crate::sync::shim::Mutex;
 use crate::ticket::Ticket;
@@ -247,6 +248,11 @@ impl Limiter for FairShare {
     #[inline]
     fn forget(&self, _: FairTicket) {}
 
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        Heeds::NONE
+    }
+
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.budget.bell);
         let units = demand.units();
@@ -262,6 +268,24 @@ impl Limiter for FairShare {
 
     fn clock(&self) -> Option<&Clock> {
         Some(&self.budget.clock)
+    }
+
+    /// As a rate that is the smaller, the more others want theirs: by how many there are now.
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        let Budget { quota, clock, .. } = &*self.budget;
+        let now = clock.now();
+        let (held, one_at, sharers) = self.with(now, |dealer, hand| {
+            let one_at = dealer.holds_at(hand, 1 << GRAIN);
+            (dealer.held(hand), one_at, dealer.sharers(hand))
+        });
+        let next = (quota.count() > 0).then(|| clock.between(now, Instant::from_ticks(one_at)));
+        let state = State::by_quota(quota, (held.max(0) >> GRAIN) as u64, next);
+        if let Some(mut state) = state {
+            if let State::Rate { window, .. } = &mut state {
+                *window = window.saturating_mul(u32::try_from(sharers).unwrap_or(u32::MAX));
+            }
+            visit(Standing::new(LEG, LEG, state));
+        }
     }
 
     fn is_fresh(&self, now: Pass<'_>) -> bool {

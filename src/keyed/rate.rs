@@ -129,12 +129,12 @@ impl<K> Rates<K> {
     /// Once in the life of an axis, which is an hour at the least, and mostly years.
     #[cold]
     fn start_anew(&mut self, now: Instant) -> u64 {
-        let down = self.axis.start_anew(now);
+        let (down, gained) = self.axis.start_anew(now);
         // Zero is full.
         for position in self.positions.values() {
             *position = position.saturating_sub(down);
         }
-        0
+        gained
     }
 }
 

@@ -1,7 +1,7 @@
 //! A leg that several limiters have in common.
 
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::sync::turn::{Turnstile, TurnstileId};
 use crate::time::{Clock, Pass};
@@ -90,6 +90,11 @@ impl<L: Limiter> Limiter for Shared<L> {
     fn forget(&self, ticket: Self::Ticket) {
         self.0.forget(ticket);
     }
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        self.0.heeds()
+    }
+
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         self.0.ready_at(demand)
     }

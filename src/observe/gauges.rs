@@ -2,23 +2,86 @@
 
 use crate::breaker::BreakerState;
 use crate::limiter::Limiter;
-use crate::standing::State;
-use metrics::{Unit, describe_counter, describe_gauge, describe_histogram, gauge};
+use crate::standing::{Standing, State};
+use metrics::{Gauge, Unit, describe_counter, describe_gauge, describe_histogram, gauge};
+use std::fmt;
 
-/// Sets the gauges of all legs of `limiter`, under `name` and the names of the legs: call it before each scrape, or once a
-/// second. Legs of one limiter that have one name share their gauges.
-pub fn record(name: &'static str, limiter: &(impl Limiter + ?Sized)) {
-    limiter.survey(&mut |standing| {
-        let (leg, kind) = (standing.leg.to_owned(), standing.kind);
-        let set = |metric: &'static str, value: f64| {
-            gauge!(metric, "limiter" => name, "leg" => leg.clone(), "kind" => kind).set(value);
+/// How many legs of one limiter have gauges.
+const MOST_LEGS: usize = 64;
+
+/// The gauges of all legs of a limiter. [`record`](Self::record) sets them: before each scrape, or once a second.
+///
+/// ```
+/// # use tollgate::observe::Gauges;
+/// # use tollgate::Semaphore;
+/// let gate = Semaphore::new(4);
+/// let mut gauges = Gauges::new("api");
+/// // Whenever somebody wants to know.
+/// gauges.record(&gate);
+/// ```
+pub struct Gauges {
+    limiter: &'static str,
+    legs: Vec<Leg>,
+}
+
+/// What was set of one leg so far.
+struct Leg {
+    name: Box<str>,
+    kind: &'static str,
+    gauges: Vec<(&'static str, Gauge)>,
+    /// It was there when the limiter was last asked.
+    present: bool,
+}
+
+impl Gauges {
+    /// Under the name `limiter`, a word of the program. Keep it: it remembers which legs there were.
+    pub fn new(limiter: &'static str) -> Self {
+        Self {
+            limiter,
+            legs: Vec::new(),
+        }
+    }
+
+    /// Sets the gauges of each leg of `limiter`, under the name of the leg: never ask so of one that was made for a key. Legs
+    /// that have one name and kind share their gauges. The gauges of a leg that is gone, or limits no more, become zero.
+    ///
+    /// 64 legs have gauges, those that came first: a recorder forgets none.
+    pub fn record(&mut self, limiter: &(impl Limiter + ?Sized)) {
+        let before: Vec<bool> = self.legs.iter().map(|leg| leg.present).collect();
+        for leg in &mut self.legs {
+            leg.present = false;
+        }
+        limiter.survey(&mut |standing| self.set(&standing));
+        for (leg, _) in self.legs.iter().zip(before).filter(|(leg, was)| *was && !leg.present) {
+            leg.gauges.iter().for_each(|(_, gauge)| gauge.set(0.0));
+        }
+    }
+
+    fn set(&mut self, standing: &Standing<'_>) {
+        let same = |leg: &Leg| *leg.name == *standing.leg && leg.kind == standing.kind;
+        let at = match self.legs.iter().position(same) {
+            Some(at) => at,
+            None if self.legs.len() == MOST_LEGS => return,
+            None => {
+                self.legs.push(Leg {
+                    name: standing.leg.into(),
+                    kind: standing.kind,
+                    gauges: Vec::new(),
+                    present: true,
+                });
+                self.legs.len() - 1
+            }
         };
+        let leg = &mut self.legs[at];
+        leg.present = true;
+        let limiter = self.limiter;
+        let mut set = |metric, value| leg.set(limiter, metric, value);
         match standing.state {
             State::Permits { limit, in_use, waiting } => {
                 set(super::PERMITS_LIMIT, limit as f64);
                 set(super::PERMITS_IN_USE, in_use as f64);
                 set(super::WAITERS, waiting as f64);
-                if kind == "adaptive" {
+                if standing.kind == "adaptive" {
                     set(super::ADAPTIVE_LIMIT, limit as f64);
                 }
             }
@@ -26,10 +89,38 @@ pub fn record(name: &'static str, limiter: &(impl Limiter + ?Sized)) {
                 set(super::RATE_LIMIT, limit as f64);
                 set(super::RATE_AVAILABLE, available as f64);
             }
+            State::Budget { limit, available } => {
+                set(super::BUDGET_LIMIT, limit as f64);
+                set(super::BUDGET_AVAILABLE, available as f64);
+            }
             State::Breaker { state, .. } => set(super::BREAKER_STATE, code(state)),
+            State::Shed { likelihood } => set(super::SHED_LIKELIHOOD, likelihood),
             State::Line { waiting } => set(super::QUEUE_DEPTH, waiting as f64),
+            // Nothing is known of it.
+            State::Opaque { .. } => {}
         }
-    });
+    }
+}
+
+impl Leg {
+    fn set(&mut self, limiter: &'static str, metric: &'static str, value: f64) {
+        let known = self.gauges.iter().find(|(name, _)| *name == metric);
+        if let Some((_, gauge)) = known {
+            return gauge.set(value);
+        }
+        let gauge = gauge!(metric, "limiter" => limiter, "leg" => self.name.to_string(), "kind" => self.kind);
+        gauge.set(value);
+        self.gauges.push((metric, gauge));
+    }
+}
+
+impl fmt::Debug for Gauges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gauges")
+            .field("limiter", &self.limiter)
+            .field("legs", &self.legs.len())
+            .finish()
+    }
 }
 
 /// 0 for closed, 1 for half-open, 2 for open; a circuit that only pretends counts as what it does to callers.
@@ -61,6 +152,13 @@ pub fn describe() {
     );
     describe_gauge!(super::RATE_LIMIT, Unit::Count, "a bucket's burst, or a window's limit");
     describe_gauge!(super::RATE_AVAILABLE, Unit::Count, "what could be taken now");
+    describe_gauge!(super::BUDGET_LIMIT, Unit::Count, "the most that is kept of a budget");
+    describe_gauge!(super::BUDGET_AVAILABLE, Unit::Count, "what is left of a budget");
+    describe_gauge!(
+        super::SHED_LIKELIHOOD,
+        Unit::Count,
+        "how likely the next is turned away, 0 to 1"
+    );
     describe_gauge!(super::BREAKER_STATE, Unit::Count, "0 closed, 1 half-open, 2 open");
     describe_gauge!(super::QUEUE_DEPTH, Unit::Count, "how many stand in a policy's line");
 }

@@ -2,7 +2,7 @@
 
 use super::observed::{Observed, Watch};
 use crate::limiter::Limiter;
-use crate::tower::{Admission, Gate, Head, LimitLayer, Refused};
+use crate::tower::{Admission, Gate, Head, KEY, LimitLayer, Refused};
 use std::fmt;
 
 /// A gate that tells what it does. Made by [`LimitLayer::observed`].
@@ -53,16 +53,43 @@ impl<G: Gate<Limiter: Clone + Send>> Gate for Observing<G> {
             }
         }
     }
+
+    fn is_keyed(&self) -> bool {
+        self.gate.is_keyed()
+    }
 }
 
 impl<G: Gate<Limiter: Clone + Send>, C, R> LimitLayer<G, C, R> {
     /// Tells under `name`, a word of the program, of every request that is not exempt: see
     /// [`observe`](crate::observe). Install the recorder of `metrics` before.
     ///
+    /// Refusals are counted by the names of legs, 31 of them; further ones are all `other`. Where there is a limiter for each
+    /// key, all are, since their legs may be named by it, unless [`legs`](LimitLayer::legs) says which are not.
+    ///
     /// # Panics
     /// When the layer has been cloned or used already.
     pub fn observed(self, name: &'static str) -> LimitLayer<Observing<G>, C, R> {
-        let watch = Watch::new(name, None);
-        self.map_gate(|gate| Observing { gate, watch })
+        self.map_gate(|gate| {
+            let mut watch = Watch::new(name, None);
+            if gate.is_keyed() {
+                // A request without a key, and a map that is full.
+                watch.only(&[KEY, "keyed"]);
+            }
+            Observing { gate, watch }
+        })
+    }
+}
+
+impl<G, C, R> LimitLayer<Observing<G>, C, R> {
+    /// Counts refusals by these legs, words of the program, and by `other`.
+    ///
+    /// # Panics
+    /// When the layer has been cloned or used already.
+    #[must_use]
+    pub fn legs(self, legs: &'static [&'static str]) -> Self {
+        self.map_gate(|mut observing| {
+            observing.watch.only(legs);
+            observing
+        })
     }
 }

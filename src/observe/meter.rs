@@ -1,5 +1,7 @@
 //! What is told, and to whom: the facades of `metrics` and `tracing`.
 
+#[cfg(feature = "metrics")]
+use super::labels::Labels;
 use crate::limiter::Outcome;
 #[cfg(feature = "metrics")]
 use crate::refusal::Reason;
@@ -8,7 +10,6 @@ use std::time::Duration;
 
 /// Where one observed limiter tells what it does. Handles are looked up once, when it is made.
 pub(super) struct Meter {
-    #[cfg_attr(not(feature = "tracing"), allow(dead_code))]
     name: &'static str,
     #[cfg(feature = "metrics")]
     handles: Handles,
@@ -23,10 +24,13 @@ struct Handles {
     closed: metrics::Counter,
     wait: metrics::Histogram,
     held: metrics::Histogram,
+    legs: Labels,
 }
 
 impl Meter {
-    pub(super) fn new(name: &'static str) -> Self {
+    /// Refusals are counted by leg: by all names, up to a bound, or by `only` these.
+    pub(super) fn new(name: &'static str, only: Option<&'static [&'static str]>) -> Self {
+        let _ = only;
         #[cfg(feature = "metrics")]
         let counter = |outcome| metrics::counter!(super::ACQUIRE_TOTAL, "limiter" => name, "outcome" => outcome);
         Self {
@@ -40,8 +44,13 @@ impl Meter {
                 closed: counter("closed"),
                 wait: metrics::histogram!(super::WAIT_TIME, "limiter" => name),
                 held: metrics::histogram!(super::HELD_TIME, "limiter" => name),
+                legs: Labels::new(only),
             },
         }
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        self.name
     }
 
     /// Admitted, after so long a wait; zero without one.
@@ -67,7 +76,7 @@ impl Meter {
                 _ => &self.handles.rejected,
             };
             total.increment(1);
-            let leg = rejection.leg.to_string();
+            let leg = self.handles.legs.of(&rejection.leg).to_owned();
             metrics::counter!(super::REFUSALS_TOTAL, "limiter" => self.name, "leg" => leg).increment(1);
         }
         #[cfg(feature = "tracing")]

@@ -10,11 +10,16 @@
 //! | `tollgate.permits.limit`, `tollgate.permits.in_use`, `tollgate.waiters` | gauge | `limiter`, `leg`, `kind` |
 //! | `tollgate.adaptive.limit` | gauge | the same |
 //! | `tollgate.rate.limit`, `tollgate.rate.available` | gauge | the same |
+//! | `tollgate.budget.limit`, `tollgate.budget.available` | gauge | the same |
+//! | `tollgate.shed.likelihood` | gauge, 0 to 1 | the same |
 //! | `tollgate.breaker.state` | gauge: 0 closed, 1 half-open, 2 open | the same |
 //! | `tollgate.queue.depth` | gauge | the same |
 //!
-//! Counters and histograms come from [`Observed`], gauges from `record`, which is called when somebody wants to know. No
-//! label is ever a key: names are words of the program.
+//! Counters and histograms come from [`Observed`], gauges from `Gauges::record`, which is called when somebody wants to know.
+//!
+//! No label is ever a key. The names of limiters are words of the program by their type; those of legs are as many as 31, and
+//! where a layer has a limiter for each key, only those that `LimitLayer::legs` names. All others are one: `other`. Events have
+//! the name of the leg in full.
 //!
 //! | event | level | fields |
 //! |---|---|---|
@@ -31,6 +36,8 @@
 mod breaker;
 #[cfg(feature = "metrics")]
 mod gauges;
+#[cfg(feature = "metrics")]
+mod labels;
 #[cfg(feature = "tower")]
 mod layer;
 mod meter;
@@ -39,7 +46,7 @@ mod observed;
 #[cfg(feature = "tracing")]
 pub use breaker::breaker_events;
 #[cfg(feature = "metrics")]
-pub use gauges::{describe, record};
+pub use gauges::{Gauges, describe};
 #[cfg(feature = "tower")]
 pub use layer::Observing;
 pub use observed::Observed;
@@ -56,6 +63,9 @@ mod names {
     pub(super) const ADAPTIVE_LIMIT: &str = "tollgate.adaptive.limit";
     pub(super) const RATE_LIMIT: &str = "tollgate.rate.limit";
     pub(super) const RATE_AVAILABLE: &str = "tollgate.rate.available";
+    pub(super) const BUDGET_LIMIT: &str = "tollgate.budget.limit";
+    pub(super) const BUDGET_AVAILABLE: &str = "tollgate.budget.available";
+    pub(super) const SHED_LIKELIHOOD: &str = "tollgate.shed.likelihood";
     pub(super) const BREAKER_STATE: &str = "tollgate.breaker.state";
     pub(super) const QUEUE_DEPTH: &str = "tollgate.queue.depth";
 }

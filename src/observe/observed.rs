@@ -46,9 +46,14 @@ pub(crate) struct Watch {
 impl Watch {
     pub(crate) fn new(name: &'static str, clock: Option<&Clock>) -> Self {
         Self {
-            meter: Arc::new(Meter::new(name)),
+            meter: Arc::new(Meter::new(name, None)),
             clock: clock.cloned().unwrap_or_default(),
         }
+    }
+
+    /// The same, with refusals counted by these legs alone.
+    pub(crate) fn only(&mut self, legs: &'static [&'static str]) {
+        self.meter = Arc::new(Meter::new(self.meter.name(), Some(legs)));
     }
 
     #[cfg(feature = "tower")]
@@ -111,7 +116,10 @@ impl Drop for Wait {
 }
 
 impl<L: Limiter> Observed<L> {
-    /// Watches `limiter` under `name`, a word of the program: never the key of a client, of which there are too many.
+    /// Watches `limiter` under `name`, a word of the program: never the key of a client, of which there are too many. For a
+    /// limiter for each key use `LimitLayer::observed` around them all.
+    ///
+    /// Refusals are counted by the names of legs, 31 of them; further ones are all `other`. See [`legs`](Self::legs).
     ///
     /// Install the recorder of `metrics` before: handles are looked up here.
     pub fn new(name: &'static str, limiter: L) -> Self {
@@ -125,6 +133,14 @@ impl<L: Limiter> Observed<L> {
         if self.limiter.clock().is_none() {
             self.watch.clock = clock.clone();
         }
+        self
+    }
+
+    /// Counts refusals by these legs, words of the program, and by `other`, whatever names there are: for a limiter whose
+    /// legs are named by what is not to be seen.
+    #[must_use]
+    pub fn legs(mut self, legs: &'static [&'static str]) -> Self {
+        self.watch.only(legs);
         self
     }
 

@@ -3,8 +3,8 @@
 use super::LINE;
 use super::line::{Ended, Found, Key};
 use super::pump::Core;
-use crate::ask::{Ask, Demand};
-use crate::limiter::Limiter;
+use crate::ask::Ask;
+use crate::limiter::{Limiter, admit_in};
 use crate::refusal::{Due, Reason, Refusal, Wait};
 use crate::time::{Instant, Phase, Sleep};
 use std::pin::Pin;
@@ -22,8 +22,9 @@ pub(super) struct Waiting<'a, L: Limiter + 'static> {
 }
 
 /// What one step of a wait comes to.
-pub(super) enum Step<'a, T> {
-    Done(Result<T, Refusal<'a>>),
+pub(super) enum Step<'a> {
+    /// When admitted, the ticket is where it was wanted: a large one is not moved about.
+    Done(Result<(), Refusal<'a>>),
     /// Step again when woken, or at this instant.
     Pending(Option<Instant>),
 }
@@ -39,52 +40,49 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
     }
 
     #[inline]
-    pub(super) fn step(&mut self, waker: &Waker) -> Step<'a, L::Ticket> {
+    pub(super) fn step(&mut self, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Step<'a> {
         if self.place.is_some() {
-            return self.step_in_line(waker);
+            return self.step_in_line(waker, ticket);
         }
         let core = self.core;
         if core.is_idle() {
-            let phase = Phase::new();
-            match core.limiter.try_reserve(Demand::new(&self.ask, phase.pass())) {
-                Ok(mut ticket) => {
-                    core.limiter.commit(&mut ticket, phase.pass());
-                    return Step::Done(Ok(ticket));
-                }
-                Err(refusal) if matches!(refusal.wait(), Wait::Never) => return Step::Done(Err(refusal)),
-                Err(refusal) => return self.join(Some(refusal), waker),
-            }
+            return match admit_in(&core.limiter, &self.ask, ticket) {
+                Ok(()) => Step::Done(Ok(())),
+                Err(refusal) if matches!(refusal.wait(), Wait::Never) => Step::Done(Err(refusal)),
+                Err(refusal) => self.join(Some(refusal), waker, ticket),
+            };
         }
-        self.step_behind_others(waker)
+        self.step_behind_others(waker, ticket)
     }
 
     #[cold]
-    fn step_behind_others(&mut self, waker: &Waker) -> Step<'a, L::Ticket> {
-        if self.core.waiting() == 0
-            && let Some(ticket) = self.core.admit_after_late(&self.ask)
+    fn step_behind_others(&mut self, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Step<'a> {
+        if !self.core.has_before()
+            && let Some(given) = self.core.admit_after_late(&self.ask)
         {
-            return self.admitted(ticket);
+            return self.admitted(given, ticket);
         }
-        self.join(None, waker)
+        self.join(None, waker, ticket)
     }
 
-    fn admitted(&self, mut ticket: L::Ticket) -> Step<'a, L::Ticket> {
-        self.core.limiter.commit(&mut ticket, Phase::new().pass());
-        Step::Done(Ok(ticket))
+    fn admitted(&self, given: L::Ticket, ticket: &mut Option<L::Ticket>) -> Step<'a> {
+        self.core.limiter.commit(ticket.insert(given), Phase::new().pass());
+        Step::Done(Ok(()))
+    }
+
+    /// Asks the legs, and nobody else, as whoever does not wait.
+    fn ask_now(&self, ticket: &mut Option<L::Ticket>) -> Step<'a> {
+        Step::Done(admit_in(&self.core.limiter, &self.ask, ticket))
     }
 
     /// Joins the line, or fails at once when that cannot end in time. `refusal` is what the legs said, if asked.
     #[cold]
-    fn join(&mut self, refusal: Option<Refusal<'a>>, waker: &Waker) -> Step<'a, L::Ticket> {
+    fn join(&mut self, refusal: Option<Refusal<'a>>, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Step<'a> {
         let core = self.core;
         let now = core.clock.now();
         let ready = core.ready_behind_line(&self.ask, now);
         if ready.is_never() {
-            let phase = Phase::at(&core.clock, now);
-            return match core.limiter.try_reserve(Demand::new(&self.ask, phase.pass())) {
-                Ok(ticket) => self.admitted(ticket),
-                Err(refusal) => Step::Done(Err(refusal)),
-            };
+            return self.ask_now(ticket);
         }
         let patience = self.patience.map(|patience| core.clock.ticks_of(patience));
         let patience = match (patience, core.settings.max_wait()) {
@@ -106,15 +104,19 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
                 let leg = if ready.leg().is_empty() { LINE } else { ready.leg() };
                 let full = match refusal {
                     Some(refusal) => refusal.with_reason(Reason::QueueFull),
-                    None => Refusal::new(Reason::QueueFull, leg, self.ask.count(), Wait::Event),
+                    None => {
+                        let known = due.filter(|_| !ready.is_event());
+                        let wait = known.map_or(Wait::Event, |at| Wait::Until(Due::at(&core.clock, now, at)));
+                        Refusal::new(Reason::QueueFull, leg, self.ask.count(), wait)
+                    }
                 };
                 return Step::Done(Err(full));
             }
         }
-        self.step_in_line(waker)
+        self.step_in_line(waker, ticket)
     }
 
-    fn step_in_line(&mut self, waker: &Waker) -> Step<'a, L::Ticket> {
+    fn step_in_line(&mut self, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Step<'a> {
         let Some(key) = self.place else {
             unreachable!("called with a place in line");
         };
@@ -123,18 +125,16 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
             Found::Ended(ended) => {
                 self.place = None;
                 match ended {
-                    Ended::Admitted(ticket) => {
+                    Ended::Admitted(given) => {
                         self.core.note_lateness(self.core.clock.now());
-                        self.admitted(ticket)
+                        self.admitted(given, ticket)
+                    }
+                    Ended::Evicted => {
+                        let refusal = Refusal::new(Reason::QueueFull, LINE, self.ask.count(), Wait::Event);
+                        Step::Done(Err(refusal))
                     }
                     Ended::Expired => Step::Done(Err(self.core.why_late(&self.ask))),
-                    Ended::Hopeless => {
-                        let phase = Phase::new();
-                        match self.core.limiter.try_reserve(Demand::new(&self.ask, phase.pass())) {
-                            Ok(ticket) => self.admitted(ticket),
-                            Err(refusal) => Step::Done(Err(refusal)),
-                        }
-                    }
+                    Ended::Hopeless => self.ask_now(ticket),
                 }
             }
         }
@@ -173,9 +173,13 @@ impl<'a, L: Limiter + 'static> Driven<'a, L> {
     }
 
     #[inline]
-    pub(super) fn poll_ticket(&mut self, cx: &mut Context<'_>) -> Poll<Result<L::Ticket, Refusal<'a>>> {
+    pub(super) fn poll_ticket(
+        &mut self,
+        cx: &mut Context<'_>,
+        ticket: &mut Option<L::Ticket>,
+    ) -> Poll<Result<(), Refusal<'a>>> {
         loop {
-            match self.waiting.step(cx.waker()) {
+            match self.waiting.step(cx.waker(), ticket) {
                 Step::Done(result) => return Poll::Ready(result),
                 Step::Pending(None) => {
                     self.timer = None;
@@ -214,11 +218,14 @@ impl Wake for Unpark {
 }
 
 /// Drives a wait by parking this thread.
-pub(super) fn block<'a, L: Limiter + 'static>(mut waiting: Waiting<'a, L>) -> Result<L::Ticket, Refusal<'a>> {
+pub(super) fn block<'a, L: Limiter + 'static>(
+    mut waiting: Waiting<'a, L>,
+    ticket: &mut Option<L::Ticket>,
+) -> Result<(), Refusal<'a>> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut timer = None;
     loop {
-        match waiting.step(&waker) {
+        match waiting.step(&waker, ticket) {
             Step::Done(result) => return result,
             Step::Pending(None) => thread::park(),
             Step::Pending(Some(at)) => {

@@ -1,7 +1,7 @@
 //! Two limiters as one, all-or-nothing.
 
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::Standing;
 use crate::sync::turn::{Turnstile, TurnstileId};
@@ -82,6 +82,11 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
     fn forget(&self, (a, b): Self::Ticket) {
         self.b.forget(b);
         self.a.forget(a);
+    }
+
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        self.a.heeds().or(self.b.heeds())
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {

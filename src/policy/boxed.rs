@@ -1,7 +1,7 @@
 //! Any limiter behind one type, without an allocation per admission: its ticket's words travel in a fixed buffer.
 
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::Standing;
 use crate::sync::turn::{Turnstile, TurnstileId};
@@ -23,6 +23,7 @@ pub(crate) trait Erased: Send + Sync {
     fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId));
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>));
     fn is_fresh(&self, now: Pass<'_>) -> bool;
+    fn name(&self) -> Option<&str>;
 }
 
 impl<L: Limiter> Erased for L {
@@ -67,10 +68,16 @@ impl<L: Limiter> Erased for L {
     fn is_fresh(&self, now: Pass<'_>) -> bool {
         Limiter::is_fresh(self, now)
     }
+    fn name(&self) -> Option<&str> {
+        Limiter::name(self)
+    }
 }
 
 /// A limiter of any type behind a box.
-pub struct BoxLimiter(Box<dyn Erased>);
+pub struct BoxLimiter {
+    limiter: Box<dyn Erased>,
+    heeds: Heeds,
+}
 
 impl BoxLimiter {
     /// Boxes `limiter`. A ticket of more than [`BoxTicket::WORDS_INLINE`] words does not compile.
@@ -81,7 +88,10 @@ impl BoxLimiter {
                 "the ticket of this limiter has too many words to be boxed"
             );
         }
-        Self(Box::new(limiter))
+        Self {
+            heeds: limiter.heeds(),
+            limiter: Box::new(limiter),
+        }
     }
 }
 
@@ -96,18 +106,20 @@ impl Limiter for BoxLimiter {
     #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<BoxTicket, Refusal<'_>> {
         let mut ticket = BoxTicket::EMPTY;
-        self.0.try_reserve(demand, ticket.words_mut())?;
+        self.limiter.try_reserve(demand, ticket.words_mut())?;
         Ok(ticket)
     }
     fn cancel(&self, ticket: BoxTicket, now: Pass<'_>) {
-        self.0.cancel(ticket.words(), now);
+        self.limiter.cancel(ticket.words(), now);
     }
     #[inline(always)]
     fn commit(&self, ticket: &mut BoxTicket, now: Pass<'_>) {
-        self.0.commit(ticket.words_mut(), now);
+        if self.heeds.commit {
+            self.limiter.commit(ticket.words_mut(), now);
+        }
     }
     fn settle(&self, ticket: &mut BoxTicket, actual: Settlement<'_>) -> u32 {
-        self.0.settle(ticket.words_mut(), actual)
+        self.limiter.settle(ticket.words_mut(), actual)
     }
     #[inline(always)]
     fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: Pass<'_>) {
@@ -115,31 +127,36 @@ impl Limiter for BoxLimiter {
     }
     #[inline(always)]
     fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<BoxTicket>) -> Result<(), Refusal<'_>> {
-        BoxTicket::fill(place, |ticket| self.0.try_reserve(demand, ticket.words_mut()))
+        BoxTicket::fill(place, |ticket| self.limiter.try_reserve(demand, ticket.words_mut()))
     }
     #[inline(always)]
     fn finish_in(&self, ticket: &BoxTicket, outcome: Outcome, now: Pass<'_>) {
-        self.0.finish(ticket.words(), outcome, now);
+        if self.heeds.finish {
+            self.limiter.finish(ticket.words(), outcome, now);
+        }
     }
     fn forget(&self, ticket: BoxTicket) {
-        self.0.forget(ticket.words());
+        self.limiter.forget(ticket.words());
+    }
+    fn heeds(&self) -> Heeds {
+        self.heeds
     }
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.0.ready_at(demand)
+        self.limiter.ready_at(demand)
     }
     fn clock(&self) -> Option<&Clock> {
-        self.0.clock()
+        self.limiter.clock()
     }
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        self.0.turnstile(id)
+        self.limiter.turnstile(id)
     }
     fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
-        self.0.turnstiles(visit);
+        self.limiter.turnstiles(visit);
     }
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        self.0.survey(visit);
+        self.limiter.survey(visit);
     }
     fn is_fresh(&self, now: Pass<'_>) -> bool {
-        self.0.is_fresh(now)
+        self.limiter.is_fresh(now)
     }
 }

@@ -1,9 +1,10 @@
 //! Building a policy: its legs, and the bounds of its line.
 
+use super::bounds::{Manner, Settings};
 use super::legs::Legs;
 use super::policy::Policy;
-use super::pump::Settings;
 use crate::limiter::Limiter;
+use crate::semaphore::Overflow;
 use crate::ticket::BoxTicket;
 use crate::time::Clock;
 use std::fmt;
@@ -20,6 +21,7 @@ pub struct PolicyBuilder {
     max_queue: usize,
     early: Option<usize>,
     lateness: Duration,
+    manner: Manner,
 }
 
 impl PolicyBuilder {
@@ -34,6 +36,7 @@ impl PolicyBuilder {
             max_queue: usize::MAX,
             early: None,
             lateness: Self::LATENESS,
+            manner: Manner::FIFO,
         }
     }
 
@@ -58,6 +61,52 @@ impl PolicyBuilder {
     /// How many may wait at once. Zero: nobody waits.
     pub fn max_queue(mut self, max_queue: usize) -> Self {
         self.max_queue = max_queue;
+        self
+    }
+
+    /// How many units all who wait may ask for together: a request for three counts as three.
+    pub fn max_queue_units(mut self, units: u64) -> Self {
+        self.manner.max_units = units;
+        self
+    }
+
+    /// Who has to go when the line is as long as it may be: whoever comes, unless set otherwise. With
+    /// [`EvictOldest`](Overflow::EvictOldest) as many as it takes of those who have waited longest are refused with
+    /// `QueueFull`; nobody for a newcomer that could not wait even alone.
+    pub fn overflow(mut self, overflow: Overflow) -> Self {
+        self.manner.overflow = overflow;
+        self
+    }
+
+    /// Last come, first served: under overload the newest still make it in time, and the oldest, whose callers have
+    /// probably given up, time out. Whoever comes is admitted on the spot where that is possible, past those who wait for
+    /// more.
+    ///
+    /// ```
+    /// # use tollgate::{Overflow, Policy, Quota, Reason, ManualClock, TokenBucket, LimiterExt};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let bucket = TokenBucket::new(Quota::per_second(1)).on(&clock);
+    /// let policy = Policy::builder()
+    ///     .newest_first()
+    ///     .max_queue(2)
+    ///     .overflow(Overflow::EvictOldest)
+    ///     .over(bucket)?;
+    /// clock.run(async {
+    ///     policy.try_admit(1).unwrap().forget();
+    ///     let wait = async || policy.admit(1).await.map(|permit| {
+    ///         permit.forget();
+    ///         clock.elapsed().as_secs()
+    ///     });
+    ///     let (oldest, older, newest) = futures::join!(wait(), wait(), wait());
+    ///     assert_eq!(oldest.unwrap_err().reason(), Reason::QueueFull);
+    ///     assert_eq!((newest.unwrap(), older.unwrap()), (1, 2));
+    /// });
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    #[doc(alias = "lifo")]
+    pub fn newest_first(mut self) -> Self {
+        self.manner.newest_first = true;
         self
     }
 
@@ -164,6 +213,7 @@ impl PolicyBuilder {
             max_queue: self.max_queue,
             early: self.early,
             lateness: clock.ticks_of(self.lateness),
+            manner: self.manner,
         }
     }
 }

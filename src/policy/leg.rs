@@ -1,7 +1,7 @@
 //! What a leg counts, and what it is called.
 
 use crate::ask::{Cost, Demand};
-use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::standing::Standing;
 use crate::sync::turn::{Turnstile, TurnstileId};
@@ -38,6 +38,10 @@ macro_rules! hand_on {
             self.limiter.turnstiles(visit);
         }
         #[inline]
+        fn heeds(&self) -> Heeds {
+            self.limiter.heeds()
+        }
+        #[inline]
         fn is_fresh(&self, now: Pass<'_>) -> bool {
             self.limiter.is_fresh(now)
         }
@@ -70,6 +74,9 @@ impl<L: Limiter> Limiter for PerCall<L> {
     }
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
         self.limiter.survey(visit);
+    }
+    fn name(&self) -> Option<&str> {
+        self.limiter.name()
     }
     hand_on!();
 }
@@ -108,6 +115,9 @@ impl<L: Limiter> Limiter for Per<L> {
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
         self.limiter.survey(&mut |standing| visit(standing.per(self.cost)));
     }
+    fn name(&self) -> Option<&str> {
+        self.limiter.name()
+    }
     hand_on!();
 }
 
@@ -140,6 +150,9 @@ impl<L: Limiter> Limiter for Named<L> {
     }
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
         self.limiter.survey(&mut |standing| visit(standing.named(&self.name)));
+    }
+    fn name(&self) -> Option<&str> {
+        Some(&self.name)
     }
     hand_on!();
 }

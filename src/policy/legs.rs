@@ -2,7 +2,7 @@
 
 use super::boxed::Erased;
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::Standing;
 use crate::sync::turn::{Turnstile, TurnstileId};
@@ -17,6 +17,7 @@ pub struct Legs(Vec<Leg>);
 struct Leg {
     limiter: Box<dyn Erased>,
     words: Range<usize>,
+    heeds: Heeds,
 }
 
 impl Legs {
@@ -27,6 +28,7 @@ impl Legs {
     pub(super) fn push<L: Limiter + 'static>(&mut self, limiter: L) {
         let start = self.words();
         self.0.push(Leg {
+            heeds: limiter.heeds(),
             limiter: Box::new(limiter),
             words: start..start + L::Ticket::WORDS,
         });
@@ -45,6 +47,11 @@ impl Legs {
     /// True when there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The legs, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &dyn Erased> {
+        self.0.iter().map(|leg| &*leg.limiter)
     }
 
     /// The first leg that has a queue in which an earlier one, or itself, stands already.
@@ -119,7 +126,7 @@ impl Limiter for Legs {
 
     #[inline(always)]
     fn finish_in(&self, ticket: &BoxTicket, outcome: Outcome, now: Pass<'_>) {
-        for leg in self.0.iter().rev() {
+        for leg in self.0.iter().rev().filter(|leg| leg.heeds.finish) {
             leg.limiter.finish(&ticket.words()[leg.words.clone()], outcome, now);
         }
     }
@@ -132,7 +139,7 @@ impl Limiter for Legs {
 
     #[inline(always)]
     fn commit(&self, ticket: &mut BoxTicket, now: Pass<'_>) {
-        for leg in &self.0 {
+        for leg in self.0.iter().filter(|leg| leg.heeds.commit) {
             leg.limiter.commit(&mut ticket.words_mut()[leg.words.clone()], now);
         }
     }
@@ -152,6 +159,10 @@ impl Limiter for Legs {
         for leg in self.0.iter().rev() {
             leg.limiter.forget(&ticket.words()[leg.words.clone()]);
         }
+    }
+
+    fn heeds(&self) -> Heeds {
+        self.0.iter().fold(Heeds::NONE, |all, leg| all.or(leg.heeds))
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {

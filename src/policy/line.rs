@@ -3,7 +3,9 @@
 //! Everything here happens under the line's lock and runs no foreign code: wakers and tickets that leave the line are
 //! returned to the caller, who wakes and drops them outside.
 
+use super::bounds::Manner;
 use crate::ask::Ask;
+use crate::semaphore::Overflow;
 use crate::sync::turn::Claim;
 use crate::time::Instant;
 use std::collections::BTreeMap;
@@ -36,6 +38,8 @@ pub(crate) enum Ended<T> {
     Expired,
     /// No wait can help any more.
     Hopeless,
+    /// It had to go for a newcomer.
+    Evicted,
 }
 
 /// What the owner of a place finds when it looks.
@@ -49,6 +53,7 @@ pub(crate) enum Found<T> {
 /// The line. Invariant: `ended` and `waiting` share no key; a claim belongs to the pump alone.
 #[derive(Debug)]
 pub(crate) struct Line<T> {
+    newest_first: bool,
     waiting: BTreeMap<Key, Entry>,
     ended: BTreeMap<Key, Ended<T>>,
     /// All that waits, summed.
@@ -63,8 +68,9 @@ pub(crate) struct Line<T> {
 }
 
 impl<T> Line<T> {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(newest_first: bool) -> Self {
         Self {
+            newest_first,
             waiting: BTreeMap::new(),
             ended: BTreeMap::new(),
             queued: Ask::many(0),
@@ -79,12 +85,25 @@ impl<T> Line<T> {
         self.waiting.len()
     }
 
-    /// All that waits, summed: what stands in front of whoever joins now.
-    pub(crate) fn queued(&self) -> Ask {
-        self.queued
+    /// What stands in front of whoever joins now, summed.
+    pub(crate) fn ahead(&self) -> Ask {
+        if self.newest_first { Ask::many(0) } else { self.queued }
     }
 
-    /// Joins at the end.
+    /// Makes room for another who waits, if it may be made. Returns the wakers of those who had to go for it.
+    pub(crate) fn make_room(&mut self, ask: &Ask, most: usize, manner: &Manner) -> Option<Vec<Waker>> {
+        let mut wakers = Vec::new();
+        let left = |queued: u64| manner.max_units.saturating_sub(queued);
+        let evicts = manner.overflow == Overflow::EvictOldest && most > 0 && ask.count() <= manner.max_units;
+        while self.len() >= most || ask.count() > left(self.queued.count()) {
+            // Nobody goes for one that could not wait even alone.
+            let (&oldest, _) = self.waiting.first_key_value().filter(|_| evicts)?;
+            wakers.extend(self.end(oldest, Ended::Evicted).ok().flatten());
+        }
+        Some(wakers)
+    }
+
+    /// Joins as the newest.
     pub(crate) fn push(&mut self, ask: Ask, since: Instant, deadline: Option<Instant>, due: Option<Instant>) -> Key {
         let key = self.next;
         self.next += 1;
@@ -106,7 +125,11 @@ impl<T> Line<T> {
 
     /// The first in line.
     pub(crate) fn head(&self) -> Option<(Key, &Entry)> {
-        self.waiting.first_key_value().map(|(&key, entry)| (key, entry))
+        let first = match self.newest_first {
+            true => self.waiting.last_key_value(),
+            false => self.waiting.first_key_value(),
+        };
+        first.map(|(&key, entry)| (key, entry))
     }
 
     /// Ends the wait of `key`, whose owner must be woken; hands the ending back when nobody waits there any more.

@@ -17,8 +17,10 @@
 
 mod admit;
 mod and;
+mod bounds;
 mod boxed;
 mod builder;
+mod explain;
 #[cfg(feature = "policy-file")]
 #[cfg_attr(docsrs, doc(cfg(feature = "policy-file")))]
 pub mod file;
@@ -47,4 +49,4 @@ pub use run::{Run, RunError};
 pub use shadow::{Shadow, ShadowStats};
 
 /// The leg name of refusals by the line itself.
-const LINE: &str = "line";
+pub(crate) const LINE: &str = "line";

@@ -2,10 +2,11 @@
 
 use super::LINE;
 use super::admit::{Driven, Waiting, block};
+use super::bounds::{Manner, Settings};
 use super::builder::PolicyBuilder;
-use super::pump::{Core, Settings};
+use super::pump::Core;
 use crate::ask::{Ask, Demand};
-use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::permit::Permit;
 use crate::refusal::{ReadyAt, Reason, Refusal, Rejection, Wait};
 use crate::standing::{Standing, State};
@@ -15,13 +16,15 @@ use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 /// Admits all-or-nothing, and lets callers wait for it in one FIFO line. A handle: clones share the line.
 ///
 /// # Fairness
 /// First come, first served: whoever waits is admitted before whoever comes later, however small its request; a
-/// [`try_admit`](crate::LimiterExt::try_admit) refuses while somebody waits. At a semaphore that others use directly
+/// [`try_admit`](crate::LimiterExt::try_admit) refuses while somebody waits. ([Newest
+/// first](PolicyBuilder::newest_first) where that is asked for.) At a semaphore that others use directly
 /// the policy's head queues as one more waiter. Legs that bind one after the other are waited for one after the other,
 /// since nothing is held while waiting. A policy that is itself a leg of another has no turn to give: the outer one is
 /// told when the inner line has emptied. Share the limiters among policies rather than nesting policies.
@@ -78,6 +81,7 @@ impl<L: Limiter + 'static> Policy<L> {
                 max_queue: usize::MAX,
                 early: None,
                 lateness,
+                manner: Manner::FIFO,
             },
         )
     }
@@ -108,17 +112,16 @@ impl<L: Limiter + 'static> Policy<L> {
     /// Admits when the turn comes.
     ///
     /// # Errors
-    /// `QueueFull` when the line is as long as it may be; `TimedOut` when the wait would end after the policy's
+    /// `QueueFull` when the line is as long as it may be, or when it has to go for [a
+    /// newcomer](PolicyBuilder::overflow); `TimedOut` when the wait would end after the policy's
     /// `max_wait`, at once if that is known; and whatever no wait can change: `Oversized`, `Unpriced`, `Closed`. The
     /// refusal names the leg that binds.
     ///
     /// # Cancel safety
     /// Dropping the future gives up the place in line. No permit and no token is lost. A future that is never polled
     /// again keeps what it has been given until it is dropped.
-    pub async fn admit(&self, ask: impl Into<Ask>) -> Result<Permit<&Self>, Refusal<'_>> {
+    pub fn admit(&self, ask: impl Into<Ask>) -> impl Future<Output = Result<Permit<&Self>, Refusal<'_>>> {
         self.wait(ask.into(), None)
-            .await
-            .map(|ticket| Permit::new(self, ticket))
     }
 
     /// The same, for at most `patience`.
@@ -128,10 +131,12 @@ impl<L: Limiter + 'static> Policy<L> {
     ///
     /// # Cancel safety
     /// As [`admit`](Policy::admit).
-    pub async fn admit_timeout(&self, ask: impl Into<Ask>, patience: Duration) -> Result<Permit<&Self>, Refusal<'_>> {
+    pub fn admit_timeout(
+        &self,
+        ask: impl Into<Ask>,
+        patience: Duration,
+    ) -> impl Future<Output = Result<Permit<&Self>, Refusal<'_>>> {
         self.wait(ask.into(), Some(patience))
-            .await
-            .map(|ticket| Permit::new(self, ticket))
     }
 
     /// [`admit`](Policy::admit) with a permit that owns a handle of the policy and can be moved anywhere.
@@ -142,8 +147,10 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # Cancel safety
     /// As [`admit`](Policy::admit).
     pub async fn admit_owned(&self, ask: impl Into<Ask>) -> Result<Permit<Self>, Rejection> {
-        let ticket = self.wait(ask.into(), None).await?;
-        Ok(Permit::new(self.clone(), ticket))
+        let mut driven = Driven::new(Waiting::new(&self.0, ask.into(), None));
+        let mut ticket = None;
+        poll_fn(|cx| driven.poll_ticket(cx, &mut ticket)).await?;
+        Ok(Permit::with(self.clone(), ticket))
     }
 
     /// [`admit`](Policy::admit), parking this thread. It stands in the same line as futures do.
@@ -151,7 +158,7 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # Errors
     /// As [`admit`](Policy::admit).
     pub fn admit_blocking(&self, ask: impl Into<Ask>) -> Result<Permit<&Self>, Refusal<'_>> {
-        block(Waiting::new(&self.0, ask.into(), None)).map(|ticket| Permit::new(self, ticket))
+        self.block(ask.into(), None)
     }
 
     /// [`admit_timeout`](Policy::admit_timeout), parking this thread.
@@ -163,12 +170,22 @@ impl<L: Limiter + 'static> Policy<L> {
         ask: impl Into<Ask>,
         patience: Duration,
     ) -> Result<Permit<&Self>, Refusal<'_>> {
-        block(Waiting::new(&self.0, ask.into(), Some(patience))).map(|ticket| Permit::new(self, ticket))
+        self.block(ask.into(), Some(patience))
     }
 
-    async fn wait(&self, ask: Ask, patience: Option<Duration>) -> Result<L::Ticket, Refusal<'_>> {
+    fn wait(&self, ask: Ask, patience: Option<Duration>) -> impl Future<Output = Result<Permit<&Self>, Refusal<'_>>> {
         let mut driven = Driven::new(Waiting::new(&self.0, ask, patience));
-        poll_fn(move |cx| driven.poll_ticket(cx)).await
+        poll_fn(move |cx| {
+            let mut permit = Permit::before(self);
+            ready!(driven.poll_ticket(cx, permit.ticket_mut()))?;
+            Poll::Ready(Ok(permit))
+        })
+    }
+
+    fn block(&self, ask: Ask, patience: Option<Duration>) -> Result<Permit<&Self>, Refusal<'_>> {
+        let mut permit = Permit::before(self);
+        block(Waiting::new(&self.0, ask, patience), permit.ticket_mut())?;
+        Ok(permit)
     }
 }
 
@@ -192,14 +209,14 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
 
     #[inline]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
-        if self.0.waiting() > 0 {
+        if self.0.has_before() {
             return Err(Refusal::new(Reason::Saturated, LINE, demand.units(), Wait::Event));
         }
         self.0.limiter.try_reserve(demand)
     }
     #[inline(always)]
     fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<Self::Ticket>) -> Result<(), Refusal<'_>> {
-        if self.0.waiting() > 0 {
+        if self.0.has_before() {
             return Err(Refusal::new(Reason::Saturated, LINE, demand.units(), Wait::Event));
         }
         self.0.limiter.reserve_in(demand, place)
@@ -228,10 +245,15 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
     fn forget(&self, ticket: Self::Ticket) {
         self.0.limiter.forget(ticket);
     }
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        self.0.limiter.heeds()
+    }
+
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.0.bell);
         let ready = self.0.limiter.ready_at(demand);
-        if self.0.waiting() > 0 {
+        if self.0.has_before() {
             ready.and(ReadyAt::on_event(LINE))
         } else {
             ready

@@ -1,5 +1,6 @@
 #![doc = include_str!("README.md")]
 
+use super::bounds::{Bounds, Settings};
 use super::line::{Ended, Entry, Found, Key, Line};
 use crate::algo::chance::nth_fraction;
 use crate::algo::shed::rejection_rate;
@@ -33,59 +34,6 @@ pub(crate) struct Core<L: Limiter> {
     watcher: Watcher,
     /// How often chance has been asked.
     draws: AtomicU64,
-}
-
-/// What a policy's builder sets.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
-    /// In ticks of the clock.
-    pub(crate) max_wait: Option<u64>,
-    pub(crate) max_queue: usize,
-    /// From how many who wait on some are turned away early.
-    pub(crate) early: Option<usize>,
-    /// How late a waiter may be and still count as of its due instant, in ticks.
-    pub(crate) lateness: u64,
-}
-
-/// The settings that are in force: a policy that is read from a file changes them while it runs.
-pub(crate) struct Bounds {
-    /// The most stands for none.
-    max_wait: AtomicU64,
-    max_queue: AtomicUsize,
-    lateness: AtomicU64,
-    /// As it was built.
-    early: Option<usize>,
-}
-
-// Relaxed throughout: each number stands for itself, and whoever comes while it changes may see either.
-impl Bounds {
-    fn new(settings: Settings) -> Self {
-        Self {
-            max_wait: AtomicU64::new(settings.max_wait.unwrap_or(u64::MAX)),
-            max_queue: AtomicUsize::new(settings.max_queue),
-            lateness: AtomicU64::new(settings.lateness),
-            early: settings.early,
-        }
-    }
-
-    pub(crate) fn set(&self, settings: Settings) {
-        let max_wait = settings.max_wait.unwrap_or(u64::MAX);
-        self.max_wait.store(max_wait, Ordering::Relaxed);
-        self.max_queue.store(settings.max_queue, Ordering::Relaxed);
-        self.lateness.store(settings.lateness, Ordering::Relaxed);
-    }
-
-    pub(crate) fn max_wait(&self) -> Option<u64> {
-        Some(self.max_wait.load(Ordering::Relaxed)).filter(|&ticks| ticks < u64::MAX)
-    }
-
-    fn max_queue(&self) -> usize {
-        self.max_queue.load(Ordering::Relaxed)
-    }
-
-    fn lateness(&self) -> u64 {
-        self.lateness.load(Ordering::Relaxed)
-    }
 }
 
 /// How an attempt for somebody in line ended.
@@ -128,7 +76,7 @@ impl<L: Limiter + 'static> Core<L> {
             clock,
             settings: Bounds::new(settings),
             bell: Bell::new(),
-            line: Mutex::new(Line::new()),
+            line: Mutex::new(Line::new(settings.manner.newest_first)),
             waiting: AtomicUsize::new(0),
             last: AtomicU64::new(0),
             credit: AtomicU64::new(0),
@@ -146,10 +94,16 @@ impl<L: Limiter> Core<L> {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// True when nobody waits and nobody was just served late: whoever comes may be admitted on the spot.
+    /// True when whoever comes has somebody before it.
+    #[inline]
+    pub(crate) fn has_before(&self) -> bool {
+        self.waiting() > 0 && !self.settings.manner.newest_first
+    }
+
+    /// True when nobody is before whoever comes and nobody was just served late: it may be admitted on the spot.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.waiting() == 0 && self.credit.load(Ordering::Relaxed) == 0
+        !self.has_before() && self.credit.load(Ordering::Relaxed) == 0
     }
 
     fn under_lock<R>(&self, change: impl FnOnce(&mut Line<L::Ticket>) -> R) -> R {
@@ -264,7 +218,7 @@ impl<L: Limiter> Core<L> {
 
     /// When somebody who joins now would be admitted.
     pub(crate) fn ready_behind_line(&self, ask: &Ask, now: Instant) -> ReadyAt<'_> {
-        let ahead = self.under_lock(|line| line.queued());
+        let ahead = self.under_lock(|line| line.ahead());
         let nothing = Cell::new(None);
         let place = Place {
             ahead,
@@ -277,7 +231,7 @@ impl<L: Limiter> Core<L> {
 }
 
 impl<L: Limiter + 'static> Core<L> {
-    /// Joins the line, unless it is full.
+    /// Joins the line, unless it is full; those who have to go for it are sent away.
     pub(crate) fn join(
         self: &Arc<Self>,
         ask: Ask,
@@ -288,8 +242,14 @@ impl<L: Limiter + 'static> Core<L> {
         if self.turns_away_early() {
             return None;
         }
-        let limit = self.settings.max_queue();
-        self.under_lock(|line| (line.len() < limit).then(|| line.push(ask, since, deadline, due)))
+        let most = self.settings.max_queue();
+        let (key, gone) = self.under_lock(|line| {
+            let gone = line.make_room(&ask, most, &self.settings.manner)?;
+            Some((line.push(ask, since, deadline, due), gone))
+        })?;
+        // Those who were first are followed by others: the newcomer pumps as soon as it looks.
+        gone.into_iter().for_each(Waker::wake);
+        Some(key)
     }
 
     fn turns_away_early(&self) -> bool {

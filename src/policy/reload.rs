@@ -1,10 +1,11 @@
 //! A policy whose rules are data, and change while it runs.
 
+use super::bounds::{Manner, Settings};
 use super::builder::PolicyBuilder;
 use super::live::{Applied, LiveLegs};
 use super::policy::Policy;
-use super::pump::Settings;
 use super::spec::{PolicySpec, SpecError};
+use crate::sync::watch::{self, Watch};
 use crate::time::Clock;
 use std::sync::Arc;
 
@@ -31,13 +32,14 @@ impl PolicySpec {
             max_wait: self.max_wait.map(|max_wait| clock.ticks_of(max_wait)),
             max_queue: self.max_queue.unwrap_or(usize::MAX),
             early: None,
+            manner: Manner::FIFO,
             lateness: clock.ticks_of(self.lateness.unwrap_or(PolicyBuilder::LATENESS)),
         }
     }
 }
 
 impl Policy<LiveLegs> {
-    /// Puts another version in force. What becomes of each leg's state, and of whoever waits, the
+    /// Puts another version in force, once nobody else is doing so: versions come in turn, each as a whole. What becomes of each leg's state, and of whoever waits, the
     /// [module](super::live) says.
     ///
     /// # Errors
@@ -63,6 +65,21 @@ impl Policy<LiveLegs> {
     /// # Ok::<(), tollgate::policy::spec::SpecError>(())
     /// ```
     pub fn apply(&self, spec: PolicySpec) -> Result<Applied, SpecError> {
+        if watch::is_put_off() {
+            spec.check()?;
+            watch::call(Arc::new(Later(self.clone(), spec)));
+            return Ok(Applied::Next);
+        }
         self.limiter().apply(spec)
+    }
+}
+
+/// A version that comes after the change that runs on this thread.
+struct Later(Policy<LiveLegs>, PolicySpec);
+
+impl Watch for Later {
+    fn look_again(self: Arc<Self>) {
+        // It was checked when it was handed in.
+        let _ = self.0.apply(self.1.clone());
     }
 }

@@ -7,11 +7,15 @@ use crate::refusal::Refusal;
 use std::fmt;
 
 impl<L: Limiter + 'static> Policy<L> {
-    /// Admits, does the work, and ends the permit by how it went: [`Outcome::Success`] or [`Outcome::Failure`]. `work` is
-    /// not called before it is admitted. Await it, or say what to do when it is refused: [`Run::or_else`].
+    /// Admits, does the work, and ends the permit by how it went: [`Outcome::Success`] or [`Outcome::Failure`], unless
+    /// told otherwise: [`run_classified`](Policy::run_classified). `work` is not called before it is admitted. Await it, or say what to do when it is
+    /// refused: [`Run::or_else`].
     ///
     /// # Errors
     /// [`RunError::Refused`] as [`admit`](Policy::admit), else [`RunError::Failed`] with what the work said.
+    ///
+    /// # Panics
+    /// Where the work does. Its permit ends as [`Outcome::Ignored`]: a panic says nothing about the resource.
     ///
     /// # Cancel safety
     /// Dropping the future gives up the place in line, or drops the work: its permit ends as [`Outcome::Ignored`].
@@ -44,14 +48,55 @@ impl<L: Limiter + 'static> Policy<L> {
     where
         W: Future<Output = Result<T, E>>,
     {
+        self.run_classified(ask, work, |result| match result {
+            Ok(_) => Outcome::Success,
+            Err(_) => Outcome::Failure,
+        })
+    }
+
+    /// [`run`](Policy::run), where `classify` says what a result means to the limits: that a time-out is
+    /// [`Outcome::Overload`], from which an adaptive limit learns, or that a request which was wrong to begin with is
+    /// [`Outcome::Ignored`]. If it panics, so it is.
+    ///
+    /// # Errors
+    /// As [`run`](Policy::run).
+    ///
+    /// # Cancel safety
+    /// As [`run`](Policy::run).
+    ///
+    /// ```
+    /// # use tollgate::adaptive::{Adaptive, Aimd};
+    /// # use tollgate::{ManualClock, Outcome, Policy, Semaphore};
+    /// let clock = ManualClock::new();
+    /// let window = std::time::Duration::ZERO;
+    /// let limit = Adaptive::builder(Semaphore::new(10)).law(Aimd::new()).window(window, 1);
+    /// let policy = Policy::builder().clock(&clock).over(limit.clock(&clock).build()?)?;
+    /// let call = policy.run_classified(
+    ///     1,
+    ///     || async { Err::<(), _>("timed out") },
+    ///     |result| match result {
+    ///         Ok(()) => Outcome::Success,
+    ///         Err(_) => Outcome::Overload,
+    ///     },
+    /// );
+    /// assert!(clock.run(call.into_future()).is_err());
+    /// assert_eq!(policy.limiter().limit(), 9);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn run_classified<'a, T, E, W>(
+        &'a self,
+        ask: impl Into<Ask>,
+        work: impl FnOnce() -> W,
+        classify: impl FnOnce(&Result<T, E>) -> Outcome,
+    ) -> Run<impl Future<Output = Result<T, RunError<'a, E>>>>
+    where
+        W: Future<Output = Result<T, E>>,
+    {
         let ask = ask.into();
         Run(async move {
             let permit = self.admit(ask).await.map_err(RunError::Refused)?;
             let result = work().await;
-            permit.finish(match &result {
-                Ok(_) => Outcome::Success,
-                Err(_) => Outcome::Failure,
-            });
+            permit.finish(classify(&result));
             result.map_err(RunError::Failed)
         })
     }

@@ -1,7 +1,7 @@
 //! A limiter on trial: it decides, and its decision is counted but not obeyed.
 
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Reason, Refusal};
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use crate::time::{Clock, Pass};
@@ -12,7 +12,7 @@ use crate::time::{Clock, Pass};
 /// # What it charges
 /// Whoever it would have refused is let through without being charged: it gets into no debt, and its state is what it
 /// would be if those had gone away. So the count is that of an enforced limiter whose refused callers do not come again.
-/// Nobody waits for it: where callers would have waited, fewer are refused in earnest than are counted here.
+/// A [survey](Limiter::survey) does not show it, since nobody is held to it. Nobody waits for it: where callers would have waited, fewer are refused in earnest than are counted here.
 ///
 /// ```
 /// # use tollgate::{Ask, LimiterExt, ManualClock, Quota, TokenBucket};
@@ -141,11 +141,25 @@ impl<L: Limiter> Limiter for Shadow<L> {
         }
     }
 
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        self.limiter.heeds()
+    }
+
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
 
+    fn name(&self) -> Option<&str> {
+        self.limiter.name()
+    }
+
     fn clock(&self) -> Option<&Clock> {
         self.limiter.clock()
+    }
+
+    /// That of the limiter: the counts are statistics, and go with it.
+    fn is_fresh(&self, now: Pass<'_>) -> bool {
+        self.limiter.is_fresh(now)
     }
 }

@@ -14,13 +14,11 @@ impl Inherit {
         }
     }
 
-    /// The same for what a bucket has left, in any measure: it gets into no debt by a change alone.
+    /// The same for what a bucket has left, at most `old`, in any measure: it gets into no debt by a change alone.
     pub(super) fn scaled(self, room: i128, old: i128, new: i128) -> i128 {
         match self {
             Self::Reset => new,
             Self::AsIs => room.min(new),
-            // Nothing was used, and nothing is.
-            Self::Proportional if room >= old && old > 0 => new,
             Self::Proportional if room > 0 => share(room, old, new),
             Self::Proportional => room.min(new),
             Self::Additive => room.saturating_add(new - old).max(room.min(0)).min(new),
@@ -28,7 +26,7 @@ impl Inherit {
     }
 }
 
-/// `room x new / old`, rounded down; all three positive, `room` below `old`.
+/// `room x new / old`, rounded down; all three positive, `room` at most `old`.
 fn share(room: i128, old: i128, new: i128) -> i128 {
     if let Some(product) = room.checked_mul(new) {
         return product / old;
@@ -38,7 +36,7 @@ fn share(room: i128, old: i128, new: i128) -> i128 {
     let (mut quotient, mut rest) = (0, 0);
     for bit in (0..128 - new.leading_zeros()).rev() {
         quotient *= 2;
-        // Both parts are below `old`, and that is below 2^127: neither sum overflows.
+        // The rest is below `old`, the room at most that, and that is below 2^127: neither sum overflows.
         for part in [rest, room * (new as u128 >> bit & 1)] {
             rest += part;
             if rest >= old {

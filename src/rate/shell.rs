@@ -287,6 +287,11 @@ macro_rules! limiter_of_shell {
             #[inline]
             fn forget(&self, _: Self::Ticket) {}
 
+            #[inline]
+            fn heeds(&self) -> $crate::limiter::Heeds {
+                $crate::limiter::Heeds::NONE
+            }
+
             fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
                 self.shell.ready_at(demand)
             }

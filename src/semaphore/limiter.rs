@@ -2,7 +2,7 @@
 
 use super::atomic::Semaphore;
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome};
+use crate::limiter::{Heeds, Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::standing::{self, Standing};
 use crate::sync::queue::State;
@@ -108,6 +108,11 @@ impl Limiter for Semaphore {
 
     fn forget(&self, ticket: SemaphoreTicket) {
         self.lose(ticket.signed());
+    }
+
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        Heeds::FINISH
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {

@@ -3,7 +3,7 @@
 use super::error::ShedError;
 use crate::algo::shed::{Rule, Shares};
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome};
+use crate::limiter::{Heeds, Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::standing::{Standing, State};
 use crate::sync::bell::Bell;
@@ -184,6 +184,11 @@ impl Limiter for Class {
 
     /// Counts as held from now on.
     fn forget(&self, _: u64) {}
+
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        Heeds::FINISH
+    }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.shared.bell);

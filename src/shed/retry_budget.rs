@@ -2,8 +2,9 @@
 
 use super::error::{ShedError, within};
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome};
+use crate::limiter::{Heeds, Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::standing::{Standing, State};
 use crate::sync::bell::Bell;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use crate::time::Pass;
@@ -97,12 +98,25 @@ impl Limiter for RetryBudget {
 
     fn forget(&self, _: u64) {}
 
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        Heeds::NONE
+    }
+
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.bell);
         match demand.units().saturating_add(demand.ahead()) <= self.available() {
             true => ReadyAt::NOW,
             false => ReadyAt::on_event(LEG),
         }
+    }
+
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        let state = State::Budget {
+            limit: self.most / MILLION,
+            available: self.available(),
+        };
+        visit(Standing::new(LEG, LEG, state));
     }
 }
 

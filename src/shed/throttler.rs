@@ -4,8 +4,9 @@ use super::error::{ShedError, within};
 use crate::algo::chance::Draws;
 use crate::algo::shed::throttle_rate;
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome};
+use crate::limiter::{Heeds, Limiter, Outcome};
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::standing::{self, Standing};
 use crate::sync::shim::Mutex;
 use crate::time::{Clock, Instant, Pass};
 use std::fmt;
@@ -206,12 +207,22 @@ impl Limiter for Throttler {
     fn forget(&self, _: (u64, u64)) {}
 
     /// Whether one is turned away is not known before it asks.
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        Heeds::FINISH
+    }
+
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
 
     fn clock(&self) -> Option<&Clock> {
         Some(&self.clock)
+    }
+
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        let likelihood = self.rate();
+        visit(Standing::new(LEG, LEG, standing::State::Shed { likelihood }));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Whom to call when something has loosened: the waiting side of a [`Bell`](super::bell::Bell).
 
 use super::shim::thread_local;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -55,6 +55,38 @@ impl fmt::Debug for Watcher {
 thread_local! {
     /// The calls that wait for the one that is running on this thread; `None` when none is.
     static LATER: RefCell<Option<VecDeque<Arc<dyn Watch>>>> = RefCell::new(None);
+    /// True while this thread runs what calls are put off for.
+    // The models' macro knows no `const`.
+    #[allow(clippy::missing_const_for_thread_local)]
+    static PUT_OFF: Cell<bool> = Cell::new(false);
+}
+
+/// Runs `change`, and makes the calls that it causes when it has returned: it may hold a lock that they want.
+pub(crate) fn put_off<R>(change: impl FnOnce() -> R) -> R {
+    let is_first = LATER.try_with(|later| {
+        let mut later = later.borrow_mut();
+        let is_first = later.is_none();
+        later.get_or_insert_default();
+        is_first
+    });
+    // Dropped last: by then calls may do what they like.
+    let _calls = matches!(is_first, Ok(true)).then_some(Running);
+    let _change = Change(PUT_OFF.try_with(|put_off| put_off.replace(true)).unwrap_or(false));
+    change()
+}
+
+/// True while this thread is in [`put_off`]: only a waker that is woken by itself, and not by a call, can ask there.
+pub(crate) fn is_put_off() -> bool {
+    PUT_OFF.try_with(Cell::get).unwrap_or(false)
+}
+
+/// A change that runs, and whether it runs within another.
+struct Change(bool);
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        let _ = PUT_OFF.try_with(|put_off| put_off.set(self.0));
+    }
 }
 
 /// Calls `watch` now, or after the call that is running on this thread.

@@ -1,7 +1,7 @@
 //! A response body that holds the permit of its request.
 
 use super::classify::{Classify, Verdict};
-use crate::limiter::{Limiter, Outcome};
+use crate::limiter::Limiter;
 use crate::permit::Permit;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
@@ -24,16 +24,14 @@ pin_project! {
         fn drop(this: Pin<&mut Self>) {
             // Whoever knows the length, or is told the end, need not look for it once more.
             let ended = this.body.is_end_stream();
-            if let Some(held) = this.project().held.take()
-                && (ended || held.left == Some(0) || held.has_failed())
-            {
-                held.end(None);
+            if let Some(held) = this.project().held.take() {
+                held.dropped(ended);
             }
         }
     }
 }
 
-/// What a body holds while it lasts. Dropping it gives the permit back as ignored.
+/// What a body holds while it lasts.
 struct Held<L: Limiter, C> {
     permit: Permit<L>,
     verdict: Verdict,
@@ -43,11 +41,7 @@ struct Held<L: Limiter, C> {
 }
 
 impl<L: Limiter, C> Held<L, C> {
-    /// The head has said all: whoever sees it need not read on.
-    fn has_failed(&self) -> bool {
-        matches!(self.verdict, Verdict::Is(Outcome::Failure | Outcome::Overload))
-    }
-
+    /// The body has come to its end.
     fn end<E>(self, trailers: Option<&http::HeaderMap>)
     where
         C: Classify<E>,
@@ -56,6 +50,20 @@ impl<L: Limiter, C> Held<L, C> {
             Verdict::Is(outcome) => outcome,
             Verdict::InTrailers => self.classify.trailers(trailers),
         };
+        self.permit.finish(outcome);
+    }
+
+    /// Nobody wants the body any more, `ended` or not. All bytes that were declared are as good as the end where the head
+    /// has said all; trailers would still have come.
+    fn dropped<E>(self, ended: bool)
+    where
+        C: Classify<E>,
+    {
+        let all_sent = self.left == Some(0) && matches!(self.verdict, Verdict::Is(_));
+        if ended || all_sent {
+            return self.end(None);
+        }
+        let outcome = self.classify.dropped(self.verdict);
         self.permit.finish(outcome);
     }
 }
@@ -111,7 +119,8 @@ impl<B: Body, L: Limiter, C: Classify<E>, E> Body for LimitBody<B, L, C, E> {
             }
             Some(Err(_)) => {
                 if let Some(held) = this.held.take() {
-                    held.permit.finish(Outcome::Failure);
+                    let outcome = held.classify.broken(held.verdict);
+                    held.permit.finish(outcome);
                 }
             }
             None => {

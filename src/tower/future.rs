@@ -2,7 +2,8 @@
 
 use super::body::LimitBody;
 use super::classify::Classify;
-use super::gate::{Refused, Waited};
+use super::gate::Waited;
+use super::refused::Refused;
 use super::respond::Respond;
 use crate::limiter::Limiter;
 use crate::permit::Permit;
@@ -36,11 +37,20 @@ pin_project! {
 pin_project! {
     #[project = StateProject]
     enum State<S, F, Q, L: Limiter> {
+        Waiting { wait: Pin<Box<dyn Future<Output = Waited<L>> + Send>>, call: Option<Call<S, Q>> },
+        Starting { call: Option<Call<S, Q>>, permit: Option<Permit<L>> },
         Running { #[pin] future: F, permit: Option<Permit<L>> },
-        Waiting { wait: Pin<Box<dyn Future<Output = Waited<L>> + Send>>, service: S, request: Option<Q> },
         Refused { refused: Option<Refused<L>> },
     }
 }
+
+/// A request, and a service of its own that is to become ready for it.
+pub(super) struct Call<S, Q> {
+    pub(super) service: S,
+    pub(super) request: Q,
+}
+
+const TAKEN: &str = "each state is left once, and a future is not polled after its end";
 
 impl<S: Service<Request<B>>, B, L: Limiter, C, R> LimitFuture<S, B, L, C, R> {
     fn new(state: State<S, S::Future, Request<B>, L>, classify: C, respond: R, is_head: bool) -> Self {
@@ -52,30 +62,22 @@ impl<S: Service<Request<B>>, B, L: Limiter, C, R> LimitFuture<S, B, L, C, R> {
         }
     }
 
-    pub(super) fn running(
-        future: S::Future,
-        permit: Option<Permit<L>>,
-        classify: C,
-        respond: R,
-        is_head: bool,
-    ) -> Self {
-        Self::new(State::Running { future, permit }, classify, respond, is_head)
+    /// Of a request that has been admitted, or is not limited.
+    pub(super) fn starting(call: Call<S, Request<B>>, permit: Option<Permit<L>>, classify: C, respond: R) -> Self {
+        let is_head = call.request.method() == http::Method::HEAD;
+        let call = Some(call);
+        Self::new(State::Starting { call, permit }, classify, respond, is_head)
     }
 
     pub(super) fn waiting(
         wait: Pin<Box<dyn Future<Output = Waited<L>> + Send>>,
-        service: S,
-        request: Request<B>,
+        call: Call<S, Request<B>>,
         classify: C,
         respond: R,
     ) -> Self {
-        let is_head = request.method() == http::Method::HEAD;
-        let state = State::Waiting {
-            wait,
-            service,
-            request: Some(request),
-        };
-        Self::new(state, classify, respond, is_head)
+        let is_head = call.request.method() == http::Method::HEAD;
+        let call = Some(call);
+        Self::new(State::Waiting { wait, call }, classify, respond, is_head)
     }
 
     pub(super) fn refused(refused: Refused<L>, classify: C, respond: R) -> Self {
@@ -98,28 +100,34 @@ where
         let mut this = self.project();
         loop {
             let next = match this.state.as_mut().project() {
-                StateProject::Running { future, permit } => {
-                    let result = ready!(future.poll(cx));
-                    return Poll::Ready(finish(
-                        result,
-                        permit.take(),
-                        this.classify,
-                        this.respond,
-                        *this.is_head,
-                    ));
-                }
-                StateProject::Waiting { wait, service, request } => match ready!(wait.as_mut().poll(cx)) {
-                    Ok(permit) => {
-                        let request = request.take().expect("the request is there until the wait has ended");
-                        State::Running {
-                            future: service.call(request),
-                            permit: Some(permit),
-                        }
-                    }
+                StateProject::Waiting { wait, call } => match ready!(wait.as_mut().poll(cx)) {
+                    Ok(permit) => State::Starting {
+                        call: call.take(),
+                        permit: Some(permit),
+                    },
                     Err(refused) => State::Refused { refused: Some(refused) },
                 },
+                StateProject::Starting { call, permit } => {
+                    let waits = call.as_mut().expect(TAKEN);
+                    if let Err(error) = ready!(waits.service.poll_ready(cx)) {
+                        return Poll::Ready(Err(failed(error, permit.take(), this.classify, this.respond)));
+                    }
+                    let Call { mut service, request } = call.take().expect(TAKEN);
+                    State::Running {
+                        future: service.call(request),
+                        permit: permit.take(),
+                    }
+                }
+                StateProject::Running { future, permit } => {
+                    let result = ready!(future.poll(cx));
+                    let permit = permit.take();
+                    return Poll::Ready(match result {
+                        Ok(response) => Ok(hold(response, permit, this.classify, this.respond, *this.is_head)),
+                        Err(error) => Err(failed(error, permit, this.classify, this.respond)),
+                    });
+                }
                 StateProject::Refused { refused } => {
-                    let refused = refused.take().expect("polled after it was ready");
+                    let refused = refused.take().expect(TAKEN);
                     let response = this.respond.refused(refused)?;
                     return Poll::Ready(Ok(response.map(LimitBody::free)));
                 }
@@ -129,34 +137,40 @@ where
     }
 }
 
+/// The service has no response, or was not even ready to give one.
+fn failed<RB, L, C, R, E>(error: E, permit: Option<Permit<L>>, classify: &C, respond: &R) -> R::Error
+where
+    L: Limiter,
+    C: Classify<E>,
+    R: Respond<RB, E>,
+{
+    if let Some(permit) = permit {
+        permit.finish(classify.error(&error));
+    }
+    respond.failed(error)
+}
+
 /// The response of the service, with the permit in its body.
-fn finish<RB, L, C, R, E>(
-    result: Result<Response<RB>, E>,
+fn hold<RB, L, C, R, E>(
+    mut response: Response<RB>,
     permit: Option<Permit<L>>,
     classify: &C,
     respond: &R,
     is_head: bool,
-) -> Result<Limited<RB, L, C, E>, R::Error>
+) -> Limited<RB, L, C, E>
 where
     RB: Body,
     L: Limiter,
     C: Classify<E>,
     R: Respond<RB, E>,
 {
-    let (mut response, permit) = match (result, permit) {
-        (Ok(response), Some(permit)) => (response, permit),
-        (Ok(response), None) => return Ok(response.map(LimitBody::free)),
-        (Err(error), permit) => {
-            if let Some(permit) = permit {
-                permit.finish(classify.error(&error));
-            }
-            return Err(respond.failed(error));
-        }
+    let Some(permit) = permit else {
+        return response.map(LimitBody::free);
     };
     respond.admitted(&mut response, permit.limiter());
     let verdict = classify.response(response.status(), response.headers());
     let declared = if is_head { Some(0) } else { declared_length(&response) };
-    Ok(response.map(|body| LimitBody::holding(body, permit, verdict, classify.clone(), declared)))
+    response.map(|body| LimitBody::holding(body, permit, verdict, classify.clone(), declared))
 }
 
 /// What `Content-Length` says: a server that has sent as much need not ask the body for more.

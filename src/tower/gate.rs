@@ -1,43 +1,18 @@
 //! How a request is admitted: at once or in line, by one limiter or by that of its key.
 
 use super::head::Head;
-use crate::ask::Ask;
+use super::refused::Refused;
+use crate::ask::{Ask, Demand};
 use crate::keyed::Keyed;
 use crate::limiter::{Limiter, admit_in};
 use crate::permit::Permit;
 use crate::policy::Policy;
 use crate::refusal::{Reason, Refusal, Rejection, Wait};
+use crate::time::Phase;
 use std::fmt;
 use std::hash::Hash;
 use std::pin::Pin;
 use std::sync::Arc;
-
-/// A request was refused: why, and by which limiter, where there is one to be asked how it stands.
-#[derive(Debug)]
-pub struct Refused<L> {
-    /// Why.
-    pub rejection: Rejection,
-    /// Who refused.
-    pub limiter: Option<L>,
-}
-
-impl<L> Refused<L> {
-    /// Refused by `limiter`.
-    pub fn by(limiter: L, rejection: Rejection) -> Self {
-        Self {
-            rejection,
-            limiter: Some(limiter),
-        }
-    }
-
-    /// Refused before any limiter was found.
-    pub fn early(rejection: Rejection) -> Self {
-        Self {
-            rejection,
-            limiter: None,
-        }
-    }
-}
 
 /// How a wait ends.
 pub type Waited<L> = Result<Permit<L>, Refused<L>>;
@@ -74,6 +49,11 @@ pub trait Gate: Send + Sync + 'static {
 
     /// Admits, refuses, or has the request wait.
     fn admit(&self, head: &Head<'_>) -> Admission<Self::Limiter>;
+
+    /// True when there is a limiter for each key. Its legs may have names that nobody wrote into the program.
+    fn is_keyed(&self) -> bool {
+        false
+    }
 }
 
 /// What a request asks for.
@@ -99,16 +79,30 @@ impl<F: Fn(&Head<'_>) -> Ask + Send + Sync + 'static> Price for F {
     }
 }
 
+/// The refusal that a client is told: not before all legs have room, also those behind the one that refused.
+#[cold]
+fn reject<L: Limiter>(limiter: &L, ask: &Ask, mut rejection: Rejection) -> Rejection {
+    if let Some(clock) = limiter.clock()
+        && !rejection.reason.is_permanent()
+    {
+        let now = clock.now();
+        let ready = limiter.ready_at(Demand::new(ask, Phase::at(clock, now).pass()));
+        let known = ready.not_before().map(|at| clock.between(now, at));
+        rejection.retry_after = rejection.retry_after.max(known.filter(|time| !time.is_zero()));
+    }
+    rejection
+}
+
 /// Tries once, and refuses what cannot be admitted now.
 #[inline]
 fn try_now<L: Limiter + Clone>(limiter: &L, ask: &Ask) -> Admission<L> {
     let mut ticket = None;
     match admit_in(limiter, ask, &mut ticket) {
         Ok(()) => Admission::Admitted(Permit::with(limiter.clone(), ticket)),
-        Err(refusal) => {
-            let rejection = refusal.to_rejection();
-            Admission::Refused(Refused::by(limiter.clone(), rejection))
-        }
+        Err(refusal) => Admission::Refused(Refused::by(
+            limiter.clone(),
+            reject(limiter, ask, refusal.to_rejection()),
+        )),
     }
 }
 
@@ -127,7 +121,10 @@ fn in_line<L: Limiter + 'static>(policy: &Policy<L>, ask: Ask) -> Admission<Poli
     Admission::Waiting(Box::pin(async move {
         match policy.admit_owned(ask).await {
             Ok(permit) => Ok(permit),
-            Err(rejection) => Err(Refused::by(policy, rejection)),
+            Err(rejection) => {
+                let rejection = reject(&policy, &ask, rejection);
+                Err(Refused::by(policy, rejection))
+            }
         }
     }))
 }
@@ -184,6 +181,12 @@ pub trait ExtractKey: Send + Sync + 'static {
 
     /// The key of the request with this head, or nothing when it has none.
     fn key(&self, head: &Head<'_>) -> Option<Self::Key>;
+
+    /// Why a request has none: [`Unkeyed`](Reason::Unkeyed), the client has not sent it, unless this says
+    /// [`Misconfigured`](Reason::Misconfigured), the program does not hand it on.
+    fn reason(&self) -> Reason {
+        Reason::Unkeyed
+    }
 }
 
 impl<K, F: Fn(&Head<'_>) -> Option<K> + Send + Sync + 'static> ExtractKey for F {
@@ -194,7 +197,7 @@ impl<K, F: Fn(&Head<'_>) -> Option<K> + Send + Sync + 'static> ExtractKey for F 
 }
 
 /// The leg name of refusals of requests that have no key.
-const KEY: &str = "key";
+pub(crate) const KEY: &str = "key";
 
 /// A limiter for each key, or the refusal of a request that has none.
 fn of_key<X, L>(keyed: &Keyed<X::Key, L>, keys: &X, head: &Head<'_>) -> Result<Arc<L>, Rejection>
@@ -204,7 +207,7 @@ where
 {
     let key = keys
         .key(head)
-        .ok_or_else(|| Refusal::new(Reason::Unpriced, KEY, 1, Wait::Never).to_rejection())?;
+        .ok_or_else(|| Refusal::new(keys.reason(), KEY, 1, Wait::Never).to_rejection())?;
     keyed.get(&key).map_err(Rejection::from)
 }
 
@@ -238,6 +241,9 @@ where
             Err(rejection) => Admission::Refused(Refused::early(rejection)),
         }
     }
+    fn is_keyed(&self) -> bool {
+        true
+    }
 }
 
 /// A policy for each key, in whose line requests of that key wait. Made by
@@ -270,6 +276,9 @@ where
             Ok(policy) => in_line(&policy, self.price.price(head)),
             Err(rejection) => Admission::Refused(Refused::early(rejection)),
         }
+    }
+    fn is_keyed(&self) -> bool {
+        true
     }
 }
 
@@ -322,5 +331,8 @@ impl<G: Gate, F: Fn(&Head<'_>) -> bool + Send + Sync + 'static> Gate for Exempti
             true => Admission::Exempt,
             false => self.gate.admit(head),
         }
+    }
+    fn is_keyed(&self) -> bool {
+        self.gate.is_keyed()
     }
 }

@@ -1,7 +1,7 @@
 //! The layer and its service.
 
 use super::classify::{ByStatus, Classify, StatusCodes};
-use super::future::LimitFuture;
+use super::future::{Call, LimitFuture};
 use super::gate::{Admission, AtOnce, Exempting, ExtractKey, Gate, InLine, InLinePerKey, PerKey, Priced};
 use super::head::Head;
 use super::respond::{AsError, AsResponse, Respond};
@@ -22,6 +22,13 @@ use tower_service::Service;
 /// # What holds a permit
 /// A request from its admission, in `call`, until its response body has been handed over or is dropped. Nothing is reserved
 /// in `poll_ready`, so that an idle connection holds nothing; a service that is not called costs nothing.
+///
+/// # Readiness
+/// The limited service is always ready. Each call admits first, and then makes a clone of the service inside ready: an open
+/// circuit refuses although the service is busy, who waits in line takes up no place inside, and a service that cannot become
+/// ready has failed, as the classifier says. So no back-pressure of the service inside reaches the caller before its request
+/// has been admitted: what bounds how many wait is the limiter. The clone is made for each admitted request, so it should be
+/// cheap, as those of clients, channels and routers are.
 ///
 /// A connection that is upgraded (a WebSocket) has left HTTP: it holds nothing once its response has been sent.
 ///
@@ -87,7 +94,7 @@ impl<L: Limiter + 'static> LimitLayer<InLine<L>> {
 
 impl<X: ExtractKey, L: Limiter + 'static> LimitLayer<PerKey<X, L>> {
     /// Admits each request by the limiter of its key, and refuses at once. A request without a key is refused as
-    /// `Unpriced`, by the leg `key`.
+    /// [`ExtractKey::reason`] says, by the leg `key`.
     pub fn keyed(keyed: Arc<Keyed<X::Key, L>>, keys: X) -> Self {
         Self::gate(PerKey::new(keyed, keys))
     }
@@ -95,7 +102,7 @@ impl<X: ExtractKey, L: Limiter + 'static> LimitLayer<PerKey<X, L>> {
 
 impl<X: ExtractKey, L: Limiter + 'static> LimitLayer<InLinePerKey<X, L>> {
     /// Admits each request by the policy of its key, in whose line it waits. A request without a key is refused as
-    /// `Unpriced`, by the leg `key`.
+    /// [`ExtractKey::reason`] says, by the leg `key`.
     pub fn keyed_waiting(keyed: Arc<Keyed<X::Key, Policy<L>>>, keys: X) -> Self {
         Self::gate(InLinePerKey::new(keyed, keys))
     }
@@ -135,7 +142,8 @@ impl<G, C, R> LimitLayer<G, C, R> {
         self.map_gate(|gate| Exempting::new(gate, exempt))
     }
 
-    /// Says by `classify` how requests ended; by the status of HTTP unless set.
+    /// Says by `classify` how requests ended; by the status of HTTP as a server sees it, [`StatusCodes`], unless set. In front
+    /// of an upstream, [`ClientStatusCodes`](super::ClientStatusCodes).
     pub fn classify<D>(self, classify: D) -> LimitLayer<G, D, R> {
         LimitLayer {
             gate: self.gate,
@@ -161,7 +169,8 @@ impl<G, C, R> LimitLayer<G, C, R> {
         }
     }
 
-    /// Answers a refusal by the response that `response` makes of it: a fallback, or a 503.
+    /// Answers a refusal by the response that `response` makes of it: a fallback, or a 503. Where the status is to depend on
+    /// which leg refused, [`respond`](Self::respond) by a [`Respond`], which is shown the limiter too.
     pub fn refuse_with<F, B>(self, response: F) -> LimitLayer<G, C, AsResponse<F>>
     where
         F: Fn(&Rejection) -> Response<B> + Clone,
@@ -238,10 +247,9 @@ where
     type Error = R::Error;
     type Future = LimitFuture<S, B, G::Limiter, C, R>;
 
-    /// Ready when the service inside is: nothing is reserved.
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        let ready = self.inner.poll_ready(cx);
-        ready.map_err(|error| self.layer.respond.failed(error))
+    /// Always ready: admission comes first, in `call`, and the service inside is waited for after it.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
@@ -251,18 +259,16 @@ where
             respond,
         } = &self.layer;
         let (classify, respond) = (classify.clone(), respond.clone());
-        let permit = match gate.admit(&Head::of(&request)) {
-            Admission::Admitted(permit) => Some(permit),
-            Admission::Exempt => None,
-            Admission::Waiting(wait) => {
-                // The one that was ready goes along; a clone of it takes its place.
-                let clone = self.inner.clone();
-                let ready = std::mem::replace(&mut self.inner, clone);
-                return LimitFuture::waiting(wait, ready, request, classify, respond);
-            }
-            Admission::Refused(refused) => return LimitFuture::refused(refused, classify, respond),
+        let admission = gate.admit(&Head::of(&request));
+        let call = |request| Call {
+            service: self.inner.clone(),
+            request,
         };
-        let is_head = request.method() == http::Method::HEAD;
-        LimitFuture::running(self.inner.call(request), permit, classify, respond, is_head)
+        match admission {
+            Admission::Admitted(permit) => LimitFuture::starting(call(request), Some(permit), classify, respond),
+            Admission::Exempt => LimitFuture::starting(call(request), None, classify, respond),
+            Admission::Waiting(wait) => LimitFuture::waiting(wait, call(request), classify, respond),
+            Admission::Refused(refused) => LimitFuture::refused(refused, classify, respond),
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! What becomes of a refusal: an error of the service, or a response.
 
-use super::gate::Refused;
+use super::refused::Refused;
 use crate::limiter::Limiter;
-use crate::refusal::{Reason, Rejection};
-use http::{Response, StatusCode};
+use crate::refusal::Rejection;
+use http::Response;
 use std::fmt;
 
 /// Turns refusals into what the service gives back. `B` is the body of its responses, `E` its error.
@@ -89,16 +89,5 @@ impl<E: std::error::Error + 'static> std::error::Error for LimitError<E> {
             Self::Refused(rejection) => Some(rejection),
             Self::Inner(error) => error.source(),
         }
-    }
-}
-
-/// The status that tells a client of a refusal: 429 when a rate was exceeded, 413 for more than could ever be admitted, 400
-/// when the request does not say what it costs or who sends it, else 503.
-pub fn status_of(reason: Reason) -> StatusCode {
-    match reason {
-        Reason::RateExceeded => StatusCode::TOO_MANY_REQUESTS,
-        Reason::Oversized => StatusCode::PAYLOAD_TOO_LARGE,
-        Reason::Unpriced => StatusCode::BAD_REQUEST,
-        _ => StatusCode::SERVICE_UNAVAILABLE,
     }
 }

@@ -140,6 +140,24 @@ fn the_least_is_measured_anew() {
     assert_eq!(law.next(100.0, &Sample::new(ms(8), 100).dropped()) as u64, 57);
 }
 
+/// Given a queue that takes three windows to empty, then the window after those is measured, and what the queue took is
+/// not the least.
+#[test]
+fn a_queue_is_not_taken_for_the_least() {
+    let mut law = Gradient::new().measure_every(1).measure_at(3).buffer(0.0);
+    assert_eq!(law.next(50.0, &Sample::new(ms(10), 50)), 50.0);
+    assert_eq!(law.next(50.0, &Sample::new(ms(40), 50)), 3.0);
+    for (millis, in_flight) in [(40, 50), (40, 30), (40, 4), (40, 3)] {
+        assert_eq!(law.next(3.0, &Sample::new(ms(millis), in_flight)), 3.0, "{in_flight}");
+    }
+    let before = law.next(3.0, &Sample::new(ms(10), 3));
+    assert_eq!(before as u64, 30);
+    // At the latency that was measured it grows by its root, and goes down to measure again.
+    assert_eq!(law.next(64.0, &Sample::new(ms(20), 64)), 3.0);
+    assert_eq!(law.next(3.0, &Sample::new(ms(10), 3)), 3.0);
+    assert_eq!(law.next(3.0, &Sample::new(ms(10), 3)), 32.0 + f64::sqrt(32.0));
+}
+
 /// The baseline is 1 s.
 #[test]
 fn the_trend_follows_its_table() {

@@ -508,3 +508,42 @@ fn settings_that_cannot_be_are_refused() {
     }
     assert!(builder().clock(&ManualClock::new()).build().is_ok());
 }
+
+/// Given a window in which each failure pushes out another, when that goes on for longer than any counter is wide, then
+/// the window still has as many failures as the last calls had.
+#[test]
+fn a_window_whose_failures_push_out_failures_stays_exact() {
+    for (size, pattern, failed) in [(1, "E", 1), (4, "ESSS", 1), (5, "EOESS", 3)] {
+        let clock = ManualClock::new();
+        let builder = CircuitBreaker::builder().count_window(size).minimum_calls(1);
+        let breaker = builder.clock(&clock).build().unwrap();
+        breaker.metrics_only();
+        // More failures than 17 bits hold.
+        for _ in 0..(1 << 17) / failed + 1 {
+            calls(&breaker, pattern);
+        }
+        assert_eq!(seen(&breaker.metrics()), (size as u64, failed, 0), "{pattern}");
+        calls(&breaker, &"S".repeat(size));
+        assert_eq!(seen(&breaker.metrics()), (size as u64, 0, 0), "{pattern}");
+    }
+}
+
+/// Given nothing but successes, then each fills the window until it is full; those after that leave it as it is.
+#[test]
+fn successes_count_until_the_window_is_full() {
+    let clock = ManualClock::new();
+    for (before, letters, state) in [
+        (0, "SSE", Closed),
+        (0, "SSEE", Open),
+        (3, "EE", Open),
+        (1_000, "E", Closed),
+        (1_000, "EE", Open),
+    ] {
+        let builder = CircuitBreaker::builder().count_window(4).minimum_calls(4);
+        let breaker = builder.clock(&clock).build().unwrap();
+        calls(&breaker, &"S".repeat(before));
+        assert_eq!(breaker.metrics().calls, before.min(4) as u64);
+        calls(&breaker, letters);
+        assert_eq!(breaker.state(), state, "{before} and {letters}");
+    }
+}

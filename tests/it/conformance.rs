@@ -183,6 +183,52 @@ fn sliding_window_conforms() {
     .check();
 }
 
+/// A remote limiter that keeps all of its units at hand: only what is at hand can be tried.
+#[cfg(feature = "remote")]
+mod at_hand {
+    use super::*;
+    use tollgate::remote::{Blocks, Key, Memory, Remote, RemoteBuilder};
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn permits(clock: &ManualClock) -> RemoteBuilder {
+        let blocks = Blocks::up_to(4).keep(4).idle(DAY);
+        let permits = Remote::permits(Key::new("suite").unwrap(), 3);
+        permits.clock(clock).ttl(DAY).blocks(blocks)
+    }
+
+    #[test]
+    fn remote_permits_conform() {
+        // Law 1 takes the timers of the driver, which renews, for those of an attempt: so without it, first.
+        Suite::of_permits(3, |clock| -> Remote<Memory> {
+            let (remote, driver) = permits(clock).build(Memory::new(clock)).unwrap();
+            let mut driver = std::pin::pin!(driver);
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(driver.as_mut().poll(&mut cx).is_pending());
+            remote
+        })
+        .check();
+        Suite::of_permits(3, |clock| permits(clock).in_place(Memory::new(clock)).unwrap())
+            .loosen(|remote| Clock::real().run(remote.set_limit(4)).unwrap())
+            .excused(1)
+            .check();
+    }
+
+    #[test]
+    fn a_remote_rate_conforms() {
+        // The driver fetches what comes back, so that its timers are there, and what comes back is there twice: at hand, and
+        // once more at the store. That is the bound of `Blocks`, and where a late cancel finds room that law 3 does not have.
+        Suite::of_rate(5, Duration::from_millis(500), |clock| {
+            let blocks = Blocks::up_to(5).keep(5).expiry(DAY);
+            let rate = Remote::rate(Key::new("suite").unwrap(), Quota::per_second(10).burst(5));
+            rate.clock(clock).blocks(blocks).in_place(Memory::new(clock)).unwrap()
+        })
+        .excused(1)
+        .excused(3)
+        .check();
+    }
+}
+
 #[test]
 fn leaky_bucket_conforms() {
     let bucket = |clock: &ManualClock| LeakyBucket::new(Quota::per_second(10)).on(clock);

@@ -65,6 +65,73 @@ fn an_axis_that_ends_is_started_anew() {
     assert_eq!(rates.available(&1), Quota::MAX_BURST);
 }
 
+/// Given a rate of one in 110 seconds, whose axis lasts an hour, when it is started anew again and again, then no time to
+/// wait is off by a nanosecond: each is what is left of a whole number of periods.
+#[test]
+fn no_fraction_is_lost_where_an_axis_starts_anew() {
+    const PERIOD: u64 = 110_000_000_000;
+    let clock = ManualClock::new();
+    let quota = Quota::new(1, Duration::from_nanos(PERIOD)).unwrap().burst(5);
+    let (rates, bucket) = (KeyedRate::new(10, quota).on(&clock), TokenBucket::new(quota).on(&clock));
+    rates.try_acquire(&1, 5).unwrap();
+    bucket.try_acquire(5).unwrap();
+    // The instant at which all that was taken is there again.
+    let mut full = 5 * PERIOD;
+    for _ in 0..500 {
+        clock.advance(Duration::from_nanos(PERIOD - 7_777_777_777));
+        let now = clock.elapsed().as_nanos() as u64;
+        let missing = full.saturating_sub(now);
+        let exact = (missing + PERIOD).saturating_sub(5 * PERIOD);
+        if exact == 0 {
+            rates.try_acquire(&1, 1).unwrap();
+            bucket.try_acquire(1).unwrap();
+            full = full.max(now) + PERIOD;
+            continue;
+        }
+        let waits = [
+            rates.try_acquire(&1, 1).unwrap_err(),
+            bucket.try_acquire(1).unwrap_err(),
+        ];
+        assert_eq!(
+            waits.map(|refused| refused.retry_after()),
+            [Some(Duration::from_nanos(exact)); 2],
+            "at {now} ns"
+        );
+    }
+}
+
+/// Given quotas that do not flow, then a key's bucket is what a bucket of its own would be.
+#[test]
+fn intervals_and_the_extremes_are_those_of_a_bucket() {
+    let quotas = [
+        Quota::per_second(3).burst(7).by_interval(),
+        Quota::per_hour(1_000).burst(1_500).by_interval(),
+        Quota::zero(),
+        Quota::zero().burst(4),
+        Quota::unlimited(),
+    ];
+    for quota in quotas {
+        let clock = ManualClock::new();
+        let (rates, bucket) = (KeyedRate::new(10, quota).on(&clock), TokenBucket::new(quota).on(&clock));
+        for step in 0..400u64 {
+            let n = step % 5 * quota.burst_size().min(2_000) / 4;
+            match (rates.try_acquire(&1, n), bucket.try_acquire(n)) {
+                (Ok(()), Ok(())) => {}
+                (Err(ours), Err(theirs)) => {
+                    assert_eq!(ours.retry_after(), theirs.retry_after(), "{quota}: {n} at {step}");
+                }
+                (ours, theirs) => panic!("{quota}: {ours:?} and {theirs:?}"),
+            }
+            assert_eq!(rates.available(&1), bucket.available(), "{quota}: at {step}");
+            clock.advance(quota.period() * (1 + (step * step % 7) as u32) / 5);
+            if step % 100 == 99 {
+                // Beyond the life of any axis.
+                clock.advance(Duration::from_secs(1_000_000_000));
+            }
+        }
+    }
+}
+
 proptest! {
     /// Given any quota, keys and times, then every verdict and every time to wait is that of a bucket of the key's own that
     /// was never dropped, as long as there is room.

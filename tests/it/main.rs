@@ -12,12 +12,17 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
 }
 
 mod adaptive;
+mod adaptive_corners;
 mod any_window;
 mod any_window_rounds;
 #[cfg(feature = "axum")]
 mod axum_limits;
+#[cfg(feature = "axum")]
+mod axum_nested;
 mod bad_input;
+mod boxed;
 mod breaker;
+mod breaker_corners;
 mod breaker_history;
 mod breaker_probes;
 mod bucket_published;
@@ -41,14 +46,18 @@ mod keyed_rate;
 #[cfg(feature = "policy-file")]
 mod lab;
 mod lease;
+mod line_published;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
 mod observe;
 #[cfg(feature = "policy-file")]
 mod policy_file;
+mod policy_inherit;
 mod policy_line;
 mod policy_linked;
+mod policy_peaks;
 mod policy_reload;
 #[cfg(feature = "policy-file")]
+mod policy_run;
 mod policy_source;
 #[cfg(feature = "pool")]
 mod pool;
@@ -73,13 +82,21 @@ mod pool_tasks;
 mod quota;
 mod rate_corners;
 mod rate_fixed_window;
+mod rate_forgiven;
 mod rate_hostile;
 mod rate_leaky_bucket;
 mod rate_published;
 mod rate_token_bucket;
+mod rate_trace;
 mod rate_warmup;
 mod rate_window;
 mod rate_windows;
+#[cfg(feature = "remote")]
+mod remote;
+#[cfg(feature = "remote")]
+mod remote_faults;
+#[cfg(feature = "remote")]
+mod remote_store;
 mod report;
 mod semaphore;
 mod semaphore_corners;
@@ -90,10 +107,17 @@ mod semaphore_rest;
 #[cfg(feature = "stats")]
 mod semaphore_stats;
 mod semaphore_twin;
+mod service;
 mod shed;
 mod standing;
 mod time;
 #[cfg(feature = "tower")]
+mod tower_ends;
+#[cfg(feature = "tower")]
+mod tower_idle;
+#[cfg(feature = "tower")]
 mod tower_layer;
+#[cfg(feature = "tower")]
+mod tower_ready;
 #[cfg(feature = "tower")]
 mod tower_wire;

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::Duration;
-use tollgate::observe::{Observed, breaker_events, describe, record};
+use tollgate::observe::{Gauges, Observed, breaker_events, describe};
 use tollgate::{
-    Adaptive, Ask, CircuitBreaker, LimiterExt, ManualClock, Outcome, Policy, Quota, Semaphore, TokenBucket,
+    Adaptive, Ask, CircuitBreaker, Demand, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, ReadyAt, Reason,
+    Refusal, Semaphore, TokenBucket, Wait, time::Pass,
 };
 
 /// Every metric with its labels, in one line, and its values.
@@ -110,8 +111,8 @@ fn gauges_show_how_each_leg_stands() {
             .build()
             .unwrap();
         let _permit = policy.try_admit(1).unwrap();
-        record("api", &policy);
-        record("downstream", &breaker);
+        Gauges::new("api").record(&policy);
+        Gauges::new("downstream").record(&breaker);
     });
     let gauge = |name: &str, leg: &str, kind: &str| match seen
         .get(&format!("tollgate.{name}{{limiter=api,leg={leg},kind={kind}}}"))
@@ -130,7 +131,123 @@ fn gauges_show_how_each_leg_stands() {
     assert_eq!(*open, DebugValue::Gauge(2.0.into()));
 }
 
-/// Given a layer with a limiter for each key, when many keys come, then no label is one of them.
+#[test]
+fn budgets_and_chances_have_gauges() {
+    let seen = recorded(|| {
+        let budget = tollgate::shed::RetryBudget::new(0.5, 4).unwrap();
+        drop(budget.try_admit(1).unwrap());
+        let throttler = tollgate::shed::Throttler::new(0.5, 0.9, Duration::from_secs(10)).unwrap();
+        Gauges::new("client").record(&budget.and(throttler.on(&ManualClock::new())));
+    });
+    let gauge = |name: &str| &seen[&format!("tollgate.{name}")];
+    let budget = "{limiter=client,leg=retry_budget,kind=retry_budget}";
+    assert_eq!(*gauge(&format!("budget.limit{budget}")), DebugValue::Gauge(4.0.into()));
+    assert_eq!(
+        *gauge(&format!("budget.available{budget}")),
+        DebugValue::Gauge(3.0.into())
+    );
+    let throttler = "{limiter=client,leg=throttler,kind=throttler}";
+    assert_eq!(
+        *gauge(&format!("shed.likelihood{throttler}")),
+        DebugValue::Gauge(0.0.into())
+    );
+}
+
+/// Given a policy that loses a leg while it runs, then the gauges of the leg are zero at the next look, and live again when it
+/// comes back.
+#[cfg(feature = "policy-file")]
+#[test]
+fn gauges_of_a_leg_that_was_removed_are_zero() {
+    use tollgate::policy::file::Format;
+    use tollgate::policy::spec::PolicySpec;
+    let spec = |old: &str| {
+        let text = format!("{old}[[leg]]\nname = 'core'\nkind = 'semaphore'\nlimit = 4\n");
+        PolicySpec::parse(&text, Format::Toml).unwrap()
+    };
+    let (both, one) = ("[[leg]]\nname = 'old'\nkind = 'semaphore'\nlimit = 9\n", "");
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    metrics::with_local_recorder(&recorder, || {
+        let policy = spec(both).build(&ManualClock::new()).unwrap();
+        let mut gauges = Gauges::new("api");
+        // A look at this recorder sets its gauges back to zero by itself: so not between the first two.
+        let limits = || {
+            let seen = read(&snapshotter);
+            ["old", "core"].map(|leg| {
+                match seen[&format!("tollgate.permits.limit{{limiter=api,leg={leg},kind=semaphore}}")] {
+                    DebugValue::Gauge(value) => value.into_inner(),
+                    ref other => panic!("{other:?}"),
+                }
+            })
+        };
+        gauges.record(&policy);
+        policy.apply(spec(one)).unwrap();
+        gauges.record(&policy);
+        assert_eq!(limits(), [0.0, 4.0]);
+        policy.apply(spec(both)).unwrap();
+        gauges.record(&policy);
+        assert_eq!(limits(), [9.0, 4.0]);
+    });
+}
+
+#[test]
+fn the_legs_that_have_gauges_are_bounded() {
+    let seen = recorded(|| {
+        let mut gauges = Gauges::new("api");
+        for leg in 0..200 {
+            gauges.record(&Semaphore::new(1).named(format!("leg {leg}")));
+        }
+    });
+    let legs = seen
+        .keys()
+        .filter(|name| name.starts_with("tollgate.permits.limit"))
+        .count();
+    assert_eq!(legs, 64);
+}
+
+/// Given a limiter whose legs get ever new names, then only so many are labels.
+#[test]
+fn the_names_that_are_labels_are_bounded() {
+    struct Renamed(std::sync::atomic::AtomicU64);
+    impl Limiter for Renamed {
+        type Ticket = ();
+        fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
+            let next = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Err(Refusal::new(
+                Reason::Saturated,
+                String::leak(format!("leg {next}")),
+                1,
+                Wait::Event,
+            ))
+        }
+        fn cancel(&self, (): (), _: Pass<'_>) {}
+        fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+        fn forget(&self, (): ()) {}
+        fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
+            ReadyAt::NOW
+        }
+    }
+    let refused = |gate: fn(Observed<Renamed>) -> Observed<Renamed>| {
+        let seen = recorded(|| {
+            let gate = gate(Observed::new("api", Renamed(0.into())));
+            (0..100).for_each(|_| assert!(gate.try_admit(1).is_err()));
+        });
+        let legs = seen.into_iter().filter_map(|(name, value)| {
+            let leg = name
+                .strip_prefix("tollgate.refusals.total{limiter=api,leg=")?
+                .to_owned();
+            Some((leg, value))
+        });
+        legs.collect::<BTreeMap<_, _>>()
+    };
+    let first = refused(|gate| gate);
+    assert_eq!((first.len(), &first["other}"]), (32, &DebugValue::Counter(69)));
+    assert_eq!(first["leg 30}"], DebugValue::Counter(1));
+    let only = refused(|gate| gate.legs(&["leg 7", "leg 70"]));
+    assert_eq!(only.keys().collect::<Vec<_>>(), ["leg 70}", "leg 7}", "other}"]);
+}
+
+/// Given a layer with a limiter for each key, named by its key or not, when many keys come, then no label is one of them.
 #[cfg(feature = "tower")]
 #[test]
 fn keys_are_never_labels() {
@@ -139,37 +256,54 @@ fn keys_are_never_labels() {
     use tollgate::tower::{Head, LimitLayer};
     use tower::{Layer, ServiceExt, service_fn};
 
-    let seen = recorded(|| {
-        let clock = ManualClock::new();
-        let for_all = clock.clone();
-        let keyed = tollgate::Keyed::new(100, move |_: &String| {
-            TokenBucket::new(Quota::per_second(1).burst(1))
-                .on(&for_all)
-                .named("client")
-        });
-        let key = |head: &Head<'_>| Some(head.uri().path().to_owned());
-        let layer = LimitLayer::keyed(Arc::new(keyed), key).observed("clients");
-        let service = layer.layer(service_fn(async |_: Request<()>| {
-            Ok::<_, ()>(Response::new(Empty::<&[u8]>::new()))
-        }));
-        clock.run(async {
-            for client in 0..10 {
-                let request = || Request::builder().uri(format!("/secret-{client}")).body(()).unwrap();
-                drop(service.clone().oneshot(request()).await.unwrap());
-                assert!(service.clone().oneshot(request()).await.is_err());
+    /// Ten clients, each admitted once and refused once by the leg that `name` names, and one without a key.
+    fn seen(name: fn(&str) -> &str, legs: Option<&'static [&'static str]>) -> BTreeMap<String, DebugValue> {
+        recorded(|| {
+            let clock = ManualClock::new();
+            let for_all = clock.clone();
+            let keyed = tollgate::Keyed::new(10, move |key: &String| {
+                let bucket = TokenBucket::new(Quota::per_second(1).burst(1));
+                bucket.on(&for_all).named(name(key))
+            });
+            let key = |head: &Head<'_>| head.uri().path().strip_prefix("/keys/").map(str::to_owned);
+            let mut layer = LimitLayer::keyed(Arc::new(keyed), key).observed("clients");
+            if let Some(legs) = legs {
+                layer = layer.legs(legs);
             }
-        });
-    });
-    assert!(seen.keys().all(|name| !name.contains("secret")), "{seen:?}");
+            let service = layer.layer(service_fn(async |_: Request<()>| {
+                Ok::<_, ()>(Response::new(Empty::<&[u8]>::new()))
+            }));
+            clock.run(async {
+                let request = |path: String| Request::builder().uri(path).body(()).unwrap();
+                let ask = |path| service.clone().oneshot(request(path));
+                for client in 0..10 {
+                    drop(ask(format!("/keys/secret-{client}")).await.unwrap());
+                    assert!(ask(format!("/keys/secret-{client}")).await.is_err());
+                }
+                assert!(ask("/".into()).await.is_err());
+                assert!(ask("/keys/secret-10".into()).await.is_err(), "the map is full");
+            });
+        })
+    }
+    let refusals = |seen: &BTreeMap<String, DebugValue>| {
+        let of = |leg| match seen.get(&format!("tollgate.refusals.total{{limiter=clients,leg={leg}}}")) {
+            Some(DebugValue::Counter(count)) => *count,
+            other => panic!("{leg}: {other:?}"),
+        };
+        (of("other"), of("key"), of("keyed"))
+    };
+    let all = seen(|key| key, None);
+    assert!(all.keys().all(|name| !name.contains("secret")), "{all:?}");
     assert_eq!(
-        seen["tollgate.acquire.total{limiter=clients,outcome=granted}"],
+        all["tollgate.acquire.total{limiter=clients,outcome=granted}"],
         DebugValue::Counter(10)
     );
-    assert_eq!(
-        seen["tollgate.refusals.total{limiter=clients,leg=client}"],
-        DebugValue::Counter(10)
-    );
-    assert_eq!(seconds(&seen["tollgate.permit.held_time{limiter=clients}"]).len(), 10);
+    assert_eq!(refusals(&all), (10, 1, 1));
+    assert_eq!(seconds(&all["tollgate.permit.held_time{limiter=clients}"]).len(), 10);
+
+    let named = seen(|_| "client", Some(&["client"]));
+    let client = &named["tollgate.refusals.total{limiter=clients,leg=client}"];
+    assert_eq!(*client, DebugValue::Counter(10));
 }
 
 /// Keeps the message and fields of each event.
@@ -200,39 +334,51 @@ impl tracing::Subscriber for Log {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
+/// What is told of one refusal, one end of work, and a circuit that opens and closes.
+fn refuse_and_open() {
+    let clock = ManualClock::new();
+    let bucket = TokenBucket::new(Quota::per_second(2).burst(1)).on(&clock);
+    let gate = Observed::new("api", bucket);
+    gate.try_admit(1).unwrap().finish(Outcome::Success);
+    assert!(gate.try_admit(1).is_err());
+    let breaker = CircuitBreaker::builder().count_window(2).minimum_calls(2).clock(&clock);
+    let breaker = breaker.on_event(breaker_events("payments")).build().unwrap();
+    for _ in 0..2 {
+        breaker.try_admit(Ask::one()).unwrap().finish(Outcome::Failure);
+    }
+    breaker.reset();
+}
+
 #[test]
 fn refusals_and_changes_of_a_circuit_are_events() {
-    let log = Log::default();
-    tracing::subscriber::with_default(log.clone(), || {
-        let clock = ManualClock::new();
-        let bucket = TokenBucket::new(Quota::per_second(2).burst(1)).on(&clock);
-        let gate = Observed::new("api", bucket);
-        gate.try_admit(1).unwrap().finish(Outcome::Success);
-        assert!(gate.try_admit(1).is_err());
-        let breaker = CircuitBreaker::builder().count_window(2).minimum_calls(2).clock(&clock);
-        let breaker = breaker.on_event(breaker_events("payments")).build().unwrap();
-        for _ in 0..2 {
-            breaker.try_admit(Ask::one()).unwrap().finish(Outcome::Failure);
-        }
-        breaker.reset();
-    });
-    let lines = log.0.lock().unwrap();
-    let find = |start: &str, part: &str| lines.iter().any(|line| line.starts_with(start) && line.contains(part));
-    assert!(find("TRACE", "message=admitted limiter=\"api\""), "{lines:#?}");
-    assert!(
-        find("TRACE", "message=finished limiter=\"api\" outcome=Success"),
-        "{lines:#?}"
-    );
-    assert!(
-        find(
+    const EVENTS: [(&str, &str); 5] = [
+        ("TRACE", "message=admitted limiter=\"api\""),
+        ("TRACE", "message=finished limiter=\"api\" outcome=Success"),
+        (
             "DEBUG",
-            "message=refused limiter=\"api\" leg=\"token_bucket\" reason=RateExceeded retry_after=0.5"
+            "message=refused limiter=\"api\" leg=\"token_bucket\" reason=RateExceeded retry_after=0.5",
         ),
-        "{lines:#?}"
-    );
-    assert!(
-        find("WARN", "breaker=\"payments\" from=Closed to=Open calls=2 failed=2"),
-        "{lines:#?}"
-    );
-    assert!(find("INFO", "breaker=\"payments\" from=Open to=Closed"), "{lines:#?}");
+        ("WARN", "breaker=\"payments\" from=Closed to=Open calls=2 failed=2"),
+        ("INFO", "breaker=\"payments\" from=Open to=Closed"),
+    ];
+    let log = Log::default();
+    let unheard = || {
+        let lines = log.0.lock().unwrap();
+        let heard =
+            |(start, part): &(&str, &str)| lines.iter().any(|line| line.starts_with(start) && line.contains(part));
+        EVENTS.iter().filter(|event| !heard(event)).count()
+    };
+    tracing::subscriber::with_default(log.clone(), || {
+        // Another test may tell the same event for the first time just now, without a subscriber; its place in the program
+        // is not yet known to tracing then, and is not asked again when this one comes. So all are, until it is known.
+        for _ in 0..10_000 {
+            tracing::callsite::rebuild_interest_cache();
+            refuse_and_open();
+            if unheard() == 0 {
+                break;
+            }
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(unheard(), 0, "{:#?}", log.0.lock().unwrap());
 }

@@ -51,6 +51,21 @@ quota = "100/s burst 20"
 peak = { leg = "in flight", metric = "latency", over = "5s", steps = [ { above = "250ms", quota = "60/s" }, { above = "1s", below = "500ms", quota = "20/s" } ] }
 "#;
 
+const FULL_JSON: &str = r#"{
+    "max_wait": "10s", "max_queue": 500, "lateness": "1ms",
+    "leg": [
+        { "name": "requests", "kind": "token-bucket", "quota": "3000/min burst 100", "inherit": "proportional" },
+        { "name": "tokens", "kind": "token-bucket", "quota": "90000/min", "per": "tokens" },
+        { "name": "bursts", "kind": "sliding-window", "limit": 30, "window": "10s", "segments": 10, "inherit": "additive" },
+        { "name": "in flight", "kind": "semaphore", "limit": 24 },
+        { "name": "batch", "kind": "leaky-bucket", "quota": "5/s", "slack": 2, "shadow": true,
+          "when": { "leg": "in flight", "metric": "use", "above": 0.8, "below": 6e-1 } },
+        { "name": "peak", "kind": "token-bucket", "quota": "100/s burst 20",
+          "peak": { "leg": "in flight", "metric": "latency", "over": "5s",
+                    "steps": [ { "above": "250ms", "quota": "60/s" }, { "above": "1s", "below": "500ms", "quota": "20/s" } ] } }
+    ]
+}"#;
+
 fn full() -> PolicySpec {
     let quota = |text: &str| text.parse::<Quota>().unwrap();
     let mut spec = PolicySpec::new([
@@ -108,21 +123,7 @@ fn a_full_file_reads_as_it_is_written() {
 
 #[test]
 fn toml_and_json_are_one_grammar() {
-    let json = r#"{
-        "max_wait": "10s", "max_queue": 500, "lateness": "1ms",
-        "leg": [
-            { "name": "requests", "kind": "token-bucket", "quota": "3000/min burst 100", "inherit": "proportional" },
-            { "name": "tokens", "kind": "token-bucket", "quota": "90000/min", "per": "tokens" },
-            { "name": "bursts", "kind": "sliding-window", "limit": 30, "window": "10s", "segments": 10, "inherit": "additive" },
-            { "name": "in flight", "kind": "semaphore", "limit": 24 },
-            { "name": "batch", "kind": "leaky-bucket", "quota": "5/s", "slack": 2, "shadow": true,
-              "when": { "leg": "in flight", "metric": "use", "above": 0.8, "below": 6e-1 } },
-            { "name": "peak", "kind": "token-bucket", "quota": "100/s burst 20",
-              "peak": { "leg": "in flight", "metric": "latency", "over": "5s",
-                        "steps": [ { "above": "250ms", "quota": "60/s" }, { "above": "1s", "below": "500ms", "quota": "20/s" } ] } }
-        ]
-    }"#;
-    assert_eq!(PolicySpec::parse(json, Format::Json), Ok(full()));
+    assert_eq!(PolicySpec::parse(FULL_JSON, Format::Json), Ok(full()));
 }
 
 #[test]
@@ -167,7 +168,7 @@ fn a_file_becomes_a_policy() {
 const HEAD: &str = "[[leg]]\nname = \"a\"\n";
 
 /// A bad file: its text, the line and the column of the mistake, and words of what is said.
-const BAD: [(&str, usize, usize, &str); 32] = [
+const BAD: [(&str, usize, usize, &str); 33] = [
     ("", 1, 1, "at least one is needed"),
     ("max_wait = 10\n", 1, 12, "10 was given"),
     ("max_wait = \"10 parsecs\"\n", 1, 12, "`10 parsecs` is no time"),
@@ -298,6 +299,12 @@ const BAD: [(&str, usize, usize, &str); 32] = [
         47,
         "it is missing",
     ),
+    (
+        "{HEAD}kind = \"semaphore\"\nlimit = 1\npeak = { leg = \"b\", metric = \"use\", steps = [ { above = 0.5, limit = 3 } ] }\n[[leg]]\nname = \"b\"\nkind = \"semaphore\"\nlimit = 1\npeak = { leg = \"a\", metric = \"use\", steps = [ { above = 0.5, limit = 3 } ] }\n",
+        5,
+        16,
+        "in a circle: a -> b -> a",
+    ),
     ("{HEAD}kind = \"semaphore\"\nlimit = = 1\n", 4, 9, ""),
     (
         "{HEAD}kind = \"semaphore\"\nlimit = 1\nlimit = 2\n",
@@ -320,6 +327,115 @@ fn bad_files_are_refused_with_line_and_column() {
         );
         assert!(said.contains(words), "{text}\n{said}");
         assert!(said.starts_with(&format!("policy:{line}:{column}: ")), "{said}");
+    }
+}
+
+/// Values of [`FULL`] that are spoilt one at a time: the key, the value, what is put there, how many characters into it the
+/// mistake is, and words of what is said.
+const SPOILT: [(&str, &str, &str, usize, &str); 26] = [
+    ("max_wait", r#""10s""#, r#""ten""#, 0, "no time"),
+    ("max_queue", "500", "-1", 0, "-1 was given"),
+    ("lateness", r#""1ms""#, "true", 0, "a time such as"),
+    (
+        "quota",
+        r#""3000/min burst 100""#,
+        r#""3000/mix burst 100""#,
+        6,
+        "a unit of time",
+    ),
+    (
+        "quota",
+        r#""3000/min burst 100""#,
+        r#""3000/min brust 100""#,
+        10,
+        "column 10",
+    ),
+    ("inherit", r#""proportional""#, r#""prop""#, 0, "one of as-is"),
+    ("quota", r#""90000/min""#, "90000", 0, "a quota such as"),
+    ("per", r#""tokens""#, r#""""#, 0, "it is empty"),
+    ("window", r#""10s""#, r#""366days""#, 0, "365 days"),
+    ("segments", "10", "0", 0, "a whole number of 1 to"),
+    ("limit", "24", "24.5", 0, "24.5 was given"),
+    ("slack", "2", "1e3", 0, "1000 was given"),
+    ("shadow", "true", r#""yes""#, 0, "true or false"),
+    ("leg", r#""in flight""#, r#""in fligth""#, 0, "is no leg"),
+    ("leg", r#""in flight""#, r#""batch""#, 0, "the leg itself"),
+    ("metric", r#""use""#, r#""uses""#, 0, "one of use"),
+    ("above", "0.8", "-0.8", 0, "at least 0"),
+    ("above", "0.8", r#""80%""#, 0, "a number"),
+    ("below", "0.6", "0.9", 0, "0 to 0.8"),
+    ("over", r#""5s""#, r#""25h""#, 0, "24 hours"),
+    ("above", r#""250ms""#, "0.25", 0, "a time such as"),
+    ("quota", r#""60/s""#, r#""0/s""#, 0, "one per period"),
+    ("quota", r#""20/s""#, r#""20/s burst ten""#, 12, "column 12"),
+    ("below", r#""500ms""#, r#""2s""#, 0, "0 to 1"),
+    ("name", r#""peak""#, r#""batch""#, 0, "is the name of leg 5 already"),
+    ("kind", r#""semaphore""#, r#""semaphor""#, 0, "one of token-bucket"),
+];
+
+/// The line and the column of a byte, counted from one, in characters.
+fn place(text: &str, at: usize) -> (Option<usize>, Option<usize>) {
+    let line = text[..at].rfind('\n').map_or(0, |end| end + 1);
+    let number = text[..at].matches('\n').count() + 1;
+    (Some(number), Some(text[line..at].chars().count() + 1))
+}
+
+/// In every leg, in tables and rows of tables, in both formats, behind characters of several bytes.
+#[test]
+fn a_spoilt_value_is_found_where_it_stands() {
+    let json = FULL_JSON.replace("6e-1", "0.6");
+    for (key, good, bad, within, words) in SPOILT {
+        for (text, is_toml) in [(FULL, true), (json.as_str(), false)] {
+            let text = text.replace("in flight", "im Flüge");
+            let [good, bad] = [good, bad].map(|value| value.replace("in fli", "im Flü").replace("Flüght", "Flüge"));
+            let (key, format) = match is_toml {
+                true => (format!("{key} = "), Format::Toml),
+                false => (format!("\"{key}\": "), Format::Json),
+            };
+            let wanted = format!("{key}{good}");
+            let Some(found) = text.find(&wanted) else {
+                panic!("{wanted} is not there");
+            };
+            let at = found + key.len();
+            let spoilt = format!("{}{bad}{}", &text[..at], &text[at + good.len()..]);
+            let error = PolicySpec::parse(&spoilt, format).expect_err(&bad);
+            assert_eq!(
+                (error.line(), error.column()),
+                place(&spoilt, at + within),
+                "{key}{bad}: {error}"
+            );
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
+}
+
+/// Keys that nothing has, in every table of the file.
+#[test]
+fn an_unknown_key_is_found_where_it_stands() {
+    for (key, value) in [
+        ("max_queue", "500"),
+        ("inherit", r#""proportional""#),
+        ("segments", "10"),
+        ("shadow", "true"),
+        ("metric", r#""use""#),
+        ("over", r#""5s""#),
+        ("below", r#""500ms""#),
+    ] {
+        for (text, wanted, format) in [
+            (FULL, format!("{key} = {value}"), Format::Toml),
+            (FULL_JSON, format!("\"{key}\": {value}"), Format::Json),
+        ] {
+            let at = text.find(&wanted).unwrap();
+            let spoilt = format!(
+                "{}{}{}",
+                &text[..at],
+                wanted.replace(key, "pace"),
+                &text[at + wanted.len()..]
+            );
+            let error = PolicySpec::parse(&spoilt, format).expect_err(&wanted);
+            assert_eq!((error.line(), error.column()), place(&spoilt, at), "{wanted}: {error}");
+            assert!(error.to_string().contains("`pace` is unknown here"), "{error}");
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tollgate::policy::linked::{Mark, Meter};
 use tollgate::policy::spec::LoadMetric;
 use tollgate::{
-    Ask, BoxLimiter, Keyed, LeakyBucket, Limiter, LimiterExt, ManualClock, Policy, Quota, Semaphore, SlidingWindow,
-    TokenBucket,
+    Ask, BoxLimiter, Keyed, LeakyBucket, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Semaphore,
+    SlidingWindow, TokenBucket,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -130,7 +130,63 @@ fn what_is_metered_is_counted_once() {
     assert_eq!((meter.rate(), meter.latency()), (0.0, Duration::ZERO));
     gate.try_admit(1).unwrap().forget();
     assert_eq!(meter.in_flight(), 0);
-    let _: &dyn Fn(&BoxLimiter) = &|limiter| {
-        let _ = limiter.clock();
+    assert_eq!((meter.rate(), meter.over()), (1.0, SECOND));
+}
+
+/// Given a policy whose second leg applies while the first admits more than half a request per second, when somebody asks,
+/// then it does not count itself: it is admitted, and the next waits until the rate has fallen. Nobody is called for what is
+/// given back on the way.
+#[test]
+fn a_request_does_not_count_in_its_own_case() {
+    let clock = ManualClock::new();
+    let meter = Meter::new(&clock, SECOND);
+    let busy = Mark::above(meter.load(LoadMetric::Rate, 1.0), 0.5).on(&clock);
+    let legs = meter.watch(TokenBucket::new(Quota::per_second(100)).on(&clock));
+    let gate = Policy::new(legs.and(TokenBucket::new(Quota::zero()).on(&clock).linked(busy)));
+    gate.try_admit(1).unwrap().finish(Outcome::Success);
+    assert!(gate.try_admit(1).is_err());
+    clock.run(gate.admit(1)).unwrap().finish(Outcome::Success);
+    assert_eq!(clock.elapsed(), SECOND);
+    assert_eq!(meter.rate(), 1.0, "what was given back was not counted");
+}
+
+/// Limiters in a keyed map that are metered, linked or on trial are as good as new when what they hold is.
+#[test]
+fn what_is_wrapped_is_fresh_again() {
+    let clock = ManualClock::new();
+    let meter = Meter::new(&clock, SECOND);
+    let bucket = || TokenBucket::new(Quota::per_second(1)).on(&clock);
+    let metered = meter.watch(bucket());
+    let trial = bucket().shadow();
+    let busy = Mark::above(meter.load(LoadMetric::Rate, 1.0), 1.5)
+        .below(0.5)
+        .on(&clock);
+    let linked = bucket().linked(busy);
+    let fresh = || {
+        let phase = tollgate::time::Phase::new();
+        let at = phase.pass();
+        (metered.is_fresh(at), trial.is_fresh(at), linked.is_fresh(at))
     };
+    assert_eq!(fresh(), (true, true, true));
+    metered.try_admit(1).unwrap().finish(Outcome::Success);
+    trial.try_admit(1).unwrap().finish(Outcome::Success);
+    assert_eq!(fresh(), (false, false, true), "one a second is not busy");
+    clock.advance(SECOND / 2);
+    drop(trial.try_admit(1));
+    assert_eq!(trial.stats().refused, 1);
+    clock.advance(SECOND / 2);
+    assert_eq!(fresh(), (true, true, true));
+    let mut seen = Vec::new();
+    metered.survey(&mut |standing| seen.push(standing.leg.to_owned()));
+    assert_eq!(seen.len(), 1);
+    linked.survey(&mut |standing| seen.push(standing.leg.to_owned()));
+    trial.survey(&mut |standing| seen.push(standing.leg.to_owned()));
+    assert_eq!(seen.len(), 1, "neither holds anybody to anything");
+    // One key is dropped for the next, although it was metered.
+    let (meter, clock) = (Arc::clone(&meter), clock.clone());
+    let tenants: Keyed<u64, _> = Keyed::new(1, move |_: &u64| {
+        Arc::new(meter.watch(TokenBucket::new(Quota::per_second(1)).on(&clock)))
+    });
+    drop(tenants.get(&1).unwrap());
+    assert!(tenants.get(&2).is_ok());
 }

@@ -1,5 +1,6 @@
 //! Versions of a policy: what keeps its state, who is judged by what, and what admissions see while one is put in force.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -9,7 +10,7 @@ use tollgate::policy::LiveLegs;
 use tollgate::policy::live::Applied;
 use tollgate::policy::source::{PolicyEvent, PolicySource, SourceError, Versions};
 use tollgate::policy::spec::{BreakerRule, LegSpec, LoadMetric, Peak, PolicySpec, Rule, Step, When};
-use tollgate::{Ask, Clock, Cost, Inherit, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason};
+use tollgate::{Ask, Clock, Cost, Inherit, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason};
 
 const TOKENS: Cost = Cost::new("tokens");
 
@@ -391,26 +392,26 @@ fn a_linked_leg_follows_the_use_of_another() {
 #[test]
 fn a_peak_table_follows_the_load() {
     let clock = ManualClock::new();
-    let step = |above, below, text| Step {
+    let step = |above, below, limit| Step {
         above,
         below,
-        quota: Some(quota(text)),
-        limit: None,
+        quota: None,
+        limit: Some(limit),
     };
     let policy = PolicySpec::new([
         semaphore("permits", 10),
-        bucket("rate", "zero burst 100").inherit(Inherit::Additive).peak(Peak {
+        LegSpec::new("rate", Rule::fixed_window(100, secs(3_600))).peak(Peak {
             leg: "permits".into(),
             metric: LoadMetric::Use,
             over: secs(1),
-            steps: vec![step(0.5, 0.4, "zero burst 20"), step(0.8, 0.8, "zero burst 10")],
+            steps: vec![step(0.5, 0.4, 20), step(0.8, 0.8, 10)],
         }),
     ])
     .build(&clock)
     .unwrap();
     let mut held: Vec<_> = (0..6).map(|_| policy.try_admit(Ask::one()).unwrap()).collect();
     let rule = || match policy.limiter().leg("rate").unwrap().rule {
-        Rule::TokenBucket { quota } => quota.burst_size(),
+        Rule::FixedWindow { limit, .. } => limit,
         _ => unreachable!(),
     };
     // The load is looked at before each admission: the 7th sees six of ten.
@@ -430,15 +431,16 @@ fn a_peak_table_follows_the_load() {
     assert_eq!(rule(), 100);
 }
 
-/// A version that is handed in by a waker, while another one is being applied, is applied right after it.
+/// A version that is handed in by the waker of somebody in line is put in force there: whoever waits is called when the
+/// version before is in force as a whole.
 #[test]
-fn a_version_handed_in_meanwhile_comes_next() {
+fn a_waker_may_hand_in_a_version() {
     struct Reload(std::sync::Mutex<Option<Policy<LiveLegs>>>);
     impl std::task::Wake for Reload {
         fn wake(self: Arc<Self>) {
             if let Some(policy) = self.0.lock().unwrap().take() {
                 let applied = policy.apply(PolicySpec::new([semaphore("permits", 7)])).unwrap();
-                assert_eq!(applied, Applied::Next);
+                assert!(matches!(applied, Applied::Now(_)));
             }
         }
     }
@@ -450,6 +452,53 @@ fn a_version_handed_in_meanwhile_comes_next() {
     apply(&policy, PolicySpec::new([semaphore("permits", 1)]));
     assert_eq!(policy.limiter().leg("permits").unwrap().capacity, Some(7));
     assert_eq!(policy.limiter().version(), 3);
+}
+
+/// Given two in a queue of a leg by a way of their own, of whom one hands in a version when it is woken and the other panics,
+/// when a version wakes them, then that version is in force whole, the next one after it, and the panic goes on.
+#[test]
+fn whoever_is_woken_by_a_change_itself_cannot_stop_it() {
+    enum Foreign {
+        Reloads(Policy<LiveLegs>),
+        Panics,
+    }
+    impl Wake for Foreign {
+        fn wake(self: Arc<Self>) {
+            match &*self {
+                Self::Reloads(policy) => {
+                    let next = PolicySpec::new([bucket("rate", "zero burst 9"), semaphore("permits", 7)]);
+                    assert_eq!(policy.apply(next), Ok(Applied::Next));
+                    assert!(
+                        policy.apply(PolicySpec::default()).is_err(),
+                        "it is checked all the same"
+                    );
+                }
+                Self::Panics => panic!("as it is meant to"),
+            }
+        }
+    }
+    let clock = ManualClock::new();
+    let spec = |limit, rate| PolicySpec::new([semaphore("permits", limit), bucket("rate", rate)]);
+    let policy = spec(0, "zero burst 3").build(&clock).unwrap();
+    let mut queues = Vec::new();
+    policy.limiter().turnstiles(&mut |id| queues.push(id));
+    let queue = policy.limiter().turnstile(queues[0]).unwrap();
+    let claims = [Foreign::Reloads(policy.clone()), Foreign::Panics].map(|foreign| {
+        let waker = Waker::from(Arc::new(foreign));
+        queue.join(1, &waker)
+    });
+    let changed = catch_unwind(AssertUnwindSafe(|| policy.apply(spec(5, "zero burst 6"))));
+    assert!(changed.is_err());
+    assert_eq!(policy.limiter().version(), 3);
+    let burst = policy.limiter().leg("rate").unwrap().capacity;
+    assert_eq!(
+        (burst, policy.limiter().leg("permits").unwrap().capacity),
+        (Some(9), Some(7))
+    );
+    for claim in claims {
+        queue.leave(claim);
+    }
+    assert!(policy.try_admit(3).is_ok());
 }
 
 #[test]

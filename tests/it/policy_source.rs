@@ -192,3 +192,37 @@ fn a_watched_file_tells_by_itself() {
     fs::rename(path.with_extension("new"), &path).unwrap();
     assert_eq!(next(), Ok(3));
 }
+
+/// Given a file that has just changed, when the call that waits for a version is dropped and made again and again, then the
+/// change still has to settle; and it settles although no call lasts so long.
+#[test]
+fn a_call_that_is_dropped_forgets_nothing() {
+    use std::task::{Context, Waker};
+    use tollgate::policy::source::PolicySource;
+    let (_folder, path, source) = opened();
+    let long = std::time::Duration::from_secs(3_600);
+    // Each call is dropped as soon as it waits for the disk or for the time to pass: true when one gave a version before that
+    // was all it waited for.
+    let calls = |source: &mut FileSource| {
+        loop {
+            let mut call = Box::pin(source.next());
+            let ready = call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+            drop(call);
+            if ready || format!("{source:?}").contains("settling: true") {
+                return ready;
+            }
+            std::thread::yield_now();
+        }
+    };
+    let mut patient = source.settle_for(long);
+    save_by_rename(&path, &text(2));
+    for _ in 0..100 {
+        assert!(!calls(&mut patient), "an hour has not passed");
+    }
+    let mut hasty = patient.settle_for(std::time::Duration::ZERO);
+    save_by_rename(&path, &text(3));
+    unsettled(&mut hasty);
+    assert_eq!(version(&mut hasty), 3);
+    save_by_rename(&path, &text(4));
+    while !calls(&mut hasty) {}
+}

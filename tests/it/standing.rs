@@ -1,7 +1,8 @@
 //! How limiters say that they stand.
 
 use std::time::Duration;
-use tollgate::keyed::Shared;
+use tollgate::keyed::{FairBudget, Shared};
+use tollgate::shed::{RetryBudget, Throttler};
 use tollgate::standing::{Standing, State};
 use tollgate::{
     Adaptive, Ask, BreakerState, CircuitBreaker, Cost, FixedWindow, LeakyBucket, Limiter, LimiterExt, ManualClock,
@@ -28,6 +29,9 @@ fn survey(limiter: &impl Limiter) -> Vec<String> {
             } => format!("{available}/{limit} in {window:?}, next {next:?}"),
             State::Breaker { state, open_for } => format!("{state:?} {open_for:?}"),
             State::Line { waiting } => format!("+{waiting}"),
+            State::Opaque { next } => format!("opaque, next {next:?}"),
+            State::Budget { limit, available } => format!("{available}/{limit} kept"),
+            State::Shed { likelihood } => format!("{likelihood:.3} shed"),
             other => panic!("{other:?}"),
         };
         lines.push(format!("{} ({}){cost}: {numbers}", standing.leg, standing.kind));
@@ -108,6 +112,60 @@ fn a_policy_shows_its_legs_in_order_under_their_names_and_then_its_line() {
             "line (line): +0",
         ]
     );
+}
+
+/// Given one rate for two shares, then what a share gets in a time is by how many want theirs.
+#[test]
+fn a_fair_share_is_the_smaller_the_more_want_theirs() {
+    let clock = ManualClock::new();
+    let budget = FairBudget::new(Quota::per_second(10).burst(5)).on(&clock);
+    let (a, b) = (budget.share(), budget.share());
+    assert_eq!(survey(&a), ["fair_share (fair_share): 5/5 in 500ms, next Some(0ns)"]);
+    a.try_acquire(5).unwrap();
+    assert_eq!(survey(&a), ["fair_share (fair_share): 0/5 in 500ms, next Some(100ms)"]);
+    assert_eq!(
+        survey(&b),
+        ["fair_share (fair_share): 5/5 in 1s, next Some(0ns)"],
+        "if it took some"
+    );
+    b.try_acquire(5).unwrap();
+    assert_eq!(survey(&a), ["fair_share (fair_share): 0/5 in 1s, next Some(200ms)"]);
+    clock.advance(Duration::from_millis(200));
+    assert!(a.try_acquire(1).is_ok() && b.try_acquire(1).is_ok(), "as they said");
+
+    let share = FairBudget::new(Quota::zero()).on(&clock).share();
+    assert!(survey(&share)[0].ends_with("next None"), "{:?}", survey(&share));
+    assert!(survey(&FairBudget::new(Quota::unlimited()).on(&clock).share()).is_empty());
+}
+
+#[test]
+fn what_sheds_says_what_is_left_or_how_likely_it_refuses() {
+    let clock = ManualClock::new();
+    let budget = RetryBudget::new(0.5, 3).unwrap();
+    let _retry = budget.try_admit(2).unwrap();
+    assert_eq!(survey(&budget), ["retry_budget (retry_budget): 1/3 kept"]);
+
+    let throttler = Throttler::new(1.0, 0.9, 10 * SECOND).unwrap().on(&clock).seed(1);
+    assert_eq!(survey(&throttler), ["throttler (throttler): 0.000 shed"]);
+    throttler.try_admit(1).unwrap().finish(Outcome::Overload);
+    // One was asked, none accepted: 1 of 1 + 1.
+    assert_eq!(survey(&throttler), ["throttler (throttler): 0.500 shed"]);
+}
+
+#[cfg(feature = "governor")]
+#[test]
+fn a_limiter_of_governor_says_what_it_has_said_last() {
+    let clock = ManualClock::new();
+    let quota = governor::Quota::with_period(SECOND).unwrap();
+    let limiter = governor::RateLimiter::direct_with_clock(quota, clock.clock().clone());
+    let gate = tollgate::Governed::new(limiter).on(&clock);
+    assert_eq!(survey(&gate), ["governor (governor): opaque, next 0ns"]);
+    drop(gate.try_admit(1).unwrap());
+    assert!(gate.try_admit(1).is_err());
+    clock.advance(Duration::from_millis(400));
+    assert_eq!(survey(&gate), ["governor (governor): opaque, next 600ms"]);
+    clock.advance(SECOND);
+    assert_eq!(survey(&gate), ["governor (governor): opaque, next 0ns"]);
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod compose;
 mod keyed;
 mod lease;
 mod line;
+mod live;
 mod orders;
 #[cfg(feature = "pool")]
 mod pool;
@@ -28,4 +29,17 @@ fn bounded(preemptions: impl Into<Option<usize>>, model: impl Fn() + Send + Sync
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions.into();
     builder.check(model);
+}
+
+/// A thread of the model with a stack that is not small where nothing is optimised, in words.
+#[allow(dead_code)]
+fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> loom::thread::JoinHandle<T> {
+    let builder = loom::thread::Builder::new().stack_size(1 << 16);
+    builder.spawn(work).unwrap()
+}
+
+/// [`bounded`], on such a thread.
+#[allow(dead_code)]
+fn roomy(preemptions: usize, model: impl Fn() + Copy + Send + Sync + 'static) {
+    bounded(preemptions, move || spawn(model).join().unwrap());
 }

@@ -1,6 +1,5 @@
 //! A version that is put in force beside an admission: all of the old rules or all of the new ones.
 
-use loom::thread;
 use std::sync::Arc;
 use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
 use tollgate::{Ask, LimiterExt, ManualClock};
@@ -16,11 +15,11 @@ fn legs(a: usize, b: usize) -> PolicySpec {
 /// somebody asks while the new one is put in force, then nobody is admitted in any interleaving, and nothing is held.
 #[test]
 fn no_admission_sees_some_of_each_version() {
-    crate::bounded(3, || {
+    crate::roomy(3, || {
         let clock = ManualClock::new();
         let policy = legs(1, 0).build(&clock).unwrap();
         let other = policy.clone();
-        let there = thread::spawn(move || other.apply(legs(0, 1)).unwrap());
+        let there = crate::spawn(move || other.apply(legs(0, 1)).unwrap());
         let admitted = policy.limiter().try_admit(Ask::one()).is_ok();
         there.join().unwrap();
         assert!(!admitted, "neither version allows it");
@@ -34,12 +33,12 @@ fn no_admission_sees_some_of_each_version() {
 /// Given a permit that is given back while a version takes its leg away, then it goes back to the leg that gave it.
 #[test]
 fn a_permit_finds_its_leg_beside_a_reload() {
-    crate::bounded(3, || {
+    crate::roomy(3, || {
         let clock = ManualClock::new();
         let policy = Arc::new(legs(1, 1).build(&clock).unwrap());
         let permit = policy.limiter().try_admit(Ask::one()).unwrap();
         let other = Arc::clone(&policy);
-        let there = thread::spawn(move || {
+        let there = crate::spawn(move || {
             let only = PolicySpec::new([LegSpec::new("b", Rule::semaphore(1))]);
             other.apply(only).unwrap();
         });

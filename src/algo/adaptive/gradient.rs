@@ -6,8 +6,9 @@ use super::law::{LimitLaw, Sample};
 /// the least and its buffer is in what is seen, from a half to twice, and may exceed that by its square root.
 ///
 /// The first window measures the least, whatever runs. From then on, after so many windows, the limit goes down to
-/// [`measure_at`](Self::measure_at) for two of them: what was under way ends in the first, and the second measures. A resource that
-/// has become slower for good is so told from one that is overloaded; the price is the traffic of two windows.
+/// [`measure_at`](Self::measure_at) until a window has no more in flight than that, and the window after it measures: what was
+/// under way before has ended by then, however long its queue was. A resource that has become slower for good is so told from
+/// one that is overloaded; the price is the traffic of two windows, and of as many more as the queue takes to empty.
 ///
 /// The gradient controller of Envoy's adaptive concurrency filter (2019).
 ///
@@ -36,7 +37,7 @@ pub struct Gradient {
 enum Phase {
     /// So many windows since the least was measured.
     Steady(u32),
-    /// The limit is down from this, and what was under way before ends.
+    /// The limit is down from this, until what was under way before has ended.
     Draining(f64),
     /// The next window is that of the few.
     Measuring(f64),
@@ -99,7 +100,10 @@ impl LimitLaw for Gradient {
     fn next(&mut self, limit: f64, sample: &Sample) -> f64 {
         match (self.phase, self.least) {
             (Phase::Draining(before), _) => {
-                self.phase = Phase::Measuring(before);
+                // A window that began with a queue measures the queue.
+                if sample.in_flight as f64 <= limit || cfg!(tollgate_bug = "gradient_measures_the_queue") {
+                    self.phase = Phase::Measuring(before);
+                }
                 limit
             }
             (Phase::Measuring(before), _) => {

@@ -1,6 +1,7 @@
 //! How far a limit may be above what is really used.
 
-/// The limit is at most `factor - decay * log10(in flight)` times what is in flight, and at least `floor` times.
+/// The limit is at most `factor - decay * log10(in flight)` times what is in flight, and at least `floor` times; and at
+/// least one more than that, or a small limit could not grow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Headroom {
     pub(crate) factor: f64,
@@ -11,7 +12,12 @@ pub(crate) struct Headroom {
 impl Headroom {
     pub(crate) fn limit(&self, in_flight: u64) -> f64 {
         let used = in_flight.max(1) as f64;
-        used * (self.factor - self.decay * used.log10()).max(self.floor)
+        let most = used * (self.factor - self.decay * used.log10()).max(self.floor);
+        if cfg!(tollgate_bug = "headroom_keeps_small") {
+            most
+        } else {
+            most.max(used + 1.0)
+        }
     }
 }
 

@@ -73,7 +73,7 @@ pub(crate) enum Answer {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Machine {
     state: State,
-    /// Counts up with every change of state.
+    /// Counts up with every change of state. What is out remembers 32 bits of it.
     period: u64,
     /// When an open circuit lets probes through.
     until: u64,
@@ -140,6 +140,11 @@ impl Machine {
         self.trial.results()
     }
 
+    /// True when `period`, of which 32 bits count, is not over.
+    fn is_in(&self, period: u64) -> bool {
+        period as u32 == self.period as u32
+    }
+
     fn enter(&mut self, state: State) {
         self.state = state;
         self.period += 1;
@@ -190,7 +195,7 @@ impl Machine {
 
     /// `units` probes of the trial come back without a result. True when they were this trial's.
     pub(crate) fn give_back(&mut self, period: u64, units: u64) -> bool {
-        let ours = period == self.period && self.state == State::HalfOpen;
+        let ours = self.is_in(period) && self.state == State::HalfOpen;
         if ours {
             self.trial.give_back(units);
         }
@@ -199,7 +204,7 @@ impl Machine {
 
     /// `units` probes come back with a result. Results of an older period decide nothing.
     pub(crate) fn record_probe(&mut self, period: u64, mark: Mark, units: u64, judge: &Judge) -> Verdict {
-        if period != self.period || self.state != State::HalfOpen {
+        if !self.is_in(period) || self.state != State::HalfOpen {
             return Verdict::Undecided;
         }
         self.trial.record(mark, units, judge)
@@ -208,7 +213,7 @@ impl Machine {
     /// Opens for `open` ticks, or until the resource wants to be asked again, whichever is later. False when `period`
     /// is over: somebody else has changed the state.
     pub(crate) fn open(&mut self, period: u64, reason: Counts, open: u64, now: u64) -> bool {
-        if period != self.period {
+        if !self.is_in(period) {
             return false;
         }
         self.enter(State::Open);

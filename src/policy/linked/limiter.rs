@@ -2,8 +2,9 @@
 
 use super::mark::{Gate, Mark};
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{Due, ReadyAt, Refusal, Wait};
+use crate::standing::Standing;
 use crate::sync::turn::{Turnstile, TurnstileId};
 use crate::time::{Clock, Instant, Pass};
 
@@ -11,6 +12,9 @@ use crate::time::{Clock, Instant, Pass};
 ///
 /// While the load is low it takes nothing and refuses nobody. What was admitted in that time has left no trace in the
 /// limiter: a semaphore does not know of it when it begins to apply.
+///
+/// A request that the load is measured by does not count in its own case: put what is [metered](super::Meter) before or behind
+/// it, as it costs least.
 ///
 /// Whoever waits is told when the load falls, at the instant that the load names or by its bell.
 #[derive(Debug)]
@@ -100,6 +104,11 @@ impl<L: Limiter> Limiter for Linked<L> {
         }
     }
 
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        self.limiter.heeds()
+    }
+
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         self.gate.listen(demand);
         let now = demand.now(self.gate.clock());
@@ -107,6 +116,10 @@ impl<L: Limiter> Limiter for Linked<L> {
             return ReadyAt::NOW;
         }
         self.limiter.ready_at(demand).or_at(self.gate.ends(now))
+    }
+
+    fn name(&self) -> Option<&str> {
+        self.limiter.name()
     }
 
     /// That of the limiter, or else the one that the load is read by.
@@ -120,5 +133,17 @@ impl<L: Limiter> Limiter for Linked<L> {
 
     fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
         self.limiter.turnstiles(visit);
+    }
+
+    /// That of the limiter, while it applies.
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        if self.applies() {
+            self.limiter.survey(visit);
+        }
+    }
+
+    /// The limiter is, and the load does not count as exceeded.
+    fn is_fresh(&self, now: Pass<'_>) -> bool {
+        !self.gate.is_exceeded(now.now(self.gate.clock())) && self.limiter.is_fresh(now)
     }
 }

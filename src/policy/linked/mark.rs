@@ -83,6 +83,18 @@ impl Gate {
         is
     }
 
+    /// The upper mark, if it was exceeded when it was last looked at.
+    pub(crate) fn was_above(&self) -> Option<f64> {
+        // Relaxed: as in `is_exceeded`.
+        self.exceeded.load(Ordering::Relaxed).then_some(self.mark.above)
+    }
+
+    /// Goes on from a load that was above `highest`, and had not fallen since as far as is known.
+    pub(crate) fn goes_on_from(&self, highest: Option<f64>) {
+        let is = highest.is_some_and(|highest| highest >= self.mark.above);
+        self.exceeded.store(is, Ordering::Relaxed);
+    }
+
     /// When it is no longer exceeded, if that is known.
     pub(crate) fn ends(&self, now: Instant) -> Option<Instant> {
         self.mark.load.falls_to(self.mark.below, now)

@@ -6,6 +6,7 @@ use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::policy::spec::LoadMetric;
 use crate::refusal::{ReadyAt, Refusal};
+use crate::standing::Standing;
 use crate::sync::bell::Bell;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
@@ -22,7 +23,10 @@ use std::time::Duration;
 /// Rates and latencies are those of the last span, which moves in tenths: 9 to 10 of them are seen, so that a steady
 /// rate reads up to a tenth low just after a tenth has begun. One lock per admission and one per end.
 ///
-/// A unit is counted once it is reserved; a cancel takes it back while its tenth runs.
+/// A unit is counted once it is committed, so that a request does not count itself while its legs are asked, and nothing
+/// that is given back is counted. Whoever a line has given its turn counts when its owner is polled: as many as a line admits
+/// in one go may pass a link before it sees the first of them. The latency is that of what the limiter is part of: of the
+/// whole admission, from its commit to its end.
 ///
 /// ```
 /// # use tollgate::{Ask, LimiterExt, ManualClock, Quota, Semaphore, TokenBucket};
@@ -148,19 +152,18 @@ impl Meter {
         Some(Instant::from_ticks(at))
     }
 
-    pub(crate) fn reserved(&self, units: u64, now: Instant) {
+    pub(crate) fn admitted(&self, units: u64, now: Instant) {
         let mut recent = self.recent.lock();
         let part = recent.at(now.ticks());
         part.units = part.units.saturating_add(units);
     }
 
-    pub(crate) fn cancelled(&self, units: u64, now: Instant) {
-        {
-            let mut recent = self.recent.lock();
-            let part = recent.at(now.ticks());
+    /// Takes back what was [`admitted`](Self::admitted) at `then`, unless it is forgotten already.
+    pub(crate) fn cancelled(&self, units: u64, then: Instant, now: Instant) {
+        let mut recent = self.recent.lock();
+        if let Some(part) = recent.past(then.ticks(), now.ticks()) {
             part.units = part.units.saturating_sub(units);
         }
-        self.bell.ring();
     }
 
     pub(crate) fn refused(&self, now: Instant) {
@@ -267,18 +270,14 @@ impl<L: Limiter> Limiter for Metered<L> {
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
         let units = demand.units();
         let result = self.limiter.try_reserve(demand);
-        let now = demand.now(&self.meter.clock);
         match result {
-            Ok(ticket) => {
-                self.meter.reserved(units, now);
-                Ok(MeteredTicket {
-                    ticket,
-                    units,
-                    started: 0,
-                })
-            }
+            Ok(ticket) => Ok(MeteredTicket {
+                ticket,
+                units,
+                started: 0,
+            }),
             Err(refusal) => {
-                self.meter.refused(now);
+                self.meter.refused(demand.now(&self.meter.clock));
                 Err(refusal)
             }
         }
@@ -286,12 +285,13 @@ impl<L: Limiter> Limiter for Metered<L> {
 
     fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
         self.limiter.cancel(ticket.ticket, now);
-        self.meter.cancelled(ticket.units, now.now(&self.meter.clock));
     }
 
     fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
         self.limiter.commit(&mut ticket.ticket, now);
-        ticket.started = now.now(&self.meter.clock).ticks();
+        let now = now.now(&self.meter.clock);
+        ticket.started = now.ticks();
+        self.meter.admitted(ticket.units, now);
         // Relaxed: a statistic. Whoever must see it fall is rung after it has.
         self.meter.running.fetch_add(ticket.units, Ordering::Relaxed);
     }
@@ -319,6 +319,10 @@ impl<L: Limiter> Limiter for Metered<L> {
         self.limiter.ready_at(demand)
     }
 
+    fn name(&self) -> Option<&str> {
+        self.limiter.name()
+    }
+
     fn clock(&self) -> Option<&Clock> {
         self.limiter.clock()
     }
@@ -329,5 +333,14 @@ impl<L: Limiter> Limiter for Metered<L> {
 
     fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
         self.limiter.turnstiles(visit);
+    }
+
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        self.limiter.survey(visit);
+    }
+
+    /// That of the limiter: what the meter has counted stays with the meter.
+    fn is_fresh(&self, now: Pass<'_>) -> bool {
+        self.limiter.is_fresh(now)
     }
 }

@@ -9,8 +9,8 @@ use std::fmt;
 pub enum Applied {
     /// It is in force.
     Now(Changes),
-    /// Another one is just being applied, by another thread or further up on this one, which will apply this one next
-    /// unless a later one comes first.
+    /// It was handed in by a waker that a change of a limit has woken further up on this very thread, from a queue of your
+    /// own making ([`Turnstile::join`](crate::sync::turn::Turnstile::join)). It is put in force when that change is done.
     Next,
 }
 

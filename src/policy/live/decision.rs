@@ -4,12 +4,15 @@ use super::LiveLegs;
 use super::set::SetLeg;
 use super::status::numbers;
 use crate::ask::{Ask, Demand};
+use crate::policy::spec::LoadMetric;
 use crate::policy::{LiveLegs as Legs, Policy};
-use crate::time::Phase;
+use crate::refusal::ReadyAt;
+use crate::time::{Clock, Instant, Phase};
 use std::fmt;
 use std::time::Duration;
 
-/// What each leg says of a request at one instant. Made by [`Policy::explain`].
+/// What each leg says of a request at one instant. Made by `explain` of a policy that
+/// is [data](crate::Policy#method.explain), or of one that was [built](crate::PolicyBuilder).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Decision {
@@ -33,6 +36,28 @@ pub struct LegDecision {
     pub verdict: Verdict,
     /// It is in shadow mode: what it says is not obeyed.
     pub shadow: bool,
+    /// The load by which it applies or not, where it is linked.
+    pub when: Option<MeasuredLoad>,
+    /// The load by which it has its numbers, where they depend on one.
+    pub peak: Option<MeasuredLoad>,
+}
+
+/// The load of another leg, as a leg that depends on it sees it.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct MeasuredLoad {
+    /// Whose load.
+    pub leg: Box<str>,
+    /// What of it.
+    pub metric: LoadMetric,
+    /// How much it is; latency in seconds.
+    pub load: f64,
+    /// The mark above which it counts as exceeded: of a table, that of the row in force, or else of the lowest.
+    pub above: f64,
+    /// The mark at or below which it does not any more.
+    pub below: f64,
+    /// True while it counts as exceeded.
+    pub exceeded: bool,
 }
 
 /// What a leg says.
@@ -52,6 +77,16 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// What a leg has said at `now`.
+    pub(in super::super) fn of(ready: ReadyAt<'_>, clock: &Clock, now: Instant) -> Self {
+        match ready.not_before() {
+            _ if ready.is_never() => Self::Never,
+            _ if ready.is_event() => Self::OnEvent,
+            Some(at) if at > now => Self::After(clock.between(now, at)),
+            _ => Self::Admits,
+        }
+    }
+
     /// True when it would refuse now.
     pub fn refuses(self) -> bool {
         !matches!(self, Self::Admits | Self::Idle)
@@ -115,17 +150,10 @@ impl LiveLegs {
         let demand = Demand::new(ask, phase.pass());
         let now = demand.now(&self.clock);
         let (_, set) = self.in_force();
+        self.follow_peaks(set, now);
         let say = |leg: &SetLeg| {
             let ready = set.leg_says(leg, demand);
-            let verdict = match ready {
-                None => Verdict::Idle,
-                Some(ready) if ready.is_never() => Verdict::Never,
-                Some(ready) if ready.is_event() => Verdict::OnEvent,
-                Some(ready) => match ready.not_before() {
-                    Some(at) if at > now => Verdict::After(self.clock.between(now, at)),
-                    _ => Verdict::Admits,
-                },
-            };
+            let verdict = ready.map_or(Verdict::Idle, |ready| Verdict::of(ready, &self.clock, now));
             let (available, capacity) = numbers(&leg.node.body, &leg.node.in_force());
             LegDecision {
                 leg: leg.node.name.clone(),
@@ -134,6 +162,8 @@ impl LiveLegs {
                 capacity,
                 verdict,
                 shadow: leg.shadow,
+                when: leg.link.as_ref().map(|link| link.measured(now)),
+                peak: leg.peak.as_ref().map(|table| table.measured(now)),
             }
         };
         Decision {
@@ -155,6 +185,26 @@ impl fmt::Display for LegDecision {
         if let (Some(units), Some(available)) = (self.units, self.available) {
             write!(f, ", asked for {units} of {available}")?;
         }
+        if let Some(when) = &self.when {
+            write!(f, ", while {when}")?;
+        }
+        if let Some(peak) = &self.peak {
+            write!(f, ", with the numbers for {peak}")?;
+        }
         Ok(())
+    }
+}
+
+impl fmt::Display for MeasuredLoad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            leg,
+            metric,
+            load,
+            above,
+            ..
+        } = self;
+        let is = if self.exceeded { "was above" } else { "is not above" };
+        write!(f, "the {metric} of `{leg}`, {load}, {is} {above}")
     }
 }

@@ -1,7 +1,7 @@
 //! The legs that are in force, as one limiter.
 
 use super::LiveLegs;
-use super::set::{LegSet, index_of};
+use super::set::{LegSet, SetLeg, index_of};
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
@@ -48,7 +48,7 @@ impl LiveLegs {
     fn reserve_all(&self, demand: Demand<'_>, ticket: &mut BoxTicket) -> Result<(), Refusal<'_>> {
         loop {
             let (word, set) = self.in_force();
-            if set.linked {
+            if set.peaks {
                 self.follow_peaks(set, demand.now(&self.clock));
             }
             let result = set.reserve(demand, ticket);
@@ -58,6 +58,7 @@ impl LiveLegs {
             if result.is_ok() {
                 set.cancel(ticket, demand.pass());
                 *ticket = BoxTicket::EMPTY;
+                self.ended(set);
             }
         }
     }
@@ -65,7 +66,14 @@ impl LiveLegs {
     /// A load may have fallen, which counts for the legs in force also where those that made the ticket knew no links.
     #[inline]
     fn ended(&self, set: &LegSet) {
-        if set.linked || self.in_force().1.linked {
+        // SeqCst: what was given back comes before the look at what is in force, as the list in force comes before the ring
+        // of whoever has put it there, in `apply`. So if no link is seen here, that ring comes after, and whoever it calls
+        // sees what was given back. Pairs with the fence in `Bell::ring`.
+        #[cfg(not(tollgate_bug = "live_ends_unfenced"))]
+        if !set.linked {
+            fence(Ordering::SeqCst);
+        }
+        if (set.linked || self.in_force().1.linked) && cfg!(not(tollgate_bug = "live_ends_quietly")) {
             self.bell.ring();
         }
     }
@@ -120,7 +128,7 @@ impl Limiter for LiveLegs {
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.bell);
         let (_, set) = self.in_force();
-        if set.linked {
+        if set.peaks {
             self.follow_peaks(set, demand.now(&self.clock));
         }
         set.ready_at(demand)
@@ -130,9 +138,13 @@ impl Limiter for LiveLegs {
         Some(&self.clock)
     }
 
-    /// The legs in force that are obeyed, under their names.
+    /// The legs in force that apply and are obeyed, under their names.
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        for leg in self.in_force().1.legs().iter().filter(|leg| !leg.shadow) {
+        let (_, set) = self.in_force();
+        let now = self.clock.now();
+        self.follow_peaks(set, now);
+        let idle = |leg: &SetLeg| leg.link.as_ref().is_some_and(|link| !link.gate.is_exceeded(now));
+        for leg in set.legs().iter().filter(|leg| !leg.shadow && !idle(leg)) {
             let node = &leg.node;
             node.body.erased().survey(&mut |standing| {
                 let standing = standing.named(&node.name);

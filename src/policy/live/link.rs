@@ -1,16 +1,20 @@
 //! Legs that depend on the load of another: when they apply, and with which numbers.
 
+use super::decision::MeasuredLoad;
 use super::node::{Body, Node};
 use crate::policy::linked::{Gate, Load, Mark, Meter};
 use crate::policy::spec::{LoadMetric, Peak, Rule, When};
+use crate::rate::Inherit;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
 use crate::time::{Clock, Instant};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The load of a leg.
 pub(super) struct LegLoad {
     pub(super) node: Arc<Node>,
     pub(super) metric: LoadMetric,
+    pub(super) over: Duration,
     /// None for what is not measured over a time: the use of a semaphore.
     pub(super) meter: Option<Arc<Meter>>,
 }
@@ -19,6 +23,11 @@ impl LegLoad {
     /// True when the metric of such a leg is measured over a time.
     pub(super) fn is_measured(node: &Node, metric: LoadMetric) -> bool {
         metric != LoadMetric::Use || !matches!(node.body, Body::Semaphore(_))
+    }
+
+    /// True when both read the same number.
+    fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.node, &other.node) && (self.metric, self.over) == (other.metric, other.over)
     }
 
     /// What a use of one is in the meter's measure, units per second.
@@ -33,7 +42,7 @@ impl Load for LegLoad {
             (Body::Semaphore(semaphore), LoadMetric::Use, _) => match semaphore.limit() {
                 // Paused: no more can be in use.
                 0 => 1.0,
-                limit => semaphore.in_use() as f64 / limit as f64,
+                limit => self.node.held() as f64 / limit as f64,
             },
             (_, LoadMetric::Use, Some(meter)) => match meter.measured(LoadMetric::Rate, now) {
                 0.0 => 0.0,
@@ -55,27 +64,56 @@ impl Load for LegLoad {
 
 /// When a leg applies.
 pub(super) struct Link {
-    pub(super) when: When,
-    pub(super) of: Arc<Node>,
+    /// What tells it from others.
+    pub(super) key: String,
+    when: When,
+    load: Arc<LegLoad>,
     pub(super) gate: Gate,
 }
 
 impl Link {
-    pub(super) fn new(when: &When, load: LegLoad, clock: &Clock) -> Self {
-        let of = Arc::clone(&load.node);
-        let mark = Mark::above(Arc::new(load), when.above).below(when.below).on(clock);
+    pub(super) fn new(key: &str, when: &When, load: LegLoad, clock: &Clock) -> Self {
+        let load = Arc::new(load);
+        let mark = Mark::above(Arc::<LegLoad>::clone(&load), when.above)
+            .below(when.below)
+            .on(clock);
         Self {
+            key: key.into(),
             when: when.clone(),
-            of,
+            load,
             gate: Gate::new(mark),
         }
+    }
+
+    /// What it sees.
+    pub(super) fn measured(&self, now: Instant) -> MeasuredLoad {
+        MeasuredLoad {
+            leg: self.when.leg.as_str().into(),
+            metric: self.when.metric,
+            load: self.load.read(now),
+            above: self.when.above,
+            below: self.when.below,
+            exceeded: self.gate.is_exceeded(now),
+        }
+    }
+
+    /// Goes on from what the link before knew of the same load. A load that was above a higher mark was above this one.
+    pub(super) fn take_over(self: &Arc<Self>, before: Option<&Arc<Self>>) {
+        if before.is_some_and(|before| Arc::ptr_eq(before, self)) {
+            return;
+        }
+        let before = before.filter(|before| before.load.is_same(&self.load));
+        let highest = before.and_then(|before| before.gate.was_above());
+        self.gate.goes_on_from(highest);
     }
 }
 
 /// Which numbers a leg has.
 pub(super) struct PeakTable {
-    pub(super) peak: Peak,
-    pub(super) of: Arc<Node>,
+    /// What tells it from others.
+    pub(super) key: String,
+    peak: Peak,
+    load: Arc<LegLoad>,
     /// The numbers below the lowest mark, then those of each row.
     rules: Vec<Rule>,
     gates: Vec<Gate>,
@@ -84,23 +122,44 @@ pub(super) struct PeakTable {
 }
 
 impl PeakTable {
-    pub(super) fn new(peak: &Peak, base: &Rule, load: LegLoad, clock: &Clock) -> Self {
-        let of = Arc::clone(&load.node);
-        let load: Arc<dyn Load> = Arc::new(load);
+    pub(super) fn new(key: &str, peak: &Peak, base: &Rule, load: LegLoad, clock: &Clock) -> Self {
+        let load = Arc::new(load);
         let rows = peak.steps.iter().map(|step| base.at(step));
-        let gate = |above, below| Gate::new(Mark::above(Arc::clone(&load), above).below(below).on(clock));
+        let gate = |above, below| {
+            let mark = Mark::above(Arc::<LegLoad>::clone(&load), above);
+            Gate::new(mark.below(below).on(clock))
+        };
         Self {
+            key: key.into(),
             rules: std::iter::once(base.clone()).chain(rows).collect(),
             gates: peak.steps.iter().map(|step| gate(step.above, step.below)).collect(),
             peak: peak.clone(),
-            of,
+            load,
             row: AtomicUsize::new(0),
         }
     }
 
-    /// The numbers below the lowest mark.
-    pub(super) fn base(&self) -> &Rule {
-        &self.rules[0]
+    /// What becomes of the state of a leg whose numbers the load has changed: nothing is given, however often it does. What
+    /// a bucket has stays, up to the burst; what a window has admitted counts.
+    pub(super) fn crossing(rule: &Rule) -> Inherit {
+        match rule {
+            Rule::FixedWindow { .. } | Rule::SlidingWindow { .. } | Rule::SlidingLog { .. } => Inherit::Additive,
+            _ => Inherit::AsIs,
+        }
+    }
+
+    /// Goes on from what the table before knew of the same load, as [`Link::take_over`] does.
+    pub(super) fn take_over(self: &Arc<Self>, before: Option<&Arc<Self>>) {
+        if before.is_some_and(|before| Arc::ptr_eq(before, self)) {
+            return;
+        }
+        let before = before.filter(|before| before.load.is_same(&self.load));
+        let above = before
+            .iter()
+            .flat_map(|before| &before.gates)
+            .filter_map(Gate::was_above);
+        let highest = above.reduce(f64::max);
+        self.gates.iter().for_each(|gate| gate.goes_on_from(highest));
     }
 
     /// The row that applies at `now`: zero below the lowest mark.
@@ -129,9 +188,27 @@ impl PeakTable {
         &self.rules[row]
     }
 
+    /// What it sees, and the marks of the row in force, or of the lowest.
+    pub(super) fn measured(&self, now: Instant) -> MeasuredLoad {
+        let row = self.row();
+        let step = &self.peak.steps[row.saturating_sub(1)];
+        MeasuredLoad {
+            leg: self.peak.leg.as_str().into(),
+            metric: self.peak.metric,
+            load: self.load.read(now),
+            above: step.above,
+            below: step.below,
+            exceeded: row > 0,
+        }
+    }
+
+    /// The row whose numbers are in force: zero below the lowest mark.
+    pub(super) fn row(&self) -> usize {
+        self.row.load(Ordering::Relaxed)
+    }
+
     /// When the load will have fallen to the next lower row, if that is known.
     pub(super) fn ends(&self, now: Instant) -> Option<Instant> {
-        let row = self.row.load(Ordering::Relaxed);
-        self.gates.get(row.checked_sub(1)?)?.ends(now)
+        self.gates.get(self.row().checked_sub(1)?)?.ends(now)
     }
 }

@@ -8,6 +8,7 @@ use crate::policy::spec::{BreakerRule, LegSpec, Rule, RuleKind};
 use crate::rate::{FixedWindow, Inherit, LeakyBucket, Quota, SlidingLog, SlidingWindow, TokenBucket, Warmup};
 use crate::semaphore::Semaphore;
 use crate::sync::shim::Mutex;
+use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use crate::ticket::Ticket;
 use crate::time::Clock;
 use crate::{Ask, Cost};
@@ -44,6 +45,8 @@ impl Identity {
 
 /// A leg.
 pub(super) struct Node {
+    /// No other leg of the policy has, or had, this number.
+    pub(super) number: usize,
     pub(super) name: Box<str>,
     pub(super) per: Option<Cost>,
     pub(super) body: Body,
@@ -51,6 +54,9 @@ pub(super) struct Node {
     pub(super) trial: Counts,
     /// The numbers that are in force. Changed by whoever has the turn to change legs, one at a time.
     in_force: Mutex<Rule>,
+    /// Of a semaphore, what is held by those whom all legs have admitted. What an attempt takes, and gives back because a
+    /// later leg refuses, is no load.
+    held: AtomicU64,
 }
 
 /// The limiter.
@@ -68,13 +74,15 @@ pub(super) enum Body {
 impl Node {
     /// A fresh leg. The specification has been checked, so that nothing can be wrong with it; if it is all the same, what
     /// is wrong.
-    pub(super) fn new(leg: &LegSpec, clock: &Clock) -> Result<Self, String> {
+    pub(super) fn new(number: usize, leg: &LegSpec, clock: &Clock) -> Result<Self, String> {
         Ok(Self {
+            number,
             name: leg.name.as_str().into(),
             per: leg.per.as_deref().map(Cost::interned),
             body: Body::new(&leg.rule, clock)?,
             trial: Counts::default(),
             in_force: Mutex::new(leg.rule.clone()),
+            held: AtomicU64::new(0),
         })
     }
 
@@ -89,6 +97,31 @@ impl Node {
         if from != *to {
             self.body.set(&from, to, inherit);
         }
+    }
+
+    /// Gives it back all that was taken. Permits that are held stay held, and a breaker keeps its state.
+    pub(super) fn reset(&self) {
+        self.body.reset();
+    }
+
+    /// How many units are held of a semaphore.
+    pub(super) fn held(&self) -> u64 {
+        #[cfg(tollgate_bug = "live_counts_attempts")]
+        if let Body::Semaphore(semaphore) = &self.body {
+            return semaphore.in_use() as u64;
+        }
+        // Relaxed: who must see it fall is rung after it has, and a bell orders the two.
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Somebody who holds `units` was admitted by all legs.
+    pub(super) fn hold(&self, units: u64) {
+        self.held.fetch_add(units, Ordering::Relaxed);
+    }
+
+    /// Somebody who held `units` goes.
+    pub(super) fn let_go(&self, units: u64) {
+        self.held.fetch_sub(units, Ordering::Relaxed);
     }
 
     /// How many units of the leg an ask is, if it names its cost.
@@ -252,6 +285,18 @@ impl Body {
             }
             (Self::Semaphore(semaphore), _, Rule::Semaphore { limit }) => semaphore.set_limit(*limit),
             _ => {}
+        }
+    }
+
+    fn reset(&self) {
+        match self {
+            Self::TokenBucket(limiter) => limiter.reset(),
+            Self::LeakyBucket(limiter) => limiter.reset(),
+            Self::Warmup(limiter) => limiter.reset(),
+            Self::FixedWindow(limiter) => limiter.reset(),
+            Self::SlidingWindow(limiter) => limiter.reset(),
+            Self::SlidingLog(limiter) => limiter.reset(),
+            Self::Semaphore(_) | Self::Breaker(_) => {}
         }
     }
 

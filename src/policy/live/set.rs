@@ -8,7 +8,6 @@ use super::node::{Body, Node};
 use crate::ask::Demand;
 use crate::limiter::{Outcome, Settlement};
 use crate::policy::linked::{Meter, sooner};
-use crate::rate::Inherit;
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::sync::turn::TurnstileId;
 use crate::ticket::BoxTicket;
@@ -34,7 +33,6 @@ pub(super) fn index_of(ticket: &BoxTicket) -> u32 {
 pub(super) struct SetLeg {
     pub(super) node: Arc<Node>,
     pub(super) words: Range<usize>,
-    pub(super) inherit: Inherit,
     pub(super) shadow: bool,
     pub(super) link: Option<Arc<Link>>,
     pub(super) peak: Option<Arc<PeakTable>>,
@@ -43,23 +41,6 @@ pub(super) struct SetLeg {
 }
 
 impl SetLeg {
-    /// True when nothing tells them apart but where they stand.
-    fn is_like(&self, other: &Self) -> bool {
-        fn same<T>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
-            match (a, b) {
-                (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-                (None, None) => true,
-                _ => false,
-            }
-        }
-        Arc::ptr_eq(&self.node, &other.node)
-            && (self.inherit, self.shadow) == (other.inherit, other.shadow)
-            && same(&self.link, &other.link)
-            && same(&self.peak, &other.peak)
-            && self.meters.len() == other.meters.len()
-            && self.meters.iter().zip(&other.meters).all(|(a, b)| Arc::ptr_eq(a, b))
-    }
-
     /// This leg's view of a demand.
     fn demand<'a>(&self, demand: Demand<'a>) -> Option<Demand<'a>> {
         match self.node.per {
@@ -77,8 +58,12 @@ pub(super) struct LegSet {
     clock: Clock,
     /// A leg depends on the load of another, which may fall whenever something ends.
     pub(super) linked: bool,
+    /// A leg has a peak table.
+    pub(super) peaks: bool,
     /// Somebody wants to know how long work takes.
     timed: bool,
+    /// The positions of the semaphores, a bit for each.
+    permits: u64,
 }
 
 impl LegSet {
@@ -92,6 +77,10 @@ impl LegSet {
         Self {
             index,
             linked: legs.iter().any(|leg| leg.link.is_some() || leg.peak.is_some()),
+            peaks: legs.iter().any(|leg| leg.peak.is_some()),
+            permits: (legs.iter().enumerate())
+                .filter(|(_, leg)| matches!(leg.node.body, Body::Semaphore(_)))
+                .fold(0, |permits, (position, _)| permits | 1 << position),
             timed: legs.iter().any(|leg| !leg.meters.is_empty()),
             legs,
             clock: clock.clone(),
@@ -102,9 +91,9 @@ impl LegSet {
         &self.legs
     }
 
-    /// True when both have the same legs in the same order.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
-        self.legs.len() == other.legs.len() && self.legs.iter().zip(&other.legs).all(|(a, b)| a.is_like(b))
+    /// The leg that is `node`, if it has one.
+    pub(super) fn leg(&self, node: &Arc<Node>) -> Option<&SetLeg> {
+        self.legs.iter().find(|leg| Arc::ptr_eq(&leg.node, node))
     }
 
     /// Takes from every leg that applies, or from none.
@@ -126,6 +115,7 @@ impl LegSet {
         let taken = held.taken;
         std::mem::forget(held);
         ticket.words_mut()[0] = u64::from(self.index) | taken << TAKEN;
+        self.permits(ticket).for_each(|(node, units)| node.hold(units));
         if self.timed {
             self.measure(demand, ticket);
         }
@@ -183,13 +173,14 @@ impl LegSet {
         Ok(())
     }
 
-    /// Tells the meters what was taken.
+    /// Tells the meters what was taken, and the ticket when.
     #[cold]
-    fn measure(&self, demand: Demand<'_>, ticket: &BoxTicket) {
+    fn measure(&self, demand: Demand<'_>, ticket: &mut BoxTicket) {
         let now = demand.now(&self.clock);
+        ticket.words_mut()[1] = now.ticks();
         for leg in self.taken(ticket) {
             for meter in &leg.meters {
-                meter.reserved(leg.node.units(demand.ask()).unwrap_or(0), now);
+                meter.admitted(leg.node.units(demand.ask()).unwrap_or(0), now);
             }
         }
     }
@@ -202,12 +193,32 @@ impl LegSet {
             .map(|(_, leg)| leg)
     }
 
+    /// The semaphores that a ticket holds permits of, and how many.
+    #[inline]
+    fn permits<'a>(&'a self, ticket: &'a BoxTicket) -> impl Iterator<Item = (&'a Node, u64)> + use<'a> {
+        let mut left = ticket.words()[0] >> TAKEN & self.permits;
+        std::iter::from_fn(move || {
+            let leg = self.legs.get(left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            Some((&*leg.node, ticket.words()[leg.words.start]))
+        })
+    }
+
+    /// What the ticket holds is no load any more: before its permits come back, so that whoever gets them does not count
+    /// them twice.
+    #[inline]
+    fn let_go(&self, ticket: &BoxTicket) {
+        self.permits(ticket).for_each(|(node, units)| node.let_go(units));
+    }
+
     pub(super) fn cancel(&self, ticket: &BoxTicket, pass: Pass<'_>) {
+        self.let_go(ticket);
+        let reserved = Instant::from_ticks(ticket.words()[1]);
         for leg in self.taken(ticket).rev() {
             let words = &ticket.words()[leg.words.clone()];
             leg.node.body.erased().cancel(words, pass);
             for meter in &leg.meters {
-                meter.cancelled(leg.node.body.units_of(words), pass.now(&self.clock));
+                meter.cancelled(leg.node.body.units_of(words), reserved, pass.now(&self.clock));
             }
         }
     }
@@ -248,6 +259,7 @@ impl LegSet {
 
     #[inline]
     pub(super) fn finish(&self, ticket: &BoxTicket, outcome: Outcome, pass: Pass<'_>) {
+        self.let_go(ticket);
         for leg in self.taken(ticket).rev() {
             leg.node
                 .body
@@ -263,6 +275,7 @@ impl LegSet {
     }
 
     pub(super) fn forget(&self, ticket: &BoxTicket) {
+        self.let_go(ticket);
         for leg in self.taken(ticket).rev() {
             leg.node.body.erased().forget(&ticket.words()[leg.words.clone()]);
         }

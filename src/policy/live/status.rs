@@ -38,6 +38,7 @@ impl LiveLegs {
     pub fn status(&self) -> Vec<LegStatus> {
         let now = self.clock.now();
         let (_, set) = self.in_force();
+        self.follow_peaks(set, now);
         let status = |leg: &SetLeg| {
             let rule = leg.node.in_force();
             let (available, capacity) = numbers(&leg.node.body, &rule);

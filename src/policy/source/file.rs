@@ -1,16 +1,17 @@
 //! A policy file that changes while it is in use.
 
+use super::read::Reading;
 use super::{PolicySource, SourceError};
 use crate::policy::file::{Format, PolicyFileError, read_bytes};
 use crate::policy::spec::PolicySpec;
-use crate::time::{Clock, Sleep};
+use crate::time::{Clock, Instant, Sleep};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A policy file that changes while it is in use.
 ///
-/// It is looked at every 2 s, or when something happens in its folder if it is watched (`watch`) (and every 30 s
+/// It is read on a thread of its own, every 2 s, or when something happens in its folder if it is watched (`watch`) (and every 30 s
 /// all the same, since some file systems say nothing). A version counts once the file has looked the same twice, the
 /// [settling time](Self::settle_for) apart: a file that is being written, or written again in two strokes, is not taken for
 /// one that is done. What editors and administrators do:
@@ -41,12 +42,16 @@ pub struct FileSource {
     format: Format,
     /// What the file held when it was last looked at, before it has settled.
     unsettled: Option<Seen>,
+    /// When that has settled, if it is then as it was. Kept here, so that a call that is dropped forgets nothing.
+    settles: Option<Instant>,
+    /// A look that has begun.
+    reading: Option<Reading<Seen>>,
     /// What was last given, or complained about.
     given: Seen,
     /// The latest version that was given.
     applied: Vec<u8>,
     settle: Duration,
-    every: Duration,
+    every: Option<Duration>,
     clock: Clock,
     #[cfg(feature = "policy-watch")]
     watch: Option<super::watch::Watch>,
@@ -84,10 +89,12 @@ impl FileSource {
             path,
             format,
             unsettled: None,
+            settles: None,
+            reading: None,
             given: Seen::Content(bytes.clone()),
             applied: bytes,
             settle: Duration::from_millis(50),
-            every: Duration::from_secs(2),
+            every: None,
             clock: Clock::real(),
             #[cfg(feature = "policy-watch")]
             watch: None,
@@ -107,10 +114,10 @@ impl FileSource {
         self
     }
 
-    /// How often it is looked at although nothing is known to have happened; 2 s unless set, 30 s once it is watched.
+    /// How often it is looked at although nothing is known to have happened. Unless set 2 s, and 30 s while it is watched.
     #[must_use]
     pub fn look_every(mut self, every: Duration) -> Self {
-        self.every = every;
+        self.every = Some(every);
         self
     }
 
@@ -123,16 +130,18 @@ impl FileSource {
     #[cfg_attr(docsrs, doc(cfg(feature = "policy-watch")))]
     pub fn watch(&mut self) -> Result<(), SourceError> {
         self.watch = Some(super::watch::Watch::new(&self.path)?);
-        self.every = Duration::from_secs(30);
         Ok(())
     }
 
-    /// Looks at the file now. This is the step that the source repeats; call it to drive the source by hand.
+    /// Looks at the file now, and waits for the disk. This is the step that the source repeats; call it to drive the source
+    /// by hand, the settling time apart.
     pub fn look(&mut self) -> Look {
-        let seen = match read_bytes(&self.path) {
-            Ok((bytes, _)) => Seen::Content(bytes),
-            Err(error) => Seen::Nothing(error.of_file(&self.path)),
-        };
+        let seen = see(&self.path);
+        self.judge(seen)
+    }
+
+    fn judge(&mut self, seen: Seen) -> Look {
+        self.settles = None;
         if seen == self.given {
             self.unsettled = None;
             return Look::Same;
@@ -157,26 +166,52 @@ impl FileSource {
         }
     }
 
+    /// What the file holds, read elsewhere.
+    async fn read(&mut self) -> Seen {
+        let path = &self.path;
+        let reading = self.reading.get_or_insert_with(|| {
+            let path = path.clone();
+            Reading::start(move || see(&path))
+        });
+        let seen = reading.found().await;
+        self.reading = None;
+        seen
+    }
+
     /// Waits until something has happened, or it is time to look.
     async fn wait(&mut self) {
-        let timer = Sleep::until(&self.clock, self.clock.after(self.clock.now(), self.every));
         #[cfg(feature = "policy-watch")]
-        if let Some(watch) = &self.watch {
+        let (watch, unless_set) = (self.watch.as_ref(), if self.watch.is_some() { 30 } else { 2 });
+        #[cfg(not(feature = "policy-watch"))]
+        let unless_set = 2;
+        let every = self.every.unwrap_or(Duration::from_secs(unless_set));
+        let timer = Sleep::until(&self.clock, self.clock.after(self.clock.now(), every));
+        #[cfg(feature = "policy-watch")]
+        if let Some(watch) = watch {
             return watch.changed_or(timer).await;
         }
         timer.await;
     }
 }
 
+/// What the file at `path` holds, or why there is nothing.
+fn see(path: &Path) -> Seen {
+    match read_bytes(path) {
+        Ok((bytes, _)) => Seen::Content(bytes),
+        Err(error) => Seen::Nothing(error.of_file(path)),
+    }
+}
+
 impl PolicySource for FileSource {
     async fn next(&mut self) -> Option<Result<PolicySpec, SourceError>> {
         loop {
-            match self.look() {
+            if let Some(settles) = self.settles {
+                Sleep::until(&self.clock, settles).await;
+            }
+            let seen = self.read().await;
+            match self.judge(seen) {
                 Look::Version(version) => return Some(version.map_err(SourceError::from)),
-                Look::Unsettled => {
-                    let settled = self.clock.after(self.clock.now(), self.settle);
-                    Sleep::until(&self.clock, settled).await;
-                }
+                Look::Unsettled => self.settles = Some(self.clock.after(self.clock.now(), self.settle)),
                 Look::Same => self.wait().await,
             }
         }
@@ -189,6 +224,7 @@ impl fmt::Debug for FileSource {
             .field("path", &self.path)
             .field("settle", &self.settle)
             .field("every", &self.every)
+            .field("settling", &self.settles.is_some())
             .finish_non_exhaustive()
     }
 }

@@ -11,7 +11,7 @@ use std::fmt;
 pub enum PolicyEvent {
     /// It is in force. What it has changed may be nothing.
     Applied(Changes),
-    /// Another version was just being applied, by somebody else, who applies this one next.
+    /// It is put in force next: see [`Applied::Next`].
     HandedOver,
     /// It is wrong, or there was none to be had. The version before stays in force.
     Refused(SourceError),
@@ -21,7 +21,7 @@ impl fmt::Display for PolicyEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Applied(changes) => changes.fmt(f),
-            Self::HandedOver => f.write_str("a version was handed over to whoever is applying another one"),
+            Self::HandedOver => f.write_str("a version was handed over to whoever is changing limits on this thread"),
             Self::Refused(error) => write!(f, "refused, the version before stays in force: {error}"),
         }
     }

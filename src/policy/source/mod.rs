@@ -11,6 +11,8 @@
 mod file;
 mod follow;
 mod push;
+#[cfg(feature = "policy-file")]
+mod read;
 #[cfg(feature = "policy-watch")]
 mod watch;
 

@@ -100,6 +100,26 @@ fn check_peak(spec: &PolicySpec, leg: &LegSpec, peak: &Peak) -> Result<(), SpecE
             .check()
             .map_err(|(_, fault)| SpecError::new(&format!("{at}{wanted}"), fault))?;
     }
+    check_circle(spec, leg)
+}
+
+/// The use of a leg depends on its numbers: tables that look at each other's use could change them for ever.
+fn check_circle(spec: &PolicySpec, leg: &LegSpec) -> Result<(), SpecError> {
+    let next = |leg: &LegSpec| {
+        let peak = leg.peak.as_ref().filter(|peak| peak.metric == LoadMetric::Use)?;
+        spec.leg(&peak.leg)
+    };
+    let mut way = leg.name.clone();
+    let mut at = leg;
+    for _ in &spec.legs {
+        let Some(further) = next(at) else { return Ok(()) };
+        let _ = write!(way, " -> {}", further.name);
+        if further.name == leg.name {
+            let fault = format!("the use of one depends on the numbers of the next in a circle: {way}");
+            return Err(SpecError::new("peak.leg", fault));
+        }
+        at = further;
+    }
     Ok(())
 }
 

@@ -15,7 +15,8 @@ pub struct LegSpec {
     pub rule: Rule,
     /// The name of the cost that it counts; without it, calls.
     pub per: Option<String>,
-    /// What becomes of its state when its numbers change.
+    /// What becomes of its state when a version changes its numbers. When a load does, by [`peak`](Self::peak), nothing is given
+    /// whatever this says.
     pub inherit: Inherit,
     /// It is counted and recorded, and refuses nobody.
     pub shadow: bool,
@@ -84,7 +85,7 @@ pub enum LoadMetric {
     Use,
     /// How many units it admitted per second.
     Rate,
-    /// The mean time from start to end of what it admitted, in seconds.
+    /// The mean time from start to end of what it admitted, in seconds: of the whole admission, by all legs.
     Latency,
     /// How many requests it refused per second.
     Refusals,
@@ -154,6 +155,10 @@ impl When {
 }
 
 /// A table from a measured load to the numbers that apply.
+///
+/// A load that crosses a mark gives nothing, however often it does: a bucket keeps the tokens it has, up to the burst, and a
+/// window counts what it has admitted. Tables that look at each other's [use](LoadMetric::Use) in a circle are refused, since
+/// each could change what the other sees for ever.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peak {
     /// The name of the leg that is measured.

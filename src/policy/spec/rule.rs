@@ -1,6 +1,7 @@
 //! The kinds of legs, and their numbers.
 
 use crate::rate::{FixedWindow, LeakyBucket, Quota, SlidingLog, SlidingWindow, Warmup};
+use crate::semaphore::Semaphore;
 use crate::{BreakerBuilder, CircuitBreaker, OpenTime};
 use std::fmt;
 use std::time::Duration;
@@ -128,10 +129,28 @@ impl Rule {
         }
     }
 
+    /// True for a rate, or a window, that counts nothing.
+    pub(crate) fn is_unlimited(&self) -> bool {
+        match self {
+            Self::TokenBucket { quota } | Self::LeakyBucket { quota, .. } | Self::Warmup { quota, .. } => {
+                quota.is_unlimited()
+            }
+            Self::FixedWindow { limit, .. } => *limit == FixedWindow::UNLIMITED,
+            Self::SlidingWindow { limit, .. } => *limit == SlidingWindow::UNLIMITED,
+            Self::SlidingLog { limit, .. } => *limit == SlidingLog::UNLIMITED,
+            Self::Semaphore { .. } | Self::Breaker(_) => false,
+        }
+    }
+
     /// Finds the key whose number cannot be, and what is wrong with it.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         match self {
-            Self::TokenBucket { .. } | Self::Semaphore { .. } => Ok(()),
+            Self::TokenBucket { .. } => Ok(()),
+            Self::Semaphore { limit } if *limit > Semaphore::MAX_PERMITS => {
+                let most = Semaphore::MAX_PERMITS;
+                Err(("limit", format!("{limit} was given, and 0 to {most} is allowed")))
+            }
+            Self::Semaphore { .. } => Ok(()),
             Self::Breaker(rule) => rule.check(),
             Self::LeakyBucket { .. } | Self::Warmup { .. } => self.check_pace(),
             Self::FixedWindow { .. } | Self::SlidingWindow { .. } | Self::SlidingLog { .. } => self.check_window(),

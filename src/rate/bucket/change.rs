@@ -2,7 +2,7 @@
 
 use super::give_back::given_between;
 use super::given::Given;
-use super::params::{ORIGIN, Params};
+use super::params::{ORIGIN, Params, whole_ticks};
 use super::word::{POSITION, Word};
 use super::{BucketTicket, TokenBucket};
 use crate::rate::quota::Quota;
@@ -115,21 +115,11 @@ impl TokenBucket {
     pub(super) fn start_anew(&self, now: Instant) {
         let mut writer = self.writer.lock();
         let (_, before) = self.read();
-        let passed = before.ticks(now);
-        if passed <= before.life {
+        if before.ticks(now) <= before.life {
             return;
         }
-        // By whole periods, where the clock counts nanoseconds: there the axis has gained whole tokens, exactly. By
-        // whole intervals in any case. (What gains nothing lasts for ever.)
-        let (_, period) = writer.quota.reduced();
-        let whole = passed / period * period;
-        let epoch = if before.step > 0 {
-            before.latest_step(now)
-        } else if self.clock.is_manual() && passed - whole < before.life {
-            before.epoch.after_ticks(whole)
-        } else {
-            before.epoch.after_ticks(passed)
-        };
+        // (What gains nothing lasts for ever.)
+        let epoch = before.epoch_anew(whole_ticks(&writer.quota, &self.clock), now);
         let after = Params { epoch, ..before };
         let end = ORIGIN.saturating_add(before.gained_beyond_life(now));
         let start = after.axis_at(now);

@@ -27,7 +27,7 @@ pub use change::Inherit;
 
 use super::quota::Quota;
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::standing::{Standing, State};
 use crate::sync::bell::Bell;
@@ -374,6 +374,11 @@ impl Limiter for TokenBucket {
 
     #[inline]
     fn forget(&self, _: BucketTicket) {}
+
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        Heeds::NONE
+    }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.bell);

@@ -92,29 +92,23 @@ impl Params {
             step,
             burst,
             floor: ORIGIN - burst,
-            life: (u64::MAX >> shift).min(u64::try_from(life).unwrap_or(u64::MAX)) - 1,
+            life: (u64::MAX >> shift).min(u64::try_from(life).unwrap_or(u64::MAX)),
         }
     }
 
     fn flowing(quota: &Quota, clock: &Clock, epoch: Instant) -> Self {
         let (count, nanos) = quota.reduced();
         let scale = Self::scale(quota, count, nanos);
-        // Units per 2^40 ticks, times 2^24: an exact fraction over `nanos`, a 64-bit fixed-point number per tick.
+        // Units per 2^40 ticks, times 2^24: an exact fraction over `nanos`, with 64 fractional bits per tick.
         let units = u128::from(count) << scale;
-        let per_tick = |extra: u32| {
-            let numerator = units * u128::from(clock.nanos_scale());
-            // The shift that makes it 64 fractional bits per tick, less `extra` that the ticks are shifted by.
-            match 24_u32.checked_sub(extra) {
-                Some(up) => (numerator << up).div_ceil(u128::from(nanos)),
-                None => numerator.div_ceil(u128::from(nanos) << (extra - 24)),
+        let per_tick = ((units * u128::from(clock.nanos_scale())) << 24).div_ceil(u128::from(nanos));
+        let mut shift = 0;
+        let mul = loop {
+            match u64::try_from(per_tick.div_ceil(1 << shift)) {
+                Ok(mul) => break mul,
+                Err(_) => shift += 1,
             }
         };
-        let mut shift = 0;
-        while u64::try_from(per_tick(shift)).is_err() {
-            shift += 1;
-        }
-        let mul = per_tick(shift) as u64;
-        let life = axis::ticks_until(MAX_GAIN, mul, shift).min(u64::MAX >> shift);
         let burst = quota.burst_size() << scale;
         Self {
             epoch,
@@ -124,7 +118,8 @@ impl Params {
             step: 0,
             burst,
             floor: ORIGIN - burst,
-            life: life - 1,
+            // Where ticks are shifted, `mul` is 2^63 at the least: what they are shifted to stays within 2^48.
+            life: axis::ticks_until(MAX_GAIN, mul, shift),
         }
     }
 
@@ -208,6 +203,18 @@ impl Params {
         self.epoch.after_ticks(u64::try_from(ticks).unwrap_or(u64::MAX))
     }
 
+    /// Where the axis is started anew at `now`, so that nothing is lost by it: whole intervals, or whole numbers of
+    /// `whole` ticks after it was started last. Right at `now` where these are longer than an axis lasts.
+    pub(super) fn epoch_anew(&self, whole: u64, now: Instant) -> Instant {
+        if self.step > 0 {
+            return self.latest_step(now);
+        }
+        let passed = self.ticks(now);
+        let left = passed % whole;
+        let until = if left < self.life { passed - left } else { passed };
+        self.epoch.after_ticks(until)
+    }
+
     /// When the axis reaches `position`; nothing when it never does.
     pub(super) fn reaches(&self, position: u64) -> Option<Instant> {
         let distance = position.saturating_sub(ORIGIN);
@@ -226,6 +233,14 @@ impl Params {
     #[inline(always)]
     pub(super) fn units(&self, tokens: u64) -> u64 {
         tokens.min((1 << 48) >> self.scale) << self.scale
+    }
+}
+
+/// In how many ticks an axis gains whole tokens, exactly, as far as the clock counts nanoseconds; of other clocks it is one.
+pub(super) fn whole_ticks(quota: &Quota, clock: &Clock) -> u64 {
+    match clock.is_manual() && !quota.is_zero() && !quota.is_unlimited() {
+        true => quota.reduced().1,
+        false => 1,
     }
 }
 

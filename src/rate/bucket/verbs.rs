@@ -42,10 +42,7 @@ impl TokenBucket {
     /// How long until the axis reaches the position that `target` makes of the bucket's.
     fn until(&self, target: impl Fn(u64, &Params) -> Option<u64>) -> Option<Duration> {
         let now = self.clock.now();
-        let at = self.look(now, |base, axis, params| match target(base, params)? {
-            target if target <= axis => Some(now),
-            target => params.reaches(target),
-        })?;
+        let at = self.look(now, |base, _, params| params.reaches(target(base, params)?))?;
         Some(self.clock.between(now, at))
     }
 
@@ -113,8 +110,7 @@ impl TokenBucket {
                 return Err(refuse(Reason::RateExceeded, None));
             }
             start = match params.reaches(target) {
-                _ if target <= axis => now,
-                Some(at) => at,
+                Some(at) => at.max(now),
                 None => return Err(refuse(Reason::RateExceeded, None)),
             };
             if target.saturating_sub(axis) > MAX_AHEAD {

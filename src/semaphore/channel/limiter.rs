@@ -3,7 +3,7 @@
 
 use super::ChannelSemaphore;
 use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome};
+use crate::limiter::{Heeds, Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::semaphore::error::TryAcquireError;
 use crate::semaphore::limiter::SemaphoreTicket;
@@ -37,6 +37,11 @@ impl Limiter for ChannelSemaphore {
 
     fn forget(&self, ticket: SemaphoreTicket) {
         self.home.lose(ticket.permits());
+    }
+
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        Heeds::FINISH
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {

@@ -1,0 +1,98 @@
+//! Waiting for units, as a future.
+
+use super::backend::Backend;
+use super::desk::{End, Kind, RemoteTicket};
+use super::limiter::Remote;
+use super::permit::RemotePermit;
+use crate::permit::Permit;
+use crate::refusal::{Reason, Refusal, Wait};
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// A wait for units of a [`Remote`]. Dropped, it gives up its place in the queue, and whatever it was granted.
+#[must_use = "futures do nothing unless polled"]
+pub struct Acquire<'a, B: Backend> {
+    remote: &'a Remote<B>,
+    units: u64,
+    kind: Kind,
+    key: Option<u64>,
+}
+
+impl<'a, B: Backend> Acquire<'a, B> {
+    pub(super) fn new(remote: &'a Remote<B>, units: u64, kind: Kind) -> Self {
+        Self {
+            remote,
+            units,
+            kind,
+            key: None,
+        }
+    }
+
+    fn poll_ticket(&mut self, cx: &mut Context<'_>) -> Poll<Result<RemoteTicket, Reason>> {
+        let shared = &*self.remote.shared;
+        let now = shared.clock.now();
+        if self.key.is_none() {
+            let waker = cx.waker().clone();
+            let joined = shared.with(|desk| match desk.take(self.units, now) {
+                Ok(ticket) => Ok(ticket),
+                Err(_) => Err(desk.join(self.units, self.kind, waker, now)),
+            });
+            match joined {
+                Ok(ticket) => return Poll::Ready(Ok(ticket)),
+                Err(key) => self.key = Some(key),
+            }
+        }
+        let Some(key) = self.key else { return Poll::Pending };
+        let waker = cx.waker().clone();
+        let (end, old) = shared.with(|desk| desk.look(key, Some(waker), now));
+        drop(old);
+        let end = match end {
+            None => return Poll::Pending,
+            Some(end) => end,
+        };
+        self.key = None;
+        Poll::Ready(match end {
+            End::Granted(ticket) => Ok(ticket),
+            End::Refused(reason) => Err(reason),
+            // Only claims lapse.
+            End::Lapsed => Err(Reason::Unavailable),
+        })
+    }
+
+    /// The same, without a permit.
+    pub(super) async fn ticket(mut self) -> Result<RemoteTicket, Reason> {
+        std::future::poll_fn(|cx| self.poll_ticket(cx)).await
+    }
+}
+
+impl<'a, B: Backend> Future for Acquire<'a, B> {
+    type Output = Result<RemotePermit<'a, B>, Refusal<'a>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let (remote, units) = (self.remote, self.units);
+        self.poll_ticket(cx).map(|ended| match ended {
+            Ok(ticket) => Ok(Permit::new(remote, ticket)),
+            Err(reason) => Err(remote.refusal(reason, units, Wait::Never)),
+        })
+    }
+}
+
+impl<B: Backend> Drop for Acquire<'_, B> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            let shared = &*self.remote.shared;
+            let now = shared.clock.now();
+            let waker = shared.with(|desk| desk.leave(key, now));
+            drop(waker);
+        }
+    }
+}
+
+impl<B: Backend> fmt::Debug for Acquire<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire")
+            .field("units", &self.units)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,217 @@
+//! The store as the clients see it: one atomic step at a time, as data.
+//!
+//! A client keeps a *session* at the store, and tells it in each [`Step`] all that has changed: what it asks for, what it no
+//! longer asks for, and how much it has given back so far. Every number is cumulative or carries an id of the client's own
+//! making, so that a step which is carried out twice, or whose answer is lost, does no harm: that is what makes it safe to try
+//! again when a connection breaks.
+
+use super::key::Key;
+use crate::rate::Quota;
+use std::fmt;
+use std::time::Duration;
+
+/// What is limited under a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rule {
+    /// Permits that come back, `limit` of them, in order of asking. The limit applies when nobody has used the key before;
+    /// from then on the store's counts, which [`Step::limit`] changes.
+    Permits {
+        /// How many there are.
+        limit: u64,
+    },
+    /// A token bucket.
+    Rate {
+        /// How it fills.
+        quota: Quota,
+    },
+    /// At most so many in any span of this length, counted in [`SEGMENTS`](Self::SEGMENTS) segments: room comes back up to
+    /// one segment late.
+    Window {
+        /// The most in any span.
+        limit: u64,
+        /// The length of the span.
+        length: Duration,
+    },
+}
+
+impl Rule {
+    /// How many segments a window is counted in.
+    pub const SEGMENTS: u64 = 64;
+}
+
+/// One client at one key, from its first step until it ends or expires: everything that it holds goes with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Session {
+    /// Whose. Drawn at random.
+    pub client: u64,
+    /// Its how-manieth session.
+    pub number: u64,
+}
+
+impl fmt::Display for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}.{}", self.client, self.number)
+    }
+}
+
+/// A wish for units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// Counts upwards within a session. A number that the store has seen is not a new wish.
+    pub id: u64,
+    /// So many at least, all or none of them.
+    pub need: u64,
+    /// And up to so many, as far as nobody else waits for them.
+    pub want: u64,
+    /// Whether it waits in the queue when there are too few. Rates have no queue.
+    pub queue: bool,
+}
+
+/// What a client tells the store, and asks of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Who.
+    pub session: Session,
+    /// Grows with each step of a session; what has been overtaken by a later one is ignored.
+    pub seq: u64,
+    /// The session may begin with this step. Otherwise an unknown session is one that has been lost.
+    pub begin: bool,
+    /// The session expires when the store has not heard of it for so long.
+    pub ttl: Duration,
+    /// How many units the session has given back, in all.
+    pub returned: u64,
+    /// For rates: how many units the session has used beyond those that it took, in all. They are taken into debt.
+    pub charged: u64,
+    /// What is wished for and may be new to the store, by rising ids.
+    pub wishes: Vec<Wish>,
+    /// The ids of wishes that are withdrawn. One that was granted meanwhile stays granted.
+    pub withdrawn: Vec<u64>,
+    /// The token of the last grant that the client has seen: those after it are told again.
+    pub seen: u64,
+    /// For permits: the limit is to be this from now on, for everybody.
+    pub limit: Option<u64>,
+    /// The client keeps units that it has no use for at the moment, and wants to be told when others wait.
+    pub keeps: bool,
+    /// The session ends: all that it holds and wishes goes.
+    pub end: bool,
+}
+
+/// Units that a wish was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The wish.
+    pub wish: u64,
+    /// How many: from its need to its want.
+    pub units: u64,
+    /// The fencing token: greater than that of every grant before it, at this key.
+    pub token: u64,
+}
+
+/// What the store answers.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Reply {
+    /// False when the store does not know the session: it has expired, or the store has lost it. Nothing was done then.
+    pub alive: bool,
+    /// The grants after [`Step::seen`], by rising tokens.
+    pub grants: Vec<Grant>,
+    /// Somebody else waits for units.
+    pub others_wait: bool,
+    /// When to look again, if nothing is heard before.
+    pub again: Option<Duration>,
+    /// How things stand.
+    pub census: Census,
+}
+
+/// How a key stands at the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Census {
+    /// The limit: of permits, of a window, or the burst of a rate.
+    pub limit: u64,
+    /// How many units are given out.
+    pub in_use: u64,
+    /// How many wishes wait.
+    pub waiting: u64,
+    /// How many sessions there are.
+    pub sessions: u64,
+}
+
+/// A place that keeps permits for many machines.
+///
+/// It promises, for each key by itself:
+/// - a step is carried out whole, as if no other ran at the same time, by the store's own clock;
+/// - carried out twice, it does what it would do once; one with a lower number than the last of its session does nothing;
+/// - the units of sessions that have not expired never exceed the limit, unless the limit was lowered below them;
+/// - wishes are granted in the order in which they came; a token is never given twice, and grows;
+/// - a session that has ended or expired leaves nothing behind, and the last one takes the key with it.
+///
+/// [`Memory`](super::Memory) is the reference.
+pub trait Backend: Send + Sync + 'static {
+    /// Carries out `step` at `key`. Dropped, it may or may not have been carried out.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it is not known to have been carried out.
+    fn step(&self, key: &Key, rule: &Rule, step: &Step) -> impl Future<Output = Result<Reply, StoreError>> + Send;
+
+    /// Ends when a step of `session` at `key` might find something new: a grant, or that others wait. What has happened since
+    /// the last call counts, and so does a false alarm; what is overlooked is found by the next step.
+    fn news(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send;
+
+    /// Nobody asks for news of `session` any more.
+    fn leave(&self, key: &Key, session: Session) {
+        let _ = (key, session);
+    }
+}
+
+impl<B: Backend> Backend for std::sync::Arc<B> {
+    fn step(&self, key: &Key, rule: &Rule, step: &Step) -> impl Future<Output = Result<Reply, StoreError>> + Send {
+        (**self).step(key, rule, step)
+    }
+
+    fn news(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send {
+        (**self).news(key, session)
+    }
+
+    fn leave(&self, key: &Key, session: Session) {
+        (**self).leave(key, session);
+    }
+}
+
+/// Why it is not known what became of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The store cannot be reached, or the connection broke.
+    Unreachable {
+        /// What the client library says.
+        why: Box<str>,
+    },
+    /// No answer came in time.
+    TimedOut {
+        /// The time that it had.
+        after: Duration,
+    },
+    /// The store refused the step: it does not allow it, or it holds something else under the key.
+    Refused {
+        /// What it says.
+        why: Box<str>,
+    },
+    /// The answer makes no sense.
+    Answer {
+        /// What it was.
+        given: Box<str>,
+    },
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable { why } => write!(f, "the store cannot be reached: {why}"),
+            Self::TimedOut { after } => write!(f, "the store did not answer within {after:?}"),
+            Self::Refused { why } => write!(f, "the store refused: {why}"),
+            Self::Answer { given } => write!(f, "the store gave an answer that makes no sense: {given}"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}

@@ -1,0 +1,91 @@
+//! A token bucket in whole numbers of 52 bits, so that a store which counts in doubles does the same.
+//!
+//! Tokens come `gain` to `price` microseconds, in lowest terms. The *level* is what has been taken and not come back, in
+//! parts of a token: each taken token adds `price`, each microsecond takes off `gain`. This is GCRA: its theoretical arrival
+//! time is `now + level / gain`, and no division rounds it.
+
+use crate::rate::Quota;
+
+/// The parameters of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fill {
+    /// What a token adds to the level.
+    pub(crate) price: u64,
+    /// What a microsecond takes off it.
+    pub(crate) gain: u64,
+    /// The level up to which tokens are given out.
+    pub(crate) brim: u64,
+}
+
+/// Above this a double does not hold each whole number, with room for one addition.
+pub(crate) const EXACT: u64 = 1 << 52;
+
+impl Fill {
+    /// `None` when the numbers do not fit, or the quota is of a kind that stores do not count.
+    pub(crate) fn of(quota: &Quota) -> Option<Self> {
+        if quota.is_zero() || quota.is_unlimited() || quota.is_by_interval() {
+            return None;
+        }
+        let (count, nanos) = (u128::from(quota.count()) * 1_000, quota.period().as_nanos());
+        let common = gcd(count, nanos);
+        // The level is doubled at most by what is asked for, and debts may add as much.
+        let bounded = |number: u128| u64::try_from(number).ok().filter(|&number| number < EXACT / 4);
+        let (gain, price) = (bounded(count / common)?, bounded(nanos / common)?);
+        let brim = bounded(u128::from(price) * u128::from(quota.burst_size()))?;
+        Some(Self { price, gain, brim })
+    }
+
+    /// The burst, in tokens.
+    pub(crate) fn burst(&self) -> u64 {
+        self.brim / self.price
+    }
+}
+
+fn gcd(a: u128, b: u128) -> u128 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// The state of a bucket.
+#[derive(Debug)]
+pub(crate) struct Bucket {
+    level: u64,
+    at: u64,
+}
+
+impl Bucket {
+    pub(super) fn full(now: u64) -> Self {
+        Self { level: 0, at: now }
+    }
+
+    pub(super) fn advance(&mut self, fill: &Fill, now: u64) {
+        let passed = now.saturating_sub(self.at);
+        self.at = self.at.max(now);
+        self.level = self.level.saturating_sub(passed.saturating_mul(fill.gain));
+    }
+
+    /// Another quota has another price: what was taken stays taken, in whole tokens.
+    pub(super) fn convert(&mut self, old: &Fill, new: &Fill) {
+        let level = self.level.div_ceil(old.price).saturating_mul(new.price);
+        self.level = level.min(2 * new.brim);
+    }
+
+    pub(super) fn free(&self, fill: &Fill) -> u64 {
+        fill.brim.saturating_sub(self.level) / fill.price
+    }
+
+    /// Into debt if need be, up to twice the brim: more than that is forgiven.
+    pub(super) fn take(&mut self, fill: &Fill, n: u64) {
+        let level = self.level.saturating_add(n.saturating_mul(fill.price));
+        self.level = level.min(2 * fill.brim);
+    }
+
+    /// In how many microseconds `n` fit; `None` when they never do.
+    pub(super) fn wait(&self, fill: &Fill, n: u64) -> Option<u64> {
+        let most = fill.brim.checked_sub(n.checked_mul(fill.price)?)?;
+        Some(self.level.saturating_sub(most).div_ceil(fill.gain))
+    }
+
+    pub(super) fn is_full(&self, fill: &Fill, now: u64) -> bool {
+        self.level.div_ceil(fill.gain) <= now.saturating_sub(self.at)
+    }
+}

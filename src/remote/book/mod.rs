@@ -1,0 +1,84 @@
+//! What a store remembers of one key, as pure state machines: the reference for every backend, and, for stores that know
+//! nothing but documents, the document. Time is microseconds of the store's clock.
+
+mod bucket;
+mod permits;
+mod rates;
+
+use super::backend::{Reply, Rule, Session, Step};
+pub(crate) use bucket::Fill;
+pub(crate) use permits::Permits;
+pub(crate) use rates::{Kind as Meter, Rates};
+
+/// The state of one key.
+#[derive(Debug)]
+pub(crate) enum Book {
+    Permits(Permits),
+    Rates(Rates),
+}
+
+/// What a step comes to: the answer, and who is to be told that there is news.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) reply: Reply,
+    pub(crate) told: Vec<Session>,
+}
+
+impl Book {
+    /// An empty one, whose tokens are greater than `token`.
+    pub(crate) fn new(rule: &Rule, now: u64, token: u64) -> Self {
+        match *rule {
+            Rule::Permits { limit } => Self::Permits(Permits::new(limit, token)),
+            Rule::Rate { .. } | Rule::Window { .. } => Self::Rates(Rates::new(rule, now, token)),
+        }
+    }
+
+    /// True when it is for a rule of this kind.
+    pub(crate) fn fits(&self, rule: &Rule) -> bool {
+        match self {
+            Self::Permits(_) => matches!(rule, Rule::Permits { .. }),
+            Self::Rates(rates) => rates.fits(rule),
+        }
+    }
+
+    pub(crate) fn step(&mut self, now: u64, rule: &Rule, step: &Step) -> Outcome {
+        match self {
+            Self::Permits(book) => book.step(now, step),
+            Self::Rates(book) => book.step(now, rule, step),
+        }
+    }
+
+    /// True when nothing is lost with it. A rate is remembered until it is as good as new.
+    pub(crate) fn is_empty(&self, now: u64) -> bool {
+        match self {
+            Self::Permits(book) => book.is_empty(),
+            Self::Rates(book) => book.is_empty(now),
+        }
+    }
+
+    /// Lets time pass.
+    pub(crate) fn sweep(&mut self, now: u64) {
+        match self {
+            Self::Permits(book) => book.sweep(now),
+            Self::Rates(book) => book.sweep(now),
+        }
+    }
+
+    /// The highest token so far.
+    pub(crate) fn token(&self) -> u64 {
+        match self {
+            Self::Permits(book) => book.token(),
+            Self::Rates(book) => book.token(),
+        }
+    }
+}
+
+/// The next token: above the last, and not below the time, so that tokens grow even where the book was lost.
+fn next_token(last: u64, now: u64) -> u64 {
+    (last + 1).max(now)
+}
+
+/// Whole microseconds, rounded up.
+pub(crate) fn micros(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
+}

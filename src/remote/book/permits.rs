@@ -1,0 +1,248 @@
+//! Permits that many machines share: sessions, what they hold, and one queue.
+//!
+//! A session is all that expires: with it go what it holds and what it waits for. So a machine that dies is waited for once,
+//! however much it held and however many places it had in the queue.
+
+use super::{Outcome, micros, next_token};
+use crate::remote::backend::{Census, Grant, Reply, Session, Step};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Sessions with a wish among the first so many are told when the next of the others expires: one of them will look then.
+const LOOKOUTS: usize = 64;
+
+/// Invariants: `used` is the sum of what the sessions hold; `dues` has the expiry of each; `places` and `queue` name the same
+/// wishes; the first in the queue does not fit.
+#[derive(Debug)]
+pub(crate) struct Permits {
+    limit: u64,
+    used: u64,
+    token: u64,
+    now: u64,
+    sessions: BTreeMap<Session, Held>,
+    dues: BTreeSet<(u64, Session)>,
+    queue: BTreeMap<u64, Queued>,
+    places: BTreeMap<(Session, u64), u64>,
+    next_place: u64,
+    /// To whom something was granted in this step.
+    told: Vec<Session>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    expires: u64,
+    seq: u64,
+    granted: u64,
+    returned: u64,
+    /// The highest id of a wish so far.
+    asked: u64,
+    /// Those that the client has not seen.
+    grants: Vec<Grant>,
+    queued: u64,
+    keeps: bool,
+}
+
+#[derive(Debug)]
+struct Queued {
+    session: Session,
+    wish: u64,
+    need: u64,
+    want: u64,
+}
+
+impl Permits {
+    pub(crate) fn new(limit: u64, token: u64) -> Self {
+        Self {
+            limit,
+            used: 0,
+            token,
+            now: 0,
+            sessions: BTreeMap::new(),
+            dues: BTreeSet::new(),
+            queue: BTreeMap::new(),
+            places: BTreeMap::new(),
+            next_place: 0,
+            told: Vec::new(),
+        }
+    }
+
+    pub(crate) fn token(&self) -> u64 {
+        self.token
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    fn free(&self) -> u64 {
+        self.limit.saturating_sub(self.used)
+    }
+
+    /// Ends the sessions that have expired by `now`, and grants what they held.
+    pub(crate) fn sweep(&mut self, now: u64) {
+        self.now = self.now.max(now);
+        while let Some(&(due, session)) = self.dues.first()
+            && due <= self.now
+        {
+            self.end(session);
+        }
+        self.promote();
+    }
+
+    pub(crate) fn step(&mut self, now: u64, step: &Step) -> Outcome {
+        self.sweep(now);
+        let waited = !self.queue.is_empty();
+        let alive = self.apply(step);
+        self.promote();
+        let mut told = std::mem::take(&mut self.told);
+        if !waited && !self.queue.is_empty() {
+            let keepers = self
+                .sessions
+                .iter()
+                .filter(|(_, held)| held.keeps && held.granted > held.returned);
+            told.extend(keepers.map(|(session, _)| *session));
+        }
+        told.retain(|session| *session != step.session);
+        let reply = self.answer(step, alive);
+        Outcome { reply, told }
+    }
+
+    /// Carries out what is new in `step`. False when its session is not known and does not begin.
+    fn apply(&mut self, step: &Step) -> bool {
+        let session = step.session;
+        if step.end {
+            self.end(session);
+            return false;
+        }
+        if !self.sessions.contains_key(&session) && !step.begin {
+            return false;
+        }
+        let held = self.sessions.entry(session).or_default();
+        if step.seq <= held.seq {
+            return true;
+        }
+        self.limit = step.limit.unwrap_or(self.limit);
+        self.dues.remove(&(held.expires, session));
+        held.seq = step.seq;
+        held.expires = self.now.saturating_add(micros(step.ttl));
+        held.keeps = step.keeps;
+        held.grants.retain(|grant| grant.token > step.seen);
+        self.dues.insert((held.expires, session));
+        let returned = step.returned.clamp(held.returned, held.granted);
+        self.used -= returned - held.returned;
+        held.returned = returned;
+        for &wish in &step.withdrawn {
+            if let Some(place) = self.places.remove(&(session, wish)) {
+                self.queue.remove(&place);
+                held.queued -= 1;
+            }
+        }
+        self.promote();
+        for wish in &step.wishes {
+            let held = self.sessions.entry(session).or_default();
+            if wish.id <= held.asked {
+                continue;
+            }
+            held.asked = wish.id;
+            let fits = self.queue.is_empty() && wish.need <= self.limit.saturating_sub(self.used);
+            if wish.queue && wish.need <= self.limit || fits {
+                held.queued += 1;
+                let place = self.next_place;
+                self.next_place += 1;
+                self.places.insert((session, wish.id), place);
+                let (wish, need, want) = (wish.id, wish.need, wish.want.max(wish.need));
+                self.queue.insert(
+                    place,
+                    Queued {
+                        session,
+                        wish,
+                        need,
+                        want,
+                    },
+                );
+                // At once, so that those behind find less.
+                self.promote();
+            }
+        }
+        true
+    }
+
+    fn end(&mut self, session: Session) {
+        let Some(held) = self.sessions.remove(&session) else {
+            return;
+        };
+        self.dues.remove(&(held.expires, session));
+        self.used -= held.granted - held.returned;
+        let wishes = self.places.range((session, 0)..=(session, u64::MAX));
+        let wishes: Vec<_> = wishes.map(|(&key, &place)| (key, place)).collect();
+        for (key, place) in wishes {
+            self.places.remove(&key);
+            self.queue.remove(&place);
+        }
+    }
+
+    /// Grants from the front as long as permits suffice.
+    fn promote(&mut self) {
+        while let Some(head) = self.queue.first_entry()
+            && head.get().need <= self.limit.saturating_sub(self.used)
+        {
+            let Queued {
+                session,
+                wish,
+                need,
+                want,
+            } = head.remove();
+            self.places.remove(&(session, wish));
+            let free = self.free();
+            // What is wanted beyond the need is for whoever wants it: half an equal share at a time.
+            let share = self.limit / (2 * self.sessions.len() as u64).max(1);
+            let most = if self.sessions.len() == 1 {
+                free
+            } else {
+                share.max(need)
+            };
+            let units = want.min(most).min(free);
+            self.used += units;
+            self.token = next_token(self.token, self.now);
+            if let Some(held) = self.sessions.get_mut(&session) {
+                held.queued -= 1;
+                held.granted += units;
+                let token = self.token;
+                held.grants.push(Grant { wish, units, token });
+            }
+            self.told.push(session);
+        }
+    }
+
+    fn answer(&self, step: &Step, alive: bool) -> Reply {
+        let census = Census {
+            limit: self.limit,
+            in_use: self.used,
+            waiting: self.queue.len() as u64,
+            sessions: self.sessions.len() as u64,
+        };
+        let held = self.sessions.get(&step.session).filter(|_| alive);
+        let Some(held) = held else {
+            return Reply {
+                census,
+                ..Reply::default()
+            };
+        };
+        let mut front = self.queue.values().take(LOOKOUTS);
+        let looks_out = front.any(|queued| queued.session == step.session);
+        let mut others = self.dues.iter().filter(|due| due.1 != step.session);
+        let again = others.next().filter(|_| looks_out);
+        Reply {
+            alive: true,
+            grants: held
+                .grants
+                .iter()
+                .copied()
+                .filter(|grant| grant.token > step.seen)
+                .collect(),
+            others_wait: self.queue.len() as u64 > held.queued,
+            again: again.map(|due| Duration::from_micros(due.0.saturating_sub(self.now))),
+            census,
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Rates and windows that many machines share. There is no queue: whoever finds too little is told when to ask again.
+//!
+//! Sessions are only remembered so that a step which is tried again takes nothing twice.
+
+use super::bucket::{Bucket, Fill};
+use super::{Outcome, micros, next_token};
+use crate::algo::meter::Meter;
+use crate::algo::window::Window;
+use crate::remote::backend::{Census, Grant, Reply, Rule, Session, Step};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+#[derive(Debug)]
+pub(crate) struct Rates {
+    meter: Kind,
+    token: u64,
+    now: u64,
+    takers: BTreeMap<Session, Taker>,
+    dues: BTreeSet<(u64, Session)>,
+}
+
+/// What is counted: either of the two.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    Bucket(Bucket, Fill),
+    Window(Window, Duration),
+}
+
+#[derive(Debug, Default)]
+struct Taker {
+    expires: u64,
+    seq: u64,
+    charged: u64,
+    asked: u64,
+    grants: Vec<Grant>,
+}
+
+impl Kind {
+    pub(crate) fn new(rule: &Rule, now: u64) -> Self {
+        match rule {
+            Rule::Rate { quota } => {
+                let fill = Fill::of(quota).unwrap_or(Fill {
+                    price: 1,
+                    gain: 1,
+                    brim: 0,
+                });
+                Self::Bucket(Bucket::full(now), fill)
+            }
+            Rule::Permits { limit } => Self::window(now, *limit, Duration::ZERO),
+            Rule::Window { limit, length } => Self::window(now, *limit, *length),
+        }
+    }
+
+    fn window(now: u64, limit: u64, length: Duration) -> Self {
+        let segment = micros(length).div_ceil(Rule::SEGMENTS).max(1);
+        Self::Window(Window::new(now, Rule::SEGMENTS as usize, segment, limit), length)
+    }
+
+    /// Whoever asks last sets the numbers; what was taken stays taken.
+    fn adopt(&mut self, rule: &Rule) {
+        match (self, rule) {
+            (Self::Bucket(bucket, fill), Rule::Rate { quota }) => {
+                let new = Fill::of(quota).unwrap_or(*fill);
+                if new != *fill {
+                    bucket.convert(fill, &new);
+                    *fill = new;
+                }
+            }
+            (Self::Window(window, _), Rule::Window { limit, .. }) if window.limit() != *limit => {
+                let room = i128::from(*limit) - (i128::from(window.limit()) - window.room());
+                window.set_limit(*limit, room);
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn advance(&mut self, now: u64) {
+        match self {
+            Self::Bucket(bucket, fill) => bucket.advance(fill, now),
+            Self::Window(window, _) => window.advance(now),
+        }
+    }
+
+    fn free(&self) -> u64 {
+        match self {
+            Self::Bucket(bucket, fill) => bucket.free(fill),
+            Self::Window(window, _) => window.free(),
+        }
+    }
+
+    pub(crate) fn take(&mut self, n: u64) {
+        match self {
+            Self::Bucket(bucket, fill) => bucket.take(fill, n),
+            Self::Window(window, _) => drop(window.take(n)),
+        }
+    }
+
+    /// In how many microseconds `n` fit; `None` when they never do.
+    pub(crate) fn wait(&self, n: u64) -> Option<u64> {
+        match self {
+            Self::Bucket(bucket, fill) => bucket.wait(fill, n),
+            Self::Window(window, _) => Some(window.ready(n, 0)?.saturating_sub(window.now())),
+        }
+    }
+
+    pub(crate) fn fits(&self, n: u64) -> bool {
+        n <= self.free()
+    }
+
+    fn limit(&self) -> u64 {
+        match self {
+            Self::Bucket(_, fill) => fill.burst(),
+            Self::Window(window, _) => window.limit(),
+        }
+    }
+
+    fn is_as_new(&self, now: u64) -> bool {
+        match self {
+            Self::Bucket(bucket, fill) => bucket.is_full(fill, now),
+            Self::Window(window, _) => window.fresh_at().is_some_and(|at| at <= now),
+        }
+    }
+}
+
+impl Rates {
+    pub(super) fn new(rule: &Rule, now: u64, token: u64) -> Self {
+        Self {
+            meter: Kind::new(rule, now),
+            token,
+            now,
+            takers: BTreeMap::new(),
+            dues: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn fits(&self, rule: &Rule) -> bool {
+        match (&self.meter, rule) {
+            (Kind::Bucket(..), Rule::Rate { .. }) => true,
+            (Kind::Window(_, length), Rule::Window { length: other, .. }) => length == other,
+            _ => false,
+        }
+    }
+
+    pub(super) fn token(&self) -> u64 {
+        self.token
+    }
+
+    pub(super) fn is_empty(&self, now: u64) -> bool {
+        self.takers.is_empty() && self.meter.is_as_new(now)
+    }
+
+    pub(super) fn sweep(&mut self, now: u64) {
+        self.now = self.now.max(now);
+        while let Some(&(due, session)) = self.dues.first()
+            && due <= self.now
+        {
+            self.dues.pop_first();
+            self.takers.remove(&session);
+        }
+        self.meter.advance(self.now);
+    }
+
+    pub(super) fn step(&mut self, now: u64, rule: &Rule, step: &Step) -> Outcome {
+        self.sweep(now);
+        self.meter.adopt(rule);
+        let session = step.session;
+        let mut reply = Reply::default();
+        if step.end {
+            if let Some(taker) = self.takers.remove(&session) {
+                self.dues.remove(&(taker.expires, session));
+            }
+        } else if step.begin || self.takers.contains_key(&session) {
+            reply.alive = true;
+            reply.again = self.apply(step).map(Duration::from_micros);
+            let taker = self.takers.entry(session).or_default();
+            reply
+                .grants
+                .extend(taker.grants.iter().filter(|grant| grant.token > step.seen));
+        }
+        let (limit, free) = (self.meter.limit(), self.meter.free());
+        reply.census = Census {
+            limit,
+            in_use: limit - free.min(limit),
+            waiting: 0,
+            sessions: self.takers.len() as u64,
+        };
+        Outcome {
+            reply,
+            told: Vec::new(),
+        }
+    }
+
+    /// Carries out what is new in `step`. Returns in how many microseconds the first wish fits that does not.
+    fn apply(&mut self, step: &Step) -> Option<u64> {
+        let taker = self.takers.entry(step.session).or_default();
+        if step.seq <= taker.seq {
+            return None;
+        }
+        self.dues.remove(&(taker.expires, step.session));
+        taker.seq = step.seq;
+        taker.expires = self.now.saturating_add(micros(step.ttl));
+        self.dues.insert((taker.expires, step.session));
+        taker.grants.retain(|grant| grant.token > step.seen);
+        let debt = step.charged.saturating_sub(taker.charged);
+        taker.charged = taker.charged.max(step.charged);
+        self.meter.take(debt);
+        for wish in step.wishes.iter() {
+            if wish.id <= taker.asked {
+                continue;
+            }
+            if wish.need > self.meter.free() {
+                return self.meter.wait(wish.need);
+            }
+            let units = wish.want.max(wish.need).min(self.meter.free());
+            self.meter.take(units);
+            taker.asked = wish.id;
+            self.token = next_token(self.token, self.now);
+            let token = self.token;
+            taker.grants.push(Grant {
+                wish: wish.id,
+                units,
+                token,
+            });
+        }
+        None
+    }
+}

@@ -1,0 +1,623 @@
+//! What a process knows and holds of a key, as a pure state machine: no I/O, no clock, no waking. Its callers lock it, pass it
+//! the instant, and wake whom it names after they have unlocked it.
+//!
+//! Here is the state, and what is taken and given back on the spot. [`line`] has those who wait, [`talk`] what is said to the
+//! store and heard of it, [`lapse`] what time does.
+
+mod lapse;
+mod line;
+mod talk;
+#[cfg(test)]
+mod tests;
+
+use super::backend::{Census, Session, StoreError};
+use super::book::Meter;
+use super::plan::{Away, Plan};
+use crate::refusal::Reason;
+use crate::ticket::Ticket;
+use crate::time::{Clock, Instant};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::task::Waker;
+pub(super) use talk::Todo;
+
+/// What one admission holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteTicket {
+    pub(super) units: u64,
+    /// Under which session, by number; or [`UNCOUNTED`], or [`SHARED`].
+    pub(super) term: u64,
+    pub(super) fence: Fence,
+}
+
+/// The term of an admission that nobody counts.
+pub(super) const UNCOUNTED: u64 = 0;
+/// The term of an admission out of this process's own share.
+pub(super) const SHARED: u64 = u64::MAX;
+
+/// A fencing token: what is admitted later, anywhere, has a greater one. A resource that remembers the greatest that it has
+/// seen can refuse those who have lost their permit and do not know yet, where the limit is one.
+///
+/// Where several hold permits at a time, an older token is no sign of a lost permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fence {
+    /// The token of the store's grant. It is as great as the time in microseconds since 1970, by the store's clock, so that it
+    /// grows also where the store has lost its memory.
+    pub token: u64,
+    /// The how-manieth admission of this process since that grant: above zero only with [`Blocks`](super::Blocks), where
+    /// permits are used again without asking the store.
+    pub order: u64,
+}
+
+impl Ticket for RemoteTicket {
+    const WORDS: usize = 4;
+    fn write(&self, words: &mut [u64]) {
+        words[..4].copy_from_slice(&[self.units, self.term, self.fence.token, self.fence.order]);
+    }
+    fn read(words: &[u64]) -> Self {
+        Self {
+            units: words[0],
+            term: words[1],
+            fence: Fence {
+                token: words[2],
+                order: words[3],
+            },
+        }
+    }
+}
+
+/// The session at the store.
+#[derive(Debug)]
+struct Live {
+    id: Session,
+    seq: u64,
+    /// The store has answered it.
+    known: bool,
+    /// When what it holds is lost, unless it is renewed before.
+    deadline: Option<Instant>,
+    renew_at: Instant,
+    returned: u64,
+    returned_told: u64,
+    charged: u64,
+    charged_told: u64,
+    /// The token of the last grant.
+    seen: u64,
+}
+
+/// A wish that is with the store, or on its way.
+#[derive(Clone, Copy, Debug)]
+struct Wished {
+    need: u64,
+    want: u64,
+    queue: bool,
+    /// The store has answered it.
+    told: bool,
+    /// Who alone is to get what it gives.
+    owner: Option<u64>,
+}
+
+/// Somebody who waits.
+#[derive(Debug)]
+struct Waiter {
+    need: u64,
+    kind: Kind,
+    waker: Option<Waker>,
+    wish: Option<u64>,
+}
+
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// For its turn.
+    Turn,
+    /// The same, on behalf of a policy: its waker is called once.
+    Claim,
+    /// For the store's answer, whatever it is.
+    Answer,
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Granted(RemoteTicket),
+    Refused(Reason),
+    /// It was granted, and lost again before anybody took it.
+    Lapsed,
+}
+
+/// A wait that has ended, until its owner looks.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    end: End,
+    need: u64,
+    kind: Kind,
+}
+
+/// How often things have happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub(super) steps: u64,
+    pub(super) failures: u64,
+    pub(super) granted: u64,
+    pub(super) losses: u64,
+    pub(super) expired: u64,
+    pub(super) uncounted: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Desk {
+    plan: Plan,
+    clock: Clock,
+    live: Option<Live>,
+    /// The number of the session, or of the one to come.
+    term: u64,
+    sessions: u64,
+    /// Sessions that have ended here, and of which the store has to be told: with a number for the step, and how often that
+    /// was tried.
+    farewells: VecDeque<(Session, u64, u32)>,
+
+    /// Permits: how many the session holds, and how many of them are in use.
+    held: u64,
+    in_use: u64,
+    /// Tokens at hand, with the instants at which they are dropped.
+    credit: VecDeque<(Instant, u64)>,
+    credit_total: u64,
+    /// Tokens that were used and not taken yet, as far as the store does not know.
+    debt: u64,
+    token: u64,
+    order: u64,
+
+    /// Those who wait for what comes to this process, in order.
+    line: BTreeMap<u64, Waiter>,
+    /// Those for each of whom the store is asked by name.
+    bound: BTreeMap<u64, Waiter>,
+    ended: BTreeMap<u64, Ended>,
+    next_key: u64,
+
+    wishes: BTreeMap<u64, Wished>,
+    withdrawn: BTreeSet<u64>,
+    next_wish: u64,
+    /// A rate has nothing to give before this.
+    ask_at: Option<Instant>,
+    /// Nothing is fetched ahead before this.
+    fetch_at: Option<Instant>,
+    /// When the store is to be looked at again.
+    look_at: Option<Instant>,
+
+    /// Others wait, and what comes free here goes to them from this instant on.
+    recall: Option<Instant>,
+    /// The least that was free since the last look, and when the next is.
+    least_free: u64,
+    idle_at: Option<Instant>,
+    /// How many tokens the demand takes in a span, when last measured.
+    block: u64,
+    /// How many were spent since a block was last taken, and when that was.
+    spent: u64,
+    fetched_at: Instant,
+
+    last_error: Option<StoreError>,
+    failing_since: Option<Instant>,
+    retry_at: Option<Instant>,
+    /// The store has been declared away.
+    away: bool,
+    share: Meter,
+    share_in_use: u64,
+    share_at: Option<Instant>,
+
+    limit: Option<(u64, u64)>,
+    limit_changes: (u64, u64),
+    closed: bool,
+    gone: bool,
+
+    census: Option<(Census, Instant)>,
+    pub(super) tally: Tally,
+
+    watchers: BTreeMap<u64, Waker>,
+    next_watcher: u64,
+    /// The driver has something to do, or waits to be told that it has.
+    poked: bool,
+    driver: Option<Waker>,
+    /// Whom to wake once the lock is free.
+    wakers: Vec<Waker>,
+}
+
+impl Desk {
+    pub(super) fn new(plan: Plan, clock: &Clock) -> Self {
+        let now = clock.now();
+        Self {
+            share: Meter::new(&plan.rule, 0),
+            plan,
+            clock: clock.clone(),
+            live: None,
+            term: 1,
+            sessions: 0,
+            farewells: VecDeque::new(),
+            held: 0,
+            in_use: 0,
+            credit: VecDeque::new(),
+            credit_total: 0,
+            block: 0,
+            debt: 0,
+            token: 0,
+            order: 0,
+            line: BTreeMap::new(),
+            bound: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            next_key: 1,
+            wishes: BTreeMap::new(),
+            withdrawn: BTreeSet::new(),
+            next_wish: 1,
+            ask_at: None,
+            fetch_at: None,
+            look_at: None,
+            recall: None,
+            least_free: 0,
+            idle_at: None,
+            spent: 0,
+            fetched_at: now,
+            last_error: None,
+            failing_since: None,
+            retry_at: None,
+            away: false,
+            share_in_use: 0,
+            share_at: None,
+            limit: None,
+            limit_changes: (0, 0),
+            closed: false,
+            gone: false,
+            census: None,
+            tally: Tally::default(),
+            watchers: BTreeMap::new(),
+            next_watcher: 0,
+            poked: true,
+            driver: None,
+            wakers: Vec::new(),
+        }
+    }
+
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.wakers)
+    }
+
+    /// The driver has something to do.
+    fn poke(&mut self) {
+        self.poked = true;
+        self.wakers.extend(self.driver.take());
+    }
+
+    /// True when the driver was poked since it last asked; otherwise `waker` will be woken. Also returns a waker to be dropped.
+    pub(super) fn was_poked(&mut self, waker: Waker) -> (bool, Option<Waker>) {
+        if std::mem::take(&mut self.poked) {
+            return (true, Some(waker));
+        }
+        (false, self.driver.replace(waker))
+    }
+
+    /// Whether what is held is still ours at `now`. The driver may be late to notice that it is not.
+    pub(super) fn is_valid(&self, now: Instant) -> bool {
+        let deadline = self.live.as_ref().and_then(|live| live.deadline);
+        deadline.is_some_and(|deadline| now < deadline)
+    }
+
+    /// Units that could be given on the spot, once what is stale has been dropped.
+    pub(super) fn free(&self, now: Instant) -> u64 {
+        if self.plan.spends() {
+            return self.credit_total;
+        }
+        if self.is_valid(now) { self.held - self.in_use } else { 0 }
+    }
+
+    /// Takes `n` of what is free.
+    fn take_free(&mut self, n: u64) -> RemoteTicket {
+        self.tally.granted += 1;
+        if self.plan.spends() {
+            // What comes back of it lives no longer than it would have.
+            let until = self.credit.front().map_or(Instant::ZERO, |(until, _)| *until);
+            self.spend(n);
+            return RemoteTicket {
+                units: n,
+                term: self.term,
+                fence: Fence {
+                    token: self.token,
+                    order: until.ticks(),
+                },
+            };
+        }
+        self.in_use += n;
+        self.least_free = self.least_free.min(self.held - self.in_use);
+        self.order += 1;
+        RemoteTicket {
+            units: n,
+            term: self.term,
+            fence: Fence {
+                token: self.token,
+                order: self.order - 1,
+            },
+        }
+    }
+
+    fn spend(&mut self, mut n: u64) {
+        self.spent += n;
+        while n > 0
+            && let Some((_, units)) = self.credit.front_mut()
+        {
+            let part = n.min(*units);
+            *units -= part;
+            self.credit_total -= part;
+            n -= part;
+            if *units == 0 {
+                self.credit.pop_front();
+            }
+        }
+    }
+
+    /// Takes `n` now, or says why not.
+    pub(super) fn take(&mut self, n: u64, now: Instant) -> Result<RemoteTicket, Reason> {
+        if self.closed {
+            return Err(Reason::Closed);
+        }
+        self.drop_stale(now);
+        if n == 0 || self.line.is_empty() && n <= self.free(now) {
+            let ticket = self.take_free(n);
+            if self.wishes.is_empty() && self.free(now) < self.low_water() {
+                self.poke();
+            }
+            return Ok(ticket);
+        }
+        if self.is_oversized(n) {
+            return Err(Reason::Oversized);
+        }
+        if self.away && self.waiting() == 0 {
+            return self.take_while_away(n, now);
+        }
+        Err(if self.plan.spends() {
+            Reason::RateExceeded
+        } else {
+            Reason::Saturated
+        })
+    }
+
+    /// True when no more than is known of the limit forbids `n` for good, or until the limit is raised.
+    pub(super) fn is_oversized(&self, n: u64) -> bool {
+        let limit = self.census.map_or(super::MAX_UNITS, |(census, _)| census.limit);
+        n > limit && !self.away
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    pub(super) fn is_away(&self) -> bool {
+        self.away
+    }
+
+    /// True while the store is away and nobody is admitted for that.
+    pub(super) fn refuses_while_away(&self) -> bool {
+        self.away && self.plan.away == Away::Reject
+    }
+
+    /// True when `n` would be admitted, `n` being more than zero for whoever does not come first.
+    pub(super) fn has_free(&mut self, n: u64, now: Instant) -> bool {
+        n == 0 || self.waiting() == 0 && (n <= self.free(now) || self.away && self.plan.away == Away::Admit)
+    }
+
+    /// Whether what `ticket` was given belongs to somebody else by now.
+    pub(super) fn is_lost(&self, ticket: &RemoteTicket, now: Instant) -> bool {
+        self.counts(ticket) && (ticket.term != self.term || !self.is_valid(now))
+    }
+
+    /// When what `ticket` was given is lost, unless it is renewed.
+    pub(super) fn runs_out(&self, ticket: &RemoteTicket) -> Option<Instant> {
+        self.deadline().filter(|_| self.counts(ticket))
+    }
+
+    pub(super) fn has_fence(&self, ticket: &RemoteTicket) -> bool {
+        !self.plan.spends() && ticket.term != UNCOUNTED && ticket.term != SHARED
+    }
+
+    fn counts(&self, ticket: &RemoteTicket) -> bool {
+        self.has_fence(ticket) && ticket.units > 0
+    }
+
+    /// What is done for `n` while the store is away.
+    fn take_while_away(&mut self, n: u64, now: Instant) -> Result<RemoteTicket, Reason> {
+        let fence = Fence {
+            token: self.token,
+            order: self.order,
+        };
+        let ticket = |term| RemoteTicket { units: n, term, fence };
+        match self.plan.away {
+            Away::Reject => Err(Reason::Unavailable),
+            Away::Admit => {
+                self.tally.uncounted += 1;
+                Ok(ticket(UNCOUNTED))
+            }
+            Away::Share { of } => {
+                let parts = n.saturating_mul(of.max(1));
+                let fits = if self.plan.spends() {
+                    self.share.advance(self.micros(now));
+                    self.share.fits(parts)
+                } else {
+                    self.share_in_use.saturating_add(n).saturating_mul(of.max(1)) <= self.limit()
+                };
+                if !fits {
+                    let reason = if self.plan.spends() {
+                        Reason::RateExceeded
+                    } else {
+                        Reason::Saturated
+                    };
+                    return Err(reason);
+                }
+                if self.plan.spends() {
+                    self.share.take(parts);
+                } else {
+                    self.share_in_use += n;
+                }
+                self.tally.uncounted += 1;
+                Ok(ticket(SHARED))
+            }
+        }
+    }
+
+    fn micros(&self, now: Instant) -> u64 {
+        let since = self.clock.between(Instant::ZERO, now);
+        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// The limit, as far as it is known here.
+    pub(super) fn limit(&self) -> u64 {
+        use super::backend::Rule;
+        let set = match self.plan.rule {
+            Rule::Permits { limit } | Rule::Window { limit, .. } => limit,
+            Rule::Rate { quota } => quota.burst_size(),
+        };
+        self.census.map_or(set, |(census, _)| census.limit)
+    }
+
+    /// What was taken comes back: the work has ended, or does not start.
+    pub(super) fn put_back(&mut self, ticket: RemoteTicket, cancelled: bool, now: Instant) {
+        if ticket.term == SHARED && !self.plan.spends() {
+            self.share_in_use -= ticket.units;
+            self.serve(now);
+            return;
+        }
+        if ticket.term != self.term || ticket.units == 0 {
+            return;
+        }
+        if self.plan.spends() {
+            if cancelled {
+                self.put_back_tokens(ticket.units, &ticket, now);
+            }
+            return;
+        }
+        self.in_use -= ticket.units;
+        if self.plan.blocks.is_none() {
+            self.give_back(ticket.units);
+            return;
+        }
+        self.serve(now);
+        if self.recall.is_some() {
+            self.poke();
+        }
+    }
+
+    /// Tokens are at hand again, up to a block, as long as they would have been.
+    fn put_back_tokens(&mut self, units: u64, ticket: &RemoteTicket, now: Instant) {
+        let until = Instant::from_ticks(ticket.fence.order);
+        self.drop_stale(now);
+        self.spent = self.spent.saturating_sub(units);
+        let most = self
+            .plan
+            .blocks
+            .map_or(ticket.units, |blocks| blocks.most.max(ticket.units));
+        // A block is what is at hand and what is on its way.
+        let coming: u64 = self.wishes.values().map(|wished| wished.want).sum();
+        let units = units.min(most.saturating_sub(self.credit_total + coming));
+        if until > now && units > 0 {
+            self.add_credit(units, until);
+            self.serve(now);
+        }
+    }
+
+    /// Tokens are at hand until then.
+    fn add_credit(&mut self, units: u64, until: Instant) {
+        let at = self.credit.partition_point(|(other, _)| *other <= until);
+        self.credit.insert(at, (until, units));
+        self.credit_total += units;
+    }
+
+    /// Corrects a charge of tokens.
+    pub(super) fn settle(&mut self, ticket: &mut RemoteTicket, actual: u64, now: Instant) {
+        let charged = std::mem::replace(&mut ticket.units, actual);
+        if ticket.term == UNCOUNTED || ticket.term == SHARED {
+            return;
+        }
+        if actual < charged {
+            return self.put_back_tokens(charged - actual, ticket, now);
+        }
+        let more = actual - charged;
+        self.drop_stale(now);
+        let part = more.min(self.free(now));
+        self.spend(part);
+        if more > part {
+            self.debt += more - part;
+            self.poke();
+        }
+    }
+
+    /// Gives `n` units that are not in use back to the store.
+    fn give_back(&mut self, n: u64) {
+        if let Some(live) = &mut self.live
+            && n > 0
+        {
+            live.returned += n;
+            self.held -= n;
+            self.least_free = self.least_free.min(self.held - self.in_use);
+            self.poke();
+        }
+    }
+
+    /// Wakes whoever watches for something other than units.
+    fn tell_watchers(&mut self) {
+        let watchers = std::mem::take(&mut self.watchers);
+        self.wakers.extend(watchers.into_values());
+    }
+
+    /// Watches, under a number of its own from the first time on. Returns a waker to be dropped.
+    pub(super) fn watch(&mut self, number: &mut Option<u64>, waker: Waker) -> Option<Waker> {
+        let number = *number.get_or_insert_with(|| {
+            self.next_watcher += 1;
+            self.next_watcher
+        });
+        self.watchers.insert(number, waker)
+    }
+
+    pub(super) fn unwatch(&mut self, number: u64) -> Option<Waker> {
+        self.watchers.remove(&number)
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.live.as_ref().and_then(|live| live.deadline)
+    }
+
+    pub(super) fn census(&self) -> Option<(Census, Instant)> {
+        self.census
+    }
+
+    pub(super) fn waiting(&self) -> u64 {
+        (self.line.len() + self.bound.len()) as u64
+    }
+
+    pub(super) fn held(&self) -> u64 {
+        self.held
+    }
+
+    pub(super) fn in_use(&self) -> u64 {
+        self.in_use
+    }
+
+    /// Asks for another limit. Returns the number of the change.
+    pub(super) fn set_limit(&mut self, limit: u64) -> u64 {
+        self.limit_changes.0 += 1;
+        self.limit = Some((limit, self.limit_changes.0));
+        self.poke();
+        self.limit_changes.0
+    }
+
+    /// True once the store has carried out the change with this number, or a later one.
+    pub(super) fn has_limit(&self, change: u64) -> bool {
+        self.limit_changes.1 >= change
+    }
+
+    /// Why the last step failed, if it did.
+    pub(super) fn last_error(&self) -> Option<&StoreError> {
+        self.last_error.as_ref()
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone
+    }
+}

@@ -1,0 +1,499 @@
+//! What is said to the store, and what is made of its answers. One step is under way at a time: what is not known to have
+//! arrived is said again by the next.
+
+use super::{Desk, End, Kind, Live, Wished};
+use crate::refusal::Reason;
+use crate::remote::backend::{Grant, Reply, Session, Step, StoreError, Wish};
+use crate::time::Instant;
+
+/// What the driver has to do next.
+#[derive(Debug)]
+pub(in crate::remote) enum Todo {
+    /// Take this step.
+    Send(Step),
+    /// Wait: for a poke, for news of the session, at most until the instant.
+    Wait(Option<Instant>, Option<Session>),
+    /// Nothing, for good.
+    Stop,
+}
+
+/// How often the store is told that a session is over, when it does not answer.
+const FAREWELLS: u32 = 3;
+
+impl Desk {
+    /// What is to be done at `now`, after [`tick`](Self::tick).
+    pub(in crate::remote) fn next(&mut self, now: Instant) -> Todo {
+        if self.closed
+            && let Some(live) = self.live.take()
+        {
+            self.part_with(&live);
+            self.lose(now);
+            self.dismiss_all(End::Refused(Reason::Closed));
+        }
+        if let Some(at) = self.retry_at.filter(|&at| at > now) {
+            return Todo::Wait(Some(self.wakes_at(now).map_or(at, |wakes| wakes.min(at))), None);
+        }
+        if let Some((session, seq, tries)) = self.farewells.front_mut() {
+            *tries += 1;
+            *seq += 1;
+            return Todo::Send(farewell(*session, *seq, &self.plan));
+        }
+        if self.closed {
+            if !self.gone {
+                self.gone = true;
+                self.tell_watchers();
+            }
+            return Todo::Stop;
+        }
+        self.answer_recall(now);
+        self.wish(now);
+        match self.compose(now) {
+            Some(step) => Todo::Send(step),
+            // Something has come up meanwhile.
+            None if !self.farewells.is_empty() => self.next(now),
+            None => {
+                let session = self.live.as_ref().map(|live| live.id);
+                let session = session.filter(|_| !self.plan.spends());
+                let renew = self.live.as_ref().map(|live| live.renew_at);
+                let renew = renew.filter(|_| session.is_some());
+                let look = self.look_at.filter(|_| session.is_some());
+                let fetch = self.fetch_at.filter(|_| self.wants_ahead(now) > 0);
+                let ask = self.ask_at.filter(|_| !self.line.is_empty() || !self.bound.is_empty());
+                let known = [renew, look, fetch, ask, self.wakes_at(now)];
+                Todo::Wait(known.into_iter().flatten().min(), session)
+            }
+        }
+    }
+
+    /// Gives back what is free, when others wait for it and our turn is over.
+    fn answer_recall(&mut self, now: Instant) {
+        let ours = self.recall.is_some_and(|until| now < until) && !self.line.is_empty();
+        if self.recall.is_some() && !ours && !self.plan.spends() {
+            self.give_back(self.held - self.in_use);
+        }
+    }
+
+    /// Below how many units at hand more are fetched ahead of demand.
+    pub(super) fn low_water(&self) -> u64 {
+        match self.plan.blocks {
+            None => 0,
+            Some(_) if self.recall.is_some() => 0,
+            Some(blocks) if self.spent == 0 => blocks.low,
+            Some(blocks) => blocks.low.max(self.block / 2),
+        }
+    }
+
+    /// How many units are to be fetched ahead of demand.
+    fn wants_ahead(&self, now: Instant) -> u64 {
+        let free = self.free(now);
+        let low = self.low_water();
+        if free >= low {
+            return 0;
+        }
+        let low = self.plan.blocks.map_or(0, |blocks| blocks.low);
+        low.max(self.block).saturating_sub(free)
+    }
+
+    /// How many tokens the demand of late takes in a span.
+    fn measured_block(&self, now: Instant) -> u64 {
+        let Some(blocks) = self.plan.blocks else { return 0 };
+        let passed = self.clock.between(self.fetched_at, now).as_nanos().max(1);
+        let span = blocks.span.as_nanos();
+        let block = u128::from(self.spent) * span / passed.max(span / 16);
+        u64::try_from(block).unwrap_or(u64::MAX).min(blocks.most)
+    }
+
+    /// Makes wishes out of what is needed.
+    fn wish(&mut self, now: Instant) {
+        let fresh = self.bound.iter().filter(|(_, waiter)| waiter.wish.is_none());
+        let fresh: Vec<_> = fresh.map(|(&key, waiter)| (key, waiter.need, waiter.kind)).collect();
+        for (key, need, kind) in fresh {
+            let wish = self.new_wish(need, need, kind != Kind::Answer, Some(key));
+            if let Some(waiter) = self.bound.get_mut(&key) {
+                waiter.wish = Some(wish);
+            }
+        }
+        self.wish_for_line(now);
+    }
+
+    fn wish_for_line(&mut self, now: Instant) {
+        let free = self.free(now);
+        let head = self
+            .line
+            .first_key_value()
+            .map(|(_, head)| head.need.saturating_sub(free).max(1));
+        let wished = self.wishes.iter().find(|(_, wished)| wished.owner.is_none());
+        let wished = wished.map(|(&id, wished)| (id, *wished));
+        if let Some((id, wished)) = wished {
+            // One that asks for more than is needed any more would wait for too long.
+            let fits = head.map_or(!wished.queue, |need| wished.queue && wished.need <= need);
+            if fits || self.plan.spends() {
+                return;
+            }
+            self.withdraw(id);
+        }
+        let most = self.plan.blocks.map_or(0, |blocks| blocks.most);
+        let at_hand = if self.plan.spends() { free } else { self.held };
+        let room = most.saturating_sub(at_hand);
+        match head {
+            Some(_) if self.ask_at.is_some_and(|at| at > now) => {}
+            Some(need) => {
+                let all: u64 = self
+                    .line
+                    .values()
+                    .map(|waiter| waiter.need)
+                    .sum::<u64>()
+                    .saturating_sub(free);
+                self.begin_block(now);
+                let ahead = if self.plan.spends() {
+                    self.block
+                } else {
+                    self.in_use / 2
+                };
+                let want = if self.plan.blocks.is_some() {
+                    all.max(ahead).min(room)
+                } else {
+                    all
+                };
+                self.new_wish(need, want.max(need), true, None);
+            }
+            None => {
+                let lacks = self.wants_ahead(now) > 0;
+                if lacks && self.fetch_at.is_none_or(|at| at <= now) {
+                    self.begin_block(now);
+                    let low = self.plan.blocks.map_or(0, |blocks| blocks.low);
+                    let ahead = low.max(self.block).saturating_sub(free).min(room);
+                    if ahead > 0 {
+                        self.new_wish(1, ahead, false, None);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Measures the demand since the last block was taken.
+    fn begin_block(&mut self, now: Instant) {
+        self.block = if self.plan.spends() {
+            self.measured_block(now)
+        } else {
+            0
+        };
+        self.spent = 0;
+        self.fetched_at = now;
+    }
+
+    fn new_wish(&mut self, need: u64, want: u64, queue: bool, owner: Option<u64>) -> u64 {
+        let id = self.next_wish;
+        self.next_wish += 1;
+        let wished = Wished {
+            need,
+            want,
+            queue,
+            told: false,
+            owner,
+        };
+        self.wishes.insert(id, wished);
+        id
+    }
+
+    /// The wish is over. Whether it has reached the store or not, the store is told.
+    pub(super) fn withdraw(&mut self, wish: u64) {
+        if self.wishes.remove(&wish).is_some() && self.live.is_some() {
+            self.withdrawn.insert(wish);
+            self.poke();
+        }
+    }
+
+    /// The next step, if there is something to say.
+    fn compose(&mut self, now: Instant) -> Option<Step> {
+        let asks = self.wishes.values().any(|wished| !wished.told);
+        let speaks = asks || self.debt > 0 || self.limit.is_some();
+        let stale = self.deadline().is_some_and(|deadline| deadline <= now);
+        if stale && self.plan.spends() {
+            // The store may have forgotten what it was told in this session: the next one does not say it again.
+            self.unmake();
+        }
+        if self.live.is_none() {
+            if !speaks && self.debt == 0 {
+                return None;
+            }
+            self.live = Some(self.begin(now));
+        }
+        let live = self.live.as_mut()?;
+        live.charged += std::mem::take(&mut self.debt);
+        let due = live.renew_at <= now && !self.plan.spends();
+        let idle = self.held == 0 && self.wishes.is_empty() && self.line.is_empty();
+        if due && idle && live.returned == live.returned_told && !speaks {
+            // Nothing is kept at the store by somebody who has no use for it.
+            let live = self.live.take()?;
+            self.part_with(&live);
+            self.look_at = None;
+            self.recall = None;
+            return None;
+        }
+        let looks = self.look_at.is_some_and(|at| at <= now);
+        let told =
+            self.withdrawn.is_empty() && live.returned == live.returned_told && live.charged == live.charged_told;
+        if !(speaks || due || looks || !told) {
+            return None;
+        }
+        live.seq += 1;
+        let fresh = self.wishes.iter().filter(|(_, wished)| !wished.told);
+        let wish = |(&id, wished): (&u64, &Wished)| Wish {
+            id,
+            need: wished.need,
+            want: wished.want,
+            queue: wished.queue,
+        };
+        // A rate answers one wish at a time.
+        let most = if self.plan.spends() { 1 } else { usize::MAX };
+        Some(Step {
+            session: live.id,
+            seq: live.seq,
+            begin: !live.known,
+            ttl: self.plan.ttl,
+            returned: live.returned,
+            charged: live.charged,
+            wishes: fresh.map(wish).take(most).collect(),
+            withdrawn: self.withdrawn.iter().copied().collect(),
+            seen: live.seen,
+            limit: self.limit.map(|(limit, _)| limit),
+            keeps: self.plan.blocks.is_some(),
+            end: false,
+        })
+    }
+
+    fn begin(&mut self, now: Instant) -> Live {
+        Live {
+            id: Session {
+                client: self.plan.client,
+                number: self.next_session(),
+            },
+            seq: 0,
+            known: false,
+            deadline: None,
+            renew_at: now,
+            returned: 0,
+            returned_told: 0,
+            charged: 0,
+            charged_told: 0,
+            seen: 0,
+        }
+    }
+
+    fn next_session(&mut self) -> u64 {
+        self.sessions += 1;
+        self.sessions
+    }
+
+    /// The answer to `step`, which was sent at `sent`.
+    pub(in crate::remote) fn hear(
+        &mut self,
+        step: &Step,
+        sent: Instant,
+        now: Instant,
+        answer: Result<Reply, StoreError>,
+    ) {
+        self.tally.steps += 1;
+        let reply = match answer {
+            Ok(reply) => reply,
+            Err(error) => return self.fail(step, now, error),
+        };
+        self.failing_since = None;
+        self.retry_at = None;
+        self.last_error = None;
+        if std::mem::take(&mut self.away) {
+            self.tell_watchers();
+        }
+        if step.end {
+            self.farewells.retain(|(session, ..)| *session != step.session);
+            return;
+        }
+        self.census = Some((reply.census, sent));
+        if let Some((limit, change)) = self.limit
+            && step.limit == Some(limit)
+            && reply.alive
+        {
+            self.limit = None;
+            self.limit_changes.1 = change;
+            self.tell_watchers();
+        }
+        if self.live.as_ref().is_none_or(|live| live.id != step.session) {
+            return;
+        }
+        if !reply.alive {
+            self.unmake();
+            return self.lose(now);
+        }
+        let from = if cfg!(tollgate_bug = "remote_leases_from_the_answer") {
+            now
+        } else {
+            sent
+        };
+        let deadline = self.clock.after(from, self.plan.lease());
+        if let Some(live) = &mut self.live {
+            live.known = true;
+            live.deadline = Some(deadline);
+            live.renew_at = self.clock.after(sent, self.plan.renewal);
+            live.returned_told = step.returned;
+            live.charged_told = step.charged;
+        }
+        for id in &step.withdrawn {
+            self.withdrawn.remove(id);
+        }
+        for wish in &step.wishes {
+            if let Some(wished) = self.wishes.get_mut(&wish.id) {
+                wished.told = true;
+            }
+        }
+        self.look_at = reply
+            .again
+            .filter(|_| !self.plan.spends())
+            .map(|again| self.clock.after(now, again));
+        let granted = !reply.grants.is_empty();
+        for grant in &reply.grants {
+            self.receive(*grant, now);
+        }
+        self.dismiss_refused(step, &reply, now);
+        self.note_recall(reply.others_wait, granted, now);
+        self.serve(now);
+        if deadline <= now && !self.plan.spends() {
+            self.lapse(now);
+        }
+    }
+
+    /// The session is not known to the store.
+    fn unmake(&mut self) {
+        if let Some(live) = self.live.take() {
+            self.debt += live.charged - live.charged_told;
+        }
+    }
+
+    /// Units that a wish was given.
+    fn receive(&mut self, grant: Grant, now: Instant) {
+        let Some(live) = &mut self.live else { return };
+        if grant.token <= live.seen {
+            return;
+        }
+        live.seen = grant.token;
+        self.token = grant.token;
+        self.order = 0;
+        let owner = self.wishes.remove(&grant.wish).and_then(|wished| wished.owner);
+        if self.plan.spends() {
+            self.add_credit(grant.units, self.clock.after(now, self.plan.expiry()));
+        } else {
+            self.held += grant.units;
+        }
+        let Some(waiter) = owner.and_then(|owner| Some((owner, self.bound.remove(&owner)?))) else {
+            // Nobody waits for it any more: with blocks it is at hand, and without it goes back.
+            if self.plan.blocks.is_none() && !self.plan.spends() {
+                self.give_back(grant.units);
+            }
+            return;
+        };
+        let ticket = self.take_free(waiter.1.need);
+        self.end(waiter.0, waiter.1, End::Granted(ticket));
+    }
+
+    /// Wishes that were neither granted nor queued.
+    fn dismiss_refused(&mut self, step: &Step, reply: &Reply, now: Instant) {
+        for wish in &step.wishes {
+            let limit = reply.census.limit;
+            let oversized = wish.need > limit;
+            let queued = wish.queue && !oversized && !self.plan.spends();
+            let Some(wished) = self.wishes.get(&wish.id).copied().filter(|_| !queued) else {
+                continue;
+            };
+            self.withdraw(wish.id);
+            let reason = match (oversized, self.plan.spends()) {
+                (true, _) => Reason::Oversized,
+                (false, true) => Reason::RateExceeded,
+                (false, false) => Reason::Saturated,
+            };
+            if let Some(owner) = wished.owner {
+                self.dismiss(owner, End::Refused(reason));
+                continue;
+            }
+            let again = reply.again.map(|again| self.clock.after(now, again));
+            if wished.queue && oversized {
+                let heads = self.line.iter().filter(|(_, waiter)| waiter.need > limit);
+                let heads: Vec<_> = heads.map(|(&key, _)| key).collect();
+                heads
+                    .into_iter()
+                    .for_each(|key| self.dismiss(key, End::Refused(reason)));
+            } else if wished.queue {
+                self.ask_at = again;
+            } else {
+                let retry = self.clock.after(now, self.plan.renewal);
+                self.fetch_at = Some(again.unwrap_or(retry));
+            }
+        }
+        if self.plan.spends() {
+            // What a rate refuses it has forgotten.
+            self.withdrawn.clear();
+        }
+    }
+
+    fn note_recall(&mut self, others_wait: bool, granted: bool, now: Instant) {
+        let Some(blocks) = self.plan.blocks.filter(|_| !self.plan.spends()) else {
+            return;
+        };
+        if !others_wait {
+            self.recall = None;
+        } else if granted || self.recall.is_none() {
+            self.recall = Some(self.clock.after(now, blocks.turn));
+        }
+    }
+
+    /// The step may or may not have been carried out.
+    fn fail(&mut self, step: &Step, now: Instant, error: StoreError) {
+        self.tally.failures += 1;
+        if cfg!(tollgate_bug = "remote_says_it_once")
+            && let Some(live) = &mut self.live
+        {
+            live.returned_told = step.returned;
+        }
+        self.last_error = Some(error);
+        self.failing_since.get_or_insert(now);
+        self.retry_at = Some(self.clock.after(now, self.plan.retry));
+        if step.end {
+            // After so many attempts it is left to expire.
+            self.farewells
+                .retain(|(session, _, tries)| *session != step.session || *tries < FAREWELLS);
+        }
+        self.tick(now);
+    }
+
+    /// There is news: the store is to be looked at.
+    pub(in crate::remote) fn note_news(&mut self, now: Instant) {
+        if self.live.is_some() {
+            self.look_at = Some(now);
+        }
+    }
+
+    /// Refuses everybody from now on, and ends the session.
+    pub(in crate::remote) fn close(&mut self) {
+        if !std::mem::replace(&mut self.closed, true) {
+            self.dismiss_all(End::Refused(Reason::Closed));
+            self.tell_watchers();
+            self.poke();
+        }
+    }
+}
+
+fn farewell(session: Session, seq: u64, plan: &crate::remote::plan::Plan) -> Step {
+    Step {
+        session,
+        seq,
+        begin: false,
+        ttl: plan.ttl,
+        returned: 0,
+        charged: 0,
+        wishes: Vec::new(),
+        withdrawn: Vec::new(),
+        seen: 0,
+        limit: None,
+        keeps: false,
+        end: true,
+    }
+}

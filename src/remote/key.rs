@@ -1,0 +1,46 @@
+//! Names of limiters at a store.
+
+use super::error::RemoteError;
+use std::fmt;
+
+/// The name of a limiter at a store: whoever uses the same name shares the limit.
+///
+/// 1 to 200 bytes, without control characters, spaces and braces.
+///
+/// ```
+/// # use tollgate::remote::Key;
+/// assert_eq!(Key::new("reports:in-flight")?.as_str(), "reports:in-flight");
+/// assert!(Key::new("a{b}").is_err());
+/// # Ok::<(), tollgate::remote::RemoteError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Box<str>);
+
+impl Key {
+    /// The longest name, in bytes.
+    pub const MAX_BYTES: usize = 200;
+
+    /// A name.
+    ///
+    /// # Errors
+    /// [`RemoteError::Key`] when it is empty, too long, or has a character that no name has.
+    pub fn new(name: impl Into<Box<str>>) -> Result<Self, RemoteError> {
+        let name = name.into();
+        let odd = |c: char| c.is_control() || c.is_whitespace() || c == '{' || c == '}';
+        if name.is_empty() || name.len() > Self::MAX_BYTES || name.contains(odd) {
+            return Err(RemoteError::Key { given: name });
+        }
+        Ok(Self(name))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

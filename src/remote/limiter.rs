@@ -1,0 +1,352 @@
+//! The handle of a remote limiter, and how it is a leg of a policy.
+
+use super::acquire::Acquire;
+use super::backend::{Backend, Rule};
+use super::builder::{self, RemoteBuilder};
+use super::desk::{End, Kind, RemoteTicket};
+use super::error::RemoteError;
+use super::key::Key;
+use super::memory::Memory;
+use super::permit::{OwnedRemotePermit, RemotePermit};
+use super::plan::MAX_UNITS;
+use super::shared::Shared;
+use super::stats::RemoteStats;
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::permit::Permit;
+use crate::rate::Quota;
+use crate::refusal::{ReadyAt, Reason, Refusal, Rejection, Wait};
+use crate::standing::{self, Standing};
+use crate::sync::turn::{Claim, Turnstile, TurnstileId};
+use crate::time::{Clock, Pass};
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+/// A limit that lies in a store, and that several processes share. See the [module](super).
+///
+/// # Fairness
+/// Permits are granted in the order in which requests reach the store, over all processes: each request has its own place.
+/// A large one is not overtaken. With [`Blocks`](super::Blocks) the place is that of the process, and its requests are served
+/// in order from what it is given. Rates are first come, first served: whoever finds too little asks again at the instant that
+/// the store has named.
+///
+/// # Trying
+/// `try_admit`, alone or by a policy, never asks the store: it finds what is at hand in this process. That is nothing without
+/// [`Blocks`](super::Blocks). [`acquire_now`](Self::acquire_now) asks the store and does not wait in its queue.
+///
+/// # Cancel safety
+/// Every future may be dropped at any point. A place in the queue is given up; what had been granted goes back.
+pub struct Remote<B: Backend> {
+    pub(super) shared: Arc<Shared<B>>,
+}
+
+impl Remote<Memory> {
+    /// So many permits, which come back when they are dropped. If the store knows `key` already, its limit is left as it is.
+    pub fn permits(key: Key, limit: u64) -> RemoteBuilder {
+        RemoteBuilder::new(key, builder::permits(limit))
+    }
+
+    /// A token bucket, counted in whole numbers by the store's clock. The quota of whoever asked last applies to all.
+    pub fn rate(key: Key, quota: Quota) -> RemoteBuilder {
+        RemoteBuilder::new(key, builder::rate(quota))
+    }
+
+    /// At most `limit` in any span of `length`. The limit of whoever asked last applies to all.
+    pub fn window(key: Key, limit: u64, length: Duration) -> RemoteBuilder {
+        RemoteBuilder::new(key, Rule::Window { limit, length })
+    }
+}
+
+impl<B: Backend> Remote<B> {
+    pub(super) fn new(shared: Arc<Shared<B>>) -> Self {
+        Self { shared }
+    }
+
+    /// Waits for `n` units in turn.
+    ///
+    /// # Errors
+    /// `Oversized` above the limit as the store has it, `Unavailable` while the store is away, `Closed`.
+    pub fn acquire(&self, n: u64) -> Acquire<'_, B> {
+        Acquire::new(self, n, Kind::Turn)
+    }
+
+    /// Asks the store for `n` units, and waits for nothing but the answer. It overtakes nobody who waits.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), and `Saturated` or `RateExceeded` when there are too few.
+    pub fn acquire_now(&self, n: u64) -> Acquire<'_, B> {
+        Acquire::new(self, n, Kind::Answer)
+    }
+
+    /// [`acquire`](Self::acquire) with a permit that owns its limiter.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    pub async fn acquire_owned(self: Arc<Self>, n: u64) -> Result<OwnedRemotePermit<B>, Rejection> {
+        let ticket = Acquire::new(&self, n, Kind::Turn).ticket().await;
+        match ticket {
+            Ok(ticket) => Ok(Permit::new(self, ticket)),
+            Err(reason) => Err(self.refusal(reason, n, Wait::Never).to_rejection()),
+        }
+    }
+
+    /// Takes `n` units of what is at hand in this process.
+    ///
+    /// # Errors
+    /// As [`acquire_now`](Self::acquire_now), without asking the store.
+    pub fn try_acquire(&self, n: u64) -> Result<RemotePermit<'_, B>, Refusal<'_>> {
+        let now = self.shared.clock.now();
+        match self.shared.with(|desk| desk.take(n, now)) {
+            Ok(ticket) => Ok(Permit::new(self, ticket)),
+            Err(reason) => Err(self.refusal(reason, n, self.way(reason))),
+        }
+    }
+
+    /// Sets the limit of permits at the store, for everybody. It holds at once: lowered below what is in use, nothing is
+    /// granted until enough has come back. Ends when the store has carried it out.
+    ///
+    /// # Errors
+    /// [`RemoteError::Limit`] above [`MAX_UNITS`], and for a rate or window, whose numbers come with each request.
+    ///
+    /// # Cancel safety
+    /// Once polled, it is carried out whether it is dropped or not.
+    pub async fn set_limit(&self, limit: u64) -> Result<(), RemoteError> {
+        let permits = self
+            .shared
+            .with(|desk| matches!(desk.plan().rule, Rule::Permits { .. }));
+        if !permits || limit > MAX_UNITS {
+            return Err(RemoteError::Limit { given: limit });
+        }
+        let change = self.shared.with(|desk| desk.set_limit(limit));
+        self.until(|desk| desk.has_limit(change) || desk.is_closed()).await;
+        Ok(())
+    }
+
+    /// Refuses everybody from now on, and gives all that this process holds back to the store at once: permits that are still
+    /// held are lost. Ends when the store has been told, or does not answer.
+    pub async fn close(&self) {
+        self.shared.with(|desk| desk.close());
+        self.until(|desk| desk.is_gone()).await;
+    }
+
+    /// Waits until `holds` does, which watchers are told of.
+    async fn until(&self, holds: impl Fn(&super::desk::Desk) -> bool) {
+        let mut watch = Watching {
+            shared: &self.shared,
+            number: None,
+        };
+        poll_fn(|cx| {
+            let waker = cx.waker().clone();
+            let (held, old) = watch.shared.with(|desk| {
+                if holds(desk) {
+                    return (true, Some(waker));
+                }
+                (false, desk.watch(&mut watch.number, waker))
+            });
+            drop(old);
+            if held { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// How things stand, here and at the store as of its last answer. No round trip.
+    pub fn stats(&self) -> RemoteStats {
+        let now = self.shared.clock.now();
+        self.shared.with(|desk| RemoteStats::of(desk, &self.shared.clock, now))
+    }
+
+    /// The name under which the store knows it.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// The store.
+    pub fn backend(&self) -> &B {
+        &self.shared.backend
+    }
+
+    pub(super) fn refusal<'a>(&'a self, reason: Reason, units: u64, wait: Wait<'a>) -> Refusal<'a> {
+        Refusal::new(reason, &self.shared.name, units, wait)
+    }
+
+    /// How whoever is refused so may wait.
+    fn way(&self, reason: Reason) -> Wait<'_> {
+        match reason {
+            Reason::Saturated | Reason::RateExceeded => Wait::Turn(self),
+            _ => Wait::Never,
+        }
+    }
+}
+
+impl<B: Backend> Limiter for Remote<B> {
+    type Ticket = RemoteTicket;
+
+    // The clock is read anew: a lease that has run out is not good as of an earlier instant.
+
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<RemoteTicket, Refusal<'_>> {
+        let (units, now) = (demand.units(), self.shared.clock.now());
+        let id = TurnstileId::of(self);
+        let claim = demand.claim(id);
+        let taken = self.shared.with(|desk| {
+            let Some(claim) = claim else {
+                return desk.take(units, now);
+            };
+            match desk.look(claim.key(), None, now).0 {
+                None => Err(Reason::Saturated),
+                Some(End::Granted(ticket)) if ticket.units == units => {
+                    demand.redeem(id);
+                    Ok(ticket)
+                }
+                Some(End::Granted(ticket)) => {
+                    // Made by somebody else at this limiter, for another number.
+                    demand.redeem(id);
+                    desk.put_back(ticket, true, now);
+                    desk.take(units, now)
+                }
+                Some(End::Refused(_) | End::Lapsed) => {
+                    demand.redeem(id);
+                    desk.take(units, now)
+                }
+            }
+        });
+        taken.map_err(|reason| self.refusal(reason, units, self.way(reason)))
+    }
+
+    fn cancel(&self, ticket: RemoteTicket, _: Pass<'_>) {
+        let now = self.shared.clock.now();
+        self.shared.with(|desk| desk.put_back(ticket, true, now));
+    }
+
+    fn finish(&self, ticket: RemoteTicket, _: Outcome, _: Pass<'_>) {
+        let now = self.shared.clock.now();
+        self.shared.with(|desk| desk.put_back(ticket, false, now));
+    }
+
+    /// What a rate was charged is corrected: too much comes to hand in this process, too little is told to the store.
+    fn settle(&self, ticket: &mut RemoteTicket, settlement: Settlement<'_>) -> u32 {
+        let now = self.shared.clock.now();
+        let Some(actual) = settlement.actual() else { return 0 };
+        self.shared.with(|desk| {
+            if desk.plan().spends() {
+                desk.settle(ticket, actual, now);
+                1
+            } else {
+                0
+            }
+        })
+    }
+
+    /// It is held as long as this process lives.
+    fn forget(&self, _: RemoteTicket) {}
+
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        let (units, now) = (demand.units(), self.shared.clock.now());
+        let claim = demand.claim(TurnstileId::of(self));
+        let ready = self.shared.with(|desk| {
+            if let Some(claim) = claim {
+                return Some(!desk.waits(claim.key()));
+            }
+            desk.drop_stale(now);
+            if desk.is_closed() || desk.is_oversized(units) || desk.refuses_while_away() {
+                return None;
+            }
+            Some(desk.has_free(units.saturating_add(demand.ahead()), now))
+        });
+        match ready {
+            None => ReadyAt::never(&self.shared.name),
+            Some(true) => ReadyAt::NOW,
+            Some(false) => ReadyAt::in_turn(&self.shared.name, self, units),
+        }
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.shared.clock)
+    }
+
+    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+        (id == TurnstileId::of(self)).then_some(self)
+    }
+
+    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
+        visit(TurnstileId::of(self));
+    }
+
+    /// As of the store's last answer; what waits is what waits here.
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        let stats = self.stats();
+        let rule = self.shared.with(|desk| desk.plan().rule);
+        let available = stats.limit.saturating_sub(stats.in_use);
+        let (kind, state) = match rule {
+            Rule::Permits { .. } => {
+                let state = standing::State::Permits {
+                    limit: stats.limit,
+                    in_use: stats.in_use,
+                    waiting: stats.waiting_here,
+                };
+                ("remote_semaphore", state)
+            }
+            Rule::Rate { quota } => match standing::State::by_quota(&quota, available, None) {
+                Some(state) => ("remote_rate", state),
+                None => return,
+            },
+            Rule::Window { length, .. } => {
+                let state = standing::State::Rate {
+                    limit: stats.limit,
+                    window: length,
+                    available,
+                    next: None,
+                };
+                ("remote_window", state)
+            }
+        };
+        visit(Standing::new(&self.shared.name, kind, state));
+    }
+}
+
+impl<B: Backend> Turnstile for Remote<B> {
+    fn join(&self, units: u64, waker: &Waker) -> Claim {
+        let (waker, now) = (waker.clone(), self.shared.clock.now());
+        let key = self.shared.with(|desk| desk.join(units, Kind::Claim, waker, now));
+        Claim::new(TurnstileId::of(self), key)
+    }
+
+    fn leave(&self, claim: Claim) {
+        let now = self.shared.clock.now();
+        let waker = self.shared.with(|desk| desk.leave(claim.key(), now));
+        drop(waker);
+    }
+}
+
+/// The last handle goes: permits cannot outlive it, except those that were forgotten.
+impl<B: Backend> Drop for Remote<B> {
+    fn drop(&mut self) {
+        self.shared.with(|desk| desk.close());
+    }
+}
+
+impl<B: Backend> fmt::Debug for Remote<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remote")
+            .field("name", &self.shared.name)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A place among those who watch, given up when it is dropped.
+pub(super) struct Watching<'a, B: Backend> {
+    pub(super) shared: &'a Shared<B>,
+    pub(super) number: Option<u64>,
+}
+
+impl<B: Backend> Drop for Watching<'_, B> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            let waker = self.shared.with(|desk| desk.unwatch(number));
+            drop(waker);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The loss of a lease, as a future.
+
+use super::backend::Backend;
+use super::desk::RemoteTicket;
+use super::shared::Shared;
+use crate::time::Sleep;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Ends when a permit of a [`Remote`](super::Remote) has been lost. It has a timer of its own, so that it does not depend on
+/// the driver being run.
+#[must_use = "futures do nothing unless polled"]
+pub struct Lost<B: Backend> {
+    shared: Arc<Shared<B>>,
+    ticket: Option<RemoteTicket>,
+    number: Option<u64>,
+    timer: Option<Sleep>,
+}
+
+impl<B: Backend> Lost<B> {
+    pub(super) fn new(shared: Arc<Shared<B>>, ticket: Option<RemoteTicket>) -> Self {
+        Self {
+            shared,
+            ticket,
+            number: None,
+            timer: None,
+        }
+    }
+}
+
+impl<B: Backend> Future for Lost<B> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        let Some(ticket) = this.ticket else {
+            return Poll::Pending;
+        };
+        loop {
+            let (now, waker) = (this.shared.clock.now(), cx.waker().clone());
+            let number = &mut this.number;
+            let (lost, runs_out, old) = this.shared.with(|desk| {
+                if desk.is_lost(&ticket, now) {
+                    return (true, None, Some(waker));
+                }
+                (false, desk.runs_out(&ticket), desk.watch(number, waker))
+            });
+            drop(old);
+            if lost {
+                return Poll::Ready(());
+            }
+            let Some(at) = runs_out else { return Poll::Pending };
+            let timer = this.timer.get_or_insert_with(|| Sleep::until(&this.shared.clock, at));
+            timer.reset(at);
+            if Pin::new(timer).poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl<B: Backend> Drop for Lost<B> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            let waker = self.shared.with(|desk| desk.unwatch(number));
+            drop(waker);
+        }
+    }
+}
+
+impl<B: Backend> fmt::Debug for Lost<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lost").finish_non_exhaustive()
+    }
+}

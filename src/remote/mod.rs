@@ -1,0 +1,60 @@
+//! Limits that several machines share: the permits, tokens and windows lie in a store, and each process spends what it has
+//! been given.
+//!
+//! A [`Remote`] is a [`Limiter`](crate::Limiter) like any other, alone or as a leg of a policy. What it admits it has been given by the store, through a
+//! [`Driver`]: a task that talks to the store, so that nothing else has to wait for it. Dropping a permit does no I/O.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | [`Remote::permits`], [`Remote::rate`], [`Remote::window`] | how one is made |
+//! | [`Backend`] | the store as it is seen from here: [`Memory`], the reference, or `Redis` (feature `redis`) |
+//! | [`Blocks`] | several units taken at a time, and spent at the speed of a local limiter |
+//! | [`Away`] | what happens while the store cannot be reached |
+//! | [`Fence`] | a token that grows with each grant, for resources that check |
+//!
+//! # Leases
+//! Each process keeps a *session* at the store, and renews it. What the session holds is lost when the store has not heard of
+//! it for the [time to live](RemoteBuilder::ttl), and goes to others. The process knows before the store does: its lease ends
+//! a time to live *after the last renewal was sent*, less a hundredth, whether it reaches the store or not. From then on
+//! [`is_lost`](crate::Permit::is_lost) is true, and [`lost`](crate::Permit::lost) ends. A holder that neither looks nor can be
+//! stopped, such as a process that was suspended in the middle of a write, may still act on a permit that it has lost: that is
+//! what the fence is for.
+//!
+//! # Time
+//! The store goes by its own clock; that of a process only measures how long ago it sent something. Clocks may differ by
+//! anything, and run apart by one in a hundred.
+
+mod acquire;
+mod backend;
+mod book;
+mod builder;
+mod desk;
+mod driver;
+mod error;
+mod key;
+mod limiter;
+mod lost;
+mod memory;
+mod permit;
+mod plan;
+#[cfg(feature = "redis")]
+mod redis;
+mod shared;
+mod stats;
+
+pub use acquire::Acquire;
+pub use backend::{Backend, Census, Grant, Reply, Rule, Session, Step, StoreError, Wish};
+pub use builder::RemoteBuilder;
+pub use desk::{Fence, RemoteTicket};
+pub use driver::Driver;
+pub use error::RemoteError;
+pub use key::Key;
+pub use limiter::Remote;
+pub use lost::Lost;
+pub use memory::Memory;
+pub use permit::{OwnedRemotePermit, RemotePermit};
+pub use plan::{Away, Blocks, MAX_UNITS};
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+pub use redis::{Redis, RedisOptions};
+pub use stats::RemoteStats;

@@ -1,0 +1,320 @@
+//! Redis, and what speaks its language, as a store. One script for each kind of limiter; each step is one call of it.
+//!
+//! | file | what it counts |
+//! |---|---|
+//! | `permits.lua` | sessions and what they hold, and one queue: a sorted set of wishes by place |
+//! | `bucket.lua` | a token bucket, GCRA in whole numbers |
+//! | `window.lua` | a sliding window in segments |
+//!
+//! # What it needs
+//! Redis 6.2 or later, or Valkey, as one server, or a cluster (all keys of a limiter carry one hash tag). A user with the commands
+//! `eval`, `evalsha`, `script|load`, `subscribe`, `publish`, `time`, `info`, those on hashes, sorted sets and expiry, the keys
+//! under the prefix, and the channels under it. `maxmemory-policy noeviction`: a server that evicts keys forgets permits that
+//! are held.
+//!
+//! # What is not promised
+//! Replication is asynchronous: a replica that takes over may not know the last grants, and grants them again. A server that
+//! was restarted grants no permits until a time to live has passed, so that what it has forgotten has run out; a replica has
+//! not been restarted, and does not. All processes should have the same time to live for that. Tokens grow on after both, by
+//! the server's clock.
+//!
+//! A clock that is set back stands still for as long. One that is set forward ends the leases that it jumps over, and their
+//! holders learn it with their next renewal, a third of the time to live later at most.
+
+mod options;
+
+use super::backend::{Backend, Census, Grant, Reply, Rule, Session, Step, StoreError};
+use super::book::{Fill, micros};
+use super::key::Key;
+use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use ::redis::{PushInfo, PushKind, RedisError, Script, ScriptInvocation, Value};
+pub use options::RedisOptions;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, OnceCell};
+
+/// Limiters in Redis. A handle: clones are the same connection, which all limiters of a process can share.
+///
+/// Commands and messages share one connection. It is made when it is first needed, and made anew when it breaks.
+///
+/// ```no_run
+/// # use tollgate::remote::{Key, Redis, Remote};
+/// # async fn connected() -> Result<(), Box<dyn std::error::Error>> {
+/// let redis = Redis::options("redis://127.0.0.1:6379").password("secret").connect()?;
+/// let reports = Remote::permits(Key::new("reports")?, 20).spawn(redis)?;
+/// let permit = reports.acquire(1).await?;
+/// assert!(!permit.is_lost());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Redis(Arc<Inner>);
+
+struct Inner {
+    connection: ConnectionManager,
+    prefix: Box<str>,
+    timeout: Duration,
+    /// Where this process is told of news.
+    channel: Box<str>,
+    subscribed: OnceCell<()>,
+    ears: Arc<Ears>,
+    permits: Script,
+    bucket: Script,
+    window: Script,
+}
+
+/// Who is to be told, by what messages call them.
+#[derive(Default)]
+struct Ears(Mutex<HashMap<String, Arc<Notify>>>);
+
+impl Ears {
+    fn of(&self, name: String) -> Arc<Notify> {
+        Arc::clone(self.0.lock().entry(name).or_default())
+    }
+
+    fn hear(&self, push: &PushInfo) {
+        match push.kind {
+            PushKind::Message => {
+                let Some(Value::BulkString(name)) = push.data.get(1) else {
+                    return;
+                };
+                let name = String::from_utf8_lossy(name);
+                let ear = self.0.lock().get(&*name).cloned();
+                if let Some(ear) = ear {
+                    ear.notify_one();
+                }
+            }
+            // What was said meanwhile is lost: all look for themselves.
+            PushKind::Disconnection | PushKind::Subscribe => {
+                let ears: Vec<_> = self.0.lock().values().cloned().collect();
+                ears.iter().for_each(|ear| ear.notify_one());
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Redis {
+    /// The Redis at `address`: `redis://user:password@host:port/database`, or `unix:///path`.
+    pub fn options(address: impl Into<Box<str>>) -> RedisOptions {
+        RedisOptions::new(address.into())
+    }
+
+    fn new(client: ::redis::Client, prefix: Box<str>, timeout: Duration) -> Result<Self, RedisError> {
+        let ears = Arc::<Ears>::default();
+        let heard = Arc::clone(&ears);
+        let config = ConnectionManagerConfig::new()
+            .set_number_of_retries(3)
+            .set_min_delay(Duration::from_millis(10))
+            .set_max_delay(Duration::from_millis(200))
+            .set_connection_timeout(Some(timeout))
+            .set_response_timeout(Some(timeout))
+            .set_push_sender(move |push: PushInfo| {
+                heard.hear(&push);
+                Ok::<_, std::convert::Infallible>(())
+            })
+            .set_automatic_resubscription();
+        let random = RandomState::new().build_hasher().finish();
+        Ok(Self(Arc::new(Inner {
+            connection: ConnectionManager::new_lazy_with_config(client, config)?,
+            channel: format!("{prefix}news:{random:016x}").into(),
+            prefix,
+            timeout,
+            subscribed: OnceCell::new(),
+            ears,
+            permits: Script::new(include_str!("permits.lua")),
+            bucket: Script::new(include_str!("bucket.lua")),
+            window: Script::new(include_str!("window.lua")),
+        })))
+    }
+
+    /// The name of one of the keys of a limiter. What stands in braces decides where a cluster keeps it.
+    fn key(&self, key: &Key, part: &str) -> String {
+        format!("{}{{{key}}}:{part}", self.0.prefix)
+    }
+
+    /// What messages for `session` say.
+    fn name(&self, key: &Key, session: Session) -> String {
+        format!("{} {session}", self.key(key, "state"))
+    }
+
+    async fn call(&self, script: &ScriptInvocation<'_>) -> Result<Answer, StoreError> {
+        let mut connection = self.0.connection.clone();
+        let answer: Result<Vec<String>, _> = script.invoke_async(&mut connection).await;
+        answer.map(Answer).map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&self, error: &RedisError) -> StoreError {
+        if error.is_timeout() {
+            return StoreError::TimedOut { after: self.0.timeout };
+        }
+        let why = error.to_string().into();
+        if error.is_io_error() || error.is_connection_dropped() || error.is_connection_refusal() {
+            StoreError::Unreachable { why }
+        } else {
+            StoreError::Refused { why }
+        }
+    }
+
+    async fn permits(&self, key: &Key, limit: u64, step: &Step) -> Result<Reply, StoreError> {
+        let inner = &*self.0;
+        // Before there is something to be told. Once for all limiters on this connection.
+        let mut connection = inner.connection.clone();
+        let subscribed = inner
+            .subscribed
+            .get_or_try_init(|| connection.subscribe(&*inner.channel));
+        subscribed.await.map_err(|error| self.failed(&error))?;
+        if step.begin {
+            inner.ears.of(self.name(key, step.session));
+        }
+        let mut call = inner.permits.prepare_invoke();
+        for part in ["state", "dues", "sessions", "queue"] {
+            call.key(self.key(key, part));
+        }
+        call.arg(limit)
+            .arg(&*inner.channel)
+            .arg(step.session.to_string())
+            .arg(step.seq)
+            .arg(u8::from(step.begin))
+            .arg(micros(step.ttl))
+            .arg(step.returned)
+            .arg(step.seen)
+            .arg(step.limit.map_or(String::new(), |limit| limit.to_string()))
+            .arg(u8::from(step.keeps))
+            .arg(u8::from(step.end))
+            .arg(step.wishes.len());
+        for wish in &step.wishes {
+            call.arg(wish.id)
+                .arg(wish.need)
+                .arg(wish.want)
+                .arg(u8::from(wish.queue));
+        }
+        for id in &step.withdrawn {
+            call.arg(*id);
+        }
+        let answer = self.call(&call).await?;
+        Ok(Reply {
+            alive: answer.number(0)? == 1,
+            others_wait: answer.number(1)? == 1,
+            again: answer.micros(2)?,
+            census: Census {
+                limit: answer.number(3)?,
+                in_use: answer.number(4)?,
+                waiting: answer.number(5)?,
+                sessions: answer.number(6)?,
+            },
+            grants: answer.grants(7)?,
+        })
+    }
+
+    async fn rate(&self, key: &Key, script: &Script, rule: [u64; 3], step: &Step) -> Result<Reply, StoreError> {
+        let mut call = script.prepare_invoke();
+        call.key(self.key(key, "state"))
+            .key(self.key(key, &format!("taker:{}", step.session)));
+        for number in rule {
+            call.arg(number);
+        }
+        let wish = step.wishes.first();
+        call.arg(step.session.to_string())
+            .arg(step.seq)
+            .arg(u8::from(step.begin))
+            .arg(micros(step.ttl))
+            .arg(step.charged)
+            .arg(step.seen)
+            .arg(u8::from(step.end))
+            .arg(wish.map_or(0, |wish| wish.id))
+            .arg(wish.map_or(0, |wish| wish.need))
+            .arg(wish.map_or(0, |wish| wish.want));
+        let answer = self.call(&call).await?;
+        Ok(Reply {
+            alive: answer.number(0)? == 1,
+            others_wait: false,
+            again: answer.micros(1)?,
+            census: Census {
+                limit: answer.number(2)?,
+                in_use: answer.number(3)?,
+                ..Census::default()
+            },
+            grants: answer.grants(4)?,
+        })
+    }
+}
+
+impl Backend for Redis {
+    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+        match *rule {
+            Rule::Permits { limit } => self.permits(key, limit, step).await,
+            Rule::Rate { quota } => {
+                let Some(fill) = Fill::of(&quota) else {
+                    let why = format!("`{quota}` is no quota for a store").into();
+                    return Err(StoreError::Refused { why });
+                };
+                let numbers = [fill.price, fill.gain, fill.brim];
+                self.rate(key, &self.0.bucket, numbers, step).await
+            }
+            Rule::Window { limit, length } => {
+                let segment = micros(length).div_ceil(Rule::SEGMENTS).max(1);
+                let numbers = [limit, segment, Rule::SEGMENTS];
+                self.rate(key, &self.0.window, numbers, step).await
+            }
+        }
+    }
+
+    async fn news(&self, key: &Key, session: Session) {
+        let ear = self.0.ears.of(self.name(key, session));
+        ear.notified().await;
+    }
+
+    fn leave(&self, key: &Key, session: Session) {
+        self.0.ears.0.lock().remove(&self.name(key, session));
+    }
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redis")
+            .field("prefix", &self.0.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a script has answered.
+struct Answer(Vec<String>);
+
+impl Answer {
+    fn word(&self, at: usize) -> Result<&str, StoreError> {
+        self.0.get(at).map(String::as_str).ok_or_else(|| self.nonsense())
+    }
+
+    fn number(&self, at: usize) -> Result<u64, StoreError> {
+        self.word(at)?.parse().map_err(|_| self.nonsense())
+    }
+
+    fn micros(&self, at: usize) -> Result<Option<Duration>, StoreError> {
+        if self.word(at)?.is_empty() {
+            return Ok(None);
+        }
+        self.number(at).map(|micros| Some(Duration::from_micros(micros)))
+    }
+
+    fn grants(&self, from: usize) -> Result<Vec<Grant>, StoreError> {
+        let grants = (from..self.0.len()).step_by(3).map(|at| {
+            Ok(Grant {
+                wish: self.number(at)?,
+                units: self.number(at + 1)?,
+                token: self.number(at + 2)?,
+            })
+        });
+        grants.collect()
+    }
+
+    fn nonsense(&self) -> StoreError {
+        StoreError::Answer {
+            given: format!("{:?}", self.0).into(),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+-- Permits that many machines share. Carries out one step; see Backend in src/remote/backend.rs for what it promises.
+--
+-- KEYS, all with one hash tag, all gone with the last session:
+--   1 hash: limit, used, token, place, now, frozen, and by "w<session>:<wish>" how many are needed and wanted
+--   2 sorted set: sessions by the microsecond at which they expire
+--   3 hash: by session, its record, packed
+--   4 sorted set: "<session>:<wish>" by place in the queue
+-- ARGV: limit, channel, then the step: session, seq, begin, ttl, returned, seen, new limit or "", keeps, end,
+--   number of wishes, for each id, need, want, queue; the ids that are withdrawn.
+-- Answers, as strings, since a double has too many digits for a number of Lua's and too few for one of 64 bits:
+--   alive, others wait, look again in so many microseconds or "", limit, used, waiting, sessions, then for each grant: wish,
+--   units, token.
+--
+-- A record: [seq, granted, returned, highest wish, keeps, channel, expires, queued, grants], a grant: [wish, units, token].
+local SEQ, GRANTED, RETURNED, ASKED, KEEPS, CHANNEL, EXPIRES, QUEUED, GRANTS = 1, 2, 3, 4, 5, 6, 7, 8, 9
+local LOOKOUTS, SWEEP = 64, 64
+local state, dues, sessions, queue = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local session, seq, begin, ttl = ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1', tonumber(ARGV[6])
+local returned, seen, keeps, ends = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[10] == '1', ARGV[11] == '1'
+
+local function int(number) return string.format('%.0f', number) end
+
+local function clock()
+    local time = redis.call('TIME')
+    return time[1] * 1000000 + time[2]
+end
+
+local known = redis.call('HMGET', state, 'limit', 'used', 'token', 'place', 'now', 'frozen')
+local fresh = not known[1]
+local limit, used, token = tonumber(known[1] or ARGV[1]), tonumber(known[2] or 0), tonumber(known[3] or 0)
+local place, now, frozen = tonumber(known[4] or 0), tonumber(known[5] or 0), tonumber(known[6] or 0)
+-- The server's clock may be set back; ours is not.
+now = math.max(now, clock())
+if fresh then
+    -- A server that was just started may have forgotten permits that are held still: it grants none until they have run out.
+    -- Whole seconds, which may be one too many.
+    local uptime = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)') or 0) - 1
+    frozen = now + ttl - math.max(uptime, 0) * 1000000
+end
+
+-- Records that this step has read or changed.
+local records, changed, told = {}, {}, {}
+local function record(id)
+    if records[id] == nil then
+        local packed = redis.call('HGET', sessions, id)
+        records[id] = packed and cmsgpack.unpack(packed) or false
+    end
+    return records[id]
+end
+
+local function finish(id)
+    local held = record(id)
+    redis.call('ZREM', dues, id)
+    redis.call('HDEL', sessions, id)
+    records[id], changed[id] = false, nil
+    if not held then return end
+    used = used - (held[GRANTED] - held[RETURNED])
+    if held[QUEUED] > 0 then
+        local prefix = id .. ':'
+        for _, wish in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
+            if string.sub(wish, 1, #prefix) == prefix then
+                redis.call('ZREM', queue, wish)
+                redis.call('HDEL', state, 'w' .. wish)
+            end
+        end
+    end
+end
+
+local function promote()
+    if frozen > now then return end
+    while true do
+        local head = redis.call('ZRANGE', queue, 0, 0)[1]
+        if not head then return end
+        local need, want = string.match(redis.call('HGET', state, 'w' .. head), '(%d+) (%d+)')
+        need, want = tonumber(need), tonumber(want)
+        local free = math.max(limit - used, 0)
+        if need > free then return end
+        redis.call('ZREM', queue, head)
+        redis.call('HDEL', state, 'w' .. head)
+        local id, wish = string.match(head, '^(.*):(%d+)$')
+        local held = record(id)
+        if held then
+            local all, most = redis.call('ZCARD', dues), free
+            if all > 1 then most = math.max(math.floor(limit / (2 * all)), need) end
+            local units = math.min(want, most, free)
+            used = used + units
+            token = math.max(token + 1, now)
+            held[QUEUED] = held[QUEUED] - 1
+            held[GRANTED] = held[GRANTED] + units
+            table.insert(held[GRANTS], { tonumber(wish), units, token })
+            changed[id], told[id] = true, true
+        end
+    end
+end
+
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', dues, '-inf', now, 'LIMIT', 0, SWEEP)) do finish(id) end
+promote()
+local waited = redis.call('ZCARD', queue) > 0
+
+local held, alive = record(session), false
+if ends then
+    finish(session)
+elseif held or begin then
+    alive = true
+    if not held then
+        held = { 0, 0, 0, 0, false, '', 0, 0, {} }
+        records[session] = held
+    end
+    -- What has been overtaken does nothing.
+    if seq > held[SEQ] then
+        limit = tonumber(ARGV[9]) or limit
+        held[SEQ], held[KEEPS], held[CHANNEL] = seq, keeps, ARGV[2]
+        held[EXPIRES] = now + ttl
+        redis.call('ZADD', dues, int(held[EXPIRES]), session)
+        changed[session] = true
+        returned = math.min(math.max(returned, held[RETURNED]), held[GRANTED])
+        used = used - (returned - held[RETURNED])
+        held[RETURNED] = returned
+        local unseen = {}
+        for _, grant in ipairs(held[GRANTS]) do
+            if grant[3] > seen then table.insert(unseen, grant) end
+        end
+        held[GRANTS] = unseen
+        local wishes = tonumber(ARGV[12])
+        for at = 13 + 4 * wishes, #ARGV do
+            local wish = session .. ':' .. ARGV[at]
+            if redis.call('ZREM', queue, wish) == 1 then
+                redis.call('HDEL', state, 'w' .. wish)
+                held[QUEUED] = held[QUEUED] - 1
+            end
+        end
+        promote()
+        for n = 0, wishes - 1 do
+            local at = 13 + 4 * n
+            local id, need, want = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+            if id > held[ASKED] then
+                held[ASKED] = id
+                local fits = frozen <= now and redis.call('ZCARD', queue) == 0 and need <= limit - used
+                if (ARGV[at + 3] == '1' and need <= limit) or fits then
+                    place = place + 1
+                    local wish = session .. ':' .. int(id)
+                    redis.call('ZADD', queue, int(place), wish)
+                    redis.call('HSET', state, 'w' .. wish, int(need) .. ' ' .. int(math.max(want, need)))
+                    held[QUEUED] = held[QUEUED] + 1
+                    promote()
+                end
+            end
+        end
+    end
+end
+promote()
+
+local waiting = redis.call('ZCARD', queue)
+if not waited and waiting > 0 then
+    -- Whoever keeps permits without need is to give them back.
+    for _, id in ipairs(redis.call('HKEYS', sessions)) do
+        local other = record(id)
+        if other and other[KEEPS] and other[GRANTED] > other[RETURNED] then told[id] = true end
+    end
+end
+for id in pairs(changed) do
+    if records[id] then redis.call('HSET', sessions, id, cmsgpack.pack(records[id])) end
+end
+for id in pairs(told) do
+    if id ~= session and records[id] and records[id][CHANNEL] ~= '' then
+        redis.call('PUBLISH', records[id][CHANNEL], KEYS[1] .. ' ' .. id)
+    end
+end
+
+local all = redis.call('ZCARD', dues)
+if all == 0 then
+    redis.call('DEL', state, dues, sessions, queue)
+else
+    redis.call('HSET', state, 'limit', int(limit), 'used', int(used), 'token', int(token), 'place', int(place),
+        'now', int(now), 'frozen', int(frozen))
+    -- If all die, the keys go soon after the last session.
+    local last = redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2]
+    local left = math.ceil((tonumber(last) - now) / 1000) + 1
+    for _, key in ipairs({ state, dues, sessions, queue }) do redis.call('PEXPIRE', key, left) end
+end
+
+local answer = { alive and '1' or '0', '0', '', int(limit), int(used), int(waiting), int(all) }
+if alive then
+    held = record(session)
+    if waiting > held[QUEUED] then answer[2] = '1' end
+    if held[QUEUED] > 0 then
+        local first, prefix = frozen > now and frozen or nil, session .. ':'
+        for _, wish in ipairs(redis.call('ZRANGE', queue, 0, LOOKOUTS - 1)) do
+            if string.sub(wish, 1, #prefix) == prefix then
+                for _, id in ipairs(redis.call('ZRANGE', dues, 0, 1)) do
+                    if id ~= session then
+                        local due = tonumber(redis.call('ZSCORE', dues, id))
+                        if not first or due < first then first = due end
+                        break
+                    end
+                end
+                break
+            end
+        end
+        if first then answer[3] = int(math.max(first - now, 0)) end
+    end
+    for _, grant in ipairs(held[GRANTS]) do
+        if grant[3] > seen then
+            for n = 1, 3 do table.insert(answer, int(grant[n])) end
+        end
+    end
+end
+return answer

@@ -1,0 +1,74 @@
+//! How a remote limiter stands, read without a round trip.
+
+use super::StoreError;
+use super::desk::Desk;
+use crate::time::{Clock, Instant};
+use std::time::Duration;
+
+/// A snapshot: what is known here, and what the store said last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RemoteStats {
+    /// The limit at the store; as it was set here, before the store has answered.
+    pub limit: u64,
+    /// How many units the store has given out, to everybody.
+    pub in_use: u64,
+    /// How many wishes wait at the store.
+    pub waiting: u64,
+    /// How many sessions the store knows.
+    pub sessions: u64,
+    /// How old the four numbers above are, at most; `None` before the store has answered.
+    pub age: Option<Duration>,
+    /// How many units this process holds at the store; zero for a rate.
+    pub held: u64,
+    /// How many of them are in use here.
+    pub in_use_here: u64,
+    /// How many units are at hand here.
+    pub at_hand: u64,
+    /// How many wait here.
+    pub waiting_here: u64,
+    /// The store counts as away.
+    pub away: bool,
+    /// Why the last step failed; `None` when it did not.
+    pub last_error: Option<StoreError>,
+    /// How many steps were taken, round trips, in all.
+    pub steps: u64,
+    /// How many of them failed.
+    pub failures: u64,
+    /// How many admissions there were, not counting those while the store was away.
+    pub admitted: u64,
+    /// How many while it was.
+    pub admitted_away: u64,
+    /// How often a lease with units was lost.
+    pub losses: u64,
+    /// How many tokens were dropped because they were not spent in time.
+    pub expired: u64,
+}
+
+impl RemoteStats {
+    pub(super) fn of(desk: &mut Desk, clock: &Clock, now: Instant) -> Self {
+        desk.drop_stale(now);
+        let (census, at) = desk.census().unzip();
+        let census = census.unwrap_or_default();
+        let tally = desk.tally;
+        Self {
+            limit: desk.limit(),
+            in_use: census.in_use,
+            waiting: census.waiting,
+            sessions: census.sessions,
+            age: at.map(|at| clock.between(at, now)),
+            held: desk.held(),
+            in_use_here: desk.in_use(),
+            at_hand: desk.free(now),
+            waiting_here: desk.waiting(),
+            away: desk.is_away(),
+            last_error: desk.last_error().cloned(),
+            steps: tally.steps,
+            failures: tally.failures,
+            admitted: tally.granted,
+            admitted_away: tally.uncounted,
+            losses: tally.losses,
+            expired: tally.expired,
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Legs that depend on the load of others, beside changes and beside those who come and go.
+
+use loom::thread::JoinHandle;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use tollgate::policy::LiveLegs;
+use tollgate::policy::spec::{LegSpec, LoadMetric, Peak, PolicySpec, Rule, Step, When};
+use tollgate::{Ask, Cost, LimiterExt, ManualClock, Permit, Policy};
+
+/// How many units each leg is asked for: what it counts has its name.
+fn ask<const N: usize>(units: [(&'static str, u64); N]) -> Ask {
+    units
+        .into_iter()
+        .fold(Ask::one(), |ask, (leg, units)| ask.cost(Cost::new(leg), units))
+}
+
+fn semaphore(name: &str, limit: usize) -> LegSpec {
+    LegSpec::new(name, Rule::semaphore(limit)).per(name)
+}
+
+fn build(legs: impl IntoIterator<Item = LegSpec>) -> Policy<LiveLegs> {
+    PolicySpec::new(legs).build(&ManualClock::new()).unwrap()
+}
+
+/// Holds `ask` until it is dropped, on any thread.
+fn hold(policy: &Policy<LiveLegs>, ask: Ask) -> Permit<Arc<Policy<LiveLegs>>> {
+    Arc::new(policy.clone()).try_admit_owned(ask).unwrap()
+}
+
+/// Nothing goes through while more than half of the permits are held.
+fn throttle() -> LegSpec {
+    semaphore("throttle", 0).when(When::above("permits", LoadMetric::Use, 0.5))
+}
+
+#[derive(Default)]
+struct Woken(std::sync::atomic::AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+/// Waits for `ask` while `meanwhile` is done: admitted, or woken and admitted then.
+fn is_let_in(policy: &Policy<LiveLegs>, ask: Ask, meanwhile: JoinHandle<()>) {
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut waits = Box::pin(policy.admit(ask));
+    let mut poll = || waits.as_mut().poll(&mut Context::from_waker(&waker));
+    let first = poll();
+    meanwhile.join().unwrap();
+    match first {
+        Poll::Ready(admitted) => drop(admitted.unwrap()),
+        Poll::Pending => {
+            assert!(woken.0.load(std::sync::atomic::Ordering::SeqCst), "nobody said so");
+            assert!(poll().is_ready());
+        }
+    }
+}
+
+/// Given one who takes a permit and gives it back, since the leg behind refuses, when somebody asks meanwhile whom more than
+/// half of the permits would keep out, then that was no load.
+#[test]
+fn what_an_attempt_takes_and_gives_back_is_no_load() {
+    crate::roomy(3, || {
+        let policy = build([throttle(), semaphore("permits", 1), semaphore("closed", 0)]);
+        let other = policy.clone();
+        let there = crate::spawn(move || {
+            let refused = other
+                .limiter()
+                .try_admit(ask([("throttle", 0), ("permits", 1), ("closed", 1)]));
+            assert!(refused.is_err());
+        });
+        let ask = ask([("throttle", 1), ("permits", 0), ("closed", 0)]);
+        let admitted = policy.limiter().try_admit(ask);
+        assert!(admitted.is_ok(), "{:?}", admitted.err());
+        drop(admitted);
+        there.join().unwrap();
+    });
+}
+
+/// Given a permit whose return ends the load, beside one who begins to wait for that, then the wait ends.
+#[test]
+fn a_return_that_ends_the_load_beside_one_who_waits_is_not_lost() {
+    crate::roomy(3, || {
+        let policy = build([throttle(), semaphore("permits", 1)]);
+        let held = hold(&policy, ask([("throttle", 0), ("permits", 1)]));
+        let there = crate::spawn(move || drop(held));
+        is_let_in(&policy, ask([("throttle", 1), ("permits", 0)]), there);
+    });
+}
+
+/// The same where the permit is one of a version without links, and the link comes meanwhile.
+#[test]
+fn a_return_beside_a_version_that_links_is_not_lost() {
+    crate::roomy(3, || {
+        let policy = build([semaphore("permits", 1)]);
+        let held = hold(&policy, ask([("permits", 1)]));
+        let there = crate::spawn(move || drop(held));
+        let linked = PolicySpec::new([throttle(), semaphore("permits", 1)]);
+        policy.apply(linked).unwrap();
+        is_let_in(&policy, ask([("throttle", 1), ("permits", 0)]), there);
+    });
+}
+
+/// Given a load that ends while somebody else has the turn to change legs, beside one who begins to wait for the numbers
+/// below the peak, then the wait ends when the turn is free.
+#[test]
+fn a_peak_that_ends_beside_a_version_is_followed() {
+    crate::roomy(1, || {
+        let at_peak = Step {
+            above: 0.5,
+            below: 0.5,
+            quota: None,
+            limit: Some(0),
+        };
+        let table = Peak {
+            leg: "permits".into(),
+            metric: LoadMetric::Use,
+            over: When::OVER,
+            steps: vec![at_peak],
+        };
+        let spec = PolicySpec::new([semaphore("permits", 1), semaphore("gate", 1).peak(table)]);
+        let policy = spec.build(&ManualClock::new()).unwrap();
+        let held = hold(&policy, ask([("permits", 1), ("gate", 0)]));
+        let nothing = ask([("permits", 0), ("gate", 0)]);
+        drop(policy.limiter().try_admit(nothing).unwrap());
+        assert_eq!(policy.limiter().leg("gate").unwrap().capacity, Some(0));
+        let other = policy.clone();
+        // Whoever waits is the other thread, so that one preemption, of the version, is enough.
+        let there = crate::spawn(move || {
+            drop(held);
+            let woken = Arc::new(Woken::default());
+            let waker = Waker::from(Arc::clone(&woken));
+            let mut waits = Box::pin(async move { other.admit_owned(ask([("permits", 0), ("gate", 1)])).await });
+            let first = waits.as_mut().poll(&mut Context::from_waker(&waker));
+            (waits, woken, first.is_ready())
+        });
+        policy.apply(spec).unwrap();
+        let (mut waits, woken, let_in) = there.join().unwrap();
+        if !let_in {
+            assert!(woken.0.load(std::sync::atomic::Ordering::SeqCst), "nobody said so");
+            let waker = Waker::from(woken);
+            assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+        }
+    });
+}

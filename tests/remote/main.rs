@@ -1,0 +1,17 @@
+//! Permits across machines, tried against real servers: `ci/with-redis cargo test --all-features --test remote`.
+
+#[path = "../rig/mod.rs"]
+mod rig;
+
+mod faults;
+mod forged;
+mod gate;
+mod lawful;
+mod proxied;
+mod rate_steps;
+mod redis;
+mod served;
+mod speaker;
+mod steps;
+mod store;
+mod trips;

@@ -1,0 +1,128 @@
+//! Tokens and windows in a real store, a step at a time: what the published bucket got wrong.
+
+use crate::speaker::{LONG, SHORT, Speaker};
+use crate::store::{key, own_unopened, store, tag};
+use std::time::{Duration, Instant};
+use tollgate::Quota;
+use tollgate::remote::{Rule, Wish};
+
+fn rate(quota: &str) -> Rule {
+    let quota: Quota = quota.parse().expect("a quota");
+    Rule::Rate { quota }
+}
+
+/// A bucket that filled while nobody looked gave out its burst, and what had come in the meantime as well.
+#[tokio::test]
+async fn after_a_rest_there_is_the_burst_and_no_more() {
+    let (store, key) = (store(), key());
+    let mut one = Speaker::new(&store, &key, rate("1000/s burst 10"), LONG);
+    assert_eq!(one.wish(10, false).await.grants[0].units, 10);
+    // Time for twice as many.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let all = |step: &mut tollgate::remote::Step| {
+        let (id, need, want, queue) = (9, 1, 100, false);
+        step.wishes = vec![Wish { id, need, want, queue }];
+    };
+    let grants = one.say(all).await.unwrap().grants;
+    let last = grants.last().expect("there is something");
+    assert!(last.wish == 9 && last.units == 10, "{grants:?}");
+}
+
+#[tokio::test]
+async fn more_than_the_burst_never_fits_and_is_not_told_to_wait() {
+    let (store, key) = (store(), key());
+    let mut one = Speaker::new(&store, &key, rate("1000/s burst 10"), LONG);
+    let reply = one.wish(15, false).await;
+    assert_eq!((reply.grants, reply.again, reply.census.limit), (vec![], None, 10));
+}
+
+/// Clients told the time to the original: one that was slow turned it back, and everything came again.
+#[tokio::test]
+async fn nothing_comes_of_asking_for_nothing() {
+    let (store, key) = (store(), key());
+    let mut one = Speaker::new(&store, &key, rate("10/1h burst 10"), LONG);
+    assert_eq!(one.wish(10, false).await.grants.len(), 1);
+    for _ in 0..100 {
+        one.look().await;
+    }
+    let mut other = Speaker::new(&store, &key, rate("10/1h burst 10"), LONG);
+    let reply = other.wish(1, false).await;
+    assert_eq!((reply.grants, reply.census.in_use), (vec![], 10));
+}
+
+/// A burst of one at ten a second had a life of zero seconds in the original, and every request failed.
+#[tokio::test]
+async fn a_bucket_of_one_serves_one_and_says_when_the_next_comes() {
+    let (store, key) = (store(), key());
+    let mut one = Speaker::new(&store, &key, rate("2/1h burst 1"), LONG);
+    assert_eq!(one.wish(1, false).await.grants.len(), 1);
+    let again = one.wish(1, false).await.again.expect("it comes");
+    let half_an_hour = Duration::from_secs(1_800);
+    assert!(
+        again <= half_an_hour && again > half_an_hour - Duration::from_secs(600),
+        "{again:?}"
+    );
+
+    let key = crate::store::key();
+    let mut quick = Speaker::new(&store, &key, rate("10/s burst 1"), LONG);
+    let mut served = 0;
+    while served < 3 {
+        let reply = quick.wish(1, false).await;
+        served += quick.see(&reply);
+        tokio::time::sleep(SHORT / 10).await;
+    }
+}
+
+#[tokio::test]
+async fn tokens_of_a_wish_said_again_are_taken_once() {
+    let (store, key) = (store(), key());
+    let mut one = Speaker::new(&store, &key, rate("10/1h burst 10"), LONG);
+    let first = one.wish(2, false).await;
+    for _ in 0..3 {
+        let again = one.again(&one.last()).await.unwrap();
+        assert_eq!((&again.grants, again.census.in_use), (&first.grants, 2));
+    }
+}
+
+/// Whole numbers throughout: the bucket gives what it should to the token, however odd the quota.
+#[tokio::test]
+async fn in_the_long_run_there_is_the_rate_and_no_more() {
+    let (store, key) = (store(), key());
+    let mut one = Speaker::new(&store, &key, rate("7000/3s burst 5"), LONG);
+    let begun = Instant::now();
+    let mut taken = 0;
+    while begun.elapsed() < 2 * SHORT {
+        let reply = one.wish(1, false).await;
+        taken += one.see(&reply);
+    }
+    let most = 5.0 + begun.elapsed().as_secs_f64() * 7_000.0 / 3.0;
+    assert!(taken > 5 && taken as f64 <= most, "{taken} of {most}");
+}
+
+#[tokio::test]
+async fn a_window_gives_its_limit() {
+    let (store, key) = (store(), key());
+    let length = Duration::from_secs(3_600);
+    let mut one = Speaker::new(&store, &key, Rule::Window { limit: 3, length }, LONG);
+    let mut other = Speaker::new(&store, &key, Rule::Window { limit: 3, length }, LONG);
+    assert_eq!(one.wish(2, false).await.grants.len(), 1);
+    assert_eq!(other.wish(2, false).await.grants.len(), 0);
+    let reply = other.wish(1, false).await;
+    assert_eq!((reply.grants.len(), reply.census.in_use), (1, 3));
+    let again = other.wish(1, false).await.again.expect("room comes back");
+    // Up to a segment late.
+    assert!(again <= length + length / 64 + Duration::from_secs(1), "{again:?}");
+}
+
+/// The two keys of the original expired by themselves, and lay in different slots of a cluster.
+#[tokio::test]
+async fn a_bucket_lies_in_one_slot_and_goes_when_it_is_as_good_as_new() {
+    let (server, store, key) = own_unopened().await;
+    let mut one = Speaker::new(&store, &key, rate("10/s burst 1"), SHORT);
+    one.wish(1, false).await;
+    let tags: Vec<_> = server.keys().unwrap().iter().map(|key| tag(key)).collect();
+    assert!(!tags.is_empty() && tags.iter().all(|tag| tag == &tags[0]), "{tags:?}");
+    while !server.keys().unwrap().is_empty() {
+        tokio::time::sleep(SHORT / 10).await;
+    }
+}

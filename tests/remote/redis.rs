@@ -1,0 +1,95 @@
+//! Redis, for the rig.
+
+use crate::rig::server::{Server, Store};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// A server of the program that `ci/with-redis` names.
+#[derive(Clone, Debug)]
+pub(crate) struct Redis;
+
+impl Store for Redis {
+    fn command(&self, port: u16, folder: &Path) -> Command {
+        let program = std::env::var_os("TOLLGATE_REDIS_SERVER")
+            .expect("TOLLGATE_REDIS_SERVER is a program; ci/with-redis finds or installs it");
+        let mut command = Command::new(program);
+        command.args([
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--daemonize",
+            "no",
+        ]);
+        command.arg("--port").arg(port.to_string()).arg("--dir").arg(folder);
+        command
+    }
+
+    fn ready(&self, address: SocketAddr, pid: u32) -> bool {
+        let serves = || -> io::Result<bool> {
+            let info = bulk(address, "INFO server")?;
+            Ok(info.lines().any(|line| line == format!("process_id:{pid}")))
+        };
+        serves().unwrap_or(false)
+    }
+
+    fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>> {
+        // One text, since a list would have to be parsed.
+        let keys = bulk(
+            address,
+            r#"EVAL "return table.concat(redis.call('KEYS', '*'), '\\n')" 0"#,
+        )?;
+        Ok(keys.lines().map(str::to_owned).collect())
+    }
+
+    fn forget_scripts(&self, address: SocketAddr) -> io::Result<()> {
+        tell(address, "SCRIPT FLUSH SYNC")
+    }
+}
+
+/// Tells the server something that it says OK to.
+pub(crate) fn say(server: &Server<Redis>, command: &str) -> io::Result<()> {
+    tell(server.address(), command)
+}
+
+fn tell(address: SocketAddr, command: &str) -> io::Result<()> {
+    let (_, answer) = ask(address, command)?;
+    if answer == "+OK\r\n" {
+        Ok(())
+    } else {
+        Err(io::Error::other(answer))
+    }
+}
+
+/// The time by the server's clock, in microseconds since 1970.
+pub(crate) fn micros(server: &Server<Redis>) -> io::Result<u64> {
+    let script = "local t = redis.call('TIME') return t[1] .. string.format('%06d', t[2])";
+    let micros = bulk(server.address(), &format!("EVAL \"{script}\" 0"))?;
+    micros.parse().map_err(io::Error::other)
+}
+
+/// Asks in the protocol's inline form; the first line of the answer, and the rest of the connection.
+fn ask(address: SocketAddr, command: &str) -> io::Result<(BufReader<TcpStream>, String)> {
+    let limit = Duration::from_secs(30);
+    let mut stream = TcpStream::connect_timeout(&address, limit)?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.write_all(format!("{command}\r\n").as_bytes())?;
+    let mut stream = BufReader::new(stream);
+    let mut line = String::new();
+    stream.read_line(&mut line)?;
+    Ok((stream, line))
+}
+
+/// The same, for a text of known length.
+fn bulk(address: SocketAddr, command: &str) -> io::Result<String> {
+    let (mut stream, line) = ask(address, command)?;
+    let length = line.strip_prefix('$').and_then(|length| length.trim_end().parse().ok());
+    let mut text = vec![0; length.ok_or_else(|| io::Error::other(line.clone()))?];
+    stream.read_exact(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).replace('\r', ""))
+}

@@ -1,0 +1,136 @@
+//! A client that says to a store exactly what a test wants said.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tollgate::remote::{Backend, Grant, Key, Reply, Rule, Session, Step, StoreError, Wish};
+
+/// Nothing expires within a test.
+pub(crate) const LONG: Duration = Duration::from_secs(600);
+/// Something expires soon, and tests wait until it has.
+pub(crate) const SHORT: Duration = Duration::from_millis(200);
+
+/// A session, and what it has told so far.
+pub(crate) struct Speaker<'a, B> {
+    store: &'a B,
+    key: &'a Key,
+    rule: Rule,
+    next: Step,
+    wishes: u64,
+}
+
+impl<'a, B: Backend> Speaker<'a, B> {
+    pub(crate) fn new(store: &'a B, key: &'a Key, rule: Rule, ttl: Duration) -> Self {
+        static CLIENTS: AtomicU64 = AtomicU64::new(1);
+        Self {
+            store,
+            key,
+            rule,
+            next: Step {
+                session: Session {
+                    // Relaxed: a number of its own is all that is wanted.
+                    client: CLIENTS.fetch_add(1, Ordering::Relaxed),
+                    number: 1,
+                },
+                seq: 1,
+                begin: true,
+                ttl,
+                returned: 0,
+                charged: 0,
+                wishes: Vec::new(),
+                withdrawn: Vec::new(),
+                seen: 0,
+                limit: None,
+                keeps: false,
+                end: false,
+            },
+            wishes: 0,
+        }
+    }
+
+    /// Makes the store know the key, and returns when it grants. A server that was just started grants nothing at a key for as
+    /// long as the session lasts that came first: here it begins with a short life, and goes on with the one that it has.
+    pub(crate) async fn open(mut self) {
+        let ttl = self.next.ttl;
+        loop {
+            self.say(|step| (step.begin, step.ttl) = (true, SHORT))
+                .await
+                .expect("the store answers");
+            if self.say(|step| step.ttl = ttl).await.expect("the store answers").alive {
+                break;
+            }
+            // It was too slow.
+            self.next.session.number += 1;
+        }
+        if matches!(self.rule, Rule::Permits { .. }) {
+            self.wish(1, true).await;
+            let units = self.until_granted().await.units;
+            self.give(units).await;
+        }
+    }
+
+    /// The step that was said last.
+    pub(crate) fn last(&self) -> Step {
+        let mut step = self.next.clone();
+        step.seq -= 1;
+        step
+    }
+
+    /// Says the next step, changed by `change`, and no longer begins a session.
+    pub(crate) async fn say(&mut self, change: impl FnOnce(&mut Step)) -> Result<Reply, StoreError> {
+        change(&mut self.next);
+        let reply = self.again(&self.next.clone()).await;
+        self.next.seq += 1;
+        self.next.begin = false;
+        reply
+    }
+
+    /// Says this step, as it is.
+    pub(crate) async fn again(&self, step: &Step) -> Result<Reply, StoreError> {
+        self.store.step(self.key, &self.rule, step).await
+    }
+
+    /// Wishes for so many, waits for them in line or not, and says what there is at once.
+    pub(crate) async fn wish(&mut self, need: u64, queue: bool) -> Reply {
+        self.wishes += 1;
+        let id = self.wishes;
+        let want = need;
+        self.say(|step| step.wishes = vec![Wish { id, need, want, queue }])
+            .await
+            .expect("the store answers")
+    }
+
+    /// Says nothing new, except that it lives.
+    pub(crate) async fn look(&mut self) -> Reply {
+        self.say(|_| {}).await.expect("the store answers")
+    }
+
+    /// Takes note of what has been granted, so that it is not told again; how many units that is.
+    pub(crate) fn see(&mut self, reply: &Reply) -> u64 {
+        let last = reply.grants.last().map(|grant| grant.token);
+        self.next.seen = last.unwrap_or(self.next.seen);
+        reply.grants.iter().map(|grant| grant.units).sum()
+    }
+
+    /// Gives so many back.
+    pub(crate) async fn give(&mut self, units: u64) -> Reply {
+        self.say(|step| step.returned += units)
+            .await
+            .expect("the store answers")
+    }
+
+    /// Ends the session.
+    pub(crate) async fn end(mut self) {
+        self.say(|step| step.end = true).await.expect("the store answers");
+    }
+
+    /// Looks, as often as the store says, until something has been granted.
+    pub(crate) async fn until_granted(&mut self) -> Grant {
+        loop {
+            let reply = self.look().await;
+            if let Some(&grant) = reply.grants.first() {
+                return grant;
+            }
+            tokio::time::sleep(reply.again.expect("who waits is told when to look")).await;
+        }
+    }
+}

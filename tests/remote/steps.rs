@@ -1,0 +1,340 @@
+//! Permits in a real store, a step at a time: what the published algorithms got wrong.
+
+use crate::redis::{micros, say};
+use crate::speaker::{LONG, SHORT, Speaker};
+use crate::store::{opened, own, own_unopened, tag};
+use tollgate::remote::{Grant, Rule, StoreError};
+
+fn permits(limit: u64) -> Rule {
+    Rule::Permits { limit }
+}
+
+/// What the published script did: it called a function that servers of today do not have, so that no step was ever carried out.
+#[tokio::test]
+async fn an_uncontended_wish_is_granted_at_once() {
+    let (store, key) = opened(permits(2)).await;
+    let mut one = Speaker::new(&store, &key, permits(2), LONG);
+    let reply = one.wish(2, true).await;
+    let [
+        Grant {
+            wish: 1,
+            units: 2,
+            token,
+        },
+    ] = reply.grants[..]
+    else {
+        panic!("{reply:?}")
+    };
+    assert!(reply.alive && token > 0);
+    assert_eq!(
+        (reply.census.limit, reply.census.in_use, reply.census.waiting),
+        (2, 2, 0)
+    );
+    one.end().await;
+}
+
+#[tokio::test]
+async fn who_is_refused_leaves_nothing_behind() {
+    let (store, key) = opened(permits(1)).await;
+    let mut holder = Speaker::new(&store, &key, permits(1), LONG);
+    let mut refused = Speaker::new(&store, &key, permits(1), LONG);
+    let mut third = Speaker::new(&store, &key, permits(1), LONG);
+    assert_eq!(holder.wish(1, true).await.grants.len(), 1);
+    let reply = refused.wish(1, false).await;
+    assert_eq!(
+        (&reply.grants[..], reply.census.in_use, reply.census.waiting),
+        (&[][..], 1, 0)
+    );
+    holder.give(1).await;
+    // It was not promoted meanwhile, and stands in nobody's way.
+    assert_eq!(third.wish(1, false).await.grants.len(), 1);
+    assert_eq!(refused.look().await.grants, []);
+}
+
+#[tokio::test]
+async fn a_wish_said_again_is_the_same_wish() {
+    let (store, key) = opened(permits(3)).await;
+    let mut holder = Speaker::new(&store, &key, permits(3), LONG);
+    let first = holder.wish(2, true).await;
+    for _ in 0..3 {
+        let again = holder.again(&holder.last()).await.unwrap();
+        assert_eq!(again.grants, first.grants);
+        assert_eq!(again.census.in_use, 2);
+    }
+    // Also in a later step, as a client says it that has not heard of the grant.
+    let again = holder.say(|_| {}).await.unwrap();
+    assert_eq!((again.grants, again.census.in_use), (first.grants, 2));
+}
+
+#[tokio::test]
+async fn what_is_given_back_twice_comes_back_once() {
+    let (store, key) = opened(permits(4)).await;
+    let mut one = Speaker::new(&store, &key, permits(4), LONG);
+    let mut other = Speaker::new(&store, &key, permits(4), LONG);
+    one.wish(2, true).await;
+    other.wish(2, true).await;
+    assert_eq!(one.give(1).await.census.in_use, 3);
+    for _ in 0..3 {
+        assert_eq!(one.again(&one.last()).await.unwrap().census.in_use, 3);
+    }
+    assert_eq!(one.look().await.census.in_use, 3);
+}
+
+#[tokio::test]
+async fn a_step_that_was_overtaken_does_nothing() {
+    let (store, key) = opened(permits(4)).await;
+    let mut one = Speaker::new(&store, &key, permits(4), LONG);
+    one.wish(2, true).await;
+    let overtaken = one.last();
+    one.give(2).await;
+    let reply = one.again(&overtaken).await.unwrap();
+    assert_eq!(reply.census.in_use, 0);
+}
+
+/// Renewals of the original brought back who had been evicted, and never said so.
+#[tokio::test]
+async fn a_session_that_expired_stays_so_and_takes_nothing_from_others() {
+    let (store, key) = opened(permits(1)).await;
+    let mut late = Speaker::new(&store, &key, permits(1), SHORT);
+    let mut next = Speaker::new(&store, &key, permits(1), LONG);
+    late.wish(1, true).await;
+    next.wish(1, true).await;
+    let grant = next.until_granted().await;
+    let step = late.last();
+    let replies = [late.again(&step).await.unwrap(), late.look().await, late.give(1).await];
+    for reply in replies {
+        assert!(!reply.alive && reply.grants.is_empty(), "{reply:?}");
+    }
+    // What it gave back was not its own.
+    let reply = next.look().await;
+    assert_eq!((reply.grants, reply.census.in_use), (vec![grant], 1));
+}
+
+/// Nobody tells a waiter that a holder has died: it has to be told when to look.
+#[tokio::test]
+async fn a_waiter_behind_a_dead_holder_is_served_without_a_message() {
+    let (store, key) = opened(permits(1)).await;
+    let mut dead = Speaker::new(&store, &key, permits(1), SHORT);
+    let mut waits = Speaker::new(&store, &key, permits(1), LONG);
+    dead.wish(1, true).await;
+    let reply = waits.wish(1, true).await;
+    // On a slow machine it may have died already.
+    let granted = reply.grants.len() == 1;
+    assert!(granted || reply.again.is_some_and(|again| again <= SHORT), "{reply:?}");
+    waits.until_granted().await;
+}
+
+/// A grant is state: a message only says that there is something to see, and may be lost.
+#[tokio::test]
+async fn a_grant_that_nobody_heard_of_is_told_again() {
+    let (store, key) = opened(permits(1)).await;
+    let mut holder = Speaker::new(&store, &key, permits(1), LONG);
+    let mut waits = Speaker::new(&store, &key, permits(1), LONG);
+    holder.wish(1, true).await;
+    waits.wish(1, true).await;
+    holder.give(1).await;
+    let first = waits.look().await.grants;
+    assert_eq!(first.len(), 1);
+    // The answer was lost, time and again.
+    assert_eq!(waits.look().await.grants, first);
+    assert_eq!(waits.look().await.grants, first);
+    let reply = waits.say(|step| step.seen = first[0].token).await.unwrap();
+    assert_eq!((reply.grants, reply.census.in_use), (vec![], 1));
+}
+
+#[tokio::test]
+async fn a_grant_to_one_who_died_goes_on() {
+    let (store, key) = opened(permits(1)).await;
+    let mut holder = Speaker::new(&store, &key, permits(1), LONG);
+    let mut dead = Speaker::new(&store, &key, permits(1), SHORT);
+    let mut waits = Speaker::new(&store, &key, permits(1), LONG);
+    holder.wish(1, true).await;
+    dead.wish(1, true).await;
+    waits.wish(1, true).await;
+    holder.give(1).await;
+    waits.until_granted().await;
+}
+
+#[tokio::test]
+async fn the_clock_is_the_servers() {
+    let (server, store, key) = own(permits(1)).await;
+    let mut one = Speaker::new(&store, &key, permits(1), LONG);
+    let before = micros(&server).unwrap();
+    let token = one.wish(1, true).await.grants[0].token;
+    assert!(before <= token && token <= micros(&server).unwrap(), "{token}");
+}
+
+/// A first in line that has died is not granted what others wait for, and then held for dead.
+#[tokio::test]
+async fn waiters_that_died_are_passed_over() {
+    let (store, key) = opened(permits(1)).await;
+    let mut holder = Speaker::new(&store, &key, permits(1), LONG);
+    holder.wish(1, true).await;
+    let mut dead = Vec::new();
+    for _ in 0..3 {
+        let mut waiter = Speaker::new(&store, &key, permits(1), SHORT);
+        waiter.wish(1, true).await;
+        dead.push(waiter);
+    }
+    let mut waits = Speaker::new(&store, &key, permits(1), LONG);
+    waits.wish(1, true).await;
+    while waits.look().await.census.waiting > 1 {
+        tokio::time::sleep(SHORT / 10).await;
+    }
+    holder.give(1).await;
+    assert_eq!(waits.look().await.grants.len(), 1);
+}
+
+#[tokio::test]
+async fn who_only_tries_does_not_pass_the_line() {
+    let (store, key) = opened(permits(2)).await;
+    let mut holder = Speaker::new(&store, &key, permits(2), LONG);
+    let mut heavy = Speaker::new(&store, &key, permits(2), LONG);
+    let mut light = Speaker::new(&store, &key, permits(2), LONG);
+    holder.wish(1, true).await;
+    assert_eq!(heavy.wish(2, true).await.grants, []);
+    assert_eq!(
+        light.wish(1, false).await.grants,
+        [],
+        "one is free, and the first in line needs two"
+    );
+    holder.give(1).await;
+    assert_eq!(
+        heavy.look().await.grants.len(),
+        1,
+        "whoever gives back grants to the first in line"
+    );
+}
+
+#[tokio::test]
+async fn the_line_is_served_in_order_with_rising_tokens() {
+    let (store, key) = opened(permits(3)).await;
+    let mut holder = Speaker::new(&store, &key, permits(3), LONG);
+    let mut last = holder.wish(3, true).await.grants[0].token;
+    let mut line = Vec::new();
+    for need in [1, 3, 2, 1] {
+        let mut waiter = Speaker::new(&store, &key, permits(3), LONG);
+        assert_eq!(waiter.wish(need, true).await.grants, []);
+        line.push((need, waiter));
+    }
+    holder.give(3).await;
+    for place in 0..line.len() {
+        let (need, waiter) = &mut line[place];
+        let need = *need;
+        let grants = waiter.look().await.grants;
+        let [Grant { units, token, .. }] = grants[..] else {
+            panic!("{place}: {grants:?}")
+        };
+        assert!(units == need && token > last, "{token} after {last}");
+        last = token;
+        // Nobody behind it has been served, unless there was room for both: of 3, 2 and 1 there was.
+        for (_, behind) in &mut line[place + 1..] {
+            let served = behind.look().await.grants;
+            assert!(served.is_empty() || place == 2, "{served:?}");
+        }
+        line[place].1.give(need).await;
+    }
+}
+
+#[tokio::test]
+async fn a_wish_that_is_withdrawn_frees_those_behind_it() {
+    let (store, key) = opened(permits(2)).await;
+    let mut holder = Speaker::new(&store, &key, permits(2), LONG);
+    let mut heavy = Speaker::new(&store, &key, permits(2), LONG);
+    let mut light = Speaker::new(&store, &key, permits(2), LONG);
+    holder.wish(1, true).await;
+    heavy.wish(2, true).await;
+    light.wish(1, true).await;
+    heavy.say(|step| step.withdrawn = vec![1]).await.unwrap();
+    assert_eq!(light.look().await.grants.len(), 1);
+}
+
+/// Cancelled in the instant of the grant: the client says so before it has heard, and learns what it has to give back.
+#[tokio::test]
+async fn a_wish_that_was_granted_before_it_was_withdrawn_is_told_and_given_back() {
+    let (store, key) = opened(permits(1)).await;
+    let mut holder = Speaker::new(&store, &key, permits(1), LONG);
+    let mut waits = Speaker::new(&store, &key, permits(1), LONG);
+    holder.wish(1, true).await;
+    waits.wish(1, true).await;
+    holder.give(1).await;
+    let reply = waits.say(|step| step.withdrawn = vec![1]).await.unwrap();
+    assert_eq!((reply.grants.len(), reply.census.in_use), (1, 1), "it stays granted");
+    assert_eq!(waits.give(1).await.census.in_use, 0);
+}
+
+#[tokio::test]
+async fn a_shrink_drains_and_takes_nothing_away() {
+    let (store, key) = opened(permits(4)).await;
+    let mut holder = Speaker::new(&store, &key, permits(4), LONG);
+    let mut waits = Speaker::new(&store, &key, permits(4), LONG);
+    holder.wish(4, true).await;
+    waits.wish(1, true).await;
+    let reply = holder.say(|step| step.limit = Some(2)).await.unwrap();
+    assert_eq!((reply.census.limit, reply.census.in_use), (2, 4));
+    holder
+        .say(|step| (step.limit, step.returned) = (None, 2))
+        .await
+        .unwrap();
+    assert_eq!(waits.look().await.grants, [], "two are in use of two");
+    holder.give(1).await;
+    assert_eq!(waits.look().await.grants.len(), 1);
+    let reply = holder.say(|step| step.limit = Some(9)).await.unwrap();
+    assert_eq!((reply.census.limit, reply.census.in_use), (9, 2));
+}
+
+#[tokio::test]
+async fn keys_lie_in_one_slot_and_go_with_the_last_session() {
+    let (server, store, key) = own_unopened().await;
+    let mut one = Speaker::new(&store, &key, permits(2), SHORT);
+    let mut other = Speaker::new(&store, &key, permits(2), SHORT);
+    one.wish(1, true).await;
+    other.wish(1, true).await;
+    let keys = server.keys().unwrap();
+    let tags: Vec<_> = keys.iter().map(|key| tag(key)).collect();
+    assert!(!tags.is_empty() && tags.iter().all(|tag| tag == &tags[0]), "{keys:?}");
+    one.end().await;
+    // The other one only expires.
+    while !server.keys().unwrap().is_empty() {
+        tokio::time::sleep(SHORT / 10).await;
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_forgot_its_scripts_is_told_them_again() {
+    let (server, store, key) = own(permits(1)).await;
+    let mut one = Speaker::new(&store, &key, permits(1), LONG);
+    one.wish(1, true).await;
+    server.forget_scripts().unwrap();
+    assert_eq!(one.give(1).await.census.in_use, 0);
+}
+
+#[tokio::test]
+async fn a_store_without_memory_refuses_and_does_nothing() {
+    let (server, store, key) = own(permits(2)).await;
+    let mut one = Speaker::new(&store, &key, permits(2), LONG);
+    one.wish(1, true).await;
+    say(&server, "CONFIG SET maxmemory 1").unwrap();
+    let refused = one.say(|step| step.wishes.clear()).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+    say(&server, "CONFIG SET maxmemory 0").unwrap();
+    assert_eq!(one.look().await.census.in_use, 1);
+}
+
+#[tokio::test]
+async fn something_else_under_the_key_is_refused_and_left_alone() {
+    let (server, store, key) = own_unopened().await;
+    let one = Speaker::new(&store, &key, permits(1), LONG);
+    let mut first = Speaker::new(&store, &key, permits(1), LONG);
+    first.wish(1, true).await;
+    let keys = server.keys().unwrap();
+    first.end().await;
+    for key in &keys {
+        say(&server, &format!("SET {key} something")).unwrap();
+    }
+    let mut step = one.last();
+    step.seq = 1;
+    let refused = one.again(&step).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+    assert_eq!(server.keys().unwrap().len(), keys.len());
+}

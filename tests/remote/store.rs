@@ -1,0 +1,64 @@
+//! The store that tests share, and stores of their own.
+
+use crate::redis::Redis as Program;
+use crate::rig::server::Server;
+use crate::speaker::{LONG, Speaker};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tollgate::remote::{Key, Redis, Rule};
+
+/// No test goes by how long a server takes to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A client of the server that `ci/with-redis` started.
+pub(crate) fn store() -> Redis {
+    let address =
+        std::env::var("TOLLGATE_REDIS").expect("TOLLGATE_REDIS has the address of a server; ci/with-redis starts one");
+    connect(&address)
+}
+
+/// A client of that server, and a name that the server knows and grants at.
+pub(crate) async fn opened(rule: Rule) -> (Redis, Key) {
+    let (store, key) = (store(), key());
+    Speaker::new(&store, &key, rule, LONG).open().await;
+    (store, key)
+}
+
+/// A server of the test's own, a client of it, and a name.
+pub(crate) async fn own_unopened() -> (Server<Program>, Redis, Key) {
+    let server = Server::start(Program).await.expect("a server");
+    let store = at(server.address());
+    (server, store, key())
+}
+
+/// The same, where the server knows the name and grants.
+pub(crate) async fn own(rule: Rule) -> (Server<Program>, Redis, Key) {
+    let (server, store, key) = own_unopened().await;
+    Speaker::new(&store, &key, rule, LONG).open().await;
+    (server, store, key)
+}
+
+/// A client of the server there.
+pub(crate) fn at(address: SocketAddr) -> Redis {
+    connect(&format!("redis://{address}/"))
+}
+
+fn connect(address: &str) -> Redis {
+    let options = Redis::options(address).timeout(PATIENCE);
+    options.connect().expect("settings that can be")
+}
+
+/// A name that no other test uses.
+pub(crate) fn key() -> Key {
+    static KEYS: AtomicU64 = AtomicU64::new(0);
+    // Relaxed: a number of its own is all that is wanted.
+    let number = KEYS.fetch_add(1, Ordering::Relaxed);
+    Key::new(format!("test-{number}")).expect("a name")
+}
+
+/// The part of a name that says in which slot of a cluster it lies.
+pub(crate) fn tag(key: &str) -> String {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    tag.expect("the name has a hash tag").0.to_owned()
+}

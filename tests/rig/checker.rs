@@ -1,0 +1,308 @@
+//! Reads what happened in a run and says what is against the laws.
+//!
+//! A permit is *live* from the instant at which its holder was told until the holder gave it back, was told that it is lost,
+//! was killed, or passed the deadline that it knew of: whichever came first. While it is live the store must hold it, from the
+//! grant on. So whoever was granted last saw the others live, and all of them together were within the limit then:
+//!
+//! - Over the limit: of the permits that are live at one instant, take any one and those with smaller tokens. Their weights
+//!   must not exceed the greatest limit that can have been in force when that one was granted.
+//! - When it was granted: after it was asked for, and after whatever has a smaller token was; before its holder was told, and
+//!   before the holder of any greater token was. Where nothing is left between the two, tokens do not grow.
+//!
+//! A process that was kept from running cannot recover in time. Where a bound of time is checked, what the processes found
+//! themselves stalled in the meantime is added to it, and nothing else is.
+
+use super::history::{Ask, Event};
+use super::instant::Nanos;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+
+mod limits;
+mod recovery;
+
+use limits::Limits;
+pub(crate) use recovery::Recovery;
+
+/// What a run is measured by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bars {
+    /// How long a session lasts that is not renewed.
+    pub(crate) ttl: Nanos,
+    /// The greatest weight that is asked for.
+    pub(crate) heaviest: u64,
+}
+
+/// Something against the laws.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Fault {
+    /// Too many permits were live at once.
+    OverLimit {
+        at: Nanos,
+        live: u64,
+        limit: u64,
+        holders: Vec<Ask>,
+    },
+    /// Two grants have one token.
+    TokenTwice { token: u64, asks: [Ask; 2] },
+    /// A token is smaller than one whose holder was told before this one was asked for.
+    TokenBack { ask: Ask, token: u64 },
+    /// A permit with another weight than was asked for.
+    WrongWeight { ask: Ask, asked: u64, granted: u64 },
+    /// A deadline later than a session that was renewed at the instant of the answer.
+    LateDeadline { ask: Ask },
+    /// What the ones who went away held was not back in time.
+    SlowRecovery {
+        gone: Nanos,
+        took: Option<Nanos>,
+        allowed: Nanos,
+    },
+    /// Nobody was granted anything in time after the store was back.
+    StillDown {
+        fault: String,
+        healed: Nanos,
+        took: Option<Nanos>,
+        allowed: Nanos,
+    },
+    /// A caller was never answered, and lives.
+    Stuck { ask: Ask },
+    /// A permit was neither given back nor lost, and its holder lives.
+    Kept { ask: Ask },
+    /// Keys were left in the store when everybody had gone.
+    KeysLeft { keys: u64 },
+    /// Nobody looked whether keys were left.
+    KeysUnseen,
+    /// The history itself cannot be: an answer to what nobody asked, or a second one.
+    Impossible { ask: Ask, event: String },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// What a run came to.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) asked: usize,
+    pub(crate) granted: usize,
+    pub(crate) cancelled: usize,
+    pub(crate) cancelled_at_the_grant: usize,
+    pub(crate) refused: usize,
+    pub(crate) lost: usize,
+    /// The greatest weight that was live at once.
+    pub(crate) most: u64,
+    /// How long it took until what was held by those who went away was back.
+    pub(crate) recoveries: Vec<Recovery>,
+    pub(crate) faults: Vec<Fault>,
+}
+
+/// A grant, and how long its holder took it to be its own.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    ask: Ask,
+    weight: u64,
+    token: u64,
+    received: Nanos,
+    /// The last deadline that its holder is known to have known.
+    deadline: Nanos,
+    end: Nanos,
+    /// Between these instants it was granted.
+    earliest: Nanos,
+    latest: Nanos,
+}
+
+impl Hold {
+    fn live_at(&self, at: Nanos) -> bool {
+        self.received <= at && at < self.end
+    }
+}
+
+/// Checks the events of all processes of a run, in any order of processes; those of one process in the order of its file.
+pub(crate) fn check(events: &[Event], bars: Bars) -> Report {
+    let mut report = Report::default();
+    let killed = killed(events);
+    let holds = holds(events, &killed, bars, &mut report);
+    let holds = tokens(holds, &mut report.faults);
+    over_limit(&holds, &Limits::of(events), &mut report);
+    recovery::check(events, &holds, bars, &mut report);
+    let mut left = events.iter().filter_map(|event| match event {
+        Event::Left { keys } => Some(*keys),
+        _ => None,
+    });
+    match left.next_back() {
+        None => report.faults.push(Fault::KeysUnseen),
+        Some(0) => {}
+        Some(keys) => report.faults.push(Fault::KeysLeft { keys }),
+    }
+    report
+}
+
+fn killed(events: &[Event]) -> HashMap<u32, Nanos> {
+    let mut killed = HashMap::new();
+    for event in events {
+        if let Event::Killed { processes, at } = event {
+            killed.extend(processes.iter().map(|&process| (process, *at)));
+        }
+    }
+    killed
+}
+
+/// The life of every ask, from its own events.
+fn holds(events: &[Event], killed: &HashMap<u32, Nanos>, bars: Bars, report: &mut Report) -> Vec<Hold> {
+    let mut waiting: BTreeMap<Ask, u64> = BTreeMap::new();
+    let mut held: BTreeMap<Ask, Hold> = BTreeMap::new();
+    let mut over = Vec::new();
+    for event in events {
+        let impossible = |ask: &Ask| Fault::Impossible {
+            ask: *ask,
+            event: format!("{event:?}"),
+        };
+        match event {
+            Event::Asked { ask, weight, .. } => {
+                report.asked += 1;
+                if waiting.insert(*ask, *weight).is_some() || held.contains_key(ask) {
+                    report.faults.push(impossible(ask));
+                }
+            }
+            Event::Granted {
+                ask,
+                weight,
+                token,
+                sent,
+                received,
+                deadline,
+            } => {
+                report.granted += 1;
+                match waiting.remove(ask) {
+                    None => report.faults.push(impossible(ask)),
+                    Some(asked) if asked != *weight => report.faults.push(Fault::WrongWeight {
+                        ask: *ask,
+                        asked,
+                        granted: *weight,
+                    }),
+                    Some(_) => {}
+                }
+                if *deadline > received + bars.ttl {
+                    report.faults.push(Fault::LateDeadline { ask: *ask });
+                }
+                held.insert(
+                    *ask,
+                    Hold {
+                        ask: *ask,
+                        weight: *weight,
+                        token: *token,
+                        received: *received,
+                        deadline: *deadline,
+                        end: *deadline,
+                        earliest: *sent,
+                        latest: *received,
+                    },
+                );
+            }
+            Event::Held { ask, deadline } => match held.get_mut(ask) {
+                Some(hold) => hold.deadline = *deadline,
+                None => report.faults.push(impossible(ask)),
+            },
+            Event::Released { ask, at, deadline } | Event::Lost { ask, at, deadline } => {
+                report.lost += usize::from(matches!(event, Event::Lost { .. }));
+                match held.remove(ask) {
+                    Some(mut hold) => {
+                        hold.deadline = hold.deadline.max(*deadline);
+                        hold.end = hold.deadline.min(*at);
+                        over.push(hold);
+                    }
+                    None => report.faults.push(impossible(ask)),
+                }
+            }
+            Event::Refused { ask, .. } | Event::Cancelled { ask, .. } => {
+                let cancelled = matches!(event, Event::Cancelled { .. });
+                let at_the_grant = matches!(event, Event::Cancelled { at_the_grant: true, .. });
+                report.cancelled_at_the_grant += usize::from(at_the_grant);
+                report.cancelled += usize::from(cancelled);
+                report.refused += usize::from(!cancelled);
+                if waiting.remove(ask).is_none() {
+                    report.faults.push(impossible(ask));
+                }
+            }
+            _ => {}
+        }
+    }
+    for ask in waiting.into_keys().filter(|ask| !killed.contains_key(&ask.process)) {
+        report.faults.push(Fault::Stuck { ask });
+    }
+    for (ask, mut hold) in held {
+        match killed.get(&ask.process) {
+            Some(&at) => hold.end = hold.deadline.min(at),
+            None => report.faults.push(Fault::Kept { ask }),
+        }
+        over.push(hold);
+    }
+    over
+}
+
+/// The grants in the order of their tokens, each with the instants between which it was made.
+fn tokens(mut holds: Vec<Hold>, faults: &mut Vec<Fault>) -> Vec<Hold> {
+    holds.sort_by_key(|hold| (hold.token, hold.received));
+    for pair in holds.windows(2).filter(|pair| pair[0].token == pair[1].token) {
+        faults.push(Fault::TokenTwice {
+            token: pair[0].token,
+            asks: [pair[0].ask, pair[1].ask],
+        });
+    }
+    let mut earliest = 0;
+    for hold in &mut holds {
+        if earliest > hold.latest {
+            faults.push(Fault::TokenBack {
+                ask: hold.ask,
+                token: hold.token,
+            });
+        }
+        earliest = earliest.max(hold.earliest);
+        hold.earliest = earliest;
+    }
+    let mut latest = Nanos::MAX;
+    for hold in holds.iter_mut().rev() {
+        latest = latest.min(hold.latest);
+        hold.latest = latest;
+    }
+    holds
+}
+
+fn over_limit(holds: &[Hold], limits: &Limits, report: &mut Report) {
+    let mut starts: Vec<&Hold> = holds.iter().collect();
+    starts.sort_by_key(|hold| hold.received);
+    // Those that are live, by token.
+    let mut live: BTreeSet<(u64, usize)> = BTreeSet::new();
+    let place: HashMap<Ask, usize> = holds
+        .iter()
+        .enumerate()
+        .map(|(place, hold)| (hold.ask, place))
+        .collect();
+    for start in starts {
+        let at = start.received;
+        live.retain(|&(_, place)| holds[place].live_at(at));
+        if !start.live_at(at) {
+            continue; // told of it after its deadline: it never was its own
+        }
+        live.insert((start.token, place[&start.ask]));
+        let mut sum = 0;
+        for (nth, &(token, place)) in live.iter().enumerate() {
+            let hold = &holds[place];
+            sum += hold.weight;
+            let limit = limits.greatest(hold.earliest, hold.latest);
+            if token >= start.token && sum > limit {
+                report.faults.push(Fault::OverLimit {
+                    at,
+                    live: sum,
+                    limit,
+                    holders: live.iter().take(nth + 1).map(|&(_, place)| holds[place].ask).collect(),
+                });
+                break;
+            }
+        }
+        report.most = report
+            .most
+            .max(live.iter().map(|&(_, place)| holds[place].weight).sum());
+    }
+}

@@ -1,0 +1,109 @@
+//! How long it takes until permits are back whose holders have gone, and until the store serves again.
+
+use super::limits::Limits;
+use super::{Bars, Fault, Hold, Report};
+use crate::rig::history::Event;
+use crate::rig::instant::Nanos;
+
+/// What was held by those who went away, and how long it took until others held it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Recovery {
+    pub(crate) gone: Nanos,
+    pub(crate) weight: u64,
+    pub(crate) took: Option<Nanos>,
+    /// What of it the processes were kept from running.
+    pub(crate) stalled: Nanos,
+}
+
+pub(super) fn check(events: &[Event], holds: &[Hold], bars: Bars, report: &mut Report) {
+    let limits = Limits::of(events);
+    let allowed = bars.ttl + bars.ttl / 10;
+    for event in events {
+        match event {
+            Event::Gone { processes, at } => {
+                // What they held the instant before: a kill ends what was held.
+                let weight = holds
+                    .iter()
+                    .filter(|hold| processes.contains(&hold.ask.process) && hold.live_at(*at - 1))
+                    .map(|hold| hold.weight)
+                    .sum();
+                let full = limits.at(*at).saturating_sub(bars.heaviest.min(weight));
+                let back = others_hold_more_than(full, *at, processes, holds);
+                let stalled = stalled(events, *at, back.unwrap_or(Nanos::MAX), processes);
+                let took = back.map(|back| back - at);
+                if weight > 0 && took.is_none_or(|took| took > allowed + stalled) {
+                    report.faults.push(Fault::SlowRecovery {
+                        gone: *at,
+                        took,
+                        allowed: allowed + stalled,
+                    });
+                }
+                report.recoveries.push(Recovery {
+                    gone: *at,
+                    weight,
+                    took,
+                    stalled,
+                });
+            }
+            Event::Healed { fault, at } => {
+                let next = holds
+                    .iter()
+                    .map(|hold| hold.received)
+                    .filter(|received| received >= at)
+                    .min();
+                let stalled = stalled(events, *at, next.unwrap_or(Nanos::MAX), &[]);
+                let took = next.map(|next| next - at);
+                if took.is_none_or(|took| took > allowed + stalled) {
+                    report.faults.push(Fault::StillDown {
+                        fault: fault.clone(),
+                        healed: *at,
+                        took,
+                        allowed: allowed + stalled,
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The first instant after `at` at which processes other than these hold more than `full`. That is what those who went left
+/// free, so that something of theirs has to be back; and so much that one more of the heaviest does not fit, since who waits
+/// for one that heavy, and is first, lets no other pass.
+fn others_hold_more_than(full: u64, at: Nanos, gone: &[u32], holds: &[Hold]) -> Option<Nanos> {
+    let others: Vec<&Hold> = holds.iter().filter(|hold| !gone.contains(&hold.ask.process)).collect();
+    let mut starts: Vec<Nanos> = others
+        .iter()
+        .map(|hold| hold.received)
+        .filter(|&start| start > at)
+        .collect();
+    starts.sort_unstable();
+    starts.into_iter().find(|&start| {
+        let live = others.iter().filter(|hold| hold.live_at(start));
+        live.map(|hold| hold.weight).sum::<u64>() > full
+    })
+}
+
+/// How long, between two instants, at least one process was kept from running that should have run.
+fn stalled(events: &[Event], from: Nanos, until: Nanos, gone: &[u32]) -> Nanos {
+    let mut stalls: Vec<(Nanos, Nanos)> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Stalled {
+                process,
+                from: begun,
+                until: ended,
+            } if !gone.contains(process) => Some(((*begun).max(from), (*ended).min(until))),
+            _ => None,
+        })
+        .filter(|(begun, ended)| begun < ended)
+        .collect();
+    stalls.sort_unstable();
+    let mut total = 0;
+    let mut covered = from;
+    for (begun, ended) in stalls {
+        total += ended.saturating_sub(begun.max(covered));
+        covered = covered.max(ended);
+    }
+    total
+}

@@ -1,0 +1,247 @@
+//! A process that takes permits with many tasks, gives them back, and writes down what it saw.
+
+use super::history::{Ask, Event, Writer};
+use super::instant::{Nanos, nanos, now, until};
+use super::process::until_closed;
+use serde::{Deserialize, Serialize};
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+/// A semaphore across machines, as the rig uses it.
+pub(crate) trait Gate: Send + Sync + 'static {
+    type Permit: Held;
+
+    /// Waits for so many permits.
+    fn acquire(&self, weight: u64) -> impl Future<Output = Result<Self::Permit, String>> + Send;
+
+    /// Changes the limit, for everybody, and returns when it is changed.
+    fn set_limit(&self, limit: u64) -> impl Future<Output = Result<(), String>> + Send;
+
+    /// Gives everything back, and returns when it is given back.
+    fn close(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// What was acquired. Dropping it gives it back.
+pub(crate) trait Held: Send + 'static {
+    fn weight(&self) -> u64;
+
+    fn token(&self) -> u64;
+
+    /// How long it is until it is lost, if nothing more is heard of the store.
+    fn remaining(&self) -> Duration;
+
+    /// Ends when the permit is lost.
+    fn lost(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// What a contender is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) process: u32,
+    /// The store, or a proxy before it.
+    pub(crate) store: SocketAddr,
+    /// The name of the semaphore.
+    pub(crate) name: String,
+    pub(crate) limit: u64,
+    pub(crate) ttl: Duration,
+    pub(crate) tasks: u64,
+    /// The greatest weight that is asked for.
+    pub(crate) heaviest: u64,
+    /// While one of these lasts, whatever this process has it keeps, so that it holds something when it is struck.
+    pub(crate) keeps: Vec<(Nanos, Nanos)>,
+    /// From then on it asks for nothing more.
+    pub(crate) end: Nanos,
+    pub(crate) history: PathBuf,
+}
+
+impl Plan {
+    /// Until when what is held at `instant` is kept.
+    fn keeps_until(&self, instant: Nanos) -> Option<Nanos> {
+        let kept = self
+            .keeps
+            .iter()
+            .find(|&&(from, until)| from <= instant && instant < until);
+        kept.map(|&(_, until)| until.min(self.end))
+    }
+}
+
+/// Takes part in the run with `gate` until the plan's end, waits until the rig closes it, and gives everything back.
+pub(crate) async fn contend(plan: Plan, writer: Arc<Writer>, gate: impl Gate) {
+    let gate = Arc::new(gate);
+    let asks = Arc::new(AtomicU64::new(0));
+    let tasks = (0..plan.tasks).map(|task| {
+        let task = Task {
+            gate: Arc::clone(&gate),
+            writer: Arc::clone(&writer),
+            asks: Arc::clone(&asks),
+            plan: plan.clone(),
+            random: Random(u64::from(plan.process) << 32 | task),
+        };
+        tokio::spawn(task.run())
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.expect("the task ends");
+    }
+    let closed = until_closed();
+    tokio::task::spawn_blocking(move || closed.join())
+        .await
+        .expect("it ends")
+        .expect("it ends");
+    gate.close().await;
+}
+
+/// One caller after another.
+struct Task<G> {
+    gate: Arc<G>,
+    writer: Arc<Writer>,
+    /// How often this process has asked.
+    asks: Arc<AtomicU64>,
+    plan: Plan,
+    random: Random,
+}
+
+/// How an ask ended without a refusal.
+enum Answer<P> {
+    Permit(P),
+    /// The caller had waited long enough.
+    Left,
+    /// The caller was told that its turn had come, and left without looking.
+    LeftAtTheGrant,
+}
+
+impl<G: Gate> Task<G> {
+    async fn run(mut self) {
+        while now() < self.plan.end {
+            self.once().await;
+            sleep(self.random.millis(0..10)).await;
+        }
+    }
+
+    async fn once(&mut self) {
+        let ask = Ask {
+            process: self.plan.process,
+            // Relaxed: a number of its own is all that is wanted.
+            number: self.asks.fetch_add(1, Ordering::Relaxed),
+        };
+        let weight = 1 + self.random.below(self.plan.heaviest);
+        let patience = self.random.below(10);
+        let leaves_after = self.random.millis(0..100);
+        let gate = Arc::clone(&self.gate);
+        let sent = now();
+        self.writer.write(&Event::Asked { ask, weight, at: sent });
+        let acquire = pin!(gate.acquire(weight));
+        let answer = match patience {
+            0 => left_at_the_grant(acquire).await,
+            1 => match timeout(leaves_after, acquire).await {
+                Ok(answer) => answer.map(Answer::Permit),
+                Err(_) => Ok(Answer::Left),
+            },
+            // A waiter that is not answered for so long has been forgotten: the checker says so.
+            _ => match timeout(until(self.plan.end) + 3 * self.plan.ttl, acquire).await {
+                Ok(answer) => answer.map(Answer::Permit),
+                Err(_) => return,
+            },
+        };
+        match answer {
+            Ok(Answer::Permit(permit)) => self.hold(ask, sent, permit).await,
+            Ok(Answer::Left) => self.left(ask, false),
+            Ok(Answer::LeftAtTheGrant) => self.left(ask, true),
+            Err(why) => {
+                self.writer.write(&Event::Refused { ask, at: now(), why });
+                sleep(self.random.millis(10..50)).await;
+            }
+        }
+    }
+
+    fn left(&self, ask: Ask, at_the_grant: bool) {
+        let at = now();
+        self.writer.write(&Event::Cancelled { ask, at, at_the_grant });
+    }
+
+    async fn hold(&mut self, ask: Ask, sent: Nanos, mut permit: G::Permit) {
+        let received = now();
+        let mut deadline = later(received, &permit);
+        self.writer.write(&Event::Granted {
+            ask,
+            weight: permit.weight(),
+            token: permit.token(),
+            sent,
+            received,
+            deadline,
+        });
+        // Now and then one is held for longer than a session lasts that is not renewed.
+        let long = self.random.below(300) == 0;
+        let held = if long {
+            2 * self.plan.ttl
+        } else {
+            self.random.millis(0..30)
+        };
+        let mut over = received + nanos(held);
+        loop {
+            if let Some(kept) = self.plan.keeps_until(now()) {
+                over = over.max(kept);
+            }
+            let nap = until(over).min(self.plan.ttl / 8);
+            if timeout(nap, permit.lost()).await.is_ok() {
+                let at = now();
+                self.writer.write(&Event::Lost { ask, at, deadline });
+                return;
+            }
+            deadline = later(deadline, &permit);
+            let at = now();
+            if at >= over {
+                self.writer.write(&Event::Released { ask, at, deadline });
+                return;
+            }
+            self.writer.write(&Event::Held { ask, deadline });
+        }
+    }
+}
+
+/// The instant at which a permit is lost, rather too early than too late; the one that was `known`, when it is over.
+fn later(known: Nanos, permit: &impl Held) -> Nanos {
+    let at = now();
+    known.max(match permit.remaining() {
+        Duration::ZERO => 0,
+        remaining => at + nanos(remaining),
+    })
+}
+
+/// Waits as one who is told that its turn has come, and leaves instead of looking what it got.
+async fn left_at_the_grant<P>(
+    mut acquire: Pin<&mut impl Future<Output = Result<P, String>>>,
+) -> Result<Answer<P>, String> {
+    let mut polled = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut polled, true) {
+            return Poll::Ready(Ok(Answer::LeftAtTheGrant));
+        }
+        acquire.as_mut().poll(context).map_ok(Answer::Permit)
+    })
+    .await
+}
+
+/// Numbers that differ from task to task, and are the same in every run.
+struct Random(u64);
+
+impl Random {
+    /// SplitMix64, of Steele, Lea and Flood.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+
+    fn millis(&mut self, range: std::ops::Range<u64>) -> Duration {
+        Duration::from_millis(range.start + self.below(range.end - range.start))
+    }
+}

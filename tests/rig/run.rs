@@ -1,0 +1,343 @@
+//! The run: six processes of eight tasks at one semaphore, each behind a proxy of its own, and everything that can go wrong, at
+//! fixed seconds.
+
+use super::checker::{Bars, Report, check};
+use super::contender::{Gate, Held, Plan};
+use super::history::{Ask, Event, Writer, read};
+use super::instant::{Nanos, nanos, now, until};
+use super::process::Process;
+use super::proxy::{Mode, Proxy};
+use super::server::{Server, Store};
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use tokio::time::sleep;
+
+pub(crate) const TTL: Duration = Duration::from_secs(2);
+const PROCESSES: u32 = 6;
+/// The run's own number, in the histories.
+const DIRECTOR: u32 = PROCESSES;
+const TASKS: u64 = 8;
+const LIMIT: u64 = 8;
+const HEAVIEST: u64 = 3;
+const NAME: &str = "rig";
+
+// When what begins, in seconds of the run. What lasts beyond a session's life lasts three seconds or more.
+const SCRIPTS_FORGOTTEN: u64 = 2;
+const SHRUNK: u64 = 4;
+const GROWN: u64 = 7;
+const AS_BEFORE: u64 = 9;
+const SLOW: u64 = 10;
+const TOO_SLOW: u64 = 12;
+const FAST_AGAIN: u64 = 15;
+const SWALLOWED: u64 = 21;
+const CUT: u64 = 26;
+const REPLIES_LOST: u64 = 28;
+const CLIENT_STOPPED: u64 = 34;
+const SERVER_STOPPED: u64 = 39;
+const SERVER_RESTARTED: u64 = 44;
+const KILLED: u64 = 51;
+const END: u64 = 57;
+/// For so long before they are struck, processes keep what they have.
+const KEPT: u64 = 1;
+/// What lasts beyond a session's life lasts so long.
+const LONG: u64 = 3;
+
+/// A run that is being played.
+struct Run<S> {
+    server: Server<S>,
+    proxies: Vec<Proxy>,
+    processes: Vec<Option<Process>>,
+    writer: Arc<Writer>,
+    folder: PathBuf,
+    begin: Nanos,
+    limit: u64,
+}
+
+/// Plays the run with a server of `store` and processes of the test `entry`, which are contenders, and says what was found.
+/// `connect` makes a semaphore at an address, of this name and limit, with this life of a session; the histories are written
+/// to `folder`.
+pub(crate) async fn run<S: Store, G: Gate>(
+    store: S,
+    entry: &str,
+    folder: &Path,
+    connect: impl AsyncFn(SocketAddr, &str, u64, Duration) -> G,
+) -> io::Result<Report> {
+    let server = Server::start(store).await?;
+    let writer = Arc::new(Writer::create(&folder.join("director"))?);
+    let (stop, stopped) = mpsc::channel();
+    let watching = Arc::clone(&writer).watch_stalls(DIRECTOR, stopped);
+    let begun = now();
+    writer.write(&Event::Limit {
+        limit: LIMIT,
+        sent: 0,
+        done: begun,
+    });
+    let gate = connect(server.address(), NAME, LIMIT, TTL).await;
+    let mut proxies = Vec::new();
+    for _ in 0..PROCESSES {
+        proxies.push(Proxy::before(server.address()).await?);
+    }
+    let mut run = Run {
+        server,
+        proxies,
+        processes: Vec::new(),
+        writer,
+        folder: folder.into(),
+        // The processes take a while to start.
+        begin: now() + nanos(Duration::from_secs(1)),
+        limit: LIMIT,
+    };
+    run.start(entry)?;
+    run.strike(&gate).await?;
+    run.end(&gate).await?;
+    drop(stop);
+    watching.join().expect("it ends");
+
+    let mut events = read(&folder.join("director")).map_err(io::Error::other)?;
+    for process in 0..PROCESSES {
+        events.extend(read(&run.history(process)).map_err(io::Error::other)?);
+    }
+    let bars = Bars {
+        ttl: nanos(TTL),
+        heaviest: HEAVIEST,
+    };
+    Ok(check(&events, bars))
+}
+
+impl<S: Store> Run<S> {
+    fn history(&self, process: u32) -> PathBuf {
+        self.folder.join(format!("process-{process}"))
+    }
+
+    fn at(&self, second: u64) -> Nanos {
+        self.begin + nanos(Duration::from_secs(second))
+    }
+
+    async fn until(&self, second: u64) {
+        sleep(until(self.at(second))).await;
+    }
+
+    fn start(&mut self, entry: &str) -> io::Result<()> {
+        let strikes: [(u64, u64, &[u32]); 6] = [
+            (TOO_SLOW, LONG, &[0, 1]),
+            (SWALLOWED, LONG, &[0, 1]),
+            (CLIENT_STOPPED, LONG, &[4]),
+            (SERVER_STOPPED, LONG, &[2, 5]),
+            (SERVER_RESTARTED, LONG, &[2, 5]),
+            (KILLED, END, &[0, 1, 2]),
+        ];
+        for (process, proxy) in (0..).zip(&self.proxies) {
+            let struck = strikes.iter().filter(|(_, _, processes)| processes.contains(&process));
+            let plan = Plan {
+                process,
+                store: proxy.address(),
+                name: NAME.into(),
+                limit: LIMIT,
+                ttl: TTL,
+                tasks: TASKS,
+                heaviest: HEAVIEST,
+                keeps: struck
+                    .map(|&(begin, lasts, _)| (self.at(begin - KEPT), self.at(begin + lasts)))
+                    .collect(),
+                end: self.at(END),
+                history: self.history(process),
+            };
+            self.processes.push(Some(Process::start(entry, &plan)?));
+        }
+        Ok(())
+    }
+
+    /// Everything that can go wrong, one after the other.
+    async fn strike(&mut self, gate: &impl Gate) -> io::Result<()> {
+        self.until(SCRIPTS_FORGOTTEN).await;
+        self.begins("scripts forgotten");
+        self.server.forget_scripts()?;
+        self.healed("scripts forgotten");
+
+        // All permits are in use all the time.
+        self.resize(gate, SHRUNK, 2).await?;
+        self.resize(gate, GROWN, 12).await?;
+        self.resize(gate, AS_BEFORE, LIMIT).await?;
+
+        self.until(SLOW).await;
+        self.begins("slow");
+        self.set(&[0, 1, 2], Mode::Delay(TTL / 20));
+        self.until(TOO_SLOW).await;
+        self.gone(&[0, 1], |run| Ok(run.set(&[0, 1], Mode::Delay(TTL * 5 / 4))))
+            .await?;
+        self.until(FAST_AGAIN).await;
+        self.set(&[0, 1, 2], Mode::Pass);
+        // What is under way still comes late.
+        self.until(FAST_AGAIN + LONG).await;
+        self.healed("slow");
+
+        self.until(SWALLOWED).await;
+        self.gone(&[0, 1], |run| Ok(run.set(&[0, 1], Mode::Blackhole))).await?;
+        self.until(SWALLOWED + LONG).await;
+        self.set(&[0, 1], Mode::Pass);
+        self.healed("swallowed");
+
+        self.until(CUT).await;
+        self.begins("cut");
+        self.set(&[0, 1, 2, 3, 4, 5], Mode::Cut);
+        self.until(CUT + 1).await;
+        self.set(&[0, 1, 2, 3, 4, 5], Mode::Pass);
+        self.healed("cut");
+
+        self.until(REPLIES_LOST).await;
+        self.begins("replies lost");
+        self.set(&[2, 3], Mode::LoseReplies);
+        self.until(REPLIES_LOST + LONG).await;
+        self.set(&[2, 3], Mode::Pass);
+        self.healed("replies lost");
+
+        self.until(CLIENT_STOPPED).await;
+        self.gone(&[4], |run| run.process(4).pause()).await?;
+        self.until(CLIENT_STOPPED + LONG).await;
+        self.process(4).resume()?;
+        self.healed("client stopped");
+
+        self.until(SERVER_STOPPED).await;
+        self.until_held(&[2, 5]).await?;
+        self.begins("server stopped");
+        self.server.pause()?;
+        self.until(SERVER_STOPPED + LONG).await;
+        self.server.resume()?;
+        self.healed("server stopped");
+
+        self.until(SERVER_RESTARTED).await;
+        self.until_held(&[2, 5]).await?;
+        self.begins("server restarted");
+        self.server.kill()?;
+        self.server.restart().await?;
+        self.healed("server restarted");
+
+        self.until(KILLED).await;
+        self.gone(&[0, 1, 2], |run| {
+            for process in 0..3 {
+                run.process(process).kill()?;
+            }
+            let (processes, at) = (vec![0, 1, 2], now());
+            run.writer.write(&Event::Killed { processes, at });
+            Ok(())
+        })
+        .await
+    }
+
+    fn process(&mut self, process: u32) -> &mut Process {
+        self.processes[process as usize]
+            .as_mut()
+            .expect("it runs until the end")
+    }
+
+    fn begins(&self, fault: &str) {
+        let (fault, at) = (fault.into(), now());
+        self.writer.write(&Event::Fault { fault, at });
+    }
+
+    fn healed(&self, fault: &str) {
+        let (fault, at) = (fault.into(), now());
+        self.writer.write(&Event::Healed { fault, at });
+    }
+
+    fn set(&self, processes: &[u32], mode: Mode) {
+        for &process in processes {
+            self.proxies[process as usize].set(mode);
+        }
+    }
+
+    async fn resize(&mut self, gate: &impl Gate, second: u64, limit: u64) -> io::Result<()> {
+        self.until(second).await;
+        let sent = now();
+        gate.set_limit(limit).await.map_err(io::Error::other)?;
+        let done = now();
+        self.limit = limit;
+        self.writer.write(&Event::Limit { limit, sent, done });
+        Ok(())
+    }
+
+    /// Waits until these processes hold something, which they keep.
+    async fn until_held(&self, processes: &[u32]) -> io::Result<()> {
+        while !self.hold_something(processes)? {
+            sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// Makes these processes go.
+    async fn gone(&mut self, processes: &[u32], strike: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
+        self.until_held(processes).await?;
+        // Whoever is gone from now on was there the instant before; the strike itself takes a while.
+        let at = now();
+        strike(self)?;
+        let processes = processes.to_vec();
+        self.writer.write(&Event::Gone { processes, at });
+        Ok(())
+    }
+
+    fn hold_something(&self, processes: &[u32]) -> io::Result<bool> {
+        for &process in processes {
+            let mut held: Vec<Ask> = Vec::new();
+            for event in read(&self.history(process)).map_err(io::Error::other)? {
+                match event {
+                    Event::Granted { ask, .. } => held.push(ask),
+                    Event::Released { ask, .. } | Event::Lost { ask, .. } => held.retain(|&of| of != ask),
+                    _ => {}
+                }
+            }
+            if !held.is_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes every permit, so that none can be missing, lets everybody close, and looks what is left.
+    async fn end(&mut self, gate: &impl Gate) -> io::Result<()> {
+        self.until(END).await;
+        let ask = Ask {
+            process: DIRECTOR,
+            number: 0,
+        };
+        let (weight, sent) = (self.limit, now());
+        self.writer.write(&Event::Asked { ask, weight, at: sent });
+        let all = tokio::time::timeout(3 * TTL, gate.acquire(weight)).await;
+        if let Ok(all) = all {
+            let all = all.map_err(io::Error::other)?;
+            let received = now();
+            let deadline = received + nanos(all.remaining());
+            self.writer.write(&Event::Granted {
+                ask,
+                weight: all.weight(),
+                token: all.token(),
+                sent,
+                received,
+                deadline,
+            });
+            let at = now();
+            self.writer.write(&Event::Released { ask, at, deadline });
+        }
+        gate.close().await;
+        for process in self.processes.iter_mut().skip(3) {
+            let process = process.take().expect("it runs until the end");
+            // It may wait for what it asked for last.
+            let ended = tokio::task::spawn_blocking(|| process.close()).await??;
+            if !ended.success() {
+                return Err(io::Error::other(format!("a process failed: {ended}")));
+            }
+        }
+        let gone = now() + nanos(TTL);
+        let mut keys = self.server.keys()?;
+        while !keys.is_empty() && now() < gone {
+            sleep(Duration::from_millis(20)).await;
+            keys = self.server.keys()?;
+        }
+        self.writer.write(&Event::Left {
+            keys: keys.len() as u64,
+        });
+        Ok(())
+    }
+}
