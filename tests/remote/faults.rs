@@ -29,10 +29,16 @@ fn a_contender() {
 async fn sixty_seconds_of_everything_that_can_go_wrong() {
     let folder = tempfile::tempdir().expect("a folder");
     let connect = async |address, name: &str, limit, ttl| gate(at(address), name, limit, ttl);
-    let report = run(Redis, "faults::a_contender", folder.path(), connect).await.expect("a run");
+    let report = run(Redis, "faults::a_contender", folder.path(), connect)
+        .await
+        .expect("a run");
     println!("{report:#?}");
     if !report.faults.is_empty() {
-        panic!("{} faults; the histories are in {}", report.faults.len(), folder.keep().display());
+        panic!(
+            "{} faults; the histories are in {}",
+            report.faults.len(),
+            folder.keep().display()
+        );
     }
     // Everything was tried: permits were lost, waits were given up, also at their grants, and whoever went held something.
     assert!(report.granted > 0 && report.lost > 0 && report.cancelled_at_the_grant > 0);
