@@ -87,7 +87,7 @@ fn a_process_is_told_what_it_is_for_and_ends_when_it_is_closed() {
             process,
             from: begun,
             until: ended,
-        } => process == 7 && begun <= from && ended >= until,
+        } => process == 7 && begun <= from + nanos(NAP) && ended >= until,
         _ => false,
     });
     assert!(stalled && until - from >= nanos(Duration::from_millis(50)));

@@ -3,7 +3,7 @@
 //! A line is one write to a file that is only appended to, so that a process that is killed leaves what it had seen, and at
 //! most one line torn in two. Instants are those of [`instant`](super::instant).
 
-use super::instant::{Nanos, now};
+use super::instant::{Nanos, nanos, now};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -89,19 +89,18 @@ impl Writer {
         use std::sync::mpsc::RecvTimeoutError;
         use std::time::Duration;
         const NAP: Duration = Duration::from_millis(5);
-        const LATE: Nanos = 10_000_000;
+        const LATE: Nanos = 1_000_000;
         std::thread::spawn(move || {
-            let mut from = now();
             loop {
+                let from = now() + nanos(NAP);
                 let over = matches!(stop.recv_timeout(NAP), Err(RecvTimeoutError::Disconnected));
                 let until = now();
-                if until - from > LATE {
+                if until > from + LATE {
                     self.write(&Event::Stalled { process, from, until });
                 }
                 if over {
                     return;
                 }
-                from = until;
             }
         })
     }
