@@ -136,7 +136,9 @@ fn aimd_keeps_to_its_settings() {
 #[test]
 fn a_trend_averages_over_what_is_set() {
     let next = |mut law: Trend| {
-        (0..11).for_each(|_| drop(law.next(20.0, &Sample::new(Duration::from_millis(10), 12))));
+        for _ in 0..11 {
+            law.next(20.0, &Sample::new(Duration::from_millis(10), 12));
+        }
         law.next(20.0, &Sample::new(Duration::from_millis(20), 12))
     };
     assert_eq!(next(Trend::new().average_over(1)), 21.0);

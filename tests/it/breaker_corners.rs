@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use tollgate::BreakerState::{Closed, Open};
-use tollgate::{Ask, BreakerBuilder, CircuitBreaker, LimiterExt, ManualClock, Outcome, Policy, Semaphore};
+use tollgate::{Ask, BreakerBuilder, CircuitBreaker, LimiterExt, ManualClock, OpenTime, Outcome, Policy, Semaphore};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -158,4 +158,57 @@ fn successes_count_until_the_window_is_full() {
         calls(&breaker, letters);
         assert_eq!(breaker.state(), state, "{before} and {letters}");
     }
+}
+
+/// Failures in a row are counted in each period anew, by asks of several as well.
+#[test]
+fn failures_in_a_row_open_it_time_and_again() {
+    let clock = ManualClock::new();
+    let builder = CircuitBreaker::builder().any_failure_rate().consecutive_failures(3);
+    let breaker = builder.probes(2).clock(&clock).build().unwrap();
+    for round in 0..3 {
+        calls(&breaker, "EESEE");
+        assert_eq!(breaker.state(), Closed, "{round}");
+        let late = breaker.try_admit(5).unwrap();
+        breaker.try_admit(2).unwrap().finish(Outcome::Failure);
+        assert_eq!(breaker.state(), Open, "{round}");
+        clock.advance(30 * SECOND);
+        calls(&breaker, "SS");
+        late.finish(Outcome::Failure);
+        assert_eq!(breaker.state(), Closed, "{round}");
+    }
+}
+
+/// What it tells: thresholds as they were set, and rates once there is a result of a probe.
+#[test]
+fn metrics_say_by_what_it_judges() {
+    let clock = ManualClock::new();
+    let builder = CircuitBreaker::builder().slow_calls(SECOND, 0.25).probes(4);
+    let breaker = builder.clock(&clock).build().unwrap();
+    let metrics = breaker.metrics();
+    assert_eq!(
+        (metrics.failure_threshold(), metrics.slow_threshold()),
+        (Some(0.5), Some(0.25))
+    );
+    assert_eq!((metrics.usual_failure_rate(), metrics.usual_slow_rate()), (None, None));
+    assert_eq!((metrics.failure_rate(), metrics.minimum), (None, 20));
+    breaker.trip(SECOND);
+    clock.advance(SECOND);
+    calls(&breaker, "SE");
+    let metrics = breaker.metrics();
+    assert_eq!(
+        (metrics.failure_rate(), metrics.slow_rate(), metrics.minimum),
+        (Some(0.5), Some(0.0), 1)
+    );
+
+    let blind = CircuitBreaker::builder()
+        .any_failure_rate()
+        .clock(&clock)
+        .build()
+        .unwrap();
+    let metrics = blind.metrics();
+    assert_eq!((metrics.failure_threshold(), metrics.slow_threshold()), (None, None));
+    let time = OpenTime::exponential(SECOND, 2.0, 8 * SECOND).jitter(0.5);
+    assert!(format!("{time:?}").contains("factor: 2.0") && format!("{time:?}").contains("jitter: 0.5"));
+    assert!(format!("{:?}", OpenTime::computed(|_| SECOND)).contains("computed: true"));
 }

@@ -114,7 +114,7 @@ fn a_throttler_looks_at_its_window_alone() {
     assert_eq!(throttler.rate(), 0.0);
     // 20 were accepted, which allows 40; of 100 that are not, the part above that is turned away.
     for _ in 0..100 {
-        drop(throttler.try_admit(1).map(|permit| permit.finish(Outcome::Overload)));
+        let _ = throttler.try_admit(1).map(|permit| permit.finish(Outcome::Overload));
     }
     let rate = throttler.rate();
     assert!((rate - 80.0 / 121.0).abs() < 1e-9, "{rate}");

@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn more_in_flight_that_brings_nothing_is_enough() {
         let of = |throughput: fn(f64) -> f64, latency: fn(f64) -> f64, n| {
-            seen((0..n).map(|n| f64::from(n)).map(|n| [n, throughput(n), latency(n)])).is_saturated()
+            seen((0..n).map(f64::from).map(|n| [n, throughput(n), latency(n)])).is_saturated()
         };
         let uneven = |n: f64| n * 7.0 % 5.0;
         // Less throughput, whatever the latency; but not by nine windows.
@@ -215,7 +215,9 @@ mod tests {
             (1_019, 997.0),
         ] {
             let mut law = Trend::new().average_over(1_000_000);
-            (0..10).for_each(|_| drop(law.next(1_000.0, &Sample::new(Duration::from_millis(1_000), 600))));
+            for _ in 0..10 {
+                law.next(1_000.0, &Sample::new(Duration::from_millis(1_000), 600));
+            }
             assert_eq!(
                 law.next(1_000.0, &Sample::new(Duration::from_millis(millis), 600)),
                 next,
