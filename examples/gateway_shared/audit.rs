@@ -36,7 +36,11 @@ pub(crate) fn write(path: &Path, admitted: &[Admission]) -> std::io::Result<()> 
 
 pub(crate) fn read(path: &Path) -> Result<Vec<Admission>, Box<dyn std::error::Error + Send + Sync>> {
     let mut admitted = Vec::new();
-    for row in csv::ReaderBuilder::new().has_headers(false).from_path(path)?.deserialize() {
+    for row in csv::ReaderBuilder::new()
+        .has_headers(false)
+        .from_path(path)?
+        .deserialize()
+    {
         let (from, until, tokens) = row?;
         let (from, until) = (Duration::from_nanos(from), Duration::from_nanos(until));
         admitted.push(Admission { from, until, tokens });
@@ -90,17 +94,37 @@ pub(crate) fn report(budget: &Budget, admitted: &[Admission]) -> bool {
     let rows = [
         ("calls, burst", calls, budget.calls.1),
         ("tokens, burst", tokens, budget.tokens.1),
-        ("calls in a window", most_within(budget.window.1, &admitted) as f64, budget.window.0),
+        (
+            "calls in a window",
+            most_within(budget.window.1, &admitted) as f64,
+            budget.window.0,
+        ),
         ("in flight", most_at_once(&admitted) as f64, budget.in_flight),
     ];
-    println!("{} admitted\n{:<18} {:>10} {:>10}", admitted.len(), "", "seen", "allowed");
+    println!(
+        "{} admitted\n{:<18} {:>10} {:>10}",
+        admitted.len(),
+        "",
+        "seen",
+        "allowed"
+    );
     let mut inside = !admitted.is_empty();
     for (name, seen, allowed) in rows {
         // Instants are whole nanoseconds.
         let fits = seen <= allowed as f64 + 1e-3;
         inside &= fits;
-        println!("{name:<18} {seen:>10.1} {allowed:>10}{}", if fits { "" } else { "  EXCEEDED" });
+        println!(
+            "{name:<18} {seen:>10.1} {allowed:>10}{}",
+            if fits { "" } else { "  EXCEEDED" }
+        );
     }
-    println!("{}", if inside { "inside the budget" } else { "NOT inside the budget" });
+    println!(
+        "{}",
+        if inside {
+            "inside the budget"
+        } else {
+            "NOT inside the budget"
+        }
+    );
     inside
 }

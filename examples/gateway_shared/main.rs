@@ -53,7 +53,11 @@ fn run() -> Result<bool, Failure> {
         let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
         match &*word {
             "--redis" => redis = Some(value),
-            "--seconds" => seconds = value.parse::<u64>().map_err(|_| format!("--seconds {value} is no number"))?,
+            "--seconds" => {
+                seconds = value
+                    .parse::<u64>()
+                    .map_err(|_| format!("--seconds {value} is no number"))?
+            }
             "--worker" => worker = Some(PathBuf::from(value)),
             _ => return Err(format!("{word} is unknown; there are --redis ADDRESS and --seconds N").into()),
         }
@@ -128,7 +132,10 @@ fn worker_at(_: &str, _: Duration) -> Result<Vec<Admission>, Failure> {
 }
 
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
 }
 
 /// The share of the store's budget that is left when each process has a block.
@@ -167,7 +174,9 @@ async fn serve<B: Backend + Clone>(store: B, time: Duration) -> Result<Vec<Admis
                     break;
                 }
                 let tokens = 200 + 90 * ((task * 7 + round * 13) % 20);
-                let Ok(permit) = policy.admit(Ask::one().cost(TOKENS, tokens)).await else { continue };
+                let Ok(permit) = policy.admit(Ask::one().cost(TOKENS, tokens)).await else {
+                    continue;
+                };
                 let from = audit::now();
                 tokio::time::sleep(Duration::from_millis(5 + (task + round * 11) % 60)).await;
                 let until = audit::now();

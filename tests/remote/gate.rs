@@ -10,7 +10,10 @@ use tollgate::remote::{Backend, Key, Lost, OwnedRemotePermit, Remote};
 /// A semaphore of this name at `store`.
 pub(crate) fn gate<B: Backend>(store: B, name: &str, limit: u64, ttl: Duration) -> RemoteGate<B> {
     let key = Key::new(name).expect("a name");
-    let remote = Remote::permits(key, limit).ttl(ttl).spawn(store).expect("settings that can be");
+    let remote = Remote::permits(key, limit)
+        .ttl(ttl)
+        .spawn(store)
+        .expect("settings that can be");
     RemoteGate(Arc::new(remote))
 }
 

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use tollgate::Quota;
 use tollgate::remote::{Rule, Wish};
 
-
 fn rate(quota: &str) -> Rule {
     let quota: Quota = quota.parse().expect("a quota");
     Rule::Rate { quota }
@@ -59,7 +58,10 @@ async fn a_bucket_of_one_serves_one_and_says_when_the_next_comes() {
     assert_eq!(one.wish(1, false).await.grants.len(), 1);
     let again = one.wish(1, false).await.again.expect("it comes");
     let half_an_hour = Duration::from_secs(1_800);
-    assert!(again <= half_an_hour && again > half_an_hour - Duration::from_secs(600), "{again:?}");
+    assert!(
+        again <= half_an_hour && again > half_an_hour - Duration::from_secs(600),
+        "{again:?}"
+    );
 
     let key = crate::store::key();
     let mut quick = Speaker::new(&store, &key, rate("10/s burst 1"), LONG);

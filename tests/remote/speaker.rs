@@ -52,7 +52,9 @@ impl<'a, B: Backend> Speaker<'a, B> {
     pub(crate) async fn open(mut self) {
         let ttl = self.next.ttl;
         loop {
-            self.say(|step| (step.begin, step.ttl) = (true, SHORT)).await.expect("the store answers");
+            self.say(|step| (step.begin, step.ttl) = (true, SHORT))
+                .await
+                .expect("the store answers");
             if self.say(|step| step.ttl = ttl).await.expect("the store answers").alive {
                 break;
             }
@@ -92,7 +94,9 @@ impl<'a, B: Backend> Speaker<'a, B> {
         self.wishes += 1;
         let id = self.wishes;
         let want = need;
-        self.say(|step| step.wishes = vec![Wish { id, need, want, queue }]).await.expect("the store answers")
+        self.say(|step| step.wishes = vec![Wish { id, need, want, queue }])
+            .await
+            .expect("the store answers")
     }
 
     /// Says nothing new, except that it lives.
@@ -109,7 +113,9 @@ impl<'a, B: Backend> Speaker<'a, B> {
 
     /// Gives so many back.
     pub(crate) async fn give(&mut self, units: u64) -> Reply {
-        self.say(|step| step.returned += units).await.expect("the store answers")
+        self.say(|step| step.returned += units)
+            .await
+            .expect("the store answers")
     }
 
     /// Ends the session.

@@ -5,7 +5,6 @@ use crate::speaker::{LONG, SHORT, Speaker};
 use crate::store::{opened, own, own_unopened, tag};
 use tollgate::remote::{Grant, Rule, StoreError};
 
-
 fn permits(limit: u64) -> Rule {
     Rule::Permits { limit }
 }
@@ -16,9 +15,21 @@ async fn an_uncontended_wish_is_granted_at_once() {
     let (store, key) = opened(permits(2)).await;
     let mut one = Speaker::new(&store, &key, permits(2), LONG);
     let reply = one.wish(2, true).await;
-    let [Grant { wish: 1, units: 2, token }] = reply.grants[..] else { panic!("{reply:?}") };
+    let [
+        Grant {
+            wish: 1,
+            units: 2,
+            token,
+        },
+    ] = reply.grants[..]
+    else {
+        panic!("{reply:?}")
+    };
     assert!(reply.alive && token > 0);
-    assert_eq!((reply.census.limit, reply.census.in_use, reply.census.waiting), (2, 2, 0));
+    assert_eq!(
+        (reply.census.limit, reply.census.in_use, reply.census.waiting),
+        (2, 2, 0)
+    );
     one.end().await;
 }
 
@@ -30,7 +41,10 @@ async fn who_is_refused_leaves_nothing_behind() {
     let mut third = Speaker::new(&store, &key, permits(1), LONG);
     assert_eq!(holder.wish(1, true).await.grants.len(), 1);
     let reply = refused.wish(1, false).await;
-    assert_eq!((&reply.grants[..], reply.census.in_use, reply.census.waiting), (&[][..], 1, 0));
+    assert_eq!(
+        (&reply.grants[..], reply.census.in_use, reply.census.waiting),
+        (&[][..], 1, 0)
+    );
     holder.give(1).await;
     // It was not promoted meanwhile, and stands in nobody's way.
     assert_eq!(third.wish(1, false).await.grants.len(), 1);
@@ -179,9 +193,17 @@ async fn who_only_tries_does_not_pass_the_line() {
     let mut light = Speaker::new(&store, &key, permits(2), LONG);
     holder.wish(1, true).await;
     assert_eq!(heavy.wish(2, true).await.grants, []);
-    assert_eq!(light.wish(1, false).await.grants, [], "one is free, and the first in line needs two");
+    assert_eq!(
+        light.wish(1, false).await.grants,
+        [],
+        "one is free, and the first in line needs two"
+    );
     holder.give(1).await;
-    assert_eq!(heavy.look().await.grants.len(), 1, "whoever gives back grants to the first in line");
+    assert_eq!(
+        heavy.look().await.grants.len(),
+        1,
+        "whoever gives back grants to the first in line"
+    );
 }
 
 #[tokio::test]
@@ -200,7 +222,9 @@ async fn the_line_is_served_in_order_with_rising_tokens() {
         let (need, waiter) = &mut line[place];
         let need = *need;
         let grants = waiter.look().await.grants;
-        let [Grant { units, token, .. }] = grants[..] else { panic!("{place}: {grants:?}") };
+        let [Grant { units, token, .. }] = grants[..] else {
+            panic!("{place}: {grants:?}")
+        };
         assert!(units == need && token > last, "{token} after {last}");
         last = token;
         // Nobody behind it has been served, unless there was room for both: of 3, 2 and 1 there was.
@@ -248,7 +272,10 @@ async fn a_shrink_drains_and_takes_nothing_away() {
     waits.wish(1, true).await;
     let reply = holder.say(|step| step.limit = Some(2)).await.unwrap();
     assert_eq!((reply.census.limit, reply.census.in_use), (2, 4));
-    holder.say(|step| (step.limit, step.returned) = (None, 2)).await.unwrap();
+    holder
+        .say(|step| (step.limit, step.returned) = (None, 2))
+        .await
+        .unwrap();
     assert_eq!(waits.look().await.grants, [], "two are in use of two");
     holder.give(1).await;
     assert_eq!(waits.look().await.grants.len(), 1);

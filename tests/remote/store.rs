@@ -13,7 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A client of the server that `ci/with-redis` started.
 pub(crate) fn store() -> Redis {
-    let address = std::env::var("TOLLGATE_REDIS").expect("TOLLGATE_REDIS has the address of a server; ci/with-redis starts one");
+    let address =
+        std::env::var("TOLLGATE_REDIS").expect("TOLLGATE_REDIS has the address of a server; ci/with-redis starts one");
     connect(&address)
 }
 
