@@ -36,6 +36,7 @@
 //! | tell metrics and tracing what happens | `observe::Observed` | `metrics`, `tracing` |
 //! | test with virtual time | [`ManualClock`] | |
 //! | put an existing governor limiter into a policy | `Governed` | `governor` |
+//! | share permits, rates and windows among machines | `remote::Remote` | `remote`, `redis` |
 //! | write a limiter of your own | [`Limiter`], and the suite in `conformance` | `conformance` |
 //!
 //! ```
@@ -78,11 +79,13 @@
 //! | `axum` | no | `tower`, keys of requests, refusals as responses, and with it axum 0.8, sfv and serde_json |
 //! | `metrics` | no | `observe`, and with it the facade metrics 0.24 |
 //! | `tracing` | no | `observe`, and with it tracing 0.1 |
+//! | `remote` | no | `tokio`, and limits that several machines share through a store |
+//! | `redis` | no | `remote`, and `remote::Redis`, and with it redis 1 |
 //! | `conformance` | no | the eight [laws](limiter) as checks to run on a limiter of your own |
 //!
 //! How to move from tokio's semaphore, and what can be built from one: the [`guide`].
 //!
-//! The minimum supported Rust version is 1.88. The limits hold within one process; nothing here opens a socket.
+//! The minimum supported Rust version is 1.88. The limits hold within one process, except those in `remote`.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -64,7 +64,7 @@ pub struct Wish {
     pub need: u64,
     /// And up to so many, as far as nobody else waits for them.
     pub want: u64,
-    /// Whether it waits in the queue when there are too few. Rates have no queue.
+    /// Whether it waits in the queue when there are too few. A token bucket grants it for later then; a window has no queue.
     pub queue: bool,
 }
 
@@ -117,7 +117,7 @@ pub struct Reply {
     pub grants: Vec<Grant>,
     /// Somebody else waits for units.
     pub others_wait: bool,
-    /// When to look again, if nothing is heard before.
+    /// When to look again, if nothing is heard before. With a grant of a rate: what was granted may be used from then on.
     pub again: Option<Duration>,
     /// How things stand.
     pub census: Census,

@@ -1,8 +1,9 @@
 //! Limits that several machines share: the permits, tokens and windows lie in a store, and each process spends what it has
 //! been given.
 //!
-//! A [`Remote`] is a [`Limiter`](crate::Limiter) like any other, alone or as a leg of a policy. What it admits it has been given by the store, through a
-//! [`Driver`]: a task that talks to the store, so that nothing else has to wait for it. Dropping a permit does no I/O.
+//! A [`Remote`] is a [`Limiter`](crate::Limiter) like any other, alone or as a leg of a policy. What it admits it has been
+//! given by the store, through a [`Driver`]: a task that talks to the store, so that nothing else has to wait for it. Dropping
+//! a permit does no I/O.
 //!
 //! | part | what it is |
 //! |---|---|
@@ -16,7 +17,7 @@
 //! Each process keeps a *session* at the store, and renews it. What the session holds is lost when the store has not heard of
 //! it for the [time to live](RemoteBuilder::ttl), and goes to others. The process knows before the store does: its lease ends
 //! a time to live *after the last renewal was sent*, less a hundredth, whether it reaches the store or not. From then on
-//! [`is_lost`](crate::Permit::is_lost) is true, and [`lost`](crate::Permit::lost) ends. A holder that neither looks nor can be
+//! `is_lost` of a [permit](RemotePermit) is true, and `lost` ends. A holder that neither looks nor can be
 //! stopped, such as a process that was suspended in the middle of a write, may still act on a permit that it has lost: that is
 //! what the fence is for.
 //!

@@ -301,6 +301,31 @@ fn a_rate_admits_its_burst_and_then_at_its_rate_over_all_machines() {
 }
 
 #[test]
+fn whoever_waits_for_a_rate_asks_once_and_is_served_in_order() {
+    let world = World::new();
+    let rate = || {
+        let builder = Remote::rate(key(), Quota::per_second(10).burst(1))
+            .clock(&world.clock)
+            .ttl(TTL);
+        world.build(builder)
+    };
+    let machines: Vec<_> = (0..8).map(|_| rate()).collect();
+    let mut waits: Vec<_> = machines.iter().map(|machine| Box::pin(machine.acquire(1))).collect();
+    for (n, wait) in waits.iter_mut().enumerate() {
+        assert_eq!(poll(wait.as_mut()).is_ready(), n == 0);
+    }
+    for wait in &mut waits[1..] {
+        world
+            .clock
+            .advance(Duration::from_millis(100) - Duration::from_nanos(1));
+        assert!(poll(wait.as_mut()).is_pending());
+        world.clock.advance(Duration::from_nanos(1));
+        assert!(poll(wait.as_mut()).is_ready());
+    }
+    assert!(machines.iter().all(|machine| machine.stats().steps == 1));
+}
+
+#[test]
 fn a_window_is_shared() {
     let world = World::new();
     let window = || {

@@ -202,6 +202,22 @@ fn while_the_store_is_away_requests_are_refused_and_permits_stay_good() {
     assert!(now(remote.acquire(1)).is_ok());
 }
 
+/// Everybody was refused, the lease had run out, and the store had been told so as often as it is: nothing was left to say.
+#[test]
+fn a_store_that_is_back_is_found_though_nobody_asks() {
+    let world = World::new(Fault::None);
+    let remote = world.build(world.permits(2));
+    drop(now(remote.acquire(1)).unwrap());
+    world.line.set(Fault::Cut);
+    assert!(poll(pin!(remote.acquire(1))).is_pending(), "something fails");
+    world.clock.advance(10 * TTL);
+    assert!(remote.stats().away);
+    world.line.set(Fault::None);
+    world.clock.advance(TTL / 10);
+    assert!(!remote.stats().away);
+    assert!(now(remote.acquire(1)).is_ok());
+}
+
 #[test]
 fn while_the_store_is_away_requests_are_admitted_where_that_was_chosen() {
     let world = World::new(Fault::Cut);

@@ -1,7 +1,7 @@
 //! The servers and processes of the rig themselves.
 
 use crate::redis::Redis;
-use crate::rig::history::{Event, Writer, read};
+use crate::rig::history::{Event, NAP, Writer, read};
 use crate::rig::instant::{nanos, now};
 use crate::rig::process::{Process, told, until_closed};
 use crate::rig::server::Server;
@@ -87,7 +87,7 @@ fn a_process_is_told_what_it_is_for_and_ends_when_it_is_closed() {
             process,
             from: begun,
             until: ended,
-        } => process == 7 && begun <= from && ended >= until,
+        } => process == 7 && begun <= from + nanos(NAP) && ended >= until,
         _ => false,
     });
     assert!(stalled && until - from >= nanos(Duration::from_millis(50)));

@@ -157,3 +157,21 @@ async fn a_waiter_whose_message_was_lost_is_served() {
     wired.proxy.set(Mode::Pass);
     drop(waits.await.unwrap());
 }
+
+/// Answers came so late that the store was taken to be away.
+#[tokio::test]
+async fn a_line_that_was_too_slow_is_used_again() {
+    let wired = Wired::new().await;
+    let ttl = Duration::from_millis(400);
+    let store = at(wired.proxy.address());
+    let remote = Remote::permits(wired.key.clone(), LIMIT).ttl(ttl).spawn(store).unwrap();
+    drop(remote.acquire(1).await.unwrap());
+    wired.proxy.set(Mode::Delay(2 * ttl));
+    while !remote.stats().away {
+        let _ = tokio::time::timeout(ttl, remote.acquire(1)).await;
+    }
+    wired.proxy.set(Mode::Pass);
+    while remote.acquire(1).await.is_err() {
+        sleep(Duration::from_millis(1)).await;
+    }
+}

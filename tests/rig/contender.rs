@@ -56,7 +56,10 @@ pub(crate) struct Plan {
     pub(crate) heaviest: u64,
     /// While one of these lasts, whatever this process has it keeps, so that it holds something when it is struck.
     pub(crate) keeps: Vec<(Nanos, Nanos)>,
-    /// From then on it asks for nothing more.
+    /// While one of these lasts others are struck, and what this process takes it holds for longer, so that all that is in use
+    /// is seen to be.
+    pub(crate) lingers: Vec<(Nanos, Nanos)>,
+    /// From then on it asks for nothing more, and holds nothing for long.
     pub(crate) end: Nanos,
     pub(crate) history: PathBuf,
 }
@@ -64,12 +67,14 @@ pub(crate) struct Plan {
 impl Plan {
     /// Until when what is held at `instant` is kept.
     fn keeps_until(&self, instant: Nanos) -> Option<Nanos> {
-        let kept = self
-            .keeps
-            .iter()
-            .find(|&&(from, until)| from <= instant && instant < until);
-        kept.map(|&(_, until)| until.min(self.end))
+        lasting(&self.keeps, instant).map(|until| until.min(self.end))
     }
+}
+
+/// The end of the span in which `instant` lies.
+fn lasting(spans: &[(Nanos, Nanos)], instant: Nanos) -> Option<Nanos> {
+    let span = spans.iter().find(|&&(from, until)| from <= instant && instant < until);
+    span.map(|&(_, until)| until)
 }
 
 /// Takes part in the run with `gate` until the plan's end, waits until the rig closes it, and gives everything back.
@@ -176,10 +181,8 @@ impl<G: Gate> Task<G> {
             received,
             deadline,
         });
-        // Now and then one is held for longer than a session lasts that is not renewed.
-        let long = self.random.below(300) == 0;
-        let held = if long {
-            2 * self.plan.ttl
+        let held = if lasting(&self.plan.lingers, received).is_some() {
+            self.plan.ttl / 8
         } else {
             self.random.millis(0..30)
         };

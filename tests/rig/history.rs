@@ -3,11 +3,12 @@
 //! A line is one write to a file that is only appended to, so that a process that is killed leaves what it had seen, and at
 //! most one line torn in two. Instants are those of [`instant`](super::instant).
 
-use super::instant::{Nanos, now};
+use super::instant::{Nanos, nanos, now};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
+use std::time::Duration;
 
 /// Who asked: a process, and its own count of asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -63,6 +64,9 @@ pub(crate) enum Event {
     Left { keys: u64 },
 }
 
+/// How long the thread sleeps that finds out when its process did not run.
+pub(crate) const NAP: Duration = Duration::from_millis(5);
+
 /// The file of one process.
 #[derive(Debug)]
 pub(crate) struct Writer(File);
@@ -87,21 +91,18 @@ impl Writer {
         stop: std::sync::mpsc::Receiver<()>,
     ) -> std::thread::JoinHandle<()> {
         use std::sync::mpsc::RecvTimeoutError;
-        use std::time::Duration;
-        const NAP: Duration = Duration::from_millis(5);
-        const LATE: Nanos = 10_000_000;
+        const LATE: Nanos = 1_000_000;
         std::thread::spawn(move || {
-            let mut from = now();
             loop {
+                let from = now() + nanos(NAP);
                 let over = matches!(stop.recv_timeout(NAP), Err(RecvTimeoutError::Disconnected));
                 let until = now();
-                if until - from > LATE {
+                if until > from + LATE {
                     self.write(&Event::Stalled { process, from, until });
                 }
                 if over {
                     return;
                 }
-                from = until;
             }
         })
     }

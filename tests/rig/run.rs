@@ -8,6 +8,7 @@ use super::instant::{Nanos, nanos, now, until};
 use super::process::Process;
 use super::proxy::{Mode, Proxy};
 use super::server::{Server, Store};
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,35 +16,34 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::time::sleep;
 
-pub(crate) const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(3);
 const PROCESSES: u32 = 6;
 /// The run's own number, in the histories.
 const DIRECTOR: u32 = PROCESSES;
 const TASKS: u64 = 8;
 const LIMIT: u64 = 8;
-const HEAVIEST: u64 = 3;
+pub(crate) const HEAVIEST: u64 = 3;
 const NAME: &str = "rig";
 
-// When what begins, in seconds of the run. What lasts beyond a session's life lasts three seconds or more.
-const SCRIPTS_FORGOTTEN: u64 = 2;
-const SHRUNK: u64 = 4;
+// When what begins, in seconds of the run. What lasts beyond a session's life lasts four seconds.
+const SCRIPTS_FORGOTTEN: u64 = 4;
+const SHRUNK: u64 = 5;
 const GROWN: u64 = 7;
-const AS_BEFORE: u64 = 9;
-const SLOW: u64 = 10;
+const AS_BEFORE: u64 = 8;
+const SLOW: u64 = 9;
 const TOO_SLOW: u64 = 12;
-const FAST_AGAIN: u64 = 15;
 const SWALLOWED: u64 = 21;
 const CUT: u64 = 26;
-const REPLIES_LOST: u64 = 28;
-const CLIENT_STOPPED: u64 = 34;
-const SERVER_STOPPED: u64 = 39;
-const SERVER_RESTARTED: u64 = 44;
-const KILLED: u64 = 51;
-const END: u64 = 57;
+const REPLIES_LOST: u64 = 27;
+const CLIENT_STOPPED: u64 = 33;
+const SERVER_STOPPED: u64 = 38;
+const SERVER_RESTARTED: u64 = 45;
+const KILLED: u64 = 52;
+const END: u64 = 58;
 /// For so long before they are struck, processes keep what they have.
 const KEPT: u64 = 1;
 /// What lasts beyond a session's life lasts so long.
-const LONG: u64 = 3;
+const LONG: u64 = 4;
 
 /// A run that is being played.
 struct Run<S> {
@@ -107,30 +107,37 @@ pub(crate) async fn run<S: Store, G: Gate>(
     Ok(check(&events, bars))
 }
 
+/// The instant of this second of a run that began then.
+fn second(begin: Nanos, at: u64) -> Nanos {
+    begin + nanos(Duration::from_secs(at))
+}
+
 impl<S: Store> Run<S> {
     fn history(&self, process: u32) -> PathBuf {
         self.folder.join(format!("process-{process}"))
     }
 
-    fn at(&self, second: u64) -> Nanos {
-        self.begin + nanos(Duration::from_secs(second))
-    }
-
-    async fn until(&self, second: u64) {
-        sleep(until(self.at(second))).await;
+    async fn until(&self, at: u64) {
+        sleep(until(second(self.begin, at))).await;
     }
 
     fn start(&mut self, entry: &str) -> io::Result<()> {
-        let strikes: [(u64, u64, &[u32]); 6] = [
+        let strikes: [(u64, u64, &[u32]); 7] = [
+            // Not struck: renewed for longer than a session lasts, while the limit changes.
+            (GROWN, LONG, &[3]),
             (TOO_SLOW, LONG, &[0, 1]),
             (SWALLOWED, LONG, &[0, 1]),
             (CLIENT_STOPPED, LONG, &[4]),
             (SERVER_STOPPED, LONG, &[2, 5]),
             (SERVER_RESTARTED, LONG, &[2, 5]),
-            (KILLED, END, &[0, 1, 2]),
+            (KILLED, END - KILLED, &[0, 1, 2]),
         ];
+        let begin = self.begin;
+        let span = |from, until| (second(begin, from), second(begin, until));
         for (process, proxy) in (0..).zip(&self.proxies) {
-            let struck = strikes.iter().filter(|(_, _, processes)| processes.contains(&process));
+            let (struck, others): (Vec<_>, Vec<_>) = strikes
+                .iter()
+                .partition(|(_, _, processes)| processes.contains(&process));
             let plan = Plan {
                 process,
                 store: proxy.address(),
@@ -140,9 +147,14 @@ impl<S: Store> Run<S> {
                 tasks: TASKS,
                 heaviest: HEAVIEST,
                 keeps: struck
-                    .map(|&(begin, lasts, _)| (self.at(begin - KEPT), self.at(begin + lasts)))
+                    .iter()
+                    .map(|(begin, lasts, _)| span(begin - KEPT, begin + lasts))
                     .collect(),
-                end: self.at(END),
+                lingers: others
+                    .iter()
+                    .map(|(begin, lasts, _)| span(*begin, begin + lasts))
+                    .collect(),
+                end: second(begin, END),
                 history: self.history(process),
             };
             self.processes.push(Some(Process::start(entry, &plan)?));
@@ -168,15 +180,15 @@ impl<S: Store> Run<S> {
         self.until(TOO_SLOW).await;
         self.gone(&[0, 1], |run| Ok(run.set(&[0, 1], Mode::Delay(TTL * 5 / 4))))
             .await?;
-        self.until(FAST_AGAIN).await;
-        self.set(&[0, 1, 2], Mode::Pass);
+        sleep(Duration::from_secs(LONG)).await;
+        self.set(&[0, 1], Mode::Pass);
         // What is under way still comes late.
-        self.until(FAST_AGAIN + LONG).await;
+        sleep(Duration::from_secs(LONG)).await;
         self.healed("slow");
 
         self.until(SWALLOWED).await;
         self.gone(&[0, 1], |run| Ok(run.set(&[0, 1], Mode::Blackhole))).await?;
-        self.until(SWALLOWED + LONG).await;
+        sleep(Duration::from_secs(LONG)).await;
         self.set(&[0, 1], Mode::Pass);
         self.healed("swallowed");
 
@@ -196,7 +208,7 @@ impl<S: Store> Run<S> {
 
         self.until(CLIENT_STOPPED).await;
         self.gone(&[4], |run| run.process(4).pause()).await?;
-        self.until(CLIENT_STOPPED + LONG).await;
+        sleep(Duration::from_secs(LONG)).await;
         self.process(4).resume()?;
         self.healed("client stopped");
 
@@ -204,7 +216,7 @@ impl<S: Store> Run<S> {
         self.until_held(&[2, 5]).await?;
         self.begins("server stopped");
         self.server.pause()?;
-        self.until(SERVER_STOPPED + LONG).await;
+        sleep(Duration::from_secs(LONG)).await;
         self.server.resume()?;
         self.healed("server stopped");
 
@@ -259,9 +271,14 @@ impl<S: Store> Run<S> {
         Ok(())
     }
 
-    /// Waits until these processes hold something, which they keep.
+    /// Waits until these processes hold enough to be missed, which they keep.
     async fn until_held(&self, processes: &[u32]) -> io::Result<()> {
-        while !self.hold_something(processes)? {
+        let begun = now();
+        while !self.hold_enough(processes)? {
+            if now() - begun > nanos(10 * TTL) {
+                let why = format!("for {:?} the processes {processes:?} did not get enough", 10 * TTL);
+                return Err(io::Error::other(why));
+            }
             sleep(Duration::from_millis(20)).await;
         }
         Ok(())
@@ -278,21 +295,19 @@ impl<S: Store> Run<S> {
         Ok(())
     }
 
-    fn hold_something(&self, processes: &[u32]) -> io::Result<bool> {
+    /// Whether these processes hold as much as the heaviest wish, together.
+    fn hold_enough(&self, processes: &[u32]) -> io::Result<bool> {
+        let mut held: HashMap<Ask, u64> = HashMap::new();
         for &process in processes {
-            let mut held: Vec<Ask> = Vec::new();
             for event in read(&self.history(process)).map_err(io::Error::other)? {
                 match event {
-                    Event::Granted { ask, .. } => held.push(ask),
-                    Event::Released { ask, .. } | Event::Lost { ask, .. } => held.retain(|&of| of != ask),
+                    Event::Granted { ask, weight, .. } => drop(held.insert(ask, weight)),
+                    Event::Released { ask, .. } | Event::Lost { ask, .. } => drop(held.remove(&ask)),
                     _ => {}
                 }
             }
-            if !held.is_empty() {
-                return Ok(true);
-            }
         }
-        Ok(false)
+        Ok(held.values().sum::<u64>() >= HEAVIEST)
     }
 
     /// Takes every permit, so that none can be missing, lets everybody close, and looks what is left.

@@ -28,8 +28,8 @@ impl Fill {
         }
         let (count, nanos) = (u128::from(quota.count()) * 1_000, quota.period().as_nanos());
         let common = gcd(count, nanos);
-        // The level is doubled at most by what is asked for, and debts may add as much.
-        let bounded = |number: u128| u64::try_from(number).ok().filter(|&number| number < EXACT / 4);
+        // Leaves room for what is booked, and for debts.
+        let bounded = |number: u128| u64::try_from(number).ok().filter(|&number| number < EXACT / 8);
         let (gain, price) = (bounded(count / common)?, bounded(nanos / common)?);
         let brim = bounded(u128::from(price) * u128::from(quota.burst_size()))?;
         Some(Self { price, gain, brim })
@@ -66,17 +66,28 @@ impl Bucket {
     /// Another quota has another price: what was taken stays taken, in whole tokens.
     pub(super) fn convert(&mut self, old: &Fill, new: &Fill) {
         let level = self.level.div_ceil(old.price).saturating_mul(new.price);
-        self.level = level.min(2 * new.brim);
+        self.level = level.min(EXACT / 2);
     }
 
     pub(super) fn free(&self, fill: &Fill) -> u64 {
         fill.brim.saturating_sub(self.level) / fill.price
     }
 
-    /// Into debt if need be, up to twice the brim: more than that is forgiven.
+    /// Into debt if need be, as deep as whole numbers go.
     pub(super) fn take(&mut self, fill: &Fill, n: u64) {
         let level = self.level.saturating_add(n.saturating_mul(fill.price));
-        self.level = level.min(2 * fill.brim);
+        self.level = level.min(EXACT / 2);
+    }
+
+    /// Takes `n` for when they will have come, and says in how many microseconds that is. `None`, and nothing is taken, when
+    /// that is too far away, or never.
+    pub(super) fn book(&mut self, fill: &Fill, n: u64) -> Option<u64> {
+        let level = self.level.checked_add(n.checked_mul(fill.price)?)?;
+        if n > fill.burst() || level > EXACT / 2 {
+            return None;
+        }
+        self.level = level;
+        Some((level - fill.brim.min(level)).div_ceil(fill.gain))
     }
 
     /// In how many microseconds `n` fit; `None` when they never do.

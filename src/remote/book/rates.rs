@@ -33,6 +33,8 @@ struct Taker {
     charged: u64,
     asked: u64,
     grants: Vec<Grant>,
+    /// When the last of them may be used.
+    due: u64,
 }
 
 impl Kind {
@@ -107,6 +109,14 @@ impl Kind {
         n <= self.free()
     }
 
+    /// Takes `n` for when they will have come, and says in how many microseconds that is, if it can be said.
+    fn book(&mut self, n: u64) -> Option<u64> {
+        match self {
+            Self::Bucket(bucket, fill) => bucket.book(fill, n),
+            Self::Window(..) => None,
+        }
+    }
+
     fn limit(&self) -> u64 {
         match self {
             Self::Bucket(_, fill) => fill.burst(),
@@ -176,6 +186,9 @@ impl Rates {
             reply
                 .grants
                 .extend(taker.grants.iter().filter(|grant| grant.token > step.seen));
+            if !reply.grants.is_empty() && taker.due > self.now {
+                reply.again = Some(Duration::from_micros(taker.due - self.now));
+            }
         }
         let (limit, free) = (self.meter.limit(), self.meter.free());
         reply.census = Census {
@@ -208,11 +221,24 @@ impl Rates {
             if wish.id <= taker.asked {
                 continue;
             }
-            if wish.need > self.meter.free() {
+            let (free, want) = (self.meter.free(), wish.want.max(wish.need));
+            let units = if wish.need <= free {
+                want.min(free)
+            } else {
+                want.min(self.meter.limit()).max(wish.need)
+            };
+            let wait = if wish.need <= free {
+                self.meter.take(units);
+                Some(0)
+            } else if wish.queue {
+                self.meter.book(units)
+            } else {
+                None
+            };
+            let Some(wait) = wait else {
                 return self.meter.wait(wish.need);
-            }
-            let units = wish.want.max(wish.need).min(self.meter.free());
-            self.meter.take(units);
+            };
+            taker.due = self.now.saturating_add(wait);
             taker.asked = wish.id;
             self.token = next_token(self.token, self.now);
             let token = self.token;

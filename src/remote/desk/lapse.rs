@@ -81,8 +81,14 @@ impl Desk {
         self.tell_watchers();
     }
 
-    /// Drops tokens that were not spent in time.
+    /// Takes in tokens whose time has come, and drops those that were not spent in time.
     pub(in crate::remote) fn drop_stale(&mut self, now: Instant) {
+        while let Some(&(from, units)) = self.coming.front()
+            && from <= now
+        {
+            self.coming.pop_front();
+            self.add_credit(units, self.clock.after(from, self.plan.expiry()));
+        }
         while let Some(&(until, units)) = self.credit.front()
             && until <= now
         {
@@ -124,6 +130,10 @@ impl Desk {
         // Tokens that are kept at hand are replaced when they are dropped.
         let kept = self.plan.blocks.is_some_and(|blocks| blocks.low > 0);
         let stale = self.credit.front().map(|(until, _)| *until).filter(|_| kept);
-        [deadline, away, idle, share, recall, stale].into_iter().flatten().min()
+        let coming = self.coming.front().map(|(from, _)| *from);
+        [deadline, away, idle, share, recall, stale, coming]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }

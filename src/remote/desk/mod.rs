@@ -1,14 +1,14 @@
 //! What a process knows and holds of a key, as a pure state machine: no I/O, no clock, no waking. Its callers lock it, pass it
 //! the instant, and wake whom it names after they have unlocked it.
 //!
-//! Here is the state, and what is taken and given back on the spot. [`line`] has those who wait, [`talk`] what is said to the
-//! store and heard of it, [`lapse`] what time does.
+//! Here is the state, and what can be seen of it. [`take`] has what is taken and given back on the spot, [`line`] those who
+//! wait, [`wish`] what is asked for, [`talk`] what is said to the store and heard of it, [`lapse`] what time does.
 
 mod lapse;
 mod line;
+mod take;
 mod talk;
-#[cfg(test)]
-mod tests;
+mod wish;
 
 use super::backend::{Census, Session, StoreError};
 use super::book::Meter;
@@ -161,6 +161,8 @@ pub(super) struct Desk {
     /// Tokens at hand, with the instants at which they are dropped.
     credit: VecDeque<(Instant, u64)>,
     credit_total: u64,
+    /// Tokens that may be used from an instant on.
+    coming: VecDeque<(Instant, u64)>,
     /// Tokens that were used and not taken yet, as far as the store does not know.
     debt: u64,
     token: u64,
@@ -235,6 +237,7 @@ impl Desk {
             in_use: 0,
             credit: VecDeque::new(),
             credit_total: 0,
+            coming: VecDeque::new(),
             block: 0,
             debt: 0,
             token: 0,
@@ -310,76 +313,6 @@ impl Desk {
         if self.is_valid(now) { self.held - self.in_use } else { 0 }
     }
 
-    /// Takes `n` of what is free.
-    fn take_free(&mut self, n: u64) -> RemoteTicket {
-        self.tally.granted += 1;
-        if self.plan.spends() {
-            // What comes back of it lives no longer than it would have.
-            let until = self.credit.front().map_or(Instant::ZERO, |(until, _)| *until);
-            self.spend(n);
-            return RemoteTicket {
-                units: n,
-                term: self.term,
-                fence: Fence {
-                    token: self.token,
-                    order: until.ticks(),
-                },
-            };
-        }
-        self.in_use += n;
-        self.least_free = self.least_free.min(self.held - self.in_use);
-        self.order += 1;
-        RemoteTicket {
-            units: n,
-            term: self.term,
-            fence: Fence {
-                token: self.token,
-                order: self.order - 1,
-            },
-        }
-    }
-
-    fn spend(&mut self, mut n: u64) {
-        self.spent += n;
-        while n > 0
-            && let Some((_, units)) = self.credit.front_mut()
-        {
-            let part = n.min(*units);
-            *units -= part;
-            self.credit_total -= part;
-            n -= part;
-            if *units == 0 {
-                self.credit.pop_front();
-            }
-        }
-    }
-
-    /// Takes `n` now, or says why not.
-    pub(super) fn take(&mut self, n: u64, now: Instant) -> Result<RemoteTicket, Reason> {
-        if self.closed {
-            return Err(Reason::Closed);
-        }
-        self.drop_stale(now);
-        if n == 0 || self.line.is_empty() && n <= self.free(now) {
-            let ticket = self.take_free(n);
-            if self.wishes.is_empty() && self.free(now) < self.low_water() {
-                self.poke();
-            }
-            return Ok(ticket);
-        }
-        if self.is_oversized(n) {
-            return Err(Reason::Oversized);
-        }
-        if self.away && self.waiting() == 0 {
-            return self.take_while_away(n, now);
-        }
-        Err(if self.plan.spends() {
-            Reason::RateExceeded
-        } else {
-            Reason::Saturated
-        })
-    }
-
     /// True when no more than is known of the limit forbids `n` for good, or until the limit is raised.
     pub(super) fn is_oversized(&self, n: u64) -> bool {
         let limit = self.census.map_or(super::MAX_UNITS, |(census, _)| census.limit);
@@ -422,51 +355,6 @@ impl Desk {
         self.has_fence(ticket) && ticket.units > 0
     }
 
-    /// What is done for `n` while the store is away.
-    fn take_while_away(&mut self, n: u64, now: Instant) -> Result<RemoteTicket, Reason> {
-        let fence = Fence {
-            token: self.token,
-            order: self.order,
-        };
-        let ticket = |term| RemoteTicket { units: n, term, fence };
-        match self.plan.away {
-            Away::Reject => Err(Reason::Unavailable),
-            Away::Admit => {
-                self.tally.uncounted += 1;
-                Ok(ticket(UNCOUNTED))
-            }
-            Away::Share { of } => {
-                let parts = n.saturating_mul(of.max(1));
-                let fits = if self.plan.spends() {
-                    self.share.advance(self.micros(now));
-                    self.share.fits(parts)
-                } else {
-                    self.share_in_use.saturating_add(n).saturating_mul(of.max(1)) <= self.limit()
-                };
-                if !fits {
-                    let reason = if self.plan.spends() {
-                        Reason::RateExceeded
-                    } else {
-                        Reason::Saturated
-                    };
-                    return Err(reason);
-                }
-                if self.plan.spends() {
-                    self.share.take(parts);
-                } else {
-                    self.share_in_use += n;
-                }
-                self.tally.uncounted += 1;
-                Ok(ticket(SHARED))
-            }
-        }
-    }
-
-    fn micros(&self, now: Instant) -> u64 {
-        let since = self.clock.between(Instant::ZERO, now);
-        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
-    }
-
     /// The limit, as far as it is known here.
     pub(super) fn limit(&self) -> u64 {
         use super::backend::Rule;
@@ -475,89 +363,6 @@ impl Desk {
             Rule::Rate { quota } => quota.burst_size(),
         };
         self.census.map_or(set, |(census, _)| census.limit)
-    }
-
-    /// What was taken comes back: the work has ended, or does not start.
-    pub(super) fn put_back(&mut self, ticket: RemoteTicket, cancelled: bool, now: Instant) {
-        if ticket.term == SHARED && !self.plan.spends() {
-            self.share_in_use -= ticket.units;
-            self.serve(now);
-            return;
-        }
-        if ticket.term != self.term || ticket.units == 0 {
-            return;
-        }
-        if self.plan.spends() {
-            if cancelled {
-                self.put_back_tokens(ticket.units, &ticket, now);
-            }
-            return;
-        }
-        self.in_use -= ticket.units;
-        if self.plan.blocks.is_none() {
-            self.give_back(ticket.units);
-            return;
-        }
-        self.serve(now);
-        if self.recall.is_some() {
-            self.poke();
-        }
-    }
-
-    /// Tokens are at hand again, up to a block, as long as they would have been.
-    fn put_back_tokens(&mut self, units: u64, ticket: &RemoteTicket, now: Instant) {
-        let until = Instant::from_ticks(ticket.fence.order);
-        self.drop_stale(now);
-        self.spent = self.spent.saturating_sub(units);
-        let most = self
-            .plan
-            .blocks
-            .map_or(ticket.units, |blocks| blocks.most.max(ticket.units));
-        // A block is what is at hand and what is on its way.
-        let coming: u64 = self.wishes.values().map(|wished| wished.want).sum();
-        let units = units.min(most.saturating_sub(self.credit_total + coming));
-        if until > now && units > 0 {
-            self.add_credit(units, until);
-            self.serve(now);
-        }
-    }
-
-    /// Tokens are at hand until then.
-    fn add_credit(&mut self, units: u64, until: Instant) {
-        let at = self.credit.partition_point(|(other, _)| *other <= until);
-        self.credit.insert(at, (until, units));
-        self.credit_total += units;
-    }
-
-    /// Corrects a charge of tokens.
-    pub(super) fn settle(&mut self, ticket: &mut RemoteTicket, actual: u64, now: Instant) {
-        let charged = std::mem::replace(&mut ticket.units, actual);
-        if ticket.term == UNCOUNTED || ticket.term == SHARED {
-            return;
-        }
-        if actual < charged {
-            return self.put_back_tokens(charged - actual, ticket, now);
-        }
-        let more = actual - charged;
-        self.drop_stale(now);
-        let part = more.min(self.free(now));
-        self.spend(part);
-        if more > part {
-            self.debt += more - part;
-            self.poke();
-        }
-    }
-
-    /// Gives `n` units that are not in use back to the store.
-    fn give_back(&mut self, n: u64) {
-        if let Some(live) = &mut self.live
-            && n > 0
-        {
-            live.returned += n;
-            self.held -= n;
-            self.least_free = self.least_free.min(self.held - self.in_use);
-            self.poke();
-        }
     }
 
     /// Wakes whoever watches for something other than units.

@@ -1,7 +1,7 @@
 //! What is said to the store, and what is made of its answers. One step is under way at a time: what is not known to have
 //! arrived is said again by the next.
 
-use super::{Desk, End, Kind, Live, Wished};
+use super::{Desk, End, Live, Wished};
 use crate::refusal::Reason;
 use crate::remote::backend::{Grant, Reply, Session, Step, StoreError, Wish};
 use crate::time::Instant;
@@ -51,6 +51,13 @@ impl Desk {
             Some(step) => Todo::Send(step),
             // Something has come up meanwhile.
             None if !self.farewells.is_empty() => self.next(now),
+            // Everybody is refused meanwhile, so that nobody asks: whether the store is back is found by taking leave of it.
+            None if self.away && !cfg!(tollgate_bug = "remote_stays_away") => {
+                let client = self.plan.client;
+                let number = self.next_session();
+                self.farewells.push_back((Session { client, number }, 0, 0));
+                self.next(now)
+            }
             None => {
                 let session = self.live.as_ref().map(|live| live.id);
                 let session = session.filter(|_| !self.plan.spends());
@@ -70,137 +77,6 @@ impl Desk {
         let ours = self.recall.is_some_and(|until| now < until) && !self.line.is_empty();
         if self.recall.is_some() && !ours && !self.plan.spends() {
             self.give_back(self.held - self.in_use);
-        }
-    }
-
-    /// Below how many units at hand more are fetched ahead of demand.
-    pub(super) fn low_water(&self) -> u64 {
-        match self.plan.blocks {
-            None => 0,
-            Some(_) if self.recall.is_some() => 0,
-            Some(blocks) if self.spent == 0 => blocks.low,
-            Some(blocks) => blocks.low.max(self.block / 2),
-        }
-    }
-
-    /// How many units are to be fetched ahead of demand.
-    fn wants_ahead(&self, now: Instant) -> u64 {
-        let free = self.free(now);
-        let low = self.low_water();
-        if free >= low {
-            return 0;
-        }
-        let low = self.plan.blocks.map_or(0, |blocks| blocks.low);
-        low.max(self.block).saturating_sub(free)
-    }
-
-    /// How many tokens the demand of late takes in a span.
-    fn measured_block(&self, now: Instant) -> u64 {
-        let Some(blocks) = self.plan.blocks else { return 0 };
-        let passed = self.clock.between(self.fetched_at, now).as_nanos().max(1);
-        let span = blocks.span.as_nanos();
-        let block = u128::from(self.spent) * span / passed.max(span / 16);
-        u64::try_from(block).unwrap_or(u64::MAX).min(blocks.most)
-    }
-
-    /// Makes wishes out of what is needed.
-    fn wish(&mut self, now: Instant) {
-        let fresh = self.bound.iter().filter(|(_, waiter)| waiter.wish.is_none());
-        let fresh: Vec<_> = fresh.map(|(&key, waiter)| (key, waiter.need, waiter.kind)).collect();
-        for (key, need, kind) in fresh {
-            let wish = self.new_wish(need, need, kind != Kind::Answer, Some(key));
-            if let Some(waiter) = self.bound.get_mut(&key) {
-                waiter.wish = Some(wish);
-            }
-        }
-        self.wish_for_line(now);
-    }
-
-    fn wish_for_line(&mut self, now: Instant) {
-        let free = self.free(now);
-        let head = self
-            .line
-            .first_key_value()
-            .map(|(_, head)| head.need.saturating_sub(free).max(1));
-        let wished = self.wishes.iter().find(|(_, wished)| wished.owner.is_none());
-        let wished = wished.map(|(&id, wished)| (id, *wished));
-        if let Some((id, wished)) = wished {
-            // One that asks for more than is needed any more would wait for too long.
-            let fits = head.map_or(!wished.queue, |need| wished.queue && wished.need <= need);
-            if fits || self.plan.spends() {
-                return;
-            }
-            self.withdraw(id);
-        }
-        let most = self.plan.blocks.map_or(0, |blocks| blocks.most);
-        let at_hand = if self.plan.spends() { free } else { self.held };
-        let room = most.saturating_sub(at_hand);
-        match head {
-            Some(_) if self.ask_at.is_some_and(|at| at > now) => {}
-            Some(need) => {
-                let all: u64 = self
-                    .line
-                    .values()
-                    .map(|waiter| waiter.need)
-                    .sum::<u64>()
-                    .saturating_sub(free);
-                self.begin_block(now);
-                let ahead = if self.plan.spends() {
-                    self.block
-                } else {
-                    self.in_use / 2
-                };
-                let want = if self.plan.blocks.is_some() {
-                    all.max(ahead).min(room)
-                } else {
-                    all
-                };
-                self.new_wish(need, want.max(need), true, None);
-            }
-            None => {
-                let lacks = self.wants_ahead(now) > 0;
-                if lacks && self.fetch_at.is_none_or(|at| at <= now) {
-                    self.begin_block(now);
-                    let low = self.plan.blocks.map_or(0, |blocks| blocks.low);
-                    let ahead = low.max(self.block).saturating_sub(free).min(room);
-                    if ahead > 0 {
-                        self.new_wish(1, ahead, false, None);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Measures the demand since the last block was taken.
-    fn begin_block(&mut self, now: Instant) {
-        self.block = if self.plan.spends() {
-            self.measured_block(now)
-        } else {
-            0
-        };
-        self.spent = 0;
-        self.fetched_at = now;
-    }
-
-    fn new_wish(&mut self, need: u64, want: u64, queue: bool, owner: Option<u64>) -> u64 {
-        let id = self.next_wish;
-        self.next_wish += 1;
-        let wished = Wished {
-            need,
-            want,
-            queue,
-            told: false,
-            owner,
-        };
-        self.wishes.insert(id, wished);
-        id
-    }
-
-    /// The wish is over. Whether it has reached the store or not, the store is told.
-    pub(super) fn withdraw(&mut self, wish: u64) {
-        if self.wishes.remove(&wish).is_some() && self.live.is_some() {
-            self.withdrawn.insert(wish);
-            self.poke();
         }
     }
 
@@ -351,8 +227,9 @@ impl Desk {
             .filter(|_| !self.plan.spends())
             .map(|again| self.clock.after(now, again));
         let granted = !reply.grants.is_empty();
+        let from = reply.again.map_or(now, |again| self.clock.after(now, again));
         for grant in &reply.grants {
-            self.receive(*grant, now);
+            self.receive(*grant, from, now);
         }
         self.dismiss_refused(step, &reply, now);
         self.note_recall(reply.others_wait, granted, now);
@@ -369,8 +246,8 @@ impl Desk {
         }
     }
 
-    /// Units that a wish was given.
-    fn receive(&mut self, grant: Grant, now: Instant) {
+    /// Units that a wish was given; those of a rate may be used at `from`.
+    fn receive(&mut self, grant: Grant, from: Instant, now: Instant) {
         let Some(live) = &mut self.live else { return };
         if grant.token <= live.seen {
             return;
@@ -380,7 +257,8 @@ impl Desk {
         self.order = 0;
         let owner = self.wishes.remove(&grant.wish).and_then(|wished| wished.owner);
         if self.plan.spends() {
-            self.add_credit(grant.units, self.clock.after(now, self.plan.expiry()));
+            self.coming.push_back((from, grant.units));
+            self.drop_stale(now);
         } else {
             self.held += grant.units;
         }

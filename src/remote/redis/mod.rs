@@ -228,7 +228,8 @@ impl Redis {
             .arg(u8::from(step.end))
             .arg(wish.map_or(0, |wish| wish.id))
             .arg(wish.map_or(0, |wish| wish.need))
-            .arg(wish.map_or(0, |wish| wish.want));
+            .arg(wish.map_or(0, |wish| wish.want))
+            .arg(wish.map_or(0, |wish| u8::from(wish.queue)));
         let answer = self.call(&call).await?;
         Ok(Reply {
             alive: answer.number(0)? == 1,

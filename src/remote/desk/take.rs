@@ -1,0 +1,210 @@
+//! What is taken and given back on the spot.
+
+use super::{Away, Desk, Fence, RemoteTicket, SHARED, UNCOUNTED};
+use crate::refusal::Reason;
+use crate::time::Instant;
+
+impl Desk {
+    /// Takes `n` now, or says why not.
+    pub(in crate::remote) fn take(&mut self, n: u64, now: Instant) -> Result<RemoteTicket, Reason> {
+        if self.closed {
+            return Err(Reason::Closed);
+        }
+        self.drop_stale(now);
+        if n == 0 || self.line.is_empty() && n <= self.free(now) {
+            let ticket = self.take_free(n);
+            if self.wishes.is_empty() && self.free(now) < self.low_water() {
+                self.poke();
+            }
+            return Ok(ticket);
+        }
+        if self.is_oversized(n) {
+            return Err(Reason::Oversized);
+        }
+        if self.away && self.waiting() == 0 {
+            return self.take_while_away(n, now);
+        }
+        Err(if self.plan.spends() {
+            Reason::RateExceeded
+        } else {
+            Reason::Saturated
+        })
+    }
+
+    /// Takes `n` of what is free.
+    pub(super) fn take_free(&mut self, n: u64) -> RemoteTicket {
+        self.tally.granted += 1;
+        if self.plan.spends() {
+            // What comes back of it lives no longer than it would have.
+            let until = self.credit.front().map_or(Instant::ZERO, |(until, _)| *until);
+            self.spend(n);
+            return RemoteTicket {
+                units: n,
+                term: self.term,
+                fence: Fence {
+                    token: self.token,
+                    order: until.ticks(),
+                },
+            };
+        }
+        self.in_use += n;
+        self.least_free = self.least_free.min(self.held - self.in_use);
+        self.order += 1;
+        RemoteTicket {
+            units: n,
+            term: self.term,
+            fence: Fence {
+                token: self.token,
+                order: self.order - 1,
+            },
+        }
+    }
+
+    pub(super) fn spend(&mut self, mut n: u64) {
+        self.spent += n;
+        while n > 0
+            && let Some((_, units)) = self.credit.front_mut()
+        {
+            let part = n.min(*units);
+            *units -= part;
+            self.credit_total -= part;
+            n -= part;
+            if *units == 0 {
+                self.credit.pop_front();
+            }
+        }
+    }
+
+    /// What is done for `n` while the store is away.
+    pub(super) fn take_while_away(&mut self, n: u64, now: Instant) -> Result<RemoteTicket, Reason> {
+        let fence = Fence {
+            token: self.token,
+            order: self.order,
+        };
+        let ticket = |term| RemoteTicket { units: n, term, fence };
+        match self.plan.away {
+            Away::Reject => Err(Reason::Unavailable),
+            Away::Admit => {
+                self.tally.uncounted += 1;
+                Ok(ticket(UNCOUNTED))
+            }
+            Away::Share { of } => {
+                let parts = n.saturating_mul(of.max(1));
+                let fits = if self.plan.spends() {
+                    self.share.advance(self.micros(now));
+                    self.share.fits(parts)
+                } else {
+                    self.share_in_use.saturating_add(n).saturating_mul(of.max(1)) <= self.limit()
+                };
+                if !fits {
+                    let reason = if self.plan.spends() {
+                        Reason::RateExceeded
+                    } else {
+                        Reason::Saturated
+                    };
+                    return Err(reason);
+                }
+                if self.plan.spends() {
+                    self.share.take(parts);
+                } else {
+                    self.share_in_use += n;
+                }
+                self.tally.uncounted += 1;
+                Ok(ticket(SHARED))
+            }
+        }
+    }
+
+    /// What was taken comes back: the work has ended, or does not start.
+    pub(in crate::remote) fn put_back(&mut self, ticket: RemoteTicket, cancelled: bool, now: Instant) {
+        if ticket.term == SHARED && !self.plan.spends() {
+            self.share_in_use -= ticket.units;
+            self.serve(now);
+            return;
+        }
+        if ticket.term != self.term || ticket.units == 0 {
+            return;
+        }
+        if self.plan.spends() {
+            if cancelled {
+                self.put_back_tokens(ticket.units, &ticket, now);
+            }
+            return;
+        }
+        self.in_use -= ticket.units;
+        if self.plan.blocks.is_none() {
+            self.give_back(ticket.units);
+            return;
+        }
+        self.serve(now);
+        if self.recall.is_some() {
+            self.poke();
+        }
+    }
+
+    /// Tokens are at hand again, up to a block, as long as they would have been.
+    pub(super) fn put_back_tokens(&mut self, units: u64, ticket: &RemoteTicket, now: Instant) {
+        let until = Instant::from_ticks(ticket.fence.order);
+        self.drop_stale(now);
+        self.spent = self.spent.saturating_sub(units);
+        let most = self
+            .plan
+            .blocks
+            .map_or(ticket.units, |blocks| blocks.most.max(ticket.units));
+        // A block is what is at hand and what is on its way.
+        let coming = self.coming() + self.wishes.values().map(|wished| wished.want).sum::<u64>();
+        let units = units.min(most.saturating_sub(self.credit_total + coming));
+        if until > now && units > 0 {
+            self.add_credit(units, until);
+            self.serve(now);
+        }
+    }
+
+    /// Tokens that are granted and may not be used yet.
+    pub(super) fn coming(&self) -> u64 {
+        self.coming.iter().map(|(_, units)| units).sum()
+    }
+
+    /// Tokens are at hand until then.
+    pub(super) fn add_credit(&mut self, units: u64, until: Instant) {
+        let at = self.credit.partition_point(|(other, _)| *other <= until);
+        self.credit.insert(at, (until, units));
+        self.credit_total += units;
+    }
+
+    /// Corrects a charge of tokens.
+    pub(in crate::remote) fn settle(&mut self, ticket: &mut RemoteTicket, actual: u64, now: Instant) {
+        let charged = std::mem::replace(&mut ticket.units, actual);
+        if ticket.term == UNCOUNTED || ticket.term == SHARED {
+            return;
+        }
+        if actual < charged {
+            return self.put_back_tokens(charged - actual, ticket, now);
+        }
+        let more = actual - charged;
+        self.drop_stale(now);
+        let part = more.min(self.free(now));
+        self.spend(part);
+        if more > part {
+            self.debt += more - part;
+            self.poke();
+        }
+    }
+
+    /// Gives `n` units that are not in use back to the store.
+    pub(super) fn give_back(&mut self, n: u64) {
+        if let Some(live) = &mut self.live
+            && n > 0
+        {
+            live.returned += n;
+            self.held -= n;
+            self.least_free = self.least_free.min(self.held - self.in_use);
+            self.poke();
+        }
+    }
+
+    pub(super) fn micros(&self, now: Instant) -> u64 {
+        let since = self.clock.between(Instant::ZERO, now);
+        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    }
+}
