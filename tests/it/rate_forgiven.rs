@@ -93,9 +93,11 @@ fn what_was_given_back_before_a_change_is_no_newer_than_what_is_taken_after_it()
     let clock = ManualClock::new();
     let bucket = bucket(&clock, 10);
     clock.advance(SECOND * 100);
+    bucket.try_acquire(3).unwrap();
     let first = take(&bucket, &clock, 5);
     cancel(&bucket, &clock, first);
     bucket.set_quota(bucket.quota(), Inherit::AsIs);
+    clock.advance(SECOND);
     let (older, held) = (take(&bucket, &clock, 4), take(&bucket, &clock, 4));
     cancel(&bucket, &clock, older);
     clock.advance(TENTH * 2);
