@@ -62,6 +62,8 @@ mod policy_source;
 #[cfg(feature = "pool")]
 mod pool;
 #[cfg(feature = "pool")]
+mod pool_corners;
+#[cfg(feature = "pool")]
 mod pool_group;
 #[cfg(feature = "pool")]
 mod pool_life;
@@ -73,6 +75,8 @@ mod pool_room;
 mod pool_shared_slots;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_batch;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_task_corners;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 mod quota;
