@@ -71,7 +71,7 @@ impl Downstream {
     async fn call(&self, request: usize) -> Result<&'static str, TimedOut> {
         let now = second(&self.clock);
         self.tally(now, |tally| tally.calls += 1);
-        let is_sick = (10..20).contains(&now) && request % 10 != 0;
+        let is_sick = (10..20).contains(&now) && !request.is_multiple_of(10);
         sleep(&self.clock, Duration::from_millis(if is_sick { 500 } else { 20 })).await;
         if is_sick { Err(TimedOut) } else { Ok("fresh") }
     }

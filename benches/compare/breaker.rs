@@ -69,7 +69,7 @@ pub(crate) fn rows(rows: &Rows) {
     ];
     for (name, builder, clock, readings) in windows {
         let breaker = builder.build().expect("a breaker");
-        let read = || (0..readings).for_each(|_| drop(black_box(clock.now())));
+        let read = || (0..readings).for_each(|_| _ = black_box(clock.now()));
         rows.wall(
             name,
             vec![
