@@ -1,11 +1,11 @@
 //! A service behind three levels of protection, and a page on which its operator sees them work.
 //!
-//! `curl -i http://127.0.0.1:8080/a.html` shows what a client is told. Read `app.rs` first: there the layers are put on; `limits.rs`
-//! says how much each lets pass.
-//!
 //! Each client has a rate; the core has so many permits, from a file that may change while it runs; the downstream is asked
 //! through a circuit breaker and a limit that finds itself, and what it does not give comes from a cache. The database has
 //! a permit for each connection, and background jobs a worker pool.
+//!
+//! Read `app.rs` first, where the layers are put on, and then `limits.rs`, which says how much each lets pass. What a client is
+//! told: `curl -i http://127.0.0.1:8080/index.html`.
 //!
 //! ```text
 //! cargo run --release --example service --features axum,pool,policy-file              # http://127.0.0.1:8080/limits

@@ -77,8 +77,9 @@ impl<L: Resizable> AdaptiveBuilder<L> {
         self
     }
 
-    /// The limit grows to at most `factor - decay x log10(n)` times the `n` that were in flight, or `floor` times if that
-    /// is more: what is not used is not known to be there.
+    /// The limit grows to at most `factor - decay x log10(n)` times the `n` that were in flight, or `floor` times, or to
+    /// `n + 1`, whichever is most: what is not used is not known to be there. It also keeps a law from running ahead of
+    /// a queue that fills slowly.
     pub fn headroom(mut self, factor: f64, decay: f64, floor: f64) -> Self {
         self.headroom = Some(Headroom { factor, decay, floor });
         self

@@ -163,6 +163,10 @@ impl Meter for Leaky {
             self.level -= flow;
             if self.level == 0 {
                 drain.run_dry();
+                // Nothing is left of anything, as if all that was given back had flowed out.
+                while let Some(gift) = self.gifts.pop_front() {
+                    self.passed = self.passed.saturating_add(gift.amount);
+                }
             }
         }
     }
@@ -237,5 +241,34 @@ impl Meter for Leaky {
         self.level = 0;
         self.cleared = self.taken;
         self.gifts.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is given back in parts is no more than what is left, however much lies on top.
+    #[test]
+    fn what_one_taking_gives_back_counts_against_it() {
+        let mut leaky = Leaky::new(0, Some(Drain::new(1, 10, 1 << 40)), 20, 20);
+        let mark = leaky.take(4);
+        leaky.advance(10);
+        leaky.take(5);
+        for left in [6, 5, 5] {
+            leaky.restore(&mark, 2);
+            assert_eq!(leaky.level, grains(left));
+        }
+    }
+
+    /// Those who wait ahead come first, also for nothing.
+    #[test]
+    fn nothing_is_ready_when_those_ahead_are_through() {
+        let mut leaky = Leaky::new(0, Some(Drain::new(1, 10, 1 << 40)), 4, 4);
+        leaky.take(4);
+        assert_eq!(
+            [leaky.ready(0, 0), leaky.ready(0, 3), leaky.ready(1, 0)],
+            [Some(0), Some(30), Some(10)]
+        );
     }
 }

@@ -223,7 +223,7 @@ impl CountWindow {
         let mut seen = self.head.load(Ordering::Relaxed);
         while is_of(seen, period) {
             debug_assert!((seen & FIELD) >= (less & FIELD) && (seen >> FIELD_BITS & FIELD) >= less >> FIELD_BITS);
-            // Relaxed: who has written what is said by the slot.
+            // Relaxed: nothing is concluded from this.
             match self
                 .head
                 .compare_exchange_weak(seen, seen - less, Ordering::Relaxed, Ordering::Relaxed)
@@ -330,5 +330,69 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_slot_of_a_later_period_is_left_alone() {
+        let good = Mark::default();
+        let both = Mark {
+            failed: true,
+            slow: true,
+        };
+        assert_eq!(weight(slot(9, both)), 1 << FIELD_BITS | 1);
+        for ahead in [1, 2, u64::from(HALF) - 1] {
+            assert!(is_newer(slot(9 + ahead, both), slot(9, good)));
+            assert!(!is_newer(slot(9, both), slot(9 + ahead, good)));
+        }
+        assert!(!is_newer(slot(9, both), slot(9, good)));
+        assert!(!is_newer(slot(9 + u64::from(HALF), both), slot(9, good)));
+
+        let window = CountWindow::new(2);
+        let (before, late) = (slot(5, good), slot(5, both));
+        window.reset(6);
+        window.record(6, both, 1, &NEVER);
+        let least = Alarm {
+            calls: 1,
+            failed: 1,
+            slow: 1,
+        };
+        assert!(!window.write(&window.slots[0], before, late, 5, &least));
+        assert_eq!(window.slots[0].load(Ordering::Relaxed), slot(6, both));
+        assert_eq!(
+            (window.counts(6), window.recount(6)),
+            (window.recount(6), window.counts(6))
+        );
+        // What it claimed in an older period is counted nowhere, and takes nothing from this one.
+        window.settle(5, weight(late));
+        assert_eq!(window.counts(6).failed, 1);
+    }
+
+    /// Whoever makes the window worse, or large enough, is told to look, and nobody else.
+    #[test]
+    fn who_is_to_look() {
+        let window = CountWindow::new(4);
+        let (good, failed) = (
+            Mark::default(),
+            Mark {
+                failed: true,
+                slow: false,
+            },
+        );
+        let slow = Mark {
+            failed: false,
+            slow: true,
+        };
+        let alarm = Alarm {
+            calls: 3,
+            failed: 2,
+            slow: 2,
+        };
+        let looks = |mark| window.record_one(0, mark, &alarm);
+        assert_eq!([failed, good, good, good].map(looks), [false, false, true, false]);
+        // The first of them pushes out a failure.
+        assert_eq!(
+            [failed, failed, good, slow, slow].map(looks),
+            [false, true, false, true, true]
+        );
     }
 }

@@ -67,7 +67,7 @@ impl TimeWindow {
         let since = now.wrapping_sub(origin);
         // One too few where the rest is a segment or more, and never more than that: the inverse is too small by less than
         // one in 2^64.
-        let number = (u128::from(since) * u128::from(self.inverse) >> 64) as u64;
+        let number = ((u128::from(since) * u128::from(self.inverse)) >> 64) as u64;
         number + u64::from(since - number * self.segment >= self.segment)
     }
 
@@ -190,8 +190,8 @@ mod tests {
     fn the_last_segments_are_counted() {
         let window = TimeWindow::new(1, 100);
         let mark = |at: u64| Mark {
-            failed: at % 3 == 0,
-            slow: at % 4 == 0,
+            failed: at.is_multiple_of(3),
+            slow: at.is_multiple_of(4),
         };
         for at in 100..150 {
             window.record(mark(at), 2, at, || true);

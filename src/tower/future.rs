@@ -12,7 +12,7 @@ use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use tower_service::Service;
 
 /// A response whose body holds a permit.
@@ -26,7 +26,7 @@ pin_project! {
     #[must_use = "futures do nothing unless polled"]
     pub struct LimitFuture<S: Service<Request<B>>, B, L: Limiter, C, R> {
         #[pin]
-        state: State<S, S::Future, Request<B>, L>,
+        state: State<S, S::Future, Request<B>, L, S::Error>,
         classify: C,
         respond: R,
         // No body will be sent, whatever the response declares.
@@ -36,11 +36,12 @@ pin_project! {
 
 pin_project! {
     #[project = StateProject]
-    enum State<S, F, Q, L: Limiter> {
+    enum State<S, F, Q, L: Limiter, E> {
         Waiting { wait: Pin<Box<dyn Future<Output = Waited<L>> + Send>>, call: Option<Call<S, Q>> },
         Starting { call: Option<Call<S, Q>>, permit: Option<Permit<L>> },
         Running { #[pin] future: F, permit: Option<Permit<L>> },
         Refused { refused: Option<Refused<L>> },
+        Failed { error: Option<E>, permit: Option<Permit<L>> },
     }
 }
 
@@ -53,7 +54,7 @@ pub(super) struct Call<S, Q> {
 const TAKEN: &str = "each state is left once, and a future is not polled after its end";
 
 impl<S: Service<Request<B>>, B, L: Limiter, C, R> LimitFuture<S, B, L, C, R> {
-    fn new(state: State<S, S::Future, Request<B>, L>, classify: C, respond: R, is_head: bool) -> Self {
+    fn new(state: State<S, S::Future, Request<B>, L, S::Error>, classify: C, respond: R, is_head: bool) -> Self {
         Self {
             state,
             classify,
@@ -63,10 +64,28 @@ impl<S: Service<Request<B>>, B, L: Limiter, C, R> LimitFuture<S, B, L, C, R> {
     }
 
     /// Of a request that has been admitted, or is not limited.
+    ///
+    /// A service that is ready at once, as nearly all are, is called at once: its request is not moved about. This first look
+    /// wakes nobody; another one is taken by whoever polls the future.
+    #[inline]
     pub(super) fn starting(call: Call<S, Request<B>>, permit: Option<Permit<L>>, classify: C, respond: R) -> Self {
-        let is_head = call.request.method() == http::Method::HEAD;
-        let call = Some(call);
-        Self::new(State::Starting { call, permit }, classify, respond, is_head)
+        let Call { mut service, request } = call;
+        let is_head = request.method() == http::Method::HEAD;
+        let state = match service.poll_ready(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(())) => State::Running {
+                future: service.call(request),
+                permit,
+            },
+            Poll::Ready(Err(error)) => State::Failed {
+                error: Some(error),
+                permit,
+            },
+            Poll::Pending => State::Starting {
+                call: Some(Call { service, request }),
+                permit,
+            },
+        };
+        Self::new(state, classify, respond, is_head)
     }
 
     pub(super) fn waiting(
@@ -125,6 +144,10 @@ where
                         Ok(response) => Ok(hold(response, permit, this.classify, this.respond, *this.is_head)),
                         Err(error) => Err(failed(error, permit, this.classify, this.respond)),
                     });
+                }
+                StateProject::Failed { error, permit } => {
+                    let error = error.take().expect(TAKEN);
+                    return Poll::Ready(Err(failed(error, permit.take(), this.classify, this.respond)));
                 }
                 StateProject::Refused { refused } => {
                     let refused = refused.take().expect(TAKEN);

@@ -1,7 +1,7 @@
 //! Adaptive limits at the edges: of what can be set, of headroom, and where the limiter inside is asked.
 
 use std::time::Duration;
-use tollgate::adaptive::{Adaptive, Aimd, LimitLaw, Sample};
+use tollgate::adaptive::{Adaptive, Aimd, LimitLaw, Sample, Trend};
 use tollgate::{Cost, Limiter, LimiterExt, ManualClock, Outcome, Policy, Semaphore};
 
 /// Each setting on the edge of what is allowed, and just beyond it.
@@ -121,4 +121,26 @@ fn a_policy_waits_in_the_queue_inside() {
         drop(waits.await.unwrap());
     });
     assert_eq!(policy.limiter().inner().in_use(), 0);
+}
+
+/// An additive law backs off by what was set, above its time-out and not at it.
+#[test]
+fn aimd_keeps_to_its_settings() {
+    let mut law = Aimd::new().backoff(0.5).timeout(Duration::from_millis(100));
+    let after = |millis| Sample::new(Duration::from_millis(millis), 10);
+    assert_eq!(law.next(10.0, &after(100)), 11.0);
+    assert_eq!(law.next(10.0, &after(101)), 5.0);
+}
+
+/// The average of a trend goes over so many windows as were set: one is the latency itself, so that nothing ever queues.
+#[test]
+fn a_trend_averages_over_what_is_set() {
+    let next = |mut law: Trend| {
+        for _ in 0..11 {
+            law.next(20.0, &Sample::new(Duration::from_millis(10), 12));
+        }
+        law.next(20.0, &Sample::new(Duration::from_millis(20), 12))
+    };
+    assert_eq!(next(Trend::new().average_over(1)), 21.0);
+    assert_eq!(next(Trend::new().average_over(1_000)), 19.0);
 }

@@ -62,6 +62,8 @@ mod policy_source;
 #[cfg(feature = "pool")]
 mod pool;
 #[cfg(feature = "pool")]
+mod pool_corners;
+#[cfg(feature = "pool")]
 mod pool_group;
 #[cfg(feature = "pool")]
 mod pool_life;
@@ -73,6 +75,8 @@ mod pool_room;
 mod pool_shared_slots;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_batch;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_task_corners;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 mod quota;
@@ -105,6 +109,7 @@ mod semaphore_stats;
 mod semaphore_twin;
 mod service;
 mod shed;
+mod shed_corners;
 mod standing;
 mod time;
 #[cfg(feature = "tower")]

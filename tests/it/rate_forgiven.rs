@@ -4,7 +4,7 @@
 use std::time::Duration;
 use tollgate::time::Phase;
 use tollgate::{
-    Ask, Cost, Demand, FixedWindow, Inherit, LeakyBucket, Limiter, LimiterExt, ManualClock, Quota, Settlement,
+    Ask, Cost, Demand, FixedWindow, Inherit, LeakyBucket, Leased, Limiter, LimiterExt, ManualClock, Quota, Settlement,
     SlidingLog, SlidingWindow, TokenBucket, Warmup,
 };
 
@@ -53,6 +53,25 @@ fn cancels_long_past_do_not_blur_the_order_of_later_ones() {
         if round % 40 == 39 {
             both_come_back(&bucket, &clock, "after many");
         }
+    }
+}
+
+#[test]
+fn cancels_long_past_do_not_blur_the_order_in_a_leaky_bucket() {
+    let clock = ManualClock::new();
+    // Sixty-four are remembered.
+    for before in 60..70 {
+        let leaky = LeakyBucket::new(Quota::per_second(10)).slack(9).unwrap().on(&clock);
+        for _ in 0..before {
+            let held = take(&leaky, &clock, 5);
+            cancel(&leaky, &clock, held);
+            clock.advance(SECOND);
+        }
+        let (older, newer) = (take(&leaky, &clock, 4), take(&leaky, &clock, 4));
+        cancel(&leaky, &clock, newer);
+        leaky.try_acquire(6).unwrap();
+        cancel(&leaky, &clock, older);
+        assert_eq!(leaky.available(), 4, "after {before}");
     }
 }
 
@@ -295,6 +314,54 @@ fn a_log_without_a_limit_remembers_nothing() {
         log.set_quota(100, Inherit::Additive);
         assert_eq!(log.available(), 100, "{before}");
     }
+}
+
+/// Given an older entry of which a change forgives a part, however many segments lie between, then what was taken before the
+/// change is not given back at the cost of what is left.
+#[test]
+fn what_a_change_has_sealed_in_a_window_stays() {
+    let segment = SECOND / 4;
+    for between in 0..=4 {
+        let clock = ManualClock::new();
+        let window = SlidingWindow::new(10, SECOND).unwrap().segments(4).unwrap().on(&clock);
+        window.try_acquire(3).unwrap();
+        clock.advance(segment * between);
+        let late = take(&window, &clock, 4);
+        window.set_quota(9, Inherit::AsIs);
+        assert_eq!(window.available(), 3, "one is forgiven");
+        cancel(&window, &clock, late);
+        assert_eq!(window.available(), 3, "{between} segments");
+    }
+}
+
+/// Of three entries the oldest is forgiven first.
+#[test]
+fn a_window_forgives_in_the_order_of_age() {
+    let segment = SECOND / 10;
+    let clock = ManualClock::new();
+    let window = SlidingWindow::new(10, SECOND).unwrap().segments(10).unwrap().on(&clock);
+    for _ in 0..3 {
+        window.try_acquire(3).unwrap();
+        clock.advance(segment * 3);
+    }
+    // One is left, and stays; of nine, three are forgiven.
+    window.set_quota(7, Inherit::AsIs);
+    assert_eq!(window.available(), 1);
+    clock.advance(segment * 2);
+    assert_eq!(window.available(), 1, "those of the first have been forgiven");
+    clock.advance(segment * 3);
+    assert_eq!(window.available(), 4, "the second have left");
+}
+
+/// Of a window that was leased what is unspent goes back, and what is spent stays.
+#[test]
+fn a_lease_of_a_window_gives_back_what_is_unspent() {
+    let clock = ManualClock::new();
+    let leased = Leased::new(SlidingWindow::new(10, SECOND).unwrap().on(&clock), 4);
+    leased.try_acquire(1).unwrap();
+    assert_eq!((leased.limiter().available(), leased.parked_here()), (6, 3));
+    leased.release();
+    assert_eq!((leased.limiter().available(), leased.parked_here()), (9, 0));
 }
 
 #[test]

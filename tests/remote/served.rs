@@ -1,7 +1,7 @@
 //! The servers and processes of the rig themselves.
 
 use crate::redis::Redis;
-use crate::rig::history::{Event, Writer, read};
+use crate::rig::history::{Event, NAP, Writer, read};
 use crate::rig::instant::{nanos, now};
 use crate::rig::process::{Process, told, until_closed};
 use crate::rig::server::Server;

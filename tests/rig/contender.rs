@@ -181,11 +181,7 @@ impl<G: Gate> Task<G> {
             received,
             deadline,
         });
-        // Now and then one is held for longer than a session lasts that is not renewed.
-        let long = self.random.below(300) == 0;
-        let held = if long {
-            (2 * self.plan.ttl).min(until(self.plan.end))
-        } else if lasting(&self.plan.lingers, received).is_some() {
+        let held = if lasting(&self.plan.lingers, received).is_some() {
             self.plan.ttl / 8
         } else {
             self.random.millis(0..30)

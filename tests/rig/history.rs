@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
+use std::time::Duration;
 
 /// Who asked: a process, and its own count of asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -63,6 +64,9 @@ pub(crate) enum Event {
     Left { keys: u64 },
 }
 
+/// How long the thread sleeps that finds out when its process did not run.
+pub(crate) const NAP: Duration = Duration::from_millis(5);
+
 /// The file of one process.
 #[derive(Debug)]
 pub(crate) struct Writer(File);
@@ -87,8 +91,6 @@ impl Writer {
         stop: std::sync::mpsc::Receiver<()>,
     ) -> std::thread::JoinHandle<()> {
         use std::sync::mpsc::RecvTimeoutError;
-        use std::time::Duration;
-        const NAP: Duration = Duration::from_millis(5);
         const LATE: Nanos = 1_000_000;
         std::thread::spawn(move || {
             loop {

@@ -169,4 +169,66 @@ mod tests {
         assert!(peak < 40.0, "{peak}");
         assert!(served > 0.8 * 20_000.0, "{served}");
     }
+
+    fn seen(rows: impl IntoIterator<Item = [f64; 3]>) -> Trend {
+        Trend {
+            seen: rows.into_iter().collect(),
+            ..Trend::new()
+        }
+    }
+
+    /// Means of 2 and 4 vary by a third of 3.
+    #[test]
+    fn the_variation_is_the_deviation_by_the_mean() {
+        let trend = seen([2.0, 4.0, 2.0, 4.0].map(|throughput| [1.0, throughput, 1.0]));
+        assert!((trend.variation() - 1.0 / 3.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn more_in_flight_that_brings_nothing_is_enough() {
+        let of = |throughput: fn(f64) -> f64, latency: fn(f64) -> f64, n| {
+            seen((0..n).map(f64::from).map(|n| [n, throughput(n), latency(n)])).is_saturated()
+        };
+        let uneven = |n: f64| n * 7.0 % 5.0;
+        // Less throughput, whatever the latency; but not by nine windows.
+        assert!(of(|n| 100.0 - n, |_| 1.0, 10));
+        assert!(!of(|n| 100.0 - n, |_| 1.0, 9));
+        // The same throughput: by the latency, which has to follow closely.
+        assert!(of(|_| 100.0, |n| n, 20));
+        assert!(!of(|_| 100.0, |_| 1.0, 20));
+        assert!(!of(|_| 100.0, uneven, 20));
+        // More throughput is reason enough to go on, unless it is next to nothing.
+        assert!(!of(|n| 10.0 + 10.0 * n, |n| n, 20));
+        assert!(of(|n| 1_000.0 + n, |n| n, 20));
+        assert!(!of(|n| 1_000.0 + n, |_| 1.0, 20));
+    }
+
+    /// At a limit of 1,000 a step is 3: up below nine in the queue, down above eighteen.
+    #[test]
+    fn the_limit_moves_by_the_length_of_the_queue() {
+        for (millis, next) in [
+            (1_000, 1_003.0),
+            (1_008, 1_003.0),
+            (1_009, 1_000.0),
+            (1_010, 1_000.0),
+            (1_018, 1_000.0),
+            (1_019, 997.0),
+        ] {
+            let mut law = Trend::new().average_over(1_000_000);
+            for _ in 0..10 {
+                law.next(1_000.0, &Sample::new(Duration::from_millis(1_000), 600));
+            }
+            assert_eq!(
+                law.next(1_000.0, &Sample::new(Duration::from_millis(millis), 600)),
+                next,
+                "{millis}"
+            );
+        }
+        let mut law = Trend::new();
+        assert_eq!(
+            law.next(1_000.0, &Sample::new(Duration::from_secs(1), 600).dropped()),
+            997.0
+        );
+        assert_eq!(law.next(1_000.0, &Sample::new(Duration::from_secs(1), 499)), 1_000.0);
+    }
 }

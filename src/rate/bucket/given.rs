@@ -103,6 +103,20 @@ mod tests {
     }
 
     #[test]
+    fn what_one_reservation_gives_back_in_parts_takes_one_entry() {
+        let mut given = Given::default();
+        given.add(20, 5);
+        for _ in 0..2 * ENTRIES {
+            given.add(10, 1);
+        }
+        assert_eq!(given.entries.len(), 2);
+        assert_eq!(
+            (given.by_newer_than(10), given.by_newer_than(9)),
+            (5, 5 + 2 * ENTRIES as u64)
+        );
+    }
+
+    #[test]
     fn too_many_never_count_as_newer_than_they_are() {
         let mut given = Given::default();
         for position in 0..2 * ENTRIES as u64 {

@@ -325,6 +325,39 @@ mod tests {
     use crate::time::ManualClock;
     use std::time::Duration;
 
+    /// Given any rate that flows, then an axis lasts an hour at least, and what it gains in its life leaves room for what may
+    /// be booked ahead of it.
+    #[test]
+    fn an_axis_lasts_an_hour_and_stays_within_its_bits() {
+        let second = Duration::from_secs(1);
+        let rates = [1, 7, 1_000, 999_999_937, 1_000_000_000];
+        for clock in [&Clock::real(), ManualClock::new().clock()] {
+            for (count, burst) in rates
+                .into_iter()
+                .flat_map(|count| [(count, 1), (count, 1_000), (count, 1 << 40)])
+            {
+                for period in [second, second * 60, second * 86_400] {
+                    let quota = Quota::new(count, period).unwrap();
+                    let Ok(quota) = quota.with_burst(burst) else { continue };
+                    let params = Params::compile(&quota, clock, Instant::ZERO);
+                    let hour = clock.ticks_of(second * 3_600);
+                    // Less a tick for rounding.
+                    assert!(params.life >= hour - 1, "{quota}: {} ticks", params.life);
+                    assert!(params.gained(params.life) + ORIGIN + MAX_AHEAD < 1 << 48, "{quota}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_axis_that_stands_has_been_where_it_starts() {
+        let epoch = Instant::from_ticks(1 << 40);
+        let params = Params::compile(&Quota::zero().burst(5), ManualClock::new().clock(), epoch);
+        assert_eq!(params.reaches(ORIGIN), Some(epoch));
+        assert_eq!(params.reaches(ORIGIN - 1), Some(epoch));
+        assert_eq!(params.reaches(ORIGIN + 1), None);
+    }
+
     /// On any clock an axis reaches a number of tokens at the first tick at which it has gained them, and that is when the
     /// quota says, within 1 ppm of it and a tick.
     #[test]

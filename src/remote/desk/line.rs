@@ -196,8 +196,12 @@ impl Desk {
     pub(super) fn recall_granted(&mut self) {
         let term = self.term;
         let of_term = |end: &End| matches!(end, End::Granted(RemoteTicket { units: 1.., term: of, .. }) if *of == term);
-        let lost: Vec<_> = self.ended.extract_if(.., |_, ended| of_term(&ended.end)).collect();
-        for (key, Ended { need, kind, .. }) in lost {
+        let lost = self.ended.iter().filter(|(_, ended)| of_term(&ended.end));
+        let lost: Vec<_> = lost.map(|(&key, _)| key).collect();
+        for key in lost {
+            let Some(Ended { need, kind, .. }) = self.ended.remove(&key) else {
+                continue;
+            };
             if kind == Kind::Claim {
                 let end = End::Lapsed;
                 self.ended.insert(key, Ended { end, need, kind });

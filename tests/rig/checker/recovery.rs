@@ -27,11 +27,12 @@ pub(super) fn check(events: &[Event], holds: &[Hold], bars: Bars, report: &mut R
                     .filter(|hold| processes.contains(&hold.ask.process) && hold.live_at(*at - 1))
                     .map(|hold| hold.weight)
                     .sum();
-                let full = limits.at(*at).saturating_sub(bars.heaviest.min(weight));
+                let full = limits.at(*at).saturating_sub(bars.heaviest);
                 let back = others_hold_more_than(full, *at, processes, holds);
                 let stalled = stalled(events, *at, back.unwrap_or(Nanos::MAX), processes);
                 let took = back.map(|back| back - at);
-                if weight > 0 && took.is_none_or(|took| took > allowed + stalled) {
+                // With less, what others hold would be no sign of it.
+                if weight >= bars.heaviest && took.is_none_or(|took| took > allowed + stalled) {
                     report.faults.push(Fault::SlowRecovery {
                         gone: *at,
                         took,
@@ -51,8 +52,9 @@ pub(super) fn check(events: &[Event], holds: &[Hold], bars: Bars, report: &mut R
                     .map(|hold| hold.received)
                     .filter(|received| received >= at)
                     .min();
+                let room = room(*at, &limits, bars.heaviest, holds);
                 let stalled = stalled(events, *at, next.unwrap_or(Nanos::MAX), &[]);
-                let took = next.map(|next| next - at);
+                let took = next.map(|next| next.saturating_sub(room));
                 if took.is_none_or(|took| took > allowed + stalled) {
                     report.faults.push(Fault::StillDown {
                         fault: fault.clone(),
@@ -67,9 +69,21 @@ pub(super) fn check(events: &[Event], holds: &[Hold], bars: Bars, report: &mut R
     }
 }
 
-/// The first instant after `at` at which processes other than these hold more than `full`. That is what those who went left
-/// free, so that something of theirs has to be back; and so much that one more of the heaviest does not fit, since who waits
-/// for one that heavy, and is first, lets no other pass.
+/// The first instant from `at` on at which the heaviest would fit beside what is held: before that the store may have nothing
+/// to give.
+fn room(at: Nanos, limits: &Limits, heaviest: u64, holds: &[Hold]) -> Nanos {
+    let mut ends: Vec<Nanos> = holds.iter().map(|hold| hold.end).filter(|&end| end > at).collect();
+    ends.sort_unstable();
+    let fits = |&instant: &Nanos| {
+        let live = holds.iter().filter(|hold| hold.live_at(instant));
+        live.map(|hold| hold.weight).sum::<u64>() + heaviest <= limits.at(instant)
+    };
+    std::iter::once(at).chain(ends).find(fits).unwrap_or(at)
+}
+
+/// The first instant after `at` at which processes other than these hold more than `full`: so much that one more of the
+/// heaviest does not fit, since who waits for one that heavy, and is first, lets no other pass. Where those who went held as
+/// much as the heaviest, that is more than they left free.
 fn others_hold_more_than(full: u64, at: Nanos, gone: &[u32], holds: &[Hold]) -> Option<Nanos> {
     let others: Vec<&Hold> = holds.iter().filter(|hold| !gone.contains(&hold.ask.process)).collect();
     let mut starts: Vec<Nanos> = others

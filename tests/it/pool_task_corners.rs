@@ -1,0 +1,208 @@
+//! Corners of pools of async tasks: what is counted, what is told to whom, and what still runs while a pool ends.
+
+use std::future::pending;
+use std::panic::resume_unwind;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tollgate::pool::{Overflow, Priority, TaskError, TaskPool, Turned};
+use tollgate::{Ask, Policy, Semaphore};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A pool of one whose runner is busy until the sender is dropped.
+async fn busy(builder: tollgate::pool::tasks::TaskPoolBuilder) -> (TaskPool, oneshot::Sender<()>) {
+    let pool = builder.build().unwrap();
+    let (release, released) = oneshot::channel::<()>();
+    let (start, started) = oneshot::channel();
+    let task = async move {
+        start.send(()).unwrap();
+        let _ = released.await;
+    };
+    drop(pool.submit(task).await.unwrap());
+    started.await.unwrap();
+    (pool, release)
+}
+
+#[tokio::test]
+async fn a_task_that_never_started_says_what_it_was_and_a_report_when_it_is_not_clean() {
+    let (pool, release) = busy(TaskPool::builder(1)).await;
+    let heavy = pool.priority(Priority::High).weight(3);
+    let handle = heavy.submit(async {}).await.unwrap();
+    let report = pool.shutdown(Duration::ZERO).await;
+    assert_eq!(report.unstarted.len(), 1);
+    assert!(!report.is_clean());
+    assert_eq!(report.unstarted[0].weight(), 3);
+    assert_eq!(report.unstarted[0].priority(), Priority::High);
+    drop(report);
+    assert!(matches!(handle.await, Err(TaskError::Abandoned)));
+    drop(release);
+    assert!(pool.shutdown(LONG).await.is_clean());
+}
+
+#[tokio::test]
+async fn a_closed_pool_takes_nothing_and_runs_what_it_has() {
+    let (pool, release) = busy(TaskPool::builder(1)).await;
+    let queued = pool.submit(async { 7 }).await.unwrap();
+    pool.close();
+    assert_eq!(pool.submit(async {}).await.unwrap_err().reason, Turned::Closed);
+    assert_eq!(pool.try_submit(async {}).unwrap_err().reason, Turned::Closed);
+    drop(release);
+    assert_eq!(queued.await.unwrap(), 7);
+    assert!(pool.shutdown(LONG).await.is_clean());
+}
+
+#[tokio::test]
+async fn what_the_caller_runs_is_counted_like_the_rest() {
+    let builder = TaskPool::builder(1).queue(1).overflow(Overflow::CallerRuns);
+    let (pool, release) = busy(builder).await;
+    let queued = pool.submit(async {}).await.unwrap();
+    let panics = pool.submit(async { resume_unwind(Box::new(1)) }).await.unwrap();
+    let panicked: Result<(), TaskError> = panics.await;
+    assert!(panicked.unwrap_err().has_started());
+    assert_eq!(pool.submit(async { 3 }).await.unwrap().await.unwrap(), 3);
+    let stats = pool.stats();
+    assert_eq!((stats.submitted, stats.finished, stats.panicked), (4, 2, 1));
+    drop(release);
+    queued.await.unwrap();
+    assert!(pool.wait_idle().await);
+    let stats = pool.stats();
+    assert_eq!((stats.submitted, stats.finished, stats.unfinished), (4, 4, 0));
+}
+
+/// A submission that is given up while the caller runs its task drops the task.
+#[tokio::test]
+async fn what_the_caller_runs_is_dropped_with_the_submission() {
+    let builder = TaskPool::builder(1).queue(1).overflow(Overflow::CallerRuns);
+    let (pool, release) = busy(builder).await;
+    drop(pool.submit(async {}).await.unwrap());
+    let held = Arc::new(());
+    let holds = Arc::clone(&held);
+    {
+        let mut own = pin!(pool.submit(async move {
+            let _holds = holds;
+            pending::<()>().await;
+        }));
+        assert!(futures::poll!(own.as_mut()).is_pending());
+        assert_eq!(Arc::strong_count(&held), 2);
+    }
+    assert_eq!(Arc::strong_count(&held), 1);
+    drop(release);
+    assert!(pool.shutdown(LONG).await.is_clean());
+}
+
+#[tokio::test]
+async fn cancelled_tasks_are_taken_out_in_time() {
+    let (pool, release) = busy(TaskPool::builder(1).queue(100)).await;
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        tasks.push(pool.submit(async {}).await.unwrap());
+    }
+    let queued = |n: usize| {
+        assert!(tasks[n].cancel());
+        pool.stats().queued
+    };
+    assert_eq!([queued(0), queued(1), queued(2)], [4, 4, 1]);
+    assert_eq!(pool.stats().unfinished, 2);
+    drop(release);
+    assert!(pool.shutdown(LONG).await.is_clean());
+    let stats = pool.stats();
+    assert_eq!((stats.submitted, stats.finished, stats.unfinished), (5, 2, 0));
+}
+
+#[tokio::test]
+async fn a_policy_is_asked_what_the_task_asks() {
+    let gate = Policy::new(Semaphore::new(2));
+    let pool = TaskPool::builder(1).admit_by(gate.clone()).build().unwrap();
+    let refused = pool.ask(Ask::many(u64::MAX)).submit(async {}).await.unwrap();
+    assert!(matches!(refused.await, Err(TaskError::Refused(_))));
+    let inside = |ask: u64| {
+        let gate = gate.clone();
+        pool.ask(Ask::many(ask))
+            .submit(async move { gate.limiter().available_permits() })
+    };
+    assert_eq!(inside(2).await.unwrap().await.unwrap(), 0);
+    assert_eq!(inside(1).await.unwrap().await.unwrap(), 1);
+    let own = gate.clone();
+    let plain = pool.submit(async move { own.limiter().available_permits() });
+    assert_eq!(plain.await.unwrap().await.unwrap(), 1);
+    assert!(pool.wait_idle().await);
+    let stats = pool.stats();
+    assert_eq!((stats.unfinished, stats.finished), (0, 3));
+}
+
+/// Given a pool whose slots have no permits, when it is closed, then what waits is run when a permit comes, and a runner that
+/// has nothing to do leaves without one.
+#[tokio::test(start_paused = true)]
+async fn a_runner_without_a_slot_waits_for_its_task_and_for_nothing_else() {
+    let slots = Arc::new(Semaphore::new(0));
+    let build = || TaskPool::builder(1).slots(Arc::clone(&slots)).build().unwrap();
+    for gives in [false, true] {
+        let pool = build();
+        pool.resize(1).unwrap();
+        slots.set_limit(0);
+        let task = pool.submit(async { 7 }).await.unwrap();
+        while slots.waiting() == 0 {
+            tokio::task::yield_now().await;
+        }
+        if gives {
+            pool.close();
+            slots.set_limit(1);
+            assert_eq!(task.await.unwrap(), 7);
+        } else {
+            assert!(task.cancel());
+        }
+        assert!(pool.shutdown(LONG).await.is_clean());
+        assert_eq!((pool.stats().threads, pool.stats().unfinished), (0, 0));
+        slots.set_limit(1);
+    }
+    assert_eq!((slots.available_permits(), slots.waiting()), (1, 0));
+}
+
+#[tokio::test]
+async fn closed_slots_end_a_pool() {
+    let slots = Arc::new(Semaphore::new(1));
+    let pool = TaskPool::builder(1).slots(Arc::clone(&slots)).build().unwrap();
+    let held = slots.try_acquire().unwrap();
+    let task = pool.submit(async { 7 }).await.unwrap();
+    slots.close();
+    assert!(matches!(task.await, Err(TaskError::Abandoned)));
+    drop(held);
+    assert!(pool.shutdown(LONG).await.is_clean());
+    assert_eq!((pool.stats().threads, pool.stats().unfinished), (0, 0));
+}
+
+#[tokio::test]
+async fn a_group_counts_what_is_to_come() {
+    let (pool, release) = busy(TaskPool::builder(1)).await;
+    let mut group = pool.group::<_, ()>();
+    assert!(group.is_empty() && group.len() == 0);
+    for n in 0..3 {
+        group.submit(async move { Ok(n) }).await.unwrap();
+    }
+    assert!(!group.is_empty() && group.len() == 3);
+    drop(release);
+    assert_eq!(group.next().await.map(|(id, _)| id), Some(0));
+    assert_eq!(group.len(), 2);
+    assert_eq!(group.join().await.unwrap(), [1, 2]);
+}
+
+#[tokio::test]
+async fn weight_comes_back_whichever_way_a_task_leaves() {
+    let builder = TaskPool::builder(1)
+        .queue(10)
+        .queue_weight(10)
+        .overflow(Overflow::Reject);
+    let (pool, release) = busy(builder).await;
+    let cancelled = pool.weight(9).submit(async {}).await.unwrap();
+    let light = pool.submit(async {}).await.unwrap();
+    assert_eq!(pool.try_submit(async {}).unwrap_err().reason, Turned::Full);
+    assert!(cancelled.cancel());
+    let heavy = pool.weight(9).submit(async {}).await.unwrap();
+    assert_eq!(pool.try_submit(async {}).unwrap_err().reason, Turned::Full);
+    drop(release);
+    light.await.unwrap();
+    heavy.await.unwrap();
+    assert!(pool.weight(10).submit(async {}).await.is_ok());
+}
