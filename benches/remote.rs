@@ -11,8 +11,8 @@ use tollgate::remote::{Blocks, Key, Redis, Remote, RemoteBuilder};
 const CALLERS: usize = 64;
 const SPAN: Duration = Duration::from_secs(2);
 
-/// Admissions a second.
-async fn measure(builder: RemoteBuilder, redis: &Redis) -> f64 {
+/// Admissions a second; `each` by a call of its own: what waits for a rate would share one.
+async fn measure(builder: RemoteBuilder, each: bool, redis: &Redis) -> f64 {
     let remote = Arc::new(builder.spawn(redis.clone()).expect("settings that can be"));
     drop(remote.acquire(1).await.expect("the store is there"));
     let start = Instant::now();
@@ -23,7 +23,12 @@ async fn measure(builder: RemoteBuilder, redis: &Redis) -> f64 {
             let mut admitted = 0_u64;
             while start.elapsed() < SPAN {
                 for _ in 0..32 {
-                    drop(remote.acquire(1).await.expect("the store is there"));
+                    let acquired = if each {
+                        remote.acquire_now(1).await
+                    } else {
+                        remote.acquire(1).await
+                    };
+                    drop(acquired.expect("there is enough"));
                     admitted += 1;
                 }
                 tokio::task::yield_now().await;
@@ -59,7 +64,7 @@ fn main() {
             ),
         ];
         for (what, one, many) in rows {
-            let (one, many) = (measure(one, &redis).await, measure(many, &redis).await);
+            let (one, many) = (measure(one, true, &redis).await, measure(many, false, &redis).await);
             println!(
                 "{what}: {one:.0}/s one by one, {many:.0}/s in blocks, {:.0} times",
                 many / one

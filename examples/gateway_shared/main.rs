@@ -56,7 +56,7 @@ fn run() -> Result<bool, Failure> {
             "--seconds" => {
                 seconds = value
                     .parse::<u64>()
-                    .map_err(|_| format!("--seconds {value} is no number"))?
+                    .map_err(|_| format!("--seconds {value} is no number"))?;
             }
             "--worker" => worker = Some(PathBuf::from(value)),
             _ => return Err(format!("{word} is unknown; there are --redis ADDRESS and --seconds N").into()),

@@ -49,7 +49,6 @@ impl<'j> Spent<'j> {
     }
 
     /// What the submission of `n` tasks frees, after the lock.
-    #[must_use]
     pub(super) fn many(&mut self, n: usize) -> impl Iterator<Item = Entry<'j>> {
         let rest = self.0.len().saturating_sub(2 * n);
         self.0.drain(rest..)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 use tollgate::policy::live::Applied;
@@ -162,13 +162,13 @@ fn a_version_gives_what_its_rule_says_and_no_more() {
                     .all(|wait| wait.as_mut().poll(&mut context).is_pending())
             );
             policy.apply(leg(&to)).unwrap();
-            let admitted = line
-                .iter_mut()
-                .filter_map(|wait| match wait.as_mut().poll(&mut context) {
-                    std::task::Poll::Ready(permit) => Some(permit.unwrap().finish(Outcome::Success)),
-                    std::task::Poll::Pending => None,
-                });
-            let admitted = admitted.count();
+            let mut admitted = 0;
+            for wait in &mut line {
+                if let Poll::Ready(permit) = wait.as_mut().poll(&mut context) {
+                    permit.unwrap().finish(Outcome::Success);
+                    admitted += 1;
+                }
+            }
             let mut expected = by_itself(&from, &to, taken, inherit, &ManualClock::new());
             if inherit == Inherit::Reset && from != to {
                 expected = gives(&*fresh(&to));

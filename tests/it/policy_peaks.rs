@@ -281,7 +281,7 @@ fn a_survey_shows_the_legs_that_apply() {
     let survey = || {
         let mut seen = Vec::new();
         tollgate::Limiter::survey(policy.limiter(), &mut |standing: Standing<'_>| {
-            seen.push(standing.leg.to_owned())
+            seen.push(standing.leg.to_owned());
         });
         seen
     };

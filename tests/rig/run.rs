@@ -178,8 +178,11 @@ impl<S: Store> Run<S> {
         self.begins("slow");
         self.set(&[0, 1, 2], Mode::Delay(TTL / 20));
         self.until(TOO_SLOW).await;
-        self.gone(&[0, 1], |run| Ok(run.set(&[0, 1], Mode::Delay(TTL * 5 / 4))))
-            .await?;
+        self.gone(&[0, 1], |run| {
+            run.set(&[0, 1], Mode::Delay(TTL * 5 / 4));
+            Ok(())
+        })
+        .await?;
         sleep(Duration::from_secs(LONG)).await;
         self.set(&[0, 1], Mode::Pass);
         // What is under way still comes late.
@@ -187,7 +190,11 @@ impl<S: Store> Run<S> {
         self.healed("slow");
 
         self.until(SWALLOWED).await;
-        self.gone(&[0, 1], |run| Ok(run.set(&[0, 1], Mode::Blackhole))).await?;
+        self.gone(&[0, 1], |run| {
+            run.set(&[0, 1], Mode::Blackhole);
+            Ok(())
+        })
+        .await?;
         sleep(Duration::from_secs(LONG)).await;
         self.set(&[0, 1], Mode::Pass);
         self.healed("swallowed");

@@ -140,7 +140,6 @@ impl Tune {
     /// The rule of both steps. A reset keeps what there is until the end.
     fn keep(&self) -> Inherit {
         match self.inherit {
-            #[cfg(not(tollgate_bug = "live_resets_twice"))]
             Inherit::Reset => Inherit::AsIs,
             inherit => inherit,
         }
