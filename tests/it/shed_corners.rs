@@ -64,7 +64,8 @@ fn whoever_waits_for_a_retry_wakes_when_it_is_whole() {
         let mut pending = async |n: usize| {
             for _ in 0..n {
                 budget.deposit();
-                poll_fn(|context| Poll::Ready(assert!(waits.as_mut().poll(context).is_pending()))).await;
+                let is_pending = poll_fn(|context| Poll::Ready(waits.as_mut().poll(context).is_pending())).await;
+                assert!(is_pending);
             }
         };
         pending(2).await;
