@@ -6,8 +6,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tollgate::pool::{Overflow, Priority, TaskError, TaskPool, Turned};
 use tollgate::Semaphore;
+use tollgate::pool::{Overflow, Priority, TaskError, TaskPool, Turned};
 
 const LONG: Duration = Duration::from_secs(60);
 
