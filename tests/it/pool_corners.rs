@@ -167,7 +167,8 @@ fn a_group_counts_what_is_to_come() {
     let pool = one().build().unwrap();
     let busy = Busy::on(&pool);
     let mut group = pool.group::<_, ()>();
-    assert!(group.is_empty() && group.len() == 0);
+    assert!(group.is_empty());
+    assert_eq!(group.len(), 0);
     for n in 0..3 {
         group.submit(move || Ok(n)).unwrap();
     }

@@ -6,8 +6,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tollgate::Semaphore;
 use tollgate::pool::{Overflow, Priority, TaskError, TaskPool, Turned};
-use tollgate::{Ask, Policy, Semaphore};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -111,27 +111,6 @@ async fn cancelled_tasks_are_taken_out_in_time() {
     assert_eq!((stats.submitted, stats.finished, stats.unfinished), (5, 2, 0));
 }
 
-#[tokio::test]
-async fn a_policy_is_asked_what_the_task_asks() {
-    let gate = Policy::new(Semaphore::new(2));
-    let pool = TaskPool::builder(1).admit_by(gate.clone()).build().unwrap();
-    let refused = pool.ask(Ask::many(u64::MAX)).submit(async {}).await.unwrap();
-    assert!(matches!(refused.await, Err(TaskError::Refused(_))));
-    let inside = |ask: u64| {
-        let gate = gate.clone();
-        pool.ask(Ask::many(ask))
-            .submit(async move { gate.limiter().available_permits() })
-    };
-    assert_eq!(inside(2).await.unwrap().await.unwrap(), 0);
-    assert_eq!(inside(1).await.unwrap().await.unwrap(), 1);
-    let own = gate.clone();
-    let plain = pool.submit(async move { own.limiter().available_permits() });
-    assert_eq!(plain.await.unwrap().await.unwrap(), 1);
-    assert!(pool.wait_idle().await);
-    let stats = pool.stats();
-    assert_eq!((stats.unfinished, stats.finished), (0, 3));
-}
-
 /// Given a pool whose slots have no permits, when it is closed, then what waits is run when a permit comes, and a runner that
 /// has nothing to do leaves without one.
 #[tokio::test(start_paused = true)]
@@ -177,7 +156,8 @@ async fn closed_slots_end_a_pool() {
 async fn a_group_counts_what_is_to_come() {
     let (pool, release) = busy(TaskPool::builder(1)).await;
     let mut group = pool.group::<_, ()>();
-    assert!(group.is_empty() && group.len() == 0);
+    assert!(group.is_empty());
+    assert_eq!(group.len(), 0);
     for n in 0..3 {
         group.submit(async move { Ok(n) }).await.unwrap();
     }
