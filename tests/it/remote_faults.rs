@@ -220,7 +220,7 @@ fn holds(seed: u64, lost: u64, blocks: Option<Blocks>) {
     let build = |n: u64| {
         let builder = permits(&world).client(n);
         match blocks {
-            Some(blocks) if n % 2 == 0 => builder.blocks(blocks),
+            Some(blocks) if n.is_multiple_of(2) => builder.blocks(blocks),
             _ => builder,
         }
     };
