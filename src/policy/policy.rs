@@ -174,10 +174,14 @@ impl<L: Limiter + 'static> Policy<L> {
     }
 
     fn wait(&self, ask: Ask, patience: Option<Duration>) -> impl Future<Output = Result<Permit<&Self>, Refusal<'_>>> {
-        let mut driven = Driven::new(Waiting::new(&self.0, ask, patience));
+        // Gone when it has ended, with its timer, however long the future is kept.
+        let mut waiting = Some(Driven::new(Waiting::new(&self.0, ask, patience)));
         poll_fn(move |cx| {
+            let driven = waiting.as_mut().expect("a future is not polled after its end");
             let mut permit = Permit::before(self);
-            ready!(driven.poll_ticket(cx, permit.ticket_mut()))?;
+            let ended = ready!(driven.poll_ticket(cx, permit.ticket_mut()));
+            waiting = None;
+            ended?;
             Poll::Ready(Ok(permit))
         })
     }

@@ -330,3 +330,24 @@ fn an_event_is_told_to_every_policy_that_waits_for_it() {
         assert!(poll(wait.as_mut(), count).is_ready());
     }
 }
+
+/// Given a wait that has ended and whose future is kept, while its permit is in use.
+/// Then no timer of it is left: whoever drives the clock would stop there in vain.
+#[test]
+fn a_wait_that_has_ended_leaves_no_timer() {
+    let clock = ManualClock::new();
+    let policy = Policy::builder()
+        .limit(Semaphore::new(1))
+        .max_wait(Duration::from_secs(5))
+        .clock(&clock)
+        .build()
+        .unwrap();
+    let held = policy.try_admit(1).unwrap();
+    let mut wait = std::pin::pin!(policy.admit(1));
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(wait.as_mut().poll(&mut cx).is_pending());
+    drop(held);
+    let polled = wait.as_mut().poll(&mut cx);
+    assert!(matches!(polled, std::task::Poll::Ready(Ok(_))));
+    assert!(!clock.advance_to_next_timer());
+}
