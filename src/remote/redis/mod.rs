@@ -42,11 +42,12 @@ use tokio::sync::{Notify, OnceCell};
 /// Commands and messages share one connection. It is made when it is first needed, and made anew when it breaks.
 ///
 /// ```no_run
+/// # use std::sync::Arc;
 /// # use tollgate::remote::{Key, Redis, Remote};
 /// # async fn connected() -> Result<(), Box<dyn std::error::Error>> {
 /// let redis = Redis::options("redis://127.0.0.1:6379").password("secret").connect()?;
-/// let reports = Remote::permits(Key::new("reports")?, 20).spawn(redis)?;
-/// let permit = reports.acquire(1).await?;
+/// let reports = Arc::new(Remote::permits(Key::new("reports")?, 20).spawn(redis)?);
+/// let permit = reports.acquire_owned(1).await?;
 /// assert!(!permit.is_lost());
 /// # Ok(())
 /// # }
