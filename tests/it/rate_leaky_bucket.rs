@@ -144,6 +144,22 @@ fn a_changed_slack_keeps_what_its_rule_says() {
     }
 }
 
+/// Given two bookings of five, one a second; the first is cancelled after three seconds, when two of it are left.
+/// When the second is cancelled three seconds later, when two of it are left, and five more lie above,
+/// then the five are left, and not three.
+#[test]
+fn a_booking_gives_back_what_is_left_of_it_after_an_older_one_was_cancelled() {
+    let clock = ManualClock::new();
+    let bucket = LeakyBucket::new(Quota::per_second(1).burst(100)).on(&clock);
+    let (first, second) = (bucket.book(5).unwrap(), bucket.book(5).unwrap());
+    clock.advance(Duration::from_secs(3));
+    drop(first);
+    clock.advance(Duration::from_secs(3));
+    bucket.force_acquire(5);
+    drop(second);
+    assert_eq!(bucket.time_until_full(), Some(Duration::from_secs(5)));
+}
+
 #[test]
 fn a_reservation_across_a_change_gives_back_what_is_its_own() {
     for (rule, given) in [(Inherit::AsIs, 4), (Inherit::Additive, 4), (Inherit::Reset, 0)] {
