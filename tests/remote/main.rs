@@ -3,6 +3,12 @@
 #[path = "../rig/mod.rs"]
 mod rig;
 
+#[cfg(feature = "consul")]
+mod consul;
+#[cfg(feature = "consul")]
+mod consul_steps;
+#[cfg(feature = "consul")]
+mod consul_store;
 mod faults;
 mod forged;
 mod gate;
