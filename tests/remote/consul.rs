@@ -60,6 +60,10 @@ impl Store for Consul {
         serves().unwrap_or(false)
     }
 
+    fn lives(&self) -> u32 {
+        2
+    }
+
     fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>> {
         match &*ask(address, "GET", "/v1/kv/?keys=true", "")? {
             "" => Ok(Vec::new()),

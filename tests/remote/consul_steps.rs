@@ -6,7 +6,7 @@ use crate::consul_store::{GONE, Kind, SHORT, keys, server, store};
 use crate::speaker::{LONG, Speaker};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
-use tollgate::remote::{Backend, Consul, ConsulSlots, Rule, StoreError};
+use tollgate::remote::{Backend, Consul, Rule, StoreError};
 
 fn permits(limit: u64) -> Rule {
     Rule::Permits { limit }

@@ -201,11 +201,14 @@ impl Agent {
         self.ask(Method::PUT, &path, "").await?.json::<bool>().map(drop)
     }
 
-    /// All keys that begin with `prefix`, at one instant.
-    pub(super) async fn list(&self, prefix: &str) -> Asked<Vec<Entry>> {
+    /// All keys that begin with `prefix`, at one instant, and a number of that instant: not below that of the last write to them,
+    /// deletions too.
+    pub(super) async fn list(&self, prefix: &str) -> Asked<(Vec<Entry>, u64)> {
         let path = format!("/v1/kv/{}?recurse=true", escaped(prefix));
         let answer = self.ask(Method::GET, &path, "").await?;
-        entries(&answer)
+        let entries = entries(&answer)?;
+        let last = entries.iter().map(|entry| entry.index).max().unwrap_or(0);
+        Ok((entries, last.max(index(&answer))))
     }
 
     /// Carries out all of `ops`, and returns the number of the write; or none of them, when one does not hold.
@@ -251,12 +254,17 @@ impl Agent {
         // The store adds up to a sixteenth, so that not all ask at once.
         let patience = wait + wait / 16 + self.http.timeout();
         let answer = self.http.call(Method::GET, &path, "", patience).await?;
-        let next = answer.headers.get("x-consul-index");
-        let next = next.and_then(|next| next.to_str().ok()?.parse().ok()).unwrap_or(0);
+        let next = self::index(&answer);
         // One that has gone back is of a store that was restored: what was known of it is worth nothing.
         let next = if next < index { 0 } else { next };
         Ok((entries(&answer)?, next))
     }
+}
+
+/// The number of what was answered; zero when there is none.
+fn index(answer: &Answer) -> u64 {
+    let index = answer.headers.get("x-consul-index");
+    index.and_then(|index| index.to_str().ok()?.parse().ok()).unwrap_or(0)
 }
 
 fn entries(answer: &Answer) -> Asked<Vec<Entry>> {

@@ -62,9 +62,9 @@ impl Place {
     }
 
     async fn read(&self, agent: &Agent, limit: u64) -> Result<Seen, StoreError> {
-        let (mut document, mut lives, mut last) = (None, HashMap::new(), 0);
-        for entry in agent.list(&self.0).await? {
-            last = last.max(entry.index);
+        let (mut document, mut lives) = (None, HashMap::new());
+        let (entries, last) = agent.list(&self.0).await?;
+        for entry in entries {
             match entry.key.strip_prefix(&self.0) {
                 Some("holders") => document = Some(entry),
                 Some(key) => {

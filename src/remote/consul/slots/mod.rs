@@ -100,7 +100,8 @@ impl Keeping for ConsulSlots {
         let place = &Place(folder.to_owned());
         let Inner { agent, seats, .. } = &*self.0;
         let name = step.session.to_string();
-        let entries = agent.list(&place.0).await?;
+        // The number is of what is read: from there on the store tells of changes.
+        let (entries, index) = agent.list(&place.0).await?;
         if step.end {
             return self.end(place, limit, step, &entries).await;
         }
@@ -109,8 +110,6 @@ impl Keeping for ConsulSlots {
         let Some((id, seat)) = id.zip(seat).filter(|_| view.is_there() || step.begin) else {
             return Ok(Some(view.reply(step, limit, None)));
         };
-        // What is read before is not overlooked: from there on the store tells of changes.
-        let index = entries.iter().map(|entry| entry.index).max().unwrap_or(0);
         while let Some(mut change) = view.next(step, limit, id) {
             change.life.nonce = seats.nonce();
             let ops = ops(place, &change, step.session, id, seats)?;
