@@ -51,6 +51,9 @@ mod stats;
 pub use acquire::Acquire;
 pub use backend::{Backend, Census, Grant, Reply, Rule, Session, Step, StoreError, Wish};
 pub use builder::RemoteBuilder;
+#[cfg(all(feature = "consul", feature = "policy-file"))]
+#[cfg_attr(docsrs, doc(cfg(all(feature = "consul", feature = "policy-file"))))]
+pub use consul::ConsulPolicy;
 #[cfg(feature = "consul")]
 #[cfg_attr(docsrs, doc(cfg(feature = "consul")))]
 pub use consul::{Consul, ConsulOptions, ConsulSlots};

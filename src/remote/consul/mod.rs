@@ -31,6 +31,8 @@
 mod agent;
 mod holders;
 mod options;
+#[cfg(feature = "policy-file")]
+mod policy;
 mod seats;
 mod slots;
 
@@ -39,6 +41,8 @@ use super::error::RemoteError;
 use super::key::Key;
 use agent::Agent;
 pub use options::ConsulOptions;
+#[cfg(feature = "policy-file")]
+pub use policy::ConsulPolicy;
 use seats::{Seat, Seats};
 pub use slots::ConsulSlots;
 use std::fmt;
