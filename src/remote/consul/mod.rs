@@ -133,7 +133,11 @@ async fn step(keeping: &impl Keeping, key: &Key, rule: &Rule, step: &Step) -> Re
     let seat = seat.as_deref();
     let mut attempts: u32 = 0;
     let mut reply = loop {
-        if let Some(reply) = keeping.attempt(&folder, limit, step, seat).await? {
+        let reply = keeping.attempt(&folder, limit, step, seat).await?;
+        if let Some(seat) = seat {
+            seat.set_overtaken(reply.is_none());
+        }
+        if let Some(reply) = reply {
             break reply;
         }
         attempts += 1;

@@ -116,7 +116,9 @@ impl Keeping for ConsulSlots {
         let Some((id, seat)) = id.zip(seat).filter(|_| view.is_there() || step.begin) else {
             return Ok(Some(view.reply(step, limit, None)));
         };
-        while let Some(mut change) = view.next(step, limit, id) {
+        // Who was overtaken says first that it waits, so that others leave it room.
+        let queues = seat.is_overtaken();
+        while let Some(mut change) = view.next(step, limit, id, queues) {
             change.life.nonce = seats.nonce();
             let ops = ops(place, &change, step.session, id, seats)?;
             let Some(written) = agent.change(&ops).await? else {

@@ -182,8 +182,9 @@ impl View {
     }
 
     /// What the step of our session, which Consul calls `id`, changes next; `None` when nothing is left to change. One wish is
-    /// granted at a time, since each grant needs a write of its own for its token.
-    pub(super) fn next(&self, step: &Step, limit: u64, id: &str) -> Option<Change> {
+    /// granted at a time, since each grant needs a write of its own for its token. If it `queues`, what is new is written down
+    /// before anything is taken for it.
+    pub(super) fn next(&self, step: &Step, limit: u64, id: &str, queues: bool) -> Option<Change> {
         let replaces = self.life.as_ref().map(|&(_, index)| index);
         let mut life = self.life.as_ref().map(|(life, _)| life.clone()).unwrap_or_default();
         let before = life.clone();
@@ -229,7 +230,12 @@ impl View {
                 }
             }
         }
-        let (locked, wish) = self.grant(&mut life, now, &freed);
+        let new = replaces.is_none() || life.pending != before.pending;
+        let (locked, wish) = if queues && new {
+            (Vec::new(), 0)
+        } else {
+            self.grant(&mut life, now, &freed)
+        };
         // Slots above the limit count as well, and who locks one below does not see them: then one grants after the other.
         let drains = self.taken.keys().any(|&number| number >= now);
         let bound = if sets || drains && !locked.is_empty() {
