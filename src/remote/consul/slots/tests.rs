@@ -152,7 +152,7 @@ impl Client {
     }
 
     /// Says something new. What may not have been heard is said again.
-    fn speak(&mut self, random: &mut Random) {
+    fn speak(&mut self, random: &mut Random, resizes: bool) {
         self.step.seq += 1;
         match random.below(8) {
             0..=3 => {
@@ -163,7 +163,7 @@ impl Client {
             }
             4..=5 if self.held() > 0 => self.step.returned += 1 + random.below(self.held()),
             6 if self.wishes > 0 => self.step.withdrawn.push(1 + random.below(self.wishes)),
-            7 if random.below(4) == 0 => self.step.limit = Some(random.below(7)),
+            7 if resizes || random.below(4) == 0 => self.step.limit = Some(random.below(7)),
             _ => {}
         }
     }
@@ -190,7 +190,7 @@ impl Client {
 
 const LIMIT: u64 = 4;
 
-fn run(seed: u64) -> usize {
+fn run(seed: u64, actions: u64, resizes: bool) -> usize {
     let (mut random, seats, place) = (Random(seed), Seats::default(), Place(String::new()));
     let (mut keys, mut tokens, mut late) = (Keys::default(), BTreeSet::new(), Vec::<Vec<Op>>::new());
     let mut names = 0..;
@@ -210,7 +210,7 @@ fn run(seed: u64) -> usize {
         );
         written
     };
-    for _ in 0..400 {
+    for _ in 0..actions {
         let which = random.below(4) as usize;
         let client = &mut clients[which];
         if random.below(80) == 0 {
@@ -219,7 +219,7 @@ fn run(seed: u64) -> usize {
         } else if let Some(ops) = (random.below(20) == 0).then(|| late.pop()).flatten() {
             commit(&mut keys, &ops);
         } else if client.view.is_none() {
-            client.speak(&mut random);
+            client.speak(&mut random, resizes);
             client.read(&keys);
         } else if let Some(mut change) =
             client
@@ -279,8 +279,14 @@ fn run(seed: u64) -> usize {
 
 #[test]
 fn whatever_the_order_slots_are_held_once() {
-    let granted: usize = (0..200).map(run).sum();
-    assert!(granted > 2_000, "{granted}");
+    let granted: usize = (0..100).map(|seed| run(seed, 400, false)).sum();
+    assert!(granted > 1_000, "{granted}");
+}
+
+#[test]
+fn whatever_the_order_limits_hold_that_change() {
+    let granted: usize = (0..600).map(|seed| run(seed, 80, true)).sum();
+    assert!(granted > 1_000, "{granted}");
 }
 
 #[test]
