@@ -315,3 +315,48 @@ fn what_does_not_fit_one_write_is_written_by_two() {
         client.hear(&mut BTreeSet::new());
     }
 }
+
+/// Whoever lowers a limit has read before another took a slot above it.
+#[test]
+fn a_limit_that_is_lowered_counts_what_was_taken_meanwhile() {
+    let (seats, place) = (Seats::default(), Place(String::new()));
+    // Where each of them begins to take.
+    for (one, other) in (0..6).flat_map(|one| (0..6).map(move |other| (one, other))) {
+        let mut keys = Keys::default();
+        let mut clients = [Client::new(1), Client::new(2)];
+        // Writes what the client would write next, with this nonce, which says where the write after it begins to take.
+        let write = |client: &mut Client, keys: &mut Keys, nonce: String| {
+            let mut change = client.view.as_ref()?.next(&client.step, 6, &client.id, false)?;
+            change.life.nonce = nonce;
+            let ops = ops(&place, &change, client.step.session, &client.id, &seats).unwrap();
+            let written = keys.change(&ops);
+            match written {
+                Some(written) if !change.lowers => client.view.as_mut()?.apply(change, &client.id, written),
+                _ => client.read(keys),
+            }
+            Some(())
+        };
+        for (client, begin) in clients.iter_mut().zip([one, other]) {
+            client.step.seq = 1;
+            client.read(&keys);
+            write(client, &mut keys, format!("{begin}")).unwrap();
+        }
+        let [lowers, takes] = &mut clients;
+        lowers.read(&keys);
+        takes.read(&keys);
+        for (client, limit, need) in [(&mut *takes, None, 4), (&mut *lowers, Some(3), 1)] {
+            client.step.seq = 2;
+            client.step.limit = limit;
+            client.step.wishes = vec![Wish {
+                id: 1,
+                need,
+                want: need,
+                queue: true,
+            }];
+            for _ in 0..4 {
+                write(client, &mut keys, "later".to_owned());
+            }
+        }
+        assert_eq!(keys.taken().len(), 4, "of 3, from {one} and {other} on");
+    }
+}
