@@ -236,7 +236,7 @@ impl View {
         let new = replaces.is_none() || life.pending != before.pending;
         let asks = life.clone();
         let (mut locked, mut wish) = (Vec::new(), 0);
-        if !lowers && !(queues && new) {
+        if !(lowers || queues && new) {
             (locked, wish) = self.grant(&mut life, now, &freed);
         }
         if locked.len() + freed.len() > super::MOST as usize {
