@@ -6,6 +6,8 @@ mod rig;
 #[cfg(feature = "consul")]
 mod consul;
 #[cfg(feature = "consul")]
+mod consul_acl;
+#[cfg(feature = "consul")]
 mod consul_faults;
 #[cfg(feature = "consul")]
 mod consul_policy;
