@@ -3,6 +3,10 @@
 #[path = "../rig/mod.rs"]
 mod rig;
 
+#[cfg(feature = "remote-tls")]
+mod certificates;
+#[cfg(feature = "remote-tls")]
+mod encrypted;
 mod faults;
 mod forged;
 mod gate;
@@ -10,6 +14,7 @@ mod lawful;
 mod proxied;
 mod rate_steps;
 mod redis;
+mod rights;
 mod served;
 mod speaker;
 mod steps;
