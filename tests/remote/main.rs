@@ -3,6 +3,8 @@
 #[path = "../rig/mod.rs"]
 mod rig;
 
+#[cfg(feature = "remote-tls")]
+mod certificates;
 #[cfg(feature = "consul")]
 mod consul;
 #[cfg(feature = "consul")]
@@ -17,6 +19,8 @@ mod consul_steps;
 mod consul_store;
 #[cfg(feature = "consul")]
 mod consul_trips;
+#[cfg(feature = "remote-tls")]
+mod encrypted;
 mod faults;
 mod forged;
 mod gate;
@@ -24,6 +28,7 @@ mod lawful;
 mod proxied;
 mod rate_steps;
 mod redis;
+mod rights;
 mod served;
 mod speaker;
 mod steps;
