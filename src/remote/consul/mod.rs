@@ -30,6 +30,8 @@
 
 mod agent;
 mod holders;
+#[cfg(test)]
+mod model;
 mod options;
 #[cfg(feature = "policy-file")]
 mod policy;

@@ -27,7 +27,7 @@ use view::{Bound, Change, Leaving, Limit, Slot, View};
 /// A transaction has room for so many slots, and for what goes with them.
 const MOST: u64 = 60;
 
-/// Sessions with at most so many wishes before theirs look whether anybody is gone.
+/// Sessions with at most so many others before them look whether anybody is gone.
 const LOOKOUTS: usize = 3;
 
 /// Permits in Consul, in slots: each permit is a key that is locked. A handle: clones share connections.
@@ -138,6 +138,8 @@ impl Keeping for ConsulSlots {
             // Of those before us one may be gone, and nobody tells. The others find out when they renew.
             reply.again = (ahead < LOOKOUTS).then(|| step.ttl / 20 + seats.part_of(step.ttl / 20));
             seat.watch(agent, format!("{}at/", place.0), true, index, step.ttl);
+        } else {
+            seat.unwatch();
         }
         Ok(Some(reply))
     }
@@ -156,7 +158,7 @@ impl ConsulSlots {
         let id = ours.and_then(|entry| entry.session.as_deref());
         let mut view = View::of(entries, index, &place.0, &step.session.to_string(), id)?;
         if let Some((id, leaving)) = id.and_then(|id| Some((id, view.leaving(id)?))) {
-            let ops = ops_of_leaving(place, &leaving, step.session, &self.0.seats)?;
+            let ops = ops_of_leaving(place, &leaving, step.session, id, &self.0.seats)?;
             if self.0.agent.change(&ops).await?.is_none() {
                 return Ok(None);
             }
@@ -193,8 +195,19 @@ fn ops(place: &Place, change: &Change, session: Session, id: &str, seats: &Seats
 }
 
 /// What is written for an end.
-fn ops_of_leaving(place: &Place, leaving: &Leaving, session: Session, seats: &Seats) -> Result<Vec<Op>, StoreError> {
-    let mut ops = vec![Op::delete_cas(&place.life(session), leaving.life)];
+fn ops_of_leaving(
+    place: &Place,
+    leaving: &Leaving,
+    session: Session,
+    id: &str,
+    seats: &Seats,
+) -> Result<Vec<Op>, StoreError> {
+    let life = place.life(session);
+    // Consul takes a deletion of what is not there for done: so an end that comes late would delete what others hold.
+    let mut ops = vec![Op::check_session(&life, id), Op::delete_cas(&life, leaving.life)];
+    if let Some((name, id)) = &leaving.other {
+        ops.push(Op::check_session(&format!("{}by/{name}", place.0), id));
+    }
     ops.extend(leaving.slots.iter().map(|&number| Op::delete(&place.slot(number))));
     ops.extend(match (leaving.limit, leaving.stays) {
         (None, _) => None,

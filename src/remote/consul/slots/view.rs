@@ -57,6 +57,9 @@ struct Taken {
     index: u64,
 }
 
+/// What another session waits for, in order: since when, its name, the wish, and how many it needs.
+type Waits = (u64, String, u64, u64);
+
 /// The folder at one instant.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
@@ -66,9 +69,11 @@ pub(super) struct View {
     life: Option<(Life, u64)>,
     /// The name of our own session.
     name: String,
-    /// How many other sessions there are, and what they wait for: since when, by whom, how many.
+    /// How many other sessions there are, and what they wait for.
     others: u64,
-    others_wait: BTreeSet<(u64, String, u64)>,
+    others_wait: BTreeSet<Waits>,
+    /// One of them: its name, and what Consul calls it.
+    other: Option<(String, String)>,
     taken: BTreeMap<u64, Taken>,
     /// A write that is not later than what was read.
     version: u64,
@@ -108,12 +113,18 @@ pub(super) struct Leaving {
     /// The limit, by its write: it goes when nobody else is there, and is written anew when somebody was kept back.
     pub(super) limit: Option<u64>,
     pub(super) stays: Option<u64>,
+    /// Who must be there still, since the limit is left to it: its name, and what Consul calls it.
+    pub(super) other: Option<(String, String)>,
 }
 
 fn read<T: DeserializeOwned>(entry: &Entry) -> Result<T, StoreError> {
-    serde_json::from_slice(&entry.value).map_err(|_| StoreError::Refused {
+    serde_json::from_slice(&entry.value).map_err(|_| foreign(entry))
+}
+
+fn foreign(entry: &Entry) -> StoreError {
+    StoreError::Refused {
         why: format!("{} is not of a limiter with slots", entry.key).into(),
-    })
+    }
 }
 
 impl View {
@@ -138,9 +149,7 @@ impl View {
             if key == "at/limit" {
                 view.limit = Some((read::<Limit>(entry)?.limit, entry.index));
             } else if let (Some(slot), Some(owner)) = (key.strip_prefix("at/"), &entry.session) {
-                let number = slot.parse().map_err(|_| StoreError::Refused {
-                    why: format!("{} is not of a limiter with slots", entry.key).into(),
-                })?;
+                let number = slot.parse().map_err(|_| foreign(entry))?;
                 let (owner, wish, index) = (owner.clone(), read::<Slot>(entry)?.wish, entry.index);
                 view.taken.insert(number, Taken { owner, wish, index });
             } else if let (Some(session), Some(owner)) = (key.strip_prefix("by/"), &entry.session) {
@@ -149,10 +158,14 @@ impl View {
                     view.life = Some((life, entry.index));
                 } else {
                     view.others += 1;
+                    view.other.get_or_insert_with(|| (session.to_owned(), owner.clone()));
                     let waits = life.pending.iter().filter(|pending| pending.since != TRIES);
-                    let waits = waits.map(|pending| (pending.since, session.to_owned(), pending.need));
+                    let waits = waits.map(|pending| (pending.since, session.to_owned(), pending.wish, pending.need));
                     view.others_wait.extend(waits);
                 }
+            } else if !(key.is_empty() || key.starts_with("at/") || key.starts_with("by/")) {
+                // A document, most likely: what it has given out is in no slot.
+                return Err(foreign(entry));
             }
         }
         Ok(view)
@@ -162,20 +175,18 @@ impl View {
         self.life.is_some()
     }
 
-    /// How many wishes of others come before ours; `None` when we wait for nothing.
+    /// How many others have wishes that come before ours; `None` when we wait for nothing.
     pub(super) fn place(&self) -> Option<usize> {
         let (life, _) = self.life.as_ref()?;
-        life.pending.first().map(|first| self.ahead(first).count())
+        let names = |first| self.ahead(first).map(|(_, name, ..)| name).collect::<BTreeSet<_>>();
+        life.pending.first().map(|first| names(first).len())
     }
 
-    /// The wishes of others that come before this one, by how many they need.
-    fn ahead(&self, pending: &Pending) -> impl Iterator<Item = u64> + '_ {
+    /// The wishes of others that come before this one.
+    fn ahead(&self, pending: &Pending) -> impl Iterator<Item = &Waits> {
         let us = (pending.since, self.name.clone());
-        let ahead = self
-            .others_wait
-            .iter()
-            .take_while(move |(since, name, _)| (*since, name) < (us.0, &us.1));
-        ahead.map(|&(_, _, need)| need)
+        let waits = self.others_wait.iter();
+        waits.take_while(move |(since, name, ..)| (*since, name) < (us.0, &us.1))
     }
 
     fn ours<'a>(&'a self, id: &'a str) -> impl Iterator<Item = (u64, &'a Taken)> {
@@ -197,8 +208,11 @@ impl View {
         // Whoever comes writes the limit anew, so that nobody who leaves takes it along.
         let mut sets = replaces.is_none();
         let mut freed = Vec::new();
+        let mut revokes = false;
         if step.seq > life.seq {
             life.seq = step.seq;
+            // What a step before it says may still come: it does nothing if our key is another one then.
+            revokes = step.limit.is_some() || !step.withdrawn.is_empty();
             if let Some(limit) = step.limit.filter(|&limit| limit != now) {
                 (now, sets) = (limit, true);
             }
@@ -256,7 +270,7 @@ impl View {
             seq: before.seq,
             ..life.clone()
         } != before;
-        let change = replaces.is_none() || said || bound != Bound::Any || !freed.is_empty();
+        let change = replaces.is_none() || said || revokes || bound != Bound::Any || !freed.is_empty();
         change.then_some(Change {
             life,
             replaces,
@@ -274,10 +288,12 @@ impl View {
         let room = limit.saturating_sub(in_use);
         let free = (0..limit).filter(|number| !self.taken.contains_key(number) || freed.contains(number));
         // What those before us need is left for them, unless they need more than there is.
-        let kept = life
-            .pending
-            .first()
-            .map_or(0, |first| self.ahead(first).filter(|&need| need <= limit).sum());
+        let kept = life.pending.first().map_or(0, |first| {
+            self.ahead(first)
+                .map(|&(.., need)| need)
+                .filter(|&need| need <= limit)
+                .sum()
+        });
         let room = room.saturating_sub(kept);
         let fits = life.pending.first().is_some_and(|first| first.need <= room);
         if !fits {
@@ -298,7 +314,7 @@ impl View {
         let begin = if free.is_empty() {
             0
         } else {
-            usize::from(life.nonce_seed()) % free.len()
+            usize::from(life.nonce_seed(&self.name)) % free.len()
         };
         let locked = (0..units).map(|step| free[(begin + step) % free.len()]).collect();
         (locked, first.wish)
@@ -338,6 +354,7 @@ impl View {
             slots,
             limit: limit.map(|(_, index)| index),
             stays: limit.filter(|_| self.others > 0).map(|(limit, _)| limit),
+            other: self.other.clone(),
         })
     }
 
@@ -381,9 +398,8 @@ impl View {
 
 impl Life {
     /// Differs from session to session, and from write to write.
-    fn nonce_seed(&self) -> u16 {
-        self.nonce
-            .bytes()
-            .fold(7, |sum: u16, byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
+    fn nonce_seed(&self, name: &str) -> u16 {
+        let bytes = self.nonce.bytes().chain(name.bytes());
+        bytes.fold(7, |sum: u16, byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
     }
 }
