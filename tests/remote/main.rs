@@ -17,6 +17,8 @@ mod consul_policy;
 mod consul_steps;
 #[cfg(feature = "consul")]
 mod consul_store;
+#[cfg(all(feature = "consul", feature = "remote-tls"))]
+mod consul_tls;
 #[cfg(feature = "consul")]
 mod consul_trips;
 #[cfg(feature = "remote-tls")]
