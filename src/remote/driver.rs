@@ -132,10 +132,13 @@ async fn send<B: Backend>(shared: &Shared<B>, step: Step) {
     })
     .await;
     let now = shared.clock.now();
-    if step.end {
+    let left = shared.with(|desk| {
+        desk.hear(&step, sent, now, answer);
+        step.end && !desk.parts_with(step.session)
+    });
+    if left {
         shared.backend.leave(&key, step.session);
     }
-    shared.with(|desk| desk.hear(&step, sent, now, answer));
 }
 
 /// Waits for something to do.

@@ -98,6 +98,7 @@ mod remote_age;
 #[cfg(feature = "remote")]
 mod remote_faults;
 #[cfg(feature = "remote")]
+mod remote_leave;
 mod remote_store;
 mod report;
 mod semaphore;

@@ -389,6 +389,32 @@ async fn a_document_that_would_be_too_long_is_refused() {
     assert_eq!(one.say(|step| step.wishes.clear()).await.unwrap().census.waiting, 0);
 }
 
+/// The server says it like an outage: but it will not be over.
+#[tokio::test]
+async fn a_life_that_is_too_short_for_the_server_is_refused() {
+    let (store, key) = store::<Consul>();
+    let mut one = Speaker::new(&store, &key, permits(1), SHORT / 4);
+    let refused = one.say(|_| {}).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+}
+
+/// Neither sees what the other has given out.
+#[tokio::test]
+async fn a_document_and_slots_under_one_key_are_refused() {
+    let (store, key) = store::<Consul>();
+    let slots = store.slots();
+    let mut held = Speaker::new(&slots, &key, permits(3), LONG);
+    held.wish(3, true).await;
+    let refused = Speaker::new(&store, &key, permits(3), LONG).say(|_| {}).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+    assert_eq!(held.look().await.grants.len(), 1, "and takes no harm");
+    held.end().await;
+    let mut held = Speaker::new(&store, &key, permits(3), LONG);
+    held.wish(3, true).await;
+    let refused = Speaker::new(&slots, &key, permits(3), LONG).say(|_| {}).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+}
+
 /// What cannot be done is said at once.
 #[tokio::test]
 async fn rates_windows_and_lives_that_cannot_be_are_refused_when_a_limiter_is_built() {

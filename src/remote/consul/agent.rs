@@ -182,6 +182,10 @@ impl Agent {
             r#"{{"Name":"tollgate","TTL":"{millis}ms","Behavior":"delete","LockDelay":"0s","Checks":[],"NodeChecks":[]}}"#
         );
         let answer = self.ask(Method::PUT, "/v1/session/create?", body).await?;
+        // Said with the status of a server that is in trouble, but it will say so for ever.
+        if answer.status.is_server_error() && answer.text().contains("Invalid Session TTL") {
+            return Err(StoreError::Refused { why: answer.text() });
+        }
         Ok(answer.json::<Created>()?.id)
     }
 
@@ -251,8 +255,9 @@ impl Agent {
             escaped(key),
             self.place
         );
-        // The store adds up to a sixteenth, so that not all ask at once.
-        let patience = wait + wait / 16 + self.http.timeout();
+        // The store adds up to a sixteenth, so that not all ask at once; and it answers at once whoever knows nothing.
+        let wait = if index == 0 { Duration::ZERO } else { wait + wait / 16 };
+        let patience = wait + self.http.timeout();
         let answer = self.http.call(Method::GET, &path, "", patience).await?;
         let next = self::index(&answer);
         // One that has gone back is of a store that was restored: what was known of it is worth nothing.

@@ -162,8 +162,8 @@ async fn step(keeping: &impl Keeping, key: &Key, rule: &Rule, step: &Step) -> Re
     match seat {
         Some(seat) if reply.alive => reply.age = seat.age_at(started),
         Some(seat) if step.end => {
-            // What it had locked is gone already, so that nobody waits for this.
-            let _ = agent.destroy(&seat.id).await;
+            // What it had locked is gone already, so that nobody waits for this; what it wrote may still come, until it is done.
+            agent.destroy(&seat.id).await?;
             seats.remove(key, step.session);
         }
         _ => seats.remove(key, step.session),

@@ -344,6 +344,11 @@ impl Desk {
         self.tick(now);
     }
 
+    /// Whether the store is still to be told that the session is over.
+    pub(in crate::remote) fn parts_with(&self, session: Session) -> bool {
+        self.farewells.iter().any(|(parting, ..)| *parting == session)
+    }
+
     /// There is news: the store is to be looked at.
     pub(in crate::remote) fn note_news(&mut self, now: Instant) {
         if self.live.is_some() {

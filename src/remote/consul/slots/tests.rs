@@ -410,6 +410,32 @@ fn equal_wishes_of_one_session_are_left_room_each() {
     assert_eq!(first.held(), 2);
 }
 
+/// Those who come at one time are not all in each other's way.
+#[test]
+fn newcomers_begin_at_slots_of_their_own() {
+    let (seats, mut first) = (Seats::default(), BTreeSet::new());
+    for number in 0..20 {
+        let mut client = Client::new(number);
+        let (id, need, want, queue) = (1, 1, 1, true);
+        client.step.seq = 1;
+        client.step.wishes = vec![Wish { id, need, want, queue }];
+        client.read(&Keys::default());
+        first.extend(client.write(&seats, 20).unwrap().0.locked);
+    }
+    assert!(first.len() > 5, "{first:?}");
+}
+
+#[test]
+fn numbers_that_nobody_wrote_are_refused() {
+    let lives = r#"{"nonce":"","seq":1,"returned":0,"asked":1,"pending":[{"wish":1,"need":61,"want":61,"since":1}]}"#;
+    for (key, value) in [("at/limit", r#"{"limit":61,"nonce":""}"#), ("by/1.1", lives)] {
+        let mut keys = Keys::default();
+        keys.change(&[Op::lock(key, value.as_bytes(), "somebody")]).unwrap();
+        let refused = View::of(&keys.list(), keys.index, "", "", None).unwrap_err();
+        assert!(refused.to_string().contains(key), "{refused}");
+    }
+}
+
 /// A document of holders has no slots, and is not to be one more limiter under the same key.
 #[test]
 fn other_keys_are_no_slots() {

@@ -147,13 +147,20 @@ impl View {
                 continue;
             };
             if key == "at/limit" {
-                view.limit = Some((read::<Limit>(entry)?.limit, entry.index));
+                let Limit { limit, .. } = read(entry)?;
+                if limit > super::MOST {
+                    return Err(foreign(entry));
+                }
+                view.limit = Some((limit, entry.index));
             } else if let (Some(slot), Some(owner)) = (key.strip_prefix("at/"), &entry.session) {
                 let number = slot.parse().map_err(|_| foreign(entry))?;
                 let (owner, wish, index) = (owner.clone(), read::<Slot>(entry)?.wish, entry.index);
                 view.taken.insert(number, Taken { owner, wish, index });
             } else if let (Some(session), Some(owner)) = (key.strip_prefix("by/"), &entry.session) {
                 let life: Life = read(entry)?;
+                if life.pending.iter().any(|pending| pending.need > super::MOST) {
+                    return Err(foreign(entry));
+                }
                 if session == name && Some(&**owner) == id {
                     view.life = Some((life, entry.index));
                 } else {
@@ -217,7 +224,7 @@ impl View {
                 (now, sets) = (limit, true);
             }
             let held = self.ours(id).count() as u64;
-            let returned = step.returned.clamp(life.returned, life.returned + held);
+            let returned = step.returned.clamp(life.returned, life.returned.saturating_add(held));
             freed = self.oldest(id, (returned - life.returned) as usize);
             life.returned = returned;
             let waited = life.pending.len();
