@@ -13,7 +13,7 @@
 mod tests;
 mod view;
 
-use super::agent::{Entry, Op};
+use super::agent::{Entry, Op, Written};
 use super::seats::{Seat, Seats};
 use super::{Consul, Inner, Keeping};
 use crate::remote::backend::{Backend, Reply, Rule, Session, Step, StoreError};
@@ -36,7 +36,7 @@ const LOOKOUTS: usize = 3;
 ///
 /// # Fairness
 /// Those who wait say so, and whoever sees that others came before leaves what they need alone. But nobody hands a permit on:
-/// all who wait are woken by each release, each looks by itself, and one who has not seen yet that another waits may pass it.
+/// all who wait are woken whenever a slot is taken or given back, each looks by itself, and one who has not seen yet that another waits may pass it.
 /// So nobody is passed for ever, and the order of two who ask at about the same time is not promised.
 ///
 /// ```no_run
@@ -53,20 +53,56 @@ const LOOKOUTS: usize = 3;
 /// # Bounds
 /// At most 60 permits: what a transaction of Consul's has room for.
 ///
-/// Nothing is left when the last session ends. When all processes die at once, the limit stays until somebody uses the limiter
-/// again, who replaces it.
+/// Nothing is left when the last session ends. When the last ones die, or end while one that has died is not gone yet, the limit
+/// stays until somebody uses the limiter again, who replaces it.
 #[derive(Clone)]
 pub struct ConsulSlots(Arc<Inner>);
 
 impl Consul {
     /// The same Consul, with slots instead of a document.
     pub fn slots(&self) -> ConsulSlots {
-        let Inner { agent, prefix, .. } = &*self.0;
-        ConsulSlots(Arc::new(Inner {
-            agent: agent.clone(),
-            prefix: prefix.clone(),
+        ConsulSlots(Arc::new(self.0.delayed(Duration::ZERO)))
+    }
+}
+
+impl Inner {
+    fn delayed(&self, delay: Duration) -> Self {
+        Self {
+            agent: self.agent.with_delay(delay),
+            prefix: self.prefix.clone(),
             seats: Seats::default(),
-        }))
+        }
+    }
+}
+
+impl ConsulSlots {
+    /// Another handle, for limiters whose slots nobody gets for `delay` after the *session* of their holder has ended by itself:
+    /// none unless set, a minute at most. What is given back is not held back.
+    ///
+    /// Consul may end a session before its time, and its holder may not know before its lease is over: with a delay of the
+    /// [time to live](crate::remote::RemoteBuilder::ttl) nobody else has its permits so long. The price is that those of a
+    /// process that died are back later by so much. A server that is started anew has forgotten what is held back.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use tollgate::remote::{Consul, Key, Remote};
+    /// # async fn connected() -> Result<(), Box<dyn std::error::Error>> {
+    /// let ttl = Duration::from_secs(10);
+    /// let slots = Consul::options("http://127.0.0.1:8500").connect()?.slots();
+    /// let licences = Remote::permits(Key::new("licences")?, 3).ttl(ttl).spawn(slots.lock_delay(ttl)?)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`RemoteError::Duration`] above a minute: Consul takes no longer one.
+    pub fn lock_delay(&self, delay: Duration) -> Result<Self, RemoteError> {
+        let allowed = (Duration::ZERO, Duration::from_secs(60));
+        if delay > allowed.1 {
+            let (what, given) = ("lock delay", delay);
+            return Err(RemoteError::Duration { what, given, allowed });
+        }
+        Ok(Self(Arc::new(self.0.delayed(delay))))
     }
 }
 
@@ -123,8 +159,18 @@ impl Keeping for ConsulSlots {
         while let Some(mut change) = view.next(step, limit, id, queues) {
             change.life.nonce = seats.nonce();
             let ops = ops(place, &change, step.session, id, seats)?;
-            let Some(written) = agent.change(&ops).await? else {
-                return Ok(None);
+            let written = match agent.write(&ops).await? {
+                Written::At(written) => written,
+                // What it locks comes last.
+                Written::Delayed(places) => {
+                    let first = ops.len() - change.locked.len();
+                    let places = places.into_iter().filter_map(|place| place.checked_sub(first));
+                    if view.delay(&change, places) {
+                        continue;
+                    }
+                    return Ok(None);
+                }
+                Written::Overtaken => return Ok(None),
             };
             if change.lowers {
                 (entries, index) = agent.list(&place.0).await?;

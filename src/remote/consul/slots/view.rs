@@ -75,6 +75,8 @@ pub(super) struct View {
     /// One of them: its name, and what Consul calls it.
     other: Option<(String, String)>,
     taken: BTreeMap<u64, Taken>,
+    /// Slots that are free, and cannot be locked yet.
+    delayed: BTreeSet<u64>,
     /// A write that is not later than what was read.
     version: u64,
 }
@@ -292,8 +294,13 @@ impl View {
     /// Takes the first that is pending out, if it fits, and says which slots it gets. What does not wait is forgotten.
     fn grant(&self, life: &mut Life, limit: u64, freed: &[u64]) -> (Vec<u64>, u64) {
         let in_use = (self.taken.len() - freed.len()) as u64;
-        let room = limit.saturating_sub(in_use);
-        let free = (0..limit).filter(|number| !self.taken.contains_key(number) || freed.contains(number));
+        let delayed = self
+            .delayed
+            .range(..limit)
+            .filter(|number| !self.taken.contains_key(number));
+        let room = limit.saturating_sub(in_use).saturating_sub(delayed.count() as u64);
+        let free = (0..limit).filter(|number| !self.delayed.contains(number));
+        let free = free.filter(|number| !self.taken.contains_key(number) || freed.contains(number));
         // What those before us need is left for them, unless they need more than there is.
         let kept = life.pending.first().map_or(0, |first| {
             self.ahead(first)
@@ -332,6 +339,13 @@ impl View {
         let mut ours: Vec<_> = self.ours(id).map(|(number, taken)| (taken.index, number)).collect();
         ours.sort_unstable();
         ours.into_iter().take(many).map(|(_, number)| number).collect()
+    }
+
+    /// These of what `change` locks cannot be locked yet. False when none of them is among it.
+    pub(super) fn delay(&mut self, change: &Change, places: impl Iterator<Item = usize>) -> bool {
+        let before = self.delayed.len();
+        self.delayed.extend(places.filter_map(|place| change.locked.get(place)));
+        self.delayed.len() > before
     }
 
     /// `change` has been written, by the write `index`.
