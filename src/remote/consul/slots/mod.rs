@@ -3,6 +3,7 @@
 //! Keys of a limiter, in its folder:
 //! - `at/limit`: how many slots there are;
 //! - `at/<number>`: a slot that is taken, locked by a session. Free slots have no key;
+//! - `at/bell`: written and deleted at once, so that it is never there, and those who wait look again;
 //! - `by/<session>`: one for each session, locked by it: what it has asked, given back, and waits for.
 //!
 //! Consul deletes what a session has locked when it ends. A step reads all of it at one instant, and writes what it changes, if
@@ -118,6 +119,12 @@ impl Place {
         format!("{}at/{number:03}", self.0)
     }
 
+    /// Wakes all who look out for slots, and is in the way of none of them.
+    fn ring(&self) -> [Op; 2] {
+        let bell = format!("{}at/bell", self.0);
+        [Op::set(&bell, b""), Op::delete(&bell)]
+    }
+
     fn life(&self, session: Session) -> String {
         format!("{}by/{session}", self.0)
     }
@@ -204,7 +211,7 @@ impl ConsulSlots {
         let id = ours.and_then(|entry| entry.session.as_deref());
         let mut view = View::of(entries, index, &place.0, &step.session.to_string(), id)?;
         if let Some((id, leaving)) = id.and_then(|id| Some((id, view.leaving(id)?))) {
-            let ops = ops_of_leaving(place, &leaving, step.session, id, &self.0.seats)?;
+            let ops = ops_of_leaving(place, &leaving, step.session, id);
             if self.0.agent.change(&ops).await?.is_none() {
                 return Ok(None);
             }
@@ -230,6 +237,9 @@ fn ops(place: &Place, change: &Change, session: Session, id: &str, seats: &Seats
         }
     }
     ops.extend(change.freed.iter().map(|&number| Op::delete(&place.slot(number))));
+    if change.rings {
+        ops.extend(place.ring());
+    }
     let slot = json(&Slot { wish: change.wish })?;
     ops.extend(
         change
@@ -241,13 +251,7 @@ fn ops(place: &Place, change: &Change, session: Session, id: &str, seats: &Seats
 }
 
 /// What is written for an end.
-fn ops_of_leaving(
-    place: &Place,
-    leaving: &Leaving,
-    session: Session,
-    id: &str,
-    seats: &Seats,
-) -> Result<Vec<Op>, StoreError> {
+fn ops_of_leaving(place: &Place, leaving: &Leaving, session: Session, id: &str) -> Vec<Op> {
     let life = place.life(session);
     // Consul takes a deletion of what is not there for done: so an end that comes late would delete what others hold.
     let mut ops = vec![Op::check_session(&life, id), Op::delete_cas(&life, leaving.life)];
@@ -255,15 +259,11 @@ fn ops_of_leaving(
         ops.push(Op::check_session(&format!("{}by/{name}", place.0), id));
     }
     ops.extend(leaving.slots.iter().map(|&number| Op::delete(&place.slot(number))));
-    ops.extend(match (leaving.limit, leaving.stays) {
-        (None, _) => None,
-        (Some(index), None) => Some(Op::delete_cas(&place.limit(), index)),
-        (Some(index), Some(limit)) => {
-            let nonce = seats.nonce();
-            Some(Op::cas(&place.limit(), &json(&Limit { limit, nonce })?, index))
-        }
-    });
-    Ok(ops)
+    ops.extend(leaving.limit.map(|index| Op::delete_cas(&place.limit(), index)));
+    if leaving.rings {
+        ops.extend(place.ring());
+    }
+    ops
 }
 
 impl Backend for ConsulSlots {

@@ -73,11 +73,11 @@ impl Client {
     }
 
     /// What it writes to end; `None` when it is gone.
-    fn end(&mut self, keys: &Keys, seats: &Seats) -> Option<Vec<Op>> {
+    fn end(&mut self, keys: &Keys) -> Option<Vec<Op>> {
         self.read(keys);
         let leaving = self.view.as_ref()?.leaving(&self.id)?;
         let place = Place(String::new());
-        Some(ops_of_leaving(&place, &leaving, self.step.session, &self.id, seats).unwrap())
+        Some(ops_of_leaving(&place, &leaving, self.step.session, &self.id))
     }
 
     /// What it writes next; `None` when there is nothing to be written.
@@ -178,7 +178,7 @@ fn run(seed: u64, actions: u64, resizes: bool) -> usize {
         } else if random.below(40) == 0 {
             // It ends, in one attempt or two, of which one may come later.
             for _ in 0..2 {
-                let Some(ops) = client.end(&keys, &seats) else { continue };
+                let Some(ops) = client.end(&keys) else { continue };
                 if random.below(2) == 0 {
                     late.push(ops);
                 } else {
@@ -234,7 +234,7 @@ fn run(seed: u64, actions: u64, resizes: bool) -> usize {
         }
     }
     for mut client in clients {
-        if let Some(ops) = client.end(&keys, &seats) {
+        if let Some(ops) = client.end(&keys) {
             commit(&mut keys, &ops).expect("nobody is in the way");
         }
     }
@@ -337,8 +337,8 @@ fn an_end_that_comes_late_ends_nothing_else() {
     // Somebody stays, so that nobody takes the limit along.
     third.say(&mut keys, &seats, |_| {});
     leaves.wish(&mut keys, &seats, &[4]);
-    let late = leaves.end(&keys, &seats).unwrap();
-    let again = leaves.end(&keys, &seats).unwrap();
+    let late = leaves.end(&keys).unwrap();
+    let again = leaves.end(&keys).unwrap();
     keys.change(&again).expect("nobody is in the way");
     other.wish(&mut keys, &seats, &[4]);
     assert_eq!((other.held(), keys.taken().len()), (4, 4));
@@ -384,11 +384,11 @@ fn the_last_two_that_end_at_once_leave_nothing() {
     for client in &mut clients {
         client.wish(&mut keys, &seats, &[1]);
     }
-    let ends = clients.each_mut().map(|client| client.end(&keys, &seats).unwrap());
+    let ends = clients.each_mut().map(|client| client.end(&keys).unwrap());
     for (client, ops) in clients.iter_mut().zip(ends) {
         // Whoever was overtaken reads again.
         if keys.change(&ops).is_none() {
-            let again = client.end(&keys, &seats).unwrap();
+            let again = client.end(&keys).unwrap();
             keys.change(&again).expect("nobody is in the way");
         }
     }

@@ -105,6 +105,8 @@ pub(super) struct Change {
     pub(super) wish: u64,
     /// The limit becomes less: slots above it may be taken that were not when it was read, so that it has to be read again.
     pub(super) lowers: bool,
+    /// Others may have been kept back by what has been withdrawn, and would not hear of it.
+    pub(super) rings: bool,
 }
 
 /// What has to go with a session that ends.
@@ -112,9 +114,10 @@ pub(super) struct Change {
 pub(super) struct Leaving {
     pub(super) life: u64,
     pub(super) slots: Vec<u64>,
-    /// The limit, by its write: it goes when nobody else is there, and is written anew when somebody was kept back.
+    /// The limit, by its write: it goes when nobody else is there.
     pub(super) limit: Option<u64>,
-    pub(super) stays: Option<u64>,
+    /// Others may have been kept back, and would not hear of it.
+    pub(super) rings: bool,
     /// Who must be there still, since the limit is left to it: its name, and what Consul calls it.
     pub(super) other: Option<(String, String)>,
 }
@@ -217,7 +220,7 @@ impl View {
         // Whoever comes writes the limit anew, so that nobody who leaves takes it along.
         let mut sets = replaces.is_none();
         let mut freed = Vec::new();
-        let mut revokes = false;
+        let (mut revokes, mut rings) = (false, false);
         if step.seq > life.seq {
             life.seq = step.seq;
             // What a step before it says may still come: it does nothing if our key is another one then.
@@ -231,8 +234,7 @@ impl View {
             life.returned = returned;
             let waited = life.pending.len();
             life.pending.retain(|pending| !step.withdrawn.contains(&pending.wish));
-            // Who was kept back by it looks at the limit: it is written anew.
-            sets |= life.pending.len() < waited && !self.others_wait.is_empty();
+            rings = life.pending.len() < waited && !self.others_wait.is_empty();
             for &Wish {
                 id: wish,
                 need,
@@ -279,6 +281,8 @@ impl View {
             seq: before.seq,
             ..life.clone()
         } != before;
+        // What is written for slots or the limit is heard anyway.
+        rings &= freed.is_empty() && locked.is_empty() && bound == Bound::Any;
         let change = replaces.is_none() || said || revokes || bound != Bound::Any || !freed.is_empty();
         change.then_some(Change {
             life,
@@ -288,6 +292,7 @@ impl View {
             locked,
             wish,
             lowers,
+            rings,
         })
     }
 
@@ -367,14 +372,15 @@ impl View {
     /// What goes with our session; `None` when it is gone.
     pub(super) fn leaving(&self, id: &str) -> Option<Leaving> {
         let (ours, life) = self.life.as_ref()?;
-        let slots = self.ours(id).map(|(number, _)| number).collect();
+        let slots: Vec<_> = self.ours(id).map(|(number, _)| number).collect();
         let kept_back = !ours.pending.is_empty() && !self.others_wait.is_empty();
-        let limit = self.limit.filter(|_| self.others == 0 || kept_back);
+        let rings = kept_back && slots.is_empty();
+        let limit = self.limit.filter(|_| self.others == 0);
         Some(Leaving {
             life: *life,
             slots,
             limit: limit.map(|(_, index)| index),
-            stays: limit.filter(|_| self.others > 0).map(|(limit, _)| limit),
+            rings,
             other: self.other.clone(),
         })
     }
