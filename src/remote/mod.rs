@@ -11,7 +11,7 @@
 //! | [`Backend`] | the store as it is seen from here: [`Memory`], the reference, or `Redis` (feature `redis`) |
 //! | [`Blocks`] | several units taken at a time, and spent at the speed of a local limiter |
 //! | [`Away`] | what happens while the store cannot be reached |
-//! | [`Fence`] | a token that grows with each grant, for resources that check |
+//! | [`Fence`], [`FenceGuard`] | a token that grows with each grant, and what a resource checks it with |
 //!
 //! # Leases
 //! Each process keeps a *session* at the store, and renews it. What the session holds is lost when the store has not heard of
@@ -32,6 +32,7 @@ mod builder;
 mod desk;
 mod driver;
 mod error;
+mod fence;
 mod key;
 mod limiter;
 mod lost;
@@ -48,9 +49,10 @@ mod tls;
 pub use acquire::Acquire;
 pub use backend::{Backend, Census, Grant, Reply, Rule, Session, Step, StoreError, Wish};
 pub use builder::RemoteBuilder;
-pub use desk::{Fence, RemoteTicket};
+pub use desk::RemoteTicket;
 pub use driver::Driver;
 pub use error::RemoteError;
+pub use fence::{Fence, FenceGuard, Stale};
 pub use key::Key;
 pub use limiter::Remote;
 pub use lost::Lost;

@@ -94,7 +94,11 @@ mod rate_windows;
 #[cfg(feature = "remote")]
 mod remote;
 #[cfg(feature = "remote")]
+mod remote_change;
+#[cfg(feature = "remote")]
 mod remote_faults;
+#[cfg(feature = "remote")]
+mod remote_fence;
 #[cfg(feature = "remote")]
 mod remote_store;
 mod report;

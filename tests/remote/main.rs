@@ -5,6 +5,8 @@ mod rig;
 
 #[cfg(feature = "remote-tls")]
 mod certificates;
+mod change;
+mod clock;
 #[cfg(feature = "remote-tls")]
 mod encrypted;
 mod faults;
@@ -19,4 +21,5 @@ mod served;
 mod speaker;
 mod steps;
 mod store;
+mod takeover;
 mod trips;

@@ -40,6 +40,10 @@ impl<'a, B: Backend> Speaker<'a, B> {
                 withdrawn: Vec::new(),
                 seen: 0,
                 limit: None,
+                heard: 0,
+                oldest: None,
+                edition: 0,
+                change: None,
                 keeps: false,
                 end: false,
             },
@@ -65,6 +69,18 @@ impl<'a, B: Backend> Speaker<'a, B> {
             self.wish(1, true).await;
             let units = self.until_granted().await.units;
             self.give(units).await;
+        }
+    }
+
+    /// The same, who goes on at another store.
+    pub(crate) fn at<'b>(self, store: &'b B, key: &'b Key) -> Speaker<'b, B> {
+        let Self { rule, next, wishes, .. } = self;
+        Speaker {
+            store,
+            key,
+            rule,
+            next,
+            wishes,
         }
     }
 

@@ -178,7 +178,7 @@ impl Redis {
             inner.ears.of(self.name(key, step.session));
         }
         let mut call = inner.permits.prepare_invoke();
-        for part in ["state", "dues", "sessions", "queue"] {
+        for part in ["state", "dues", "sessions", "queue", "oldest"] {
             call.key(self.key(key, part));
         }
         call.arg(limit)
@@ -192,6 +192,8 @@ impl Redis {
             .arg(step.limit.map_or(String::new(), |limit| limit.to_string()))
             .arg(u8::from(step.keeps))
             .arg(u8::from(step.end))
+            .arg(step.heard)
+            .arg(step.oldest.map_or(String::new(), |token| token.to_string()))
             .arg(step.wishes.len());
         for wish in &step.wishes {
             call.arg(wish.id)
@@ -213,7 +215,9 @@ impl Redis {
                 waiting: answer.number(5)?,
                 sessions: answer.number(6)?,
             },
-            grants: answer.grants(7)?,
+            floor: answer.number(7)?,
+            rule: None,
+            grants: answer.grants(8)?,
         })
     }
 
@@ -233,12 +237,12 @@ impl Redis {
         ready.await.map(drop).map_err(|error| self.failed(&error))
     }
 
-    async fn rate(&self, key: &Key, script: &Script, rule: [u64; 3], step: &Step) -> Result<Reply, StoreError> {
+    async fn rate(&self, key: &Key, script: &Script, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
         self.ready().await?;
         let mut call = script.prepare_invoke();
         call.key(self.key(key, "state"))
             .key(self.key(key, &format!("taker:{}", step.session)));
-        for number in rule {
+        for number in numbers(rule)? {
             call.arg(number);
         }
         let wish = step.wishes.first();
@@ -252,7 +256,16 @@ impl Redis {
             .arg(wish.map_or(0, |wish| wish.id))
             .arg(wish.map_or(0, |wish| wish.need))
             .arg(wish.map_or(0, |wish| wish.want))
-            .arg(wish.map_or(0, |wish| u8::from(wish.queue)));
+            .arg(wish.map_or(0, |wish| u8::from(wish.queue)))
+            .arg(step.edition);
+        match &step.change {
+            None => call.arg("").arg("").arg(""),
+            Some(change) => {
+                let [one, two, three] = numbers(change)?;
+                call.arg(one).arg(two).arg(three)
+            }
+        };
+        call.arg(Rule::REMEMBERED.as_millis().to_string());
         let answer = self.call(&call).await?;
         Ok(Reply {
             alive: answer.number(0)? == 1,
@@ -263,7 +276,12 @@ impl Redis {
                 in_use: answer.number(3)?,
                 ..Census::default()
             },
-            grants: answer.grants(4)?,
+            floor: 0,
+            rule: match answer.word(4)? {
+                "" => None,
+                _ => Some((answer.number(4)?, answer.rule(rule)?)),
+            },
+            grants: answer.grants(8)?,
         })
     }
 }
@@ -272,19 +290,8 @@ impl Backend for Redis {
     async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
         match *rule {
             Rule::Permits { limit } => self.permits(key, limit, step).await,
-            Rule::Rate { quota } => {
-                let Some(fill) = Fill::of(&quota) else {
-                    let why = format!("`{quota}` is no quota for a store").into();
-                    return Err(StoreError::Refused { why });
-                };
-                let numbers = [fill.price, fill.gain, fill.brim];
-                self.rate(key, &self.0.bucket, numbers, step).await
-            }
-            Rule::Window { limit, length } => {
-                let segment = micros(length).div_ceil(Rule::SEGMENTS).max(1);
-                let numbers = [limit, segment, Rule::SEGMENTS];
-                self.rate(key, &self.0.window, numbers, step).await
-            }
+            Rule::Rate { .. } => self.rate(key, &self.0.bucket, rule, step).await,
+            Rule::Window { .. } => self.rate(key, &self.0.window, rule, step).await,
         }
     }
 
@@ -304,6 +311,22 @@ impl fmt::Debug for Redis {
             .field("prefix", &self.0.prefix)
             .finish_non_exhaustive()
     }
+}
+
+/// What the scripts for rates and windows are told of a rule.
+fn numbers(rule: &Rule) -> Result<[u64; 3], StoreError> {
+    match rule {
+        Rule::Window { limit, length } => Ok([*limit, segment(*length), Rule::SEGMENTS]),
+        Rule::Rate { quota } if let Some(fill) = Fill::of(quota) => Ok([fill.price, fill.gain, fill.brim]),
+        rule => {
+            let why = format!("no store counts by {rule:?}").into();
+            Err(StoreError::Refused { why })
+        }
+    }
+}
+
+fn segment(length: Duration) -> u64 {
+    micros(length).div_ceil(Rule::SEGMENTS).max(1)
 }
 
 /// What a script has answered.
@@ -334,6 +357,22 @@ impl Answer {
             })
         });
         grants.collect()
+    }
+
+    /// The rule that a script tells, of the kind of `known`.
+    fn rule(&self, known: &Rule) -> Result<Rule, StoreError> {
+        let [one, two, three] = [self.number(5)?, self.number(6)?, self.number(7)?];
+        let rule = match *known {
+            Rule::Window { length, .. } => Some(Rule::Window { limit: one, length }),
+            _ => Fill {
+                price: one,
+                gain: two,
+                brim: three,
+            }
+            .quota()
+            .map(|quota| Rule::Rate { quota }),
+        };
+        rule.ok_or_else(|| self.nonsense())
     }
 
     fn nonsense(&self) -> StoreError {
