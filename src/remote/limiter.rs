@@ -114,7 +114,8 @@ impl<B: Backend> Remote<B> {
     /// The store remembers the limit of permits as long as anybody uses them. For a window see [`set_quota`](Self::set_quota).
     ///
     /// # Errors
-    /// [`RemoteError::Limit`] above [`MAX_UNITS`](super::MAX_UNITS); [`RemoteError::Rule`] for a rate.
+    /// [`RemoteError::Limit`] above [`MAX_UNITS`](super::MAX_UNITS); [`RemoteError::Rule`] for a rate;
+    /// [`RemoteError::Unsupported`] when it is more than the store can do.
     ///
     /// # Cancel safety
     /// Once polled, it is carried out whether it is dropped or not.
@@ -141,7 +142,7 @@ impl<B: Backend> Remote<B> {
     /// [day](Rule::REMEMBERED). Of several changes the last one counts.
     ///
     /// # Errors
-    /// [`RemoteError::Quota`] when stores cannot count by it; [`RemoteError::Rule`] for permits and windows.
+    /// [`RemoteError::Quota`] when stores cannot count by it, [`RemoteError::Unsupported`] when this one cannot; [`RemoteError::Rule`] for permits and windows.
     ///
     /// # Cancel safety
     /// Once polled, it is carried out whether it is dropped or not.
@@ -161,6 +162,8 @@ impl<B: Backend> Remote<B> {
 
     async fn change(&self, rule: Rule) -> Result<(), RemoteError> {
         builder::check_rule(&rule)?;
+        let ttl = self.shared.with(|desk| desk.plan().ttl);
+        self.shared.backend.supports(&rule, ttl)?;
         let change = self.shared.with(|desk| desk.change(rule));
         self.until(|desk| desk.has_changed(change) || desk.is_closed()).await;
         Ok(())

@@ -33,6 +33,9 @@ mod desk;
 mod driver;
 mod error;
 mod fence;
+#[cfg(any(feature = "consul", feature = "etcd"))]
+#[allow(dead_code, reason = "not every store needs all of it")]
+mod http;
 mod key;
 mod limiter;
 mod lost;

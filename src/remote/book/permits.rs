@@ -267,6 +267,7 @@ impl Permits {
             floor,
             rule: None,
             census,
+            age: Duration::ZERO,
         }
     }
 }

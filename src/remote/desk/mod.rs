@@ -313,8 +313,7 @@ impl Desk {
     /// True when the limit forbids `n` for good, or until it is raised, as the store has said of late. What it said before may
     /// have changed since: who asks is told.
     pub(super) fn is_oversized(&self, n: u64, now: Instant) -> bool {
-        let late =
-            |at| self.clock.after(at, self.plan.renewal) <= now && !cfg!(tollgate_bug = "remote_believes_for_ever");
+        let late = |at| self.clock.after(at, self.plan.renewal) <= now && !seeded!("remote_believes_for_ever");
         let known = self.census.filter(|(_, at)| !late(*at));
         n > known.map_or(super::MAX_UNITS, |(census, _)| census.limit) && !self.away
     }

@@ -218,6 +218,7 @@ impl Redis {
             floor: answer.number(7)?,
             rule: None,
             grants: answer.grants(8)?,
+            age: Duration::ZERO,
         })
     }
 
@@ -282,6 +283,7 @@ impl Redis {
                 _ => Some((answer.number(4)?, answer.rule(rule)?)),
             },
             grants: answer.grants(8)?,
+            age: Duration::ZERO,
         })
     }
 }
