@@ -296,18 +296,21 @@ impl<B: Backend> Limiter for Remote<B> {
         let claim = demand.claim(TurnstileId::of(self));
         let ready = self.shared.with(|desk| {
             if let Some(claim) = claim {
-                return Some(!desk.waits(claim.key()));
+                return Some((!desk.waits(claim.key()), None));
             }
             desk.drop_stale(now);
             if desk.is_closed() || desk.is_oversized(units, now) || desk.refuses_while_away() {
                 return None;
             }
-            Some(desk.has_free(units.saturating_add(demand.ahead()), now))
+            let all = units.saturating_add(demand.ahead());
+            Some((desk.has_free(all, now), desk.comes_at(all)))
         });
         match ready {
             None => ReadyAt::never(&self.shared.name),
-            Some(true) => ReadyAt::NOW,
-            Some(false) => ReadyAt::in_turn(&self.shared.name, self, units),
+            Some((true, _)) => ReadyAt::NOW,
+            // Nobody has to be asked for what was granted for later.
+            Some((false, Some(at))) => ReadyAt::at(&self.shared.name, at),
+            Some((false, None)) => ReadyAt::in_turn(&self.shared.name, self, units),
         }
     }
 

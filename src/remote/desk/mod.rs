@@ -336,6 +336,19 @@ impl Desk {
         n == 0 || self.waiting() == 0 && (n <= self.free(now) || self.away && self.plan.away == Away::Admit)
     }
 
+    /// When `n` tokens will be at hand out of those that are and those that are granted for later, unless somebody else takes
+    /// them; none when that is not enough, or others come first.
+    pub(super) fn comes_at(&self, n: u64) -> Option<Instant> {
+        let mut arrived = 0;
+        let mut coming = self.coming.iter().map(|&(from, units)| {
+            arrived += units;
+            let kept = self.credit.iter().filter(|&&(until, _)| until > from);
+            (from, arrived + kept.map(|(_, units)| units).sum::<u64>())
+        });
+        let enough = coming.find(|&(_, there)| there >= n)?;
+        Some(enough.0).filter(|_| self.waiting() == 0)
+    }
+
     /// Whether what `ticket` was given belongs to somebody else by now.
     pub(super) fn is_lost(&self, ticket: &RemoteTicket, now: Instant) -> bool {
         self.counts(ticket) && (ticket.term != self.term || !self.is_valid(now))
