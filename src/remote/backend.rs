@@ -110,6 +110,30 @@ pub struct Step {
     pub end: bool,
 }
 
+impl Step {
+    /// The first step of a session, with which it begins and says nothing yet.
+    pub fn first(session: Session, ttl: Duration) -> Self {
+        Self {
+            session,
+            seq: 1,
+            heard: 0,
+            begin: true,
+            ttl,
+            returned: 0,
+            charged: 0,
+            wishes: Vec::new(),
+            withdrawn: Vec::new(),
+            seen: 0,
+            limit: None,
+            oldest: None,
+            edition: 0,
+            change: None,
+            keeps: false,
+            end: false,
+        }
+    }
+}
+
 /// Units that a wish was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {

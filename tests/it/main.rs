@@ -103,6 +103,8 @@ mod remote_faults;
 mod remote_fence;
 #[cfg(feature = "remote")]
 mod remote_store;
+#[cfg(feature = "remote")]
+mod remote_world;
 mod report;
 mod semaphore;
 mod semaphore_corners;

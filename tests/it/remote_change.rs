@@ -3,32 +3,10 @@
 #[path = "../remote/changes.rs"]
 mod changes;
 
-use std::sync::Arc;
+use crate::remote_world::World;
 use std::time::Duration;
-use tollgate::remote::{Away, Blocks, Key, Memory, Remote, RemoteBuilder, Rule};
-use tollgate::{Ask, Cost, LimiterExt, ManualClock, Policy, Quota, Reason};
-
-struct World {
-    clock: ManualClock,
-    store: Arc<Memory>,
-    key: Key,
-}
-
-impl World {
-    fn new() -> Self {
-        let clock = ManualClock::new();
-        clock.advance(Duration::from_secs(1_000));
-        Self {
-            store: Arc::new(Memory::new(&clock)),
-            clock,
-            key: Key::new("shared").unwrap(),
-        }
-    }
-
-    fn make(&self, builder: RemoteBuilder) -> Remote<Arc<Memory>> {
-        builder.clock(&self.clock).in_place(Arc::clone(&self.store)).unwrap()
-    }
-}
+use tollgate::remote::{Away, Blocks, Remote, Rule};
+use tollgate::{Ask, Cost, LimiterExt, Policy, Quota, Reason};
 
 fn quota(burst: u64) -> Quota {
     Quota::per_hour(1).burst(burst)

@@ -1,39 +1,34 @@
 //! What a resource can tell from fencing tokens, beside a holder that was suspended. In virtual time.
 
+use crate::remote_world::World;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::ManualClock;
-use tollgate::remote::{Blocks, Fence, FenceGuard, Key, Memory, Remote};
+use tollgate::remote::{Blocks, Fence, FenceGuard, Memory, Remote, RemoteBuilder};
 
 const TTL: Duration = Duration::from_secs(4);
 
-struct World {
-    clock: ManualClock,
-    store: Arc<Memory>,
-}
-
 type Shared = Remote<Arc<Memory>>;
 
-impl World {
+struct Machines(World);
+
+impl Machines {
     fn new() -> Self {
-        let clock = ManualClock::new();
-        clock.advance(Duration::from_secs(1_000));
-        Self {
-            store: Arc::new(Memory::new(&clock)),
-            clock,
-        }
+        Self(World::new())
+    }
+
+    fn permits(&self, limit: u64) -> RemoteBuilder {
+        Remote::permits(self.0.key.clone(), limit).ttl(TTL)
     }
 
     fn machine(&self, limit: u64) -> Shared {
-        let builder = Remote::permits(Key::new("file").unwrap(), limit).ttl(TTL);
-        builder.clock(&self.clock).in_place(Arc::clone(&self.store)).unwrap()
+        self.0.make(self.permits(limit))
     }
 
     /// A machine that holds a permit, and is suspended for ever right after. It still has its token.
     fn suspended(&self, limit: u64) -> Fence {
-        let builder = Remote::permits(Key::new("file").unwrap(), limit).ttl(TTL);
-        let (remote, driver) = builder.clock(&self.clock).build(Arc::clone(&self.store)).unwrap();
-        let permit = self.clock.run(async {
+        let (clock, store) = (&self.0.clock, Arc::clone(&self.0.store));
+        let (remote, driver) = self.permits(limit).clock(clock).build(store).unwrap();
+        let permit = clock.run(async {
             let (mut acquired, mut driver) = (Box::pin(remote.acquire(1)), driver);
             std::future::poll_fn(|cx| {
                 let _ = std::pin::Pin::new(&mut driver).poll(cx);
@@ -49,14 +44,14 @@ impl World {
     }
 
     fn run_out(&self) {
-        self.clock.advance(TTL);
-        self.clock.advance(TTL);
+        self.0.clock.advance(TTL);
+        self.0.clock.advance(TTL);
     }
 }
 
 #[test]
 fn with_one_permit_the_last_holder_shuts_out_all_before_it() {
-    let world = World::new();
+    let world = Machines::new();
     let mut guard = FenceGuard::new();
     let mut stale = Vec::new();
     for _ in 0..3 {
@@ -78,11 +73,11 @@ fn with_one_permit_the_last_holder_shuts_out_all_before_it() {
 
 #[test]
 fn with_several_whoever_is_older_than_all_that_live_is_shut_out() {
-    let world = World::new();
+    let world = Machines::new();
     let mut guard = FenceGuard::new();
     let lost = world.suspended(3);
     let (one, other) = (world.machine(3), world.machine(3));
-    world.clock.run(async {
+    world.0.clock.run(async {
         let first = one.acquire(1).await.unwrap();
         // Nobody has given anything up: all three are good, in any order.
         let second = other.acquire(1).await.unwrap();
@@ -107,10 +102,10 @@ fn with_several_whoever_is_older_than_all_that_live_is_shut_out() {
 /// What the documentation says that it cannot tell.
 #[test]
 fn one_that_was_lost_after_another_that_lives_passes() {
-    let world = World::new();
+    let world = Machines::new();
     let mut guard = FenceGuard::new();
     let one = world.machine(2);
-    world.clock.run(async {
+    world.0.clock.run(async {
         let old = one.acquire(1).await.unwrap();
         let lost = world.suspended(2);
         world.run_out();
@@ -127,12 +122,10 @@ fn one_that_was_lost_after_another_that_lives_passes() {
 /// A permit of a block is used again and again: what is held of old grants keeps its token good, and no longer.
 #[test]
 fn the_floor_rises_as_permits_of_a_block_are_used_again() {
-    let world = World::new();
-    let builder = Remote::permits(Key::new("file").unwrap(), 8).ttl(TTL);
-    let builder = builder.blocks(Blocks::up_to(4)).clock(&world.clock);
-    let one = builder.in_place(Arc::clone(&world.store)).unwrap();
+    let world = Machines::new();
+    let one = world.0.make(world.permits(8).blocks(Blocks::up_to(4)));
     let other = world.machine(8);
-    world.clock.run(async {
+    world.0.clock.run(async {
         let mut guard = FenceGuard::new();
         let first = one.acquire(1).await.unwrap();
         let mut held = Vec::new();
@@ -147,9 +140,9 @@ fn the_floor_rises_as_permits_of_a_block_are_used_again() {
         }
         drop((first, held));
         // The store is told with the next step.
-        world.clock.advance(TTL / 2);
+        world.0.clock.advance(TTL / 2);
         let again = one.acquire(4).await.unwrap().fence().unwrap();
-        world.clock.advance(TTL / 2);
+        world.0.clock.advance(TTL / 2);
         let seen = other.acquire(1).await.unwrap().fence().unwrap();
         assert!(seen.floor > oldest.token && again.token >= seen.floor.min(again.token));
         guard.check(seen).unwrap();

@@ -1,9 +1,10 @@
 //! What becomes of permits when the store cannot be reached, answers late, or is not heard. In virtual time.
 
+use crate::remote_world::{now, poll};
 use std::future::pending;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 use tollgate::remote::{
     Away, Backend, Blocks, Key, Memory, Remote, RemoteBuilder, Reply, Rule, Session, Step, StoreError,
@@ -94,17 +95,6 @@ impl World {
 
     fn build(&self, builder: RemoteBuilder) -> Remote<Arc<Faulty>> {
         builder.in_place(Arc::clone(&self.line)).unwrap()
-    }
-}
-
-fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
-    future.poll(&mut Context::from_waker(Waker::noop()))
-}
-
-fn now<F: Future>(future: F) -> F::Output {
-    match poll(pin!(future)) {
-        Poll::Ready(output) => output,
-        Poll::Pending => panic!("it waits"),
     }
 }
 

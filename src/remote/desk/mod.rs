@@ -155,7 +155,7 @@ pub(super) struct Desk {
     debt: u64,
     token: u64,
     order: u64,
-    /// How many units are in use, by the tokens of their permits; and below which token nobody holds any.
+    /// How many units are in use, by the tokens of their permits: none of them zero, but that of the last grant; and below which token nobody holds any.
     abroad: BTreeMap<u64, u64>,
     floor: u64,
 
@@ -446,7 +446,7 @@ impl Desk {
     /// The token of the oldest grant of which something is held here, or may be used again.
     fn oldest(&self) -> Option<u64> {
         let used = self.abroad.keys().next().copied();
-        used.or_else(|| (self.held > 0).then_some(self.token))
+        (self.held > 0).then(|| used.unwrap_or(self.token))
     }
 
     /// Why the last step failed, if it did.

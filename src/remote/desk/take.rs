@@ -136,7 +136,8 @@ impl Desk {
         self.in_use -= ticket.units;
         if let btree_map::Entry::Occupied(mut used) = self.abroad.entry(ticket.token) {
             *used.get_mut() -= ticket.units;
-            if *used.get() == 0 {
+            // That of the last grant stays, since it is used again.
+            if *used.get() == 0 && ticket.token != self.token {
                 used.remove();
             }
         }

@@ -277,6 +277,9 @@ impl Desk {
             return;
         }
         live.seen = grant.token;
+        if self.abroad.get(&self.token) == Some(&0) {
+            self.abroad.remove(&self.token);
+        }
         self.token = grant.token;
         self.order = 0;
         let owner = self.wishes.remove(&grant.wish).and_then(|wished| wished.owner);
@@ -385,21 +388,9 @@ impl Desk {
 
 fn farewell(session: Session, seq: u64, plan: &crate::remote::plan::Plan) -> Step {
     Step {
-        session,
         seq,
         begin: false,
-        ttl: plan.ttl,
-        returned: 0,
-        charged: 0,
-        wishes: Vec::new(),
-        withdrawn: Vec::new(),
-        seen: 0,
-        limit: None,
-        heard: 0,
-        oldest: None,
-        edition: 0,
-        change: None,
-        keeps: false,
         end: true,
+        ..Step::first(session, plan.ttl)
     }
 }

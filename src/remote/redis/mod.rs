@@ -20,12 +20,15 @@
 //! ```
 //!
 //! # What is not promised
-//! Replication is asynchronous: a replica that takes over may not know the last grants, and grants them again. A server that
-//! was restarted grants no permits until a time to live has passed, so that what it has forgotten has run out; a replica has
-//! not been restarted, and does not. All processes should have the same time to live for that. Tokens grow on after both, by
+//! Replication is asynchronous: a replica that takes over may not know the last grants. It knows that it is not the server which
+//! made those that it knows, and so does one that was started again from what it had saved, or from nothing: either grants no
+//! permits until a time to live has passed, so that what it does not know has run out, and tells sessions of which it has
+//! forgotten something that they are lost. All processes should have the same time to live for that. What it cannot know is a
+//! limiter of which it has never heard; and tokens of rates that were given out last are there again. Fencing tokens grow on, by
 //! the server's clock.
 //!
-//! A clock that is set back stands still for as long. One that is set forward ends the leases that it jumps over, and their
+//! A clock that is set back stands still for permits until it has caught up, so that nobody loses one, and those of the dead stay
+//! so much longer; rates and windows go on. One that is set forward ends the leases that it jumps over, and their
 //! holders learn it with their next renewal, a third of the time to live later at most.
 
 mod options;
