@@ -1,4 +1,4 @@
-//! Permits across machines, tried against real servers: `ci/with-redis cargo test --all-features --test remote`.
+//! Permits across machines, tried against real servers: `ci/with-redis ci/with-consul cargo test --all-features --test remote`.
 
 #[path = "../rig/mod.rs"]
 mod rig;
@@ -7,6 +7,18 @@ mod rig;
 mod certificates;
 mod change;
 mod clock;
+#[cfg(feature = "consul")]
+mod consul;
+#[cfg(feature = "consul")]
+mod consul_faults;
+#[cfg(feature = "consul")]
+mod consul_policy;
+#[cfg(feature = "consul")]
+mod consul_steps;
+#[cfg(feature = "consul")]
+mod consul_store;
+#[cfg(feature = "consul")]
+mod consul_trips;
 #[cfg(feature = "remote-tls")]
 mod encrypted;
 mod faults;
