@@ -80,6 +80,7 @@ mod pool_task_corners;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 mod quota;
+mod rate_bookings;
 mod rate_corners;
 mod rate_fixed_window;
 mod rate_forgiven;

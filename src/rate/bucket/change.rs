@@ -1,10 +1,11 @@
 //! Changing the quota while the bucket runs, and starting the axis anew: the same step, under the writer's lock.
 
 use super::give_back::given_between;
-use super::given::Given;
+use super::given::{Given, behind};
 use super::params::{ORIGIN, Params, whole_ticks};
 use super::word::{POSITION, Word};
 use super::{BucketTicket, TokenBucket};
+use crate::algo::ahead::{Ahead, Taken};
 use crate::rate::quota::Quota;
 use crate::sync::shim::atomic::Ordering;
 use crate::time::Instant;
@@ -33,6 +34,27 @@ pub(super) struct Writer {
     changes: Vec<Change>,
     /// Who gave back what, since the last change.
     pub(super) given: Given,
+    /// How many changes there were.
+    era: u64,
+    /// The bookings that have not begun.
+    pub(super) ahead: Ahead<Booked>,
+}
+
+/// What was taken, and after how many changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Booked {
+    era: u64,
+    pub(super) ticket: BucketTicket,
+}
+
+impl Taken for Booked {
+    fn is_before(&self, other: &Self) -> bool {
+        let within = || match (self.ticket.gross_position(), other.ticket.gross_position()) {
+            (Some(own), Some(other)) => behind(own, other),
+            (own, _) => own.is_none(),
+        };
+        self.era < other.era || self.era == other.era && within()
+    }
 }
 
 /// How to read a position of an earlier set of parameters. Distances are in `2^-60` tokens.
@@ -94,6 +116,7 @@ impl TokenBucket {
                 ((kept + raised).min(new), Some(raised))
             });
             writer.quota = quota;
+            writer.ahead.freeze();
         }
         self.bell.ring();
     }
@@ -225,11 +248,22 @@ impl Writer {
             made_with: quota,
             changes: Vec::new(),
             given: Given::default(),
+            era: 0,
+            ahead: Ahead::default(),
         }
+    }
+
+    /// What was taken, with the version that is in force now.
+    pub(super) fn booked(&self, ticket: BucketTicket, version: u64) -> Booked {
+        let era = self
+            .era
+            .saturating_sub(Word::versions_between(Word(ticket.word).version(), version));
+        Booked { era, ticket }
     }
 
     fn remember(&mut self, change: Change) {
         self.given.clear();
+        self.era += 1;
         if self.changes.len() == HISTORY {
             self.changes.remove(0);
         }

@@ -1,0 +1,238 @@
+//! What was promised for instants to come, and how much those before it may still give back.
+//!
+//! Whoever was promised an instant keeps it. What somebody before them gives back goes to whoever comes next, who may then
+//! start beside them: as long as a bucket with so much more in it would not have been full before that instant. By how much
+//! it would not is the *room* of a promise, and those before it give back no more. The rest waits until the promises in its
+//! way have been given up themselves. Once they have begun, it would have overflowed.
+//!
+//! So of those that are not given up no span ever has more than its bound by the instants at which they start, and what is
+//! left is what they alone would have left of a bucket that is never more than full.
+
+/// How many promises are told apart. Of more, two neighbours at a time count as one, with the room of the fuller: so less is
+/// given back, never more.
+const PROMISES: usize = 256;
+/// How many wait to give back; more are forgotten, the oldest first.
+const WITHHELD: usize = 64;
+
+/// What was taken, by its place in the order of taking.
+pub(crate) trait Taken: Copy {
+    /// True when it was taken before `other`, also when nobody knows.
+    fn is_before(&self, other: &Self) -> bool;
+}
+
+#[derive(Debug)]
+struct Promise<T> {
+    /// The newest of those it stands for.
+    by: T,
+    /// The latest of their instants.
+    start: u64,
+    /// The least of their rooms.
+    room: u128,
+    alone: bool,
+}
+
+/// The promises that have not begun, in order of taking. Instants are ticks, amounts the owner's.
+#[derive(Debug)]
+pub(crate) struct Ahead<T> {
+    promises: Vec<Promise<T>>,
+    withheld: Vec<(T, u128)>,
+}
+
+impl<T> Default for Ahead<T> {
+    fn default() -> Self {
+        Self {
+            promises: Vec::new(),
+            withheld: Vec::new(),
+        }
+    }
+}
+
+impl<T: Taken> Ahead<T> {
+    /// Forgets what has begun at `now`, and what would have overflowed by then.
+    pub(crate) fn pass(&mut self, now: u64) {
+        self.promises.retain(|promise| promise.start > now);
+        if self.promises.is_empty() {
+            self.withheld.clear();
+        }
+    }
+
+    /// The newest is promised `start`, before which a bucket that held `room` more would not have been full.
+    pub(crate) fn promise(&mut self, by: T, start: u64, room: u128) {
+        if self.promises.len() == PROMISES {
+            self.halve();
+        }
+        self.promises.push(Promise {
+            by,
+            start,
+            room,
+            alone: true,
+        });
+    }
+
+    fn halve(&mut self) {
+        let mut promises = std::mem::take(&mut self.promises).into_iter();
+        while let Some(older) = promises.next() {
+            self.promises.push(match promises.next() {
+                None => older,
+                Some(newer) => Promise {
+                    by: newer.by,
+                    start: older.start.max(newer.start),
+                    room: older.room.min(newer.room),
+                    alone: false,
+                },
+            });
+        }
+    }
+
+    /// A promise is given up: nobody has to heed it any more. Returns those that wait to give back, if it was in the way of
+    /// any, for each to be [let](Self::let_back) back again.
+    pub(crate) fn give_up(&mut self, by: &T) -> Vec<(T, u128)> {
+        let same = |promise: &Promise<T>| !promise.by.is_before(by) && !by.is_before(&promise.by);
+        match self.promises.iter().position(|promise| promise.alone && same(promise)) {
+            Some(at) => {
+                self.promises.remove(at);
+                std::mem::take(&mut self.withheld)
+            }
+            None => Vec::new(),
+        }
+    }
+
+    /// How much of `amount` may be given back by what was taken, with the promises after it as they are. They allow so much
+    /// less from now on.
+    pub(crate) fn allow(&mut self, by: &T, amount: u128) -> u128 {
+        let later = self.promises.partition_point(|promise| !by.is_before(&promise.by));
+        let later = &mut self.promises[later..];
+        let room = later.iter().map(|promise| promise.room).min();
+        let allowed = room.map_or(amount, |room| amount.min(room));
+        #[cfg(tollgate_bug = "bookings_start_together")]
+        let allowed = amount;
+        later
+            .iter_mut()
+            .for_each(|promise| promise.room = promise.room.saturating_sub(allowed));
+        allowed
+    }
+
+    /// The same; the rest waits until a promise is given up.
+    pub(crate) fn let_back(&mut self, by: T, amount: u128) -> u128 {
+        let allowed = self.allow(&by, amount);
+        if allowed < amount {
+            if self.withheld.len() == WITHHELD {
+                self.withheld.remove(0);
+            }
+            self.withheld.push((by, amount - allowed));
+        }
+        allowed
+    }
+
+    /// The limit changes: what was taken before gives back no more beneath what was promised before.
+    pub(crate) fn freeze(&mut self) {
+        self.promises.iter_mut().for_each(|promise| promise.room = 0);
+        self.withheld.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Taken for u64 {
+        fn is_before(&self, other: &Self) -> bool {
+            self < other
+        }
+    }
+
+    fn ahead(promises: &[(u64, u64, u128)]) -> Ahead<u64> {
+        let mut ahead = Ahead::default();
+        for &(by, start, room) in promises {
+            ahead.promise(by, start, room);
+        }
+        ahead
+    }
+
+    #[test]
+    fn only_those_behind_are_in_the_way() {
+        let mut ahead = ahead(&[(10, 100, 5), (20, 200, 3)]);
+        assert_eq!([ahead.allow(&20, 9), ahead.allow(&30, 9)], [9, 9]);
+        assert_eq!([ahead.allow(&10, 9), ahead.allow(&10, 9)], [3, 0]);
+        // The first has not been touched yet: what the second gives back lies behind it.
+        ahead.pass(200);
+        assert_eq!(ahead.allow(&5, 9), 9, "both have begun");
+    }
+
+    #[test]
+    fn what_each_gives_back_is_counted_by_all_behind() {
+        let mut ahead = ahead(&[(10, 100, 5), (20, 200, 8)]);
+        assert_eq!([ahead.allow(&5, 4), ahead.allow(&15, 9), ahead.allow(&5, 9)], [4, 4, 0]);
+        ahead.pass(99);
+        assert_eq!(ahead.allow(&5, 9), 0);
+        ahead.pass(100);
+        assert_eq!(
+            [ahead.allow(&5, 9), ahead.allow(&25, 9)],
+            [0, 9],
+            "the second is left, and full"
+        );
+    }
+
+    #[test]
+    fn what_is_in_the_way_lets_the_rest_go_when_it_is_given_up() {
+        let mut ahead = ahead(&[(10, 100, 5), (20, 200, 3)]);
+        assert_eq!([ahead.let_back(5, 7), ahead.let_back(15, 2)], [3, 0]);
+        assert!(ahead.give_up(&15).is_empty(), "it was not promised anything");
+        let waiting = ahead.give_up(&20);
+        assert_eq!(waiting, [(5, 4), (15, 2)]);
+        let back: Vec<u128> = waiting.into_iter().map(|(by, rest)| ahead.let_back(by, rest)).collect();
+        assert_eq!(back, [2, 2], "of the first two have to wait for the other promise");
+        assert_eq!(ahead.give_up(&10), [(5, 2)]);
+        assert_eq!(ahead.let_back(5, 2), 2);
+    }
+
+    #[test]
+    fn a_promise_that_has_begun_keeps_what_waited_for_it() {
+        let mut ahead = ahead(&[(10, 100, 0)]);
+        assert_eq!(ahead.let_back(5, 7), 0);
+        ahead.pass(100);
+        ahead.promise(20, 300, 0);
+        assert!(ahead.give_up(&20).is_empty());
+    }
+
+    #[test]
+    fn after_a_change_nothing_is_given_back_beneath_a_promise() {
+        let mut ahead = ahead(&[(10, 100, 5), (20, 200, 3)]);
+        assert_eq!(ahead.let_back(5, 7), 3);
+        ahead.freeze();
+        assert_eq!([ahead.allow(&15, 1), ahead.allow(&20, 1)], [0, 1]);
+        assert!(ahead.give_up(&20).is_empty());
+    }
+
+    /// Of too many promises two count as one: who stands in a pair, or before it, gives back by the fuller of both until the
+    /// later of both has begun.
+    #[test]
+    fn too_many_promises_give_back_less_and_never_more() {
+        let mut ahead = Ahead::default();
+        for by in 0..=PROMISES as u64 {
+            ahead.promise(by, 1_000 - by % 2, u128::from(10 + by % 2 * 10));
+        }
+        assert_eq!(ahead.promises.len(), PROMISES / 2 + 1);
+        assert!(ahead.give_up(&1).is_empty() && ahead.promises.len() == PROMISES / 2 + 1);
+        ahead.pass(999);
+        let newest = PROMISES as u64;
+        assert_eq!([ahead.allow(&newest, 99), ahead.allow(&(newest - 1), 4)], [99, 4]);
+        assert_eq!(ahead.allow(&0, 99), 6, "the newest has six left");
+        assert_eq!(ahead.promises[0].room, 4);
+        // As many again find room.
+        for by in 1..2 * PROMISES as u64 {
+            ahead.promise(newest + by, 2_000, 1);
+            assert!(ahead.promises.len() <= PROMISES);
+        }
+    }
+
+    #[test]
+    fn of_too_many_that_wait_the_oldest_is_forgotten() {
+        let mut ahead = ahead(&[(1_000, 100, 0)]);
+        for by in 0..=WITHHELD as u64 {
+            assert_eq!(ahead.let_back(by, 1), 0);
+        }
+        let waiting = ahead.give_up(&1_000);
+        assert_eq!((waiting.len(), waiting[0]), (WITHHELD, (1, 1)));
+    }
+}
