@@ -1,13 +1,40 @@
 //! Booking: taking now for the first instant at which the tokens will be there.
 
+use super::given::behind;
 use super::params::{MAX_AHEAD, ORIGIN};
 use super::word::Word;
 use super::{BucketTicket, LEG, TokenBucket};
+use crate::algo::ahead::Taken;
 use crate::rate::booking::Booking;
 use crate::refusal::{Due, Reason, Refusal, Wait};
 use crate::sync::shim::atomic::Ordering;
 use crate::time::Instant;
 use std::time::Duration;
+
+/// What was taken, and after how many changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Booked {
+    era: u64,
+    pub(super) ticket: BucketTicket,
+}
+
+impl Booked {
+    /// With how many changes there have been, and the version that is in force since the last.
+    pub(super) fn new(ticket: BucketTicket, era: u64, version: u64) -> Self {
+        let era = era.saturating_sub(Word::versions_between(Word(ticket.word).version(), version));
+        Self { era, ticket }
+    }
+}
+
+impl Taken for Booked {
+    fn is_before(&self, other: &Self) -> bool {
+        let within = || match (self.ticket.gross_position(), other.ticket.gross_position()) {
+            (Some(own), Some(other)) => behind(own, other),
+            (own, _) => own.is_none(),
+        };
+        self.era < other.era || self.era == other.era && within()
+    }
+}
 
 impl TokenBucket {
     /// Takes `n` for the first instant at which they will be there, behind everything booked before. It is given back
@@ -106,9 +133,63 @@ impl TokenBucket {
         if start > now && need > 0 {
             let then = ORIGIN.saturating_add(params.gained_beyond_life(start));
             let room = base.saturating_add(params.burst).saturating_sub(then);
-            let booked = writer.booked(ticket, word.version());
+            let booked = Booked::new(ticket, writer.era, word.version());
             writer.ahead.promise(booked, start.ticks(), room.into());
         }
         Ok((ticket, start))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After so many changes, at a position, when so many units had been given back; odd when that is not known.
+    fn booked(era: u64, position: u64, given: u64) -> Booked {
+        let word = Word::new(2 * era, position).0;
+        let ticket = BucketTicket { tokens: 1, word, given };
+        // The version in force is the fifth.
+        Booked::new(ticket, 105, 5)
+    }
+
+    #[test]
+    fn what_was_taken_is_told_by_its_change_and_by_all_that_had_been_taken() {
+        let order = [
+            booked(3, 900, 0),
+            booked(4, 700, 0),
+            booked(5, 100, 0),
+            booked(5, 60, 100),
+            booked(5, 70, 100),
+        ];
+        assert_eq!(order.map(|booked| booked.era), [103, 104, 105, 105, 105]);
+        for (index, older) in order.iter().enumerate() {
+            assert_eq!(
+                order.map(|newer| older.is_before(&newer)),
+                [0, 1, 2, 3, 4].map(|at| at > index)
+            );
+        }
+    }
+
+    #[test]
+    fn what_nobody_knows_the_order_of_is_older_than_all_since_the_same_change() {
+        let (known, unknown) = (booked(5, 100, 6), booked(5, 900, 7));
+        assert!(unknown.is_before(&known) && !known.is_before(&unknown));
+        assert!(!unknown.is_before(&booked(4, 900, 0)) && booked(4, 900, 0).is_before(&unknown));
+        assert_eq!([known, unknown].map(|of| of.ticket.gross_position()), [Some(103), None]);
+    }
+
+    /// Half of what counts the units given back has 63 bits.
+    #[test]
+    fn the_order_outlasts_the_count_of_what_was_given_back() {
+        let (last, first) = (booked(5, 100, u64::MAX - 1), booked(5, 100, 0));
+        assert!(last.is_before(&first) && !first.is_before(&last));
+        assert!(!last.is_before(&booked(5, 50, u64::MAX - 1)));
+    }
+
+    /// Versions are counted modulo `2^15`.
+    #[test]
+    fn the_versions_between_two_wrap_around() {
+        let between = [(5, 5), (3, 5), (0x7fff, 2)].map(|(from, to)| Word::versions_between(from, to));
+        assert_eq!(between, [0, 2, 3]);
     }
 }

@@ -1,11 +1,12 @@
 //! Changing the quota while the bucket runs, and starting the axis anew: the same step, under the writer's lock.
 
+use super::book::Booked;
 use super::give_back::given_between;
-use super::given::{Given, behind};
+use super::given::Given;
 use super::params::{ORIGIN, Params, whole_ticks};
 use super::word::{POSITION, Word};
 use super::{BucketTicket, TokenBucket};
-use crate::algo::ahead::{Ahead, Taken};
+use crate::algo::ahead::Ahead;
 use crate::rate::quota::Quota;
 use crate::sync::shim::atomic::Ordering;
 use crate::time::Instant;
@@ -35,26 +36,9 @@ pub(super) struct Writer {
     /// Who gave back what, since the last change.
     pub(super) given: Given,
     /// How many changes there were.
-    era: u64,
+    pub(super) era: u64,
     /// The bookings that have not begun.
     pub(super) ahead: Ahead<Booked>,
-}
-
-/// What was taken, and after how many changes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Booked {
-    era: u64,
-    pub(super) ticket: BucketTicket,
-}
-
-impl Taken for Booked {
-    fn is_before(&self, other: &Self) -> bool {
-        let within = || match (self.ticket.gross_position(), other.ticket.gross_position()) {
-            (Some(own), Some(other)) => behind(own, other),
-            (own, _) => own.is_none(),
-        };
-        self.era < other.era || self.era == other.era && within()
-    }
 }
 
 /// How to read a position of an earlier set of parameters. Distances are in `2^-60` tokens.
@@ -251,14 +235,6 @@ impl Writer {
             era: 0,
             ahead: Ahead::default(),
         }
-    }
-
-    /// What was taken, with the version that is in force now.
-    pub(super) fn booked(&self, ticket: BucketTicket, version: u64) -> Booked {
-        let era = self
-            .era
-            .saturating_sub(Word::versions_between(Word(ticket.word).version(), version));
-        Booked { era, ticket }
     }
 
     fn remember(&mut self, change: Change) {

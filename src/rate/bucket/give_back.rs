@@ -1,7 +1,8 @@
 //! Giving back: what a cancel or a settlement lowers the position by. One at a time, under the writer's lock, so that each
 //! counts those before it.
 
-use super::change::{Booked, FINE, Writer, fine};
+use super::book::Booked;
+use super::change::{FINE, Writer, fine};
 use super::params::Params;
 use super::word::Word;
 use super::{BucketTicket, TokenBucket};
@@ -100,7 +101,7 @@ impl TokenBucket {
         let (mut writer, params) = self.giver(now);
         // Relaxed: the version changes only under the lock that we hold.
         let version = Word(self.word.load(Ordering::Relaxed)).version();
-        let booked = writer.booked(*ticket, version);
+        let booked = Booked::new(*ticket, writer.era, version);
         writer.ahead.pass(now.ticks());
         let waiting = writer.ahead.give_up(&booked);
         self.let_back(&mut writer, booked, params.units(ticket.tokens).into(), &params, now);
@@ -134,7 +135,7 @@ impl TokenBucket {
             0
         };
         writer.ahead.pass(now.ticks());
-        let booked = writer.booked(*ticket, version);
+        let booked = Booked::new(*ticket, writer.era, version);
         let back = writer.ahead.allow(&booked, back.into()) as u64;
         let more = params.units(actual.saturating_sub(ticket.tokens));
         let shift = |position: u64| {
