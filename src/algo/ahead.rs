@@ -31,37 +31,45 @@ struct Promise<T> {
     alone: bool,
 }
 
-/// The promises that have not begun, in order of taking. Instants are ticks, amounts the owner's.
+/// The promises that have not begun. Instants are ticks, amounts the owner's. Takes a word when there are none.
 #[derive(Debug)]
-pub(crate) struct Ahead<T> {
+pub(crate) struct Ahead<T>(Option<Box<Lists<T>>>);
+
+/// Both in order of taking, but for what waits again.
+#[derive(Debug)]
+struct Lists<T> {
     promises: Vec<Promise<T>>,
+    /// What waits to come back.
     withheld: Vec<(T, u128)>,
 }
 
-impl<T> Default for Ahead<T> {
-    fn default() -> Self {
-        Self {
-            promises: Vec::new(),
-            withheld: Vec::new(),
-        }
-    }
+impl<T> Ahead<T> {
+    pub(crate) const NOTHING: Self = Self(None);
 }
 
 impl<T: Taken> Ahead<T> {
-    /// Forgets what has begun at `now`, and what would have overflowed by then.
+    /// Forgets what has begun at `now`; and with the last of it, what would have overflowed by then.
     pub(crate) fn pass(&mut self, now: u64) {
-        self.promises.retain(|promise| promise.start > now);
-        if self.promises.is_empty() {
-            self.withheld.clear();
+        if let Some(lists) = &mut self.0 {
+            lists.promises.retain(|promise| promise.start > now);
+            if lists.promises.is_empty() {
+                *self = Self::NOTHING;
+            }
         }
     }
 
     /// The newest is promised `start`, before which a bucket that held `room` more would not have been full.
     pub(crate) fn promise(&mut self, by: T, start: u64, room: u128) {
-        if self.promises.len() == PROMISES {
-            self.halve();
+        let lists = self.0.get_or_insert_with(|| {
+            Box::new(Lists {
+                promises: Vec::new(),
+                withheld: Vec::new(),
+            })
+        });
+        if lists.promises.len() == PROMISES {
+            lists.halve();
         }
-        self.promises.push(Promise {
+        lists.promises.push(Promise {
             by,
             start,
             room,
@@ -69,6 +77,60 @@ impl<T: Taken> Ahead<T> {
         });
     }
 
+    /// A promise is given up: nobody has to heed it any more. Returns those that wait to give back, if it was in the way of
+    /// any, for each to be [let](Self::let_back) back again.
+    pub(crate) fn give_up(&mut self, by: &T) -> Vec<(T, u128)> {
+        let Some(lists) = &mut self.0 else { return Vec::new() };
+        let same = |promise: &Promise<T>| !promise.by.is_before(by) && !by.is_before(&promise.by);
+        match lists.promises.iter().position(|promise| promise.alone && same(promise)) {
+            Some(at) => {
+                lists.promises.remove(at);
+                std::mem::take(&mut lists.withheld)
+            }
+            None => Vec::new(),
+        }
+    }
+
+    /// How much of `amount` may be given back by what was taken, with the promises after it as they are. They allow so much
+    /// less from now on.
+    pub(crate) fn allow(&mut self, by: &T, amount: u128) -> u128 {
+        let Some(lists) = &mut self.0 else { return amount };
+        let later = lists.promises.partition_point(|promise| !by.is_before(&promise.by));
+        let later = &mut lists.promises[later..];
+        let room = later.iter().map(|promise| promise.room).min();
+        let allowed = room.map_or(amount, |room| amount.min(room));
+        #[cfg(tollgate_bug = "bookings_start_together")]
+        let allowed = amount;
+        later
+            .iter_mut()
+            .for_each(|promise| promise.room = promise.room.saturating_sub(allowed));
+        allowed
+    }
+
+    /// The same; the rest waits until a promise is given up.
+    pub(crate) fn let_back(&mut self, by: T, amount: u128) -> u128 {
+        let allowed = self.allow(&by, amount);
+        if let Some(lists) = &mut self.0
+            && allowed < amount
+        {
+            if lists.withheld.len() == WITHHELD {
+                lists.withheld.remove(0);
+            }
+            lists.withheld.push((by, amount - allowed));
+        }
+        allowed
+    }
+
+    /// The limit changes: what was taken before gives back no more beneath what was promised before.
+    pub(crate) fn freeze(&mut self) {
+        if let Some(lists) = &mut self.0 {
+            lists.promises.iter_mut().for_each(|promise| promise.room = 0);
+            lists.withheld.clear();
+        }
+    }
+}
+
+impl<T: Copy> Lists<T> {
     fn halve(&mut self) {
         let mut promises = std::mem::take(&mut self.promises).into_iter();
         while let Some(older) = promises.next() {
@@ -83,52 +145,6 @@ impl<T: Taken> Ahead<T> {
             });
         }
     }
-
-    /// A promise is given up: nobody has to heed it any more. Returns those that wait to give back, if it was in the way of
-    /// any, for each to be [let](Self::let_back) back again.
-    pub(crate) fn give_up(&mut self, by: &T) -> Vec<(T, u128)> {
-        let same = |promise: &Promise<T>| !promise.by.is_before(by) && !by.is_before(&promise.by);
-        match self.promises.iter().position(|promise| promise.alone && same(promise)) {
-            Some(at) => {
-                self.promises.remove(at);
-                std::mem::take(&mut self.withheld)
-            }
-            None => Vec::new(),
-        }
-    }
-
-    /// How much of `amount` may be given back by what was taken, with the promises after it as they are. They allow so much
-    /// less from now on.
-    pub(crate) fn allow(&mut self, by: &T, amount: u128) -> u128 {
-        let later = self.promises.partition_point(|promise| !by.is_before(&promise.by));
-        let later = &mut self.promises[later..];
-        let room = later.iter().map(|promise| promise.room).min();
-        let allowed = room.map_or(amount, |room| amount.min(room));
-        #[cfg(tollgate_bug = "bookings_start_together")]
-        let allowed = amount;
-        later
-            .iter_mut()
-            .for_each(|promise| promise.room = promise.room.saturating_sub(allowed));
-        allowed
-    }
-
-    /// The same; the rest waits until a promise is given up.
-    pub(crate) fn let_back(&mut self, by: T, amount: u128) -> u128 {
-        let allowed = self.allow(&by, amount);
-        if allowed < amount {
-            if self.withheld.len() == WITHHELD {
-                self.withheld.remove(0);
-            }
-            self.withheld.push((by, amount - allowed));
-        }
-        allowed
-    }
-
-    /// The limit changes: what was taken before gives back no more beneath what was promised before.
-    pub(crate) fn freeze(&mut self) {
-        self.promises.iter_mut().for_each(|promise| promise.room = 0);
-        self.withheld.clear();
-    }
 }
 
 #[cfg(test)]
@@ -142,11 +158,15 @@ mod tests {
     }
 
     fn ahead(promises: &[(u64, u64, u128)]) -> Ahead<u64> {
-        let mut ahead = Ahead::default();
+        let mut ahead = Ahead::NOTHING;
         for &(by, start, room) in promises {
             ahead.promise(by, start, room);
         }
         ahead
+    }
+
+    fn promises(ahead: &Ahead<u64>) -> usize {
+        ahead.0.as_ref().map_or(0, |lists| lists.promises.len())
     }
 
     #[test]
@@ -208,21 +228,24 @@ mod tests {
     /// later of both has begun.
     #[test]
     fn too_many_promises_give_back_less_and_never_more() {
-        let mut ahead = Ahead::default();
+        let mut ahead = Ahead::NOTHING;
         for by in 0..=PROMISES as u64 {
             ahead.promise(by, 1_000 - by % 2, u128::from(10 + by % 2 * 10));
         }
-        assert_eq!(ahead.promises.len(), PROMISES / 2 + 1);
-        assert!(ahead.give_up(&1).is_empty() && ahead.promises.len() == PROMISES / 2 + 1);
+        assert_eq!(promises(&ahead), PROMISES / 2 + 1);
+        assert!(ahead.give_up(&1).is_empty() && promises(&ahead) == PROMISES / 2 + 1);
         ahead.pass(999);
         let newest = PROMISES as u64;
         assert_eq!([ahead.allow(&newest, 99), ahead.allow(&(newest - 1), 4)], [99, 4]);
         assert_eq!(ahead.allow(&0, 99), 6, "the newest has six left");
-        assert_eq!(ahead.promises[0].room, 4);
+        let Some(lists) = &ahead.0 else {
+            unreachable!("the newest is left")
+        };
+        assert_eq!(lists.promises[0].room, 4);
         // As many again find room.
         for by in 1..2 * PROMISES as u64 {
             ahead.promise(newest + by, 2_000, 1);
-            assert!(ahead.promises.len() <= PROMISES);
+            assert!(promises(&ahead) <= PROMISES);
         }
     }
 

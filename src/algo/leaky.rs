@@ -72,7 +72,7 @@ impl Leaky {
             taken: 0,
             cleared: 0,
             gifts: VecDeque::new(),
-            ahead: Ahead::default(),
+            ahead: Ahead::NOTHING,
         }
     }
 
@@ -280,7 +280,7 @@ impl Meter for Leaky {
         self.level = 0;
         self.cleared = self.taken;
         self.gifts.clear();
-        self.ahead = Ahead::default();
+        self.ahead = Ahead::NOTHING;
     }
 }
 

@@ -233,7 +233,7 @@ impl Writer {
             changes: Vec::new(),
             given: Given::default(),
             era: 0,
-            ahead: Ahead::default(),
+            ahead: Ahead::NOTHING,
         }
     }
 
