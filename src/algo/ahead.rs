@@ -8,6 +8,8 @@
 //! So of those that are not given up no span ever has more than its bound by the instants at which they start, and what is
 //! left is what they alone would have left of a bucket that is never more than full.
 
+use std::iter::once;
+
 /// How many promises are told apart. Of more, two neighbours at a time count as one, with the room of the fuller: so less is
 /// given back, never more.
 const PROMISES: usize = 256;
@@ -35,7 +37,7 @@ struct Promise<T> {
 #[derive(Debug)]
 pub(crate) struct Ahead<T>(Option<Box<Lists<T>>>);
 
-/// Both in order of taking, but for what waits again.
+/// Both in order of taking.
 #[derive(Debug)]
 struct Lists<T> {
     promises: Vec<Promise<T>>,
@@ -77,9 +79,15 @@ impl<T: Taken> Ahead<T> {
         });
     }
 
-    /// A promise is given up: nobody has to heed it any more. Returns those that wait to give back, if it was in the way of
-    /// any, for each to be [let](Self::let_back) back again.
-    pub(crate) fn give_up(&mut self, by: &T) -> Vec<(T, u128)> {
+    /// What was taken is given up. Returns it, as much as `amount`, and if it was promised an instant all that may have waited
+    /// for that: to be [let back](Self::let_back) one after the other. The oldest comes first, since it overflows first.
+    pub(crate) fn give_up(&mut self, by: T, amount: u128) -> impl Iterator<Item = (T, u128)> + use<T> {
+        let mut older = self.freed_by(&by);
+        let newer = older.split_off(older.partition_point(|(other, _)| other.is_before(&by)));
+        older.into_iter().chain(once((by, amount))).chain(newer)
+    }
+
+    fn freed_by(&mut self, by: &T) -> Vec<(T, u128)> {
         let Some(lists) = &mut self.0 else { return Vec::new() };
         let same = |promise: &Promise<T>| !promise.by.is_before(by) && !by.is_before(&promise.by);
         match lists.promises.iter().position(|promise| promise.alone && same(promise)) {
@@ -116,7 +124,8 @@ impl<T: Taken> Ahead<T> {
             if lists.withheld.len() == WITHHELD {
                 lists.withheld.remove(0);
             }
-            lists.withheld.push((by, amount - allowed));
+            let at = lists.withheld.partition_point(|(other, _)| other.is_before(&by));
+            lists.withheld.insert(at, (by, amount - allowed));
         }
         allowed
     }
@@ -193,16 +202,21 @@ mod tests {
         );
     }
 
+    fn give_up(ahead: &mut Ahead<u64>, by: u64, amount: u128) -> Vec<(u64, u128)> {
+        ahead.give_up(by, amount).collect()
+    }
+
     #[test]
     fn what_is_in_the_way_lets_the_rest_go_when_it_is_given_up() {
         let mut ahead = ahead(&[(10, 100, 5), (20, 200, 3)]);
-        assert_eq!([ahead.let_back(5, 7), ahead.let_back(15, 2)], [3, 0]);
-        assert!(ahead.give_up(&15).is_empty(), "it was not promised anything");
-        let waiting = ahead.give_up(&20);
-        assert_eq!(waiting, [(5, 4), (15, 2)]);
+        assert_eq!([ahead.let_back(15, 2), ahead.let_back(5, 7)], [2, 1]);
+        assert_eq!(ahead.let_back(15, 3), 0);
+        assert_eq!(give_up(&mut ahead, 17, 9), [(17, 9)], "it was not promised anything");
+        let waiting = give_up(&mut ahead, 20, 1);
+        assert_eq!(waiting, [(5, 6), (15, 3), (20, 1)], "the oldest first");
         let back: Vec<u128> = waiting.into_iter().map(|(by, rest)| ahead.let_back(by, rest)).collect();
-        assert_eq!(back, [2, 2], "of the first two have to wait for the other promise");
-        assert_eq!(ahead.give_up(&10), [(5, 2)]);
+        assert_eq!(back, [4, 3, 1], "of the first two have to wait for the other promise");
+        assert_eq!(give_up(&mut ahead, 10, 1), [(5, 2), (10, 1)]);
         assert_eq!(ahead.let_back(5, 2), 2);
     }
 
@@ -212,7 +226,7 @@ mod tests {
         assert_eq!(ahead.let_back(5, 7), 0);
         ahead.pass(100);
         ahead.promise(20, 300, 0);
-        assert!(ahead.give_up(&20).is_empty());
+        assert_eq!(give_up(&mut ahead, 20, 1), [(20, 1)]);
     }
 
     #[test]
@@ -221,7 +235,7 @@ mod tests {
         assert_eq!(ahead.let_back(5, 7), 3);
         ahead.freeze();
         assert_eq!([ahead.allow(&15, 1), ahead.allow(&20, 1)], [0, 1]);
-        assert!(ahead.give_up(&20).is_empty());
+        assert_eq!(give_up(&mut ahead, 20, 1), [(20, 1)]);
     }
 
     /// Of too many promises two count as one: who stands in a pair, or before it, gives back by the fuller of both until the
@@ -233,7 +247,10 @@ mod tests {
             ahead.promise(by, 1_000 - by % 2, u128::from(10 + by % 2 * 10));
         }
         assert_eq!(promises(&ahead), PROMISES / 2 + 1);
-        assert!(ahead.give_up(&1).is_empty() && promises(&ahead) == PROMISES / 2 + 1);
+        assert_eq!(
+            (give_up(&mut ahead, 1, 0).len(), promises(&ahead)),
+            (1, PROMISES / 2 + 1)
+        );
         ahead.pass(999);
         let newest = PROMISES as u64;
         assert_eq!([ahead.allow(&newest, 99), ahead.allow(&(newest - 1), 4)], [99, 4]);
@@ -255,7 +272,7 @@ mod tests {
         for by in 0..=WITHHELD as u64 {
             assert_eq!(ahead.let_back(by, 1), 0);
         }
-        let waiting = ahead.give_up(&1_000);
-        assert_eq!((waiting.len(), waiting[0]), (WITHHELD, (1, 1)));
+        let waiting = give_up(&mut ahead, 1_000, 0);
+        assert_eq!((waiting.len(), waiting[0]), (WITHHELD + 1, (1, 1)));
     }
 }

@@ -235,9 +235,7 @@ impl Meter for Leaky {
     fn restore(&mut self, mark: &Self::Mark, units: u64) {
         if mark[0] > self.cleared {
             self.ahead.pass(self.now);
-            let waiting = self.ahead.give_up(mark);
-            self.let_back(*mark, grains(units));
-            for (mark, amount) in waiting {
+            for (mark, amount) in self.ahead.give_up(*mark, grains(units)) {
                 self.let_back(mark, amount);
             }
         }

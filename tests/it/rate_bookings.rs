@@ -365,9 +365,8 @@ impl Model {
     fn cancel(&mut self, index: usize) {
         let freed = self.ahead(&self.entries[index]);
         self.entries[index].withheld = std::mem::take(&mut self.entries[index].units);
-        self.let_back(index);
         for other in 0..self.entries.len() {
-            if freed && other != index {
+            if freed || other == index {
                 self.let_back(other);
             }
         }

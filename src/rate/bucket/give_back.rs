@@ -103,9 +103,7 @@ impl TokenBucket {
         let version = Word(self.word.load(Ordering::Relaxed)).version();
         let booked = Booked::new(*ticket, writer.era, version);
         writer.ahead.pass(now.ticks());
-        let waiting = writer.ahead.give_up(&booked);
-        self.let_back(&mut writer, booked, params.units(ticket.tokens).into(), &params, now);
-        for (booked, units) in waiting {
+        for (booked, units) in writer.ahead.give_up(booked, params.units(ticket.tokens).into()) {
             self.let_back(&mut writer, booked, units, &params, now);
         }
     }
