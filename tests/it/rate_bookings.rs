@@ -110,6 +110,28 @@ fn what_would_have_overflowed_before_a_start_does_not_come_back() {
     assert_eq!(bucket.available(), 10);
 }
 
+/// Whoever has booked nothing, in its turn, is in nobody's way.
+#[test]
+fn a_booking_of_nothing_holds_nothing_back() {
+    let clock = ManualClock::new();
+    let bucket = bucket(&clock, 5);
+    bucket.try_acquire(5).unwrap();
+    let many: Vec<_> = (0..3).map(|_| bucket.book(4).unwrap()).collect();
+    assert_eq!(bucket.book(0).unwrap().wait(), SECOND * 12);
+    let nothing = bucket.book(0).unwrap();
+    drop(many);
+    assert_eq!((bucket.debt(), nothing.wait()), (0, SECOND * 12));
+    let leaky = LeakyBucket::new(Quota::per_second(1).burst(20))
+        .slack(4)
+        .unwrap()
+        .on(&clock);
+    leaky.try_acquire(5).unwrap();
+    let many: Vec<_> = (0..3).map(|_| leaky.book(4).unwrap()).collect();
+    let nothing = leaky.book(0).unwrap();
+    drop(many);
+    assert_eq!((leaky.debt(), nothing.wait()), (0, SECOND * 12));
+}
+
 /// Given up in any order at one instant, all is as if nobody had booked.
 #[test]
 fn all_that_are_given_up_leave_nothing() {
