@@ -78,7 +78,11 @@ fn rates_say_what_is_left_and_when_there_is_more() {
         survey(&leaky)
     );
     let warm = Warmup::new(Quota::per_second(2), SECOND * 4).unwrap().on(&clock);
-    assert!(survey(&warm)[0].starts_with("warmup (warmup): 1/"), "{:?}", survey(&warm));
+    assert!(
+        survey(&warm)[0].starts_with("warmup (warmup): 1/"),
+        "{:?}",
+        survey(&warm)
+    );
 }
 
 #[test]

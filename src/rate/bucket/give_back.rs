@@ -112,8 +112,7 @@ impl TokenBucket {
     fn let_back(&self, writer: &mut Writer, booked: Booked, wanted: u128, params: &Params, now: Instant) {
         let most = self.to_give_back(writer, &booked.ticket, params, now);
         let units = writer.ahead.let_back(booked, wanted.min(most.into())) as u64;
-        #[cfg(tollgate_bug = "bucket_cancel_keeps")]
-        let units = units & 0;
+        let units = if seeded!("bucket_cancel_keeps") { 0 } else { units };
         let lower = |position: u64| position.saturating_sub(units);
         self.shift_position(writer, &booked.ticket, lower, params, now);
     }
