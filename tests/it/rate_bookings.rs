@@ -209,6 +209,11 @@ fn promises_outlast_an_axis() {
         8 * UNIT - UNIT / 10,
         "beside 7 of 8 there is room for one"
     );
+    // Whoever books on the new axis stands behind them.
+    let fourth = bucket.book(UNIT).unwrap();
+    assert_eq!(bucket.debt(), 9 * UNIT - UNIT / 10);
+    drop(fourth);
+    assert_eq!(bucket.debt(), 8 * UNIT - UNIT / 10);
     drop(third);
     assert_eq!((bucket.debt(), bucket.available()), (0, UNIT / 10));
 }

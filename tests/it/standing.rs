@@ -79,7 +79,7 @@ fn rates_say_what_is_left_and_when_there_is_more() {
     );
     let warm = Warmup::new(Quota::per_second(2), SECOND * 4).unwrap().on(&clock);
     assert!(
-        survey(&warm)[0].starts_with("warmup (warmup): 1/"),
+        survey(&warm)[0].starts_with("warmup (warmup): 2/"),
         "{:?}",
         survey(&warm)
     );
