@@ -1,8 +1,20 @@
-//! Permits across machines, tried against real servers: `ci/with-redis cargo test --all-features --test remote`.
+//! Permits across machines, tried against real servers: `ci/with-redis ci/with-consul cargo test --all-features --test remote`.
 
 #[path = "../rig/mod.rs"]
 mod rig;
 
+#[cfg(feature = "consul")]
+mod consul;
+#[cfg(feature = "consul")]
+mod consul_faults;
+#[cfg(feature = "consul")]
+mod consul_policy;
+#[cfg(feature = "consul")]
+mod consul_steps;
+#[cfg(feature = "consul")]
+mod consul_store;
+#[cfg(feature = "consul")]
+mod consul_trips;
 mod faults;
 mod forged;
 mod gate;
