@@ -81,6 +81,7 @@ mod pool_task_corners;
 mod pool_tasks;
 mod quota;
 mod rate_bookings;
+mod rate_bookings_model;
 mod rate_corners;
 mod rate_fixed_window;
 mod rate_forgiven;
