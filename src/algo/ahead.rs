@@ -50,7 +50,14 @@ impl<T> Ahead<T> {
 }
 
 impl<T: Taken> Ahead<T> {
+    /// True when nobody is promised anything.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Forgets what has begun at `now`; and with the last of it, what would have overflowed by then.
+    #[inline]
     pub(crate) fn pass(&mut self, now: u64) {
         if let Some(lists) = &mut self.0 {
             lists.promises.retain(|promise| promise.start > now);
@@ -101,6 +108,7 @@ impl<T: Taken> Ahead<T> {
 
     /// How much of `amount` may be given back by what was taken, with the promises after it as they are. They allow so much
     /// less from now on.
+    #[inline]
     pub(crate) fn allow(&mut self, by: &T, amount: u128) -> u128 {
         let Some(lists) = &mut self.0 else { return amount };
         let later = lists.promises.partition_point(|promise| !by.is_before(&promise.by));
@@ -119,6 +127,7 @@ impl<T: Taken> Ahead<T> {
     }
 
     /// The same; the rest waits until a promise is given up.
+    #[inline]
     pub(crate) fn let_back(&mut self, by: T, amount: u128) -> u128 {
         let allowed = self.allow(&by, amount);
         if let Some(lists) = &mut self.0

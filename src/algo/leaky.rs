@@ -234,6 +234,9 @@ impl Meter for Leaky {
     fn restore(&mut self, mark: &Self::Mark, units: u64) {
         if mark[0] > self.cleared {
             self.ahead.pass(self.now);
+            if self.ahead.is_empty() {
+                return self.let_back(*mark, grains(units));
+            }
             for (mark, amount) in self.ahead.give_up(*mark, grains(units)) {
                 self.let_back(mark, amount);
             }

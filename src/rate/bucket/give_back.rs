@@ -103,7 +103,11 @@ impl TokenBucket {
         let version = Word(self.word.load(Ordering::Relaxed)).version();
         let booked = Booked::new(*ticket, writer.era, version);
         writer.ahead.pass(now.ticks());
-        for (booked, units) in writer.ahead.give_up(booked, params.units(ticket.tokens).into()) {
+        let wanted = params.units(ticket.tokens).into();
+        if writer.ahead.is_empty() {
+            return self.let_back(&mut writer, booked, wanted, &params, now);
+        }
+        for (booked, units) in writer.ahead.give_up(booked, wanted) {
             self.let_back(&mut writer, booked, units, &params, now);
         }
     }
