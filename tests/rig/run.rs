@@ -191,7 +191,7 @@ impl<S: Store> Run<S> {
         self.set(&[0, 1, 2], Mode::Delay(self.slow));
         self.until(TOO_SLOW).await;
         self.gone(&[0, 1], |run| {
-            run.set(&[0, 1], Mode::Delay(run.ttl * 5 / 4));
+            run.set(&[0, 1], Mode::Delay(LIFE * 5 / 4));
             Ok(())
         })
         .await?;
