@@ -47,6 +47,8 @@ mod plan;
 mod redis;
 mod shared;
 mod stats;
+#[cfg(feature = "remote-tls")]
+mod tls;
 
 pub use acquire::Acquire;
 pub use backend::{Backend, Census, Grant, Reply, Rule, Session, Step, StoreError, Wish};
@@ -70,3 +72,6 @@ pub use plan::{Away, Blocks, MAX_UNITS};
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::{Redis, RedisOptions};
 pub use stats::RemoteStats;
+#[cfg(feature = "remote-tls")]
+#[cfg_attr(docsrs, doc(cfg(feature = "remote-tls")))]
+pub use tls::Tls;
