@@ -98,9 +98,15 @@ mod remote;
 #[cfg(feature = "remote")]
 mod remote_age;
 #[cfg(feature = "remote")]
+mod remote_change;
+#[cfg(feature = "remote")]
 mod remote_faults;
 #[cfg(feature = "remote")]
+mod remote_fence;
+#[cfg(feature = "remote")]
 mod remote_store;
+#[cfg(feature = "remote")]
+mod remote_world;
 mod report;
 mod semaphore;
 mod semaphore_corners;
