@@ -80,6 +80,8 @@ mod pool_task_corners;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 mod quota;
+mod rate_bookings;
+mod rate_bookings_model;
 mod rate_corners;
 mod rate_fixed_window;
 mod rate_forgiven;

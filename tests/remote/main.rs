@@ -10,6 +10,8 @@ mod clock;
 #[cfg(feature = "consul")]
 mod consul;
 #[cfg(feature = "consul")]
+mod consul_acl;
+#[cfg(feature = "consul")]
 mod consul_faults;
 #[cfg(feature = "consul")]
 mod consul_policy;
@@ -17,6 +19,8 @@ mod consul_policy;
 mod consul_steps;
 #[cfg(feature = "consul")]
 mod consul_store;
+#[cfg(all(feature = "consul", feature = "remote-tls"))]
+mod consul_tls;
 #[cfg(feature = "consul")]
 mod consul_trips;
 #[cfg(feature = "remote-tls")]
