@@ -79,15 +79,7 @@ impl<'j> Core<'j> {
     pub(super) fn poll_quiet(&self, since: &mut Option<u64>, threads: bool, waker: &Waker) -> Poll<()> {
         let waker = waker.clone();
         let mut state = self.state.lock();
-        let quiet = state.unfinished == 0 && (!threads || state.alive == 0);
-        let epoch = *since.get_or_insert(state.quiet_epoch);
-        if quiet || (!threads && epoch != state.quiet_epoch) {
-            return Poll::Ready(());
-        }
-        // One thread may look many times.
-        if !state.quiet_waiters.iter().any(|known| known.will_wake(&waker)) {
-            state.quiet_waiters.push(waker);
-        }
-        Poll::Pending
+        let gone = threads.then_some(state.alive == 0);
+        state.quiet.poll(since, gone, waker)
     }
 }

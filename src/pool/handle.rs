@@ -1,10 +1,11 @@
 //! The handle to a task: its result, as a future or by blocking, and its cancellation.
 
-use super::cell::{Await, Ran};
+use super::cell::{Job, Ran};
 use super::core::Core;
 use super::error::TaskError;
+use super::kin::Standing;
 use super::park::block_on;
-use super::worker::{Guest, Standing, standing};
+use super::worker::{Guest, standing};
 use crate::time::Instant;
 use std::fmt;
 use std::pin::Pin;
@@ -26,13 +27,13 @@ use std::time::Duration;
 /// A future that has been ready must not be polled again.
 #[must_use = "a handle that is dropped lets its task run unobserved"]
 pub struct Handle<'j, T> {
-    cell: Arc<dyn Await<T> + 'j>,
+    cell: Arc<dyn Job<T> + 'j>,
     core: Arc<Core<'j>>,
     deadline: Option<Instant>,
 }
 
 impl<'j, T: Send> Handle<'j, T> {
-    pub(super) fn new(cell: Arc<dyn Await<T> + 'j>, core: Arc<Core<'j>>, deadline: Option<Instant>) -> Self {
+    pub(super) fn new(cell: Arc<dyn Job<T> + 'j>, core: Arc<Core<'j>>, deadline: Option<Instant>) -> Self {
         Self { cell, core, deadline }
     }
 
@@ -56,7 +57,9 @@ impl<'j, T: Send> Handle<'j, T> {
             self.end_queued(TaskError::Expired);
             return true;
         }
-        let ran = self.cell.run(&mut || self.core.guest_started());
+        let ran = self.cell.run(&mut || self.core.guest_started(), &mut |payload| {
+            self.core.orphan(payload)
+        });
         drop(guest);
         if ran != Ran::Gone {
             self.core.guest_ended(ran);

@@ -1,9 +1,11 @@
 //! A worker: gets a slot, takes a task, runs it, and again.
 
-use super::cell::{Ran, forget_panic};
+use super::cell::Ran;
 use super::core::Core;
 use super::entry::Entry;
 use super::error::TaskError;
+use super::hooks::forget_panic;
+use super::kin::{Kin, Standing};
 use super::lanes::Ranked;
 use super::park::{Parker, park};
 use super::shelf::Shelf;
@@ -29,33 +31,18 @@ const LOOKS: usize = if cfg!(any(tollgate_loom, tollgate_shuttle)) {
     200
 };
 
+/// After so many tasks a sub-pool lets the other tasks of the pool above have the thread.
+const QUANTUM: u32 = 16;
+
 crate::sync::shim::thread_local! {
-    /// The pools whose worker this thread is, with their families, innermost last.
+    /// The pools whose worker this thread is, innermost last.
     #[allow(clippy::missing_const_for_thread_local)] // The models' macro knows no `const`.
-    static WORKS_FOR: RefCell<Vec<(u64, u64)>> = RefCell::new(Vec::new());
+    static WORKS_FOR: RefCell<Vec<Kin>> = RefCell::new(Vec::new());
 }
 
 /// How this thread stands to a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    Stranger,
-    /// It is a worker of a pool of the same family, and holds no slot of this one.
-    Relative,
-    /// It is a worker of this pool.
-    Worker,
-}
-
 pub(super) fn standing(core: &Core<'_>) -> Standing {
-    let look = |pools: &RefCell<Vec<(u64, u64)>>| {
-        let pools = pools.borrow();
-        if pools.iter().any(|&(id, _)| id == core.id) {
-            Standing::Worker
-        } else if pools.iter().any(|&(_, family)| family == core.family) {
-            Standing::Relative
-        } else {
-            Standing::Stranger
-        }
-    };
+    let look = |pools: &RefCell<Vec<Kin>>| core.kin.seen_from(pools.borrow().iter().copied());
     WORKS_FOR.try_with(look).unwrap_or(Standing::Stranger)
 }
 
@@ -64,8 +51,7 @@ pub(super) struct Inside;
 
 impl Inside {
     pub(super) fn enter(core: &Core<'_>) -> Self {
-        let me = (core.id, core.family);
-        let _ = WORKS_FOR.try_with(|pools| pools.borrow_mut().push(me));
+        let _ = WORKS_FOR.try_with(|pools| pools.borrow_mut().push(core.kin));
         Self
     }
 }
@@ -85,7 +71,7 @@ pub(super) struct Guest<'a> {
 impl<'a> Guest<'a> {
     /// None when no slot is free: then somebody runs with it, and will look for the next task.
     pub(super) fn enter(core: &'a Core<'_>) -> Option<Self> {
-        let slot = core.slots.try_acquire().ok()?;
+        let slot = core.settings.slots.try_acquire().ok()?;
         Some(Self {
             _inside: Inside::enter(core),
             _slot: slot,
@@ -217,7 +203,7 @@ impl<'a, 'j> Work<'a, 'j> {
         Self {
             core,
             bench,
-            slot: Slot::none_of(&core.slots, core.settings.shared_slots),
+            slot: Slot::none_of(&core.settings.slots, core.settings.shared_slots),
             // One that was started for new work looks for it on behalf of whoever started it.
             searching: bench.starts_searching,
             told: Told::default(),
@@ -244,12 +230,7 @@ impl<'a, 'j> Work<'a, 'j> {
                     Found::Nothing => break,
                 },
             }
-            if self
-                .core
-                .settings
-                .quantum
-                .is_some_and(|quantum| self.started >= quantum)
-            {
+            if self.core.is_sub_pool() && (self.started >= QUANTUM || self.core.is_pushed_out()) {
                 self.slot.give_up();
                 self.core.unshelve(self.bench);
                 if self.core.start_anew(self.bench, self.searching, &mut self.told) {
@@ -324,7 +305,7 @@ impl<'a, 'j> Work<'a, 'j> {
             return true;
         }
         let waker = self.waker();
-        let mut acquire = pin!(core.slots.acquire());
+        let mut acquire = pin!(core.settings.slots.acquire());
         loop {
             match acquire.as_mut().poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(Ok(slot)) => {

@@ -77,6 +77,10 @@ mod pool_shared_slots;
 mod pool_task_batch;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_corners;
+#[cfg(feature = "pool")]
+mod pool_task_family;
+#[cfg(feature = "pool")]
+mod pool_task_parity;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 mod quota;
