@@ -288,7 +288,7 @@ impl<'j> Pool<'j> {
             return false;
         }
         let mut since = None;
-        block_on(patience, |waker| self.core().poll_quiet(&mut since, false, waker)).is_some()
+        block_on(patience, |waker| self.core().poll_idle(&mut since, waker)).is_some()
     }
 
     /// Takes no more tasks in. What is queued still runs; nobody waits.
@@ -303,8 +303,7 @@ impl<'j> Pool<'j> {
     pub fn shutdown(&self, deadline: Duration) -> Report<'j> {
         self.core().close();
         if standing(self.core()) == Standing::Stranger {
-            let mut since = None;
-            let _ = block_on(Some(deadline), |waker| self.core().poll_quiet(&mut since, true, waker));
+            let _ = block_on(Some(deadline), |waker| self.core().poll_gone(waker));
         }
         self.abort()
     }

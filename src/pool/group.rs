@@ -10,7 +10,7 @@ use crate::sync::shim::Mutex;
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 /// Fallible tasks of one pool that end together. The first that fails keeps those from running that have not started;
 /// those that run are told by the [`StopFlag`], where they look.
@@ -135,7 +135,7 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
                     return Poll::Ready(Some((id, self.members.ended(handle.join()))));
                 }
                 Poll::Ready((_, None)) => {}
-                Poll::Pending if self.help() => {}
+                Poll::Pending if self.help(cx.waker()) => {}
                 Poll::Pending => return Poll::Pending,
             }
         }
@@ -143,10 +143,10 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
     }
 
     /// Runs one task of the group here, if this thread is a worker and there is one left.
-    fn help(&mut self) -> bool {
+    fn help(&mut self, waker: &Waker) -> bool {
         while let Some((_, member)) = self.members.first_to_help() {
             if let Some(handle) = member {
-                if handle.help() {
+                if handle.help(waker) {
                     return true;
                 }
                 if handle.is_queued() {

@@ -79,7 +79,7 @@ impl<'j> Core<'j> {
     pub(super) fn push_errand(self: &Arc<Self>, job: Box<dyn FnOnce() + Send + 'j>) -> bool {
         let mut after = After::default();
         let mut state = self.state.lock();
-        if state.phase == Phase::Stopped || (state.phase == Phase::Draining && state.alive == 0) {
+        if state.phase == Phase::Stopped {
             drop(state);
             return false;
         }

@@ -54,6 +54,7 @@ mod members;
 mod overflow;
 mod park;
 mod quiet;
+mod relatives;
 mod room;
 #[cfg(feature = "tokio")]
 mod runtime;

@@ -6,6 +6,7 @@ use super::core::Core;
 use super::entry::Entry;
 use super::lanes::Lanes;
 use super::quiet::Quiet;
+use super::relatives::Relatives;
 use super::spent::{Gathered, Spent};
 use super::stats::PoolStats;
 use super::worker::Bench;
@@ -40,6 +41,7 @@ pub(super) struct State<'j> {
     pub(super) dead: usize,
     /// Sub-pools: they end with this one.
     pub(super) children: Vec<Weak<Core<'j>>>,
+    pub(super) relatives: Relatives,
     /// A timer lets the pool grow later: until then nobody need try.
     pub(super) grows_later: bool,
     pub(super) next_index: usize,
@@ -79,6 +81,7 @@ impl<'j> State<'j> {
             quiet: Quiet::default(),
             dead: 0,
             children: Vec::new(),
+            relatives: Relatives::default(),
             grows_later: false,
             next_index: 0,
             spent: Spent::default(),

@@ -8,9 +8,13 @@ use super::face::Pool;
 use super::handle::Handle;
 use super::kin::Standing;
 use super::overflow::{Crowded, Overflow};
+use super::park::block_on;
 use super::wishes::Submit;
 use super::worker::{Guest, standing};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// How many tasks of a batch are queued at once.
@@ -54,19 +58,25 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
             Patience::For(patience) => Some(patience),
             Patience::Endless => None,
         };
-        if let Some(verdict) = self.run_here() {
-            return Ok(verdict);
+        match standing(core) {
+            Standing::Stranger => core.room.take_blocking(weight, patience).map(|()| Verdict::In),
+            _ => {
+                let mut verdict = pin!(self.room_or_slot());
+                let poll = |waker: &Waker| verdict.as_mut().poll(&mut Context::from_waker(waker));
+                block_on(patience, poll).unwrap_or(Err(Turned::TimedOut))
+            }
         }
-        core.room.take_blocking(weight, patience).map(|()| Verdict::In)
     }
 
-    /// What a worker does instead of waiting for room. `None`: it waits as others do.
-    fn run_here(&self) -> Option<Verdict<'p>> {
-        match standing(self.core()) {
-            Standing::Stranger => None,
-            Standing::Worker => Some(Verdict::Here(None)),
-            Standing::Relative => Guest::enter(self.core()).map(|guest| Verdict::Here(Some(guest))),
-        }
+    /// Waits for room, or for a slot: whoever works for the family and has one runs the task instead.
+    async fn room_or_slot(self) -> Result<Verdict<'p>, Turned> {
+        let core = self.core();
+        let mut room = pin!(core.room.take(self.spec.weight));
+        poll_fn(|cx| match Guest::enter(core, cx.waker()) {
+            Some(guest) => Poll::Ready(Ok(Verdict::Here(Some(guest)))),
+            None => room.as_mut().poll(cx).map_ok(|()| Verdict::In),
+        })
+        .await
     }
 
     /// Submits a task and returns its handle. A full queue is dealt with by the pool's [`Overflow`].
@@ -140,11 +150,8 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         if !matches!(verdict, Err(Turned::Full)) || self.core().settings.overflow != Overflow::Block {
             return self.carry_out(task, verdict);
         }
-        if let Some(here) = self.run_here() {
-            return self.carry_out(task, Ok(here));
-        }
         let _pressing = self.core().press();
-        let verdict = self.core().room.take(self.spec.weight).await.map(|()| Verdict::In);
+        let verdict = self.room_or_slot().await;
         self.carry_out(task, verdict)
     }
 

@@ -4,7 +4,7 @@ use super::cell::Ran;
 use super::core::Core;
 use super::entry::Entry;
 use super::error::TaskError;
-use super::hooks::forget_panic;
+use super::hooks::{forget_panic, wake};
 use super::kin::{Kin, Standing};
 use super::lanes::Ranked;
 use super::park::{Parker, park};
@@ -62,20 +62,54 @@ impl Drop for Inside {
     }
 }
 
-/// A thread of the family that runs a task of a pool in passing, with a slot of that pool.
+/// A thread that runs a task of a pool in passing.
 pub(super) struct Guest<'a> {
-    _inside: Inside,
-    _slot: SemaphorePermit<'a>,
+    core: &'a dyn CallRelatives,
+    /// A slot of that pool, unless the thread is its worker.
+    slot: Option<(Inside, SemaphorePermit<'a>)>,
+}
+
+/// A pool, for whoever has given up a slot of it.
+trait CallRelatives {
+    fn call_relatives(&self);
+}
+
+impl CallRelatives for Core<'_> {
+    fn call_relatives(&self) {
+        let called = self.lock().relatives.call();
+        for waker in called {
+            wake(Some(waker));
+        }
+    }
 }
 
 impl<'a> Guest<'a> {
-    /// None when no slot is free: then somebody runs with it, and will look for the next task.
-    pub(super) fn enter(core: &'a Core<'_>) -> Option<Self> {
-        let slot = core.settings.slots.try_acquire().ok()?;
-        Some(Self {
-            _inside: Inside::enter(core),
-            _slot: slot,
-        })
+    /// None for strangers; and for relatives while no slot is free: then `waker` is woken when one may be.
+    pub(super) fn enter(core: &'a Core<'_>, waker: &Waker) -> Option<Self> {
+        let slot = match standing(core) {
+            Standing::Stranger => return None,
+            Standing::Worker => None,
+            Standing::Relative => {
+                let slots = &core.settings.slots;
+                let slot = slots.try_acquire().or_else(|_| {
+                    let waker = waker.clone();
+                    core.lock().relatives.wait(waker);
+                    // Whoever has given one up before that has called nobody.
+                    slots.try_acquire()
+                });
+                Some((Inside::enter(core), slot.ok()?))
+            }
+        };
+        Some(Self { core, slot })
+    }
+}
+
+impl Drop for Guest<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            drop(slot);
+            self.core.call_relatives();
+        }
     }
 }
 
@@ -232,6 +266,7 @@ impl<'a, 'j> Work<'a, 'j> {
             }
             if self.core.is_sub_pool() && (self.started >= QUANTUM || self.core.is_pushed_out()) {
                 self.slot.give_up();
+                self.core.call_relatives();
                 self.core.unshelve(self.bench);
                 if self.core.start_anew(self.bench, self.searching, &mut self.told) {
                     return;
@@ -240,6 +275,9 @@ impl<'a, 'j> Work<'a, 'j> {
             }
         }
         self.slot.give_up();
+        if self.core.is_sub_pool() {
+            self.core.call_relatives();
+        }
         self.core.left(self.bench, self.searching, &mut self.told);
     }
 

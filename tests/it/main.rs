@@ -69,6 +69,8 @@ mod pool_group;
 mod pool_life;
 #[cfg(feature = "pool")]
 mod pool_limits;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_relatives;
 #[cfg(feature = "pool")]
 mod pool_room;
 #[cfg(all(feature = "pool", feature = "stats"))]
@@ -77,9 +79,9 @@ mod pool_shared_slots;
 mod pool_task_batch;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_corners;
-#[cfg(feature = "pool")]
+#[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_family;
-#[cfg(feature = "pool")]
+#[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_parity;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;

@@ -30,7 +30,7 @@ pub(super) trait Run: Queued {
     fn claim(&self) -> bool;
     /// Polls it, once it has been claimed.
     fn poll_run(&self, here: Here<'_>, cx: &mut Context<'_>) -> Poll<Ran>;
-    /// Ends it, whether it has started or not. False when it had ended.
+    /// Ends it, whether it has started or not: for this reason, if it has never been polled. False when it had ended.
     fn abort(&self, queued: TaskError) -> bool;
 }
 
@@ -41,20 +41,20 @@ impl<C: Run + Await<T>, T> Job<T> for C {}
 /// A future that has started.
 pub(super) enum Progress<Fut> {
     Resting(Rest<Fut>),
-    /// It is in the hands of whoever polls it.
-    Polled {
-        aborted: bool,
-    },
+    /// It is in the hands of whoever polls it, who is to end it if there is a reason.
+    Polled(Option<TaskError>),
 }
 
 impl<Fut> Default for Progress<Fut> {
     fn default() -> Self {
-        Self::Polled { aborted: false }
+        Self::Polled(None)
     }
 }
 
 pub(super) struct Rest<Fut> {
     future: Pin<Box<Fut>>,
+    /// It has been polled.
+    begun: bool,
     /// Whoever polls it, to be told when it is aborted.
     poller: Option<Waker>,
     turn: Option<Arc<Turn>>,
@@ -74,15 +74,24 @@ impl<Fut, T> Cell<Fut, Progress<Fut>, T> {
 
     /// True unless the task has been aborted meanwhile: then it has ended.
     fn lay_down(&self, rest: Rest<Fut>) -> bool {
-        {
+        let why = {
             let mut inner = self.lock();
-            if !matches!(inner.stage, Stage::Started(Progress::Polled { aborted: true })) {
-                inner.stage = Stage::Started(Progress::Resting(rest));
-                return true;
+            match &mut inner.stage {
+                Stage::Started(Progress::Polled(why)) if why.is_some() => why.take(),
+                stage => {
+                    *stage = Stage::Started(Progress::Resting(rest));
+                    return true;
+                }
             }
-        }
-        self.end(rest.future, TaskError::Aborted);
+        };
+        self.end_started(rest, why.unwrap_or(TaskError::Aborted));
         false
+    }
+
+    /// Ends it: for this reason, if it has not been polled.
+    fn end_started(&self, rest: Rest<Fut>, queued: TaskError) {
+        let why = if rest.begun { TaskError::Aborted } else { queued };
+        self.end(rest, why);
     }
 
     /// Drops the future, or whatever is left of it, and tells the handle why.
@@ -101,6 +110,7 @@ where
         let Some(future) = self.start() else { return false };
         self.lay_down(Rest {
             future: Box::pin(future),
+            begun: false,
             poller: None,
             turn: None,
         })
@@ -111,6 +121,7 @@ where
         let Some(mut rest) = self.take_up() else {
             return Poll::Ready(Ran::Gone);
         };
+        rest.begun = true;
         let future = rest.future.as_mut();
         let poll = || catch_unwind(AssertUnwindSafe(|| future.poll(cx)));
         let (result, ran) = match inside(here.pool, &mut rest.turn, poll) {
@@ -139,15 +150,16 @@ where
                 self.end(future, queued);
                 true
             }
-            Stage::Started(Progress::Resting(rest)) => {
+            Stage::Started(Progress::Resting(mut rest)) => {
                 drop(inner);
-                self.end(rest.future, TaskError::Aborted);
-                wake(rest.poller);
+                let poller = rest.poller.take();
+                self.end_started(rest, queued);
+                wake(poller);
                 true
             }
             // Whoever polls it sees this when the future is pending; one that is ready has its result.
-            Stage::Started(Progress::Polled { .. }) => {
-                inner.stage = Stage::Started(Progress::Polled { aborted: true });
+            Stage::Started(Progress::Polled(_)) => {
+                inner.stage = Stage::Started(Progress::Polled(Some(queued)));
                 true
             }
             ended => {

@@ -12,6 +12,7 @@ use crate::pool::kin::Kin;
 use crate::pool::lanes::Lanes;
 use crate::pool::overflow::Overflow;
 use crate::pool::quiet::Quiet;
+use crate::pool::relatives::Relatives;
 use crate::pool::room::Room;
 use crate::pool::runtime::Runtime;
 use crate::pool::state::Phase;
@@ -85,6 +86,7 @@ pub(super) struct State {
     pub(super) dead: usize,
     /// Sub-pools: they end with this one.
     pub(super) children: Vec<Weak<Core>>,
+    pub(super) relatives: Relatives,
     pub(super) stats: PoolStats,
 }
 
@@ -152,6 +154,7 @@ impl Core {
             quiet: Quiet::default(),
             dead: 0,
             children: Vec::new(),
+            relatives: Relatives::default(),
             stats: PoolStats::default(),
         });
         Self {

@@ -8,7 +8,7 @@ use crate::pool::kin::Standing;
 use crate::pool::lanes::Ranked;
 use crate::pool::state::Phase;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::{Poll, Waker, ready};
 
 impl Core {
     /// True when a runner that waits for a slot should stop waiting.
@@ -31,7 +31,8 @@ impl Core {
             state.quiet.tell(&mut after.quiet);
         }
         let forlorn = !in_order && state.benches.is_empty();
-        if !forlorn {
+        // One that was dropped is not replaced: its runtime is gone, or the pool above, and drops the next as well.
+        if in_order {
             state.call_for_help(self.limit(), &mut after);
         }
         drop(state);
@@ -134,12 +135,22 @@ impl Core {
         }
     }
 
-    /// True once everything that was let in has ended; with `runners`, once they have gone as well.
-    pub(super) fn poll_quiet(&self, since: &mut Option<u64>, runners: bool, waker: &Waker) -> Poll<()> {
+    /// True once everything that was let in has ended.
+    pub(super) fn poll_idle(&self, since: &mut Option<u64>, waker: &Waker) -> Poll<()> {
+        let waker = waker.clone();
+        self.state.lock().quiet.poll(since, None, waker)
+    }
+
+    /// True once everything that was let in has ended, here and in the pools below, and the runners have gone.
+    pub(super) fn poll_gone(&self, waker: &Waker) -> Poll<()> {
+        let children = self.state.lock().children();
+        for child in children {
+            ready!(child.poll_gone(waker));
+        }
         let waker = waker.clone();
         let mut state = self.state.lock();
-        let gone = runners.then_some(state.benches.is_empty());
-        state.quiet.poll(since, gone, waker)
+        let gone = state.benches.is_empty();
+        state.quiet.poll(&mut None, Some(gone), waker)
     }
 
     /// True in a task that would wait for itself, were it to wait for this pool.

@@ -15,7 +15,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 /// So many async tasks at once, behind a bounded queue. Cheap to clone; clones are the same pool.
@@ -269,21 +269,25 @@ impl TaskPool {
             return false;
         }
         let mut since = None;
-        poll_fn(|cx| self.core().poll_quiet(&mut since, false, cx.waker())).await;
+        poll_fn(|cx| self.core().poll_idle(&mut since, cx.waker())).await;
         true
     }
 
     /// Waits as [`wait_idle`](Self::wait_idle), for at most `patience` on the pool's clock. False when the time was over.
     pub async fn wait_idle_timeout(&self, patience: Duration) -> bool {
-        !self.core().is_mine() && self.quiet_within(patience, false).await
+        if self.core().is_mine() {
+            return false;
+        }
+        let mut since = None;
+        self.within(patience, |waker| self.core().poll_idle(&mut since, waker))
+            .await
     }
 
-    async fn quiet_within(&self, patience: Duration, runners: bool) -> bool {
-        let core = self.core();
-        let clock = &core.settings.clock;
+    /// False when the time was over.
+    async fn within(&self, patience: Duration, mut poll: impl FnMut(&Waker) -> Poll<()>) -> bool {
+        let clock = self.clock();
         let mut sleep = pin!(Sleep::until(clock, clock.after(clock.now(), patience)));
-        let mut since = None;
-        poll_fn(|cx| match core.poll_quiet(&mut since, runners, cx.waker()) {
+        poll_fn(|cx| match poll(cx.waker()) {
             Poll::Ready(()) => Poll::Ready(true),
             Poll::Pending => sleep.as_mut().poll(cx).map(|()| false),
         })
@@ -303,7 +307,7 @@ impl TaskPool {
     pub async fn shutdown(&self, deadline: Duration) -> TaskReport {
         self.core().close();
         if !self.core().is_mine() {
-            self.quiet_within(deadline, true).await;
+            self.within(deadline, |waker| self.core().poll_gone(waker)).await;
         }
         self.report()
     }

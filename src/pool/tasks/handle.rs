@@ -2,11 +2,10 @@
 
 use super::cell::{Job, Run};
 use super::core::Core;
-use super::turn::{Turn, standing, turn_of};
+use super::guest::Guest;
+use super::turn::{Turn, turn_of};
 use crate::pool::error::TaskError;
-use crate::pool::kin::Standing;
 use crate::pool::park::run_blocking;
-use crate::semaphore::OwnedSemaphorePermit;
 use crate::time::{Instant, Sleep};
 use std::fmt;
 use std::future::poll_fn;
@@ -37,24 +36,6 @@ pub struct AsyncHandle<T: Send + 'static> {
     helping: Option<(Arc<Turn>, Guest)>,
 }
 
-/// What a task of the family holds while it runs one of a pool in passing: a slot, unless it works for that pool.
-pub(super) struct Guest {
-    _slot: Option<OwnedSemaphorePermit>,
-}
-
-impl Guest {
-    /// None for whoever does not belong to the family; and when no slot is free: then somebody runs with it, and will look
-    /// for the next task.
-    pub(super) fn enter(core: &Core) -> Option<Self> {
-        let _slot = match standing(core.kin) {
-            Standing::Stranger => return None,
-            Standing::Worker => None,
-            Standing::Relative => Some(Arc::clone(&core.settings.slots).try_acquire_owned().ok()?),
-        };
-        Some(Self { _slot })
-    }
-}
-
 impl<T: Send + 'static> AsyncHandle<T> {
     pub(super) fn new(task: Arc<dyn Job<T>>, core: Arc<Core>, deadline: Option<Instant>) -> Self {
         Self {
@@ -65,8 +46,8 @@ impl<T: Send + 'static> AsyncHandle<T> {
         }
     }
 
-    /// Ends the task. One that has not started ends with [`TaskError::Cancelled`]; one that runs has its future dropped,
-    /// at once or when it is next pending, and ends with [`TaskError::Aborted`]. False when it had ended.
+    /// Ends the task. One that has never been polled ends with [`TaskError::Cancelled`]; one that runs has its future
+    /// dropped, at once or when it is next pending, and ends with [`TaskError::Aborted`]. False when it had ended.
     pub fn cancel(&self) -> bool {
         if self.task.refuse(TaskError::Cancelled) {
             self.core.note_dead(false);
@@ -139,7 +120,7 @@ impl<T: Send + 'static> AsyncHandle<T> {
                 self.core.note_dead(true);
             }
         } else if turn.take(cx.waker()) {
-            match Guest::enter(&self.core) {
+            match Guest::enter(&self.core, cx.waker()) {
                 Some(guest) if self.task.claim() => {
                     self.core.guest_started();
                     self.helping = Some((turn, guest));

@@ -12,6 +12,7 @@ mod ending;
 mod entry;
 mod face;
 mod group;
+mod guest;
 mod handle;
 mod intake;
 mod runner;

@@ -102,6 +102,9 @@ async fn work(mut books: Books) {
         }
     }
     drop(slot);
+    if core.above().is_some() {
+        core.call_relatives();
+    }
     if let Some(ran) = done {
         core.ended(ran);
         books.busy = false;

@@ -4,7 +4,8 @@ use super::cell::{Job, Progress, Run};
 use super::core::Core;
 use super::entry::{Entry, run_here};
 use super::face::TaskPool;
-use super::handle::{AsyncHandle, Guest};
+use super::guest::Guest;
+use super::handle::AsyncHandle;
 use crate::pool::cell::{Await, Cell};
 use crate::pool::error::{Rejected, Turned};
 use crate::pool::overflow::Crowded;
@@ -33,11 +34,19 @@ impl<'p> Submit<'p, TaskPool> {
         let Err(turned) = core.room.try_take(weight) else {
             return Ok(Verdict::In);
         };
-        match core.judge(weight, turned)? {
-            // Were it to wait, nobody might make room.
-            Verdict::Wait => Ok(Guest::enter(core).map_or(Verdict::Wait, |guest| Verdict::Here(Some(guest)))),
-            verdict => Ok(verdict),
-        }
+        core.judge(weight, turned)
+    }
+
+    /// Waits for room, or for a slot: whoever works for the family and has one runs the task instead. Were it to wait,
+    /// nobody might make room.
+    async fn room_or_slot(&self) -> Result<Verdict, Turned> {
+        let core = self.core();
+        let mut room = pin!(core.room.take(self.spec.weight));
+        poll_fn(|cx| match Guest::enter(core, cx.waker()) {
+            Some(guest) => Poll::Ready(Ok(Verdict::Here(Some(guest)))),
+            None => room.as_mut().poll(cx).map_ok(|()| Verdict::In),
+        })
+        .await
     }
 
     async fn let_in(&self, patience: Option<Duration>) -> Result<Verdict, Turned> {
@@ -45,20 +54,17 @@ impl<'p> Submit<'p, TaskPool> {
             Verdict::Wait => {}
             verdict => return Ok(verdict),
         }
-        let mut room = pin!(self.core().room.take(self.spec.weight));
-        let taken = match patience {
-            None => room.await,
-            Some(patience) => {
-                let clock = &self.core().settings.clock;
-                let mut sleep = pin!(Sleep::until(clock, clock.after(clock.now(), patience)));
-                poll_fn(|cx| match room.as_mut().poll(cx) {
-                    Poll::Pending => sleep.as_mut().poll(cx).map(|()| Err(Turned::TimedOut)),
-                    taken => taken,
-                })
-                .await
-            }
+        let mut verdict = pin!(self.room_or_slot());
+        let Some(patience) = patience else {
+            return verdict.await;
         };
-        taken.map(|()| Verdict::In)
+        let clock = &self.core().settings.clock;
+        let mut sleep = pin!(Sleep::until(clock, clock.after(clock.now(), patience)));
+        poll_fn(|cx| match verdict.as_mut().poll(cx) {
+            Poll::Pending => sleep.as_mut().poll(cx).map(|()| Err(Turned::TimedOut)),
+            verdict => verdict,
+        })
+        .await
     }
 
     /// Submits a task and returns its handle. A full queue is dealt with by the pool's
