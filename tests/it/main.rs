@@ -64,6 +64,8 @@ mod pool;
 #[cfg(feature = "pool")]
 mod pool_corners;
 #[cfg(feature = "pool")]
+mod pool_family;
+#[cfg(feature = "pool")]
 mod pool_group;
 #[cfg(feature = "pool")]
 mod pool_life;
