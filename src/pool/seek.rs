@@ -195,7 +195,8 @@ impl<'j> Core<'j> {
             if state.lanes.len() == 0 || self.is_surplus(&state) {
                 None
             } else {
-                state.strike_off(me, searching, &mut After::default());
+                // Whoever waits for the last worker to go looks again, and waits on.
+                state.strike_off(me, searching, &mut after);
                 Some(self.engage(&mut state, true))
             }
         };

@@ -51,6 +51,31 @@ fn a_worker_without_a_slot_or_a_task_gives_the_thread_back() {
     assert!(pool.shutdown(LONG).is_clean());
 }
 
+/// Given who waits for a sub-pool of one worker to be idle, when the worker makes room for others again and again, then
+/// that does not make it forget who waits.
+#[test]
+fn who_waits_for_a_sub_pool_is_not_forgotten_when_its_worker_comes_back() {
+    let pool = workers(1).build().unwrap();
+    let small = pool.sub_pool(workers(1)).unwrap();
+    for _ in 0..20 {
+        let busy = Busy::on(&pool);
+        for _ in 0..40 {
+            small.execute(|| ()).unwrap();
+        }
+        let (waits, (tell, told)) = (small.clone(), mpsc::channel());
+        let waiter = thread::spawn(move || {
+            tell.send(()).unwrap();
+            assert!(waits.wait_idle_timeout(LONG));
+        });
+        told.recv().unwrap();
+        // For it to fall asleep: it is found asleep or not, and is told in either case.
+        (0..100).for_each(|_| thread::yield_now());
+        busy.end();
+        waiter.join().unwrap();
+    }
+    assert!(pool.shutdown(LONG).is_clean());
+}
+
 /// Given a sub-pool without a clock of its own, then its deadlines go by that of the pool above.
 #[test]
 fn a_sub_pool_takes_the_clock_from_above() {
