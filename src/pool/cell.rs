@@ -120,8 +120,7 @@ impl<Q, R: Default, T> Cell<Q, R, T> {
         let waker = waker.clone();
         let mut inner = self.lock();
         match std::mem::replace(&mut inner.stage, Stage::Taken) {
-            #[cfg(not(tollgate_bug = "pool_joins_blindly"))]
-            Stage::Done(result) => {
+            Stage::Done(result) if !seeded!("pool_joins_blindly") => {
                 drop(inner);
                 Poll::Ready(result)
             }

@@ -53,7 +53,7 @@ impl<'j, T: Send> Handle<'j, T> {
             return true;
         }
         let ran = self.cell.run(&mut || self.core.guest_started(), &mut |payload| {
-            self.core.orphan(payload)
+            self.core.orphan(payload);
         });
         drop(guest);
         if ran != Ran::Gone {

@@ -153,13 +153,13 @@ async fn a_helped_task_whose_waiter_has_waited_long_enough_goes_on() {
     let inner = pool.clone();
     let outer = pool.submit(async move {
         let handle = inner.submit(released).await.unwrap();
-        handle.join_timeout(LONG).await.unwrap_err()
+        Some(handle.join_timeout(LONG).await.unwrap_err())
     });
     let outer = outer.await.unwrap();
     while !clock.advance_to_next_timer() {
         yield_now().await;
     }
-    let handle = outer.await.unwrap();
+    let handle = outer.await.unwrap().unwrap();
     release.send(()).unwrap();
     handle.await.unwrap().unwrap();
     assert!(pool.shutdown(LONG).await.is_clean());
@@ -218,7 +218,7 @@ async fn what_is_handed_back_panics_where_it_is_run() {
     let (go, gone) = std::sync::mpsc::channel::<()>();
     let handle = threads.submit(move || {
         gone.recv().unwrap();
-        resume_unwind(Box::new(1)) as ()
+        resume_unwind(Box::new(1)) as ();
     });
     drop(handle.unwrap());
     go.send(()).unwrap();

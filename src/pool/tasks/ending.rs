@@ -63,7 +63,7 @@ impl Core {
 
     pub(super) fn resized(self: &Arc<Self>) {
         let mut after = After::default();
-        if !cfg!(tollgate_bug = "tasks_quiet_resize") {
+        if !seeded!("tasks_quiet_resize") {
             self.state.lock().call_for_help(self.limit(), &mut after);
         }
         self.after(after);
@@ -92,7 +92,7 @@ impl Core {
         for child in children {
             child.close();
         }
-        if !cfg!(tollgate_bug = "tasks_quiet_close") {
+        if !seeded!("tasks_quiet_close") {
             self.call_everybody();
         }
     }

@@ -41,7 +41,9 @@ impl Drop for Guest {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
             drop(slot);
-            self.core.call_relatives();
+            if !seeded!("tasks_guest_leaves_quietly") {
+                self.core.call_relatives();
+            }
         }
     }
 }
