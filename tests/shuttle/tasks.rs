@@ -142,7 +142,7 @@ async fn submit_some(pool: &TaskPool, ran: &Arc<AtomicUsize>) -> (usize, usize) 
 /// another above, which waits for the next below, then all end: whoever waits below is called when the slot is given up.
 #[test]
 fn a_slot_that_is_given_up_in_passing_calls_who_waits_below() {
-    super::check(10_000, || {
+    super::check(4_000, || {
         let pool = pool(2);
         let small = pool.sub_pool(TaskPool::builder(1).queue(2)).unwrap();
         let (done, waits) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
@@ -172,7 +172,7 @@ fn a_slot_that_is_given_up_in_passing_calls_who_waits_below() {
 /// is submitted below beside it.
 #[test]
 fn every_task_of_a_family_is_accounted_for_once() {
-    super::check(20_000, || {
+    super::check(10_000, || {
         let pool = pool(2);
         let small = pool.sub_pool(TaskPool::builder(1).queue(2)).unwrap();
         let ran = Arc::new(AtomicUsize::new(0));
