@@ -63,6 +63,8 @@ mod policy_source;
 mod pool;
 #[cfg(feature = "pool")]
 mod pool_corners;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_details;
 #[cfg(feature = "pool")]
 mod pool_family;
 #[cfg(feature = "pool")]
