@@ -8,7 +8,7 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`Remote::permits`], [`Remote::rate`], [`Remote::window`] | how one is made |
-//! | [`Backend`] | the store as it is seen from here: [`Memory`], the reference, or `Redis` (feature `redis`) |
+//! | [`Backend`] | the store as it is seen from here: [`Memory`], the reference, or `Redis` (feature `redis`), or `Consul` and `ConsulSlots` (feature `consul`) |
 //! | [`Blocks`] | several units taken at a time, and spent at the speed of a local limiter |
 //! | [`Away`] | what happens while the store cannot be reached |
 //! | [`Fence`] | a token that grows with each grant, for resources that check |
@@ -29,6 +29,8 @@ mod acquire;
 mod backend;
 mod book;
 mod builder;
+#[cfg(feature = "consul")]
+mod consul;
 mod desk;
 mod driver;
 mod error;
@@ -45,10 +47,18 @@ mod plan;
 mod redis;
 mod shared;
 mod stats;
+#[cfg(feature = "remote-tls")]
+mod tls;
 
 pub use acquire::Acquire;
 pub use backend::{Backend, Census, Grant, Reply, Rule, Session, Step, StoreError, Wish};
 pub use builder::RemoteBuilder;
+#[cfg(all(feature = "consul", feature = "policy-file"))]
+#[cfg_attr(docsrs, doc(cfg(all(feature = "consul", feature = "policy-file"))))]
+pub use consul::ConsulPolicy;
+#[cfg(feature = "consul")]
+#[cfg_attr(docsrs, doc(cfg(feature = "consul")))]
+pub use consul::{Consul, ConsulOptions, ConsulSlots};
 pub use desk::{Fence, RemoteTicket};
 pub use driver::Driver;
 pub use error::RemoteError;
@@ -62,3 +72,6 @@ pub use plan::{Away, Blocks, MAX_UNITS};
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::{Redis, RedisOptions};
 pub use stats::RemoteStats;
+#[cfg(feature = "remote-tls")]
+#[cfg_attr(docsrs, doc(cfg(feature = "remote-tls")))]
+pub use tls::Tls;

@@ -1,8 +1,28 @@
-//! Permits across machines, tried against real servers: `ci/with-redis cargo test --all-features --test remote`.
+//! Permits across machines, tried against real servers: `ci/with-redis ci/with-consul cargo test --all-features --test remote`.
 
 #[path = "../rig/mod.rs"]
 mod rig;
 
+#[cfg(feature = "remote-tls")]
+mod certificates;
+#[cfg(feature = "consul")]
+mod consul;
+#[cfg(feature = "consul")]
+mod consul_acl;
+#[cfg(feature = "consul")]
+mod consul_faults;
+#[cfg(feature = "consul")]
+mod consul_policy;
+#[cfg(feature = "consul")]
+mod consul_steps;
+#[cfg(feature = "consul")]
+mod consul_store;
+#[cfg(all(feature = "consul", feature = "remote-tls"))]
+mod consul_tls;
+#[cfg(feature = "consul")]
+mod consul_trips;
+#[cfg(feature = "remote-tls")]
+mod encrypted;
 mod faults;
 mod forged;
 mod gate;
@@ -10,6 +30,7 @@ mod lawful;
 mod proxied;
 mod rate_steps;
 mod redis;
+mod rights;
 mod served;
 mod speaker;
 mod steps;

@@ -1,0 +1,242 @@
+//! Permits in slots.
+//!
+//! Keys of a limiter, in its folder:
+//! - `at/limit`: how many slots there are;
+//! - `at/<number>`: a slot that is taken, locked by a session. Free slots have no key;
+//! - `by/<session>`: one for each session, locked by it: what it has asked, given back, and waits for.
+//!
+//! Consul deletes what a session has locked when it ends. A step reads all of it at one instant, and writes what it changes, if
+//! nobody else has taken the slots, and if the session's own key is as it was: so two steps of one session, of which one comes
+//! late, are never both carried out, though Consul lets a session lock again what it has locked.
+
+#[cfg(test)]
+mod tests;
+mod view;
+
+use super::agent::{Entry, Op};
+use super::seats::{Seat, Seats};
+use super::{Consul, Inner, Keeping};
+use crate::remote::backend::{Backend, Reply, Rule, Session, Step, StoreError};
+use crate::remote::error::RemoteError;
+use crate::remote::key::Key;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use view::{Bound, Change, Leaving, Limit, Slot, View};
+
+/// A transaction has room for so many slots, and for what goes with them.
+const MOST: u64 = 60;
+
+/// Sessions with at most so many wishes before theirs look whether anybody is gone.
+const LOOKOUTS: usize = 3;
+
+/// Permits in Consul, in slots: each permit is a key that is locked. A handle: clones share connections.
+///
+/// For few permits and many that want them: who takes one slot is not in the way of who takes another.
+///
+/// # Fairness
+/// Those who wait say so, and whoever sees that others came before leaves what they need alone. But nobody hands a permit on:
+/// all who wait are woken by each release, each looks by itself, and one who has not seen yet that another waits may pass it.
+/// So nobody is passed for ever, and the order of two who ask at about the same time is not promised.
+///
+/// ```no_run
+/// # use std::sync::Arc;
+/// # use tollgate::remote::{Consul, Key, Remote};
+/// # async fn connected() -> Result<(), Box<dyn std::error::Error>> {
+/// let consul = Consul::options("http://127.0.0.1:8500").connect()?;
+/// let licences = Arc::new(Remote::permits(Key::new("licences")?, 3).spawn(consul.slots())?);
+/// let permit = licences.acquire_owned(1).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Bounds
+/// At most 60 permits: what a transaction of Consul's has room for.
+///
+/// Nothing is left when the last session ends. When all processes die at once, the limit stays until somebody uses the limiter
+/// again, who replaces it.
+#[derive(Clone)]
+pub struct ConsulSlots(Arc<Inner>);
+
+impl Consul {
+    /// The same Consul, with slots instead of a document.
+    pub fn slots(&self) -> ConsulSlots {
+        let Inner { agent, prefix, .. } = &*self.0;
+        ConsulSlots(Arc::new(Inner {
+            agent: agent.clone(),
+            prefix: prefix.clone(),
+            seats: Seats::default(),
+        }))
+    }
+}
+
+/// Where the keys of a limiter are.
+struct Place(String);
+
+impl Place {
+    fn limit(&self) -> String {
+        format!("{}at/limit", self.0)
+    }
+
+    fn slot(&self, number: u64) -> String {
+        format!("{}at/{number:03}", self.0)
+    }
+
+    fn life(&self, session: Session) -> String {
+        format!("{}by/{session}", self.0)
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> Result<Vec<u8>, StoreError> {
+    serde_json::to_vec(value).map_err(|error| StoreError::Refused {
+        why: error.to_string().into(),
+    })
+}
+
+impl Keeping for ConsulSlots {
+    fn inner(&self) -> &Inner {
+        &self.0
+    }
+
+    async fn attempt(
+        &self,
+        folder: &str,
+        limit: u64,
+        step: &Step,
+        seat: Option<&Seat>,
+    ) -> Result<Option<Reply>, StoreError> {
+        let place = &Place(folder.to_owned());
+        let Inner { agent, seats, .. } = &*self.0;
+        let name = step.session.to_string();
+        // The number is of what is read: from there on the store tells of changes.
+        let (mut entries, mut index) = agent.list(&place.0).await?;
+        if step.end {
+            return self.end(place, limit, step, (&entries, index)).await;
+        }
+        let id = seat.filter(|seat| !seat.is_lost()).map(|seat| &*seat.id);
+        let mut view = View::of(&entries, index, &place.0, &name, id)?;
+        let Some((id, seat)) = id.zip(seat).filter(|_| view.is_there() || step.begin) else {
+            return Ok(Some(view.reply(step, limit, None)));
+        };
+        // Who was overtaken says first that it waits, so that others leave it room.
+        let queues = seat.is_overtaken();
+        while let Some(mut change) = view.next(step, limit, id, queues) {
+            change.life.nonce = seats.nonce();
+            let ops = ops(place, &change, step.session, id, seats)?;
+            let Some(written) = agent.change(&ops).await? else {
+                return Ok(None);
+            };
+            if change.lowers {
+                (entries, index) = agent.list(&place.0).await?;
+                view = View::of(&entries, index, &place.0, &name, Some(id))?;
+            } else {
+                view.apply(change, id, written);
+            }
+        }
+        let mut reply = view.reply(step, limit, Some(id));
+        if let Some(ahead) = view.place() {
+            // Of those before us one may be gone, and nobody tells. The others find out when they renew.
+            reply.again = (ahead < LOOKOUTS).then(|| step.ttl / 20 + seats.part_of(step.ttl / 20));
+            seat.watch(agent, format!("{}at/", place.0), true, index, step.ttl);
+        }
+        Ok(Some(reply))
+    }
+}
+
+impl ConsulSlots {
+    async fn end(
+        &self,
+        place: &Place,
+        limit: u64,
+        step: &Step,
+        (entries, index): (&[Entry], u64),
+    ) -> Result<Option<Reply>, StoreError> {
+        let life = place.life(step.session);
+        let ours = entries.iter().find(|entry| entry.key == life);
+        let id = ours.and_then(|entry| entry.session.as_deref());
+        let mut view = View::of(entries, index, &place.0, &step.session.to_string(), id)?;
+        if let Some((id, leaving)) = id.and_then(|id| Some((id, view.leaving(id)?))) {
+            let ops = ops_of_leaving(place, &leaving, step.session, &self.0.seats)?;
+            if self.0.agent.change(&ops).await?.is_none() {
+                return Ok(None);
+            }
+            view.leave(id);
+        }
+        Ok(Some(view.reply(step, limit, None)))
+    }
+}
+
+/// What is written for a change.
+fn ops(place: &Place, change: &Change, session: Session, id: &str, seats: &Seats) -> Result<Vec<Op>, StoreError> {
+    let life = json(&change.life)?;
+    let mut ops = vec![match change.replaces {
+        Some(index) => Op::cas(&place.life(session), &life, index),
+        None => Op::lock(&place.life(session), &life, id),
+    }];
+    match change.bound {
+        Bound::Any => {}
+        Bound::Same(index) => ops.push(Op::check_index(&place.limit(), index)),
+        Bound::Set(limit, index) => {
+            let nonce = seats.nonce();
+            ops.push(Op::cas(&place.limit(), &json(&Limit { limit, nonce })?, index));
+        }
+    }
+    ops.extend(change.freed.iter().map(|&number| Op::delete(&place.slot(number))));
+    let slot = json(&Slot { wish: change.wish })?;
+    ops.extend(
+        change
+            .locked
+            .iter()
+            .map(|&number| Op::lock(&place.slot(number), &slot, id)),
+    );
+    Ok(ops)
+}
+
+/// What is written for an end.
+fn ops_of_leaving(place: &Place, leaving: &Leaving, session: Session, seats: &Seats) -> Result<Vec<Op>, StoreError> {
+    let mut ops = vec![Op::delete_cas(&place.life(session), leaving.life)];
+    ops.extend(leaving.slots.iter().map(|&number| Op::delete(&place.slot(number))));
+    ops.extend(match (leaving.limit, leaving.stays) {
+        (None, _) => None,
+        (Some(index), None) => Some(Op::delete_cas(&place.limit(), index)),
+        (Some(index), Some(limit)) => {
+            let nonce = seats.nonce();
+            Some(Op::cas(&place.limit(), &json(&Limit { limit, nonce })?, index))
+        }
+    });
+    Ok(ops)
+}
+
+impl Backend for ConsulSlots {
+    fn supports(&self, rule: &Rule, ttl: Duration) -> Result<(), RemoteError> {
+        let store = "Consul with slots";
+        match *rule {
+            Rule::Permits { limit: ..=MOST } => super::supports(rule, ttl, store),
+            Rule::Permits { .. } => Err(RemoteError::Unsupported {
+                what: "more than 60 permits",
+                store,
+            }),
+            _ => super::supports(rule, ttl, store),
+        }
+    }
+
+    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+        super::step(self, key, rule, step).await
+    }
+
+    async fn news(&self, key: &Key, session: Session) {
+        self.0.seats.news(key, session).await;
+    }
+
+    fn leave(&self, key: &Key, session: Session) {
+        self.0.seats.remove(key, session);
+    }
+}
+
+impl fmt::Debug for ConsulSlots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConsulSlots")
+            .field("prefix", &self.0.prefix)
+            .finish_non_exhaustive()
+    }
+}

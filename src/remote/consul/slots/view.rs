@@ -1,0 +1,389 @@
+//! What is in the folder of a limiter with slots, what a step makes of it, and what has to be written for that. Nothing here
+//! speaks to the store.
+
+use crate::remote::backend::{Census, Grant, Reply, Step, StoreError, Wish};
+use crate::remote::consul::agent::Entry;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What stands under `at/limit`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Limit {
+    pub(super) limit: u64,
+    /// Never the same twice: Consul takes a write of what is there for none.
+    pub(super) nonce: String,
+}
+
+/// What stands under `by/<session>`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Life {
+    pub(super) nonce: String,
+    seq: u64,
+    returned: u64,
+    asked: u64,
+    /// What it waits for, in order.
+    pending: Vec<Pending>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pending {
+    wish: u64,
+    need: u64,
+    want: u64,
+    /// It was there when the store was at this write. One that only tries is behind everybody.
+    since: u64,
+}
+
+/// One that only tries.
+const TRIES: u64 = u64::MAX;
+
+/// What stands under `at/<number>`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Slot {
+    /// For which of the session's wishes it was locked.
+    pub(super) wish: u64,
+}
+
+/// A slot that is locked: by whom, for what, and by which write.
+#[derive(Clone, Debug)]
+struct Taken {
+    owner: String,
+    wish: u64,
+    index: u64,
+}
+
+/// The folder at one instant.
+#[derive(Clone, Debug, Default)]
+pub(super) struct View {
+    /// With the number of the write. `None` before anybody has said it.
+    limit: Option<(u64, u64)>,
+    /// Our own session's.
+    life: Option<(Life, u64)>,
+    /// The name of our own session.
+    name: String,
+    /// How many other sessions there are, and what they wait for: since when, by whom, how many.
+    others: u64,
+    others_wait: BTreeSet<(u64, String, u64)>,
+    taken: BTreeMap<u64, Taken>,
+    /// A write that is not later than what was read.
+    version: u64,
+}
+
+/// What is to be done with `at/limit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// It does not matter.
+    Any,
+    /// It must be as it was by this write.
+    Same(u64),
+    /// It is to be this, if it was last written so.
+    Set(u64, u64),
+}
+
+/// What is to be written, all or nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    /// Our own, and which write it replaces; none when it is to be made.
+    pub(super) life: Life,
+    pub(super) replaces: Option<u64>,
+    pub(super) bound: Bound,
+    pub(super) freed: Vec<u64>,
+    pub(super) locked: Vec<u64>,
+    /// For which wish.
+    pub(super) wish: u64,
+    /// The limit becomes less: slots above it may be taken that were not when it was read, so that it has to be read again.
+    pub(super) lowers: bool,
+}
+
+/// What has to go with a session that ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Leaving {
+    pub(super) life: u64,
+    pub(super) slots: Vec<u64>,
+    /// The limit, by its write: it goes when nobody else is there, and is written anew when somebody was kept back.
+    pub(super) limit: Option<u64>,
+    pub(super) stays: Option<u64>,
+}
+
+fn read<T: DeserializeOwned>(entry: &Entry) -> Result<T, StoreError> {
+    serde_json::from_slice(&entry.value).map_err(|_| StoreError::Refused {
+        why: format!("{} is not of a limiter with slots", entry.key).into(),
+    })
+}
+
+impl View {
+    /// Of the keys in `folder` at the write `version`. `name` is our session's, and `id` what Consul calls it; without an id we
+    /// have none.
+    pub(super) fn of(
+        entries: &[Entry],
+        version: u64,
+        folder: &str,
+        name: &str,
+        id: Option<&str>,
+    ) -> Result<Self, StoreError> {
+        let mut view = Self {
+            name: name.to_owned(),
+            version,
+            ..Self::default()
+        };
+        for entry in entries {
+            let Some(key) = entry.key.strip_prefix(folder) else {
+                continue;
+            };
+            if key == "at/limit" {
+                view.limit = Some((read::<Limit>(entry)?.limit, entry.index));
+            } else if let (Some(slot), Some(owner)) = (key.strip_prefix("at/"), &entry.session) {
+                let number = slot.parse().map_err(|_| StoreError::Refused {
+                    why: format!("{} is not of a limiter with slots", entry.key).into(),
+                })?;
+                let (owner, wish, index) = (owner.clone(), read::<Slot>(entry)?.wish, entry.index);
+                view.taken.insert(number, Taken { owner, wish, index });
+            } else if let (Some(session), Some(owner)) = (key.strip_prefix("by/"), &entry.session) {
+                let life: Life = read(entry)?;
+                if session == name && Some(&**owner) == id {
+                    view.life = Some((life, entry.index));
+                } else {
+                    view.others += 1;
+                    let waits = life.pending.iter().filter(|pending| pending.since != TRIES);
+                    let waits = waits.map(|pending| (pending.since, session.to_owned(), pending.need));
+                    view.others_wait.extend(waits);
+                }
+            }
+        }
+        Ok(view)
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        self.life.is_some()
+    }
+
+    /// How many wishes of others come before ours; `None` when we wait for nothing.
+    pub(super) fn place(&self) -> Option<usize> {
+        let (life, _) = self.life.as_ref()?;
+        life.pending.first().map(|first| self.ahead(first).count())
+    }
+
+    /// The wishes of others that come before this one, by how many they need.
+    fn ahead(&self, pending: &Pending) -> impl Iterator<Item = u64> + '_ {
+        let us = (pending.since, self.name.clone());
+        let ahead = self
+            .others_wait
+            .iter()
+            .take_while(move |(since, name, _)| (*since, name) < (us.0, &us.1));
+        ahead.map(|&(_, _, need)| need)
+    }
+
+    fn ours<'a>(&'a self, id: &'a str) -> impl Iterator<Item = (u64, &'a Taken)> {
+        let ours = self.taken.iter().filter(move |(_, taken)| taken.owner == id);
+        ours.map(|(&number, taken)| (number, taken))
+    }
+
+    /// What the step of our session, which Consul calls `id`, changes next; `None` when nothing is left to change. One wish is
+    /// granted at a time, since each grant needs a write of its own for its token. If it `queues`, what is new is written down
+    /// before anything is taken for it.
+    pub(super) fn next(&self, step: &Step, limit: u64, id: &str, queues: bool) -> Option<Change> {
+        let replaces = self.life.as_ref().map(|&(_, index)| index);
+        let mut life = self.life.as_ref().map(|(life, _)| life.clone()).unwrap_or_default();
+        let before = life.clone();
+        // Nobody else is there, and nothing is held: it is as if it had never been used.
+        let fresh = replaces.is_none() && self.others == 0 && self.taken.is_empty();
+        let (mut now, mut index) = self.limit.filter(|_| !fresh).unwrap_or((limit, 0));
+        index = self.limit.map_or(index, |(_, index)| index);
+        // Whoever comes writes the limit anew, so that nobody who leaves takes it along.
+        let mut sets = replaces.is_none();
+        let mut freed = Vec::new();
+        if step.seq > life.seq {
+            life.seq = step.seq;
+            if let Some(limit) = step.limit.filter(|&limit| limit != now) {
+                (now, sets) = (limit, true);
+            }
+            let held = self.ours(id).count() as u64;
+            let returned = step.returned.clamp(life.returned, life.returned + held);
+            freed = self.oldest(id, (returned - life.returned) as usize);
+            life.returned = returned;
+            let waited = life.pending.len();
+            life.pending.retain(|pending| !step.withdrawn.contains(&pending.wish));
+            // Who was kept back by it looks at the limit: it is written anew.
+            sets |= life.pending.len() < waited && !self.others_wait.is_empty();
+            for &Wish {
+                id: wish,
+                need,
+                want,
+                queue,
+            } in &step.wishes
+            {
+                if wish > life.asked {
+                    life.asked = wish;
+                    // What exceeds the limit is refused; so is what tries behind those who wait.
+                    if need <= now && (queue || life.pending.is_empty()) {
+                        let since = if queue { self.version } else { TRIES };
+                        life.pending.push(Pending {
+                            wish,
+                            need,
+                            want: want.max(need),
+                            since,
+                        });
+                    }
+                }
+            }
+        }
+        let lowers = sets && !fresh && self.limit.is_some_and(|(limit, _)| now < limit);
+        let new = replaces.is_none() || life.pending != before.pending;
+        let asks = life.clone();
+        let (mut locked, mut wish) = (Vec::new(), 0);
+        if !(lowers || queues && new) {
+            (locked, wish) = self.grant(&mut life, now, &freed);
+        }
+        if locked.len() + freed.len() > super::MOST as usize {
+            // More than there is room for in one write: what is free then is taken by the next.
+            (locked, life) = (Vec::new(), asks);
+        }
+        // Slots above the limit count as well, and who locks one below does not see them: then one grants after the other.
+        let drains = self.taken.keys().any(|&number| number >= now);
+        let bound = if sets || drains && !locked.is_empty() {
+            Bound::Set(now, index)
+        } else if locked.is_empty() {
+            Bound::Any
+        } else {
+            Bound::Same(index)
+        };
+        let said = Life {
+            seq: before.seq,
+            ..life.clone()
+        } != before;
+        let change = replaces.is_none() || said || bound != Bound::Any || !freed.is_empty();
+        change.then_some(Change {
+            life,
+            replaces,
+            bound,
+            freed,
+            locked,
+            wish,
+            lowers,
+        })
+    }
+
+    /// Takes the first that is pending out, if it fits, and says which slots it gets. What does not wait is forgotten.
+    fn grant(&self, life: &mut Life, limit: u64, freed: &[u64]) -> (Vec<u64>, u64) {
+        let in_use = (self.taken.len() - freed.len()) as u64;
+        let room = limit.saturating_sub(in_use);
+        let free = (0..limit).filter(|number| !self.taken.contains_key(number) || freed.contains(number));
+        // What those before us need is left for them, unless they need more than there is.
+        let kept = life
+            .pending
+            .first()
+            .map_or(0, |first| self.ahead(first).filter(|&need| need <= limit).sum());
+        let room = room.saturating_sub(kept);
+        let fits = life.pending.first().is_some_and(|first| first.need <= room);
+        if !fits {
+            life.pending.retain(|pending| pending.since != TRIES);
+            return (Vec::new(), 0);
+        }
+        let first = life.pending.remove(0);
+        let sessions = self.others + 1;
+        // What is wanted beyond the need is for whoever wants it: half an equal share at a time.
+        let most = if sessions == 1 {
+            room
+        } else {
+            (limit / (2 * sessions)).max(first.need)
+        };
+        let units = first.want.min(most).min(room) as usize;
+        let free: Vec<u64> = free.collect();
+        // Those who begin at one place are in each other's way.
+        let begin = if free.is_empty() {
+            0
+        } else {
+            usize::from(life.nonce_seed()) % free.len()
+        };
+        let locked = (0..units).map(|step| free[(begin + step) % free.len()]).collect();
+        (locked, first.wish)
+    }
+
+    /// Our slots that were locked first.
+    fn oldest(&self, id: &str, many: usize) -> Vec<u64> {
+        let mut ours: Vec<_> = self.ours(id).map(|(number, taken)| (taken.index, number)).collect();
+        ours.sort_unstable();
+        ours.into_iter().take(many).map(|(_, number)| number).collect()
+    }
+
+    /// `change` has been written, by the write `index`.
+    pub(super) fn apply(&mut self, change: Change, id: &str, index: u64) {
+        for number in &change.freed {
+            self.taken.remove(number);
+        }
+        for number in change.locked {
+            let (owner, wish) = (id.to_owned(), change.wish);
+            self.taken.insert(number, Taken { owner, wish, index });
+        }
+        if let Bound::Set(limit, _) = change.bound {
+            self.limit = Some((limit, index));
+        }
+        self.life = Some((change.life, index));
+        self.version = index;
+    }
+
+    /// What goes with our session; `None` when it is gone.
+    pub(super) fn leaving(&self, id: &str) -> Option<Leaving> {
+        let (ours, life) = self.life.as_ref()?;
+        let slots = self.ours(id).map(|(number, _)| number).collect();
+        let kept_back = !ours.pending.is_empty() && !self.others_wait.is_empty();
+        let limit = self.limit.filter(|_| self.others == 0 || kept_back);
+        Some(Leaving {
+            life: *life,
+            slots,
+            limit: limit.map(|(_, index)| index),
+            stays: limit.filter(|_| self.others > 0).map(|(limit, _)| limit),
+        })
+    }
+
+    /// Our session has gone.
+    pub(super) fn leave(&mut self, id: &str) {
+        self.life = None;
+        self.taken.retain(|_, taken| taken.owner != id);
+    }
+
+    /// The answer to a step, where `limit` is what it was built with.
+    pub(super) fn reply(&self, step: &Step, limit: u64, id: Option<&str>) -> Reply {
+        let ours = self.life.as_ref().map_or(0, |(life, _)| life.pending.len() as u64);
+        let census = Census {
+            limit: self.limit.map_or(limit, |(limit, _)| limit),
+            in_use: self.taken.len() as u64,
+            waiting: self.others_wait.len() as u64 + ours,
+            sessions: self.others + u64::from(self.is_there()),
+        };
+        let Some(id) = id.filter(|_| self.is_there()) else {
+            return Reply {
+                census,
+                ..Reply::default()
+            };
+        };
+        let mut grants: BTreeMap<u64, Grant> = BTreeMap::new();
+        for (_, &Taken { wish, index: token, .. }) in self.ours(id) {
+            if token > step.seen {
+                let grant = grants.entry(token).or_insert(Grant { wish, units: 0, token });
+                grant.units += 1;
+            }
+        }
+        Reply {
+            alive: true,
+            grants: grants.into_values().collect(),
+            others_wait: !self.others_wait.is_empty(),
+            census,
+            ..Reply::default()
+        }
+    }
+}
+
+impl Life {
+    /// Differs from session to session, and from write to write.
+    fn nonce_seed(&self) -> u16 {
+        self.nonce
+            .bytes()
+            .fold(7, |sum: u16, byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
+    }
+}
