@@ -11,6 +11,10 @@ use tollgate::{ManualClock, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(60);
 
+fn panics() {
+    resume_unwind(Box::new(1));
+}
+
 /// A builder, and what its hook has been told, as numbers.
 fn told(limit: usize) -> (TaskPoolBuilder, Arc<Mutex<Vec<i32>>>) {
     let told = Arc::new(Mutex::new(Vec::new()));
@@ -218,7 +222,7 @@ async fn what_is_handed_back_panics_where_it_is_run() {
     let (go, gone) = std::sync::mpsc::channel::<()>();
     let handle = threads.submit(move || {
         gone.recv().unwrap();
-        resume_unwind(Box::new(1)) as ();
+        panics();
     });
     drop(handle.unwrap());
     go.send(()).unwrap();
