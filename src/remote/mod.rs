@@ -11,7 +11,7 @@
 //! | [`Backend`] | the store as it is seen from here: [`Memory`], the reference, or `Redis` (feature `redis`), or `Consul` and `ConsulSlots` (feature `consul`) |
 //! | [`Blocks`] | several units taken at a time, and spent at the speed of a local limiter |
 //! | [`Away`] | what happens while the store cannot be reached |
-//! | [`Fence`] | a token that grows with each grant, for resources that check |
+//! | [`Fence`], [`FenceGuard`] | a token that grows with each grant, and what a resource checks it with |
 //!
 //! # Leases
 //! Each process keeps a *session* at the store, and renews it. What the session holds is lost when the store has not heard of
@@ -34,6 +34,7 @@ mod consul;
 mod desk;
 mod driver;
 mod error;
+mod fence;
 #[cfg(any(feature = "consul", feature = "etcd"))]
 #[allow(dead_code, reason = "not every store needs all of it")]
 mod http;
@@ -59,9 +60,10 @@ pub use consul::ConsulPolicy;
 #[cfg(feature = "consul")]
 #[cfg_attr(docsrs, doc(cfg(feature = "consul")))]
 pub use consul::{Consul, ConsulOptions, ConsulSlots};
-pub use desk::{Fence, RemoteTicket};
+pub use desk::RemoteTicket;
 pub use driver::Driver;
 pub use error::RemoteError;
+pub use fence::{Fence, FenceGuard, Stale};
 pub use key::Key;
 pub use limiter::Remote;
 pub use lost::Lost;

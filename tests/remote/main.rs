@@ -5,6 +5,8 @@ mod rig;
 
 #[cfg(feature = "remote-tls")]
 mod certificates;
+mod change;
+mod clock;
 #[cfg(feature = "consul")]
 mod consul;
 #[cfg(feature = "consul")]
@@ -35,4 +37,5 @@ mod served;
 mod speaker;
 mod steps;
 mod store;
+mod takeover;
 mod trips;
