@@ -5,6 +5,7 @@
 //! making, so that a step which is carried out twice, or whose answer is lost, does no harm: that is what makes it safe to try
 //! again when a connection breaks.
 
+use super::error::RemoteError;
 use super::key::Key;
 use crate::rate::Quota;
 use std::fmt;
@@ -121,6 +122,9 @@ pub struct Reply {
     pub again: Option<Duration>,
     /// How things stand.
     pub census: Census,
+    /// How long before the step the session was last renewed, for stores where steps do not renew it: the lease is shorter by
+    /// so much.
+    pub age: Duration,
 }
 
 /// How a key stands at the store.
@@ -147,6 +151,16 @@ pub struct Census {
 ///
 /// [`Memory`](super::Memory) is the reference.
 pub trait Backend: Send + Sync + 'static {
+    /// Whether this store can do what a limiter is set up for, with sessions of this time to live. It is asked when the limiter
+    /// is built, and before the limit is changed.
+    ///
+    /// # Errors
+    /// [`RemoteError::Unsupported`], or another when only the number is out of range.
+    fn supports(&self, rule: &Rule, ttl: Duration) -> Result<(), RemoteError> {
+        let _ = (rule, ttl);
+        Ok(())
+    }
+
     /// Carries out `step` at `key`. Dropped, it may or may not have been carried out.
     ///
     /// # Errors
@@ -164,6 +178,10 @@ pub trait Backend: Send + Sync + 'static {
 }
 
 impl<B: Backend> Backend for std::sync::Arc<B> {
+    fn supports(&self, rule: &Rule, ttl: Duration) -> Result<(), RemoteError> {
+        (**self).supports(rule, ttl)
+    }
+
     fn step(&self, key: &Key, rule: &Rule, step: &Step) -> impl Future<Output = Result<Reply, StoreError>> + Send {
         (**self).step(key, rule, step)
     }

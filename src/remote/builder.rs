@@ -115,10 +115,11 @@ impl RemoteBuilder {
     /// Builds the limiter, and the [`Driver`] that somebody has to run.
     ///
     /// # Errors
-    /// [`RemoteError`] when a setting is out of range.
+    /// [`RemoteError`] when a setting is out of range, or the store cannot do it.
     pub fn build<B: Backend>(self, backend: B) -> Result<(Remote<B>, Driver), RemoteError> {
         let clock = self.clock.clone();
         let plan = self.plan()?;
+        backend.supports(&plan.rule, plan.ttl)?;
         let shared = Arc::new(Shared::new(Desk::new(plan, &clock), backend, clock));
         let driver = Driver::of(Arc::clone(&shared));
         Ok((Remote::new(shared), driver))

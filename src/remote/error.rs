@@ -40,6 +40,13 @@ pub enum RemoteError {
         /// The most that is allowed.
         most: u64,
     },
+    /// Something that this store cannot do.
+    Unsupported {
+        /// What.
+        what: &'static str,
+        /// The store.
+        store: &'static str,
+    },
     /// There is no tokio runtime to run the driver in.
     NoRuntime,
     /// An address, a name or a file that the client of the store cannot use.
@@ -75,6 +82,7 @@ impl fmt::Display for RemoteError {
             Self::Block { given, most } => {
                 write!(f, "a block of {given} was given, and 1 to {most} is allowed")
             }
+            Self::Unsupported { what, store } => write!(f, "{store} cannot do {what}"),
             Self::NoRuntime => f.write_str("there is no tokio runtime to run the driver in"),
             Self::Address { why } => write!(f, "the store's address cannot be used: {why}"),
         }

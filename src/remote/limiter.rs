@@ -110,7 +110,8 @@ impl<B: Backend> Remote<B> {
     /// granted until enough has come back. Ends when the store has carried it out.
     ///
     /// # Errors
-    /// [`RemoteError::Limit`] above [`MAX_UNITS`], and for a rate or window, whose numbers come with each request.
+    /// [`RemoteError::Limit`] above [`MAX_UNITS`], and for a rate or window, whose numbers come with each request;
+    /// [`RemoteError::Unsupported`] when it is more than the store can do.
     ///
     /// # Cancel safety
     /// Once polled, it is carried out whether it is dropped or not.
@@ -121,6 +122,8 @@ impl<B: Backend> Remote<B> {
         if !permits || limit > MAX_UNITS {
             return Err(RemoteError::Limit { given: limit });
         }
+        let ttl = self.shared.with(|desk| desk.plan().ttl);
+        self.shared.backend.supports(&Rule::Permits { limit }, ttl)?;
         let change = self.shared.with(|desk| desk.set_limit(limit));
         self.until(|desk| desk.has_limit(change) || desk.is_closed()).await;
         Ok(())

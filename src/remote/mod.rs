@@ -32,6 +32,9 @@ mod builder;
 mod desk;
 mod driver;
 mod error;
+#[cfg(any(feature = "consul", feature = "etcd"))]
+#[allow(dead_code, reason = "not every store needs all of it")]
+mod http;
 mod key;
 mod limiter;
 mod lost;

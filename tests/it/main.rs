@@ -94,6 +94,8 @@ mod rate_windows;
 #[cfg(feature = "remote")]
 mod remote;
 #[cfg(feature = "remote")]
+mod remote_age;
+#[cfg(feature = "remote")]
 mod remote_faults;
 #[cfg(feature = "remote")]
 mod remote_store;

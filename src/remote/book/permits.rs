@@ -243,6 +243,7 @@ impl Permits {
             others_wait: self.queue.len() as u64 > held.queued,
             again: again.map(|due| Duration::from_micros(due.0.saturating_sub(self.now))),
             census,
+            age: Duration::ZERO,
         }
     }
 }

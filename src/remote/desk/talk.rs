@@ -206,11 +206,11 @@ impl Desk {
         } else {
             sent
         };
-        let deadline = self.clock.after(from, self.plan.lease());
+        let deadline = self.clock.after(from, self.plan.lease().saturating_sub(reply.age));
         if let Some(live) = &mut self.live {
             live.known = true;
             live.deadline = Some(deadline);
-            live.renew_at = self.clock.after(sent, self.plan.renewal);
+            live.renew_at = self.clock.after(sent, self.plan.renewal.saturating_sub(reply.age));
             live.returned_told = step.returned;
             live.charged_told = step.charged;
         }

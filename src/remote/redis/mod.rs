@@ -209,6 +209,7 @@ impl Redis {
                 sessions: answer.number(6)?,
             },
             grants: answer.grants(7)?,
+            age: Duration::ZERO,
         })
     }
 
@@ -242,6 +243,7 @@ impl Redis {
                 ..Census::default()
             },
             grants: answer.grants(4)?,
+            age: Duration::ZERO,
         })
     }
 }
