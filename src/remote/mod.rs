@@ -41,10 +41,14 @@ mod lost;
 mod memory;
 mod permit;
 mod plan;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+mod queue;
 #[cfg(feature = "redis")]
 mod redis;
 mod shared;
 mod stats;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
 pub use acquire::Acquire;
 pub use backend::{Backend, Census, Grant, Reply, Rule, Session, Step, StoreError, Wish};
@@ -62,3 +66,6 @@ pub use plan::{Away, Blocks, MAX_UNITS};
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::{Redis, RedisOptions};
 pub use stats::RemoteStats;
+#[cfg(feature = "zookeeper")]
+#[cfg_attr(docsrs, doc(cfg(feature = "zookeeper")))]
+pub use zookeeper::{Zookeeper, ZookeeperOptions};
