@@ -32,6 +32,8 @@ mod builder;
 mod desk;
 mod driver;
 mod error;
+#[cfg(feature = "etcd")]
+mod etcd;
 #[cfg(any(feature = "consul", feature = "etcd"))]
 #[allow(dead_code, reason = "not every store needs all of it")]
 mod http;
@@ -56,6 +58,9 @@ pub use builder::RemoteBuilder;
 pub use desk::{Fence, RemoteTicket};
 pub use driver::Driver;
 pub use error::RemoteError;
+#[cfg(feature = "etcd")]
+#[cfg_attr(docsrs, doc(cfg(feature = "etcd")))]
+pub use etcd::{Etcd, EtcdOptions};
 pub use key::Key;
 pub use limiter::Remote;
 pub use lost::Lost;

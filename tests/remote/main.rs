@@ -3,6 +3,9 @@
 #[path = "../rig/mod.rs"]
 mod rig;
 
+mod etc_run;
+mod etc_steps;
+mod etcd;
 mod faults;
 mod forged;
 mod gate;

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`line`] | what lies under a key, and who holds permits by that |
 //! | [`account`] | what one session wants to lie there, and what has to be done for it |
+//! | [`spell`] | how names are written |
 //! | [`room`] | those of this process who wait at a key, and one watch for all of them |
 //! | [`Shelf`] | what a store has to be able to do |
 //!
@@ -18,6 +19,7 @@
 mod account;
 mod line;
 mod room;
+mod spell;
 
 use super::backend::{Census, Reply, Rule, Session, Step, StoreError};
 use super::key::Key;
@@ -28,6 +30,7 @@ pub(crate) use line::{Line, Node};
 use parking_lot::Mutex;
 pub(crate) use room::Change;
 use room::Room;
+pub(crate) use spell::{escaped, parse_session};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -45,6 +48,12 @@ pub(crate) trait Shelf: Send + Sync + 'static {
 
     /// Whether everything of this term goes.
     fn is_over(&self, term: &Self::Term) -> bool;
+
+    /// How long before `at` the term was last renewed, where steps do not renew it.
+    fn age(&self, term: &Self::Term, at: Instant) -> Duration {
+        let _ = (term, at);
+        Duration::ZERO
+    }
 
     /// Does all that, in order and at once, and says what lies under the key then. Where nobody has used it, the limit is
     /// `limit`. Before it is known what became of an earlier one that failed, it is only asked to look.
@@ -153,6 +162,7 @@ impl<S: Shelf> Queue<S> {
             inner.forget(key, step.session);
             return Ok(Reply::default());
         }
+        let sent = Instant::now();
         account.apply(step, inner.outlook(key));
         let line = inner
             .carry_out(&slot.term, key, limit, step.session, &mut account)
@@ -164,7 +174,8 @@ impl<S: Shelf> Queue<S> {
             return inner.unknown(&slot.term, key, limit, step.session).await;
         };
         *slot.due.lock() = Instant::now() + step.ttl;
-        let reply = account.answer(step, &line);
+        let mut reply = account.answer(step, &line);
+        reply.age = inner.shelf.age(&slot.term, sent);
         if inner.seat(key, step.session, &account, &reply) {
             self.watch(&slot.term, key);
         }

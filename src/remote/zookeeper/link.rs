@@ -2,7 +2,7 @@
 
 use super::names::{self, Name, Names};
 use crate::remote::backend::{Session, StoreError};
-use crate::remote::queue::{Change, Line, Node, Ops};
+use crate::remote::queue::{Change, Line, Node, Ops, escaped};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl Link {
     }
 
     fn path(&self, key: &str) -> String {
-        format!("{}{}", self.prefix, names::escaped(key))
+        format!("{}{}", self.prefix, escaped(key))
     }
 
     pub(super) async fn carry_out(

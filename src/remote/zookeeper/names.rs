@@ -6,10 +6,9 @@
 //! | `w-<session>-<wish>-<units>-<sequence>` | a wish of so many units |
 //! | `r-<session>-<left>-<sequence>` | that many are left of the units of the wish with this sequence number |
 
-use super::super::queue::{Line, Node};
 use crate::remote::backend::Session;
+use crate::remote::queue::{Line, Node, parse_session};
 use std::collections::HashMap;
-use std::fmt::Write as _;
 
 /// What a name says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,14 +66,6 @@ impl Name {
     pub(super) fn is_of(self, session: Session) -> bool {
         self.session() == session
     }
-}
-
-fn parse_session(text: &str) -> Option<Session> {
-    let (client, number) = text.split_once('.')?;
-    Some(Session {
-        client: u64::from_str_radix(client, 16).ok()?,
-        number: number.parse().ok()?,
-    })
 }
 
 pub(super) fn present(session: Session) -> String {
@@ -184,19 +175,6 @@ impl<'a> Names<'a> {
     }
 }
 
-/// `key` as the name of a node: what is neither a letter, a digit nor `-_:` in percents, and so never a path, or `..`.
-pub(super) fn escaped(key: &str) -> String {
-    let mut escaped = String::with_capacity(key.len());
-    for byte in key.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_:".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            let _ = write!(escaped, "%{byte:02X}");
-        }
-    }
-    escaped
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -281,11 +259,5 @@ mod tests {
         let line = read.line(2, &created.into(), true);
         let held: Vec<_> = names.iter().map(|name| line.is_held(name)).collect();
         assert_eq!(held, [true, true, false]);
-    }
-
-    #[test]
-    fn whatever_a_key_is_called_it_is_one_node() {
-        assert_eq!(escaped("reports:in-flight"), "reports:in-flight");
-        assert_eq!(escaped("../a/ü"), "%2E%2E%2Fa%2F%C3%BC");
     }
 }

@@ -1,0 +1,279 @@
+//! Permits in etcd: what only etcd does.
+
+use crate::etcd::ask;
+use crate::rig::proxy::{Mode, Proxy};
+use crate::speaker::{LONG, Speaker};
+use crate::store::key;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+use tollgate::remote::{Backend, Etcd, Key, Remote, RemoteError, Rule, StoreError};
+use tollgate::{Quota, Reason};
+
+mod steps {
+    crate::lined::lined!(super::store());
+}
+
+const ONE: Rule = Rule::Permits { limit: 1 };
+
+fn address() -> SocketAddr {
+    let address = std::env::var("TOLLGATE_ETCD");
+    let address = address.expect("TOLLGATE_ETCD has the address of a server; ci/with-etcd starts one");
+    address.trim_start_matches("http://").parse().expect("an address")
+}
+
+pub(crate) fn at(address: SocketAddr) -> Etcd {
+    let options = Etcd::options(format!("http://{address}"));
+    options.connect().expect("settings that can be")
+}
+
+fn store() -> Etcd {
+    at(address())
+}
+
+async fn proxied() -> (Proxy, Etcd) {
+    let proxy = Proxy::before(address()).await.expect("a proxy");
+    let store = at(proxy.address());
+    (proxy, store)
+}
+
+fn exchanges(proxy: &Proxy) -> u64 {
+    proxy.exchanges().iter().sum()
+}
+
+fn base64(text: &str) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(text)
+}
+
+/// The answer of the server to a question about all under a key.
+async fn under(key: &Key) -> serde_json::Value {
+    let (first, end) = (format!("tollgate/{key}/"), format!("tollgate/{key}0"));
+    said(
+        "/v3/kv/range",
+        &format!(r#"{{"key":"{}","range_end":"{}"}}"#, base64(&first), base64(&end)),
+    )
+    .await
+}
+
+/// What the server says to this.
+async fn said(path: &'static str, body: &str) -> serde_json::Value {
+    let body = body.to_owned();
+    let answer = tokio::task::spawn_blocking(move || ask(address(), "POST", path, &body));
+    let answer = answer.await.expect("it does not panic").expect("an answer");
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+    serde_json::from_str(body).expect("JSON")
+}
+
+async fn count(key: &Key) -> usize {
+    under(key).await["kvs"].as_array().map_or(0, Vec::len)
+}
+
+#[tokio::test]
+async fn an_uncontended_acquire_takes_one_round_trip() {
+    let (proxy, store) = proxied().await;
+    let remote = Remote::permits(key(), 4).ttl(LONG).spawn(store).unwrap();
+    let back = || async {
+        while remote.stats().in_use > 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    drop(remote.acquire(1).await.unwrap());
+    back().await;
+    for units in [1, 3, 4] {
+        let before = exchanges(&proxy);
+        let permit = remote.acquire(units).await.unwrap();
+        assert_eq!(exchanges(&proxy) - before, 1);
+        drop(permit);
+        back().await;
+        assert_eq!(exchanges(&proxy) - before, 2, "and one to give it back");
+    }
+}
+
+/// A change whose answer was lost was made again, or arrives after the one that took its place.
+#[tokio::test]
+async fn a_change_whose_answer_was_lost_is_made_once() {
+    let (proxy, store) = proxied().await;
+    let key = key();
+    let mut one = Speaker::new(&store, &key, Rule::Permits { limit: 2 }, LONG);
+    one.look().await;
+    let before = count(&key).await;
+    proxy.set(Mode::LoseReplies);
+    let lost = timeout(Duration::from_millis(300), one.wish(1, true)).await;
+    assert!(lost.is_err(), "{lost:?}");
+    while count(&key).await == before {
+        sleep(Duration::from_millis(5)).await;
+    }
+    proxy.set(Mode::Pass);
+    let reply = loop {
+        match one.say(|_| {}).await {
+            Ok(reply) => break reply,
+            Err(StoreError::Unreachable { .. }) => sleep(Duration::from_millis(20)).await,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert_eq!((reply.grants.len(), reply.census.in_use), (1, 1));
+    assert_eq!(count(&key).await, before + 1);
+}
+
+/// The lease is gone, by an operator's hand: so is all that was held by it, and the holder is told.
+#[tokio::test]
+async fn a_lease_that_is_gone_is_a_lost_session() {
+    let (store, key) = (store(), key());
+    let mut late = Speaker::new(&store, &key, ONE, LONG);
+    let mut next = Speaker::new(&store, &key, ONE, LONG);
+    late.wish(1, true).await;
+    next.wish(1, true).await;
+    let session = base64(&format!("tollgate/{key}/s/{}", late.last().session));
+    let there = under(&key).await;
+    let pairs = there["kvs"].as_array().expect("keys");
+    let lease = pairs
+        .iter()
+        .find(|pair| pair["key"] == *session)
+        .map(|pair| pair["lease"].clone());
+    said(
+        "/v3/lease/revoke",
+        &format!(r#"{{"ID":{}}}"#, lease.expect("it is there")),
+    )
+    .await;
+    // Whoever waits is told by the server.
+    store.news(&key, next.last().session).await;
+    assert_eq!(next.look().await.grants.len(), 1);
+    assert!(!late.look().await.alive);
+}
+
+/// The server has forgotten the changes that a watch asks for.
+#[tokio::test]
+async fn a_watch_that_was_compacted_away_looks_anew() {
+    let (proxy, waiting) = proxied().await;
+    let (store, key) = (store(), key());
+    let mut holder = Speaker::new(&store, &key, ONE, LONG);
+    let mut waits = Speaker::new(&waiting, &key, ONE, LONG);
+    holder.wish(1, true).await;
+    waits.wish(1, true).await;
+    let mut news = pin!(waiting.news(&key, waits.last().session));
+    assert!(matches!(futures::poll!(news.as_mut()), Poll::Pending));
+    // While it cannot hear, its turn comes, and all that was is compacted.
+    proxy.set(Mode::Cut);
+    holder.give(1).await;
+    let revision = under(&key).await["header"]["revision"].clone();
+    said("/v3/kv/compaction", &format!(r#"{{"revision":{revision}}}"#)).await;
+    proxy.set(Mode::Pass);
+    news.await;
+    assert_eq!(waits.look().await.grants.len(), 1);
+}
+
+#[tokio::test]
+async fn a_wait_is_told_of_every_change_and_asks_once() {
+    let (proxy, waiting) = proxied().await;
+    let (store, key) = (store(), key());
+    let mut holder = Speaker::new(&store, &key, ONE, LONG);
+    holder.wish(1, true).await;
+    let remote = Remote::permits(key.clone(), 1).ttl(LONG).spawn(waiting).unwrap();
+    let mut waits = pin!(remote.acquire(1));
+    assert!(matches!(futures::poll!(waits.as_mut()), Poll::Pending));
+    while holder.look().await.census.waiting == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    // It has begun to watch.
+    let before = loop {
+        let before = exchanges(&proxy);
+        sleep(Duration::from_millis(100)).await;
+        if before == exchanges(&proxy) {
+            break before;
+        }
+    };
+    for _ in 0..20 {
+        let mut other = Speaker::new(&store, &key, ONE, LONG);
+        other.wish(1, true).await;
+        other.end().await;
+    }
+    holder.give(1).await;
+    let permit = waits.await.unwrap();
+    // The look, and beside it what renews the leases of the session and of the limit.
+    assert!(exchanges(&proxy) - before <= 3);
+    drop(permit);
+}
+
+/// More wishes than a transaction takes changes.
+#[tokio::test]
+async fn many_wishes_at_once_are_all_in_line() {
+    let (store, key) = (store(), key());
+    let rule = Rule::Permits { limit: 150 };
+    let mut one = Speaker::new(&store, &key, rule, LONG);
+    let wishes = (1..=200).map(|id| tollgate::remote::Wish {
+        id,
+        need: 1,
+        want: 1,
+        queue: true,
+    });
+    let wishes: Vec<_> = wishes.collect();
+    let reply = one.say(|step| step.wishes = wishes).await.unwrap();
+    let granted: Vec<_> = reply.grants.iter().map(|grant| grant.wish).collect();
+    assert_eq!(granted, (1..=150).collect::<Vec<_>>());
+    assert!(reply.grants.is_sorted_by(|one, next| one.token < next.token));
+    assert_eq!(reply.census.waiting, 50);
+    one.end().await;
+    assert_eq!(count(&key).await, 0);
+}
+
+#[tokio::test]
+async fn keys_go_with_the_last_session_also_when_it_dies() {
+    let key = key();
+    {
+        let store = store();
+        let mut one = Speaker::new(&store, &key, ONE, Duration::from_secs(1));
+        one.wish(1, true).await;
+        assert_eq!(count(&key).await, 3);
+    }
+    // Its client has gone, and said nothing: last goes the limit, whose lease is the longest.
+    while count(&key).await > 0 {
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn something_else_under_the_key_is_refused_and_left_alone() {
+    let (store, key) = (store(), key());
+    let at = base64(&format!("tollgate/{key}/lock"));
+    said("/v3/kv/put", &format!(r#"{{"key":"{at}","value":"YQ=="}}"#)).await;
+    let mut one = Speaker::new(&store, &key, ONE, LONG);
+    let refused = one.say(|_| {}).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+}
+
+#[tokio::test]
+async fn names_that_begin_alike_are_not_mixed_up() {
+    let store = store();
+    let name = key();
+    let (short, long) = (name.clone(), Key::new(format!("{name}/w")).unwrap());
+    let mut one = Speaker::new(&store, &short, ONE, LONG);
+    let mut other = Speaker::new(&store, &long, ONE, LONG);
+    one.wish(1, true).await;
+    assert_eq!(other.wish(1, true).await.grants.len(), 1);
+    assert_eq!(one.look().await.census.in_use, 1);
+}
+
+#[tokio::test]
+async fn what_it_cannot_do_is_said_when_it_is_built() {
+    let (store, key) = (store(), key());
+    let unsupported = |built: Result<_, RemoteError>| matches!(built, Err(RemoteError::Unsupported { .. }));
+    assert!(unsupported(
+        Remote::rate(key.clone(), Quota::per_second(5)).spawn(store.clone())
+    ));
+    assert!(unsupported(Remote::window(key, 5, Duration::from_secs(1)).spawn(store)));
+    for (address, prefix) in [("127.0.0.1:1", "a"), ("http://a:1", "")] {
+        let built = Etcd::options(address).prefix(prefix).connect();
+        assert!(matches!(built, Err(RemoteError::Address { .. })), "{address} {prefix}");
+    }
+    let secret = Etcd::options("http://a:1").token("secret");
+    assert!(!format!("{secret:?} {:?}", secret.clone().connect().unwrap()).contains("secret"));
+}
+
+#[tokio::test]
+async fn more_than_the_limit_is_refused() {
+    let remote = Remote::permits(key(), 4).ttl(LONG).spawn(store()).unwrap();
+    assert_eq!(remote.acquire(5).await.unwrap_err().reason(), Reason::Oversized);
+}
