@@ -89,6 +89,10 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+// First: the others use its macro.
+#[macro_use]
+mod seeded;
+
 pub mod adaptive;
 mod algo;
 mod ask;

@@ -104,7 +104,7 @@ impl<L: Resizable> Adaptive<L> {
                 self.limiter.set_limit(target);
             }
             applied = Some(target);
-            if cfg!(tollgate_bug = "adaptive_applies_once") {
+            if seeded!("adaptive_applies_once") {
                 return;
             }
         }

@@ -183,8 +183,10 @@ impl Meter for Fixed {
     fn restore(&mut self, mark: &Self::Mark, _: u64) {
         let [window, in_last, on_end, generation] = *mark;
         let (windows, held) = self.tail();
-        #[cfg(tollgate_bug = "fixed_fills_holes")]
-        let window = self.number_of(windows);
+        let window = match seeded!("fixed_fills_holes") {
+            true => self.number_of(windows),
+            false => window,
+        };
         if generation != self.generation || window != self.number_of(windows) {
             return;
         }

@@ -121,8 +121,7 @@ impl Leaky {
     fn left_by(&self, number: u64, filled: u128) -> u128 {
         let below = |gift: &&Gift| gift.at >= number && gift.from <= number;
         let given: u128 = self.gifts.iter().filter(below).map(|gift| gift.amount).sum();
-        #[cfg(tollgate_bug = "leaky_gives_twice")]
-        let given = given & 0;
+        let given = if seeded!("leaky_gives_twice") { 0 } else { given };
         filled.saturating_sub(self.passed).saturating_sub(given)
     }
 

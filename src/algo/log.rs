@@ -165,8 +165,11 @@ impl Meter for Log {
     type Mark = [u64; 1];
 
     fn advance(&mut self, now: u64) {
-        #[cfg(not(tollgate_bug = "log_goes_back"))]
-        let now = self.now.max(now);
+        let now = if seeded!("log_goes_back") {
+            now
+        } else {
+            self.now.max(now)
+        };
         self.now = now;
         let (first, second) = self.entries.as_slices();
         let has_left = |entry: &&Entry| now.saturating_sub(entry.at) >= self.length;

@@ -258,7 +258,7 @@ impl Meter for Warmup {
     }
 
     fn restore(&mut self, mark: &Self::Mark, _: u64) {
-        if mark[0] == self.taken || cfg!(tollgate_bug = "warmup_undoes_the_latest") {
+        if mark[0] == self.taken || seeded!("warmup_undoes_the_latest") {
             self.state = self.before;
         }
     }

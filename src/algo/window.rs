@@ -250,8 +250,9 @@ impl Meter for Window {
     fn clear(&mut self) {
         self.ring.counts.fill(0);
         self.ring.total = 0;
-        #[cfg(not(tollgate_bug = "window_gives_back_after_a_reset"))]
-        self.ring.seal();
+        if !seeded!("window_gives_back_after_a_reset") {
+            self.ring.seal();
+        }
     }
 }
 

@@ -211,15 +211,12 @@ impl CircuitBreaker {
     pub(super) fn ask_slow(&self, units: u64, now: Instant) -> Result<BreakerTicket, Refusal<'_>> {
         loop {
             let ticks = now.ticks();
-            #[cfg(tollgate_bug = "breaker_asks_twice")]
-            let before = self.machine.lock().answer(units, 0, ticks);
+            let before = seeded!("breaker_asks_twice").then(|| self.machine.lock().answer(units, 0, ticks));
             let (answer, word, counts) = self.change(ticks, |machine| {
                 let answer = machine.ask(units, ticks);
                 (answer, Word::new(machine.state(), machine.period()), machine.counts())
             });
-            #[cfg(tollgate_bug = "breaker_asks_twice")]
-            let answer = if before == Answer::Goes { before } else { answer };
-            let wait = match answer {
+            let wait = match before.filter(|before| *before == Answer::Goes).unwrap_or(answer) {
                 Answer::Goes => return Ok(BreakerTicket::new(word, units, ticks)),
                 Answer::Until(until) => Wait::Until(Due::at(&self.clock, now, Instant::from_ticks(until))),
                 Answer::OnEvent | Answer::OnProbe(_) => Wait::Event,
@@ -407,11 +404,11 @@ impl CircuitBreaker {
 
     #[cold]
     fn give_back_slow(&self, ticket: BreakerTicket) {
-        if cfg!(tollgate_bug = "breaker_keeps_probe") {
+        if seeded!("breaker_keeps_probe") {
             return;
         }
         let free = self.machine.lock().give_back(ticket.word().period(), ticket.units());
-        if free && !cfg!(tollgate_bug = "breaker_quiet_probe") {
+        if free && !seeded!("breaker_quiet_probe") {
             self.bell.ring();
         }
     }

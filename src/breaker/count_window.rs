@@ -135,9 +135,9 @@ impl CountWindow {
         let slot_word = self.slot_at(position);
         let old = slot_word.load(Ordering::Relaxed);
         // One failure that pushes out another has been counted as well.
-        let writes = old != new || weight(new) != 0 && !cfg!(tollgate_bug = "breaker_counts_the_same");
+        let writes = old != new || weight(new) != 0 && !seeded!("breaker_counts_the_same");
         (writes && self.write(slot_word, old, new, period, alarm))
-            || (position + 1 == alarm.calls && !cfg!(tollgate_bug = "breaker_looks_at_bad_only"))
+            || (position + 1 == alarm.calls && !seeded!("breaker_looks_at_bad_only"))
     }
 
     /// The next position, counted as `new`. Nothing when the period is over.
@@ -145,7 +145,7 @@ impl CountWindow {
     fn claim(&self, period: u64, new: u32) -> Option<u64> {
         let mut seen = self.head.load(Ordering::Relaxed);
         loop {
-            if !is_of(seen, period) && !cfg!(tollgate_bug = "breaker_trusts_head") {
+            if !is_of(seen, period) && !seeded!("breaker_trusts_head") {
                 return None;
             }
             let next = self.step(seen) + weight(new);
@@ -167,11 +167,7 @@ impl CountWindow {
         let (head, round) = (self.head.load(Ordering::Relaxed), self.round);
         // Of another period, it is beyond two rounds.
         let place = head ^ empty(period);
-        let from = if cfg!(tollgate_bug = "breaker_skips_early") {
-            0
-        } else {
-            round
-        };
+        let from = if seeded!("breaker_skips_early") { 0 } else { round };
         place.wrapping_sub(from) < 2 * round - from && place << (u64::BITS - POSITION) == 0
     }
 
@@ -200,7 +196,7 @@ impl CountWindow {
             if is_newer(old, new) {
                 return false;
             }
-            if cfg!(tollgate_bug = "breaker_torn_slot") {
+            if seeded!("breaker_torn_slot") {
                 slot_word.store(new, Ordering::Relaxed);
                 break;
             }
@@ -242,7 +238,7 @@ impl CountWindow {
     fn look(&self, period: u64, alarm: &Alarm) -> bool {
         // loom has that order for fences alone.
         #[cfg(tollgate_loom)]
-        if !cfg!(tollgate_bug = "breaker_relaxed_look") {
+        if !seeded!("breaker_relaxed_look") {
             crate::sync::shim::atomic::fence(Ordering::SeqCst);
         }
         let head = self.head.load(Ordering::SeqCst);

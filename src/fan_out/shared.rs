@@ -191,7 +191,7 @@ where
             *queued = true;
             state.idle.push((Arc::clone(me), waker));
             // There may be room, or the source, by now: the invariant holds again.
-            if state.source.is_some() && !cfg!(tollgate_bug = "fan_out_idles_blindly") {
+            if state.source.is_some() && !seeded!("fan_out_idles_blindly") {
                 help = self.call_for_help(&mut state);
             }
         }

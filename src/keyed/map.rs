@@ -97,7 +97,7 @@ fn candidate<K, L>(table: &mut Table<K, Entry<L>>, looks: &mut usize) -> Option<
 /// Takes a candidate out, unless it has been handed out since.
 fn take_untouched<K, L>(table: &mut Table<K, Entry<L>>, hash: KeyHash, candidate: &Arc<L>) -> Option<(K, Entry<L>)> {
     let position = table.position_of_value(hash, |entry| Arc::ptr_eq(&entry.limiter, candidate))?;
-    let untouched = cfg!(tollgate_bug = "keyed_drops_touched") || !table.slot(position)?.1.touched;
+    let untouched = seeded!("keyed_drops_touched") || !table.slot(position)?.1.touched;
     untouched.then(|| table.remove(position)).flatten()
 }
 

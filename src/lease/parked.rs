@@ -187,13 +187,14 @@ impl Parked {
 impl Entry {
     /// Gives back what is parked, if there is still somebody to give it to: at most what the last lease took.
     fn go_home(&self, unspent: u64) {
-        #[cfg(tollgate_bug = "lease_gives_back_all")]
-        let unspent = self.taken.max(unspent);
-        let unspent = unspent.min(self.taken);
+        let unspent = match seeded!("lease_gives_back_all") {
+            true => self.taken,
+            false => unspent.min(self.taken),
+        };
         if unspent > 0
+            && !seeded!("lease_keeps")
             && let Some(home) = self.home.upgrade()
         {
-            #[cfg(not(tollgate_bug = "lease_keeps"))]
             home.come_back(&self.words, unspent);
         }
     }

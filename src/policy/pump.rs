@@ -284,13 +284,11 @@ impl<L: Limiter + 'static> Core<L> {
     pub(crate) fn leave(self: &Arc<Self>, key: Key) {
         let (ended, waker, was_head) = self.under_lock(|line| line.leave(key));
         drop(waker);
-        #[cfg(tollgate_bug = "line_leaks_granted")]
-        let ended = ended.filter(|ended| !matches!(ended, Ended::Admitted(_)));
+        let ended = ended.filter(|ended| !seeded!("line_leaks_granted") || !matches!(ended, Ended::Admitted(_)));
         if let Some(Ended::Admitted(ticket)) = ended {
             self.limiter.cancel(ticket, Phase::new().pass());
             self.pump();
-        } else if was_head {
-            #[cfg(not(tollgate_bug = "line_head_leaves_quietly"))]
+        } else if was_head && !seeded!("line_head_leaves_quietly") {
             self.pump();
         }
     }
@@ -302,8 +300,7 @@ impl<L: Limiter + 'static> Core<L> {
 
     fn pump_now(self: &Arc<Self>) {
         let taken = self.under_lock(|line| {
-            #[cfg(not(tollgate_bug = "line_forgets_again"))]
-            if line.pumping {
+            if line.pumping && !seeded!("line_forgets_again") {
                 line.again = true;
             }
             !std::mem::replace(&mut line.pumping, true)

@@ -116,8 +116,9 @@ impl<'j> Core<'j> {
             }
             self.note_pending(&state);
         }
-        #[cfg(not(tollgate_bug = "pool_quiet_resize"))]
-        self.call_everybody();
+        if !seeded!("pool_quiet_resize") {
+            self.call_everybody();
+        }
         self.start_least()?;
         self.grow();
         Ok(())

@@ -103,18 +103,13 @@ impl<'j> Core<'j> {
     /// Lets `me` fall asleep, unless there is something to do.
     pub(super) fn fall_asleep(self: &Arc<Self>, me: &Arc<Bench<'j>>, searching: &mut bool) -> bool {
         let mut state = self.state.lock();
-        let queued = state.lanes.len() > 0;
         // The last look at the queue is under the lock under which this worker is put to sleep.
-        #[cfg(tollgate_bug = "pool_sleeps_blindly")]
-        let queued = false;
+        let queued = state.lanes.len() > 0 && !seeded!("pool_sleeps_blindly");
         if queued || state.phase != Phase::Running || self.is_surplus(&state) || !state.shelves_are_empty() {
             return false;
         }
-        if std::mem::take(searching) {
-            #[cfg(not(tollgate_bug = "pool_searches_asleep"))]
-            {
-                state.searching -= 1;
-            }
+        if std::mem::take(searching) && !seeded!("pool_searches_asleep") {
+            state.searching -= 1;
         }
         me.sleep();
         state.sleepers.push(Arc::clone(me));

@@ -55,7 +55,7 @@ impl<'a> Slot<'a> {
     /// True while it need not go to somebody else, or to nobody.
     #[inline]
     pub(super) fn may_keep(&self) -> bool {
-        let used = self.used || cfg!(tollgate_bug = "pool_hands_to_and_fro");
+        let used = self.used || seeded!("pool_hands_to_and_fro");
         self.slots.debt() == 0 && !(self.shared && used && self.slots.waiting() > 0)
     }
 }

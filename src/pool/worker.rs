@@ -355,8 +355,9 @@ impl<'a, 'j> Work<'a, 'j> {
         if !self.core.fall_asleep(self.bench, &mut self.searching) {
             return true;
         }
-        #[cfg(not(tollgate_bug = "pool_sleeps_on_its_slot"))]
-        self.slot.give_up();
+        if !seeded!("pool_sleeps_on_its_slot") {
+            self.slot.give_up();
+        }
         if !self.sleep() {
             return false;
         }

@@ -124,11 +124,7 @@ impl Plan {
     /// The time from sending a step until what it holds is lost, unless it is renewed: a hundredth less than the store
     /// gives, for clocks that run apart.
     pub(super) fn lease(&self) -> Duration {
-        let margin = if cfg!(tollgate_bug = "remote_trusts_clocks") {
-            0
-        } else {
-            1
-        };
+        let margin = if seeded!("remote_trusts_clocks") { 0 } else { 1 };
         self.ttl - self.ttl / 100 * margin
     }
 }

@@ -51,7 +51,7 @@ impl Wait {
         if place == Key::TAKEN {
             Poll::Ready(Ok(()))
         } else if place.is_place() {
-            if cfg!(tollgate_bug = "semaphore_wait_spins") {
+            if seeded!("semaphore_wait_spins") {
                 waker.wake_by_ref();
             }
             Poll::Pending
@@ -62,7 +62,7 @@ impl Wait {
 
     #[inline]
     fn leave(&mut self, semaphore: &Semaphore) {
-        if self.place().is_place() && !cfg!(tollgate_bug = "semaphore_wait_stays") {
+        if self.place().is_place() && !seeded!("semaphore_wait_stays") {
             semaphore.leave_line(self.place(), i64::from(self.n));
         }
     }
@@ -257,7 +257,7 @@ struct Parker(Thread);
 
 impl Wake for Parker {
     fn wake(self: Arc<Self>) {
-        if !cfg!(tollgate_bug = "semaphore_parker_sleeps_on") {
+        if !seeded!("semaphore_parker_sleeps_on") {
             self.0.unpark();
         }
     }

@@ -26,7 +26,7 @@ pub(super) const MAX: i64 = (usize::MAX >> 3) as i64;
 /// The ordering that is needed, or none where the models are to show that it is.
 macro_rules! weakened {
     ($bug:literal, $ordering:ident) => {
-        if cfg!(tollgate_bug = $bug) {
+        if seeded!($bug) {
             Ordering::Relaxed
         } else {
             Ordering::$ordering
@@ -90,7 +90,7 @@ impl Semaphore {
     /// # Panics
     /// If `permits` exceeds [`MAX_PERMITS`](Self::MAX_PERMITS).
     pub fn new(permits: usize) -> Self {
-        let less = usize::from(cfg!(tollgate_bug = "semaphore_max_is_too_many"));
+        let less = usize::from(seeded!("semaphore_max_is_too_many"));
         assert!(
             permits <= Self::MAX_PERMITS - less,
             "a semaphore may not have more than MAX_PERMITS permits ({})",
@@ -195,7 +195,7 @@ impl Semaphore {
         while word >= n {
             // Acquire: sees what was done under the permits that are taken. Pairs with (R) in `release`.
             let acquire = weakened!("semaphore_relaxed_acquire", Acquire);
-            if cfg!(tollgate_bug = "semaphore_torn_take") {
+            if seeded!("semaphore_torn_take") {
                 self.word.store(word - n, Ordering::Relaxed);
                 return true;
             }

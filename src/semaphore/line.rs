@@ -115,7 +115,7 @@ impl Semaphore {
     pub(super) fn is_served(&self, number: u64) -> bool {
         // Acquire: sees what was done under the permits. Pairs with (P) in `grant_next`.
         let served = self.served.load(weakened!("semaphore_relaxed_look", Acquire));
-        let early = u64::from(cfg!(tollgate_bug = "semaphore_serves_early"));
+        let early = u64::from(seeded!("semaphore_serves_early"));
         number < served + early && served < CLOSED
     }
 
@@ -134,10 +134,10 @@ impl Semaphore {
             self.served.fetch_or(CLOSED, Ordering::Relaxed);
             queue.close()
         };
-        if cfg!(tollgate_bug = "semaphore_quiet_close") {
+        if seeded!("semaphore_quiet_close") {
             return;
         }
-        let _held = cfg!(tollgate_bug = "semaphore_wakes_under_lock").then(|| self.queue.lock());
+        let _held = seeded!("semaphore_wakes_under_lock").then(|| self.queue.lock());
         wake_all(wakers);
     }
 
@@ -146,7 +146,7 @@ impl Semaphore {
     pub(super) fn join_line(&self, n: u32, class: u8, waker: Waker) -> Key {
         let n = i64::from(n);
         let mut queue = self.queue.lock();
-        let joined = if queue.closed && !cfg!(tollgate_bug = "semaphore_unseen_close") {
+        let joined = if queue.closed && !seeded!("semaphore_unseen_close") {
             Key::CLOSED
         } else if queue.is_empty() && self.take_or_flag(&mut queue, n) {
             Key::TAKEN
@@ -189,7 +189,7 @@ impl Semaphore {
         }
         // Acquire: as in `try_take`, for permits that are taken at once.
         let acquire = weakened!("semaphore_relaxed_join", Acquire);
-        if cfg!(tollgate_bug = "semaphore_early_flag") {
+        if seeded!("semaphore_early_flag") {
             let taken = self.word.fetch_sub(QUEUED, acquire) >= n;
             self.word
                 .fetch_add(if taken { QUEUED - n } else { 0 }, Ordering::Relaxed);
@@ -199,7 +199,7 @@ impl Semaphore {
         loop {
             let taken = word >= n;
             let change = if taken { n } else { QUEUED };
-            if cfg!(tollgate_bug = "semaphore_late_flag") && !taken {
+            if seeded!("semaphore_late_flag") && !taken {
                 self.word.fetch_sub(change, Ordering::Relaxed);
                 return false;
             }
@@ -264,7 +264,7 @@ impl Semaphore {
             _ => {}
         }
         let granted = state == State::Granted || state == State::Free && self.was_served(key.number());
-        if granted && !cfg!(tollgate_bug = "semaphore_close_keeps_grant") {
+        if granted && !seeded!("semaphore_close_keeps_grant") {
             self.release(n);
         }
         Key::CLOSED
@@ -289,7 +289,7 @@ impl Semaphore {
                 return;
             }
         }
-        if !cfg!(tollgate_bug = "semaphore_leaks_granted") {
+        if !seeded!("semaphore_leaks_granted") {
             self.release(n);
         }
     }
@@ -304,8 +304,7 @@ impl Semaphore {
             // Relaxed: the flag only sends others to the lock.
             self.word.fetch_add(QUEUED, Ordering::Relaxed);
         }
-        let moves_up =
-            left.was_head && !cfg!(tollgate_bug = "semaphore_head_leaves_quietly") && self.can_grant(&mut queue);
+        let moves_up = left.was_head && !seeded!("semaphore_head_leaves_quietly") && self.can_grant(&mut queue);
         let spare = queue.spare();
         drop(queue);
         drop(left.waker);

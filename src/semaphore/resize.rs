@@ -14,7 +14,7 @@ impl Semaphore {
         {
             let _queue = self.queue.lock();
             let old = self.limit.swap(new, Ordering::Relaxed);
-            if cfg!(tollgate_bug = "semaphore_torn_limit") {
+            if seeded!("semaphore_torn_limit") {
                 let word = self.word.load(Ordering::Relaxed);
                 self.word.store(word + new - old, Ordering::Release);
             } else {
@@ -23,7 +23,7 @@ impl Semaphore {
                     .fetch_add(new - old, weakened!("semaphore_relaxed_limit", Release));
             }
         }
-        if !cfg!(tollgate_bug = "semaphore_quiet_limit") {
+        if !seeded!("semaphore_quiet_limit") {
             self.hand_over();
         }
     }

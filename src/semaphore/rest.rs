@@ -114,8 +114,7 @@ impl Future for Resting<'_> {
             return Poll::Ready(());
         }
         let flagged = !queue.wants_no_flag();
-        #[cfg(tollgate_bug = "semaphore_watches_late")]
-        let come = this.semaphore.has_come(this.rest);
+        let early = seeded!("semaphore_watches_late").then(|| this.semaphore.has_come(this.rest));
         let (number, old) = queue.watch(this.number, this.rest, waker);
         this.number = Some(number);
         if !flagged {
@@ -123,8 +122,7 @@ impl Future for Resting<'_> {
             this.semaphore.word.fetch_sub(QUEUED, Ordering::Relaxed);
         }
         // The flag first: a release that does not see it is seen here.
-        #[cfg(not(tollgate_bug = "semaphore_watches_late"))]
-        let come = this.semaphore.has_come(this.rest);
+        let come = early.unwrap_or_else(|| this.semaphore.has_come(this.rest));
         drop(queue);
         drop(old);
         if come {

@@ -29,7 +29,7 @@ impl Semaphore {
                 self.word.fetch_add(QUEUED, Ordering::Relaxed);
             }
             // Its class has had a grant, and so another may be next, that fits.
-            let moves_up = !cfg!(tollgate_bug = "semaphore_passes_quietly") && self.can_grant(&mut queue);
+            let moves_up = !seeded!("semaphore_passes_quietly") && self.can_grant(&mut queue);
             drop(queue);
             let mut each = Each::default();
             each.run(|| drop(own));
@@ -49,7 +49,7 @@ impl Semaphore {
                 let moves_up = !evicted.is_empty() && self.can_grant(&mut queue);
                 drop(queue);
                 let mut each = Each::default();
-                if !cfg!(tollgate_bug = "semaphore_evicts_quietly") {
+                if !seeded!("semaphore_evicts_quietly") {
                     evicted.into_iter().flatten().for_each(|waker| each.wake(waker));
                 }
                 if moves_up {
@@ -79,7 +79,7 @@ impl Semaphore {
         if queue.overtaken >= self.overtakes || queue.is_empty() || self.free() < n {
             return false;
         }
-        queue.overtaken += u32::from(!cfg!(tollgate_bug = "semaphore_overtakes_for_ever"));
+        queue.overtaken += u32::from(!seeded!("semaphore_overtakes_for_ever"));
         // Acquire: as in `try_take`.
         self.word.fetch_sub(n, Ordering::Acquire);
         queue.tally.taken();
@@ -186,7 +186,7 @@ impl Semaphore {
     /// The first in line, who was woken, takes what is there for it, if it still is. Under the lock. Returns its own waker,
     /// to be dropped outside.
     pub(super) fn take_turn(&self, queue: &mut Queue, key: Key) -> Option<Option<Waker>> {
-        if self.overtakes == 0 || !queue.is_head(key) || cfg!(tollgate_bug = "semaphore_woken_head_forgets") {
+        if self.overtakes == 0 || !queue.is_head(key) || seeded!("semaphore_woken_head_forgets") {
             return None;
         }
         let own = self.grant_special(queue)?;

@@ -163,11 +163,8 @@ impl Limiter for Class {
 
     fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
         let units = demand.units();
-        #[cfg(tollgate_bug = "shares_asks_twice")]
-        let before = self.shared.shares.lock().fits(self.class, units);
-        let taken = self.shared.shares.lock().take(self.class, units);
-        #[cfg(tollgate_bug = "shares_asks_twice")]
-        let taken = before || taken;
+        let before = seeded!("shares_asks_twice") && self.shared.shares.lock().fits(self.class, units);
+        let taken = self.shared.shares.lock().take(self.class, units) || before;
         match taken {
             true => Ok(units),
             false => Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Event)),

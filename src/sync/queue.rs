@@ -457,7 +457,7 @@ impl Queue {
     pub(crate) fn head_is_claim(&mut self) -> bool {
         match self.head() {
             NONE => false,
-            _ if cfg!(tollgate_bug = "semaphore_claims_take_turns") => false,
+            _ if seeded!("semaphore_claims_take_turns") => false,
             head => self.places.at(head).state() == State::WaitingClaim,
         }
     }

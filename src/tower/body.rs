@@ -3,6 +3,8 @@
 use super::classify::{Classify, Verdict};
 use crate::limiter::Limiter;
 use crate::permit::Permit;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use std::fmt;
@@ -32,17 +34,36 @@ pin_project! {
 }
 
 /// What a body holds while it lasts.
-struct Held<L: Limiter, C> {
+pub(super) struct Held<L: Limiter, C> {
     permit: Permit<L>,
-    verdict: Verdict,
     classify: C,
+    verdict: Verdict,
     /// How many bytes are still to come, where that was declared.
     left: Option<u64>,
 }
 
 impl<L: Limiter, C> Held<L, C> {
+    /// What the body of `response` holds. None comes after a question for the head.
+    #[inline(always)]
+    pub(super) fn of<B: Body, E>(permit: Permit<L>, response: &Response<B>, is_head: bool, classify: &C) -> Self
+    where
+        C: Classify<E>,
+    {
+        let declared = match is_head {
+            true => Some(0),
+            false if response.headers().is_empty() => None,
+            false => declared_length(response.headers()),
+        };
+        Self {
+            permit,
+            verdict: classify.response(response.status(), response.headers()),
+            classify: classify.clone(),
+            left: declared.or_else(|| response.body().size_hint().exact()),
+        }
+    }
+
     /// The body has come to its end.
-    fn end<E>(self, trailers: Option<&http::HeaderMap>)
+    fn end<E>(self, trailers: Option<&HeaderMap>)
     where
         C: Classify<E>,
     {
@@ -78,16 +99,11 @@ impl<B: Body, L: Limiter, C: Classify<E>, E> LimitBody<B, L, C, E> {
         }
     }
 
-    /// A body that holds `permit`; `declared` bytes long, where that is known.
-    pub(super) fn holding(body: B, permit: Permit<L>, verdict: Verdict, classify: C, declared: Option<u64>) -> Self {
-        let left = declared.or_else(|| body.size_hint().exact());
+    /// A body that holds what it is given.
+    #[inline]
+    pub(super) fn holding(body: B, held: Option<Held<L, C>>) -> Self {
         Self {
-            held: Some(Held {
-                permit,
-                verdict,
-                classify,
-                left,
-            }),
+            held,
             body,
             error: PhantomData,
         }
@@ -139,6 +155,11 @@ impl<B: Body, L: Limiter, C: Classify<E>, E> Body for LimitBody<B, L, C, E> {
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
+}
+
+/// What `Content-Length` says: a server that has sent as much need not ask the body for more.
+fn declared_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 fn bytes_of(data: &impl bytes::Buf) -> u64 {

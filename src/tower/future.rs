@@ -1,13 +1,12 @@
 //! The future of a limited request.
 
-use super::body::LimitBody;
+use super::body::{Held, LimitBody};
 use super::classify::Classify;
 use super::gate::Waited;
 use super::refused::Refused;
 use super::respond::Respond;
 use crate::limiter::Limiter;
 use crate::permit::Permit;
-use http::header::CONTENT_LENGTH;
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
@@ -115,9 +114,25 @@ where
 {
     type Output = Result<Limited<RB, L, C, S::Error>, R::Error>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
+            // By itself, and first: a response is large, and is moved once, to where it goes.
+            if let StateProject::Running { future, permit } = this.state.as_mut().project() {
+                let mut polled = future.poll(cx);
+                let held = match &mut polled {
+                    Poll::Ready(Ok(response)) => permit.take().map(|permit| {
+                        this.respond.admitted(response, permit.limiter());
+                        Held::of(permit, response, *this.is_head, this.classify)
+                    }),
+                    _ => None,
+                };
+                return polled.map(|result| match result {
+                    Ok(response) => Ok(response.map(|body| LimitBody::holding(body, held))),
+                    Err(error) => Err(failed(error, permit.take(), this.classify, this.respond)),
+                });
+            }
             let next = match this.state.as_mut().project() {
                 StateProject::Waiting { wait, call } => match ready!(wait.as_mut().poll(cx)) {
                     Ok(permit) => State::Starting {
@@ -137,14 +152,6 @@ where
                         permit: permit.take(),
                     }
                 }
-                StateProject::Running { future, permit } => {
-                    let result = ready!(future.poll(cx));
-                    let permit = permit.take();
-                    return Poll::Ready(match result {
-                        Ok(response) => Ok(hold(response, permit, this.classify, this.respond, *this.is_head)),
-                        Err(error) => Err(failed(error, permit, this.classify, this.respond)),
-                    });
-                }
                 StateProject::Failed { error, permit } => {
                     let error = error.take().expect(TAKEN);
                     return Poll::Ready(Err(failed(error, permit.take(), this.classify, this.respond)));
@@ -154,6 +161,7 @@ where
                     let response = this.respond.refused(refused)?;
                     return Poll::Ready(Ok(response.map(LimitBody::free)));
                 }
+                StateProject::Running { .. } => unreachable!("it was looked at above"),
             };
             this.state.set(next);
         }
@@ -171,32 +179,4 @@ where
         permit.finish(classify.error(&error));
     }
     respond.failed(error)
-}
-
-/// The response of the service, with the permit in its body.
-fn hold<RB, L, C, R, E>(
-    mut response: Response<RB>,
-    permit: Option<Permit<L>>,
-    classify: &C,
-    respond: &R,
-    is_head: bool,
-) -> Limited<RB, L, C, E>
-where
-    RB: Body,
-    L: Limiter,
-    C: Classify<E>,
-    R: Respond<RB, E>,
-{
-    let Some(permit) = permit else {
-        return response.map(LimitBody::free);
-    };
-    respond.admitted(&mut response, permit.limiter());
-    let verdict = classify.response(response.status(), response.headers());
-    let declared = if is_head { Some(0) } else { declared_length(&response) };
-    response.map(|body| LimitBody::holding(body, permit, verdict, classify.clone(), declared))
-}
-
-/// What `Content-Length` says: a server that has sent as much need not ask the body for more.
-fn declared_length<B>(response: &Response<B>) -> Option<u64> {
-    response.headers().get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }

@@ -101,7 +101,7 @@ impl LimitLaw for Gradient {
         match (self.phase, self.least) {
             (Phase::Draining(before), _) => {
                 // A window that began with a queue measures the queue.
-                if sample.in_flight as f64 <= limit || cfg!(tollgate_bug = "gradient_measures_the_queue") {
+                if sample.in_flight as f64 <= limit || seeded!("gradient_measures_the_queue") {
                     self.phase = Phase::Measuring(before);
                 }
                 limit

@@ -26,8 +26,9 @@ impl LiveLegs {
     /// True when `word` is still in force. To be called after the legs were asked.
     #[inline]
     fn is_in_force(&self, word: u64) -> bool {
-        #[cfg(tollgate_bug = "live_looks_once")]
-        return true;
+        if seeded!("live_looks_once") {
+            return true;
+        }
         // Whoever has seen a number that was loosened after (S) sees (S) as well. Pairs with the fence in `apply`.
         fence(Ordering::Acquire);
         // Relaxed: by the fence.
@@ -69,11 +70,10 @@ impl LiveLegs {
         // SeqCst: what was given back comes before the look at what is in force, as the list in force comes before the ring
         // of whoever has put it there, in `apply`. So if no link is seen here, that ring comes after, and whoever it calls
         // sees what was given back. Pairs with the fence in `Bell::ring`.
-        #[cfg(not(tollgate_bug = "live_ends_unfenced"))]
-        if !set.linked {
+        if !set.linked && !seeded!("live_ends_unfenced") {
             fence(Ordering::SeqCst);
         }
-        if (set.linked || self.in_force().1.linked) && cfg!(not(tollgate_bug = "live_ends_quietly")) {
+        if (set.linked || self.in_force().1.linked) && !seeded!("live_ends_quietly") {
             self.bell.ring();
         }
     }

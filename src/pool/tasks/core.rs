@@ -316,7 +316,7 @@ impl Core {
             state.stats.panicked += u64::from(ran == Ran::Panicked);
             state.finished(1, &mut after);
         }
-        if std::mem::take(searching) && !cfg!(tollgate_bug = "tasks_search_for_ever") {
+        if std::mem::take(searching) && !seeded!("tasks_search_for_ever") {
             state.searching -= 1;
         }
         let found = match state.lanes.pop() {
@@ -381,7 +381,7 @@ impl Core {
 
     pub(super) fn resized(self: &Arc<Self>) {
         let mut after = After::default();
-        if !cfg!(tollgate_bug = "tasks_quiet_resize") {
+        if !seeded!("tasks_quiet_resize") {
             self.state.lock().call_for_help(self.slots.limit(), &mut after);
         }
         self.after(after);
@@ -393,7 +393,7 @@ impl Core {
             state.phase = state.phase.max(Phase::Draining);
         }
         self.room.close();
-        if !cfg!(tollgate_bug = "tasks_quiet_close") {
+        if !seeded!("tasks_quiet_close") {
             self.call_everybody();
         }
     }

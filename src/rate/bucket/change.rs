@@ -81,8 +81,9 @@ impl TokenBucket {
                 let kept = i128::from(level) << (FINE - before.scale);
                 let (old, new) = (fine(before.burst, before), fine(after.burst, &after));
                 let raised = match inherit {
-                    #[cfg(not(tollgate_bug = "bucket_counts_the_unlimited"))]
-                    _ if before.is_unlimited() || after.is_unlimited() => return (new, None),
+                    _ if (before.is_unlimited() || after.is_unlimited()) && !seeded!("bucket_counts_the_unlimited") => {
+                        return (new, None);
+                    }
                     Inherit::Reset => return (new, None),
                     Inherit::Proportional if level > 0 => {
                         let share = i128::from(level) * i128::from(after.burst) / i128::from(before.burst);
@@ -101,7 +102,7 @@ impl TokenBucket {
     /// The parameters of another quota from `now` on. Under the writer's lock.
     fn compile(&self, quota: &Quota, now: Instant) -> Params {
         let (_, before) = self.read();
-        if quota.is_by_interval() && before.step > 0 && cfg!(not(tollgate_bug = "bucket_intervals_restart")) {
+        if quota.is_by_interval() && before.step > 0 && !seeded!("bucket_intervals_restart") {
             let after = Params::compile(quota, &self.clock, before.latest_step(now));
             if after.ticks(now) <= after.life {
                 return after;
@@ -178,8 +179,9 @@ impl TokenBucket {
     /// Moves to `after` and `position` from `word`, if it is still in force: the tag moves on by two. Under the writer's
     /// lock.
     fn publish(&self, word: Word, position: u64, after: &Params) -> bool {
-        #[cfg(tollgate_bug = "bucket_same_slot")]
-        self.resting.store(after);
+        if seeded!("bucket_same_slot") {
+            self.resting.store(after);
+        }
         self.moving.store(after);
         let mut moving = word.next(position);
         // Release: whoever reads this tag reads the slot as written above. Pairs with `read`.

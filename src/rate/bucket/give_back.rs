@@ -100,8 +100,7 @@ impl TokenBucket {
     pub(super) fn give_back(&self, ticket: &BucketTicket, now: Instant) {
         let (mut writer, params) = self.giver(now);
         let units = self.to_give_back(&writer, ticket, &params, now);
-        #[cfg(tollgate_bug = "bucket_cancel_keeps")]
-        let units = units & 0;
+        let units = if seeded!("bucket_cancel_keeps") { 0 } else { units };
         let lower = |position: u64| position.saturating_sub(units);
         self.shift_position(&mut writer, ticket, lower, &params, now);
     }

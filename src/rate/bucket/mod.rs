@@ -261,8 +261,7 @@ impl TokenBucket {
     fn ticket(&self, tokens: u64, word: Word, given_before: u64) -> BucketTicket {
         // Relaxed: ordered after the exchange that moved the position, which acquires.
         let unknown = u64::from(self.given.load(Ordering::Relaxed) != given_before);
-        #[cfg(tollgate_bug = "bucket_trusts_order")]
-        let unknown = unknown & 0;
+        let unknown = if seeded!("bucket_trusts_order") { 0 } else { unknown };
         BucketTicket {
             tokens,
             word: word.0,
@@ -318,10 +317,7 @@ impl TokenBucket {
             };
             let gained = params.gained(ticks);
             let seen = look(word.position().max(params.floor + gained), ORIGIN + gained, &params);
-            let still = self.still(word);
-            #[cfg(tollgate_bug = "bucket_looks_once")]
-            let still = true;
-            if still {
+            if self.still(word) || seeded!("bucket_looks_once") {
                 return seen;
             }
         }

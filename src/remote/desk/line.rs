@@ -96,7 +96,7 @@ impl Desk {
     pub(in crate::remote) fn leave(&mut self, key: u64, now: Instant) -> Option<Waker> {
         if let Some(ended) = self.ended.remove(&key) {
             if let End::Granted(ticket) = ended.end
-                && !cfg!(tollgate_bug = "remote_leaks_granted")
+                && !seeded!("remote_leaks_granted")
             {
                 self.put_back(ticket, true, now);
             }

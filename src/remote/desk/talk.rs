@@ -52,7 +52,7 @@ impl Desk {
             // Something has come up meanwhile.
             None if !self.farewells.is_empty() => self.next(now),
             // Everybody is refused meanwhile, so that nobody asks: whether the store is back is found by taking leave of it.
-            None if self.away && !cfg!(tollgate_bug = "remote_stays_away") => {
+            None if self.away && !seeded!("remote_stays_away") => {
                 let client = self.plan.client;
                 let number = self.next_session();
                 self.farewells.push_back((Session { client, number }, 0, 0));
@@ -201,7 +201,7 @@ impl Desk {
             self.unmake();
             return self.lose(now);
         }
-        let from = if cfg!(tollgate_bug = "remote_leases_from_the_answer") {
+        let from = if seeded!("remote_leases_from_the_answer") {
             now
         } else {
             sent
@@ -326,7 +326,7 @@ impl Desk {
     /// The step may or may not have been carried out.
     fn fail(&mut self, step: &Step, now: Instant, error: StoreError) {
         self.tally.failures += 1;
-        if cfg!(tollgate_bug = "remote_says_it_once")
+        if seeded!("remote_says_it_once")
             && let Some(live) = &mut self.live
         {
             live.returned_told = step.returned;

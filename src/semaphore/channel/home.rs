@@ -94,12 +94,12 @@ impl Home {
                 continue;
             }
             // Somebody took a single one meanwhile, which needs no lock.
-            if !cfg!(tollgate_bug = "channel_keeps_part") {
+            if !seeded!("channel_keeps_part") {
                 self.put(&books, taken);
             }
             drop(books);
             // Whoever asked while they were away was refused.
-            if !cfg!(tollgate_bug = "channel_quiet_rollback") {
+            if !seeded!("channel_quiet_rollback") {
                 self.bell.ring();
             }
             return Err(TryAcquireError::NoPermits);
@@ -113,7 +113,7 @@ impl Home {
             let mut books = self.books();
             for _ in 0..n {
                 let fate = books.ledger.judge();
-                if cfg!(tollgate_bug = "channel_late_debt") {
+                if seeded!("channel_late_debt") {
                     drop(books);
                     books = self.books();
                 }
@@ -122,7 +122,7 @@ impl Home {
                 }
             }
         }
-        if !cfg!(tollgate_bug = "channel_quiet_release") {
+        if !seeded!("channel_quiet_release") {
             self.bell.ring();
         }
     }
@@ -135,7 +135,7 @@ impl Home {
     pub(super) fn set_limit(self: &Arc<Self>, limit: usize) {
         {
             let mut books = self.books();
-            if cfg!(tollgate_bug = "channel_torn_limit") {
+            if seeded!("channel_torn_limit") {
                 let mut ledger = books.ledger;
                 drop(books);
                 let made = ledger.set_limit(limit);
@@ -156,12 +156,12 @@ impl Home {
             let mut books = self.books();
             books.ledger.close();
             let sender = books.sender.take();
-            if !cfg!(tollgate_bug = "channel_close_keeps_free") {
+            if !seeded!("channel_close_keeps_free") {
                 self.withdraw(&mut books);
             }
             sender
         };
-        if cfg!(tollgate_bug = "channel_quiet_close") {
+        if seeded!("channel_quiet_close") {
             std::mem::forget(sender);
             return;
         }
