@@ -29,6 +29,8 @@ mod acquire;
 mod backend;
 mod book;
 mod builder;
+#[cfg(feature = "consul")]
+mod consul;
 mod desk;
 mod driver;
 mod error;
@@ -55,6 +57,9 @@ mod zookeeper;
 pub use acquire::Acquire;
 pub use backend::{Backend, Census, Grant, Reply, Rule, Session, Step, StoreError, Wish};
 pub use builder::RemoteBuilder;
+#[cfg(feature = "consul")]
+#[cfg_attr(docsrs, doc(cfg(feature = "consul")))]
+pub use consul::{Consul, ConsulOptions, ConsulSlots};
 pub use desk::{Fence, RemoteTicket};
 pub use driver::Driver;
 pub use error::RemoteError;

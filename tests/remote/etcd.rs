@@ -40,6 +40,11 @@ impl Store for Etcd {
         ask(address, "GET", "/health", "").is_ok_and(|answer| answer.contains(r#""health":"true""#))
     }
 
+    /// Leases are looked through twice a second.
+    fn late(&self) -> Duration {
+        Duration::from_millis(500)
+    }
+
     fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>> {
         // All from the first key to the last.
         let answer = ask(

@@ -16,6 +16,7 @@ const END: Nanos = 6_000;
 
 pub(crate) const BARS: Bars = Bars {
     ttl: TTL * MS,
+    life: TTL * MS,
     heaviest: 3,
 };
 /// Process 3 is killed.

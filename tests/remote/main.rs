@@ -1,15 +1,30 @@
-//! Permits across machines, tried against real servers: `ci/with-redis cargo test --all-features --test remote`.
+//! Permits across machines, tried against real servers:
+//! `ci/with-redis ci/with-consul ci/with-zookeeper ci/with-etcd cargo test --all-features --test remote`.
 
 #[path = "../rig/mod.rs"]
 mod rig;
 
-mod etc_run;
-mod etc_steps;
+#[cfg(feature = "consul")]
+mod consul;
+#[cfg(feature = "consul")]
+mod consul_faults;
+#[cfg(feature = "consul")]
+mod consul_steps;
+#[cfg(feature = "consul")]
+mod consul_store;
+#[cfg(feature = "consul")]
+mod consul_trips;
+#[cfg(feature = "etcd")]
 mod etcd;
+#[cfg(feature = "etcd")]
+mod etcd_faults;
+#[cfg(feature = "etcd")]
+mod etcd_steps;
 mod faults;
 mod forged;
 mod gate;
 mod lawful;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
 mod lined;
 mod proxied;
 mod rate_steps;
@@ -19,6 +34,9 @@ mod speaker;
 mod steps;
 mod store;
 mod trips;
-mod zoo;
-mod zoo_run;
+#[cfg(feature = "zookeeper")]
 mod zookeeper;
+#[cfg(feature = "zookeeper")]
+mod zookeeper_faults;
+#[cfg(feature = "zookeeper")]
+mod zookeeper_steps;

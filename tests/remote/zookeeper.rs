@@ -50,6 +50,11 @@ impl Store for Zookeeper {
         serves().unwrap_or(false)
     }
 
+    /// Sessions end at whole ticks.
+    fn late(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+
     fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>> {
         let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
         let names = std::thread::spawn(move || {

@@ -26,8 +26,10 @@ pub(crate) use recovery::Recovery;
 /// What a run is measured by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bars {
-    /// How long a session lasts that is not renewed.
+    /// How long a session lasts at least that is not renewed.
     pub(crate) ttl: Nanos,
+    /// How long it lasts at most.
+    pub(crate) life: Nanos,
     /// The greatest weight that is asked for.
     pub(crate) heaviest: u64,
 }

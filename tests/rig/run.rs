@@ -16,7 +16,8 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::time::sleep;
 
-const TTL: Duration = Duration::from_secs(3);
+/// How long a session lasts at most that is not renewed, at any store.
+const LIFE: Duration = Duration::from_secs(3);
 const PROCESSES: u32 = 6;
 /// The run's own number, in the histories.
 const DIRECTOR: u32 = PROCESSES;
@@ -47,6 +48,7 @@ const LONG: u64 = 4;
 
 /// A run that is being played.
 struct Run<S> {
+    ttl: Duration,
     server: Server<S>,
     proxies: Vec<Proxy>,
     processes: Vec<Option<Process>>,
@@ -65,6 +67,11 @@ pub(crate) async fn run<S: Store, G: Gate>(
     folder: &Path,
     connect: impl AsyncFn(SocketAddr, &str, u64, Duration) -> G,
 ) -> io::Result<Report> {
+    // One run at a time: each of them keeps the machine busy.
+    static RUNS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+    let _only = RUNS.lock().await;
+    let ttl = LIFE / store.lives();
+    let life = LIFE + store.late();
     let server = Server::start(store).await?;
     let writer = Arc::new(Writer::create(&folder.join("director"))?);
     let (stop, stopped) = mpsc::channel();
@@ -75,12 +82,13 @@ pub(crate) async fn run<S: Store, G: Gate>(
         sent: 0,
         done: begun,
     });
-    let gate = connect(server.address(), NAME, LIMIT, TTL).await;
+    let gate = connect(server.address(), NAME, LIMIT, ttl).await;
     let mut proxies = Vec::new();
     for _ in 0..PROCESSES {
         proxies.push(Proxy::before(server.address()).await?);
     }
     let mut run = Run {
+        ttl,
         server,
         proxies,
         processes: Vec::new(),
@@ -101,7 +109,8 @@ pub(crate) async fn run<S: Store, G: Gate>(
         events.extend(read(&run.history(process)).map_err(io::Error::other)?);
     }
     let bars = Bars {
-        ttl: nanos(TTL),
+        ttl: nanos(ttl),
+        life: nanos(life),
         heaviest: HEAVIEST,
     };
     Ok(check(&events, bars))
@@ -143,7 +152,7 @@ impl<S: Store> Run<S> {
                 store: proxy.address(),
                 name: NAME.into(),
                 limit: LIMIT,
-                ttl: TTL,
+                ttl: self.ttl,
                 tasks: TASKS,
                 heaviest: HEAVIEST,
                 keeps: struck
@@ -176,10 +185,10 @@ impl<S: Store> Run<S> {
 
         self.until(SLOW).await;
         self.begins("slow");
-        self.set(&[0, 1, 2], Mode::Delay(TTL / 20));
+        self.set(&[0, 1, 2], Mode::Delay(self.ttl / 20));
         self.until(TOO_SLOW).await;
         self.gone(&[0, 1], |run| {
-            run.set(&[0, 1], Mode::Delay(TTL * 5 / 4));
+            run.set(&[0, 1], Mode::Delay(run.ttl * 5 / 4));
             Ok(())
         })
         .await?;
@@ -282,8 +291,8 @@ impl<S: Store> Run<S> {
     async fn until_held(&self, processes: &[u32]) -> io::Result<()> {
         let begun = now();
         while !self.hold_enough(processes)? {
-            if now() - begun > nanos(10 * TTL) {
-                let why = format!("for {:?} the processes {processes:?} did not get enough", 10 * TTL);
+            if now() - begun > nanos(10 * LIFE) {
+                let why = format!("for {:?} the processes {processes:?} did not get enough", 10 * LIFE);
                 return Err(io::Error::other(why));
             }
             sleep(Duration::from_millis(20)).await;
@@ -326,7 +335,7 @@ impl<S: Store> Run<S> {
         };
         let (weight, sent) = (self.limit, now());
         self.writer.write(&Event::Asked { ask, weight, at: sent });
-        let all = tokio::time::timeout(3 * TTL, gate.acquire(weight)).await;
+        let all = tokio::time::timeout(3 * LIFE, gate.acquire(weight)).await;
         if let Ok(all) = all {
             let all = all.map_err(io::Error::other)?;
             let received = now();
@@ -351,7 +360,7 @@ impl<S: Store> Run<S> {
                 return Err(io::Error::other(format!("a process failed: {ended}")));
             }
         }
-        let gone = now() + nanos(TTL);
+        let gone = now() + nanos(LIFE);
         let mut keys = self.server.keys()?;
         while !keys.is_empty() && now() < gone {
             sleep(Duration::from_millis(20)).await;

@@ -19,6 +19,16 @@ pub(crate) trait Store: Clone {
     /// The keys in it.
     fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>>;
 
+    /// How many times its time to live a session lasts at most that is not renewed.
+    fn lives(&self) -> u32 {
+        1
+    }
+
+    /// How much later it may end, where a store looks only now and then.
+    fn late(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Makes it forget the scripts that it was given, where there is such a thing.
     fn forget_scripts(&self, address: SocketAddr) -> io::Result<()> {
         let _ = address;
@@ -91,7 +101,7 @@ impl<S: Store> Server<S> {
         self.child.wait().map(drop)
     }
 
-    /// Starts it again after a kill, at the same address, with nothing in it.
+    /// Starts it again after a kill, at the same address: with nothing in it, unless it keeps what it knows.
     pub(crate) async fn restart(&mut self) -> io::Result<()> {
         self.child = spawn(&self.store, self.port, self.folder.path())?;
         self.until_ready().await

@@ -4,11 +4,16 @@
 mod bucket;
 mod permits;
 mod rates;
+#[cfg(any(feature = "consul", feature = "etcd"))]
+#[allow(dead_code, reason = "not every store needs all of it")]
+mod sheet;
 
 use super::backend::{Reply, Rule, Session, Step};
 pub(crate) use bucket::Fill;
 pub(crate) use permits::Permits;
 pub(crate) use rates::{Kind as Meter, Rates};
+#[cfg(any(feature = "consul", feature = "etcd"))]
+pub(crate) use sheet::Sheet;
 
 /// The state of one key.
 #[derive(Debug)]

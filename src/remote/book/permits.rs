@@ -15,39 +15,39 @@ const LOOKOUTS: usize = 64;
 /// wishes; the first in the queue does not fit.
 #[derive(Debug)]
 pub(crate) struct Permits {
-    limit: u64,
-    used: u64,
-    token: u64,
+    pub(super) limit: u64,
+    pub(super) used: u64,
+    pub(super) token: u64,
     now: u64,
-    sessions: BTreeMap<Session, Held>,
-    dues: BTreeSet<(u64, Session)>,
-    queue: BTreeMap<u64, Queued>,
-    places: BTreeMap<(Session, u64), u64>,
-    next_place: u64,
+    pub(super) sessions: BTreeMap<Session, Held>,
+    pub(super) dues: BTreeSet<(u64, Session)>,
+    pub(super) queue: BTreeMap<u64, Queued>,
+    pub(super) places: BTreeMap<(Session, u64), u64>,
+    pub(super) next_place: u64,
     /// To whom something was granted in this step.
     told: Vec<Session>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
-    expires: u64,
-    seq: u64,
-    granted: u64,
-    returned: u64,
+pub(super) struct Held {
+    pub(super) expires: u64,
+    pub(super) seq: u64,
+    pub(super) granted: u64,
+    pub(super) returned: u64,
     /// The highest id of a wish so far.
-    asked: u64,
+    pub(super) asked: u64,
     /// Those that the client has not seen.
-    grants: Vec<Grant>,
-    queued: u64,
-    keeps: bool,
+    pub(super) grants: Vec<Grant>,
+    pub(super) queued: u64,
+    pub(super) keeps: bool,
 }
 
 #[derive(Debug)]
-struct Queued {
-    session: Session,
-    wish: u64,
-    need: u64,
-    want: u64,
+pub(super) struct Queued {
+    pub(super) session: Session,
+    pub(super) wish: u64,
+    pub(super) need: u64,
+    pub(super) want: u64,
 }
 
 impl Permits {
@@ -167,7 +167,7 @@ impl Permits {
         true
     }
 
-    fn end(&mut self, session: Session) {
+    pub(super) fn end(&mut self, session: Session) {
         let Some(held) = self.sessions.remove(&session) else {
             return;
         };

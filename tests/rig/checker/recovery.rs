@@ -17,7 +17,7 @@ pub(crate) struct Recovery {
 
 pub(super) fn check(events: &[Event], holds: &[Hold], bars: Bars, report: &mut Report) {
     let limits = Limits::of(events);
-    let allowed = bars.ttl + bars.ttl / 10;
+    let allowed = bars.life + bars.life / 10;
     for event in events {
         match event {
             Event::Gone { processes, at } => {

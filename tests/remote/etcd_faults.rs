@@ -1,12 +1,12 @@
-//! The run, against ZooKeeper.
+//! The run, against etcd.
 
+use crate::etcd::Etcd;
+use crate::etcd_steps::at;
 use crate::gate::gate;
 use crate::rig::contender::{Plan, contend};
 use crate::rig::history::Writer;
 use crate::rig::process::told;
 use crate::rig::run::{HEAVIEST, run};
-use crate::zoo::at;
-use crate::zookeeper::Zookeeper;
 use std::sync::{Arc, mpsc};
 
 #[test]
@@ -29,7 +29,7 @@ fn a_contender() {
 async fn sixty_seconds_of_everything_that_can_go_wrong() {
     let folder = tempfile::tempdir().expect("a folder");
     let connect = async |address, name: &str, limit, ttl| gate(at(address), name, limit, ttl);
-    let report = run(Zookeeper, "zoo_run::a_contender", folder.path(), connect)
+    let report = run(Etcd, "etcd_faults::a_contender", folder.path(), connect)
         .await
         .expect("a run");
     println!("{report:#?}");

@@ -1,12 +1,12 @@
-//! The run, against etcd.
+//! The run, against ZooKeeper.
 
-use crate::etc_steps::at;
-use crate::etcd::Etcd;
 use crate::gate::gate;
 use crate::rig::contender::{Plan, contend};
 use crate::rig::history::Writer;
 use crate::rig::process::told;
 use crate::rig::run::{HEAVIEST, run};
+use crate::zookeeper::Zookeeper;
+use crate::zookeeper_steps::at;
 use std::sync::{Arc, mpsc};
 
 #[test]
@@ -29,7 +29,7 @@ fn a_contender() {
 async fn sixty_seconds_of_everything_that_can_go_wrong() {
     let folder = tempfile::tempdir().expect("a folder");
     let connect = async |address, name: &str, limit, ttl| gate(at(address), name, limit, ttl);
-    let report = run(Etcd, "etc_run::a_contender", folder.path(), connect)
+    let report = run(Zookeeper, "zookeeper_faults::a_contender", folder.path(), connect)
         .await
         .expect("a run");
     println!("{report:#?}");

@@ -1,0 +1,166 @@
+//! Consul as a store, twice: with a document of holders, which is [`Consul`], and with slots, which is [`ConsulSlots`].
+//!
+//! | | [`Consul`] | [`ConsulSlots`] |
+//! |---|---|---|
+//! | permits | up to [`MAX_UNITS`](super::MAX_UNITS) | up to 60 |
+//! | who is served first | who asked first | whoever comes by |
+//! | an acquire that finds permits | a read and a write | a read and a write |
+//! | in each other's way are | all who change the document | those who want the same slot |
+//! | rates and windows | no | no |
+//!
+//! # Sessions
+//! Each session of a limiter is a session of Consul's, whose keys are deleted when it ends. Consul ends a session that was not
+//! renewed at the earliest after its time to live, and in fact after twice as long: so permits of a process that has died are
+//! back after *twice* the [time to live](super::RemoteBuilder::ttl), and a tenth of it. Processes count their own leases by the
+//! shorter time, from the instant on at which a renewal was sent. A server that takes the lead counts all sessions anew.
+//!
+//! Sessions hang on no health check, and have no lock delay: the shorter leases of the processes are what keeps two from holding
+//! one permit.
+//!
+//! # What it needs
+//! Consul 1.8 or later. A time to live of 10 s to a day: the shortest is the server's `session_ttl_min`. One connection for each
+//! limiter of a process that waits (`limits.http_max_conns_per_client` is 200 unless set). With access control lists, a token with
+//! `key_prefix` "tollgate/" and `session_prefix` "", both `write`; locks are advisory, so that nobody else should have the
+//! first.
+//!
+//! # What is not promised
+//! Consul writes to a majority of its servers before it answers, and forgets nothing when servers change. A cluster that is
+//! started anew with nothing, or from a snapshot, has forgotten who holds what, and its tokens may be smaller than they were: keep
+//! all processes from it for a time to live, and tell resources that check fences.
+
+mod agent;
+mod holders;
+mod options;
+mod seats;
+mod slots;
+
+use super::backend::{Reply, Rule, Step, StoreError};
+use super::error::RemoteError;
+use super::key::Key;
+use agent::Agent;
+pub use options::ConsulOptions;
+use seats::{Seat, Seats};
+pub use slots::ConsulSlots;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Permits in Consul, in a document: all of a limiter's permits, their holders and the queue are one value, which is read,
+/// changed, and written if nobody else has changed it meanwhile. A handle: clones share connections.
+///
+/// Requests are served in the order in which they reach the store. Who waits sleeps on a key of its own, and whoever gives back
+/// writes to that key in the same step as to the document: nobody else is woken.
+///
+/// ```no_run
+/// # use std::sync::Arc;
+/// # use tollgate::remote::{Consul, Key, Remote};
+/// # async fn connected() -> Result<(), Box<dyn std::error::Error>> {
+/// let consul = Consul::options("http://127.0.0.1:8500").token("secret").connect()?;
+/// let reports = Arc::new(Remote::permits(Key::new("reports")?, 20).spawn(consul)?);
+/// let permit = reports.acquire_owned(1).await?;
+/// assert!(!permit.is_lost());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Bounds
+/// The document is at most 320 KiB long: some thousand sessions, or wishes that wait. A step that would make it longer is
+/// [refused](super::StoreError::Refused). Each step reads the document and one line for each session.
+///
+/// Nothing is left when the last session ends. When all processes die at once, the document stays until somebody uses the
+/// limiter again, who finds them gone.
+#[derive(Clone)]
+pub struct Consul(Arc<Inner>);
+
+struct Inner {
+    agent: Agent,
+    prefix: Box<str>,
+    seats: Seats,
+}
+
+impl Consul {
+    /// The Consul at `address`, such as `http://127.0.0.1:8500`: best the agent of this machine.
+    pub fn options(address: impl Into<Box<str>>) -> ConsulOptions {
+        ConsulOptions::new(address.into())
+    }
+}
+
+/// What both cannot do, and how long sessions can live.
+fn supports(rule: &Rule, ttl: Duration, store: &'static str) -> Result<(), RemoteError> {
+    let what = match rule {
+        Rule::Permits { .. } => {
+            let allowed = (Duration::from_secs(1), Duration::from_secs(86_400));
+            if ttl < allowed.0 || ttl > allowed.1 {
+                let (what, given) = ("time to live", ttl);
+                return Err(RemoteError::Duration { what, given, allowed });
+            }
+            return Ok(());
+        }
+        Rule::Rate { .. } => "rates, since it tells no time",
+        Rule::Window { .. } => "windows, since it tells no time",
+    };
+    Err(RemoteError::Unsupported { what, store })
+}
+
+/// Either of the two ways to keep permits.
+trait Keeping: Sync {
+    fn inner(&self) -> &Inner;
+
+    /// Reads what is in `folder`, and carries out `step`. `None` when somebody was quicker.
+    fn attempt(
+        &self,
+        folder: &str,
+        limit: u64,
+        step: &Step,
+        seat: Option<&Seat>,
+    ) -> impl Future<Output = Result<Option<Reply>, StoreError>> + Send;
+}
+
+/// Carries out a step: makes or renews its session, and attempts it until nobody else was quicker.
+async fn step(keeping: &impl Keeping, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+    let Rule::Permits { limit } = *rule else {
+        let why = "there are only permits in Consul".into();
+        return Err(StoreError::Refused { why });
+    };
+    let Inner { agent, seats, prefix } = keeping.inner();
+    let folder = folder(prefix, key);
+    let started = seats.now();
+    let seat = seats.of(agent, key, step).await?;
+    let seat = seat.as_deref();
+    let mut attempts: u32 = 0;
+    let mut reply = loop {
+        if let Some(reply) = keeping.attempt(&folder, limit, step, seat).await? {
+            break reply;
+        }
+        attempts += 1;
+        if let Some(seat) = seat.filter(|_| attempts.is_multiple_of(4)) {
+            // It may be our own session that does not hold.
+            seat.renew(agent).await?;
+        }
+        tokio::time::sleep(seats.part_of(Duration::from_millis(1 << attempts.min(6)))).await;
+    };
+    match seat {
+        Some(seat) if reply.alive => reply.age = seat.age_at(started),
+        Some(seat) if step.end => {
+            // What it had locked is gone already, so that nobody waits for this.
+            let _ = agent.destroy(&seat.id).await;
+            seats.remove(key, step.session);
+        }
+        _ => seats.remove(key, step.session),
+    }
+    Ok(reply)
+}
+
+/// The folder of a limiter, in which no other one's keys are: a slash in its name is none here.
+fn folder(prefix: &str, key: &Key) -> String {
+    let name = key.as_str().replace('%', "%25").replace('/', "%2F");
+    format!("{prefix}{name}/")
+}
+
+impl fmt::Debug for Consul {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consul")
+            .field("prefix", &self.0.prefix)
+            .finish_non_exhaustive()
+    }
+}

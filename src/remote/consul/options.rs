@@ -1,0 +1,99 @@
+//! Where a Consul is, and how it is spoken to.
+
+use super::agent::Agent;
+use super::{Consul, Seats};
+use crate::remote::error::RemoteError;
+use crate::remote::http::HttpOptions;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The settings of a connection to [`Consul`]. What is printed of them has no secrets.
+#[derive(Clone)]
+#[must_use = "nothing is connected before `connect`"]
+pub struct ConsulOptions {
+    address: Box<str>,
+    token: Option<Box<str>>,
+    datacenter: Option<Box<str>>,
+    prefix: Box<str>,
+    timeout: Duration,
+}
+
+impl ConsulOptions {
+    pub(super) fn new(address: Box<str>) -> Self {
+        Self {
+            address,
+            token: None,
+            datacenter: None,
+            prefix: "tollgate/".into(),
+            timeout: Duration::from_secs(1),
+        }
+    }
+
+    /// The token of an access control list, said with each call. It needs `key_prefix` with `write` for the
+    /// [prefix](Self::prefix), and `session_prefix` with `write` for the nodes that are spoken to.
+    pub fn token(mut self, token: impl Into<Box<str>>) -> Self {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// The datacenter; that of the agent unless set.
+    pub fn datacenter(mut self, name: impl Into<Box<str>>) -> Self {
+        self.datacenter = Some(name.into());
+        self
+    }
+
+    /// What all keys begin with; `tollgate/` unless set.
+    pub fn prefix(mut self, prefix: impl Into<Box<str>>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// How long an answer may take: 1 ms to a minute, 1 s unless set. A step of a limiter is several calls, and has a time-out
+    /// of its own.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Makes the handle. The agent is spoken to when it is first needed.
+    ///
+    /// # Errors
+    /// [`RemoteError::Address`] when the address is none, or a setting has characters that cannot be said;
+    /// [`RemoteError::Duration`]; [`RemoteError::NoRuntime`] outside a tokio runtime.
+    pub fn connect(self) -> Result<Consul, RemoteError> {
+        let agent = self.agent()?;
+        Ok(Consul(Arc::new(super::Inner {
+            agent,
+            prefix: self.prefix,
+            seats: Seats::default(),
+        })))
+    }
+
+    pub(super) fn agent(&self) -> Result<Agent, RemoteError> {
+        if self.prefix.starts_with('/') || self.prefix.contains(char::is_control) {
+            let why = format!(
+                "the prefix {:?} begins with a slash, or has control characters",
+                self.prefix
+            )
+            .into();
+            return Err(RemoteError::Address { why });
+        }
+        let mut http = HttpOptions::new(self.address.clone());
+        http.timeout = self.timeout;
+        if let Some(token) = &self.token {
+            http.secret("x-consul-token", token)?;
+        }
+        Ok(Agent::new(http.connect()?, self.datacenter.as_deref()))
+    }
+}
+
+impl fmt::Debug for ConsulOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConsulOptions")
+            .field("datacenter", &self.datacenter)
+            .field("prefix", &self.prefix)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,188 @@
+//! The sessions of this process: what Consul calls them, when they were last renewed, and who looks out for news of them.
+
+use super::agent::Agent;
+use crate::remote::backend::{Session, Step, StoreError};
+use crate::remote::key::Key;
+use crate::time::{Clock, Instant};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+/// One session of ours.
+#[derive(Debug)]
+pub(super) struct Seat {
+    /// What Consul calls it.
+    pub(super) id: Box<str>,
+    clock: Clock,
+    /// When the last renewal was sent that was answered.
+    renewed: Mutex<Instant>,
+    /// Consul has said that there is no such session.
+    lost: AtomicBool,
+    pub(super) ear: Arc<Notify>,
+    watch: Mutex<Option<AbortHandle>>,
+}
+
+impl Seat {
+    /// How long it had lived on its last renewal at `instant`.
+    pub(super) fn age_at(&self, instant: Instant) -> Duration {
+        self.clock.between(*self.renewed.lock(), instant)
+    }
+
+    /// Renews it if that was long ago. A session lives for `ttl` after a renewal; later ones find it renewed for three quarters
+    /// of it at least.
+    pub(super) async fn keep(&self, agent: &Agent, ttl: Duration) -> Result<(), StoreError> {
+        if self.age_at(self.clock.now()) >= ttl / 4 {
+            self.renew(agent).await
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(super) async fn renew(&self, agent: &Agent) -> Result<(), StoreError> {
+        let sent = self.clock.now();
+        if agent.renew(&self.id).await? {
+            let mut renewed = self.renewed.lock();
+            *renewed = sent.max(*renewed);
+        } else {
+            // Relaxed: it is only ever set, and says nothing of other memory.
+            self.lost.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        // Relaxed: see `renew`.
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Looks out for changes of `key` since the write `index`, or under it, from now on, unless somebody does already.
+    pub(super) fn watch(&self, agent: &Agent, key: String, recurse: bool, index: u64, ttl: Duration) {
+        let mut watch = self.watch.lock();
+        if watch.as_ref().is_some_and(|task| !task.is_finished()) {
+            return;
+        }
+        let task = tokio::spawn(look_out(agent.clone(), key, recurse, index, ttl, Arc::clone(&self.ear)));
+        *watch = Some(task.abort_handle());
+    }
+}
+
+/// A connection that has gone silent is given up, at the latest, after so long; news are looked for without it meanwhile.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+async fn look_out(agent: Agent, key: String, recurse: bool, mut index: u64, ttl: Duration, ear: Arc<Notify>) {
+    let wait = ttl.clamp(Duration::from_secs(1), LONGEST_WAIT);
+    loop {
+        match agent.changed(&key, recurse, index, wait).await {
+            Ok((_, next)) if next == index => {}
+            Ok((entries, next)) => {
+                index = next;
+                ear.notify_one();
+                if entries.is_empty() && !recurse {
+                    // It has been deleted: the session is over.
+                    return;
+                }
+            }
+            // What has happened meanwhile is told when it answers again.
+            Err(_) => tokio::time::sleep(ttl / 10).await,
+        }
+        if index == 0 {
+            // Of a store that was restored, or that says no number: the next answer comes at once.
+            tokio::time::sleep(ttl / 10).await;
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if let Some(task) = self.watch.get_mut() {
+            task.abort();
+        }
+    }
+}
+
+/// All sessions of a handle.
+#[derive(Debug)]
+pub(super) struct Seats {
+    taken: Mutex<HashMap<(Key, Session), Arc<Seat>>>,
+    clock: Clock,
+    random: RandomState,
+    numbers: AtomicU64,
+}
+
+impl Default for Seats {
+    fn default() -> Self {
+        Self {
+            taken: Mutex::default(),
+            clock: Clock::real(),
+            random: RandomState::new(),
+            numbers: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Seats {
+    pub(super) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    pub(super) fn get(&self, key: &Key, session: Session) -> Option<Arc<Seat>> {
+        self.taken.lock().get(&(key.clone(), session)).cloned()
+    }
+
+    /// The session of `step`, which is made when it begins, and renewed when it is time; `None` when there is none.
+    pub(super) async fn of(&self, agent: &Agent, key: &Key, step: &Step) -> Result<Option<Arc<Seat>>, StoreError> {
+        if let Some(seat) = self.get(key, step.session) {
+            if !step.end {
+                seat.keep(agent, step.ttl).await?;
+            }
+            return Ok(Some(seat));
+        }
+        if !step.begin || step.end {
+            return Ok(None);
+        }
+        let sent = self.clock.now();
+        let id = agent.create(step.ttl).await?.into();
+        let seat = Arc::new(Seat {
+            id,
+            clock: self.clock.clone(),
+            renewed: Mutex::new(sent),
+            lost: false.into(),
+            ear: Arc::default(),
+            watch: Mutex::default(),
+        });
+        self.taken.lock().insert((key.clone(), step.session), Arc::clone(&seat));
+        Ok(Some(seat))
+    }
+
+    /// Ends when there is news of the session.
+    pub(super) async fn news(&self, key: &Key, session: Session) {
+        match self.get(key, session) {
+            Some(seat) => seat.ear.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    pub(super) fn remove(&self, key: &Key, session: Session) {
+        let seat = self.taken.lock().remove(&(key.clone(), session));
+        drop(seat);
+    }
+
+    /// What nobody has written before: Consul takes a write of the same for none.
+    pub(super) fn nonce(&self) -> String {
+        // Relaxed: a number of its own is all that is wanted.
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        format!("{:016x}.{number}", self.random.hash_one(0))
+    }
+
+    /// A part of `time`, at random: those who were in each other's way are not again.
+    pub(super) fn part_of(&self, time: Duration) -> Duration {
+        // Relaxed: as above.
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        time.mul_f64((self.random.hash_one(number) >> 11) as f64 / (1_u64 << 53) as f64)
+    }
+}

@@ -1,0 +1,219 @@
+//! Permits in slots.
+//!
+//! Keys of a limiter, in its folder:
+//! - `at/limit`: how many slots there are;
+//! - `at/<number>`: a slot that is taken, locked by a session. Free slots have no key;
+//! - `by/<session>`: one for each session, locked by it: what it has asked, given back, and waits for.
+//!
+//! Consul deletes what a session has locked when it ends. A step reads all of it at one instant, and writes what it changes, if
+//! nobody else has taken the slots, and if the session's own key is as it was: so two steps of one session, of which one comes
+//! late, are never both carried out, though Consul lets a session lock again what it has locked.
+
+mod view;
+
+use super::agent::Op;
+use super::seats::Seat;
+use super::{Consul, Inner, Keeping};
+use crate::remote::backend::{Backend, Reply, Rule, Session, Step, StoreError};
+use crate::remote::error::RemoteError;
+use crate::remote::key::Key;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use view::{Bound, Change, Limit, Slot, View};
+
+/// A transaction has room for so many slots, and for what goes with them.
+const MOST: u64 = 60;
+
+/// Permits in Consul, in slots: each permit is a key that is locked. A handle: clones share connections.
+///
+/// For few permits and many that want them: who takes one slot is not in the way of who takes another. There is no queue at the
+/// store. Whoever comes by when something is free takes it, and who wants much may wait for long while others want little;
+/// within a process the order is that of asking. All who wait are woken by each release.
+///
+/// ```no_run
+/// # use std::sync::Arc;
+/// # use tollgate::remote::{Consul, Key, Remote};
+/// # async fn connected() -> Result<(), Box<dyn std::error::Error>> {
+/// let consul = Consul::options("http://127.0.0.1:8500").connect()?;
+/// let licences = Arc::new(Remote::permits(Key::new("licences")?, 3).spawn(consul.slots())?);
+/// let permit = licences.acquire_owned(1).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Bounds
+/// At most 60 permits: what a transaction of Consul's has room for.
+///
+/// Nothing is left when the last session ends. When all processes die at once, the limit stays until somebody uses the limiter
+/// again, who replaces it.
+#[derive(Clone)]
+pub struct ConsulSlots(Arc<Inner>);
+
+impl Consul {
+    /// The same Consul, with slots instead of a document.
+    pub fn slots(&self) -> ConsulSlots {
+        let Inner { agent, prefix, .. } = &*self.0;
+        ConsulSlots(Arc::new(Inner {
+            agent: agent.clone(),
+            prefix: prefix.clone(),
+            seats: super::Seats::default(),
+        }))
+    }
+}
+
+/// Where the keys of a limiter are.
+struct Place(String);
+
+impl Place {
+    fn limit(&self) -> String {
+        format!("{}at/limit", self.0)
+    }
+
+    fn slot(&self, number: u64) -> String {
+        format!("{}at/{number:03}", self.0)
+    }
+
+    fn life(&self, session: Session) -> String {
+        format!("{}by/{session}", self.0)
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> Result<Vec<u8>, StoreError> {
+    serde_json::to_vec(value).map_err(|error| StoreError::Refused {
+        why: error.to_string().into(),
+    })
+}
+
+impl Keeping for ConsulSlots {
+    fn inner(&self) -> &Inner {
+        &self.0
+    }
+
+    async fn attempt(
+        &self,
+        folder: &str,
+        limit: u64,
+        step: &Step,
+        seat: Option<&Seat>,
+    ) -> Result<Option<Reply>, StoreError> {
+        let place = &Place(folder.to_owned());
+        let Inner { agent, seats, .. } = &*self.0;
+        let name = step.session.to_string();
+        // The number is of what is read: from there on the store tells of changes.
+        let (entries, index) = agent.list(&place.0).await?;
+        if step.end {
+            return self.end(place, limit, step, &entries).await;
+        }
+        let id = seat.filter(|seat| !seat.is_lost()).map(|seat| &*seat.id);
+        let mut view = View::of(&entries, &place.0, &name, id)?;
+        let Some((id, seat)) = id.zip(seat).filter(|_| view.is_there() || step.begin) else {
+            return Ok(Some(view.reply(step, limit, None)));
+        };
+        while let Some(mut change) = view.next(step, limit, id) {
+            change.life.nonce = seats.nonce();
+            let ops = ops(place, &change, step.session, id, seats)?;
+            let Some(written) = agent.change(&ops).await? else {
+                return Ok(None);
+            };
+            view.apply(change, id, written);
+        }
+        let mut reply = view.reply(step, limit, Some(id));
+        if view.waits() {
+            reply.again = Some(step.ttl / 10 + seats.part_of(step.ttl / 10));
+            seat.watch(agent, format!("{}at/", place.0), true, index, step.ttl);
+        }
+        Ok(Some(reply))
+    }
+}
+
+impl ConsulSlots {
+    async fn end(
+        &self,
+        place: &Place,
+        limit: u64,
+        step: &Step,
+        entries: &[super::agent::Entry],
+    ) -> Result<Option<Reply>, StoreError> {
+        let life = place.life(step.session);
+        let ours = entries.iter().find(|entry| entry.key == life);
+        let id = ours.and_then(|entry| entry.session.as_deref());
+        let mut view = View::of(entries, &place.0, &step.session.to_string(), id)?;
+        if let Some((id, leaving)) = id.and_then(|id| Some((id, view.leaving(id)?))) {
+            let mut ops = vec![Op::delete_cas(&life, leaving.life)];
+            ops.extend(leaving.slots.iter().map(|&number| Op::delete(&place.slot(number))));
+            ops.extend(leaving.limit.map(|index| Op::delete_cas(&place.limit(), index)));
+            if self.0.agent.change(&ops).await?.is_none() {
+                return Ok(None);
+            }
+            view.leave(id);
+        }
+        Ok(Some(view.reply(step, limit, None)))
+    }
+}
+
+/// What is written for a change.
+fn ops(
+    place: &Place,
+    change: &Change,
+    session: Session,
+    id: &str,
+    seats: &super::Seats,
+) -> Result<Vec<Op>, StoreError> {
+    let life = json(&change.life)?;
+    let mut ops = vec![match change.replaces {
+        Some(index) => Op::cas(&place.life(session), &life, index),
+        None => Op::lock(&place.life(session), &life, id),
+    }];
+    match change.bound {
+        Bound::Any => {}
+        Bound::Same(index) => ops.push(Op::check_index(&place.limit(), index)),
+        Bound::Set(limit, index) => {
+            let nonce = seats.nonce();
+            ops.push(Op::cas(&place.limit(), &json(&Limit { limit, nonce })?, index));
+        }
+    }
+    ops.extend(change.freed.iter().map(|&number| Op::delete(&place.slot(number))));
+    let slot = json(&Slot { wish: change.wish })?;
+    ops.extend(
+        change
+            .locked
+            .iter()
+            .map(|&number| Op::lock(&place.slot(number), &slot, id)),
+    );
+    Ok(ops)
+}
+
+impl Backend for ConsulSlots {
+    fn supports(&self, rule: &Rule, ttl: Duration) -> Result<(), RemoteError> {
+        let store = "Consul with slots";
+        match *rule {
+            Rule::Permits { limit: ..=MOST } => super::supports(rule, ttl, store),
+            Rule::Permits { .. } => Err(RemoteError::Unsupported {
+                what: "more than 60 permits",
+                store,
+            }),
+            _ => super::supports(rule, ttl, store),
+        }
+    }
+
+    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+        super::step(self, key, rule, step).await
+    }
+
+    async fn news(&self, key: &Key, session: Session) {
+        self.0.seats.news(key, session).await;
+    }
+
+    fn leave(&self, key: &Key, session: Session) {
+        self.0.seats.remove(key, session);
+    }
+}
+
+impl fmt::Debug for ConsulSlots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConsulSlots")
+            .field("prefix", &self.0.prefix)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,326 @@
+//! What is in the folder of a limiter with slots, what a step makes of it, and what has to be written for that. Nothing here
+//! speaks to the store.
+
+use crate::remote::backend::{Census, Grant, Reply, Step, StoreError, Wish};
+use crate::remote::consul::agent::Entry;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What stands under `at/limit`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Limit {
+    pub(super) limit: u64,
+    /// Never the same twice: Consul takes a write of what is there for none.
+    pub(super) nonce: String,
+}
+
+/// What stands under `by/<session>`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Life {
+    pub(super) nonce: String,
+    seq: u64,
+    returned: u64,
+    asked: u64,
+    /// What it waits for, in order.
+    pending: Vec<Pending>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pending {
+    wish: u64,
+    need: u64,
+    want: u64,
+    /// Or forgets it when there is nothing.
+    waits: bool,
+}
+
+/// What stands under `at/<number>`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Slot {
+    /// For which of the session's wishes it was locked.
+    pub(super) wish: u64,
+}
+
+/// A slot that is locked: by whom, for what, and by which write.
+#[derive(Clone, Debug)]
+struct Taken {
+    owner: String,
+    wish: u64,
+    index: u64,
+}
+
+/// The folder at one instant.
+#[derive(Clone, Debug, Default)]
+pub(super) struct View {
+    /// With the number of the write. `None` before anybody has said it.
+    limit: Option<(u64, u64)>,
+    /// Our own session's.
+    life: Option<(Life, u64)>,
+    /// How many other sessions there are, and how many wishes they wait for.
+    others: u64,
+    others_wait: u64,
+    taken: BTreeMap<u64, Taken>,
+}
+
+/// What is to be done with `at/limit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// It does not matter.
+    Any,
+    /// It must be as it was by this write.
+    Same(u64),
+    /// It is to be this, if it was last written so.
+    Set(u64, u64),
+}
+
+/// What is to be written, all or nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    /// Our own, and which write it replaces; none when it is to be made.
+    pub(super) life: Life,
+    pub(super) replaces: Option<u64>,
+    pub(super) bound: Bound,
+    pub(super) freed: Vec<u64>,
+    pub(super) locked: Vec<u64>,
+    /// For which wish.
+    pub(super) wish: u64,
+}
+
+/// What has to go with a session that ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Leaving {
+    pub(super) life: u64,
+    pub(super) slots: Vec<u64>,
+    /// The limit, by its write: nobody else is there.
+    pub(super) limit: Option<u64>,
+}
+
+fn read<T: DeserializeOwned>(entry: &Entry) -> Result<T, StoreError> {
+    serde_json::from_slice(&entry.value).map_err(|_| StoreError::Refused {
+        why: format!("{} is not of a limiter with slots", entry.key).into(),
+    })
+}
+
+impl View {
+    /// Of the keys in `folder`. `name` is our session's, and `id` what Consul calls it; without an id we have none.
+    pub(super) fn of(entries: &[Entry], folder: &str, name: &str, id: Option<&str>) -> Result<Self, StoreError> {
+        let mut view = Self::default();
+        for entry in entries {
+            let Some(key) = entry.key.strip_prefix(folder) else {
+                continue;
+            };
+            if key == "at/limit" {
+                view.limit = Some((read::<Limit>(entry)?.limit, entry.index));
+            } else if let (Some(slot), Some(owner)) = (key.strip_prefix("at/"), &entry.session) {
+                let number = slot.parse().map_err(|_| StoreError::Refused {
+                    why: format!("{} is not of a limiter with slots", entry.key).into(),
+                })?;
+                let (owner, wish, index) = (owner.clone(), read::<Slot>(entry)?.wish, entry.index);
+                view.taken.insert(number, Taken { owner, wish, index });
+            } else if let (Some(session), Some(owner)) = (key.strip_prefix("by/"), &entry.session) {
+                let life: Life = read(entry)?;
+                if session == name && Some(&**owner) == id {
+                    view.life = Some((life, entry.index));
+                } else {
+                    view.others += 1;
+                    view.others_wait += life.pending.len() as u64;
+                }
+            }
+        }
+        Ok(view)
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        self.life.is_some()
+    }
+
+    pub(super) fn waits(&self) -> bool {
+        self.life.as_ref().is_some_and(|(life, _)| !life.pending.is_empty())
+    }
+
+    fn ours<'a>(&'a self, id: &'a str) -> impl Iterator<Item = (u64, &'a Taken)> {
+        let ours = self.taken.iter().filter(move |(_, taken)| taken.owner == id);
+        ours.map(|(&number, taken)| (number, taken))
+    }
+
+    /// What the step of our session, which Consul calls `id`, changes next; `None` when nothing is left to change. One wish is
+    /// granted at a time, since each grant needs a write of its own for its token.
+    pub(super) fn next(&self, step: &Step, limit: u64, id: &str) -> Option<Change> {
+        let replaces = self.life.as_ref().map(|&(_, index)| index);
+        let mut life = self.life.as_ref().map(|(life, _)| life.clone()).unwrap_or_default();
+        let before = life.clone();
+        // Nobody else is there, and nothing is held: it is as if it had never been used.
+        let fresh = replaces.is_none() && self.others == 0 && self.taken.is_empty();
+        let (mut now, mut index) = self.limit.filter(|_| !fresh).unwrap_or((limit, 0));
+        index = self.limit.map_or(index, |(_, index)| index);
+        // Whoever comes writes the limit anew, so that nobody who leaves takes it along.
+        let mut sets = replaces.is_none();
+        let mut freed = Vec::new();
+        if step.seq > life.seq {
+            life.seq = step.seq;
+            if let Some(limit) = step.limit.filter(|&limit| limit != now) {
+                (now, sets) = (limit, true);
+            }
+            let held = self.ours(id).count() as u64;
+            let returned = step.returned.clamp(life.returned, life.returned + held);
+            freed = self.oldest(id, (returned - life.returned) as usize);
+            life.returned = returned;
+            life.pending.retain(|pending| !step.withdrawn.contains(&pending.wish));
+            for &Wish {
+                id: wish,
+                need,
+                want,
+                queue,
+            } in &step.wishes
+            {
+                if wish > life.asked {
+                    life.asked = wish;
+                    // What exceeds the limit is refused; so is what tries behind those who wait.
+                    if need <= now && (queue || life.pending.is_empty()) {
+                        let (want, waits) = (want.max(need), queue);
+                        life.pending.push(Pending {
+                            wish,
+                            need,
+                            want,
+                            waits,
+                        });
+                    }
+                }
+            }
+        }
+        let (locked, wish) = self.grant(&mut life, now, &freed);
+        // Slots above the limit count as well, and who locks one below does not see them: then one grants after the other.
+        let drains = self.taken.keys().any(|&number| number >= now);
+        let bound = if sets || drains && !locked.is_empty() {
+            Bound::Set(now, index)
+        } else if locked.is_empty() {
+            Bound::Any
+        } else {
+            Bound::Same(index)
+        };
+        let said = Life {
+            seq: before.seq,
+            ..life.clone()
+        } != before;
+        let change = replaces.is_none() || said || bound != Bound::Any || !freed.is_empty();
+        change.then_some(Change {
+            life,
+            replaces,
+            bound,
+            freed,
+            locked,
+            wish,
+        })
+    }
+
+    /// Takes the first that is pending out, if it fits, and says which slots it gets. What does not wait is forgotten.
+    fn grant(&self, life: &mut Life, limit: u64, freed: &[u64]) -> (Vec<u64>, u64) {
+        let in_use = (self.taken.len() - freed.len()) as u64;
+        let room = limit.saturating_sub(in_use);
+        let free = (0..limit).filter(|number| !self.taken.contains_key(number) || freed.contains(number));
+        let fits = life.pending.first().is_some_and(|first| first.need <= room);
+        if !fits {
+            life.pending.retain(|pending| pending.waits);
+            return (Vec::new(), 0);
+        }
+        let first = life.pending.remove(0);
+        let sessions = self.others + 1;
+        // What is wanted beyond the need is for whoever wants it: half an equal share at a time.
+        let most = if sessions == 1 {
+            room
+        } else {
+            (limit / (2 * sessions)).max(first.need)
+        };
+        let units = first.want.min(most).min(room) as usize;
+        let free: Vec<u64> = free.collect();
+        // Those who begin at one place are in each other's way.
+        let begin = if free.is_empty() {
+            0
+        } else {
+            usize::from(life.nonce_seed()) % free.len()
+        };
+        let locked = (0..units).map(|step| free[(begin + step) % free.len()]).collect();
+        (locked, first.wish)
+    }
+
+    /// Our slots that were locked first.
+    fn oldest(&self, id: &str, many: usize) -> Vec<u64> {
+        let mut ours: Vec<_> = self.ours(id).map(|(number, taken)| (taken.index, number)).collect();
+        ours.sort_unstable();
+        ours.into_iter().take(many).map(|(_, number)| number).collect()
+    }
+
+    /// `change` has been written, by the write `index`.
+    pub(super) fn apply(&mut self, change: Change, id: &str, index: u64) {
+        for number in &change.freed {
+            self.taken.remove(number);
+        }
+        for number in change.locked {
+            let (owner, wish) = (id.to_owned(), change.wish);
+            self.taken.insert(number, Taken { owner, wish, index });
+        }
+        if let Bound::Set(limit, _) = change.bound {
+            self.limit = Some((limit, index));
+        }
+        self.life = Some((change.life, index));
+    }
+
+    /// What goes with our session; `None` when it is gone.
+    pub(super) fn leaving(&self, id: &str) -> Option<Leaving> {
+        let &(_, life) = self.life.as_ref()?;
+        let slots = self.ours(id).map(|(number, _)| number).collect();
+        let limit = self.limit.filter(|_| self.others == 0).map(|(_, index)| index);
+        Some(Leaving { life, slots, limit })
+    }
+
+    /// Our session has gone.
+    pub(super) fn leave(&mut self, id: &str) {
+        self.life = None;
+        self.taken.retain(|_, taken| taken.owner != id);
+    }
+
+    /// The answer to a step, where `limit` is what it was built with.
+    pub(super) fn reply(&self, step: &Step, limit: u64, id: Option<&str>) -> Reply {
+        let ours = self.life.as_ref().map_or(0, |(life, _)| life.pending.len() as u64);
+        let census = Census {
+            limit: self.limit.map_or(limit, |(limit, _)| limit),
+            in_use: self.taken.len() as u64,
+            waiting: self.others_wait + ours,
+            sessions: self.others + u64::from(self.is_there()),
+        };
+        let Some(id) = id.filter(|_| self.is_there()) else {
+            return Reply {
+                census,
+                ..Reply::default()
+            };
+        };
+        let mut grants: BTreeMap<u64, Grant> = BTreeMap::new();
+        for (_, &Taken { wish, index: token, .. }) in self.ours(id) {
+            if token > step.seen {
+                let grant = grants.entry(token).or_insert(Grant { wish, units: 0, token });
+                grant.units += 1;
+            }
+        }
+        Reply {
+            alive: true,
+            grants: grants.into_values().collect(),
+            others_wait: self.others_wait > 0,
+            census,
+            ..Reply::default()
+        }
+    }
+}
+
+impl Life {
+    /// Differs from session to session, and from write to write.
+    fn nonce_seed(&self) -> u16 {
+        self.nonce
+            .bytes()
+            .fold(7, |sum: u16, byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
+    }
+}

@@ -1,0 +1,216 @@
+//! What goes over the wire to Consul, seen by a proxy between a limiter and its server.
+
+use crate::consul_store::{Kind, SHORT, server, store};
+use crate::rig::proxy::{Mode, Proxy};
+use crate::speaker::{LONG, Speaker};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+use tollgate::Reason;
+use tollgate::remote::{Consul, ConsulSlots, Key, Remote, Rule};
+
+const LIMIT: u64 = 4;
+
+/// A limiter that reaches the shared server by a proxy.
+struct Wired<B: Kind> {
+    proxy: Proxy,
+    store: B,
+    key: Key,
+    remote: Remote<B>,
+}
+
+impl<B: Kind> Wired<B> {
+    async fn new(ttl: Duration) -> Self {
+        let (store, key) = store::<B>();
+        let proxy = Proxy::before(server()).await.expect("a proxy");
+        let remote = Remote::permits(key.clone(), LIMIT).ttl(ttl);
+        let remote = remote.spawn(B::at(proxy.address())).expect("settings that can be");
+        Self {
+            proxy,
+            store,
+            key,
+            remote,
+        }
+    }
+
+    fn exchanges(&self) -> u64 {
+        self.proxy.exchanges().iter().sum()
+    }
+
+    async fn all_is_back(&self) {
+        while self.remote.stats().in_use > 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn other(&self) -> Speaker<'_, B> {
+        Speaker::new(&self.store, &self.key, Rule::Permits { limit: LIMIT }, LONG)
+    }
+}
+
+/// One read and one write, and the same to give it back.
+async fn an_uncontended_acquire<B: Kind>() {
+    let wired = Wired::<B>::new(LONG).await;
+    // The first one makes the session as well.
+    drop(wired.remote.acquire(1).await.unwrap());
+    wired.all_is_back().await;
+    for units in [1, 3, LIMIT] {
+        let before = wired.exchanges();
+        let permit = wired.remote.acquire(units).await.unwrap();
+        assert_eq!(wired.exchanges() - before, 2);
+        drop(permit);
+        wired.all_is_back().await;
+        assert_eq!(wired.exchanges() - before, 4, "and two to give it back");
+    }
+}
+
+#[tokio::test]
+async fn an_uncontended_acquire_of_a_document_takes_two_round_trips() {
+    an_uncontended_acquire::<Consul>().await;
+}
+
+#[tokio::test]
+async fn an_uncontended_acquire_of_slots_takes_two_round_trips() {
+    an_uncontended_acquire::<ConsulSlots>().await;
+}
+
+/// Who waits says nothing until it is its turn: it is woken once, and by the one who gives back.
+#[tokio::test]
+async fn who_waits_for_a_document_is_woken_once_and_asks_once() {
+    let wired = Wired::<Consul>::new(LONG).await;
+    drop(wired.remote.acquire(1).await.unwrap());
+    wired.all_is_back().await;
+    let mut holder = wired.other();
+    // Far enough behind that it does not look out for the dead.
+    let mut line: Vec<_> = (0..3).map(|_| wired.other()).collect();
+    holder.wish(LIMIT, true).await;
+    for waits in &mut line {
+        waits.wish(1, true).await;
+    }
+    let before = wired.exchanges();
+    let mut waits = pin!(wired.remote.acquire(1));
+    assert!(matches!(futures::poll!(waits.as_mut()), Poll::Pending));
+    while wired.exchanges() < before + 3 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    // Others come and go without its being told.
+    for _ in 0..3 {
+        let mut passer = wired.other();
+        passer.wish(1, false).await;
+        passer.end().await;
+    }
+    assert_eq!(
+        wired.exchanges() - before,
+        3,
+        "a read, a write, and its key that is looked at"
+    );
+    holder.give(LIMIT).await;
+    drop(waits.await.unwrap());
+}
+
+#[tokio::test]
+async fn a_waiter_is_served_though_its_connection_was_cut() {
+    let wired = Wired::<Consul>::new(Duration::from_secs(5)).await;
+    let mut holder = wired.other();
+    holder.wish(LIMIT, true).await;
+    let mut waits = pin!(wired.remote.acquire(1));
+    assert!(matches!(futures::poll!(waits.as_mut()), Poll::Pending));
+    while holder.look().await.census.waiting == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    wired.proxy.set(Mode::Cut);
+    holder.give(LIMIT).await;
+    wired.proxy.set(Mode::Pass);
+    drop(waits.await.unwrap());
+}
+
+/// Renewals of the originals were given up at the first error, and their holders went on.
+async fn a_holder_that_is_cut_off<B: Kind>() {
+    let wired = Wired::<B>::new(2 * SHORT).await;
+    let permit = wired.remote.acquire(LIMIT).await.unwrap();
+    let begun = Instant::now();
+    wired.proxy.set(Mode::Cut);
+    sleep(SHORT / 2).await;
+    // One that comes back in time loses nothing.
+    wired.proxy.set(Mode::Pass);
+    while permit
+        .good_for()
+        .is_some_and(|good| good <= 2 * SHORT - begun.elapsed())
+        && !permit.is_lost()
+    {
+        sleep(Duration::from_millis(5)).await;
+    }
+    if begun.elapsed() < SHORT {
+        assert!(!permit.is_lost());
+    }
+    wired.proxy.set(Mode::Blackhole);
+    permit.lost().await;
+    // It knows before others have it.
+    let mut other = wired.other();
+    assert_eq!(other.wish(1, true).await.grants, []);
+    while other.look().await.grants.is_empty() {
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_holder_of_a_document_that_is_cut_off_is_told_before_others_have_its_permit() {
+    a_holder_that_is_cut_off::<Consul>().await;
+}
+
+#[tokio::test]
+async fn a_holder_of_slots_that_is_cut_off_is_told_before_others_have_its_permit() {
+    a_holder_that_is_cut_off::<ConsulSlots>().await;
+}
+
+/// The answer to a write was lost: it may have been done, and is not done again.
+async fn a_write_whose_answer_is_lost<B: Kind>() {
+    let wired = Wired::<B>::new(Duration::from_secs(8)).await;
+    let first = wired.remote.acquire(1).await.unwrap();
+    wired.proxy.set(Mode::LoseReplies);
+    let mut waits = pin!(wired.remote.acquire(1));
+    assert!(matches!(futures::poll!(waits.as_mut()), Poll::Pending));
+    while wired.proxy.swallowed() == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    wired.proxy.set(Mode::Pass);
+    let second = waits.await.unwrap();
+    let mut other = wired.other();
+    assert_eq!(other.wish(1, false).await.census.in_use, 3);
+    drop((first, second));
+    while other.look().await.census.in_use > 1 {
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_write_of_a_document_whose_answer_is_lost_is_done_once() {
+    a_write_whose_answer_is_lost::<Consul>().await;
+}
+
+#[tokio::test]
+async fn a_write_of_slots_whose_answer_is_lost_is_done_once() {
+    a_write_whose_answer_is_lost::<ConsulSlots>().await;
+}
+
+#[tokio::test]
+async fn more_than_the_limit_is_refused() {
+    let documents = Wired::<Consul>::new(LONG).await;
+    let refused = documents.remote.acquire(LIMIT + 1).await.unwrap_err();
+    assert_eq!(refused.reason(), Reason::Oversized);
+    let slots = Wired::<ConsulSlots>::new(LONG).await;
+    let refused = slots.remote.acquire(LIMIT + 1).await.unwrap_err();
+    assert_eq!(refused.reason(), Reason::Oversized);
+}
+
+#[tokio::test]
+async fn a_limit_that_slots_cannot_have_is_refused() {
+    use tollgate::remote::RemoteError;
+    let slots = Wired::<ConsulSlots>::new(LONG).await;
+    let refused = slots.remote.set_limit(61).await;
+    assert!(matches!(refused, Err(RemoteError::Unsupported { .. })), "{refused:?}");
+    slots.remote.set_limit(60).await.unwrap();
+    drop(slots.remote.acquire(60).await.unwrap());
+    slots.all_is_back().await;
+}
