@@ -63,6 +63,9 @@ pub use consul::{Consul, ConsulOptions, ConsulSlots};
 pub use desk::{Fence, RemoteTicket};
 pub use driver::Driver;
 pub use error::RemoteError;
+#[cfg(all(feature = "etcd", feature = "policy-file"))]
+#[cfg_attr(docsrs, doc(cfg(all(feature = "etcd", feature = "policy-file"))))]
+pub use etcd::EtcdSource;
 #[cfg(feature = "etcd")]
 #[cfg_attr(docsrs, doc(cfg(feature = "etcd")))]
 pub use etcd::{Etcd, EtcdOptions};

@@ -277,3 +277,108 @@ async fn more_than_the_limit_is_refused() {
     let remote = Remote::permits(key(), 4).ttl(LONG).spawn(store()).unwrap();
     assert_eq!(remote.acquire(5).await.unwrap_err().reason(), Reason::Oversized);
 }
+
+/// Policies pushed from a key.
+mod pushed {
+    use super::{Proxy, at, base64, key, proxied, said, sleep};
+    use crate::rig::proxy::Mode;
+    use std::time::Duration;
+    use tollgate::policy::file::Format;
+    use tollgate::policy::source::{PolicySource, SourceError};
+    use tollgate::policy::spec::{PolicySpec, Rule};
+    use tollgate::remote::EtcdSource;
+
+    fn text(limit: usize) -> String {
+        format!("[[leg]]\nname = \"in flight\"\nkind = \"semaphore\"\nlimit = {limit}\n")
+    }
+
+    fn limit(spec: &PolicySpec) -> usize {
+        match spec.legs[0].rule {
+            Rule::Semaphore { limit } => limit,
+            _ => panic!("{spec:?}"),
+        }
+    }
+
+    async fn put(key: &str, value: &str) {
+        said(
+            "/v3/kv/put",
+            &format!(r#"{{"key":"{}","value":"{}"}}"#, base64(key), base64(value)),
+        )
+        .await;
+    }
+
+    async fn delete(key: &str) {
+        said("/v3/kv/deleterange", &format!(r#"{{"key":"{}"}}"#, base64(key))).await;
+    }
+
+    /// A key with a policy of limit 1, and its source, which reaches the server by a proxy.
+    async fn opened() -> (Proxy, String, EtcdSource) {
+        let (proxy, store) = proxied().await;
+        let key = format!("config/{}.toml", key());
+        put(&key, &text(1)).await;
+        let (spec, source) = store.policy(&*key, Format::Toml).await.unwrap();
+        assert_eq!(limit(&spec), 1);
+        (proxy, key, source.retry_after(Duration::from_millis(10)))
+    }
+
+    async fn version(source: &mut EtcdSource) -> usize {
+        limit(&source.next().await.expect("it goes on").expect("a version"))
+    }
+
+    async fn error(source: &mut EtcdSource) -> SourceError {
+        source.next().await.expect("it goes on").expect_err("an error")
+    }
+
+    #[tokio::test]
+    async fn each_new_value_is_a_version_and_what_is_wrong_is_said_once() {
+        let (_proxy, key, mut source) = opened().await;
+        put(&key, &text(2)).await;
+        assert_eq!(version(&mut source).await, 2);
+        put(&key, "[[leg]]\nname = 1\n").await;
+        let why = error(&mut source).await.to_string();
+        assert!(why.contains(&key) && why.contains(":1:1: "), "{why}");
+        delete(&key).await;
+        let why = error(&mut source).await.to_string();
+        assert!(why.contains("there is no key"), "{why}");
+        // As it was when it was last right: nothing to say. Then something new.
+        put(&key, &text(2)).await;
+        put(&key, &text(2)).await;
+        put(&key, &text(3)).await;
+        assert_eq!(version(&mut source).await, 3);
+    }
+
+    #[tokio::test]
+    async fn while_the_store_is_away_the_last_version_is_kept() {
+        let (proxy, key, mut source) = opened().await;
+        proxy.set(Mode::Cut);
+        error(&mut source).await;
+        // It is said once: what comes next is what was put meanwhile.
+        put(&key, &text(4)).await;
+        put(&key, &text(5)).await;
+        let back = async {
+            sleep(Duration::from_millis(100)).await;
+            proxy.set(Mode::Pass);
+        };
+        let (limit, ()) = tokio::join!(version(&mut source), back);
+        assert_eq!(limit, 5);
+    }
+
+    #[tokio::test]
+    async fn a_version_that_nobody_waited_for_is_given_to_the_next_who_does() {
+        let (_proxy, key, mut source) = opened().await;
+        for _ in 0..10 {
+            assert!(futures::poll!(std::pin::pin!(source.next())).is_pending());
+        }
+        put(&key, &text(6)).await;
+        assert_eq!(version(&mut source).await, 6);
+    }
+
+    #[tokio::test]
+    async fn a_key_that_is_not_there_or_no_policy_is_an_error_at_once() {
+        let store = at(super::address());
+        let name = format!("config/{}.toml", key());
+        assert!(store.policy(&*name, Format::Toml).await.is_err());
+        put(&name, "nonsense").await;
+        assert!(store.policy(&*name, Format::Toml).await.is_err());
+    }
+}

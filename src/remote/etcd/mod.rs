@@ -6,12 +6,15 @@
 //! | `lease` | what a session lives by |
 //! | `words`, `stream` | what is said and heard |
 //! | `options` | where the server is |
+//! | `source` | policies that are pushed from it |
 //!
 //! Whether a wish is granted is seen from what lies there: see [`queue`](super::queue).
 
 mod lease;
 mod options;
 mod shelves;
+#[cfg(feature = "policy-file")]
+mod source;
 mod stream;
 mod words;
 
@@ -21,6 +24,8 @@ use super::key::Key;
 use super::queue::Queue;
 pub use options::EtcdOptions;
 use shelves::Shelves;
+#[cfg(feature = "policy-file")]
+pub use source::EtcdSource;
 use std::fmt;
 use std::time::Duration;
 

@@ -229,7 +229,7 @@ impl Kept {
     fn read(under: &str, pair: &Pair) -> Option<Self> {
         let name = pair.key.strip_prefix(under)?;
         if name == "l" {
-            return pair.value.parse().ok().map(Self::Limit);
+            return pair.number().map(Self::Limit);
         }
         if let Some(session) = name.strip_prefix("s/") {
             return parse_session(session).map(Self::Present);
@@ -244,7 +244,7 @@ impl Kept {
             place,
             session: parse_session(session)?,
             wish: wish.parse().ok()?,
-            units: pair.value.parse().ok()?,
+            units: pair.number()?,
             token: place,
         }))
     }
@@ -299,9 +299,10 @@ impl Shelf for Shelves {
         limit: u64,
         session: Session,
         ops: &Ops,
-    ) -> Result<Line, StoreError> {
+        _look: bool,
+    ) -> Result<Option<Line>, StoreError> {
         if ops.is_empty() {
-            return self.look(lease, key, limit, session).await;
+            return self.look(lease, key, limit, session).await.map(Some);
         }
         let under = self.under(key);
         let mut changes = Vec::new();
@@ -326,7 +327,7 @@ impl Shelf for Shelves {
             let line = self.change(lease, key, limit, session, first).await?;
             rest = others;
             if rest.is_empty() || !line.has(session) {
-                return Ok(line);
+                return Ok(Some(line));
             }
         }
     }

@@ -21,7 +21,12 @@ const LONGEST: usize = 64 << 20;
 
 impl Lines {
     pub(super) async fn of(http: &Http, path: &str, body: &Value) -> Result<Self, StoreError> {
-        let (status, _, body) = http.open(Method::POST, path, Bytes::from(body.to_string())).await?;
+        let (opening, after) = (
+            http.open(Method::POST, path, Bytes::from(body.to_string())),
+            http.timeout(),
+        );
+        let opened = tokio::time::timeout(after, opening).await;
+        let (status, _, body) = opened.unwrap_or(Err(StoreError::TimedOut { after }))?;
         if !status.is_success() {
             let why = format!("{path}: {status}").into();
             return Err(StoreError::Refused { why });

@@ -72,11 +72,14 @@ fn number<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
     }
 }
 
-fn decoded<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+fn decoded<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
     let text = String::deserialize(from)?;
-    let bytes = STANDARD.decode(text).map_err(serde::de::Error::custom)?;
-    // What is no text is none of ours, and looks like none.
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    STANDARD.decode(text).map_err(serde::de::Error::custom)
+}
+
+/// What is no text is none of ours, and looks like none.
+fn text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    decoded(from).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -87,16 +90,23 @@ pub(super) struct Header {
 
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Pair {
-    #[serde(default, deserialize_with = "decoded")]
+    #[serde(default, deserialize_with = "text")]
     pub(super) key: String,
-    #[serde(default, deserialize_with = "decoded")]
-    pub(super) value: String,
+    #[serde(default, rename = "value", deserialize_with = "decoded")]
+    pub(super) bytes: Vec<u8>,
     #[serde(default, alias = "createRevision", deserialize_with = "number")]
     pub(super) create_revision: i64,
     #[serde(default, alias = "modRevision", deserialize_with = "number")]
     pub(super) mod_revision: i64,
     #[serde(default, deserialize_with = "number")]
     pub(super) lease: i64,
+}
+
+impl Pair {
+    /// The value as a number.
+    pub(super) fn number(&self) -> Option<u64> {
+        std::str::from_utf8(&self.bytes).ok()?.parse().ok()
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -180,7 +190,7 @@ mod tests {
         let done: Done = serde_json::from_str(done).unwrap();
         assert_eq!((done.header.revision, done.succeeded), (7, true));
         let found = done.found().unwrap();
-        assert_eq!((&*found[0].key, &*found[0].value), ("a", "8"));
+        assert_eq!((&*found[0].key, found[0].number()), ("a", Some(8)));
         assert_eq!(
             (found[0].create_revision, found[0].mod_revision, found[0].lease),
             (5, 6, 0)

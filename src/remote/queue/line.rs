@@ -84,6 +84,24 @@ impl Line {
         self.nodes.iter().filter(move |node| node.session == session)
     }
 
+    /// How many units this node stands for; none when it is not there.
+    pub(crate) fn units(&self, name: &str) -> u64 {
+        let node = self.nodes.iter().find(|node| &*node.name == name);
+        node.map_or(0, |node| node.units)
+    }
+
+    /// Notes the tokens of the nodes of `session`. False when one is not known.
+    pub(crate) fn mark(&mut self, session: Session, token: impl Fn(&str) -> Option<u64>) -> bool {
+        let mut nodes = self.nodes.iter_mut().filter(|node| node.session == session);
+        nodes.all(|node| match token(&node.name) {
+            Some(token) => {
+                node.token = token;
+                true
+            }
+            None => false,
+        })
+    }
+
     pub(crate) fn is_held(&self, name: &str) -> bool {
         self.held.contains(name)
     }

@@ -55,8 +55,19 @@ pub(crate) trait Shelf: Send + Sync + 'static {
         Duration::ZERO
     }
 
-    /// Does all that, in order and at once, and says what lies under the key then. Where nobody has used it, the limit is
-    /// `limit`. Before it is known what became of an earlier one that failed, it is only asked to look.
+    /// Whether [`watch`](Self::watch) tells of one's own changes as well, before anything that happens later. Then nobody has to
+    /// look who watches.
+    const TELLS: bool = false;
+
+    /// The token of a node that was made in this term, where [`TELLS`](Self::TELLS).
+    fn token(&self, term: &Self::Term, key: &Key, name: &str) -> Option<u64> {
+        let _ = (term, key, name);
+        None
+    }
+
+    /// Does all that, in order and at once, and says what lies under the key then; nothing, where it is not to look and need
+    /// not. Where nobody has used the key, the limit is `limit`. Before it is known what became of an earlier one that failed,
+    /// it is only asked to look.
     fn carry_out(
         &self,
         term: &Self::Term,
@@ -64,7 +75,8 @@ pub(crate) trait Shelf: Send + Sync + 'static {
         limit: u64,
         session: Session,
         ops: &Ops,
-    ) -> impl Future<Output = Result<Line, StoreError>> + Send;
+        look: bool,
+    ) -> impl Future<Output = Result<Option<Line>, StoreError>> + Send;
 
     /// Takes down everything of this session, and the key with it if it was the last.
     fn end(
@@ -107,6 +119,16 @@ struct Slot<S: Shelf> {
     account: tokio::sync::Mutex<Account>,
     /// When the session is over, unless it is heard of.
     due: Mutex<Instant>,
+}
+
+/// What has come of changes that a watch may tell of.
+enum Watched {
+    /// They are done, and this is what there is now.
+    Seen(Line),
+    /// They are done.
+    Done,
+    /// They are not begun.
+    Not,
 }
 
 /// How often a step is gone on with, when what it finds asks for more changes.
@@ -237,7 +259,7 @@ impl<S: Shelf> Inner<S> {
 
     /// The answer to a session that is not there.
     async fn unknown(&self, term: &S::Term, key: &Key, limit: u64, session: Session) -> Result<Reply, StoreError> {
-        let line = self.shelf.carry_out(term, key, limit, session, &Ops::default()).await?;
+        let line = self.look(term, key, limit, session, &Ops::default()).await?;
         let census: Census = line.census();
         Ok(Reply {
             census,
@@ -259,8 +281,11 @@ impl<S: Shelf> Inner<S> {
         loop {
             let ops = if look { Ops::default() } else { account.ops() };
             account.in_doubt = true;
-            let mut line = self.shelf.carry_out(term, key, limit, session, &ops).await?;
-            self.rooms.lock().entry(key.clone()).or_default().see(&mut line);
+            let line = match self.watched(term, key, limit, session, &ops).await? {
+                Watched::Seen(line) => line,
+                Watched::Done => self.look(term, key, limit, session, &Ops::default()).await?,
+                Watched::Not => self.look(term, key, limit, session, &ops).await?,
+            };
             if !account.see(session, &line, &ops) || !look && !account.begun() {
                 return Ok(None);
             }
@@ -276,16 +301,93 @@ impl<S: Shelf> Inner<S> {
         }
     }
 
+    /// Does all that, and looks.
+    async fn look(
+        &self,
+        term: &S::Term,
+        key: &Key,
+        limit: u64,
+        session: Session,
+        ops: &Ops,
+    ) -> Result<Line, StoreError> {
+        let line = self.shelf.carry_out(term, key, limit, session, ops, true).await?;
+        let mut line = line.ok_or_else(|| StoreError::Answer {
+            given: "nothing, to a look".into(),
+        })?;
+        self.rooms.lock().entry(key.clone()).or_default().see(&mut line);
+        Ok(line)
+    }
+
+    /// Does all that without a look, if there is a watch that tells what comes of it.
+    async fn watched(
+        &self,
+        term: &S::Term,
+        key: &Key,
+        limit: u64,
+        session: Session,
+        ops: &Ops,
+    ) -> Result<Watched, StoreError> {
+        if !S::TELLS || ops.begin || ops.is_empty() {
+            return Ok(Watched::Not);
+        }
+        if !self.rooms.lock().get_mut(key).is_some_and(Room::is_asked) {
+            return Ok(Watched::Not);
+        }
+        if let Some(line) = self.shelf.carry_out(term, key, limit, session, ops, false).await? {
+            return Ok(Watched::Seen(line));
+        }
+        let told = tokio::time::timeout(PAUSE, self.told(key, session, ops)).await;
+        let Ok(Some(mut line)) = told else {
+            return Ok(Watched::Done);
+        };
+        let known = line.mark(session, |name| self.shelf.token(term, key, name));
+        Ok(if known { Watched::Seen(line) } else { Watched::Done })
+    }
+
+    /// Waits until the watch has told of all this. `None` when there is no watch any more.
+    async fn told(&self, key: &Key, session: Session, ops: &Ops) -> Option<Line> {
+        loop {
+            let changed;
+            // Made before the lock is free again: what happens from then on is not missed.
+            let notified;
+            {
+                let rooms = self.rooms.lock();
+                let room = rooms.get(key)?;
+                if let Some(line) = room.line_after(session, ops)? {
+                    return Some(line);
+                }
+                changed = room.changed();
+                notified = changed.notified();
+            }
+            notified.await;
+        }
+    }
+
     /// Takes note of what a session waits for. True when it is to be told.
     fn seat(&self, key: &Key, session: Session, account: &Account, reply: &Reply) -> bool {
         let mut rooms = self.rooms.lock();
         let room = rooms.entry(key.clone()).or_default();
-        room.seat(session, account.waiting(), account.keeps(), reply.others_wait)
+        room.seat(session, account.waiting(), account.keeps(), reply.others_wait) || S::TELLS
     }
 
     fn note(&self, key: &Key, change: Change) {
-        let told = self.rooms.lock().get_mut(key).map(|room| room.note(change));
-        tell(told.unwrap_or_default());
+        let told = self
+            .rooms
+            .lock()
+            .get_mut(key)
+            .map(|room| (room.note(change), room.changed()));
+        if let Some((told, changed)) = told {
+            tell(told);
+            changed.notify_waiters();
+        }
+    }
+
+    /// The watch has ended.
+    fn blind(&self, key: &Key) {
+        let changed = self.rooms.lock().get_mut(key).map(Room::blind);
+        if let Some(changed) = changed {
+            changed.notify_waiters();
+        }
     }
 
     /// Takes down what has not been heard of for its time to live. Returns when the next is due.
@@ -358,6 +460,7 @@ async fn watch<S: Shelf>(inner: Weak<Inner<S>>, term: Arc<S::Term>, key: Key) {
             () = inner.shelf.watch(&term, &key, |change| inner.note(&key, change)) => {}
             () = idle => break,
         }
+        inner.blind(&key);
         if inner.shelf.is_over(&term) {
             let told = inner.rooms.lock().get(&key).map(Room::everybody);
             return tell(told.unwrap_or_default());

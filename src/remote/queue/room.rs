@@ -3,6 +3,7 @@
 //! Whoever waits is told only when there is something for it: what the watch sees is judged here, and asks nothing of the
 //! store.
 
+use super::account::Ops;
 use super::line::{Line, Node, Outlook};
 use crate::remote::backend::Session;
 use std::collections::{BTreeSet, HashMap};
@@ -32,6 +33,9 @@ pub(super) struct Room<T> {
     watching: Option<(Arc<T>, JoinHandle<()>)>,
     /// The watch has told of everything.
     sees: bool,
+    /// Somebody was glad of that since it was last looked.
+    asked: bool,
+    changed: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -51,6 +55,8 @@ impl<T> Default for Room<T> {
             ears: HashMap::new(),
             watching: None,
             sees: false,
+            asked: false,
+            changed: Arc::default(),
         }
     }
 }
@@ -58,6 +64,38 @@ impl<T> Default for Room<T> {
 impl<T> Room<T> {
     pub(super) fn outlook(&self) -> Outlook {
         self.line.outlook()
+    }
+
+    /// Whether there is a watch that has told of everything. It is kept as long as it is asked for.
+    pub(super) fn is_asked(&mut self) -> bool {
+        self.asked = true;
+        self.sees
+    }
+
+    /// Told of each change.
+    pub(super) fn changed(&self) -> Arc<Notify> {
+        Arc::clone(&self.changed)
+    }
+
+    /// There is no watch any more, or it misses something.
+    pub(super) fn blind(&mut self) -> Arc<Notify> {
+        self.sees = false;
+        Arc::clone(&self.changed)
+    }
+
+    /// What there is, once the watch has told that `session` has done all this; nothing without one.
+    pub(super) fn line_after(&self, session: Session, done: &Ops) -> Option<Option<Line>> {
+        if !self.sees {
+            return None;
+        }
+        let created = done
+            .create
+            .iter()
+            .all(|(wish, _)| self.line.nodes_of(session).any(|node| node.wish == *wish));
+        let gone = done.delete.iter().all(|name| self.line.units(name) == 0);
+        let shrunk = done.shrink.iter().all(|(name, units)| self.line.units(name) <= *units);
+        let limited = done.limit.is_none_or(|limit| self.line.limit() == limit);
+        Some((created && gone && shrunk && limited).then(|| self.line.clone()))
     }
 
     pub(super) fn ear(&mut self, session: Session) -> Arc<Notify> {
@@ -94,7 +132,7 @@ impl<T> Room<T> {
 
     /// True when nobody waits any more. Then this watch is none from now on.
     pub(super) fn is_idle(&mut self) -> bool {
-        let idle = !self.ears.values().any(Ear::wants);
+        let idle = !std::mem::take(&mut self.asked) && !self.ears.values().any(Ear::wants);
         if idle {
             self.watching = None;
             self.sees = false;

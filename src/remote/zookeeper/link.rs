@@ -32,6 +32,8 @@ pub(crate) struct Link {
     prefix: Box<str>,
     /// By which transactions nodes were created: those of our own, and those whose order was in doubt.
     created: Mutex<HashMap<String, HashMap<Box<str>, u64>>>,
+    /// What was made to say how much is left of a wish, by the path of that: it goes with it.
+    marks: Mutex<HashMap<String, Vec<String>>>,
 }
 
 /// How often the node of a key is made anew that goes while something is put under it.
@@ -44,6 +46,7 @@ impl Link {
             access,
             prefix,
             created: Mutex::default(),
+            marks: Mutex::default(),
         }
     }
 
@@ -66,7 +69,8 @@ impl Link {
         limit: u64,
         session: Session,
         ops: &Ops,
-    ) -> Result<Line, StoreError> {
+        look: bool,
+    ) -> Result<Option<Line>, StoreError> {
         let path = self.path(key);
         if ops.begin {
             self.begin(&path, limit, session).await?;
@@ -79,22 +83,32 @@ impl Link {
             .iter()
             .map(|&(wish, units)| format!("{path}/{}", names::wish(session, wish, units)))
             .collect();
-        let left = ops.shrink.iter().filter_map(|(name, units)| names::left(name, *units));
-        let left: Vec<_> = left.map(|name| format!("{path}/{name}")).collect();
+        let mut left = Vec::new();
+        let mut gone: Vec<_> = ops.delete.iter().map(|name| format!("{path}/{name}")).collect();
+        {
+            let mut marks = self.marks.lock();
+            for (name, mark) in ops
+                .shrink
+                .iter()
+                .filter_map(|(name, units)| Some((name, names::left(name, *units)?)))
+            {
+                let mark = format!("{path}/{mark}");
+                marks.entry(format!("{path}/{name}")).or_default().push(mark.clone());
+                left.push(mark);
+            }
+            let marks: Vec<_> = gone.iter().filter_map(|gone| marks.remove(gone)).flatten().collect();
+            gone.extend(marks);
+        }
         let created: Vec<_> = wishes
             .iter()
             .map(|wish| (wish, self.client.create(wish, b"", &ephemeral)))
             .collect();
         let left: Vec<_> = left.iter().map(|name| self.client.create(name, b"", &mark)).collect();
-        let deleted: Vec<_> = ops
-            .delete
-            .iter()
-            .map(|name| self.client.delete(&format!("{path}/{name}"), None))
-            .collect();
+        let deleted: Vec<_> = gone.iter().map(|path| self.client.delete(path, None)).collect();
         let limited = ops
             .limit
             .map(|limit| self.client.set_data(&path, limit.to_string().as_bytes(), None));
-        let look = self.look(&path);
+        let look = look.then(|| self.look(&path));
         for (wish, created) in created {
             let (stat, sequence) = created.await.map_err(failed)?;
             let name = format!("{wish}{sequence}");
@@ -111,15 +125,19 @@ impl Link {
         if let Some(limited) = limited {
             limited.await.map_err(failed)?;
         }
+        let Some(look) = look else { return Ok(None) };
         let seen = match look.await {
             Ok(seen) => seen,
             // Nobody is there.
-            Err(Error::NoNode) => return Ok(Line::new(limit, [], Vec::new())),
+            Err(Error::NoNode) => return Ok(Some(Line::new(limit, [], Vec::new()))),
             Err(error) => return Err(failed(error)),
         };
-        let line = self.read(&path, &seen, Some(session)).await?;
-        self.sweep(&path, &seen, session, &ops.delete).await?;
-        Ok(line)
+        self.read(&path, &seen, Some(session)).await.map(Some)
+    }
+
+    /// The transaction that created this node, if it is known.
+    pub(super) fn token(&self, key: &str, name: &str) -> Option<u64> {
+        self.created.lock().get(&self.path(key))?.get(name).copied()
     }
 
     /// Makes the session be there.
@@ -203,22 +221,6 @@ impl Link {
         let line = names.line(limit, &known, wrapped);
         self.created.lock().entry(path.to_owned()).or_default().extend(known);
         Ok(line)
-    }
-
-    /// Takes away what says how much is left of wishes that have gone.
-    async fn sweep(&self, path: &str, seen: &Seen, session: Session, gone: &[Box<str>]) -> Result<(), StoreError> {
-        let Ok(names) = Names::read(&seen.names) else {
-            return Ok(());
-        };
-        let marks = gone.iter().flat_map(|name| names.marks_of(name));
-        let marks = marks.filter(|mark| Name::parse(mark).is_some_and(|read| read.is_of(session)));
-        let swept: Vec<_> = marks
-            .map(|mark| self.client.delete(&format!("{path}/{mark}"), None))
-            .collect();
-        for swept in swept {
-            done_before(swept.await, &Error::NoNode)?;
-        }
-        Ok(())
     }
 
     /// Takes down everything of `session`, also what it does not know of, and the key, if nobody else is there.

@@ -49,9 +49,10 @@ use tokio::sync::watch;
 /// sessions at whole ticks, so up to one tick later than that.
 ///
 /// # What it costs
-/// A permit that is free takes one round trip, and giving it back another. Whoever waits watches the key, one watch for all
-/// waiters of a process, and is told of every change by the server; it asks the server only when its turn has come, so nobody
-/// asks in vain. The first step at a key, and of a session, takes a few round trips more.
+/// A process that has used a key within the last second, or waits there, watches it: one watch, by which the server tells it of
+/// every change. With it a permit that is free takes one round trip, and giving it back another; without, two, since the client
+/// does not send a second request before the first is acknowledged. Whoever waits asks the server only when its turn has come,
+/// once, so nobody asks in vain. The first step at a key, and of a session, takes a few round trips more.
 ///
 /// # Fencing
 /// Tokens are numbers of transactions. They grow as long as the servers keep their data.
@@ -116,6 +117,12 @@ impl Nodes {
 impl Shelf for Nodes {
     type Term = Link;
 
+    const TELLS: bool = true;
+
+    fn token(&self, link: &Link, key: &Key, name: &str) -> Option<u64> {
+        link.token(key.as_str(), name)
+    }
+
     async fn term(&self, ttl: Duration) -> Result<Arc<Link>, StoreError> {
         let mut linked = self.linked(ttl);
         let linked = linked.wait_for(Option::is_some).await;
@@ -135,8 +142,9 @@ impl Shelf for Nodes {
         limit: u64,
         session: Session,
         ops: &Ops,
-    ) -> Result<Line, StoreError> {
-        link.carry_out(key.as_str(), limit, session, ops).await
+        look: bool,
+    ) -> Result<Option<Line>, StoreError> {
+        link.carry_out(key.as_str(), limit, session, ops, look).await
     }
 
     async fn end(&self, link: &Link, key: &Key, session: Session) -> Result<(), StoreError> {

@@ -161,18 +161,6 @@ impl<'a> Names<'a> {
         }
         Line::new(limit, sessions, nodes)
     }
-
-    /// What says how much is left of the wish `name`.
-    pub(super) fn marks_of(&self, name: &str) -> Vec<&'a str> {
-        let Some(Name::Wish { sequence: of, .. }) = Name::parse(name) else {
-            return Vec::new();
-        };
-        let marks = self
-            .0
-            .iter()
-            .filter(|(_, read)| matches!(read, Name::Left { sequence, .. } if *sequence == of));
-        marks.map(|(name, _)| *name).collect()
-    }
 }
 
 #[cfg(test)]
@@ -245,8 +233,6 @@ mod tests {
         let read = Names::read(&names).unwrap();
         let line = read.line(5, &HashMap::new(), false);
         assert_eq!((line.census().in_use, line.census().waiting), (5, 0));
-        assert_eq!(read.marks_of("w-1.1-1-5-0000000009").len(), 2);
-        assert_eq!(read.marks_of("w-2.1-1-3-0000000010"), [""; 0]);
     }
 
     #[test]
