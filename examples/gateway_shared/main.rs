@@ -1,9 +1,13 @@
-//! The gateway's policy with its budget shared by three processes on one Redis, and an audit of what they did together.
+//! The gateway's policy with its budget shared by three processes on one store, and an audit of what they did together.
 //!
 //! ```sh
 //! cargo run --example gateway_shared --features remote                # three machines in one process, over memory
 //! cargo run --example gateway_shared --features redis -- --redis redis://127.0.0.1:6379/
+//! cargo run --example gateway_shared --features consul -- --backend consul-holders --address http://127.0.0.1:8500
+//! cargo run --example gateway_shared --features consul -- --backend consul-slots --address http://127.0.0.1:8500
 //! ```
+//!
+//! Consul tells no time, and so counts no rates: there each process has its part of the rates, and they share what is in flight.
 //!
 //! Each process spends what it was given in blocks. So the store is given a smaller burst: a block less for each process. The
 //! audit looks at every span of time, from what all of them have written down on one clock, and fails if the budget was
@@ -17,7 +21,7 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::remote::{Backend, Blocks, Key, Memory, Remote, RemoteError};
-use tollgate::{Ask, Clock, Cost, Limiter, LimiterExt, Policy, Quota};
+use tollgate::{Ask, Clock, Cost, Limiter, LimiterExt, Policy, Quota, SlidingLog, TokenBucket};
 
 const TOKENS: Cost = Cost::new("tokens");
 const PROCESSES: u64 = 3;
@@ -47,29 +51,34 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<bool, Failure> {
-    let (mut redis, mut worker, mut seconds) = (None, None, 3);
+    let (mut backend, mut address, mut worker, mut seconds) = ("redis".to_owned(), None, None, 3);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
         match &*word {
-            "--redis" => redis = Some(value),
+            "--redis" => address = Some(value),
+            "--backend" => backend = value,
+            "--address" => address = Some(value),
             "--seconds" => {
                 seconds = value
                     .parse::<u64>()
                     .map_err(|_| format!("--seconds {value} is no number"))?;
             }
             "--worker" => worker = Some(PathBuf::from(value)),
-            _ => return Err(format!("{word} is unknown; there are --redis ADDRESS and --seconds N").into()),
+            _ => {
+                let known = "--backend NAME, --address ADDRESS, --redis ADDRESS and --seconds N";
+                return Err(format!("{word} is unknown; there are {known}").into());
+            }
         }
     }
     let time = Duration::from_secs(seconds.clamp(1, 3_600));
-    if let (Some(path), Some(address)) = (&worker, &redis) {
-        let admitted = worker_at(address, time)?;
+    if let (Some(path), Some(address)) = (&worker, &address) {
+        let admitted = runtime()?.block_on(worker_at(&backend, address, time))?;
         audit::write(path, &admitted)?;
         return Ok(true);
     }
-    let admitted = match &redis {
-        Some(address) => processes(address, seconds)?,
+    let admitted = match &address {
+        Some(address) => processes(&backend, address, seconds)?,
         None => machines(time)?,
     };
     Ok(audit::report(&BUDGET, &admitted))
@@ -77,12 +86,12 @@ fn run() -> Result<bool, Failure> {
 
 /// Three machines in this process, over a store in memory.
 fn machines(time: Duration) -> Result<Vec<Admission>, Failure> {
-    println!("no --redis: three machines in one process, over a store in memory");
+    println!("no --address: three machines in one process, over a store in memory");
     runtime()?.block_on(async {
         let store = Arc::new(Memory::new(&Clock::real()));
         let mut machines = tokio::task::JoinSet::new();
         for _ in 0..PROCESSES {
-            machines.spawn(serve(Arc::clone(&store), time));
+            machines.spawn(serve(shared(&Arc::clone(&store))?, time));
         }
         let mut admitted = Vec::new();
         for machine in machines.join_all().await {
@@ -93,22 +102,23 @@ fn machines(time: Duration) -> Result<Vec<Admission>, Failure> {
 }
 
 /// Three processes of this program.
-fn processes(address: &str, seconds: u64) -> Result<Vec<Admission>, Failure> {
-    println!("three processes, {address}");
+fn processes(backend: &str, address: &str, seconds: u64) -> Result<Vec<Admission>, Failure> {
+    println!("three processes, {backend} at {address}");
     let folder = std::env::temp_dir().join(format!("gateway_shared.{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
-    let admitted = processes_in(&folder, address, seconds);
+    let admitted = processes_in(&folder, backend, address, seconds);
     std::fs::remove_dir_all(&folder)?;
     admitted
 }
 
-fn processes_in(folder: &Path, address: &str, seconds: u64) -> Result<Vec<Admission>, Failure> {
+fn processes_in(folder: &Path, backend: &str, address: &str, seconds: u64) -> Result<Vec<Admission>, Failure> {
     let program = std::env::current_exe()?;
     let mut children = Vec::new();
     for n in 0..PROCESSES {
         let path = folder.join(n.to_string());
         let mut command = Command::new(&program);
-        command.args(["--redis", address, "--seconds", &seconds.to_string()]);
+        command.args(["--backend", backend, "--address", address]);
+        command.args(["--seconds", &seconds.to_string()]);
         children.push((command.arg("--worker").arg(&path).spawn()?, path));
     }
     let mut admitted = Vec::new();
@@ -121,14 +131,25 @@ fn processes_in(folder: &Path, address: &str, seconds: u64) -> Result<Vec<Admiss
     Ok(admitted)
 }
 
-#[cfg(feature = "redis")]
-fn worker_at(address: &str, time: Duration) -> Result<Vec<Admission>, Failure> {
-    runtime()?.block_on(async { serve(tollgate::remote::Redis::options(address).connect()?, time).await })
-}
-
-#[cfg(not(feature = "redis"))]
-fn worker_at(_: &str, _: Duration) -> Result<Vec<Admission>, Failure> {
-    Err("this was built without the feature redis".into())
+async fn worker_at(backend: &str, address: &str, time: Duration) -> Result<Vec<Admission>, Failure> {
+    match backend {
+        #[cfg(feature = "redis")]
+        "redis" => serve(shared(&tollgate::remote::Redis::options(address).connect()?)?, time).await,
+        #[cfg(feature = "consul")]
+        "consul-holders" => serve(in_parts(&tollgate::remote::Consul::options(address).connect()?)?, time).await,
+        #[cfg(feature = "consul")]
+        "consul-slots" => {
+            serve(
+                in_parts(&tollgate::remote::Consul::options(address).connect()?.slots())?,
+                time,
+            )
+            .await
+        }
+        _ => {
+            let _ = (address, time);
+            Err(format!("the backend {backend} is unknown, or its feature is not compiled in").into())
+        }
+    }
 }
 
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
@@ -138,8 +159,8 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
         .build()
 }
 
-/// The share of the store's budget that is left when each process has a block.
-fn policy<B: Backend + Clone>(store: &B) -> Result<Policy<impl Limiter + use<B>>, Failure> {
+/// All of the budget lies in the store: the share of it that is left when each process has a block.
+fn shared<B: Backend + Clone>(store: &B) -> Result<Policy<impl Limiter + use<B>>, Failure> {
     let left = |burst: u64, block: u64| burst - PROCESSES * block;
     let key = |name: &str| -> Result<Key, RemoteError> { Key::new(format!("gateway:{name}")) };
     let (calls, tokens) = BLOCKS;
@@ -160,9 +181,25 @@ fn policy<B: Backend + Clone>(store: &B) -> Result<Policy<impl Limiter + use<B>>
     Ok(policy)
 }
 
+/// What is in flight lies in the store; of the rest each process has its part.
+#[cfg_attr(not(feature = "consul"), allow(dead_code))]
+fn in_parts<B: Backend + Clone>(store: &B) -> Result<Policy<impl Limiter + use<B>>, Failure> {
+    let part = |(rate, burst): (u64, u64)| Quota::per_second(rate / PROCESSES).burst(burst / PROCESSES);
+    let (window, length) = BUDGET.window;
+    let in_flight = Remote::permits(Key::new("gateway:in-flight")?, BUDGET.in_flight).ttl(Duration::from_secs(10));
+    let policy = Policy::builder()
+        .limit(TokenBucket::new(part(BUDGET.calls)).named("calls"))
+        .limit(TokenBucket::new(part(BUDGET.tokens)).per(TOKENS).named("tokens"))
+        .limit(SlidingLog::new(window / PROCESSES, length)?.named("window"))
+        .limit(in_flight.spawn(store.clone())?.named("in flight"))
+        .max_wait(Duration::from_secs(10))
+        .build()?;
+    Ok(policy)
+}
+
 /// One process: tasks that want more than there is, for some time.
-async fn serve<B: Backend + Clone>(store: B, time: Duration) -> Result<Vec<Admission>, Failure> {
-    let policy = Arc::new(policy(&store)?);
+async fn serve(policy: Policy<impl Limiter + 'static>, time: Duration) -> Result<Vec<Admission>, Failure> {
+    let policy = Arc::new(policy);
     let end = audit::now() + time;
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..TASKS {

@@ -8,7 +8,7 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`Remote::permits`], [`Remote::rate`], [`Remote::window`] | how one is made |
-//! | [`Backend`] | the store as it is seen from here: [`Memory`], the reference, or `Redis` (feature `redis`) |
+//! | [`Backend`] | the store as it is seen from here: [`Memory`], the reference, or `Redis` (feature `redis`), or `Consul` and `ConsulSlots` (feature `consul`) |
 //! | [`Blocks`] | several units taken at a time, and spent at the speed of a local limiter |
 //! | [`Away`] | what happens while the store cannot be reached |
 //! | [`Fence`] | a token that grows with each grant, for resources that check |
@@ -57,6 +57,9 @@ mod zookeeper;
 pub use acquire::Acquire;
 pub use backend::{Backend, Census, Grant, Reply, Rule, Session, Step, StoreError, Wish};
 pub use builder::RemoteBuilder;
+#[cfg(all(feature = "consul", feature = "policy-file"))]
+#[cfg_attr(docsrs, doc(cfg(all(feature = "consul", feature = "policy-file"))))]
+pub use consul::ConsulPolicy;
 #[cfg(feature = "consul")]
 #[cfg_attr(docsrs, doc(cfg(feature = "consul")))]
 pub use consul::{Consul, ConsulOptions, ConsulSlots};

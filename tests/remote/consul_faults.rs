@@ -39,7 +39,10 @@ fn a_contender_for_slots() {
 async fn sixty_seconds<B: Kind>(contender: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let connect = async |address, name: &str, limit, ttl| gate(B::at(address), name, limit, ttl);
-    let report = run(Program, contender, folder.path(), connect).await.expect("a run");
+    let report = match run(Program, contender, folder.path(), connect).await {
+        Ok(report) => report,
+        Err(error) => panic!("{error}; the histories are in {}", folder.keep().display()),
+    };
     println!("{report:#?}");
     if !report.faults.is_empty() {
         panic!(

@@ -9,6 +9,8 @@ mod consul;
 #[cfg(feature = "consul")]
 mod consul_faults;
 #[cfg(feature = "consul")]
+mod consul_policy;
+#[cfg(feature = "consul")]
 mod consul_steps;
 #[cfg(feature = "consul")]
 mod consul_store;

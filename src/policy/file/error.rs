@@ -69,7 +69,7 @@ impl PolicyFileError {
     }
 
     /// Nowhere in particular.
-    pub(super) fn unreadable(why: impl Into<Box<str>>) -> Self {
+    pub(in super::super) fn unreadable(why: impl Into<Box<str>>) -> Self {
         Self {
             file: "".into(),
             at: None,

@@ -5,11 +5,14 @@
 //! | [`PolicySource`] | a stream of versions: implement it for your own store |
 //! | [`Versions`], [`VersionSender`] | versions that this program hands in |
 //! | `FileSource` | a file that is looked at, or watched; features `policy-file`, `policy-watch` |
+//! | `remote::ConsulPolicy` | a key of Consul's; features `policy-file` and `consul` |
 //! | [`Policy::follow`](crate::Policy::follow) | puts each version in force, and tells what has become of it |
 
 #[cfg(feature = "policy-file")]
 mod file;
 mod follow;
+#[cfg(all(feature = "policy-file", any(feature = "consul", feature = "etcd")))]
+mod kept;
 mod push;
 #[cfg(feature = "policy-file")]
 mod read;
@@ -20,6 +23,8 @@ mod watch;
 #[cfg_attr(docsrs, doc(cfg(feature = "policy-file")))]
 pub use file::{FileSource, Look};
 pub use follow::PolicyEvent;
+#[cfg(all(feature = "policy-file", any(feature = "consul", feature = "etcd")))]
+pub(crate) use kept::Kept;
 pub use push::{VersionSender, Versions};
 
 use super::spec::PolicySpec;

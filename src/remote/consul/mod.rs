@@ -31,6 +31,8 @@
 mod agent;
 mod holders;
 mod options;
+#[cfg(feature = "policy-file")]
+mod policy;
 mod seats;
 mod slots;
 
@@ -39,6 +41,8 @@ use super::error::RemoteError;
 use super::key::Key;
 use agent::Agent;
 pub use options::ConsulOptions;
+#[cfg(feature = "policy-file")]
+pub use policy::ConsulPolicy;
 use seats::{Seat, Seats};
 pub use slots::ConsulSlots;
 use std::fmt;
@@ -129,7 +133,11 @@ async fn step(keeping: &impl Keeping, key: &Key, rule: &Rule, step: &Step) -> Re
     let seat = seat.as_deref();
     let mut attempts: u32 = 0;
     let mut reply = loop {
-        if let Some(reply) = keeping.attempt(&folder, limit, step, seat).await? {
+        let reply = keeping.attempt(&folder, limit, step, seat).await?;
+        if let Some(seat) = seat {
+            seat.set_overtaken(reply.is_none());
+        }
+        if let Some(reply) = reply {
             break reply;
         }
         attempts += 1;

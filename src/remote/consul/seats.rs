@@ -23,6 +23,8 @@ pub(super) struct Seat {
     renewed: Mutex<Instant>,
     /// Consul has said that there is no such session.
     lost: AtomicBool,
+    /// Somebody was quicker the last time.
+    overtaken: AtomicBool,
     pub(super) ear: Arc<Notify>,
     watch: Mutex<Option<AbortHandle>>,
 }
@@ -58,6 +60,16 @@ impl Seat {
     pub(super) fn is_lost(&self) -> bool {
         // Relaxed: see `renew`.
         self.lost.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_overtaken(&self, overtaken: bool) {
+        // Relaxed: it only says which way is tried.
+        self.overtaken.store(overtaken, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_overtaken(&self) -> bool {
+        // Relaxed: see `set_overtaken`.
+        self.overtaken.load(Ordering::Relaxed)
     }
 
     /// Looks out for changes of `key` since the write `index`, or under it, from now on, unless somebody does already.
@@ -152,6 +164,7 @@ impl Seats {
             clock: self.clock.clone(),
             renewed: Mutex::new(sent),
             lost: false.into(),
+            overtaken: false.into(),
             ear: Arc::default(),
             watch: Mutex::default(),
         });

@@ -11,7 +11,7 @@
 
 mod view;
 
-use super::agent::Op;
+use super::agent::{Entry, Op};
 use super::seats::Seat;
 use super::{Consul, Inner, Keeping};
 use crate::remote::backend::{Backend, Reply, Rule, Session, Step, StoreError};
@@ -25,11 +25,17 @@ use view::{Bound, Change, Limit, Slot, View};
 /// A transaction has room for so many slots, and for what goes with them.
 const MOST: u64 = 60;
 
+/// Sessions with at most so many wishes before theirs look whether anybody is gone.
+const LOOKOUTS: usize = 3;
+
 /// Permits in Consul, in slots: each permit is a key that is locked. A handle: clones share connections.
 ///
-/// For few permits and many that want them: who takes one slot is not in the way of who takes another. There is no queue at the
-/// store. Whoever comes by when something is free takes it, and who wants much may wait for long while others want little;
-/// within a process the order is that of asking. All who wait are woken by each release.
+/// For few permits and many that want them: who takes one slot is not in the way of who takes another.
+///
+/// # Fairness
+/// Those who wait say so, and whoever sees that others came before leaves what they need alone. But nobody hands a permit on:
+/// all who wait are woken by each release, each looks by itself, and one who has not seen yet that another waits may pass it.
+/// So nobody is passed for ever, and the order of two who ask at about the same time is not promised.
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -103,14 +109,16 @@ impl Keeping for ConsulSlots {
         // The number is of what is read: from there on the store tells of changes.
         let (entries, index) = agent.list(&place.0).await?;
         if step.end {
-            return self.end(place, limit, step, &entries).await;
+            return self.end(place, limit, step, (&entries, index)).await;
         }
         let id = seat.filter(|seat| !seat.is_lost()).map(|seat| &*seat.id);
-        let mut view = View::of(&entries, &place.0, &name, id)?;
+        let mut view = View::of(&entries, index, &place.0, &name, id)?;
         let Some((id, seat)) = id.zip(seat).filter(|_| view.is_there() || step.begin) else {
             return Ok(Some(view.reply(step, limit, None)));
         };
-        while let Some(mut change) = view.next(step, limit, id) {
+        // Who was overtaken says first that it waits, so that others leave it room.
+        let queues = seat.is_overtaken();
+        while let Some(mut change) = view.next(step, limit, id, queues) {
             change.life.nonce = seats.nonce();
             let ops = ops(place, &change, step.session, id, seats)?;
             let Some(written) = agent.change(&ops).await? else {
@@ -119,8 +127,9 @@ impl Keeping for ConsulSlots {
             view.apply(change, id, written);
         }
         let mut reply = view.reply(step, limit, Some(id));
-        if view.waits() {
-            reply.again = Some(step.ttl / 10 + seats.part_of(step.ttl / 10));
+        if let Some(ahead) = view.place() {
+            // Of those before us one may be gone, and nobody tells. The others find out when they renew.
+            reply.again = (ahead < LOOKOUTS).then(|| step.ttl / 20 + seats.part_of(step.ttl / 20));
             seat.watch(agent, format!("{}at/", place.0), true, index, step.ttl);
         }
         Ok(Some(reply))
@@ -133,16 +142,23 @@ impl ConsulSlots {
         place: &Place,
         limit: u64,
         step: &Step,
-        entries: &[super::agent::Entry],
+        (entries, index): (&[Entry], u64),
     ) -> Result<Option<Reply>, StoreError> {
         let life = place.life(step.session);
         let ours = entries.iter().find(|entry| entry.key == life);
         let id = ours.and_then(|entry| entry.session.as_deref());
-        let mut view = View::of(entries, &place.0, &step.session.to_string(), id)?;
+        let mut view = View::of(entries, index, &place.0, &step.session.to_string(), id)?;
         if let Some((id, leaving)) = id.and_then(|id| Some((id, view.leaving(id)?))) {
             let mut ops = vec![Op::delete_cas(&life, leaving.life)];
             ops.extend(leaving.slots.iter().map(|&number| Op::delete(&place.slot(number))));
-            ops.extend(leaving.limit.map(|index| Op::delete_cas(&place.limit(), index)));
+            ops.extend(match (leaving.limit, leaving.stays) {
+                (None, _) => None,
+                (Some(index), None) => Some(Op::delete_cas(&place.limit(), index)),
+                (Some(index), Some(limit)) => {
+                    let nonce = self.0.seats.nonce();
+                    Some(Op::cas(&place.limit(), &json(&Limit { limit, nonce })?, index))
+                }
+            });
             if self.0.agent.change(&ops).await?.is_none() {
                 return Ok(None);
             }

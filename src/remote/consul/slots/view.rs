@@ -5,7 +5,7 @@ use crate::remote::backend::{Census, Grant, Reply, Step, StoreError, Wish};
 use crate::remote::consul::agent::Entry;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What stands under `at/limit`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,9 +34,12 @@ struct Pending {
     wish: u64,
     need: u64,
     want: u64,
-    /// Or forgets it when there is nothing.
-    waits: bool,
+    /// It was there when the store was at this write. One that only tries is behind everybody.
+    since: u64,
 }
+
+/// One that only tries.
+const TRIES: u64 = u64::MAX;
 
 /// What stands under `at/<number>`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,10 +64,14 @@ pub(super) struct View {
     limit: Option<(u64, u64)>,
     /// Our own session's.
     life: Option<(Life, u64)>,
-    /// How many other sessions there are, and how many wishes they wait for.
+    /// The name of our own session.
+    name: String,
+    /// How many other sessions there are, and what they wait for: since when, by whom, how many.
     others: u64,
-    others_wait: u64,
+    others_wait: BTreeSet<(u64, String, u64)>,
     taken: BTreeMap<u64, Taken>,
+    /// A write that is not later than what was read.
+    version: u64,
 }
 
 /// What is to be done with `at/limit`.
@@ -96,8 +103,9 @@ pub(super) struct Change {
 pub(super) struct Leaving {
     pub(super) life: u64,
     pub(super) slots: Vec<u64>,
-    /// The limit, by its write: nobody else is there.
+    /// The limit, by its write: it goes when nobody else is there, and is written anew when somebody was kept back.
     pub(super) limit: Option<u64>,
+    pub(super) stays: Option<u64>,
 }
 
 fn read<T: DeserializeOwned>(entry: &Entry) -> Result<T, StoreError> {
@@ -107,9 +115,20 @@ fn read<T: DeserializeOwned>(entry: &Entry) -> Result<T, StoreError> {
 }
 
 impl View {
-    /// Of the keys in `folder`. `name` is our session's, and `id` what Consul calls it; without an id we have none.
-    pub(super) fn of(entries: &[Entry], folder: &str, name: &str, id: Option<&str>) -> Result<Self, StoreError> {
-        let mut view = Self::default();
+    /// Of the keys in `folder` at the write `version`. `name` is our session's, and `id` what Consul calls it; without an id we
+    /// have none.
+    pub(super) fn of(
+        entries: &[Entry],
+        version: u64,
+        folder: &str,
+        name: &str,
+        id: Option<&str>,
+    ) -> Result<Self, StoreError> {
+        let mut view = Self {
+            name: name.to_owned(),
+            version,
+            ..Self::default()
+        };
         for entry in entries {
             let Some(key) = entry.key.strip_prefix(folder) else {
                 continue;
@@ -128,7 +147,9 @@ impl View {
                     view.life = Some((life, entry.index));
                 } else {
                     view.others += 1;
-                    view.others_wait += life.pending.len() as u64;
+                    let waits = life.pending.iter().filter(|pending| pending.since != TRIES);
+                    let waits = waits.map(|pending| (pending.since, session.to_owned(), pending.need));
+                    view.others_wait.extend(waits);
                 }
             }
         }
@@ -139,8 +160,20 @@ impl View {
         self.life.is_some()
     }
 
-    pub(super) fn waits(&self) -> bool {
-        self.life.as_ref().is_some_and(|(life, _)| !life.pending.is_empty())
+    /// How many wishes of others come before ours; `None` when we wait for nothing.
+    pub(super) fn place(&self) -> Option<usize> {
+        let (life, _) = self.life.as_ref()?;
+        life.pending.first().map(|first| self.ahead(first).count())
+    }
+
+    /// The wishes of others that come before this one, by how many they need.
+    fn ahead(&self, pending: &Pending) -> impl Iterator<Item = u64> + '_ {
+        let us = (pending.since, self.name.clone());
+        let ahead = self
+            .others_wait
+            .iter()
+            .take_while(move |(since, name, _)| (*since, name) < (us.0, &us.1));
+        ahead.map(|&(_, _, need)| need)
     }
 
     fn ours<'a>(&'a self, id: &'a str) -> impl Iterator<Item = (u64, &'a Taken)> {
@@ -149,8 +182,9 @@ impl View {
     }
 
     /// What the step of our session, which Consul calls `id`, changes next; `None` when nothing is left to change. One wish is
-    /// granted at a time, since each grant needs a write of its own for its token.
-    pub(super) fn next(&self, step: &Step, limit: u64, id: &str) -> Option<Change> {
+    /// granted at a time, since each grant needs a write of its own for its token. If it `queues`, what is new is written down
+    /// before anything is taken for it.
+    pub(super) fn next(&self, step: &Step, limit: u64, id: &str, queues: bool) -> Option<Change> {
         let replaces = self.life.as_ref().map(|&(_, index)| index);
         let mut life = self.life.as_ref().map(|(life, _)| life.clone()).unwrap_or_default();
         let before = life.clone();
@@ -170,7 +204,10 @@ impl View {
             let returned = step.returned.clamp(life.returned, life.returned + held);
             freed = self.oldest(id, (returned - life.returned) as usize);
             life.returned = returned;
+            let waited = life.pending.len();
             life.pending.retain(|pending| !step.withdrawn.contains(&pending.wish));
+            // Who was kept back by it looks at the limit: it is written anew.
+            sets |= life.pending.len() < waited && !self.others_wait.is_empty();
             for &Wish {
                 id: wish,
                 need,
@@ -182,18 +219,23 @@ impl View {
                     life.asked = wish;
                     // What exceeds the limit is refused; so is what tries behind those who wait.
                     if need <= now && (queue || life.pending.is_empty()) {
-                        let (want, waits) = (want.max(need), queue);
+                        let since = if queue { self.version } else { TRIES };
                         life.pending.push(Pending {
                             wish,
                             need,
-                            want,
-                            waits,
+                            want: want.max(need),
+                            since,
                         });
                     }
                 }
             }
         }
-        let (locked, wish) = self.grant(&mut life, now, &freed);
+        let new = replaces.is_none() || life.pending != before.pending;
+        let (locked, wish) = if queues && new {
+            (Vec::new(), 0)
+        } else {
+            self.grant(&mut life, now, &freed)
+        };
         // Slots above the limit count as well, and who locks one below does not see them: then one grants after the other.
         let drains = self.taken.keys().any(|&number| number >= now);
         let bound = if sets || drains && !locked.is_empty() {
@@ -223,9 +265,15 @@ impl View {
         let in_use = (self.taken.len() - freed.len()) as u64;
         let room = limit.saturating_sub(in_use);
         let free = (0..limit).filter(|number| !self.taken.contains_key(number) || freed.contains(number));
+        // What those before us need is left for them, unless they need more than there is.
+        let kept = life
+            .pending
+            .first()
+            .map_or(0, |first| self.ahead(first).filter(|&need| need <= limit).sum());
+        let room = room.saturating_sub(kept);
         let fits = life.pending.first().is_some_and(|first| first.need <= room);
         if !fits {
-            life.pending.retain(|pending| pending.waits);
+            life.pending.retain(|pending| pending.since != TRIES);
             return (Vec::new(), 0);
         }
         let first = life.pending.remove(0);
@@ -268,14 +316,21 @@ impl View {
             self.limit = Some((limit, index));
         }
         self.life = Some((change.life, index));
+        self.version = index;
     }
 
     /// What goes with our session; `None` when it is gone.
     pub(super) fn leaving(&self, id: &str) -> Option<Leaving> {
-        let &(_, life) = self.life.as_ref()?;
+        let (ours, life) = self.life.as_ref()?;
         let slots = self.ours(id).map(|(number, _)| number).collect();
-        let limit = self.limit.filter(|_| self.others == 0).map(|(_, index)| index);
-        Some(Leaving { life, slots, limit })
+        let kept_back = !ours.pending.is_empty() && !self.others_wait.is_empty();
+        let limit = self.limit.filter(|_| self.others == 0 || kept_back);
+        Some(Leaving {
+            life: *life,
+            slots,
+            limit: limit.map(|(_, index)| index),
+            stays: limit.filter(|_| self.others > 0).map(|(limit, _)| limit),
+        })
     }
 
     /// Our session has gone.
@@ -290,7 +345,7 @@ impl View {
         let census = Census {
             limit: self.limit.map_or(limit, |(limit, _)| limit),
             in_use: self.taken.len() as u64,
-            waiting: self.others_wait + ours,
+            waiting: self.others_wait.len() as u64 + ours,
             sessions: self.others + u64::from(self.is_there()),
         };
         let Some(id) = id.filter(|_| self.is_there()) else {
@@ -309,7 +364,7 @@ impl View {
         Reply {
             alive: true,
             grants: grants.into_values().collect(),
-            others_wait: self.others_wait > 0,
+            others_wait: !self.others_wait.is_empty(),
             census,
             ..Reply::default()
         }

@@ -1,0 +1,117 @@
+//! A policy under a key of Consul's, put in force while programs run.
+
+use super::Consul;
+use super::agent::{Agent, Entry};
+use crate::policy::source::{Kept, PolicySource, SourceError};
+use crate::policy::spec::PolicySpec;
+use crate::remote::backend::StoreError;
+use std::fmt;
+use std::time::Duration;
+
+/// A policy under a key of Consul's: each version that is written there.
+///
+/// The store is asked once, and answers when the key has changed. A version that is wrong is an error with line and column, and
+/// so are a key that was deleted and a store that is away, each once: the version in force stays.
+///
+/// ```no_run
+/// # use tollgate::remote::Consul;
+/// # use tollgate::Clock;
+/// # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let consul = Consul::options("http://127.0.0.1:8500").connect()?;
+/// let (spec, source) = consul.policy("gate/policy.toml").await?;
+/// let policy = spec.build(&Clock::real())?;
+/// let followed = policy.clone();
+/// tokio::spawn(async move { followed.follow(source, |event| eprintln!("{event}")).await });
+/// # Ok(())
+/// # }
+/// ```
+pub struct ConsulPolicy {
+    agent: Agent,
+    kept: Kept,
+    /// The number of the last answer.
+    index: u64,
+    /// How often the store has failed to answer since it last did.
+    failures: u32,
+}
+
+/// The store answers after so long though nothing has changed.
+const WAIT: Duration = Duration::from_secs(60);
+/// A store that is away is asked again after so long at first, and at last.
+const RETRIES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+impl Consul {
+    /// The policy under `key`, whose name ends in `.toml` or `.json`, and its later versions. The key is named in full: the
+    /// [prefix](super::ConsulOptions::prefix) is for limiters.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store does not answer, [`PolicyFileError`](crate::policy::file::PolicyFileError) when there is
+    /// no policy under the key.
+    pub async fn policy(&self, key: &str) -> Result<(PolicySpec, ConsulPolicy), SourceError> {
+        let agent = self.0.agent.clone();
+        let (entries, index) = agent.changed(key, false, 0, WAIT).await?;
+        let (spec, kept) = Kept::first(key, content(entries))?;
+        let source = ConsulPolicy {
+            agent,
+            kept,
+            index,
+            failures: 0,
+        };
+        Ok((spec, source))
+    }
+}
+
+fn content(mut entries: Vec<Entry>) -> Option<Vec<u8>> {
+    entries.pop().map(|entry| entry.value)
+}
+
+impl ConsulPolicy {
+    /// The key.
+    pub fn key(&self) -> &str {
+        self.kept.key()
+    }
+
+    /// When the store is asked again that has not answered.
+    fn pause(&self) -> Duration {
+        let (first, last) = RETRIES;
+        first.saturating_mul(1 << self.failures.min(16)).min(last)
+    }
+
+    fn answered(&mut self, answer: Result<(Vec<Entry>, u64), StoreError>) -> Option<Result<PolicySpec, SourceError>> {
+        match answer {
+            Ok((entries, index)) => {
+                (self.index, self.failures) = (index, 0);
+                let version = self.kept.see(content(entries))?;
+                Some(version.map_err(SourceError::from))
+            }
+            Err(error) => {
+                self.failures = self.failures.saturating_add(1);
+                // Said once, not at each attempt.
+                (self.failures == 1).then(|| Err(error.into()))
+            }
+        }
+    }
+}
+
+impl PolicySource for ConsulPolicy {
+    async fn next(&mut self) -> Option<Result<PolicySpec, SourceError>> {
+        loop {
+            // An answer without a number would be followed by the next at once.
+            if self.failures > 0 || self.index == 0 {
+                tokio::time::sleep(self.pause()).await;
+            }
+            let answer = self.agent.changed(self.kept.key(), false, self.index, WAIT).await;
+            if let Some(version) = self.answered(answer) {
+                return Some(version);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for ConsulPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConsulPolicy")
+            .field("key", &self.kept.key())
+            .field("away", &(self.failures > 0))
+            .finish_non_exhaustive()
+    }
+}
