@@ -68,7 +68,7 @@ pub use driver::Driver;
 pub use error::RemoteError;
 #[cfg(all(feature = "etcd", feature = "policy-file"))]
 #[cfg_attr(docsrs, doc(cfg(all(feature = "etcd", feature = "policy-file"))))]
-pub use etcd::EtcdSource;
+pub use etcd::EtcdPolicy;
 #[cfg(feature = "etcd")]
 #[cfg_attr(docsrs, doc(cfg(feature = "etcd")))]
 pub use etcd::{Etcd, EtcdOptions};

@@ -283,10 +283,9 @@ mod pushed {
     use super::{Proxy, at, base64, key, proxied, said, sleep};
     use crate::rig::proxy::Mode;
     use std::time::Duration;
-    use tollgate::policy::file::Format;
     use tollgate::policy::source::{PolicySource, SourceError};
     use tollgate::policy::spec::{PolicySpec, Rule};
-    use tollgate::remote::EtcdSource;
+    use tollgate::remote::EtcdPolicy;
 
     fn text(limit: usize) -> String {
         format!("[[leg]]\nname = \"in flight\"\nkind = \"semaphore\"\nlimit = {limit}\n")
@@ -312,20 +311,20 @@ mod pushed {
     }
 
     /// A key with a policy of limit 1, and its source, which reaches the server by a proxy.
-    async fn opened() -> (Proxy, String, EtcdSource) {
+    async fn opened() -> (Proxy, String, EtcdPolicy) {
         let (proxy, store) = proxied().await;
         let key = format!("config/{}.toml", key());
         put(&key, &text(1)).await;
-        let (spec, source) = store.policy(&*key, Format::Toml).await.unwrap();
+        let (spec, source) = store.policy(&key).await.unwrap();
         assert_eq!(limit(&spec), 1);
         (proxy, key, source.retry_after(Duration::from_millis(10)))
     }
 
-    async fn version(source: &mut EtcdSource) -> usize {
+    async fn version(source: &mut EtcdPolicy) -> usize {
         limit(&source.next().await.expect("it goes on").expect("a version"))
     }
 
-    async fn error(source: &mut EtcdSource) -> SourceError {
+    async fn error(source: &mut EtcdPolicy) -> SourceError {
         source.next().await.expect("it goes on").expect_err("an error")
     }
 
@@ -339,7 +338,7 @@ mod pushed {
         assert!(why.contains(&key) && why.contains(":1:1: "), "{why}");
         delete(&key).await;
         let why = error(&mut source).await.to_string();
-        assert!(why.contains("there is no key"), "{why}");
+        assert!(why.contains("there is no such key"), "{why}");
         // As it was when it was last right: nothing to say. Then something new.
         put(&key, &text(2)).await;
         put(&key, &text(2)).await;
@@ -377,8 +376,8 @@ mod pushed {
     async fn a_key_that_is_not_there_or_no_policy_is_an_error_at_once() {
         let store = at(super::address());
         let name = format!("config/{}.toml", key());
-        assert!(store.policy(&*name, Format::Toml).await.is_err());
+        assert!(store.policy(&name).await.is_err());
         put(&name, "nonsense").await;
-        assert!(store.policy(&*name, Format::Toml).await.is_err());
+        assert!(store.policy(&name).await.is_err());
     }
 }

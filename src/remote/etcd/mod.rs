@@ -6,15 +6,15 @@
 //! | `lease` | what a session lives by |
 //! | `words`, `stream` | what is said and heard |
 //! | `options` | where the server is |
-//! | `source` | policies that are pushed from it |
+//! | `policy` | policies that are pushed from it |
 //!
 //! Whether a wish is granted is seen from what lies there: see [`queue`](super::queue).
 
 mod lease;
 mod options;
-mod shelves;
 #[cfg(feature = "policy-file")]
-mod source;
+mod policy;
+mod shelves;
 mod stream;
 mod words;
 
@@ -23,9 +23,9 @@ use super::error::RemoteError;
 use super::key::Key;
 use super::queue::Queue;
 pub use options::EtcdOptions;
-use shelves::Shelves;
 #[cfg(feature = "policy-file")]
-pub use source::EtcdSource;
+pub use policy::EtcdPolicy;
+use shelves::Shelves;
 use std::fmt;
 use std::time::Duration;
 
