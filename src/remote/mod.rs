@@ -8,7 +8,7 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`Remote::permits`], [`Remote::rate`], [`Remote::window`] | how one is made |
-//! | [`Backend`] | the store as it is seen from here: [`Memory`], the reference, or `Redis` (feature `redis`), or `Consul` and `ConsulSlots` (feature `consul`) |
+//! | [`Backend`] | the store as it is seen from here: [`Memory`], the reference, or `Redis` (feature `redis`), `Consul` and `ConsulSlots` (feature `consul`), `Zookeeper` (feature `zookeeper`), or `Etcd` (feature `etcd`) |
 //! | [`Blocks`] | several units taken at a time, and spent at the speed of a local limiter |
 //! | [`Away`] | what happens while the store cannot be reached |
 //! | [`Fence`] | a token that grows with each grant, for resources that check |

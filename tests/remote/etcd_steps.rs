@@ -278,6 +278,51 @@ async fn more_than_the_limit_is_refused() {
     assert_eq!(remote.acquire(5).await.unwrap_err().reason(), Reason::Oversized);
 }
 
+/// A change that was given up, and arrives when another has taken its place: held up on its way, while the client goes by
+/// another way.
+#[tokio::test]
+async fn a_change_that_comes_late_does_nothing() {
+    let (proxy, store) = proxied().await;
+    let key = key();
+    let mut one = Speaker::new(&store, &key, Rule::Permits { limit: 2 }, LONG);
+    one.look().await;
+    let before = count(&key).await;
+    let delay = Duration::from_millis(400);
+    proxy.set(Mode::Delay(delay));
+    let late = timeout(delay / 4, one.wish(1, true)).await;
+    assert!(late.is_err(), "{late:?}");
+    proxy.set(Mode::Pass);
+    let reply = loop {
+        match one.say(|_| {}).await {
+            Ok(reply) => break reply,
+            Err(StoreError::Unreachable { .. }) => sleep(Duration::from_millis(20)).await,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert_eq!((reply.grants.len(), reply.census.in_use), (1, 1));
+    one.see(&reply);
+    assert_eq!(one.give(1).await.census.in_use, 0);
+    sleep(2 * delay).await;
+    assert_eq!(count(&key).await, before, "what was given back is not there again");
+}
+
+#[tokio::test]
+async fn a_lease_is_never_shorter_than_what_was_asked_for() {
+    let (store, key) = (store(), key());
+    let ttl = Duration::from_millis(3_200);
+    let mut one = Speaker::new(&store, &key, ONE, ttl);
+    one.look().await;
+    let there = under(&key).await;
+    let pairs = there["kvs"].as_array().expect("keys");
+    let mut granted = Vec::new();
+    for pair in pairs {
+        let lease = said("/v3/lease/timetolive", &format!(r#"{{"ID":{}}}"#, pair["lease"])).await;
+        granted.push(lease["grantedTTL"].as_str().expect("a lease").to_owned());
+    }
+    // The limit's, and the session's.
+    assert_eq!(granted, ["12", "4"]);
+}
+
 /// Policies pushed from a key.
 mod pushed {
     use super::{Proxy, at, base64, key, proxied, said, sleep};

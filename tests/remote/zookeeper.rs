@@ -1,5 +1,6 @@
 //! ZooKeeper, for the rig.
 
+use crate::rig::run::LIFE;
 use crate::rig::server::Store;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,6 +8,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use zookeeper_client::{Client, Error};
+
+/// Sessions end at whole ticks.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 /// A server of the classes that `ci/with-zookeeper` names. What is in it outlives a kill.
 #[derive(Clone, Debug)]
@@ -50,9 +54,9 @@ impl Store for Zookeeper {
         serves().unwrap_or(false)
     }
 
-    /// Sessions end at whole ticks.
+    /// A client that is heard and hears nothing tries to come back for 1.4 times its session, and is heard each time.
     fn late(&self) -> Duration {
-        Duration::from_millis(100)
+        LIFE * 7 / 5 + TICK
     }
 
     fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>> {

@@ -3,9 +3,10 @@
 use crate::gate::gate;
 use crate::rig::contender::{Plan, contend};
 use crate::rig::history::Writer;
+use crate::rig::instant::nanos;
 use crate::rig::process::told;
-use crate::rig::run::{HEAVIEST, run};
-use crate::zookeeper::Zookeeper;
+use crate::rig::run::{HEAVIEST, LIFE, run};
+use crate::zookeeper::{TICK, Zookeeper};
 use crate::zookeeper_steps::at;
 use std::sync::{Arc, mpsc};
 
@@ -43,4 +44,10 @@ async fn sixty_seconds_of_everything_that_can_go_wrong() {
     // Everything was tried: permits were lost, waits were given up, also at their grants, and whoever went held something.
     assert!(report.granted > 0 && report.lost > 0 && report.cancelled_at_the_grant > 0);
     assert!(report.recoveries.len() == 4 && report.recoveries.iter().all(|recovery| recovery.weight >= HEAVIEST));
+    // The bar of the run is for clients that are heard and hear nothing; whoever is not heard is missed sooner.
+    let soon = nanos(LIFE + LIFE / 10 + TICK);
+    for recovery in &report.recoveries {
+        let took = recovery.took.expect("it recovered");
+        assert!(took <= soon + recovery.stalled, "{recovery:?}");
+    }
 }

@@ -380,3 +380,30 @@ async fn more_than_the_limit_is_refused() {
     let remote = Remote::permits(key(), 4).ttl(LONG).spawn(store()).unwrap();
     assert_eq!(remote.acquire(5).await.unwrap_err().reason(), Reason::Oversized);
 }
+
+/// What happens while there is no connection is not told: whoever waits looks when there is one again.
+#[tokio::test]
+async fn a_waiter_whose_connection_broke_is_told() {
+    let (proxy, waiting) = proxied().await;
+    let (store, key) = (store(), key());
+    let mut holder = Speaker::new(&store, &key, ONE, LONG);
+    let mut waits = Speaker::new(&waiting, &key, ONE, LONG);
+    holder.wish(1, true).await;
+    assert_eq!(waits.wish(1, true).await.grants, []);
+    let mut news = pin!(waiting.news(&key, waits.last().session));
+    assert!(matches!(futures::poll!(news.as_mut()), Poll::Pending));
+    proxy.set(Mode::Cut);
+    holder.give(1).await;
+    proxy.set(Mode::Pass);
+    news.await;
+    assert_eq!(waits.look().await.grants.len(), 1);
+}
+
+/// A time to live that the servers do not keep sessions for.
+#[tokio::test]
+async fn a_session_that_would_be_too_short_is_refused() {
+    let (store, key) = (store(), key());
+    let mut one = Speaker::new(&store, &key, ONE, Duration::from_secs(1_001));
+    let refused = one.say(|_| {}).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+}

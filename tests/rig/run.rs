@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 /// How long a session lasts at most that is not renewed, at any store.
-const LIFE: Duration = Duration::from_secs(3);
+pub(crate) const LIFE: Duration = Duration::from_secs(3);
 const PROCESSES: u32 = 6;
 /// The run's own number, in the histories.
 const DIRECTOR: u32 = PROCESSES;

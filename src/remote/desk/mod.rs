@@ -40,8 +40,9 @@ pub(super) const SHARED: u64 = u64::MAX;
 /// Where several hold permits at a time, an older token is no sign of a lost permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence {
-    /// The token of the store's grant. It is as great as the time in microseconds since 1970, by the store's clock, so that it
-    /// grows also where the store has lost its memory.
+    /// The token of the store's grant. In memory and in Redis it is as great as the time in microseconds since 1970, by the
+    /// store's clock, so that it grows also where the store has lost its memory; in the others it grows as long as they keep
+    /// their data.
     pub token: u64,
     /// The how-manieth admission of this process since that grant: above zero only with [`Blocks`](super::Blocks), where
     /// permits are used again without asking the store.

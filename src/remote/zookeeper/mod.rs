@@ -46,7 +46,9 @@ use tokio::sync::watch;
 /// Limiters with the same time to live share a session at the servers, which lasts as long. Servers keep sessions for 2 to 20 of
 /// their ticks, 4 to 40 s unless they are set up otherwise: a longer time to live is refused with the first step, and with a
 /// shorter one others wait for permits of a process that has died as long as the servers' shortest session lasts. They end
-/// sessions at whole ticks, so up to one tick later than that.
+/// sessions at whole ticks, so up to one tick later than that. A process that the servers hear, and that does not hear them,
+/// tries to come back to its session for 1.4 times its length, and keeps it up for as long: it does not use its permits then, and
+/// others wait for them for up to 2.4 times the time to live.
 ///
 /// # What it costs
 /// A process that has used a key within the last second, or waits there, watches it: one watch, by which the server tells it of
