@@ -6,8 +6,11 @@ use crate::speaker::{LONG, Speaker};
 use crate::store::key;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 use tollgate::remote::{Backend, Etcd, Key, Remote, RemoteError, Rule, StoreError};
 use tollgate::{Quota, Reason};
@@ -278,32 +281,68 @@ async fn more_than_the_limit_is_refused() {
     assert_eq!(remote.acquire(5).await.unwrap_err().reason(), Reason::Oversized);
 }
 
-/// A change that was given up, and arrives when another has taken its place: held up on its way, while the client goes by
-/// another way.
+/// A hop to the server that writes down what it is told.
+async fn written_down() -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let at = listener.local_addr().expect("an address");
+    let written = Arc::<Mutex<Vec<u8>>>::default();
+    let told = Arc::clone(&written);
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let (mut server, told) = (
+                TcpStream::connect(address()).await.expect("a server"),
+                Arc::clone(&told),
+            );
+            tokio::spawn(async move {
+                let (mut from_client, mut to_client) = client.into_split();
+                let (mut from_server, mut to_server) = server.split();
+                let there = async {
+                    let mut buffer = vec![0; 64 * 1024];
+                    while let Ok(read @ 1..) = from_client.read(&mut buffer).await {
+                        told.lock().unwrap().extend_from_slice(&buffer[..read]);
+                        if to_server.write_all(&buffer[..read]).await.is_err() {
+                            break;
+                        }
+                    }
+                };
+                let back = tokio::io::copy(&mut from_server, &mut to_client);
+                tokio::select! { () = there => {} _ = back => {} }
+            });
+        }
+    });
+    (at, written)
+}
+
+/// A change that was given up, and arrives when others have taken its place.
 #[tokio::test]
 async fn a_change_that_comes_late_does_nothing() {
-    let (proxy, store) = proxied().await;
-    let key = key();
+    let (hop, written) = written_down().await;
+    let (store, key) = (at(hop), key());
     let mut one = Speaker::new(&store, &key, Rule::Permits { limit: 2 }, LONG);
     one.look().await;
     let before = count(&key).await;
-    let delay = Duration::from_millis(400);
-    proxy.set(Mode::Delay(delay));
-    let late = timeout(delay / 4, one.wish(1, true)).await;
-    assert!(late.is_err(), "{late:?}");
-    proxy.set(Mode::Pass);
-    let reply = loop {
-        match one.say(|_| {}).await {
-            Ok(reply) => break reply,
-            Err(StoreError::Unreachable { .. }) => sleep(Duration::from_millis(20)).await,
-            Err(error) => panic!("{error}"),
-        }
-    };
-    assert_eq!((reply.grants.len(), reply.census.in_use), (1, 1));
-    one.see(&reply);
+    written.lock().unwrap().clear();
+    assert_eq!(one.wish(1, true).await.grants.len(), 1);
+    // The body of the one transaction that there was.
+    let late = String::from_utf8(written.lock().unwrap().clone()).expect("a request");
+    assert_eq!(late.matches("POST ").count(), 1, "{late}");
+    let (head, body) = late.split_once("\r\n\r\n").expect("a body");
+    assert!(head.starts_with("POST /v3/kv/txn "), "{head}");
     assert_eq!(one.give(1).await.census.in_use, 0);
-    sleep(2 * delay).await;
+    for _ in 0..2 {
+        let answer = said("/v3/kv/txn", body).await;
+        assert!(
+            answer["responses"].is_array() && answer["succeeded"] != true,
+            "{answer}"
+        );
+    }
     assert_eq!(count(&key).await, before, "what was given back is not there again");
+    // Nor after the end.
+    let there = count(&key).await;
+    one.end().await;
+    let answer = said("/v3/kv/txn", body).await;
+    assert!(answer["succeeded"] != true && there > 0, "{answer}");
+    assert_eq!(count(&key).await, 0);
 }
 
 #[tokio::test]
