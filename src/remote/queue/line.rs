@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(held(&line), [2]);
         // Also for whoever looks anew, and did not see it granted; what is known stays known.
         let mut anew = Line::new(1, [], vec![node(2, 2), node(3, 1)]);
-        assert_eq!(held(&anew), []);
+        assert_eq!(held(&anew), [0; 0]);
         anew.after(&line);
         assert_eq!(held(&anew), [2]);
     }

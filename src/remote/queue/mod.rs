@@ -17,6 +17,8 @@
 //! taken down from here.
 
 mod account;
+#[cfg(test)]
+mod fake;
 mod line;
 mod room;
 mod spell;
@@ -107,11 +109,13 @@ impl<S: Shelf> Clone for Queue<S> {
 struct Inner<S: Shelf> {
     shelf: S,
     /// The sessions of this process.
-    slots: Mutex<HashMap<(Key, Session), Arc<Slot<S>>>>,
+    slots: Mutex<Slots<S>>,
     rooms: Mutex<HashMap<Key, Room<S::Term>>>,
     /// There is another slot.
     filled: Arc<Notify>,
 }
+
+type Slots<S> = HashMap<(Key, Session), Arc<Slot<S>>>;
 
 struct Slot<S: Shelf> {
     term: Arc<S::Term>,
