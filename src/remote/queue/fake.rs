@@ -151,7 +151,7 @@ impl Shelf for Fake {
     }
 
     async fn watch(&self, _term: &(), _key: &Key, _tell: impl Fn(Change) + Send + Sync) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
