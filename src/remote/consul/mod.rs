@@ -133,18 +133,28 @@ async fn step(keeping: &impl Keeping, key: &Key, rule: &Rule, step: &Step) -> Re
     let seat = seat.as_deref();
     let mut attempts: u32 = 0;
     let mut reply = loop {
-        let reply = keeping.attempt(&folder, limit, step, seat).await?;
+        // The session is renewed beside, if it is time.
+        let keep = async {
+            match seat.filter(|_| !step.end) {
+                // It may be our own session that does not hold.
+                Some(seat) if attempts % 4 == 3 => seat.renew(agent).await,
+                Some(seat) => seat.keep(agent, step.ttl).await,
+                None => Ok(()),
+            }
+        };
+        let attempt = keeping.attempt(&folder, limit, step, seat);
+        let ((), reply) = futures::future::try_join(keep, attempt).await?;
+        let is_lost = seat.is_some_and(Seat::is_lost);
         if let Some(seat) = seat {
             seat.set_overtaken(reply.is_none());
         }
-        if let Some(reply) = reply {
-            break reply;
+        match reply {
+            // It was lost meanwhile.
+            Some(reply) if reply.alive && is_lost => {}
+            Some(reply) => break reply,
+            None => {}
         }
         attempts += 1;
-        if let Some(seat) = seat.filter(|_| attempts.is_multiple_of(4)) {
-            // It may be our own session that does not hold.
-            seat.renew(agent).await?;
-        }
         tokio::time::sleep(seats.part_of(Duration::from_millis(1 << attempts.min(6)))).await;
     };
     match seat {

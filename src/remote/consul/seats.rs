@@ -146,12 +146,9 @@ impl Seats {
         self.taken.lock().get(&(key.clone(), session)).cloned()
     }
 
-    /// The session of `step`, which is made when it begins, and renewed when it is time; `None` when there is none.
+    /// The session of `step`, which is made when it begins; `None` when there is none.
     pub(super) async fn of(&self, agent: &Agent, key: &Key, step: &Step) -> Result<Option<Arc<Seat>>, StoreError> {
         if let Some(seat) = self.get(key, step.session) {
-            if !step.end {
-                seat.keep(agent, step.ttl).await?;
-            }
             return Ok(Some(seat));
         }
         if !step.begin || step.end {

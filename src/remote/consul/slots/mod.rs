@@ -9,10 +9,12 @@
 //! nobody else has taken the slots, and if the session's own key is as it was: so two steps of one session, of which one comes
 //! late, are never both carried out, though Consul lets a session lock again what it has locked.
 
+#[cfg(test)]
+mod tests;
 mod view;
 
 use super::agent::{Entry, Op};
-use super::seats::Seat;
+use super::seats::{Seat, Seats};
 use super::{Consul, Inner, Keeping};
 use crate::remote::backend::{Backend, Reply, Rule, Session, Step, StoreError};
 use crate::remote::error::RemoteError;
@@ -20,7 +22,7 @@ use crate::remote::key::Key;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use view::{Bound, Change, Limit, Slot, View};
+use view::{Bound, Change, Leaving, Limit, Slot, View};
 
 /// A transaction has room for so many slots, and for what goes with them.
 const MOST: u64 = 60;
@@ -63,7 +65,7 @@ impl Consul {
         ConsulSlots(Arc::new(Inner {
             agent: agent.clone(),
             prefix: prefix.clone(),
-            seats: super::Seats::default(),
+            seats: Seats::default(),
         }))
     }
 }
@@ -107,7 +109,7 @@ impl Keeping for ConsulSlots {
         let Inner { agent, seats, .. } = &*self.0;
         let name = step.session.to_string();
         // The number is of what is read: from there on the store tells of changes.
-        let (entries, index) = agent.list(&place.0).await?;
+        let (mut entries, mut index) = agent.list(&place.0).await?;
         if step.end {
             return self.end(place, limit, step, (&entries, index)).await;
         }
@@ -124,7 +126,12 @@ impl Keeping for ConsulSlots {
             let Some(written) = agent.change(&ops).await? else {
                 return Ok(None);
             };
-            view.apply(change, id, written);
+            if change.lowers {
+                (entries, index) = agent.list(&place.0).await?;
+                view = View::of(&entries, index, &place.0, &name, Some(id))?;
+            } else {
+                view.apply(change, id, written);
+            }
         }
         let mut reply = view.reply(step, limit, Some(id));
         if let Some(ahead) = view.place() {
@@ -149,16 +156,7 @@ impl ConsulSlots {
         let id = ours.and_then(|entry| entry.session.as_deref());
         let mut view = View::of(entries, index, &place.0, &step.session.to_string(), id)?;
         if let Some((id, leaving)) = id.and_then(|id| Some((id, view.leaving(id)?))) {
-            let mut ops = vec![Op::delete_cas(&life, leaving.life)];
-            ops.extend(leaving.slots.iter().map(|&number| Op::delete(&place.slot(number))));
-            ops.extend(match (leaving.limit, leaving.stays) {
-                (None, _) => None,
-                (Some(index), None) => Some(Op::delete_cas(&place.limit(), index)),
-                (Some(index), Some(limit)) => {
-                    let nonce = self.0.seats.nonce();
-                    Some(Op::cas(&place.limit(), &json(&Limit { limit, nonce })?, index))
-                }
-            });
+            let ops = ops_of_leaving(place, &leaving, step.session, &self.0.seats)?;
             if self.0.agent.change(&ops).await?.is_none() {
                 return Ok(None);
             }
@@ -169,13 +167,7 @@ impl ConsulSlots {
 }
 
 /// What is written for a change.
-fn ops(
-    place: &Place,
-    change: &Change,
-    session: Session,
-    id: &str,
-    seats: &super::Seats,
-) -> Result<Vec<Op>, StoreError> {
+fn ops(place: &Place, change: &Change, session: Session, id: &str, seats: &Seats) -> Result<Vec<Op>, StoreError> {
     let life = json(&change.life)?;
     let mut ops = vec![match change.replaces {
         Some(index) => Op::cas(&place.life(session), &life, index),
@@ -197,6 +189,21 @@ fn ops(
             .iter()
             .map(|&number| Op::lock(&place.slot(number), &slot, id)),
     );
+    Ok(ops)
+}
+
+/// What is written for an end.
+fn ops_of_leaving(place: &Place, leaving: &Leaving, session: Session, seats: &Seats) -> Result<Vec<Op>, StoreError> {
+    let mut ops = vec![Op::delete_cas(&place.life(session), leaving.life)];
+    ops.extend(leaving.slots.iter().map(|&number| Op::delete(&place.slot(number))));
+    ops.extend(match (leaving.limit, leaving.stays) {
+        (None, _) => None,
+        (Some(index), None) => Some(Op::delete_cas(&place.limit(), index)),
+        (Some(index), Some(limit)) => {
+            let nonce = seats.nonce();
+            Some(Op::cas(&place.limit(), &json(&Limit { limit, nonce })?, index))
+        }
+    });
     Ok(ops)
 }
 

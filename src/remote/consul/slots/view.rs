@@ -96,6 +96,8 @@ pub(super) struct Change {
     pub(super) locked: Vec<u64>,
     /// For which wish.
     pub(super) wish: u64,
+    /// The limit becomes less: slots above it may be taken that were not when it was read, so that it has to be read again.
+    pub(super) lowers: bool,
 }
 
 /// What has to go with a session that ends.
@@ -230,12 +232,17 @@ impl View {
                 }
             }
         }
+        let lowers = sets && !fresh && self.limit.is_some_and(|(limit, _)| now < limit);
         let new = replaces.is_none() || life.pending != before.pending;
-        let (locked, wish) = if queues && new {
-            (Vec::new(), 0)
-        } else {
-            self.grant(&mut life, now, &freed)
-        };
+        let asks = life.clone();
+        let (mut locked, mut wish) = (Vec::new(), 0);
+        if !(lowers || queues && new) {
+            (locked, wish) = self.grant(&mut life, now, &freed);
+        }
+        if locked.len() + freed.len() > super::MOST as usize {
+            // More than there is room for in one write: what is free then is taken by the next.
+            (locked, life) = (Vec::new(), asks);
+        }
         // Slots above the limit count as well, and who locks one below does not see them: then one grants after the other.
         let drains = self.taken.keys().any(|&number| number >= now);
         let bound = if sets || drains && !locked.is_empty() {
@@ -257,6 +264,7 @@ impl View {
             freed,
             locked,
             wish,
+            lowers,
         })
     }
 

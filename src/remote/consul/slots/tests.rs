@@ -1,0 +1,362 @@
+//! Sessions that read and write in any order, over keys that behave as Consul's do: late writes, lost answers, deaths.
+
+use super::super::seats::Seats;
+use super::view::View;
+use super::{Place, ops, ops_of_leaving};
+use crate::remote::backend::{Session, Step, Wish};
+use crate::remote::consul::agent::{Entry, Op};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Keys, and what a transaction does to them.
+#[derive(Clone, Default)]
+struct Keys {
+    entries: BTreeMap<String, Entry>,
+    index: u64,
+    ended: BTreeSet<String>,
+}
+
+impl Keys {
+    fn list(&self) -> Vec<Entry> {
+        self.entries.values().cloned().collect()
+    }
+
+    fn change(&mut self, ops: &[Op]) -> Option<u64> {
+        assert!(ops.len() <= 64, "{}", ops.len());
+        let (before, index) = (self.clone(), self.index + 1);
+        for op in ops {
+            if !self.carry_out(&serde_json::to_value(op).unwrap()["KV"], index) {
+                *self = before;
+                return None;
+            }
+        }
+        self.index = index;
+        Some(index)
+    }
+
+    fn carry_out(&mut self, op: &Value, index: u64) -> bool {
+        let key = op["Key"].as_str().unwrap().to_owned();
+        let old = self.entries.get(&key).cloned();
+        let asked = op["Index"].as_u64().unwrap_or(0);
+        let at = old.as_ref().map_or(0, |old| old.index);
+        let owner = old.as_ref().and_then(|old| old.session.clone());
+        let session = op["Session"].as_str().map(str::to_owned);
+        let verb = op["Verb"].as_str().unwrap();
+        let holds = match verb {
+            "cas" => at == asked,
+            "lock" => owner.is_none() || owner == session,
+            "check-index" | "delete-cas" => old.is_some() && at == asked,
+            "delete" => true,
+            _ => panic!("{verb}"),
+        };
+        if !holds || session.as_ref().is_some_and(|session| self.ended.contains(session)) {
+            return false;
+        }
+        match verb {
+            "cas" | "lock" => {
+                let value = BASE64.decode(op["Value"].as_str().unwrap()).unwrap();
+                let session = session.or(owner);
+                let new = Entry {
+                    key: key.clone(),
+                    value,
+                    index,
+                    session,
+                };
+                // A write of what is there is none.
+                let same = old.is_some_and(|old| old.value == new.value && old.session == new.session);
+                if !same {
+                    self.entries.insert(key, new);
+                }
+            }
+            "delete" | "delete-cas" => drop(self.entries.remove(&key)),
+            _ => {}
+        }
+        true
+    }
+
+    fn die(&mut self, id: &str) {
+        self.index += 1;
+        self.ended.insert(id.to_owned());
+        self.entries.retain(|_, entry| entry.session.as_deref() != Some(id));
+    }
+
+    fn taken(&self) -> Vec<&Entry> {
+        let taken = self.entries.values().filter(|entry| entry.session.is_some());
+        taken.filter(|entry| entry.key.starts_with("at/")).collect()
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+struct Client {
+    id: String,
+    step: Step,
+    wishes: u64,
+    /// What it has been told of: by token the wish and the units.
+    granted: BTreeMap<u64, (u64, u64)>,
+    /// What it has read, and goes by.
+    view: Option<View>,
+    overtaken: bool,
+}
+
+impl Client {
+    fn new(number: u64) -> Self {
+        let step = Step {
+            session: Session {
+                client: number,
+                number: 1,
+            },
+            seq: 0,
+            begin: true,
+            ttl: Duration::from_secs(1),
+            returned: 0,
+            charged: 0,
+            wishes: Vec::new(),
+            withdrawn: Vec::new(),
+            seen: 0,
+            limit: None,
+            keeps: false,
+            end: false,
+        };
+        Self {
+            id: format!("session-{number}"),
+            step,
+            wishes: 0,
+            granted: BTreeMap::new(),
+            view: None,
+            overtaken: false,
+        }
+    }
+
+    fn held(&self) -> u64 {
+        self.granted.values().map(|&(_, units)| units).sum::<u64>() - self.step.returned
+    }
+
+    fn read(&mut self, keys: &Keys) {
+        let name = self.step.session.to_string();
+        let view = View::of(&keys.list(), keys.index, "", &name, Some(&self.id));
+        self.view = Some(view.expect("it is ours"));
+    }
+
+    /// Says something new. What may not have been heard is said again.
+    fn speak(&mut self, random: &mut Random, resizes: bool) {
+        self.step.seq += 1;
+        match random.below(8) {
+            0..=3 => {
+                self.wishes += 1;
+                let need = 1 + random.below(3);
+                let (id, want, queue) = (self.wishes, need + random.below(2), random.below(4) > 0);
+                self.step.wishes.push(Wish { id, need, want, queue });
+            }
+            4..=5 if self.held() > 0 => self.step.returned += 1 + random.below(self.held()),
+            6 if self.wishes > 0 => self.step.withdrawn.push(1 + random.below(self.wishes)),
+            7 if resizes || random.below(4) == 0 => self.step.limit = Some(random.below(7)),
+            _ => {}
+        }
+    }
+
+    /// Hears the answer to what it said.
+    fn hear(&mut self, tokens: &mut BTreeSet<u64>) {
+        let view = self.view.take().expect("it has read");
+        let reply = view.reply(&self.step, LIMIT, Some(&self.id));
+        assert!(reply.alive);
+        for grant in reply.grants {
+            assert!(grant.token > self.step.seen && tokens.insert(grant.token), "{grant:?}");
+            let twice = self.granted.values().any(|&(wish, _)| wish == grant.wish);
+            assert!(!twice, "{grant:?}");
+            self.step.seen = grant.token;
+            self.granted.insert(grant.token, (grant.wish, grant.units));
+        }
+        self.step.begin = false;
+        self.step.wishes.clear();
+        self.step.withdrawn.clear();
+        self.step.limit = None;
+        self.overtaken = false;
+    }
+}
+
+const LIMIT: u64 = 4;
+
+fn run(seed: u64, actions: u64, resizes: bool) -> usize {
+    let (mut random, seats, place) = (Random(seed), Seats::default(), Place(String::new()));
+    let (mut keys, mut tokens, mut late) = (Keys::default(), BTreeSet::new(), Vec::<Vec<Op>>::new());
+    let mut names = 0..;
+    let mut clients: Vec<_> = (0..4).map(|_| Client::new(names.next().unwrap())).collect();
+    let commit = |keys: &mut Keys, ops: &[Op]| {
+        let before = keys.taken().len();
+        let written = keys.change(ops);
+        let taken = keys.taken().len();
+        let limit = keys.entries.get("at/limit").map_or(0, |entry| {
+            serde_json::from_slice::<Value>(&entry.value).unwrap()["limit"]
+                .as_u64()
+                .unwrap()
+        });
+        assert!(
+            taken <= before || taken as u64 <= limit,
+            "{taken} of {limit}, and {before} before"
+        );
+        written
+    };
+    for _ in 0..actions {
+        let which = random.below(4) as usize;
+        let client = &mut clients[which];
+        if random.below(80) == 0 {
+            keys.die(&client.id);
+            *client = Client::new(names.next().unwrap());
+        } else if let Some(ops) = (random.below(20) == 0).then(|| late.pop()).flatten() {
+            commit(&mut keys, &ops);
+        } else if client.view.is_none() {
+            client.speak(&mut random, resizes);
+            client.read(&keys);
+        } else if let Some(mut change) =
+            client
+                .view
+                .as_ref()
+                .unwrap()
+                .next(&client.step, LIMIT, &client.id, client.overtaken)
+        {
+            change.life.nonce = seats.nonce();
+            let ops = ops(&place, &change, client.step.session, &client.id, &seats).unwrap();
+            match random.below(10) {
+                // It gives up, and what it wrote comes later, or is done and not heard of.
+                0 => {
+                    late.push(ops);
+                    client.view = None;
+                }
+                1 => {
+                    commit(&mut keys, &ops);
+                    client.view = None;
+                }
+                _ => match commit(&mut keys, &ops) {
+                    Some(_) if change.lowers => client.read(&keys),
+                    Some(written) => client.view.as_mut().unwrap().apply(change, &client.id, written),
+                    None => {
+                        client.overtaken = true;
+                        client.read(&keys);
+                    }
+                },
+            }
+        } else {
+            client.hear(&mut tokens);
+        }
+        for client in &clients {
+            let has = keys
+                .taken()
+                .iter()
+                .filter(|entry| entry.session.as_deref() == Some(&*client.id))
+                .count();
+            let returning = client.view.is_some() || client.step.returned > 0;
+            assert!(has as u64 >= client.held() || returning, "{} of {}", has, client.held());
+        }
+    }
+    for mut client in clients {
+        client.read(&keys);
+        let view = client.view.as_mut().unwrap();
+        if let Some(leaving) = view.leaving(&client.id) {
+            let ops = ops_of_leaving(&place, &leaving, client.step.session, &seats).unwrap();
+            commit(&mut keys, &ops).expect("nobody is in the way");
+        }
+    }
+    for ops in late {
+        // Whoever wrote it has ended.
+        keys.change(&ops);
+    }
+    tokens.len()
+}
+
+#[test]
+fn whatever_the_order_slots_are_held_once() {
+    let granted: usize = (0..100).map(|seed| run(seed, 400, false)).sum();
+    assert!(granted > 1_000, "{granted}");
+}
+
+#[test]
+fn whatever_the_order_limits_hold_that_change() {
+    let granted: usize = (0..600).map(|seed| run(seed, 80, true)).sum();
+    assert!(granted > 1_000, "{granted}");
+}
+
+#[test]
+fn what_does_not_fit_one_write_is_written_by_two() {
+    let (seats, place, mut keys) = (Seats::default(), Place(String::new()), Keys::default());
+    let mut client = Client::new(1);
+    for (wish, returned) in [(1, 0), (2, 60)] {
+        client.step.seq += 1;
+        client.step.returned = returned;
+        client.step.wishes = vec![Wish {
+            id: wish,
+            need: 60,
+            want: 60,
+            queue: true,
+        }];
+        client.read(&keys);
+        let mut writes = 0;
+        while let Some(mut change) = client.view.as_ref().unwrap().next(&client.step, 60, &client.id, false) {
+            change.life.nonce = seats.nonce();
+            let ops = ops(&place, &change, client.step.session, &client.id, &seats).unwrap();
+            let written = keys.change(&ops).unwrap();
+            client.view.as_mut().unwrap().apply(change, &client.id, written);
+            writes += 1;
+        }
+        assert_eq!((writes, keys.taken().len()), (wish, 60));
+        client.hear(&mut BTreeSet::new());
+    }
+}
+
+/// Whoever lowers a limit has read before another took a slot above it.
+#[test]
+fn a_limit_that_is_lowered_counts_what_was_taken_meanwhile() {
+    let (seats, place) = (Seats::default(), Place(String::new()));
+    // Where each of them begins to take.
+    for (one, other) in (0..6).flat_map(|one| (0..6).map(move |other| (one, other))) {
+        let mut keys = Keys::default();
+        let mut clients = [Client::new(1), Client::new(2)];
+        // Writes what the client would write next, with this nonce, which says where the write after it begins to take.
+        let write = |client: &mut Client, keys: &mut Keys, nonce: String| {
+            let mut change = client.view.as_ref()?.next(&client.step, 6, &client.id, false)?;
+            change.life.nonce = nonce;
+            let ops = ops(&place, &change, client.step.session, &client.id, &seats).unwrap();
+            let written = keys.change(&ops);
+            match written {
+                Some(written) if !change.lowers => client.view.as_mut()?.apply(change, &client.id, written),
+                _ => client.read(keys),
+            }
+            Some(())
+        };
+        for (client, begin) in clients.iter_mut().zip([one, other]) {
+            client.step.seq = 1;
+            client.read(&keys);
+            write(client, &mut keys, format!("{begin}")).unwrap();
+        }
+        let [lowers, takes] = &mut clients;
+        lowers.read(&keys);
+        takes.read(&keys);
+        for (client, limit, need) in [(&mut *takes, None, 4), (&mut *lowers, Some(3), 1)] {
+            client.step.seq = 2;
+            client.step.limit = limit;
+            client.step.wishes = vec![Wish {
+                id: 1,
+                need,
+                want: need,
+                queue: true,
+            }];
+            for _ in 0..4 {
+                write(client, &mut keys, "later".to_owned());
+            }
+        }
+        assert_eq!(keys.taken().len(), 4, "of 3, from {one} and {other} on");
+    }
+}
