@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 use std::fmt;
 use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 /// The versions of a policy that lie under a key of etcd, one after the other: a [`PolicySource`].
 ///
@@ -112,10 +112,8 @@ impl EtcdPolicy {
     async fn hear(&mut self) -> Result<Option<Seen>, StoreError> {
         let Some(heard) = &mut self.heard else { return Ok(None) };
         loop {
-            let next = tokio::select! {
-                next = heard.next::<Heard>() => next?,
-                () = sleep_until(self.look_at) => None,
-            };
+            let next = timeout_at(self.look_at, heard.next::<Heard>()).await;
+            let next = next.unwrap_or(Ok(None))?;
             let Some(next) = next.filter(|next| !next.canceled) else {
                 return Ok(None);
             };

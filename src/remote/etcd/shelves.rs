@@ -16,6 +16,7 @@ use crate::remote::http::{Answer, Http};
 use crate::remote::key::Key;
 use crate::remote::queue::{Change, Line, Node, Ops, Shelf, escaped, parse_session};
 use bytes::Bytes;
+use futures::future::join3;
 use http::{Method, StatusCode};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
@@ -94,7 +95,7 @@ impl Shelves {
                 None => Ok(true),
             }
         };
-        let (found, renewed, kept) = tokio::join!(found, self.renew(lease.id), kept);
+        let (found, renewed, kept) = join3(found, self.renew(lease.id), kept).await;
         if renewed? {
             lease.renewed(sent);
         } else {

@@ -164,6 +164,7 @@ impl Line {
     }
 
     /// The limit has changed.
+    #[cfg(any(test, feature = "etcd"))]
     pub(crate) fn resize(&mut self, limit: u64) {
         self.limit = limit;
         self.settle();

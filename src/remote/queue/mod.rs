@@ -34,10 +34,13 @@ pub(crate) use room::Change;
 use room::Room;
 pub(crate) use spell::{escaped, parse_session};
 use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// A store that keeps nodes in order of their creation.
 pub(crate) trait Shelf: Send + Sync + 'static {
@@ -436,7 +439,8 @@ async fn take_down<S: Shelf>(inner: Weak<Inner<S>>, filled: Arc<Notify>) {
         drop(there);
         let filled = filled.notified();
         match due {
-            Some(due) => tokio::select! { () = sleep_until(due.max(Instant::now() + PAUSE)) => {} () = filled => {} },
+            // Whichever comes first.
+            Some(due) => drop(timeout_at(due.max(Instant::now() + PAUSE), filled).await),
             None => filled.await,
         }
     }
@@ -460,9 +464,16 @@ async fn watch<S: Shelf>(inner: Weak<Inner<S>>, term: Arc<S::Term>, key: Key) {
                 }
             }
         };
-        tokio::select! {
-            () = inner.shelf.watch(&term, &key, |change| inner.note(&key, change)) => {}
-            () = idle => break,
+        let (mut watched, mut idle) = (
+            pin!(inner.shelf.watch(&term, &key, |change| inner.note(&key, change))),
+            pin!(idle),
+        );
+        let goes_on = poll_fn(|cx| match watched.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(true),
+            Poll::Pending => idle.as_mut().poll(cx).map(|()| false),
+        });
+        if !goes_on.await {
+            break;
         }
         inner.blind(&key);
         if inner.shelf.is_over(&term) {
