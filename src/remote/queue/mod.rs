@@ -182,10 +182,14 @@ impl<S: Shelf> Queue<S> {
                 if !step.begin {
                     return inner.unknown(&term, key, limit, step.session).await;
                 }
-                inner.fill(id, term, step.ttl)
+                inner.fill(id.clone(), term, step.ttl)
             }
         };
         let mut account = slot.account.lock().await;
+        if !inner.has(&id, &slot) {
+            let why = "the session was taken down meanwhile".into();
+            return Err(StoreError::Unreachable { why });
+        }
         if step.end {
             inner.shelf.end(&slot.term, key, step.session).await?;
             inner.forget(key, step.session);
@@ -197,9 +201,9 @@ impl<S: Shelf> Queue<S> {
             .carry_out(&slot.term, key, limit, step.session, &mut account)
             .await?;
         let Some(line) = line else {
-            inner.forget(key, step.session);
-            // What is left of it is nobody's.
+            // What is left of it is nobody's. Until it has gone it is not forgotten.
             inner.shelf.end(&slot.term, key, step.session).await?;
+            inner.forget(key, step.session);
             return inner.unknown(&slot.term, key, limit, step.session).await;
         };
         *slot.due.lock() = Instant::now() + step.ttl;
@@ -216,8 +220,9 @@ impl<S: Shelf> Queue<S> {
         ear.notified().await;
     }
 
+    /// Nobody asks for its news any more. What it has at the store is not forgotten: it may not have been taken down yet.
     pub(crate) fn leave(&self, key: &Key, session: Session) {
-        self.0.forget(key, session);
+        self.0.unseat(key, session);
     }
 
     /// Watches the key, unless that is done already.
@@ -257,11 +262,23 @@ impl<S: Shelf> Inner<S> {
     /// Nothing more is known of this session here.
     fn forget(&self, key: &Key, session: Session) {
         let slot = self.slots.lock().remove(&(key.clone(), session));
+        drop(slot);
+        self.unseat(key, session);
+    }
+
+    /// It waits for nothing any more.
+    fn unseat(&self, key: &Key, session: Session) {
         let mut rooms = self.rooms.lock();
         let empty = rooms.get_mut(key).is_some_and(|room| room.leaves(session));
         let room = if empty { rooms.remove(key) } else { None };
         drop(rooms);
-        drop((slot, room));
+        drop(room);
+    }
+
+    /// Whether this is what is known of the session still.
+    fn has(&self, id: &(Key, Session), slot: &Arc<Slot<S>>) -> bool {
+        let slots = self.slots.lock();
+        slots.get(id).is_some_and(|known| Arc::ptr_eq(known, slot))
     }
 
     /// The answer to a session that is not there.
