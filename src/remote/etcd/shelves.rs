@@ -335,13 +335,13 @@ impl Shelf for Shelves {
 
     /// With its lease: what of it arrives after that is refused.
     async fn end(&self, lease: &Lease, key: &Key, _session: Session) -> Result<(), StoreError> {
-        lease.end();
         let answer = self
             .ask("/v3/lease/revoke", &json!({ "ID": lease.id.to_string() }))
             .await?;
         if answer.status != StatusCode::NOT_FOUND {
             answer.json::<Value>()?;
         }
+        lease.end();
         let under = self.under(key);
         let last = json!({
             "compare": [words::nothing_under(&format!("{under}s/"))],

@@ -472,7 +472,9 @@ impl<S: Shelf> Drop for Inner<S> {
 
 /// Watches a key, as long as somebody waits there.
 async fn watch<S: Shelf>(inner: Weak<Inner<S>>, term: Arc<S::Term>, key: Key) {
+    let mut pause = PAUSE;
     while let Some(inner) = inner.upgrade() {
+        let begun = Instant::now();
         let idle = async {
             loop {
                 sleep(LINGER).await;
@@ -497,6 +499,12 @@ async fn watch<S: Shelf>(inner: Weak<Inner<S>>, term: Arc<S::Term>, key: Key) {
             let told = inner.rooms.lock().get(&key).map(Room::everybody);
             return tell(told.unwrap_or_default());
         }
-        sleep(PAUSE).await;
+        // One that fails at once fails again, and is tried less and less often.
+        pause = if begun.elapsed() < LINGER {
+            (2 * pause).min(LINGER)
+        } else {
+            PAUSE
+        };
+        sleep(pause).await;
     }
 }

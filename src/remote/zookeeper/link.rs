@@ -233,10 +233,14 @@ impl Link {
         };
         let ours = names
             .iter()
-            .filter(|name| Name::parse(name).is_some_and(|read| read.is_of(session)));
-        let deleted: Vec<_> = ours
-            .map(|name| self.client.delete(&format!("{path}/{name}"), None))
-            .collect();
+            .filter(|name| Name::parse(name).is_some_and(|read| read.is_of(session)))
+            .map(|name| format!("{path}/{name}"));
+        let ours: Vec<_> = ours.collect();
+        {
+            let mut marks = self.marks.lock();
+            ours.iter().for_each(|wish| drop(marks.remove(wish)));
+        }
+        let deleted: Vec<_> = ours.iter().map(|path| self.client.delete(path, None)).collect();
         let last = self.client.delete(&path, None);
         for deleted in deleted {
             done_before(deleted.await, &Error::NoNode)?;
