@@ -187,6 +187,12 @@ impl<S: Shelf> Queue<S> {
         };
         let mut account = slot.account.lock().await;
         if !inner.has(&id, &slot) {
+            if step.end {
+                return Ok(Reply::default());
+            }
+            if !step.begin {
+                return inner.unknown(&slot.term, key, limit, step.session).await;
+            }
             let why = "the session was taken down meanwhile".into();
             return Err(StoreError::Unreachable { why });
         }
