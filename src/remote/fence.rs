@@ -6,8 +6,9 @@ use std::fmt;
 /// [`FenceGuard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence {
-    /// The token of the store's grant. It is as great as the time in microseconds since 1970, by the store's clock, so that it
-    /// grows also where the store has lost its memory.
+    /// The token of the store's grant. In memory and in Redis it is as great as the time in microseconds since 1970, by the
+    /// store's clock, so that it grows also where the store has lost its memory; in the others it grows as long as they keep
+    /// their data.
     pub token: u64,
     /// The how-manieth admission of this process since that grant: above zero only with [`Blocks`](super::Blocks), where
     /// permits are used again without asking the store.
@@ -62,12 +63,14 @@ impl FenceGuard {
     /// # Errors
     /// [`Stale`] when it has lost its permit.
     pub fn check(&mut self, fence: Fence) -> Result<(), Stale> {
-        if fence.token < self.floor {
-            let (token, floor) = (fence.token, self.floor);
-            return Err(Stale { token, floor });
-        }
+        // First: the process may have heard by now that the permit is lost, which only its task does not know.
         self.floor = self.floor.max(fence.floor);
-        Ok(())
+        let (token, floor) = (fence.token, self.floor);
+        if token < floor {
+            Err(Stale { token, floor })
+        } else {
+            Ok(())
+        }
     }
 }
 

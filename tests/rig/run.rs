@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 /// How long a session lasts at most that is not renewed, at any store.
-const LIFE: Duration = Duration::from_secs(3);
+pub(crate) const LIFE: Duration = Duration::from_secs(3);
 const PROCESSES: u32 = 6;
 /// The run's own number, in the histories.
 const DIRECTOR: u32 = PROCESSES;
@@ -73,6 +73,7 @@ pub(crate) async fn run<S: Store, G: Gate>(
     static RUNS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     let _only = RUNS.lock().await;
     let ttl = LIFE / store.lives();
+    let life = LIFE + store.late();
     let slow = ttl / 20 / store.trips();
     let server = Server::start(store).await?;
     let writer = Arc::new(Writer::create(&folder.join("director"))?);
@@ -113,7 +114,7 @@ pub(crate) async fn run<S: Store, G: Gate>(
     }
     let bars = Bars {
         ttl: nanos(ttl),
-        life: nanos(LIFE),
+        life: nanos(life),
         heaviest: HEAVIEST,
     };
     Ok(check(&events, bars))

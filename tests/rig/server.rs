@@ -24,6 +24,11 @@ pub(crate) trait Store: Clone {
         1
     }
 
+    /// How much later it may end, where a store looks only now and then.
+    fn late(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// How many round trips a step takes.
     fn trips(&self) -> u32 {
         1
