@@ -5,6 +5,8 @@
 //! cargo run --example ten_clients --features redis -- --backend redis --address redis://127.0.0.1:6379/
 //! cargo run --example ten_clients --features consul -- --backend consul-holders --address http://127.0.0.1:8500
 //! cargo run --example ten_clients --features consul -- --backend consul-slots --address http://127.0.0.1:8500
+//! cargo run --example ten_clients --features zookeeper -- --backend zookeeper --address 127.0.0.1:2181
+//! cargo run --example ten_clients --features etcd -- --backend etcd --address http://127.0.0.1:2379
 //! ```
 //!
 //! Each client has a connection, a limiter and a session of its own, as if it were another machine. One of them dies with its
@@ -67,6 +69,10 @@ fn run() -> Result<(), Failure> {
                 })
                 .await
             }
+            #[cfg(feature = "zookeeper")]
+            "zookeeper" => show(ttl, || Ok(tollgate::remote::Zookeeper::options(&*address).connect()?)).await,
+            #[cfg(feature = "etcd")]
+            "etcd" => show(ttl, || Ok(tollgate::remote::Etcd::options(&*address).connect()?)).await,
             _ => Err(format!("the backend {backend} is unknown, or its feature is not compiled in").into()),
         }
     })

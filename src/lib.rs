@@ -36,7 +36,7 @@
 //! | tell metrics and tracing what happens | `observe::Observed` | `metrics`, `tracing` |
 //! | test with virtual time | [`ManualClock`] | |
 //! | put an existing governor limiter into a policy | `Governed` | `governor` |
-//! | share permits, rates and windows among machines | `remote::Remote` | `remote`, `redis`, `consul` |
+//! | share permits, rates and windows among machines | `remote::Remote` | `remote`, `redis`, `consul`, `zookeeper`, `etcd` |
 //! | write a limiter of your own | [`Limiter`], and the suite in `conformance` | `conformance` |
 //!
 //! ```
@@ -82,6 +82,8 @@
 //! | `remote` | no | `tokio`, and limits that several machines share through a store |
 //! | `redis` | no | `remote`, and `remote::Redis`, and with it redis 1 |
 //! | `consul` | no | `remote`, and `remote::Consul`, with a client of HTTP of its own on hyper 1 |
+//! | `etcd` | no | `remote`, and `remote::Etcd`, with the same |
+//! | `zookeeper` | no | `remote`, and `remote::Zookeeper`, with zookeeper-client 0.11 |
 //! | `conformance` | no | the eight [laws](limiter) as checks to run on a limiter of your own |
 //!
 //! How to move from tokio's semaphore, and what can be built from one: the [`guide`].

@@ -5,9 +5,11 @@
 //! cargo run --example gateway_shared --features redis -- --redis redis://127.0.0.1:6379/
 //! cargo run --example gateway_shared --features consul -- --backend consul-holders --address http://127.0.0.1:8500
 //! cargo run --example gateway_shared --features consul -- --backend consul-slots --address http://127.0.0.1:8500
+//! cargo run --example gateway_shared --features zookeeper -- --backend zookeeper --address 127.0.0.1:2181
+//! cargo run --example gateway_shared --features etcd -- --backend etcd --address http://127.0.0.1:2379
 //! ```
 //!
-//! Consul tells no time, and so counts no rates: there each process has its part of the rates, and they share what is in flight.
+//! Redis alone counts rates: with the others each process has its part of the rates, and they share what is in flight.
 //!
 //! Each process spends what it was given in blocks. So the store is given a smaller burst: a block less for each process. The
 //! audit looks at every span of time, from what all of them have written down on one clock, and fails if the budget was
@@ -145,6 +147,16 @@ async fn worker_at(backend: &str, address: &str, time: Duration) -> Result<Vec<A
             )
             .await
         }
+        #[cfg(feature = "zookeeper")]
+        "zookeeper" => {
+            serve(
+                in_parts(&tollgate::remote::Zookeeper::options(address).connect()?)?,
+                time,
+            )
+            .await
+        }
+        #[cfg(feature = "etcd")]
+        "etcd" => serve(in_parts(&tollgate::remote::Etcd::options(address).connect()?)?, time).await,
         _ => {
             let _ = (address, time);
             Err(format!("the backend {backend} is unknown, or its feature is not compiled in").into())

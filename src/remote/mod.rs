@@ -8,10 +8,10 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`Remote::permits`], [`Remote::rate`], [`Remote::window`] | how one is made |
-//! | [`Backend`] | the store as it is seen from here: [`Memory`], the reference, or `Redis` (feature `redis`), or `Consul` and `ConsulSlots` (feature `consul`) |
+//! | [`Backend`] | the store as it is seen from here: [`Memory`], the reference, or `Redis` (feature `redis`), `Consul` and `ConsulSlots` (feature `consul`), `Zookeeper` (feature `zookeeper`), or `Etcd` (feature `etcd`) |
 //! | [`Blocks`] | several units taken at a time, and spent at the speed of a local limiter |
 //! | [`Away`] | what happens while the store cannot be reached |
-//! | [`Fence`] | a token that grows with each grant, for resources that check |
+//! | [`Fence`], [`FenceGuard`] | a token that grows with each grant, and what a resource checks it with |
 //!
 //! # Leases
 //! Each process keeps a *session* at the store, and renews it. What the session holds is lost when the store has not heard of
@@ -34,6 +34,9 @@ mod consul;
 mod desk;
 mod driver;
 mod error;
+#[cfg(feature = "etcd")]
+mod etcd;
+mod fence;
 #[cfg(any(feature = "consul", feature = "etcd"))]
 #[allow(dead_code, reason = "not every store needs all of it")]
 mod http;
@@ -43,12 +46,16 @@ mod lost;
 mod memory;
 mod permit;
 mod plan;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+mod queue;
 #[cfg(feature = "redis")]
 mod redis;
 mod shared;
 mod stats;
 #[cfg(feature = "remote-tls")]
 mod tls;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
 pub use acquire::Acquire;
 pub use backend::{Backend, Census, Grant, Reply, Rule, Session, Step, StoreError, Wish};
@@ -59,9 +66,16 @@ pub use consul::ConsulPolicy;
 #[cfg(feature = "consul")]
 #[cfg_attr(docsrs, doc(cfg(feature = "consul")))]
 pub use consul::{Consul, ConsulOptions, ConsulSlots};
-pub use desk::{Fence, RemoteTicket};
+pub use desk::RemoteTicket;
 pub use driver::Driver;
 pub use error::RemoteError;
+#[cfg(all(feature = "etcd", feature = "policy-file"))]
+#[cfg_attr(docsrs, doc(cfg(all(feature = "etcd", feature = "policy-file"))))]
+pub use etcd::EtcdPolicy;
+#[cfg(feature = "etcd")]
+#[cfg_attr(docsrs, doc(cfg(feature = "etcd")))]
+pub use etcd::{Etcd, EtcdOptions};
+pub use fence::{Fence, FenceGuard, Stale};
 pub use key::Key;
 pub use limiter::Remote;
 pub use lost::Lost;
@@ -75,3 +89,6 @@ pub use stats::RemoteStats;
 #[cfg(feature = "remote-tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "remote-tls")))]
 pub use tls::Tls;
+#[cfg(feature = "zookeeper")]
+#[cfg_attr(docsrs, doc(cfg(feature = "zookeeper")))]
+pub use zookeeper::{Zookeeper, ZookeeperOptions};

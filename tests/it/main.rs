@@ -63,12 +63,18 @@ mod policy_source;
 mod pool;
 #[cfg(feature = "pool")]
 mod pool_corners;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_details;
+#[cfg(feature = "pool")]
+mod pool_family;
 #[cfg(feature = "pool")]
 mod pool_group;
 #[cfg(feature = "pool")]
 mod pool_life;
 #[cfg(feature = "pool")]
 mod pool_limits;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_relatives;
 #[cfg(feature = "pool")]
 mod pool_room;
 #[cfg(all(feature = "pool", feature = "stats"))]
@@ -78,8 +84,14 @@ mod pool_task_batch;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_corners;
 #[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_task_family;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_task_parity;
+#[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 mod quota;
+mod rate_bookings;
+mod rate_bookings_model;
 mod rate_corners;
 mod rate_fixed_window;
 mod rate_forgiven;
@@ -96,10 +108,17 @@ mod remote;
 #[cfg(feature = "remote")]
 mod remote_age;
 #[cfg(feature = "remote")]
+mod remote_change;
+#[cfg(feature = "remote")]
 mod remote_faults;
 #[cfg(feature = "remote")]
+mod remote_fence;
+#[cfg(feature = "remote")]
 mod remote_leave;
+#[cfg(feature = "remote")]
 mod remote_store;
+#[cfg(feature = "remote")]
+mod remote_world;
 mod report;
 mod semaphore;
 mod semaphore_corners;

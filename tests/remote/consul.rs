@@ -64,6 +64,10 @@ impl Store for Consul {
         2
     }
 
+    fn trips(&self) -> u32 {
+        2
+    }
+
     fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>> {
         match &*ask(address, "GET", "/v1/kv/?keys=true", "")? {
             "" => Ok(Vec::new()),

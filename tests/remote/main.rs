@@ -1,10 +1,13 @@
-//! Permits across machines, tried against real servers: `ci/with-redis ci/with-consul cargo test --all-features --test remote`.
+//! Permits across machines, tried against real servers:
+//! `ci/with-redis ci/with-consul ci/with-zookeeper ci/with-etcd cargo test --all-features --test remote`.
 
 #[path = "../rig/mod.rs"]
 mod rig;
 
 #[cfg(feature = "remote-tls")]
 mod certificates;
+mod change;
+mod clock;
 #[cfg(feature = "consul")]
 mod consul;
 #[cfg(feature = "consul")]
@@ -23,10 +26,18 @@ mod consul_tls;
 mod consul_trips;
 #[cfg(feature = "remote-tls")]
 mod encrypted;
+#[cfg(feature = "etcd")]
+mod etcd;
+#[cfg(feature = "etcd")]
+mod etcd_faults;
+#[cfg(feature = "etcd")]
+mod etcd_steps;
 mod faults;
 mod forged;
 mod gate;
 mod lawful;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+mod lined;
 mod proxied;
 mod rate_steps;
 mod redis;
@@ -35,4 +46,11 @@ mod served;
 mod speaker;
 mod steps;
 mod store;
+mod takeover;
 mod trips;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
+#[cfg(feature = "zookeeper")]
+mod zookeeper_faults;
+#[cfg(feature = "zookeeper")]
+mod zookeeper_steps;

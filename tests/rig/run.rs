@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 /// How long a session lasts at most that is not renewed, at any store.
-const LIFE: Duration = Duration::from_secs(3);
+pub(crate) const LIFE: Duration = Duration::from_secs(3);
 const PROCESSES: u32 = 6;
 /// The run's own number, in the histories.
 const DIRECTOR: u32 = PROCESSES;
@@ -49,6 +49,8 @@ const LONG: u64 = 4;
 /// A run that is being played.
 struct Run<S> {
     ttl: Duration,
+    /// A delay with which a step still comes in time.
+    slow: Duration,
     server: Server<S>,
     proxies: Vec<Proxy>,
     processes: Vec<Option<Process>>,
@@ -71,6 +73,8 @@ pub(crate) async fn run<S: Store, G: Gate>(
     static RUNS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     let _only = RUNS.lock().await;
     let ttl = LIFE / store.lives();
+    let life = LIFE + store.late();
+    let slow = ttl / 20 / store.trips();
     let server = Server::start(store).await?;
     let writer = Arc::new(Writer::create(&folder.join("director"))?);
     let (stop, stopped) = mpsc::channel();
@@ -88,6 +92,7 @@ pub(crate) async fn run<S: Store, G: Gate>(
     }
     let mut run = Run {
         ttl,
+        slow,
         server,
         proxies,
         processes: Vec::new(),
@@ -109,7 +114,7 @@ pub(crate) async fn run<S: Store, G: Gate>(
     }
     let bars = Bars {
         ttl: nanos(ttl),
-        life: nanos(LIFE),
+        life: nanos(life),
         heaviest: HEAVIEST,
     };
     Ok(check(&events, bars))
@@ -184,10 +189,13 @@ impl<S: Store> Run<S> {
 
         self.until(SLOW).await;
         self.begins("slow");
-        self.set(&[0, 1, 2], Mode::Delay(self.ttl / 20));
+        self.set(&[0, 1, 2], Mode::Delay(self.slow));
         self.until(TOO_SLOW).await;
+        // What is under way arrives before they are gone: it renews their sessions.
+        self.set(&[0, 1], Mode::Pass);
+        sleep(self.ttl / 20).await;
         self.gone(&[0, 1], |run| {
-            run.set(&[0, 1], Mode::Delay(run.ttl * 5 / 4));
+            run.set(&[0, 1], Mode::Delay(LIFE * 5 / 4));
             Ok(())
         })
         .await?;

@@ -24,6 +24,16 @@ pub(crate) trait Store: Clone {
         1
     }
 
+    /// How much later it may end, where a store looks only now and then.
+    fn late(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// How many round trips a step takes.
+    fn trips(&self) -> u32 {
+        1
+    }
+
     /// Makes it forget the scripts that it was given, where there is such a thing.
     fn forget_scripts(&self, address: SocketAddr) -> io::Result<()> {
         let _ = address;

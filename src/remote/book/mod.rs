@@ -4,7 +4,7 @@
 mod bucket;
 mod permits;
 mod rates;
-#[cfg(any(feature = "consul", feature = "etcd"))]
+#[cfg(feature = "consul")]
 #[allow(dead_code, reason = "not every store needs all of it")]
 mod sheet;
 
@@ -12,7 +12,7 @@ use super::backend::{Reply, Rule, Session, Step};
 pub(crate) use bucket::Fill;
 pub(crate) use permits::Permits;
 pub(crate) use rates::{Kind as Meter, Rates};
-#[cfg(any(feature = "consul", feature = "etcd"))]
+#[cfg(feature = "consul")]
 pub(crate) use sheet::Sheet;
 
 /// The state of one key.

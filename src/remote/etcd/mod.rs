@@ -1,0 +1,112 @@
+//! etcd as a store: a key for each wish, in the order of their creation, spoken to through the JSON gateway.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `shelves` | what lies at the store, and how it is changed |
+//! | `lease` | what a session lives by |
+//! | `words`, `stream` | what is said and heard |
+//! | `options` | where the server is |
+//! | `policy` | policies that are pushed from it |
+//!
+//! Whether a wish is granted is seen from what lies there: see [`queue`](super::queue).
+
+mod lease;
+mod options;
+#[cfg(feature = "policy-file")]
+mod policy;
+mod shelves;
+mod stream;
+mod words;
+
+use super::backend::{Backend, Reply, Rule, Session, Step, StoreError};
+use super::error::RemoteError;
+use super::key::Key;
+use super::queue::Queue;
+pub use options::EtcdOptions;
+#[cfg(feature = "policy-file")]
+pub use policy::EtcdPolicy;
+use shelves::Shelves;
+use std::fmt;
+use std::time::Duration;
+
+/// Permits in etcd 3.4 or later. A handle: clones share their connections, and so can all limiters of a process.
+///
+/// ```no_run
+/// # use std::sync::Arc;
+/// # use std::time::Duration;
+/// # use tollgate::remote::{Etcd, Key, Remote};
+/// # async fn connected() -> Result<(), Box<dyn std::error::Error>> {
+/// let etcd = Etcd::options("http://127.0.0.1:2379").connect()?;
+/// let reports = Remote::permits(Key::new("reports")?, 20).ttl(Duration::from_secs(10));
+/// let reports = Arc::new(reports.spawn(etcd)?);
+/// let permit = reports.acquire_owned(1).await?;
+/// assert!(!permit.is_lost());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Times to live
+/// Each session has a lease. etcd counts leases in whole seconds, and grants none that is shorter than one and a half times its
+/// longest election, 2 s unless it is set up otherwise: a time to live is rounded up to that. It ends leases up to half a second
+/// late. So others wait for permits of a process that has died for its time to live, rounded up, and half a second. A process that
+/// the server hears, and that does not hear it, gives up after its time to live, and says so: a step that is under way must have
+/// run out of time, and the pause after it must be over, a third of the time to live together unless they are set.
+///
+/// # What it costs
+/// A permit that is free takes one round trip, and giving it back another. Whoever waits watches the key, one watch for all
+/// waiters of a process, and is told of every change by the server; it asks the server only when its turn has come, so nobody
+/// asks in vain. A renewal takes three requests, sent at once. The first step of a session takes three round trips more.
+///
+/// # Fencing
+/// Tokens grow with the store's revisions, as long as it keeps its data.
+///
+/// # What is not promised
+/// Rates and windows are not for etcd, which tells nobody the time: they are refused. A new leader prolongs all leases. A server
+/// that has lost its data has forgotten who holds what, and grants it again at once.
+#[derive(Clone)]
+pub struct Etcd(Queue<Shelves>);
+
+impl Etcd {
+    /// The etcd at `address`: `http://host:port`.
+    pub fn options(address: impl Into<Box<str>>) -> EtcdOptions {
+        EtcdOptions::new(address.into())
+    }
+
+    fn new(shelves: Shelves) -> Self {
+        Self(Queue::new(shelves))
+    }
+}
+
+impl Backend for Etcd {
+    fn supports(&self, rule: &Rule, _ttl: Duration) -> Result<(), RemoteError> {
+        let what = match rule {
+            Rule::Permits { .. } => return Ok(()),
+            Rule::Rate { .. } => "rates",
+            Rule::Window { .. } => "windows",
+        };
+        let store = "etcd";
+        Err(RemoteError::Unsupported { what, store })
+    }
+
+    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+        self.0.step(key, rule, step).await
+    }
+
+    async fn news(&self, key: &Key, session: Session) {
+        self.0.news(key, session).await;
+    }
+
+    fn leave(&self, key: &Key, session: Session) {
+        self.0.leave(key, session);
+    }
+}
+
+impl fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shelves = self.0.shelf();
+        f.debug_struct("Etcd")
+            .field("prefix", &shelves.prefix)
+            .field("http", &shelves.http)
+            .finish()
+    }
+}

@@ -1,0 +1,81 @@
+//! Where an etcd is, and how it is spoken to.
+
+use super::{Etcd, Shelves};
+use crate::remote::error::RemoteError;
+use crate::remote::http::HttpOptions;
+use std::fmt;
+use std::time::Duration;
+
+/// The settings of a connection to [`Etcd`]. What is printed of them has no secrets.
+#[derive(Clone)]
+#[must_use = "nothing is connected before `connect`"]
+pub struct EtcdOptions {
+    http: HttpOptions,
+    prefix: Box<str>,
+    token: Option<Box<str>>,
+}
+
+impl EtcdOptions {
+    pub(super) fn new(address: Box<str>) -> Self {
+        let mut http = HttpOptions::new(address);
+        http.timeout = Duration::from_secs(5);
+        Self {
+            http,
+            prefix: "tollgate/".into(),
+            token: None,
+        }
+    }
+
+    /// What all keys begin with; `tollgate/` unless set.
+    pub fn prefix(mut self, prefix: impl Into<Box<str>>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// The token to say who we are, as etcd's `/v3/auth/authenticate` gives it for a name and a password, or a JWT of one's own.
+    /// It is not renewed: etcd's simple tokens end when they have not been used for five minutes.
+    pub fn token(mut self, token: impl Into<Box<str>>) -> Self {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// How long the server may take to answer a call: 1 ms to a minute, 5 s unless set. The limiter has a time-out of its own;
+    /// the shorter one counts.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.http.timeout = timeout;
+        self
+    }
+
+    /// Certificates of an encrypted connection, where the address begins with `https://`.
+    #[cfg(feature = "remote-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "remote-tls")))]
+    pub fn tls(mut self, tls: crate::remote::tls::Tls) -> Self {
+        self.http.tls = Some(tls);
+        self
+    }
+
+    /// Makes the handle. The server is spoken to when it is first needed.
+    ///
+    /// # Errors
+    /// [`RemoteError::Address`] when the address is none, asks for something that is not compiled in, or the prefix is empty;
+    /// [`RemoteError::Duration`]; [`RemoteError::NoRuntime`] outside a tokio runtime.
+    pub fn connect(mut self) -> Result<Etcd, RemoteError> {
+        if self.prefix.is_empty() {
+            let why = "the prefix is empty".into();
+            return Err(RemoteError::Address { why });
+        }
+        if let Some(token) = &self.token {
+            self.http.secret("authorization", token)?;
+        }
+        Ok(Etcd::new(Shelves::new(self.http.connect()?, self.prefix)))
+    }
+}
+
+impl fmt::Debug for EtcdOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdOptions")
+            .field("prefix", &self.prefix)
+            .field("timeout", &self.http.timeout)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,185 @@
+//! Policies pushed from a key of etcd.
+
+use super::Etcd;
+use super::stream::Lines;
+use super::words::{self, Event, Found};
+use crate::policy::source::{Kept, PolicySource, SourceError};
+use crate::policy::spec::PolicySpec;
+use crate::remote::backend::StoreError;
+use crate::remote::http::Http;
+use http::Method;
+use serde::Deserialize;
+use serde_json::json;
+use std::fmt;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+/// The versions of a policy that lie under a key of etcd, one after the other: a [`PolicySource`].
+///
+/// It is told of changes by the server, and looks every 30 s all the same.
+///
+/// | what happens | what comes of it |
+/// |---|---|
+/// | the value changes | the new policy counts; of several changes at once, the last |
+/// | the new value is no policy | an error, with line and column; the version in force stays |
+/// | the key is deleted | an error; the version in force stays |
+/// | the server is away | an error, once, and it is tried again every second; the version in force stays |
+/// | it is back, or the key is put as it was | nothing, unless the value has changed |
+/// | the server has forgotten what happened meanwhile (compaction) | it is looked at anew |
+///
+/// ```no_run
+/// # use tollgate::Clock;
+/// # use tollgate::remote::Etcd;
+/// # async fn followed() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let etcd = Etcd::options("http://127.0.0.1:2379").connect()?;
+/// let (spec, source) = etcd.policy("config/gate.toml").await?;
+/// let policy = spec.build(&Clock::real())?;
+/// let followed = policy.clone();
+/// tokio::spawn(async move { followed.follow(source, |event| eprintln!("{event}")).await });
+/// # Ok(())
+/// # }
+/// ```
+pub struct EtcdPolicy {
+    http: Http,
+    kept: Kept,
+    /// The server does not answer, which was said.
+    away: bool,
+    /// What is heard of the key.
+    heard: Option<Lines>,
+    /// When to look although nothing was heard.
+    look_at: Instant,
+    /// Not before this, after an error.
+    retry_at: Option<Instant>,
+    retry: Duration,
+}
+
+/// What lies under the key, if anything does.
+type Seen = Option<Vec<u8>>;
+
+/// How often it is looked although nothing was heard.
+const EVERY: Duration = Duration::from_secs(30);
+
+impl Etcd {
+    /// The policy under `key`, whose name ends in `.toml` or `.json`, and its later versions. The key is named in full: the
+    /// [prefix](super::EtcdOptions::prefix) is for limiters.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the server does not answer, [`PolicyFileError`](crate::policy::file::PolicyFileError) when there is
+    /// no policy under the key.
+    pub async fn policy(&self, key: &str) -> Result<(PolicySpec, EtcdPolicy), SourceError> {
+        let http = self.0.shelf().http.clone();
+        let (content, heard) = look(&http, key).await?;
+        let (spec, kept) = Kept::first(key, content)?;
+        let source = EtcdPolicy {
+            http,
+            kept,
+            away: false,
+            heard: Some(heard),
+            look_at: Instant::now() + EVERY,
+            retry_at: None,
+            retry: Duration::from_secs(1),
+        };
+        Ok((spec, source))
+    }
+}
+
+/// What lies there, and what is heard of it from then on.
+async fn look(http: &Http, key: &str) -> Result<(Seen, Lines), StoreError> {
+    let query = json!({ "key": words::encoded(key) });
+    let body = query.to_string();
+    let found = http.call(Method::POST, "/v3/kv/range", body, http.timeout()).await?;
+    let found: Found = found.json()?;
+    let mut create = query;
+    create["start_revision"] = json!((found.header.revision + 1).to_string());
+    let heard = Lines::of(http, "/v3/watch", &json!({ "create_request": create })).await?;
+    Ok((found.kvs.into_iter().next().map(|pair| pair.bytes), heard))
+}
+
+impl EtcdPolicy {
+    /// The key.
+    pub fn key(&self) -> &str {
+        self.kept.key()
+    }
+
+    /// How long after an error the server is tried again; 1 s unless set.
+    #[must_use]
+    pub fn retry_after(mut self, retry: Duration) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// What was heard last; `None` when it is to be looked at anew.
+    async fn hear(&mut self) -> Result<Option<Seen>, StoreError> {
+        let Some(heard) = &mut self.heard else { return Ok(None) };
+        loop {
+            let next = timeout_at(self.look_at, heard.next::<Heard>()).await;
+            let next = next.unwrap_or(Ok(None))?;
+            let Some(next) = next.filter(|next| !next.canceled) else {
+                return Ok(None);
+            };
+            if let Some(last) = next.events.into_iter().last() {
+                let gone = last.is_delete();
+                return Ok(Some((!gone).then_some(last.kv.bytes)));
+            }
+        }
+    }
+}
+
+/// What is heard of a key.
+#[derive(Debug, Deserialize)]
+struct Heard {
+    #[serde(default)]
+    canceled: bool,
+    #[serde(default)]
+    events: Vec<Event>,
+}
+
+impl PolicySource for EtcdPolicy {
+    /// # Cancel safety
+    /// A version that has come is not lost: nothing is awaited between hearing and giving it.
+    async fn next(&mut self) -> Option<Result<PolicySpec, SourceError>> {
+        loop {
+            if let Some(at) = self.retry_at {
+                sleep_until(at).await;
+                self.retry_at = None;
+            }
+            let seen = match self.hear().await {
+                Ok(Some(seen)) => Ok(seen),
+                Ok(None) | Err(_) => {
+                    self.heard = None;
+                    match look(&self.http, self.kept.key()).await {
+                        Ok((seen, heard)) => {
+                            self.heard = Some(heard);
+                            self.look_at = Instant::now() + EVERY;
+                            Ok(seen)
+                        }
+                        Err(error) => Err(error),
+                    }
+                }
+            };
+            match seen {
+                Ok(seen) => {
+                    self.away = false;
+                    if let Some(version) = self.kept.see(seen) {
+                        return Some(version.map_err(SourceError::from));
+                    }
+                }
+                Err(error) => {
+                    self.retry_at = Some(Instant::now() + self.retry);
+                    if !std::mem::replace(&mut self.away, true) {
+                        return Some(Err(error.into()));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for EtcdPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdPolicy")
+            .field("key", &self.kept.key())
+            .field("away", &self.away)
+            .finish_non_exhaustive()
+    }
+}

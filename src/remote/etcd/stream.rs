@@ -1,0 +1,68 @@
+//! Answers that come as long as anybody listens, a line of JSON for each.
+
+use super::words::Streamed;
+use crate::remote::backend::StoreError;
+use crate::remote::http::Http;
+use bytes::{Bytes, BytesMut};
+use http::Method;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+pub(super) struct Lines {
+    body: Incoming,
+    /// What has come, and was not read.
+    buffer: BytesMut,
+}
+
+/// The longest line that is read.
+const LONGEST: usize = 64 << 20;
+
+impl Lines {
+    pub(super) async fn of(http: &Http, path: &str, body: &Value) -> Result<Self, StoreError> {
+        let (opening, after) = (
+            http.open(Method::POST, path, Bytes::from(body.to_string())),
+            http.timeout(),
+        );
+        let opened = tokio::time::timeout(after, opening).await;
+        let (status, _, body) = opened.unwrap_or(Err(StoreError::TimedOut { after }))?;
+        if !status.is_success() {
+            let why = format!("{path}: {status}").into();
+            return Err(StoreError::Refused { why });
+        }
+        let buffer = BytesMut::new();
+        Ok(Self { body, buffer })
+    }
+
+    /// The next answer; `None` when there are no more.
+    pub(super) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, StoreError> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|&byte| byte == b'\n') {
+                let line = self.buffer.split_to(end + 1);
+                if line.trim_ascii().is_empty() {
+                    continue;
+                }
+                let answer: Streamed<T> = serde_json::from_slice(&line).map_err(|error| StoreError::Answer {
+                    given: error.to_string().into(),
+                })?;
+                return Ok(answer.result);
+            }
+            let frame = match self.body.frame().await {
+                None => return Ok(None),
+                Some(Ok(frame)) => frame,
+                Some(Err(error)) => {
+                    let why = error.to_string().into();
+                    return Err(StoreError::Unreachable { why });
+                }
+            };
+            if let Some(data) = frame.data_ref() {
+                self.buffer.extend_from_slice(data);
+            }
+            if self.buffer.len() > LONGEST {
+                let given = "a line without an end".into();
+                return Err(StoreError::Answer { given });
+            }
+        }
+    }
+}

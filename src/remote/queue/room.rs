@@ -1,0 +1,210 @@
+//! Those of this process who wait at a key, and the one watch that they share.
+//!
+//! Whoever waits is told only when there is something for it: what the watch sees is judged here, and asks nothing of the
+//! store.
+
+use super::account::Ops;
+use super::line::{Line, Node, Outlook};
+use crate::remote::backend::Session;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+/// What a watch sees.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// All there is.
+    All(Line),
+    Entered(Session),
+    Left(Session),
+    Came(Node),
+    Went(Box<str>),
+    /// The node at this place has so many units left.
+    Shrank(u64, u64),
+    #[cfg(feature = "etcd")]
+    Resized(u64),
+}
+
+pub(super) struct Room<T> {
+    /// What was last seen; while there is a watch, by it.
+    line: Line,
+    ears: HashMap<Session, Ear>,
+    watching: Option<(Arc<T>, JoinHandle<()>)>,
+    /// The watch has told of everything.
+    sees: bool,
+    /// Somebody was glad of that since it was last looked.
+    asked: bool,
+    changed: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct Ear {
+    notify: Arc<Notify>,
+    /// The names of the nodes that wait.
+    waiting: BTreeSet<Box<str>>,
+    keeps: bool,
+    /// It knows that others wait.
+    knows: bool,
+}
+
+impl<T> Default for Room<T> {
+    fn default() -> Self {
+        Self {
+            line: Line::default(),
+            ears: HashMap::new(),
+            watching: None,
+            sees: false,
+            asked: false,
+            changed: Arc::default(),
+        }
+    }
+}
+
+impl<T> Room<T> {
+    pub(super) fn outlook(&self) -> Outlook {
+        self.line.outlook()
+    }
+
+    /// Whether there is a watch that has told of everything. It is kept as long as it is asked for.
+    pub(super) fn is_asked(&mut self) -> bool {
+        self.asked = true;
+        self.sees
+    }
+
+    /// Told of each change.
+    pub(super) fn changed(&self) -> Arc<Notify> {
+        Arc::clone(&self.changed)
+    }
+
+    /// There is no watch any more, or it misses something.
+    pub(super) fn blind(&mut self) -> Arc<Notify> {
+        self.sees = false;
+        Arc::clone(&self.changed)
+    }
+
+    /// What there is, once the watch has told that `session` has done all this; nothing without one.
+    pub(super) fn line_after(&self, session: Session, done: &Ops) -> Option<Option<Line>> {
+        if !self.sees {
+            return None;
+        }
+        let created = done
+            .create
+            .iter()
+            .all(|(wish, _)| self.line.nodes_of(session).any(|node| node.wish == *wish));
+        let gone = done.delete.iter().all(|name| self.line.units(name) == 0);
+        let shrunk = done.shrink.iter().all(|(name, units)| self.line.units(name) <= *units);
+        let limited = done.limit.is_none_or(|limit| self.line.limit() == limit);
+        Some((created && gone && shrunk && limited).then(|| self.line.clone()))
+    }
+
+    pub(super) fn ear(&mut self, session: Session) -> Arc<Notify> {
+        Arc::clone(&self.ears.entry(session).or_default().notify)
+    }
+
+    /// A session has gone. True when it was the last.
+    pub(super) fn leaves(&mut self, session: Session) -> bool {
+        self.ears.remove(&session);
+        self.ears.is_empty()
+    }
+
+    /// Somebody has looked: what it sees as new is added to what is known, and the other way round.
+    pub(super) fn see(&mut self, line: &mut Line) {
+        line.after(&self.line);
+        if !self.sees {
+            self.line = line.clone();
+        }
+    }
+
+    /// Takes note of what `session` waits for. True when that is anything.
+    pub(super) fn seat<'a>(
+        &mut self,
+        session: Session,
+        waiting: impl Iterator<Item = &'a str>,
+        keeps: bool,
+        knows: bool,
+    ) -> bool {
+        let ear = self.ears.entry(session).or_default();
+        ear.waiting = waiting.map(Into::into).collect();
+        (ear.keeps, ear.knows) = (keeps, knows);
+        ear.wants()
+    }
+
+    /// True when nobody waits any more. Then this watch is none from now on.
+    pub(super) fn is_idle(&mut self) -> bool {
+        let idle = !std::mem::take(&mut self.asked) && !self.ears.values().any(Ear::wants);
+        if idle {
+            self.watching = None;
+            self.sees = false;
+        }
+        idle
+    }
+
+    /// Whether there is a watch, of a term that is not over.
+    pub(super) fn is_watched(&self, is_over: impl FnOnce(&T) -> bool) -> bool {
+        let watching = self.watching.as_ref();
+        watching.is_some_and(|(term, task)| !task.is_finished() && !is_over(term))
+    }
+
+    /// Has a watch from now on.
+    pub(super) fn watch(&mut self, term: Arc<T>, task: JoinHandle<()>) {
+        self.sees = false;
+        self.watching = Some((term, task));
+    }
+
+    /// Returns who is to be told, without a lock.
+    #[must_use]
+    pub(super) fn note(&mut self, change: Change) -> Vec<Arc<Notify>> {
+        match change {
+            Change::All(mut line) => {
+                line.after(&self.line);
+                self.line = line;
+                self.sees = true;
+            }
+            Change::Entered(session) => self.line.enters(session),
+            Change::Left(session) => self.line.leaves(session),
+            Change::Came(node) => self.line.comes(node),
+            Change::Went(name) => self.line.goes(&name),
+            Change::Shrank(place, units) => self.line.shrinks(place, units),
+            #[cfg(feature = "etcd")]
+            Change::Resized(limit) => self.line.resize(limit),
+        }
+        self.ring()
+    }
+
+    /// Whoever has something to see.
+    #[must_use]
+    pub(super) fn ring(&mut self) -> Vec<Arc<Notify>> {
+        let mut told = Vec::new();
+        if !self.sees {
+            return told;
+        }
+        for (session, ear) in &mut self.ears {
+            let others_wait = ear.keeps && self.line.others_wait(*session);
+            let granted = ear.waiting.iter().any(|name| self.line.is_held(name));
+            if granted || others_wait && !ear.knows {
+                told.push(Arc::clone(&ear.notify));
+            }
+            ear.knows = others_wait;
+        }
+        told
+    }
+
+    pub(super) fn everybody(&self) -> Vec<Arc<Notify>> {
+        self.ears.values().map(|ear| Arc::clone(&ear.notify)).collect()
+    }
+}
+
+impl Ear {
+    fn wants(&self) -> bool {
+        self.keeps || !self.waiting.is_empty()
+    }
+}
+
+impl<T> Drop for Room<T> {
+    fn drop(&mut self) {
+        if let Some((_, task)) = &self.watching {
+            task.abort();
+        }
+    }
+}

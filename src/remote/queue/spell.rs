@@ -1,0 +1,37 @@
+//! How keys and sessions are written in the names of nodes.
+
+use crate::remote::backend::Session;
+use std::fmt::Write as _;
+
+/// `key` as the name of a node: what is neither a letter, a digit nor `-_:` in percents, and so never a path, or `..`.
+pub(crate) fn escaped(key: &str) -> String {
+    let mut escaped = String::with_capacity(key.len());
+    for byte in key.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_:".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            let _ = write!(escaped, "%{byte:02X}");
+        }
+    }
+    escaped
+}
+
+/// A session, as it is printed.
+pub(crate) fn parse_session(text: &str) -> Option<Session> {
+    let (client, number) = text.split_once('.')?;
+    Some(Session {
+        client: u64::from_str_radix(client, 16).ok()?,
+        number: number.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_a_key_is_called_it_is_one_node() {
+        assert_eq!(escaped("reports:in-flight"), "reports:in-flight");
+        assert_eq!(escaped("../a/ü"), "%2E%2E%2Fa%2F%C3%BC");
+    }
+}

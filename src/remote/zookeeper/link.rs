@@ -1,0 +1,356 @@
+//! A session at the server, and the nodes that live in it.
+
+use super::names::{self, Name, Names};
+use crate::remote::backend::{Session, StoreError};
+use crate::remote::queue::{Change, Line, Node, Ops, escaped};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::time::Duration;
+use zookeeper_client::{AddWatchMode, Client, CreateMode, Error, EventType, MultiReadResult};
+
+/// What all nodes of ours may be done to, and by whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Anyone,
+    /// Whoever has said who it is as we have.
+    Creator,
+}
+
+impl Access {
+    fn acls(self) -> zookeeper_client::Acls<'static> {
+        match self {
+            Self::Anyone => zookeeper_client::Acls::anyone_all(),
+            Self::Creator => zookeeper_client::Acls::creator_all(),
+        }
+    }
+}
+
+pub(crate) struct Link {
+    client: Client,
+    access: Access,
+    /// Above all nodes, with a slash at its end.
+    prefix: Box<str>,
+    /// By which transactions nodes were created: those of our own, and those whose order was in doubt.
+    created: Mutex<HashMap<String, HashMap<Box<str>, u64>>>,
+    /// What was made to say how much is left of a wish, by the path of that: it goes with it.
+    marks: Mutex<HashMap<String, Vec<String>>>,
+}
+
+/// How often the node of a key is made anew that goes while something is put under it.
+const ATTEMPTS: usize = 4;
+
+impl Link {
+    pub(super) fn new(client: Client, access: Access, prefix: Box<str>) -> Self {
+        Self {
+            client,
+            access,
+            prefix,
+            created: Mutex::default(),
+            marks: Mutex::default(),
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.client.state().is_terminated()
+    }
+
+    /// How long the server keeps what it has not heard of.
+    pub(super) fn lasts(&self) -> Duration {
+        self.client.session_timeout()
+    }
+
+    fn path(&self, key: &str) -> String {
+        format!("{}{}", self.prefix, escaped(key))
+    }
+
+    pub(super) async fn carry_out(
+        &self,
+        key: &str,
+        limit: u64,
+        session: Session,
+        ops: &Ops,
+        look: bool,
+    ) -> Result<Option<Line>, StoreError> {
+        let path = self.path(key);
+        if ops.begin {
+            self.begin(&path, limit, session).await?;
+        }
+        // All of it is sent at once, in this order, which the server keeps; then the answers are awaited.
+        let ephemeral = CreateMode::EphemeralSequential.with_acls(self.access.acls());
+        let mark = CreateMode::Ephemeral.with_acls(self.access.acls());
+        let wishes: Vec<_> = ops
+            .create
+            .iter()
+            .map(|&(wish, units)| format!("{path}/{}", names::wish(session, wish, units)))
+            .collect();
+        let mut left = Vec::new();
+        let mut gone: Vec<_> = ops.delete.iter().map(|name| format!("{path}/{name}")).collect();
+        {
+            let mut marks = self.marks.lock();
+            for (name, mark) in ops
+                .shrink
+                .iter()
+                .filter_map(|(name, units)| Some((name, names::left(name, *units)?)))
+            {
+                let mark = format!("{path}/{mark}");
+                marks.entry(format!("{path}/{name}")).or_default().push(mark.clone());
+                left.push(mark);
+            }
+            let marks: Vec<_> = gone.iter().filter_map(|gone| marks.remove(gone)).flatten().collect();
+            gone.extend(marks);
+        }
+        let created: Vec<_> = wishes
+            .iter()
+            .map(|wish| (wish, self.client.create(wish, b"", &ephemeral)))
+            .collect();
+        let left: Vec<_> = left.iter().map(|name| self.client.create(name, b"", &mark)).collect();
+        let deleted: Vec<_> = gone.iter().map(|path| self.client.delete(path, None)).collect();
+        let limited = ops
+            .limit
+            .map(|limit| self.client.set_data(&path, limit.to_string().as_bytes(), None));
+        let look = look.then(|| self.look(&path));
+        for (wish, created) in created {
+            let (stat, sequence) = created.await.map_err(failed)?;
+            let name = format!("{wish}{sequence}");
+            let name = name.rsplit('/').next().unwrap_or_default().into();
+            let token = stat.czxid.unsigned_abs();
+            self.created.lock().entry(path.clone()).or_default().insert(name, token);
+        }
+        for left in left {
+            done_before(left.await, &Error::NodeExists)?;
+        }
+        for deleted in deleted {
+            done_before(deleted.await, &Error::NoNode)?;
+        }
+        if let Some(limited) = limited {
+            limited.await.map_err(failed)?;
+        }
+        let Some(look) = look else { return Ok(None) };
+        let seen = match look.await {
+            Ok(seen) => seen,
+            // Nobody is there.
+            Err(Error::NoNode) => return Ok(Some(Line::new(limit, [], Vec::new()))),
+            Err(error) => return Err(failed(error)),
+        };
+        self.read(&path, &seen, Some(session)).await.map(Some)
+    }
+
+    /// The transaction that created this node, if it is known.
+    pub(super) fn token(&self, key: &str, name: &str) -> Option<u64> {
+        self.created.lock().get(&self.path(key))?.get(name).copied()
+    }
+
+    /// Makes the session be there.
+    async fn begin(&self, path: &str, limit: u64, session: Session) -> Result<(), StoreError> {
+        let present = format!("{path}/{}", names::present(session));
+        let ephemeral = CreateMode::Ephemeral.with_acls(self.access.acls());
+        for _ in 0..ATTEMPTS {
+            match self.client.create(&present, b"", &ephemeral).await {
+                Ok(_) | Err(Error::NodeExists) => return Ok(()),
+                Err(Error::NoNode) => {}
+                Err(error) => return Err(failed(error)),
+            }
+            let above = CreateMode::Persistent.with_acls(self.access.acls());
+            if let Some((above_all, _)) = self.prefix.rsplit_once('/')
+                && !above_all.is_empty()
+            {
+                self.client.mkdir(above_all, &above).await.map_err(failed)?;
+            }
+            // The server takes it down when it has been empty for a while: when all have died.
+            let container = CreateMode::Container.with_acls(self.access.acls());
+            let made = self.client.create(path, limit.to_string().as_bytes(), &container).await;
+            done_before(made, &Error::NodeExists)?;
+        }
+        let why = format!("`{path}` goes as soon as it is made").into();
+        Err(StoreError::Unreachable { why })
+    }
+
+    /// Asks, at once, for all names, and then for the limit: so it is one that was in force when the names were read, or after.
+    fn look(&self, path: &str) -> impl Future<Output = Result<Seen, Error>> + Send + '_ {
+        let mut reader = self.client.new_multi_reader();
+        let asked = reader.add_get_children(path).and_then(|()| reader.add_get_data(path));
+        let answer = asked.map(|()| reader.commit());
+        async move {
+            let mut answer = answer?.await?.into_iter();
+            match (answer.next(), answer.next()) {
+                (
+                    Some(MultiReadResult::Children { children: names }),
+                    Some(MultiReadResult::Data { data: limit, stat }),
+                ) => {
+                    let next = stat.cversion;
+                    Ok(Seen { names, limit, next })
+                }
+                (Some(MultiReadResult::Error { err }), _) | (_, Some(MultiReadResult::Error { err })) => Err(err),
+                _ => Err(Error::UnexpectedError(
+                    "the answer to two questions is not two answers".into(),
+                )),
+            }
+        }
+    }
+
+    /// What was seen, with the tokens of `session`, or of everybody where sequence numbers do not say who came first.
+    async fn read(&self, path: &str, seen: &Seen, session: Option<Session>) -> Result<Line, StoreError> {
+        let names = Names::read(&seen.names).map_err(|name| foreign(path, name))?;
+        let limit = std::str::from_utf8(&seen.limit)
+            .ok()
+            .and_then(|limit| limit.parse().ok());
+        let limit = limit.ok_or_else(|| foreign(path, "no limit"))?;
+        let wrapped = names.have_wrapped(seen.next);
+        let known = {
+            let mut created = self.created.lock();
+            let known = created.entry(path.to_owned()).or_default();
+            known.retain(|name, _| names.wishes().any(|(wish, _)| wish == &**name));
+            known.clone()
+        };
+        let wanted = names.wishes().map(|(name, _)| name);
+        let wanted: Vec<_> = match session {
+            _ if wrapped => wanted.collect(),
+            Some(session) => names.wishes_of(session).collect(),
+            None => Vec::new(),
+        };
+        let wanted = wanted.into_iter().filter(|name| !known.contains_key(*name));
+        let asked: Vec<_> = wanted
+            .map(|name| (name, self.client.check_stat(&format!("{path}/{name}"))))
+            .collect();
+        let mut known = known;
+        for (name, stat) in asked {
+            if let Some(stat) = stat.await.map_err(failed)? {
+                known.insert(name.into(), stat.czxid.unsigned_abs());
+            }
+        }
+        let line = names.line(limit, &known, wrapped);
+        self.created.lock().entry(path.to_owned()).or_default().extend(known);
+        Ok(line)
+    }
+
+    /// Takes down everything of `session`, also what it does not know of, and the key, if nobody else is there.
+    pub(super) async fn end(&self, key: &str, session: Session) -> Result<(), StoreError> {
+        let path = self.path(key);
+        let names = match self.client.get_children(&path).await {
+            Ok((names, _)) => names,
+            Err(Error::NoNode) => return Ok(()),
+            Err(error) => return Err(failed(error)),
+        };
+        let ours = names
+            .iter()
+            .filter(|name| Name::parse(name).is_some_and(|read| read.is_of(session)))
+            .map(|name| format!("{path}/{name}"));
+        let ours: Vec<_> = ours.collect();
+        {
+            let mut marks = self.marks.lock();
+            ours.iter().for_each(|wish| drop(marks.remove(wish)));
+        }
+        let deleted: Vec<_> = ours.iter().map(|path| self.client.delete(path, None)).collect();
+        let last = self.client.delete(&path, None);
+        for deleted in deleted {
+            done_before(deleted.await, &Error::NoNode)?;
+        }
+        match last.await {
+            Ok(()) | Err(Error::NoNode) => {
+                self.created.lock().remove(&path);
+                Ok(())
+            }
+            Err(Error::NotEmpty) => Ok(()),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    pub(super) async fn watch(&self, key: &str, tell: impl Fn(Change) + Send) -> Result<(), StoreError> {
+        let path = self.path(key);
+        let mut watcher = self
+            .client
+            .watch(&path, AddWatchMode::PersistentRecursive)
+            .await
+            .map_err(failed)?;
+        let mut wrapped = self.tell_all(&path, &tell).await?;
+        loop {
+            let event = watcher.changed().await;
+            let name = event.path.strip_prefix(&*path).map(|name| name.trim_start_matches('/'));
+            match (event.event_type, name) {
+                // What happens until there is a connection again is not told.
+                (EventType::Session, _) => return Ok(()),
+                (EventType::NodeDataChanged, Some("")) => wrapped = self.tell_all(&path, &tell).await?,
+                (_, Some("")) => return Ok(()),
+                (EventType::NodeCreated, Some(name)) => match Name::parse(name) {
+                    Some(Name::Wish { sequence, .. } | Name::Left { sequence, .. }) if wrapped || sequence < 0 => {
+                        wrapped = self.tell_all(&path, &tell).await?;
+                    }
+                    Some(read) => tell(came(name, read)),
+                    None => {}
+                },
+                (EventType::NodeDeleted, Some(name)) => match Name::parse(name) {
+                    Some(Name::Present(session)) => tell(Change::Left(session)),
+                    Some(Name::Wish { .. }) => tell(Change::Went(name.into())),
+                    _ => {}
+                },
+                _ => {}
+            }
+        }
+    }
+
+    /// Tells of everything there is. True when sequence numbers do not say who came first.
+    async fn tell_all(&self, path: &str, tell: &(impl Fn(Change) + Send)) -> Result<bool, StoreError> {
+        let seen = self.look(path).await.map_err(failed)?;
+        let line = self.read(path, &seen, None).await?;
+        tell(Change::All(line));
+        Ok(Names::read(&seen.names).is_ok_and(|names| names.have_wrapped(seen.next)))
+    }
+}
+
+/// What lies under a key.
+struct Seen {
+    names: Vec<String>,
+    limit: Vec<u8>,
+    /// The next sequence number.
+    next: i32,
+}
+
+fn came(name: &str, read: Name) -> Change {
+    match read {
+        Name::Present(session) => Change::Entered(session),
+        Name::Wish {
+            session,
+            wish,
+            units,
+            sequence,
+        } => Change::Came(Node {
+            name: name.into(),
+            place: sequence.unsigned_abs(),
+            session,
+            wish,
+            units,
+            token: 0,
+        }),
+        Name::Left { units, sequence, .. } => Change::Shrank(sequence.unsigned_abs(), units),
+    }
+}
+
+/// An error that says that it had been done already is none.
+fn done_before<T>(result: Result<T, Error>, done: &Error) -> Result<(), StoreError> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(error) if error == *done => Ok(()),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn foreign(path: &str, what: &str) -> StoreError {
+    StoreError::Refused {
+        why: format!("`{path}` holds something else: {what:?}").into(),
+    }
+}
+
+pub(super) fn failed(error: Error) -> StoreError {
+    let why = error.to_string().into();
+    match error {
+        Error::NoAuth
+        | Error::AuthFailed
+        | Error::InvalidAcl
+        | Error::QuotaExceeded
+        | Error::NotReadOnly
+        | Error::Unimplemented
+        | Error::NoChildrenForEphemerals
+        | Error::BadArguments(_) => StoreError::Refused { why },
+        _ => StoreError::Unreachable { why },
+    }
+}

@@ -1,0 +1,192 @@
+//! ZooKeeper as a store: ephemeral sequential nodes, one for each wish.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `names` | what nodes are called, and what a list of names says |
+//! | `link` | a session at the servers, and what is done in it |
+//! | `options` | where the servers are |
+//!
+//! All under a key lies in one node, whose data is the limit, and whose children are the sessions and their wishes. Whether a
+//! wish is granted is seen from the names of the children alone: see [`queue`](super::queue).
+
+mod link;
+mod names;
+mod options;
+
+use super::backend::{Backend, Reply, Rule, Session, Step, StoreError};
+use super::error::RemoteError;
+use super::key::Key;
+use super::queue::{Change, Line, Ops, Queue, Shelf};
+use link::Link;
+pub use options::ZookeeperOptions;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Permits in ZooKeeper 3.6 or later. A handle: clones share their sessions, and so can all limiters of a process.
+///
+/// ```no_run
+/// # use std::sync::Arc;
+/// # use std::time::Duration;
+/// # use tollgate::remote::{Key, Remote, Zookeeper};
+/// # async fn connected() -> Result<(), Box<dyn std::error::Error>> {
+/// let zookeeper = Zookeeper::options("zoo1:2181,zoo2:2181,zoo3:2181").connect()?;
+/// let reports = Remote::permits(Key::new("reports")?, 20).ttl(Duration::from_secs(10));
+/// let reports = Arc::new(reports.spawn(zookeeper)?);
+/// let permit = reports.acquire_owned(1).await?;
+/// assert!(!permit.is_lost());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Times to live
+/// Limiters with the same time to live share a session at the servers, which lasts as long. Servers keep sessions for 2 to 20 of
+/// their ticks, 4 to 40 s unless they are set up otherwise: a longer time to live is refused with the first step, and with a
+/// shorter one others wait for permits of a process that has died as long as the servers' shortest session lasts. They end
+/// sessions at whole ticks, so up to one tick later than that. A process that the servers hear, and that does not hear them,
+/// tries to come back to its session for 1.4 times its length, and keeps it up for as long: it does not use its permits then, and
+/// others wait for them for up to 2.4 times the time to live.
+///
+/// # What it costs
+/// A process that has used a key within the last second, or waits there, watches it: one watch, by which the server tells it of
+/// every change. With it a permit that is free takes one round trip, and giving it back another; without, two, since the client
+/// does not send a second request before the first is acknowledged. Whoever waits asks the server only when its turn has come,
+/// once, so nobody asks in vain. The first step at a key, and of a session, takes a few round trips more.
+///
+/// # Fencing
+/// Tokens are numbers of transactions. They grow as long as the servers keep their data.
+///
+/// # What is not promised
+/// Rates and windows are not for ZooKeeper: they are refused. Servers that have lost their data have forgotten who holds what,
+/// and grant it again at once. Sequence numbers of nodes begin anew after 2^32 at one key; whoever holds a permit that is older
+/// than that, while the key was never without a session, may be taken for a newcomer.
+#[derive(Clone)]
+pub struct Zookeeper(Queue<Nodes>);
+
+impl Zookeeper {
+    /// The ZooKeeper at `servers`: `host:port`, several by commas.
+    pub fn options(servers: impl Into<Box<str>>) -> ZookeeperOptions {
+        ZookeeperOptions::new(servers.into())
+    }
+
+    fn new(nodes: Nodes) -> Self {
+        Self(Queue::new(nodes))
+    }
+}
+
+type Linked = Option<Result<Arc<Link>, StoreError>>;
+
+pub(crate) struct Nodes {
+    options: Arc<ZookeeperOptions>,
+    /// Sessions at the servers, by how long they last; those that are being made are empty.
+    links: Mutex<HashMap<Duration, watch::Receiver<Linked>>>,
+}
+
+impl Nodes {
+    fn new(options: ZookeeperOptions) -> Self {
+        Self {
+            options: Arc::new(options),
+            links: Mutex::default(),
+        }
+    }
+
+    /// The session of this length, or one that is on its way. Whoever waits for it may go: it is made by a task of its own.
+    fn linked(&self, ttl: Duration) -> watch::Receiver<Linked> {
+        let mut links = self.links.lock();
+        let usable = |linked: &watch::Receiver<Linked>| match &*linked.borrow() {
+            None => linked.has_changed().is_ok(),
+            Some(Ok(link)) => !link.is_over(),
+            Some(Err(_)) => false,
+        };
+        if let Some(linked) = links.get(&ttl).filter(|linked| usable(linked)) {
+            return linked.clone();
+        }
+        let (making, linked) = watch::channel(None);
+        let options = Arc::clone(&self.options);
+        tokio::spawn(async move {
+            let link = options.link(ttl).await.map(Arc::new);
+            // Nobody may be left who wants it.
+            let _ = making.send(Some(link));
+        });
+        links.insert(ttl, linked.clone());
+        linked
+    }
+}
+
+impl Shelf for Nodes {
+    type Term = Link;
+
+    const TELLS: bool = true;
+
+    fn token(&self, link: &Link, key: &Key, name: &str) -> Option<u64> {
+        link.token(key.as_str(), name)
+    }
+
+    async fn term(&self, ttl: Duration) -> Result<Arc<Link>, StoreError> {
+        let mut linked = self.linked(ttl);
+        let linked = linked.wait_for(Option::is_some).await;
+        let linked = linked.ok().and_then(|linked| linked.clone());
+        let why = "the connection was given up".into();
+        linked.unwrap_or(Err(StoreError::Unreachable { why }))
+    }
+
+    fn is_over(&self, link: &Link) -> bool {
+        link.is_over()
+    }
+
+    async fn carry_out(
+        &self,
+        link: &Link,
+        key: &Key,
+        limit: u64,
+        session: Session,
+        ops: &Ops,
+        look: bool,
+    ) -> Result<Option<Line>, StoreError> {
+        link.carry_out(key.as_str(), limit, session, ops, look).await
+    }
+
+    async fn end(&self, link: &Link, key: &Key, session: Session) -> Result<(), StoreError> {
+        link.end(key.as_str(), session).await
+    }
+
+    async fn watch(&self, link: &Link, key: &Key, tell: impl Fn(Change) + Send + Sync) {
+        // What goes wrong with it is found by the next step.
+        let _ = link.watch(key.as_str(), tell).await;
+    }
+}
+
+impl Backend for Zookeeper {
+    fn supports(&self, rule: &Rule, _ttl: Duration) -> Result<(), RemoteError> {
+        let what = match rule {
+            Rule::Permits { .. } => return Ok(()),
+            Rule::Rate { .. } => "rates",
+            Rule::Window { .. } => "windows",
+        };
+        let store = "ZooKeeper";
+        Err(RemoteError::Unsupported { what, store })
+    }
+
+    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+        self.0.step(key, rule, step).await
+    }
+
+    async fn news(&self, key: &Key, session: Session) {
+        self.0.news(key, session).await;
+    }
+
+    fn leave(&self, key: &Key, session: Session) {
+        self.0.leave(key, session);
+    }
+}
+
+impl fmt::Debug for Zookeeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Zookeeper")
+            .field("options", &self.0.shelf().options)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,249 @@
+//! What nodes are called, and what their names say: a list of names is all that anybody has to read.
+//!
+//! | name | what it is |
+//! |---|---|
+//! | `s-<session>` | the session is there |
+//! | `w-<session>-<wish>-<units>-<sequence>` | a wish of so many units |
+//! | `r-<session>-<left>-<sequence>` | that many are left of the units of the wish with this sequence number |
+
+use crate::remote::backend::Session;
+use crate::remote::queue::{Line, Node, parse_session};
+use std::collections::HashMap;
+
+/// What a name says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Name {
+    Present(Session),
+    Wish {
+        session: Session,
+        wish: u64,
+        units: u64,
+        sequence: i64,
+    },
+    Left {
+        session: Session,
+        units: u64,
+        sequence: i64,
+    },
+}
+
+impl Name {
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        let (kind, rest) = name.split_once('-')?;
+        let (first, rest) = rest.split_once('-').unwrap_or((rest, ""));
+        let session = parse_session(first)?;
+        match kind {
+            "s" if rest.is_empty() => Some(Self::Present(session)),
+            "w" => {
+                let (wish, rest) = rest.split_once('-')?;
+                let (units, sequence) = rest.split_once('-')?;
+                Some(Self::Wish {
+                    session,
+                    wish: wish.parse().ok()?,
+                    units: units.parse().ok()?,
+                    sequence: sequence.parse().ok()?,
+                })
+            }
+            "r" => {
+                let (units, sequence) = rest.split_once('-')?;
+                Some(Self::Left {
+                    session,
+                    units: units.parse().ok()?,
+                    sequence: sequence.parse().ok()?,
+                })
+            }
+            _ => None,
+        }
+    }
+
+    fn session(self) -> Session {
+        match self {
+            Self::Present(session) | Self::Wish { session, .. } | Self::Left { session, .. } => session,
+        }
+    }
+
+    /// True of whatever belongs to `session`.
+    pub(super) fn is_of(self, session: Session) -> bool {
+        self.session() == session
+    }
+}
+
+pub(super) fn present(session: Session) -> String {
+    format!("s-{session}")
+}
+
+/// The server adds the sequence number.
+pub(super) fn wish(session: Session, wish: u64, units: u64) -> String {
+    format!("w-{session}-{wish}-{units}-")
+}
+
+/// What says that so many units are left of the wish `name`.
+pub(super) fn left(name: &str, units: u64) -> Option<String> {
+    match Name::parse(name)? {
+        Name::Wish { session, .. } => {
+            // As it is written: with its leading zeros.
+            let sequence = name.splitn(5, '-').nth(4)?;
+            Some(format!("r-{session}-{units}-{sequence}"))
+        }
+        _ => None,
+    }
+}
+
+/// The names under a key, read. An error is a name that is none of ours.
+pub(super) struct Names<'a>(Vec<(&'a str, Name)>);
+
+impl<'a> Names<'a> {
+    pub(super) fn read(names: &'a [String]) -> Result<Self, &'a str> {
+        let names = names
+            .iter()
+            .map(|name| Ok((&**name, Name::parse(name).ok_or(&**name)?)));
+        names.collect::<Result<_, _>>().map(Self)
+    }
+
+    /// True when the order of the sequence numbers may not be that of creation: they have 32 bits, and begin anew. `next` is
+    /// the one that the server gives next.
+    pub(super) fn have_wrapped(&self, next: i32) -> bool {
+        next < 0
+            || self
+                .wishes()
+                .any(|(_, sequence)| sequence < 0 || sequence >= i64::from(next))
+    }
+
+    pub(super) fn wishes(&self) -> impl Iterator<Item = (&'a str, i64)> {
+        self.0.iter().filter_map(|(name, read)| match read {
+            Name::Wish { sequence, .. } => Some((*name, *sequence)),
+            _ => None,
+        })
+    }
+
+    /// The names of wishes of `session`.
+    pub(super) fn wishes_of(&self, session: Session) -> impl Iterator<Item = &'a str> {
+        let wishes = self.0.iter().filter(move |(_, read)| read.is_of(session));
+        wishes
+            .filter(|(_, read)| matches!(read, Name::Wish { .. }))
+            .map(|(name, _)| *name)
+    }
+
+    /// What lies there. `created` has the transactions that created nodes, as far as they are known: tokens, and places where
+    /// `wrapped`.
+    pub(super) fn line(&self, limit: u64, created: &HashMap<Box<str>, u64>, wrapped: bool) -> Line {
+        let mut left: HashMap<i64, u64> = HashMap::new();
+        let (mut sessions, mut nodes) = (Vec::new(), Vec::new());
+        for (_, read) in &self.0 {
+            match *read {
+                Name::Present(session) => sessions.push(session),
+                Name::Left { units, sequence, .. } => {
+                    let least = left.entry(sequence).or_insert(units);
+                    *least = units.min(*least);
+                }
+                Name::Wish { .. } => {}
+            }
+        }
+        for (name, read) in &self.0 {
+            let Name::Wish {
+                session,
+                wish,
+                units,
+                sequence,
+            } = *read
+            else {
+                continue;
+            };
+            let token = created.get(*name).copied().unwrap_or(0);
+            nodes.push(Node {
+                name: (*name).into(),
+                place: if wrapped { token } else { sequence.unsigned_abs() },
+                session,
+                wish,
+                units: units.min(left.get(&sequence).copied().unwrap_or(units)),
+                token,
+            });
+        }
+        Line::new(limit, sessions, nodes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SESSION: Session = Session {
+        client: 0xa1b2,
+        number: 7,
+    };
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_name_says_what_it_was_made_of() {
+        let name = wish(SESSION, 3, 5) + "0000000042";
+        let read = Name::Wish {
+            session: SESSION,
+            wish: 3,
+            units: 5,
+            sequence: 42,
+        };
+        assert_eq!(Name::parse(&name), Some(read));
+        assert_eq!(Name::parse(&present(SESSION)), Some(Name::Present(SESSION)));
+        let mark = left(&name, 2).unwrap();
+        assert_eq!(mark, "r-000000000000a1b2.7-2-0000000042");
+        let read = Name::Left {
+            session: SESSION,
+            units: 2,
+            sequence: 42,
+        };
+        assert_eq!(Name::parse(&mark), Some(read));
+        // As servers print a number that has overflowed.
+        let name = wish(SESSION, 3, 5) + "-2147483648";
+        assert!(matches!(
+            Name::parse(&name),
+            Some(Name::Wish {
+                sequence: -2_147_483_648,
+                ..
+            })
+        ));
+        assert_eq!(left(&name, 2).unwrap(), "r-000000000000a1b2.7-2--2147483648");
+        for odd in [
+            "",
+            "s",
+            "s-",
+            "s-1",
+            "s-zz.1",
+            "w-1.1-1-1",
+            "x-1.1",
+            "lock",
+            "w-1.1-a-1-0000000001",
+            "s-1.1-1",
+        ] {
+            assert_eq!(Name::parse(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn the_smallest_mark_says_what_is_left() {
+        let names = names(&[
+            "w-1.1-1-5-0000000009",
+            "s-1.1",
+            "r-1.1-2-0000000009",
+            "r-1.1-4-0000000009",
+            "w-2.1-1-3-0000000010",
+        ]);
+        let read = Names::read(&names).unwrap();
+        let line = read.line(5, &HashMap::new(), false);
+        assert_eq!((line.census().in_use, line.census().waiting), (5, 0));
+    }
+
+    #[test]
+    fn numbers_that_begin_anew_are_noticed_and_then_transactions_count() {
+        let names = names(&["w-1.1-1-1-2147483647", "w-1.1-2-1--2147483648", "w-1.1-3-1-0000000003"]);
+        let read = Names::read(&names).unwrap();
+        assert!(read.have_wrapped(-2_147_483_646) && read.have_wrapped(4));
+        assert!(!Names::read(&names[2..]).unwrap().have_wrapped(4));
+        let created = [(0, 70), (1, 71), (2, 90)].map(|(at, zxid): (usize, u64)| (Box::from(&*names[at]), zxid));
+        let line = read.line(2, &created.into(), true);
+        let held: Vec<_> = names.iter().map(|name| line.is_held(name)).collect();
+        assert_eq!(held, [true, true, false]);
+    }
+}

@@ -1,0 +1,152 @@
+//! Where a ZooKeeper is, and how it is spoken to.
+
+use super::link::{Access, Link, failed};
+use super::{Nodes, Zookeeper};
+use crate::remote::backend::StoreError;
+use crate::remote::error::RemoteError;
+#[cfg(feature = "remote-tls")]
+use crate::remote::tls::Tls;
+use std::fmt;
+use std::time::Duration;
+use zookeeper_client::Client;
+
+/// The settings of a connection to [`Zookeeper`]. What is printed of them has no secrets.
+#[derive(Clone)]
+#[must_use = "nothing is connected before `connect`"]
+pub struct ZookeeperOptions {
+    servers: Box<str>,
+    prefix: Box<str>,
+    auth: Option<(Box<str>, Box<str>)>,
+    #[cfg(feature = "remote-tls")]
+    tls: Option<Tls>,
+}
+
+impl ZookeeperOptions {
+    pub(super) fn new(servers: Box<str>) -> Self {
+        Self {
+            servers,
+            prefix: "/tollgate".into(),
+            auth: None,
+            #[cfg(feature = "remote-tls")]
+            tls: None,
+        }
+    }
+
+    /// The node under which all of ours lie; `/tollgate` unless set. It is made when it is not there.
+    pub fn prefix(mut self, prefix: impl Into<Box<str>>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Who we are, by ZooKeeper's scheme `digest`. Nodes that are made from then on are for nobody else: what others may do to
+    /// those that are there already, and to the prefix, their access control lists say.
+    pub fn digest(mut self, user: impl Into<Box<str>>, password: impl Into<Box<str>>) -> Self {
+        self.auth = Some((user.into(), password.into()));
+        self
+    }
+
+    /// Connections are encrypted, and by these certificates. The roots must be named: those of the system are not used.
+    #[cfg(feature = "remote-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "remote-tls")))]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Makes the handle. The servers are spoken to when they are first needed.
+    ///
+    /// # Errors
+    /// [`RemoteError::Address`] when the prefix is no path, or no server is named; [`RemoteError::NoRuntime`] outside a tokio
+    /// runtime; and, with the feature `remote-tls`, `RemoteError::Certificate`.
+    pub fn connect(self) -> Result<Zookeeper, RemoteError> {
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(RemoteError::NoRuntime);
+        }
+        let odd = |part: &str| part.is_empty() || part == "." || part == ".." || part.contains(char::is_control);
+        let parts = self.prefix.strip_prefix('/').map(|path| path.split('/').any(odd));
+        if parts.is_none_or(|odd| odd && &*self.prefix != "/") {
+            let why = format!("the prefix {:?} is no path", self.prefix).into();
+            return Err(RemoteError::Address { why });
+        }
+        if self.servers.trim().is_empty() {
+            let why = "no server is named".into();
+            return Err(RemoteError::Address { why });
+        }
+        #[cfg(feature = "remote-tls")]
+        if let Some(tls) = &self.tls {
+            tls.check()?;
+            if tls.roots.is_none() {
+                let why = "encrypted connections to ZooKeeper need root certificates".into();
+                return Err(RemoteError::Address { why });
+            }
+        }
+        Ok(Zookeeper::new(Nodes::new(self)))
+    }
+
+    /// A session at the servers that lasts at least for `ttl`.
+    pub(super) async fn link(&self, ttl: Duration) -> Result<Link, StoreError> {
+        // Whole milliseconds count.
+        let millis = Duration::from_millis(u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX));
+        let mut connector = Client::connector().with_session_timeout(millis).with_fail_eagerly();
+        let mut access = Access::Anyone;
+        if let Some((user, password)) = &self.auth {
+            connector = connector.with_auth("digest", format!("{user}:{password}").as_bytes());
+            access = Access::Creator;
+        }
+        #[cfg(feature = "remote-tls")]
+        let connected = match &self.tls {
+            Some(tls) => {
+                let tls = encrypted(tls).map_err(failed)?;
+                connector.with_tls(tls).secure_connect(&self.servers).await
+            }
+            None => connector.connect(&self.servers).await,
+        };
+        #[cfg(not(feature = "remote-tls"))]
+        let connected = connector.connect(&self.servers).await;
+        let client = connected.map_err(failed)?;
+        let prefix = if &*self.prefix == "/" {
+            "/".into()
+        } else {
+            format!("{}/", self.prefix)
+        };
+        let link = Link::new(client, access, prefix.into());
+        if link.lasts() < ttl {
+            let why = format!(
+                "a time to live of {ttl:?} was given, and the server keeps sessions for {:?} at most",
+                link.lasts()
+            );
+            return Err(StoreError::Refused { why: why.into() });
+        }
+        Ok(link)
+    }
+}
+
+/// The same, as the client library wants it.
+#[cfg(feature = "remote-tls")]
+fn encrypted(tls: &Tls) -> Result<zookeeper_client::TlsOptions, zookeeper_client::Error> {
+    use zookeeper_client::{Error, TlsOptions};
+    let text = |pem: &[u8]| {
+        let text = String::from_utf8(pem.to_vec());
+        text.map_err(|_| Error::BadArguments(&"a certificate is no PEM"))
+    };
+    // The library goes by the default of the process, and panics where there is none.
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    }
+    let mut options = TlsOptions::new();
+    if let Some(roots) = &tls.roots {
+        options = options.with_pem_ca(&text(roots)?)?;
+    }
+    if let Some(client) = &tls.client {
+        options = options.with_pem_identity(&text(&client.chain)?, &text(&client.key)?)?;
+    }
+    Ok(options)
+}
+
+impl fmt::Debug for ZookeeperOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ZookeeperOptions")
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}

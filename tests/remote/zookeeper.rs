@@ -1,0 +1,84 @@
+//! ZooKeeper, for the rig.
+
+use crate::rig::run::LIFE;
+use crate::rig::server::Store;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use zookeeper_client::{Client, Error};
+
+/// Sessions end at whole ticks.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+
+/// A server of the classes that `ci/with-zookeeper` names. What is in it outlives a kill.
+#[derive(Clone, Debug)]
+pub(crate) struct Zookeeper;
+
+/// What a variable of `ci/with-zookeeper` says.
+fn told(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; ci/with-zookeeper does that"))
+}
+
+impl Store for Zookeeper {
+    fn command(&self, port: u16, folder: &Path) -> Command {
+        let settings = folder.join("zoo.cfg");
+        let data = folder.join("data");
+        // A short tick: sessions expire at whole ticks.
+        let text = format!(
+            "tickTime=100\nminSessionTimeout=200\nmaxSessionTimeout=1000000\ndataDir={}\nclientPort={port}\n\
+             clientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n",
+            data.display()
+        );
+        std::fs::write(&settings, text).expect("a folder of our own");
+        let mut command = Command::new(told("TOLLGATE_JAVA"));
+        command
+            .args(["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
+            .args(["-Dzookeeper.forceSync=no", "-Dznode.container.checkIntervalMs=100"])
+            .args(["-cp", &told("TOLLGATE_ZOOKEEPER_CLASSES")])
+            .arg("org.apache.zookeeper.server.ZooKeeperServerMain")
+            .arg(settings);
+        command
+    }
+
+    fn ready(&self, address: SocketAddr, _pid: u32) -> bool {
+        let serves = || -> io::Result<bool> {
+            let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+            stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+            stream.write_all(b"srvr")?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer.lines().any(|line| line == "Mode: standalone"))
+        };
+        serves().unwrap_or(false)
+    }
+
+    /// A client that is heard and hears nothing tries to come back for 1.4 times its session, and is heard each time.
+    fn late(&self) -> Duration {
+        LIFE * 7 / 5 + TICK
+    }
+
+    fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>> {
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let names = std::thread::spawn(move || {
+            let names = async { children(&raw(address).await, "/tollgate").await };
+            runtime()?.block_on(names).map_err(io::Error::other)
+        });
+        names.join().expect("it does not panic")
+    }
+}
+
+/// A client of the library's own.
+pub(crate) async fn raw(address: SocketAddr) -> Client {
+    let client = Client::connect(&address.to_string()).await;
+    client.expect("a server")
+}
+
+/// The nodes there, in no order; none when there is no such node.
+pub(crate) async fn children(client: &Client, path: &str) -> Result<Vec<String>, Error> {
+    match client.list_children(path).await {
+        Err(Error::NoNode) => Ok(Vec::new()),
+        children => children,
+    }
+}

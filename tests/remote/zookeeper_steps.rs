@@ -1,0 +1,410 @@
+//! Permits in ZooKeeper: what the published algorithms got wrong, and what only ZooKeeper does.
+
+use crate::lined::BRIEF;
+use crate::rig::proxy::{Mode, Proxy};
+use crate::speaker::{LONG, Speaker};
+use crate::store::key;
+use crate::zookeeper::{children, raw};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+use tollgate::remote::{Backend, Key, Remote, RemoteError, Rule, StoreError, Zookeeper};
+use tollgate::{Quota, Reason};
+use zookeeper_client::{Acls, Client, CreateMode};
+
+mod steps {
+    crate::lined::lined!(super::store());
+}
+
+const ONE: Rule = Rule::Permits { limit: 1 };
+
+fn address() -> SocketAddr {
+    let address = std::env::var("TOLLGATE_ZOOKEEPER");
+    let address = address.expect("TOLLGATE_ZOOKEEPER has the address of a server; ci/with-zookeeper starts one");
+    address.parse().expect("an address")
+}
+
+pub(crate) fn at(address: SocketAddr) -> Zookeeper {
+    let options = Zookeeper::options(address.to_string());
+    options.connect().expect("settings that can be")
+}
+
+fn store() -> Zookeeper {
+    at(address())
+}
+
+/// A client whose words pass a proxy.
+async fn proxied() -> (Proxy, Zookeeper) {
+    let proxy = Proxy::before(address()).await.expect("a proxy");
+    let store = at(proxy.address());
+    (proxy, store)
+}
+
+/// The names under a key, in order.
+async fn names(client: &Client, key: &Key) -> Vec<String> {
+    let mut names = children(client, &format!("/tollgate/{key}")).await.unwrap();
+    names.sort();
+    names
+}
+
+fn wishes(names: &[String]) -> usize {
+    names.iter().filter(|name| name.starts_with("w-")).count()
+}
+
+fn exchanges(proxy: &Proxy) -> u64 {
+    proxy.exchanges().iter().sum()
+}
+
+/// The original admitted only the very first of the line, one permit however many there are.
+#[tokio::test]
+async fn as_many_as_the_limit_are_admitted() {
+    let (store, key) = (store(), key());
+    let mut held = Vec::new();
+    for n in 1..=4 {
+        let mut speaker = Speaker::new(&store, &key, Rule::Permits { limit: 3 }, LONG);
+        let granted = speaker.wish(1, true).await.grants.len();
+        assert_eq!(granted, usize::from(n <= 3), "the {n}th");
+        held.push(speaker);
+    }
+}
+
+/// The original took the end of whoever was before it for its turn: that one may only have waited.
+#[tokio::test]
+async fn a_waiter_that_goes_admits_nobody() {
+    let (store, key) = (store(), key());
+    let mut holder = Speaker::new(&store, &key, ONE, LONG);
+    let mut gone = Speaker::new(&store, &key, ONE, LONG);
+    let mut waits = Speaker::new(&store, &key, ONE, LONG);
+    holder.wish(1, true).await;
+    gone.wish(1, true).await;
+    waits.wish(1, true).await;
+    gone.end().await;
+    let reply = waits.look().await;
+    assert_eq!((reply.grants, reply.census.waiting), (vec![], 1));
+}
+
+/// The original watched a path that never was, and took that for its turn.
+#[tokio::test]
+async fn what_lies_there_is_called_as_it_is_read() {
+    let (store, key) = (store(), key());
+    let client = raw(address()).await;
+    let mut one = Speaker::new(&store, &key, Rule::Permits { limit: 3 }, LONG);
+    one.wish(3, true).await;
+    let session = one.last().session;
+    one.give(1).await;
+    let there = names(&client, &key).await;
+    let [left, present, wish] = &there[..] else {
+        panic!("{there:?}")
+    };
+    assert_eq!(*present, format!("s-{session}"));
+    let sequence = wish
+        .strip_prefix(&format!("w-{session}-1-3-"))
+        .expect("a wish of three");
+    assert_eq!(*left, format!("r-{session}-2-{sequence}"));
+    one.give(2).await;
+    assert_eq!(
+        names(&client, &key).await,
+        [format!("s-{session}")],
+        "and what is over goes"
+    );
+    one.end().await;
+    assert_eq!(
+        children(&client, "/tollgate")
+            .await
+            .unwrap()
+            .iter()
+            .filter(|name| **name == key.as_str())
+            .count(),
+        0
+    );
+}
+
+/// With several permits it is not only the one before whose end lets the next in.
+#[tokio::test]
+async fn whoever_gives_back_the_first_in_line_is_told() {
+    let (store, key) = (store(), key());
+    let rule = Rule::Permits { limit: 3 };
+    let mut first = Speaker::new(&store, &key, rule, LONG);
+    let mut second = Speaker::new(&store, &key, rule, LONG);
+    let mut waits = Speaker::new(&store, &key, rule, LONG);
+    first.wish(2, true).await;
+    second.wish(1, true).await;
+    waits.wish(1, true).await;
+    first.give(1).await;
+    store.news(&key, waits.last().session).await;
+    assert_eq!(waits.look().await.grants.len(), 1);
+}
+
+/// A node was made and its maker never heard of it: it was made again, and the first one stayed.
+#[tokio::test]
+async fn a_node_whose_answer_was_lost_is_found_again() {
+    let (proxy, store) = proxied().await;
+    let (client, key) = (raw(address()).await, key());
+    let rule = Rule::Permits { limit: 2 };
+    let mut one = Speaker::new(&store, &key, rule, LONG);
+    one.look().await;
+    proxy.set(Mode::LoseReplies);
+    // As the driver does: it waits for so long and no longer.
+    let lost = timeout(Duration::from_millis(300), one.wish(1, true)).await;
+    assert!(lost.is_err(), "{lost:?}");
+    while wishes(&names(&client, &key).await) == 0 {
+        sleep(Duration::from_millis(5)).await;
+    }
+    proxy.set(Mode::Pass);
+    let reply = loop {
+        // The same words, in another step.
+        match one.say(|_| {}).await {
+            Ok(reply) => break reply,
+            Err(StoreError::Unreachable { .. }) => sleep(Duration::from_millis(20)).await,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert_eq!((reply.grants.len(), reply.census.in_use), (1, 1));
+    assert_eq!(wishes(&names(&client, &key).await), 1);
+}
+
+/// The session at the server ends while nothing is heard of it, and who held permits in it learns that.
+#[tokio::test]
+async fn a_session_that_expired_at_the_server_is_lost() {
+    let (proxy, lost) = proxied().await;
+    let (store, key) = (store(), key());
+    let mut late = Speaker::new(&lost, &key, ONE, BRIEF);
+    let mut next = Speaker::new(&store, &key, ONE, LONG);
+    late.wish(1, true).await;
+    assert_eq!(next.wish(1, true).await.grants, []);
+    proxy.set(Mode::Blackhole);
+    // Its client keeps the session up no more, and nobody takes it down.
+    store.news(&key, next.last().session).await;
+    assert_eq!(next.look().await.grants.len(), 1);
+    proxy.set(Mode::Pass);
+    let reply = loop {
+        match late.say(|step| step.wishes.clear()).await {
+            Ok(reply) => break reply,
+            Err(_) => sleep(Duration::from_millis(10)).await,
+        }
+    };
+    assert!(!reply.alive && reply.census.in_use == 1, "{reply:?}");
+}
+
+/// A partition: the holder stops before the server gives its permit to another.
+#[tokio::test]
+async fn whoever_is_cut_off_loses_its_permit_before_another_has_it() {
+    let (proxy, cut) = proxied().await;
+    let (client, key) = (raw(address()).await, key());
+    let remote = Remote::permits(key.clone(), 1)
+        .ttl(Duration::from_secs(1))
+        .spawn(cut)
+        .unwrap();
+    let permit = remote.acquire(1).await.unwrap();
+    proxy.set(Mode::Blackhole);
+    permit.lost().await;
+    assert!(permit.is_lost() && permit.good_for().is_none_or(|left| left.is_zero()));
+    drop(permit);
+    // And takes it down by itself.
+    while wishes(&names(&client, &key).await) > 0 {
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn an_uncontended_acquire_takes_one_round_trip() {
+    let (proxy, store) = proxied().await;
+    let remote = Remote::permits(key(), 4).ttl(LONG).spawn(store).unwrap();
+    let back = || async {
+        while remote.stats().in_use > 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    // The first one makes the session, and begins to watch. A client that was kept from running for too long looks after all:
+    // so one of many will do, and where the word of the watch were not enough there would be none.
+    let mut seen = Vec::new();
+    for units in [1, 3, 4].into_iter().cycle().take(60) {
+        let before = exchanges(&proxy);
+        let permit = remote.acquire(units).await.unwrap();
+        let acquired = exchanges(&proxy);
+        drop(permit);
+        back().await;
+        seen.push((acquired - before, exchanges(&proxy) - acquired));
+    }
+    assert!(seen.contains(&(1, 1)), "to acquire, and to give back: {seen:?}");
+}
+
+/// A permit costs a waiter one look, when it has been told; and what it is told of others costs no request.
+#[tokio::test]
+async fn a_wait_is_told_of_every_change_and_asks_once() {
+    let (proxy, waiting) = proxied().await;
+    let (store, key) = (store(), key());
+    let rule = Rule::Permits { limit: 1 };
+    let mut holder = Speaker::new(&store, &key, rule, LONG);
+    holder.wish(1, true).await;
+    let remote = Remote::permits(key.clone(), 1).ttl(LONG).spawn(waiting).unwrap();
+    let mut waits = pin!(remote.acquire(1));
+    assert!(matches!(futures::poll!(waits.as_mut()), Poll::Pending));
+    while holder.look().await.census.waiting == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    // It has begun to watch, and goes on to: what it says by itself in the meantime are pings, once in 200 s.
+    let before = loop {
+        let before = exchanges(&proxy);
+        sleep(Duration::from_millis(100)).await;
+        if before == exchanges(&proxy) {
+            break before;
+        }
+    };
+    for _ in 0..20 {
+        let mut other = Speaker::new(&store, &key, rule, LONG);
+        other.wish(1, true).await;
+        other.end().await;
+    }
+    holder.give(1).await;
+    let permit = waits.await.unwrap();
+    assert_eq!(exchanges(&proxy) - before, 1);
+    drop(permit);
+}
+
+#[tokio::test]
+async fn numbers_that_have_overflowed_are_still_in_line() {
+    let (store, key) = (store(), key());
+    let client = raw(address()).await;
+    let rule = Rule::Permits { limit: 2 };
+    let mut one = Speaker::new(&store, &key, rule, LONG);
+    one.look().await;
+    // As a server makes them that has counted beyond 2^31: the second is the later one.
+    for name in [
+        "w-00000000000000ff.1-1-1-2147483647",
+        "w-00000000000000ff.1-2-1--2147483648",
+    ] {
+        let path = format!("/tollgate/{key}/{name}");
+        let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+        client.create(&path, b"", &ephemeral).await.unwrap();
+    }
+    // By number it would be the first.
+    let reply = one.wish(1, true).await;
+    assert_eq!(
+        (reply.grants.len(), reply.census.in_use, reply.census.waiting),
+        (0, 2, 1)
+    );
+    let session = one.last().session;
+    client
+        .delete(&format!("/tollgate/{key}/w-00000000000000ff.1-1-1-2147483647"), None)
+        .await
+        .unwrap();
+    store.news(&key, session).await;
+    assert_eq!(one.look().await.grants.len(), 1);
+}
+
+#[tokio::test]
+async fn a_node_that_an_operator_took_away_is_a_lost_permit() {
+    let (store, key) = (store(), key());
+    let client = raw(address()).await;
+    let mut one = Speaker::new(&store, &key, Rule::Permits { limit: 2 }, LONG);
+    one.wish(1, true).await;
+    for name in names(&client, &key).await.iter().filter(|name| name.starts_with("w-")) {
+        client.delete(&format!("/tollgate/{key}/{name}"), None).await.unwrap();
+    }
+    assert!(!one.look().await.alive);
+}
+
+#[tokio::test]
+async fn something_else_under_the_key_is_refused_and_left_alone() {
+    let (store, key) = (store(), key());
+    let client = raw(address()).await;
+    let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    client.mkdir("/tollgate", &open).await.unwrap();
+    let path = format!("/tollgate/{key}");
+    client.create(&path, b"something", &open).await.unwrap();
+    let mut one = Speaker::new(&store, &key, ONE, LONG);
+    let refused = one.say(|_| {}).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+    assert_eq!(client.get_data(&path).await.unwrap().0, b"something");
+}
+
+#[tokio::test]
+async fn the_key_goes_with_the_last_session_also_when_it_dies() {
+    let key = key();
+    let client = raw(address()).await;
+    let there = || async { children(&client, "/tollgate").await.unwrap().contains(&key.to_string()) };
+    {
+        let store = store();
+        let mut one = Speaker::new(&store, &key, ONE, BRIEF);
+        one.wish(1, true).await;
+        assert!(there().await);
+    }
+    // Its client has gone, and said nothing.
+    while there().await {
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_it_cannot_do_is_said_when_it_is_built() {
+    let (store, key) = (store(), key());
+    let unsupported = |built: Result<_, RemoteError>| matches!(built, Err(RemoteError::Unsupported { .. }));
+    assert!(unsupported(
+        Remote::rate(key.clone(), Quota::per_second(5)).spawn(store.clone())
+    ));
+    assert!(unsupported(Remote::window(key, 5, Duration::from_secs(1)).spawn(store)));
+    let nowhere = |servers: &str, prefix: &str| Zookeeper::options(servers).prefix(prefix).connect();
+    for (servers, prefix) in [("", "/a"), ("a:1", "a"), ("a:1", "/a/"), ("a:1", "/../a")] {
+        let built = nowhere(servers, prefix);
+        assert!(matches!(built, Err(RemoteError::Address { .. })), "{servers} {prefix}");
+    }
+}
+
+#[tokio::test]
+async fn only_whoever_says_who_it_is_may_touch_what_it_made() {
+    let key = key();
+    let known = || {
+        let options = Zookeeper::options(address().to_string()).prefix("/tollgate-owned");
+        options.digest("gate", "secret")
+    };
+    assert!(!format!("{:?}", known()).contains("secret"));
+    let store = known().connect().unwrap();
+    let mut one = Speaker::new(&store, &key, ONE, LONG);
+    assert_eq!(one.wish(1, true).await.grants.len(), 1);
+    let unknown = Zookeeper::options(address().to_string())
+        .prefix("/tollgate-owned")
+        .connect()
+        .unwrap();
+    let mut other = Speaker::new(&unknown, &key, ONE, LONG);
+    let refused = other.say(|_| {}).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+    let same = known().connect().unwrap();
+    let mut friend = Speaker::new(&same, &key, ONE, LONG);
+    assert_eq!(friend.wish(1, true).await.census.waiting, 1);
+}
+
+#[tokio::test]
+async fn more_than_the_limit_is_refused() {
+    let remote = Remote::permits(key(), 4).ttl(LONG).spawn(store()).unwrap();
+    assert_eq!(remote.acquire(5).await.unwrap_err().reason(), Reason::Oversized);
+}
+
+/// What happens while there is no connection is not told: whoever waits looks when there is one again.
+#[tokio::test]
+async fn a_waiter_whose_connection_broke_is_told() {
+    let (proxy, waiting) = proxied().await;
+    let (store, key) = (store(), key());
+    let mut holder = Speaker::new(&store, &key, ONE, LONG);
+    let mut waits = Speaker::new(&waiting, &key, ONE, LONG);
+    holder.wish(1, true).await;
+    assert_eq!(waits.wish(1, true).await.grants, []);
+    let mut news = pin!(waiting.news(&key, waits.last().session));
+    assert!(matches!(futures::poll!(news.as_mut()), Poll::Pending));
+    proxy.set(Mode::Cut);
+    holder.give(1).await;
+    proxy.set(Mode::Pass);
+    news.await;
+    assert_eq!(waits.look().await.grants.len(), 1);
+}
+
+/// A time to live that the servers do not keep sessions for.
+#[tokio::test]
+async fn a_session_that_would_be_too_short_is_refused() {
+    let (store, key) = (store(), key());
+    let mut one = Speaker::new(&store, &key, ONE, Duration::from_secs(1_001));
+    let refused = one.say(|_| {}).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+}
