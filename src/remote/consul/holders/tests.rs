@@ -21,18 +21,8 @@ impl Client {
             number: 1,
         };
         let step = Step {
-            session,
             seq: 0,
-            begin: true,
-            ttl: Duration::from_secs(1),
-            returned: 0,
-            charged: 0,
-            wishes: Vec::new(),
-            withdrawn: Vec::new(),
-            seen: 0,
-            limit: None,
-            keeps: false,
-            end: false,
+            ..Step::first(session, Duration::from_secs(1))
         };
         let id = format!("session-{number}");
         Self { id, step }
