@@ -387,21 +387,6 @@ fn the_last_two_that_end_at_once_leave_nothing() {
     assert_eq!(keys.list(), []);
 }
 
-#[test]
-fn equal_wishes_of_one_session_are_left_room_each() {
-    let (seats, mut keys) = (Seats::default(), Keys::default());
-    let (mut holds, mut first, mut later) = (Client::new(3), Client::new(2), Client::new(1));
-    holds.wish(&mut keys, &seats, &[4]);
-    first.wish(&mut keys, &seats, &[1, 1]);
-    later.wish(&mut keys, &seats, &[1]);
-    holds.say(&mut keys, &seats, |step| step.returned = 2);
-    later.say(&mut keys, &seats, |_| {});
-    assert_eq!(later.held(), 0, "those two are of whoever came first");
-    first.say(&mut keys, &seats, |_| {});
-    first.say(&mut keys, &seats, |_| {});
-    assert_eq!(first.held(), 2);
-}
-
 /// Those who come at one time are not all in each other's way.
 #[test]
 fn newcomers_begin_at_slots_of_their_own() {

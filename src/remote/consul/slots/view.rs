@@ -57,8 +57,9 @@ struct Taken {
     index: u64,
 }
 
-/// What another session waits for, in order: since when, its name, the wish, and how many it needs.
-type Waits = (u64, String, u64, u64);
+/// What another session waits for, in order: since when, its name, and how many it needs. Wishes of one step that need the same
+/// are one here: those behind leave room for one of them.
+type Waits = (u64, String, u64);
 
 /// The folder at one instant.
 #[derive(Clone, Debug, Default)]
@@ -172,7 +173,7 @@ impl View {
                     view.others += 1;
                     view.other.get_or_insert_with(|| (session.to_owned(), owner.clone()));
                     let waits = life.pending.iter().filter(|pending| pending.since != TRIES);
-                    let waits = waits.map(|pending| (pending.since, session.to_owned(), pending.wish, pending.need));
+                    let waits = waits.map(|pending| (pending.since, session.to_owned(), pending.need));
                     view.others_wait.extend(waits);
                 }
             } else if !(key.is_empty() || key.starts_with("at/") || key.starts_with("by/")) {
@@ -187,11 +188,10 @@ impl View {
         self.life.is_some()
     }
 
-    /// How many others have wishes that come before ours; `None` when we wait for nothing.
+    /// How many wishes of others come before ours; `None` when we wait for nothing.
     pub(super) fn place(&self) -> Option<usize> {
         let (life, _) = self.life.as_ref()?;
-        let names = |first| self.ahead(first).map(|(_, name, ..)| name).collect::<BTreeSet<_>>();
-        life.pending.first().map(|first| names(first).len())
+        life.pending.first().map(|first| self.ahead(first).count())
     }
 
     /// The wishes of others that come before this one.
