@@ -140,7 +140,7 @@ impl Shelf for Fake {
         )))
     }
 
-    async fn end(&self, _term: &(), _key: &Key, session: Session) -> Result<(), StoreError> {
+    async fn end(&self, _term: Option<&()>, _ttl: Duration, _key: &Key, session: Session) -> Result<(), StoreError> {
         let mut state = self.0.lock();
         if state.fails() {
             return Err(failed());

@@ -54,6 +54,11 @@ pub(crate) trait Shelf: Send + Sync + 'static {
     /// Whether everything of this term goes.
     fn is_over(&self, term: &Self::Term) -> bool;
 
+    /// Whether everything of this term has gone by itself, and nothing is to be taken down any more.
+    fn is_gone(&self, term: &Self::Term) -> bool {
+        self.is_over(term)
+    }
+
     /// How long before `at` the term was last renewed, where steps do not renew it.
     fn age(&self, term: &Self::Term, at: Instant) -> Duration {
         let _ = (term, at);
@@ -83,10 +88,12 @@ pub(crate) trait Shelf: Send + Sync + 'static {
         look: bool,
     ) -> impl Future<Output = Result<Option<Line>, StoreError>> + Send;
 
-    /// Takes down everything of this session, and the key with it if it was the last.
+    /// Takes down everything of this session, and the key with it if it was the last. The term is that of the session, if that
+    /// is known; it may have been tried before. `ttl` is the session's.
     fn end(
         &self,
-        term: &Self::Term,
+        term: Option<&Self::Term>,
+        ttl: Duration,
         key: &Key,
         session: Session,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
@@ -122,6 +129,7 @@ type Slots<S> = HashMap<(Key, Session), Arc<Slot<S>>>;
 
 struct Slot<S: Shelf> {
     term: Arc<S::Term>,
+    ttl: Duration,
     /// Held while a step is under way.
     account: tokio::sync::Mutex<Account>,
     /// When the session is over, unless it is heard of.
@@ -170,15 +178,15 @@ impl<S: Shelf> Queue<S> {
         let inner = &self.0;
         let id = (key.clone(), step.session);
         let slot = inner.slots.lock().get(&id).cloned();
+        if step.end {
+            inner.end(key, step, slot).await?;
+            return Ok(Reply::default());
+        }
         let slot = match slot.filter(|slot| !inner.shelf.is_over(&slot.term)) {
             Some(slot) => slot,
             None => {
                 inner.forget(key, step.session);
                 let term = inner.shelf.term(step.ttl).await?;
-                if step.end {
-                    inner.shelf.end(&term, key, step.session).await?;
-                    return Ok(Reply::default());
-                }
                 if !step.begin {
                     return inner.unknown(&term, key, limit, step.session).await;
                 }
@@ -186,20 +194,16 @@ impl<S: Shelf> Queue<S> {
             }
         };
         let mut account = slot.account.lock().await;
-        if step.end {
-            inner.shelf.end(&slot.term, key, step.session).await?;
-            inner.forget(key, step.session);
-            return Ok(Reply::default());
-        }
         let sent = Instant::now();
         account.apply(step, inner.outlook(key));
         let line = inner
             .carry_out(&slot.term, key, limit, step.session, &mut account)
             .await?;
         let Some(line) = line else {
+            // What is left of it is nobody's. Until it has gone it is known here.
+            let ended = inner.shelf.end(Some(&slot.term), step.ttl, key, step.session);
+            ended.await?;
             inner.forget(key, step.session);
-            // What is left of it is nobody's.
-            inner.shelf.end(&slot.term, key, step.session).await?;
             return inner.unknown(&slot.term, key, limit, step.session).await;
         };
         *slot.due.lock() = Instant::now() + step.ttl;
@@ -216,8 +220,9 @@ impl<S: Shelf> Queue<S> {
         ear.notified().await;
     }
 
+    /// Nobody asks for news of this session any more. What could not be taken down of it still is.
     pub(crate) fn leave(&self, key: &Key, session: Session) {
-        self.0.forget(key, session);
+        self.0.unseat(key, session);
     }
 
     /// Watches the key, unless that is done already.
@@ -244,6 +249,7 @@ impl<S: Shelf> Inner<S> {
     fn fill(&self, id: (Key, Session), term: Arc<S::Term>, ttl: Duration) -> Arc<Slot<S>> {
         let slot = Arc::new(Slot {
             term,
+            ttl,
             account: tokio::sync::Mutex::default(),
             due: Mutex::new(Instant::now() + ttl),
         });
@@ -254,14 +260,38 @@ impl<S: Shelf> Inner<S> {
         slot
     }
 
+    /// Takes down a session. What fails is tried again from here, also when nobody asks for it any more.
+    async fn end(&self, key: &Key, step: &Step, slot: Option<Arc<Slot<S>>>) -> Result<(), StoreError> {
+        if let Some(slot) = slot {
+            {
+                let mut due = slot.due.lock();
+                *due = Instant::now().min(*due);
+            }
+            let _account = slot.account.lock().await;
+            self.filled.notify_one();
+            let ended = self.shelf.end(Some(&slot.term), slot.ttl, key, step.session);
+            ended.await?;
+        } else {
+            self.shelf.end(None, step.ttl, key, step.session).await?;
+        }
+        self.forget(key, step.session);
+        Ok(())
+    }
+
     /// Nothing more is known of this session here.
     fn forget(&self, key: &Key, session: Session) {
         let slot = self.slots.lock().remove(&(key.clone(), session));
+        drop(slot);
+        self.unseat(key, session);
+    }
+
+    /// The session waits for nothing any more.
+    fn unseat(&self, key: &Key, session: Session) {
         let mut rooms = self.rooms.lock();
         let empty = rooms.get_mut(key).is_some_and(|room| room.leaves(session));
         let room = if empty { rooms.remove(key) } else { None };
         drop(rooms);
-        drop((slot, room));
+        drop(room);
     }
 
     /// The answer to a session that is not there.
@@ -407,19 +437,19 @@ impl<S: Shelf> Inner<S> {
             .map(|(id, slot)| (id.clone(), Arc::clone(slot)))
             .collect();
         for ((key, session), slot) in slots {
-            let due = *slot.due.lock();
             let Ok(_account) = slot.account.try_lock() else {
                 continue;
             };
-            if due > now {
+            // Read once nobody is about to put it off.
+            if *slot.due.lock() > now {
                 continue;
             }
             // It is tried until it is done, or until there is nothing more to be done.
-            let ended = self.shelf.is_over(&slot.term) || self.shelf.end(&slot.term, &key, session).await.is_ok();
-            if ended {
+            let end = self.shelf.end(Some(&slot.term), slot.ttl, &key, session);
+            if self.shelf.is_gone(&slot.term) || end.await.is_ok() {
                 self.forget(&key, session);
             } else {
-                *slot.due.lock() = Instant::now() + PAUSE;
+                *slot.due.lock() = Instant::now() + (slot.ttl / 16).clamp(PAUSE, LINGER);
             }
         }
         self.slots.lock().values().map(|slot| *slot.due.lock()).min()
