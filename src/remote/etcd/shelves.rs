@@ -434,13 +434,7 @@ impl Shelf for Shelves {
     }
 
     /// With the lease. Of an end whose answer was lost the lease is not known any more: it is read from what lies there.
-    async fn end(
-        &self,
-        lease: Option<&Lease>,
-        _ttl: Duration,
-        key: &Key,
-        session: Session,
-    ) -> Result<(), StoreError> {
+    async fn end(&self, lease: Option<&Lease>, _ttl: Duration, key: &Key, session: Session) -> Result<(), StoreError> {
         if let Some(lease) = lease {
             lease.end();
             self.revoke(lease.id).await?;

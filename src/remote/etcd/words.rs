@@ -149,7 +149,10 @@ struct Response {
 impl Done {
     /// The first of what each of its looks found.
     pub(super) fn firsts(self) -> impl Iterator<Item = Option<Pair>> {
-        let looks = self.responses.into_iter().filter_map(|response| response.response_range);
+        let looks = self
+            .responses
+            .into_iter()
+            .filter_map(|response| response.response_range);
         looks.map(|found| found.kvs.into_iter().next())
     }
 

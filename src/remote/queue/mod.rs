@@ -18,6 +18,8 @@
 
 mod account;
 #[cfg(test)]
+mod corners;
+#[cfg(test)]
 mod fake;
 mod line;
 mod room;
@@ -36,6 +38,7 @@ pub(crate) use spell::{escaped, parse_session};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
@@ -123,6 +126,8 @@ struct Inner<S: Shelf> {
     rooms: Mutex<HashMap<Key, Room<S::Term>>>,
     /// There is another slot.
     filled: Arc<Notify>,
+    /// How many watches there were.
+    watches: AtomicU64,
 }
 
 type Slots<S> = HashMap<(Key, Session), Arc<Slot<S>>>;
@@ -161,6 +166,7 @@ impl<S: Shelf> Queue<S> {
             slots: Mutex::default(),
             rooms: Mutex::default(),
             filled: Arc::clone(&filled),
+            watches: AtomicU64::new(0),
         });
         tokio::spawn(take_down(Arc::downgrade(&inner), filled));
         Self(inner)
@@ -235,8 +241,10 @@ impl<S: Shelf> Queue<S> {
             drop(rooms);
             return tell(told);
         }
-        let watching = watch(Arc::downgrade(&self.0), Arc::clone(term), key.clone());
-        room.watch(Arc::clone(term), tokio::spawn(watching));
+        // Relaxed: a number of its own is all that is wanted.
+        let number = self.0.watches.fetch_add(1, Ordering::Relaxed) + 1;
+        let watching = watch(Arc::downgrade(&self.0), Arc::clone(term), key.clone(), number);
+        room.watch(number, Arc::clone(term), tokio::spawn(watching));
     }
 }
 
@@ -297,6 +305,11 @@ impl<S: Shelf> Inner<S> {
     /// The answer to a session that is not there.
     async fn unknown(&self, term: &S::Term, key: &Key, limit: u64, session: Session) -> Result<Reply, StoreError> {
         let line = self.look(term, key, limit, session, &Ops::default()).await?;
+        let mut rooms = self.rooms.lock();
+        let deserted = rooms.get(key).is_some_and(Room::is_deserted);
+        let room = if deserted { rooms.remove(key) } else { None };
+        drop(rooms);
+        drop(room);
         let census: Census = line.census();
         Ok(Reply {
             census,
@@ -318,12 +331,19 @@ impl<S: Shelf> Inner<S> {
         loop {
             let ops = if look { Ops::default() } else { account.ops() };
             account.in_doubt = true;
-            let line = match self.watched(term, key, limit, session, &ops).await? {
-                Watched::Seen(line) => line,
-                Watched::Done => self.look(term, key, limit, session, &Ops::default()).await?,
-                Watched::Not => self.look(term, key, limit, session, &ops).await?,
+            let (mut line, told) = match self.watched(term, key, limit, session, &ops).await? {
+                Watched::Seen(line) => (line, true),
+                Watched::Done => (self.look(term, key, limit, session, &Ops::default()).await?, false),
+                Watched::Not => (self.look(term, key, limit, session, &ops).await?, false),
             };
-            if !account.see(session, &line, &ops) || !look && !account.begun() {
+            let mut there = account.see(session, &line, &ops);
+            if !there && told {
+                // What a watch has not told of yet may well be there.
+                account.in_doubt = true;
+                line = self.look(term, key, limit, session, &Ops::default()).await?;
+                there = account.see(session, &line, &ops);
+            }
+            if !there || !look && !account.begun() {
                 return Ok(None);
             }
             if account.begun() {
@@ -407,24 +427,36 @@ impl<S: Shelf> Inner<S> {
         room.seat(session, account.waiting(), account.keeps(), reply.others_wait) || S::TELLS
     }
 
-    fn note(&self, key: &Key, change: Change) {
-        let told = self
-            .rooms
-            .lock()
-            .get_mut(key)
-            .map(|room| (room.note(change), room.changed()));
+    fn note(&self, key: &Key, number: u64, change: Change) {
+        let told = {
+            let mut rooms = self.rooms.lock();
+            let room = rooms.get_mut(key).filter(|room| room.is_watched_by(number));
+            room.map(|room| (room.note(change), room.changed()))
+        };
         if let Some((told, changed)) = told {
             tell(told);
             changed.notify_waiters();
         }
     }
 
-    /// The watch has ended.
-    fn blind(&self, key: &Key) {
-        let changed = self.rooms.lock().get_mut(key).map(Room::blind);
-        if let Some(changed) = changed {
+    /// This watch has ended. False when it was none any more.
+    fn blind(&self, key: &Key, number: u64) -> bool {
+        let changed = {
+            let mut rooms = self.rooms.lock();
+            let room = rooms.get_mut(key).filter(|room| room.is_watched_by(number));
+            room.map(Room::blind)
+        };
+        if let Some(changed) = &changed {
             changed.notify_waiters();
         }
+        changed.is_some()
+    }
+
+    /// True when nobody waits for what this watch tells. Then it is none from now on.
+    fn is_idle(&self, key: &Key, number: u64) -> bool {
+        let mut rooms = self.rooms.lock();
+        let room = rooms.get_mut(key).filter(|room| room.is_watched_by(number));
+        room.is_none_or(Room::is_idle)
     }
 
     /// Takes down what has not been heard of for its time to live. Returns when the next is due.
@@ -484,32 +516,50 @@ impl<S: Shelf> Drop for Inner<S> {
 }
 
 /// Watches a key, as long as somebody waits there.
-async fn watch<S: Shelf>(inner: Weak<Inner<S>>, term: Arc<S::Term>, key: Key) {
-    while let Some(inner) = inner.upgrade() {
-        let idle = async {
-            loop {
-                sleep(LINGER).await;
-                if inner.rooms.lock().get_mut(&key).is_none_or(Room::is_idle) {
-                    break;
-                }
+async fn watch<S: Shelf>(inner: Weak<Inner<S>>, term: Arc<S::Term>, key: Key, number: u64) {
+    // Over all that is tried: a watch that fails at once is not kept for its failures' sake.
+    let mut idle = pin!(async {
+        loop {
+            sleep(LINGER).await;
+            if inner.upgrade().is_none_or(|inner| inner.is_idle(&key, number)) {
+                break;
             }
-        };
-        let (mut watched, mut idle) = (
-            pin!(inner.shelf.watch(&term, &key, |change| inner.note(&key, change))),
-            pin!(idle),
-        );
-        let goes_on = poll_fn(|cx| match watched.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending => idle.as_mut().poll(cx).map(|()| false),
-        });
-        if !goes_on.await {
-            break;
         }
-        inner.blind(&key);
+    });
+    let mut pause = PAUSE;
+    while let Some(inner) = inner.upgrade() {
+        let begun = Instant::now();
+        let goes_on = {
+            let mut watched = pin!(
+                inner
+                    .shelf
+                    .watch(&term, &key, |change| inner.note(&key, number, change))
+            );
+            poll_fn(|cx| match watched.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(true),
+                Poll::Pending => idle.as_mut().poll(cx).map(|()| false),
+            })
+            .await
+        };
+        if !goes_on || !inner.blind(&key, number) {
+            return;
+        }
         if inner.shelf.is_over(&term) {
             let told = inner.rooms.lock().get(&key).map(Room::everybody);
             return tell(told.unwrap_or_default());
         }
-        sleep(PAUSE).await;
+        drop(inner);
+        // One that has lasted is begun anew soon; the next after one that has not, later and later.
+        pause = if begun.elapsed() > LINGER { PAUSE } else { pause };
+        let paused = sleep(pause);
+        pause = (pause * 2).min(LINGER);
+        let mut paused = pin!(paused);
+        let goes_on = poll_fn(|cx| match idle.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(false),
+            Poll::Pending => paused.as_mut().poll(cx).map(|()| true),
+        });
+        if !goes_on.await {
+            return;
+        }
     }
 }

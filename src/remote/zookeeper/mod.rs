@@ -149,13 +149,7 @@ impl Shelf for Nodes {
         link.carry_out(key.as_str(), limit, session, ops, look).await
     }
 
-    async fn end(
-        &self,
-        link: Option<&Link>,
-        ttl: Duration,
-        key: &Key,
-        session: Session,
-    ) -> Result<(), StoreError> {
+    async fn end(&self, link: Option<&Link>, ttl: Duration, key: &Key, session: Session) -> Result<(), StoreError> {
         match link.filter(|link| !link.is_over()) {
             Some(link) => link.end(key.as_str(), session).await,
             None => self.term(ttl).await?.end(key.as_str(), session).await,
