@@ -19,6 +19,8 @@ mod consul_trips;
 #[cfg(feature = "etcd")]
 mod etcd;
 #[cfg(feature = "etcd")]
+mod etcd_corners;
+#[cfg(feature = "etcd")]
 mod etcd_faults;
 #[cfg(feature = "etcd")]
 mod etcd_steps;
@@ -38,6 +40,8 @@ mod store;
 mod trips;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
+#[cfg(feature = "zookeeper")]
+mod zookeeper_corners;
 #[cfg(feature = "zookeeper")]
 mod zookeeper_faults;
 #[cfg(feature = "zookeeper")]
