@@ -54,6 +54,13 @@ pub enum RemoteError {
         /// What is wrong with it, without secrets.
         why: Box<str>,
     },
+    /// Certificates or a key that an encrypted connection cannot use.
+    Certificate {
+        /// Which.
+        what: &'static str,
+        /// What is wrong with them, without secrets.
+        why: Box<str>,
+    },
 }
 
 impl fmt::Display for RemoteError {
@@ -85,6 +92,7 @@ impl fmt::Display for RemoteError {
             Self::Unsupported { what, store } => write!(f, "{store} cannot do {what}"),
             Self::NoRuntime => f.write_str("there is no tokio runtime to run the driver in"),
             Self::Address { why } => write!(f, "the store's address cannot be used: {why}"),
+            Self::Certificate { what, why } => write!(f, "the {what} cannot be used: {why}"),
         }
     }
 }

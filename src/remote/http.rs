@@ -5,6 +5,8 @@
 
 use super::backend::StoreError;
 use super::error::RemoteError;
+#[cfg(feature = "remote-tls")]
+use super::tls::Tls;
 use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Method, Request, StatusCode, Uri};
@@ -18,7 +20,10 @@ use std::fmt;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+#[cfg(not(feature = "remote-tls"))]
 type Connector = HttpConnector;
+#[cfg(feature = "remote-tls")]
+type Connector = hyper_rustls::HttpsConnector<HttpConnector>;
 
 /// The longest answer that is read: above what any store keeps under a name.
 const LONGEST_ANSWER: usize = 64 << 20;
@@ -30,6 +35,8 @@ pub(super) struct HttpOptions {
     pub(super) headers: HeaderMap,
     /// How long an answer may take.
     pub(super) timeout: Duration,
+    #[cfg(feature = "remote-tls")]
+    pub(super) tls: Option<Tls>,
 }
 
 impl HttpOptions {
@@ -38,6 +45,8 @@ impl HttpOptions {
             address,
             headers: HeaderMap::new(),
             timeout: Duration::from_secs(1),
+            #[cfg(feature = "remote-tls")]
+            tls: None,
         }
     }
 
@@ -56,7 +65,7 @@ impl HttpOptions {
     /// Makes the client. The store is spoken to when it is first needed.
     ///
     /// # Errors
-    /// [`RemoteError::Address`], [`RemoteError::Duration`], or [`RemoteError::NoRuntime`] outside a tokio runtime.
+    /// [`RemoteError::Address`], [`RemoteError::Certificate`], [`RemoteError::Duration`], or [`RemoteError::NoRuntime`] outside a tokio runtime.
     pub(super) fn connect(self) -> Result<Http, RemoteError> {
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(RemoteError::NoRuntime);
@@ -70,13 +79,7 @@ impl HttpOptions {
             });
         }
         let base = base(&self.address)?;
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(self.timeout));
-        // Whoever waits for what a store says by itself is to notice that nobody is there: after 25 s.
-        connector.set_keepalive(Some(Duration::from_secs(10)));
-        connector.set_keepalive_interval(Some(Duration::from_secs(5)));
-        connector.set_keepalive_retries(Some(3));
+        let connector = self.connector(base.starts_with("https:"))?;
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(Duration::from_secs(30))
@@ -90,6 +93,66 @@ impl HttpOptions {
     }
 }
 
+impl HttpOptions {
+    fn plain(&self) -> HttpConnector {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(self.timeout));
+        // Whoever waits for what a store says by itself is to notice that nobody is there: after 25 s.
+        connector.set_keepalive(Some(Duration::from_secs(10)));
+        connector.set_keepalive_interval(Some(Duration::from_secs(5)));
+        connector.set_keepalive_retries(Some(3));
+        connector
+    }
+
+    #[cfg(not(feature = "remote-tls"))]
+    fn connector(&self, encrypted: bool) -> Result<Connector, RemoteError> {
+        if encrypted {
+            return Err(unusable("https:// needs the feature `remote-tls`"));
+        }
+        Ok(self.plain())
+    }
+
+    #[cfg(feature = "remote-tls")]
+    fn connector(&self, encrypted: bool) -> Result<Connector, RemoteError> {
+        if !encrypted && self.tls.is_some() {
+            return Err(unusable(
+                "certificates are given, and the address does not begin with https://",
+            ));
+        }
+        let tls = self.tls.clone().unwrap_or_default();
+        // What the system believes is looked for only where it counts.
+        let system = if encrypted && tls.roots.is_none() {
+            system_roots()?
+        } else {
+            rustls::RootCertStore::empty()
+        };
+        let mut connector = self.plain();
+        connector.enforce_http(false);
+        let builder = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls.config(system)?);
+        Ok(builder.https_or_http().enable_http1().wrap_connector(connector))
+    }
+}
+
+/// The certificates that the system believes.
+#[cfg(feature = "remote-tls")]
+fn system_roots() -> Result<rustls::RootCertStore, RemoteError> {
+    let mut store = rustls::RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    let (added, _) = store.add_parsable_certificates(found.certs);
+    if added == 0 {
+        let why = found
+            .errors
+            .first()
+            .map_or("there are none".into(), ToString::to_string);
+        return Err(RemoteError::Certificate {
+            what: "root certificates of the system",
+            why: why.into(),
+        });
+    }
+    Ok(store)
+}
+
 /// The scheme, the host and the path that an address begins with, without a slash at the end.
 fn base(address: &str) -> Result<Box<str>, RemoteError> {
     // Not repeated in a message: it may have a password.
@@ -97,8 +160,7 @@ fn base(address: &str) -> Result<Box<str>, RemoteError> {
         .parse()
         .map_err(|_| unusable("it is none, such as http://127.0.0.1:8500"))?;
     match uri.scheme_str() {
-        Some("http") => {}
-        Some("https") => return Err(unusable("https needs the feature `remote-tls`")),
+        Some("http" | "https") => {}
         _ => return Err(unusable("it does not begin with http:// or https://")),
     }
     let Some(authority) = uri.authority() else {

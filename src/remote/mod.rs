@@ -51,6 +51,8 @@ mod queue;
 mod redis;
 mod shared;
 mod stats;
+#[cfg(feature = "remote-tls")]
+mod tls;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 
@@ -82,6 +84,9 @@ pub use plan::{Away, Blocks, MAX_UNITS};
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::{Redis, RedisOptions};
 pub use stats::RemoteStats;
+#[cfg(feature = "remote-tls")]
+#[cfg_attr(docsrs, doc(cfg(feature = "remote-tls")))]
+pub use tls::Tls;
 #[cfg(feature = "zookeeper")]
 #[cfg_attr(docsrs, doc(cfg(feature = "zookeeper")))]
 pub use zookeeper::{Zookeeper, ZookeeperOptions};

@@ -90,3 +90,15 @@ fn what_a_store_cannot_do_is_said_when_a_limiter_is_built() {
     let refused = rate.in_place(shared).map(drop).unwrap_err();
     assert_eq!(refused.to_string(), "a small store cannot do more than three permits");
 }
+
+/// The store says that steps do not renew, and has not renewed: it is not asked again at once, for ever.
+#[test]
+fn a_renewal_that_did_not_come_is_not_asked_for_at_once() {
+    let clock = clock();
+    let remote = limiter(&clock, 1, TTL / 2).unwrap();
+    let permit = now(remote.acquire(1)).unwrap();
+    let steps = remote.stats().steps;
+    clock.advance(TTL / 4);
+    assert!(remote.stats().steps - steps <= 4, "{}", remote.stats().steps - steps);
+    assert!(!permit.is_lost());
+}

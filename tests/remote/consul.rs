@@ -64,6 +64,10 @@ impl Store for Consul {
         2
     }
 
+    fn trips(&self) -> u32 {
+        2
+    }
+
     fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>> {
         match &*ask(address, "GET", "/v1/kv/?keys=true", "")? {
             "" => Ok(Vec::new()),
@@ -87,15 +91,18 @@ fn ports(folder: &Path) -> io::Result<[u16; 2]> {
 
 /// What the server answers, without the line's end.
 pub(crate) fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> io::Result<String> {
+    ask_as("", address, method, path, body)
+}
+
+/// The same, with a token.
+pub(crate) fn ask_as(token: &str, address: SocketAddr, method: &str, path: &str, body: &str) -> io::Result<String> {
     let limit = Duration::from_secs(30);
     let mut stream = TcpStream::connect_timeout(&address, limit)?;
     stream.set_read_timeout(Some(limit))?;
     let length = body.len();
     // In the old way, which ends with the connection.
-    write!(
-        stream,
-        "{method} {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}"
-    )?;
+    let token = format!("X-Consul-Token: {token}\r\nContent-Length: {length}");
+    write!(stream, "{method} {path} HTTP/1.0\r\n{token}\r\n\r\n{body}")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let (_, body) = answer.split_once("\r\n\r\n").unwrap_or_default();

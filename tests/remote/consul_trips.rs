@@ -214,3 +214,39 @@ async fn a_limit_that_slots_cannot_have_is_refused() {
     drop(slots.remote.acquire(60).await.unwrap());
     slots.all_is_back().await;
 }
+
+/// What a block holds idle goes back when others wait for it: at once where the one who waits says so to the holder, and with the
+/// holder's next renewal where nobody does.
+async fn a_block_is_spent_here_and_given_back_to_those_who_wait<B: Kind>() {
+    let (store, key) = store::<B>();
+    let proxy = Proxy::before(server()).await.expect("a proxy");
+    let remote = Remote::permits(key.clone(), LIMIT).ttl(3 * SHORT);
+    let remote = remote.blocks(tollgate::remote::Blocks::up_to(LIMIT).keep(LIMIT).turn(Duration::ZERO));
+    let remote = remote.spawn(B::at(proxy.address())).expect("settings that can be");
+    drop(remote.acquire(1).await.unwrap());
+    while remote.try_acquire(LIMIT).is_err() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    // All of them are here, and none of a thousand is asked for.
+    let exchanges = || proxy.exchanges().iter().sum::<u64>();
+    let before = exchanges();
+    for _ in 0..1_000 {
+        drop(remote.try_acquire(LIMIT).unwrap());
+    }
+    assert!(exchanges() - before < 20, "{}", exchanges() - before);
+    let mut other = Speaker::new(&store, &key, Rule::Permits { limit: LIMIT }, LONG);
+    other.wish(LIMIT, true).await;
+    while other.look().await.grants.is_empty() {
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_block_of_a_document_is_spent_here_and_given_back_to_those_who_wait() {
+    a_block_is_spent_here_and_given_back_to_those_who_wait::<Consul>().await;
+}
+
+#[tokio::test]
+async fn a_block_of_slots_is_spent_here_and_given_back_to_those_who_wait() {
+    a_block_is_spent_here_and_given_back_to_those_who_wait::<ConsulSlots>().await;
+}

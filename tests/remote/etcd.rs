@@ -1,11 +1,15 @@
 //! etcd, for the rig.
 
+use crate::rig::run::LIFE;
 use crate::rig::server::Store;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+
+/// Leases are looked through twice a second.
+pub(crate) const LOOKS: Duration = Duration::from_millis(500);
 
 /// A server of the program that `ci/with-etcd` names. What is in it outlives a kill.
 #[derive(Clone, Debug)]
@@ -40,9 +44,10 @@ impl Store for Etcd {
         ask(address, "GET", "/health", "").is_ok_and(|answer| answer.contains(r#""health":"true""#))
     }
 
-    /// Leases are looked through twice a second.
+    /// A client that is heard and hears nothing renews its lease until it gives up, and then says so: after a step that is under
+    /// way has run out of time, and the pause after that.
     fn late(&self) -> Duration {
-        Duration::from_millis(500)
+        LOOKS + LIFE / 4 + LIFE / 10
     }
 
     fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>> {

@@ -1,9 +1,12 @@
 //! Permits at stores that keep nodes in line, a step at a time: the same tests for each of them.
 
-use crate::speaker::{LONG, SHORT, Speaker};
+use crate::speaker::{LONG, Speaker};
 use crate::store::key;
 use std::time::Duration;
 use tollgate::remote::{Backend, Grant, Key, Reply, Rule, Wish};
+
+/// Something expires soon. Clients of ZooKeeper give a connection up that was silent for two fifths of it.
+pub(crate) const BRIEF: Duration = Duration::from_millis(1_500);
 
 fn permits(limit: u64) -> Rule {
     Rule::Permits { limit }
@@ -120,7 +123,7 @@ pub(crate) async fn a_step_that_was_overtaken_does_nothing(store: impl Backend) 
 
 pub(crate) async fn a_session_that_went_silent_stays_lost(store: impl Backend) {
     let at = At::new(&store, 1);
-    let (mut late, mut next) = (at.speaker_for(SHORT), at.speaker());
+    let (mut late, mut next) = (at.speaker_for(BRIEF), at.speaker());
     late.wish(1, true).await;
     let grant = match next.wish(1, true).await.grants.first() {
         Some(&grant) => grant,
@@ -154,14 +157,14 @@ pub(crate) async fn waiters_that_died_are_passed_over(store: impl Backend) {
     holder.wish(1, true).await;
     let mut dead = Vec::new();
     for _ in 0..3 {
-        let mut waiter = at.speaker_for(SHORT);
+        let mut waiter = at.speaker_for(BRIEF);
         waiter.wish(1, true).await;
         dead.push(waiter);
     }
     let mut waits = at.speaker();
     waits.wish(1, true).await;
     while waits.look().await.census.waiting > 1 {
-        tokio::time::sleep(SHORT / 10).await;
+        tokio::time::sleep(BRIEF / 10).await;
     }
     holder.give(1).await;
     at.told(&mut waits).await;

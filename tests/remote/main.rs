@@ -4,8 +4,12 @@
 #[path = "../rig/mod.rs"]
 mod rig;
 
+#[cfg(feature = "remote-tls")]
+mod certificates;
 #[cfg(feature = "consul")]
 mod consul;
+#[cfg(feature = "consul")]
+mod consul_acl;
 #[cfg(feature = "consul")]
 mod consul_faults;
 #[cfg(feature = "consul")]
@@ -14,8 +18,12 @@ mod consul_policy;
 mod consul_steps;
 #[cfg(feature = "consul")]
 mod consul_store;
+#[cfg(all(feature = "consul", feature = "remote-tls"))]
+mod consul_tls;
 #[cfg(feature = "consul")]
 mod consul_trips;
+#[cfg(feature = "remote-tls")]
+mod encrypted;
 #[cfg(feature = "etcd")]
 mod etcd;
 #[cfg(feature = "etcd")]
@@ -33,6 +41,7 @@ mod lined;
 mod proxied;
 mod rate_steps;
 mod redis;
+mod rights;
 mod served;
 mod speaker;
 mod steps;

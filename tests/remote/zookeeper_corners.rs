@@ -25,12 +25,6 @@ async fn what_is_none_of_ours_is_neither_written_under_nor_taken_away() {
     assert_eq!(stat.cversion, 0, "nothing was ever made under it");
     one.end().await;
     assert_eq!(client.get_data(&path).await.unwrap().0, b"something");
-    // Nor what somebody has set up for it beforehand.
-    client.set_data(&path, b"3", None).await.unwrap();
-    let mut other = Speaker::new(&store, &key, RULE, LONG);
-    assert_eq!(other.wish(1, true).await.census.limit, 3);
-    other.end().await;
-    assert_eq!(client.get_data(&path).await.unwrap().0, b"3");
 }
 
 #[tokio::test]

@@ -44,9 +44,10 @@ async fn sixty_seconds_of_everything_that_can_go_wrong() {
     // Everything was tried: permits were lost, waits were given up, also at their grants, and whoever went held something.
     assert!(report.granted > 0 && report.lost > 0 && report.cancelled_at_the_grant > 0);
     assert!(report.recoveries.len() == 4 && report.recoveries.iter().all(|recovery| recovery.weight >= HEAVIEST));
-    // The bar of the run is for clients that are heard and hear nothing; whoever is not heard is missed sooner.
+    // The bar of the run is for clients that are heard late, or hear nothing themselves, as the first one is; whoever is not heard
+    // is missed sooner.
     let soon = nanos(LIFE + LIFE / 10 + TICK);
-    for recovery in &report.recoveries {
+    for recovery in &report.recoveries[1..] {
         let took = recovery.took.expect("it recovered");
         assert!(took <= soon + recovery.stalled, "{recovery:?}");
     }

@@ -1,7 +1,8 @@
 //! Permits in ZooKeeper: what the published algorithms got wrong, and what only ZooKeeper does.
 
+use crate::lined::BRIEF;
 use crate::rig::proxy::{Mode, Proxy};
-use crate::speaker::{LONG, SHORT, Speaker};
+use crate::speaker::{LONG, Speaker};
 use crate::store::key;
 use crate::zookeeper::{children, raw};
 use std::net::SocketAddr;
@@ -169,7 +170,7 @@ async fn a_node_whose_answer_was_lost_is_found_again() {
 async fn a_session_that_expired_at_the_server_is_lost() {
     let (proxy, lost) = proxied().await;
     let (store, key) = (store(), key());
-    let mut late = Speaker::new(&lost, &key, ONE, SHORT);
+    let mut late = Speaker::new(&lost, &key, ONE, BRIEF);
     let mut next = Speaker::new(&store, &key, ONE, LONG);
     late.wish(1, true).await;
     assert_eq!(next.wish(1, true).await.grants, []);
@@ -327,7 +328,7 @@ async fn the_key_goes_with_the_last_session_also_when_it_dies() {
     let there = || async { children(&client, "/tollgate").await.unwrap().contains(&key.to_string()) };
     {
         let store = store();
-        let mut one = Speaker::new(&store, &key, ONE, SHORT);
+        let mut one = Speaker::new(&store, &key, ONE, BRIEF);
         one.wish(1, true).await;
         assert!(there().await);
     }

@@ -49,6 +49,8 @@ const LONG: u64 = 4;
 /// A run that is being played.
 struct Run<S> {
     ttl: Duration,
+    /// A delay with which a step still comes in time.
+    slow: Duration,
     server: Server<S>,
     proxies: Vec<Proxy>,
     processes: Vec<Option<Process>>,
@@ -72,6 +74,7 @@ pub(crate) async fn run<S: Store, G: Gate>(
     let _only = RUNS.lock().await;
     let ttl = LIFE / store.lives();
     let life = LIFE + store.late();
+    let slow = ttl / 20 / store.trips();
     let server = Server::start(store).await?;
     let writer = Arc::new(Writer::create(&folder.join("director"))?);
     let (stop, stopped) = mpsc::channel();
@@ -89,6 +92,7 @@ pub(crate) async fn run<S: Store, G: Gate>(
     }
     let mut run = Run {
         ttl,
+        slow,
         server,
         proxies,
         processes: Vec::new(),
@@ -185,10 +189,10 @@ impl<S: Store> Run<S> {
 
         self.until(SLOW).await;
         self.begins("slow");
-        self.set(&[0, 1, 2], Mode::Delay(self.ttl / 20));
+        self.set(&[0, 1, 2], Mode::Delay(self.slow));
         self.until(TOO_SLOW).await;
         self.gone(&[0, 1], |run| {
-            run.set(&[0, 1], Mode::Delay(run.ttl * 5 / 4));
+            run.set(&[0, 1], Mode::Delay(LIFE * 5 / 4));
             Ok(())
         })
         .await?;

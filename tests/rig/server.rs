@@ -29,6 +29,11 @@ pub(crate) trait Store: Clone {
         Duration::ZERO
     }
 
+    /// How many round trips a step takes.
+    fn trips(&self) -> u32 {
+        1
+    }
+
     /// Makes it forget the scripts that it was given, where there is such a thing.
     fn forget_scripts(&self, address: SocketAddr) -> io::Result<()> {
         let _ = address;

@@ -3,7 +3,7 @@
 //! | | [`Consul`] | [`ConsulSlots`] |
 //! |---|---|---|
 //! | permits | up to [`MAX_UNITS`](super::MAX_UNITS) | up to 60 |
-//! | who is served first | who asked first | whoever comes by |
+//! | who is served first | who asked first | who asked first, nearly |
 //! | an acquire that finds permits | a read and a write | a read and a write |
 //! | in each other's way are | all who change the document | those who want the same slot |
 //! | rates and windows | no | no |

@@ -4,6 +4,8 @@ use super::agent::Agent;
 use super::{Consul, Seats};
 use crate::remote::error::RemoteError;
 use crate::remote::http::HttpOptions;
+#[cfg(feature = "remote-tls")]
+use crate::remote::tls::Tls;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +19,8 @@ pub struct ConsulOptions {
     datacenter: Option<Box<str>>,
     prefix: Box<str>,
     timeout: Duration,
+    #[cfg(feature = "remote-tls")]
+    tls: Option<Tls>,
 }
 
 impl ConsulOptions {
@@ -27,6 +31,8 @@ impl ConsulOptions {
             datacenter: None,
             prefix: "tollgate/".into(),
             timeout: Duration::from_secs(1),
+            #[cfg(feature = "remote-tls")]
+            tls: None,
         }
     }
 
@@ -56,10 +62,19 @@ impl ConsulOptions {
         self
     }
 
+    /// The certificates of an encrypted connection, where they are not the system's. For addresses that begin with `https://`.
+    #[cfg(feature = "remote-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "remote-tls")))]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
     /// Makes the handle. The agent is spoken to when it is first needed.
     ///
     /// # Errors
-    /// [`RemoteError::Address`] when the address is none, or a setting has characters that cannot be said;
+    /// [`RemoteError::Address`] when the address is none, or asks for encryption without the feature `remote-tls`, or has
+    /// certificates and asks for none, or a setting has characters that cannot be said; [`RemoteError::Certificate`];
     /// [`RemoteError::Duration`]; [`RemoteError::NoRuntime`] outside a tokio runtime.
     pub fn connect(self) -> Result<Consul, RemoteError> {
         let agent = self.agent()?;
@@ -81,6 +96,8 @@ impl ConsulOptions {
         }
         let mut http = HttpOptions::new(self.address.clone());
         http.timeout = self.timeout;
+        #[cfg(feature = "remote-tls")]
+        http.tls.clone_from(&self.tls);
         if let Some(token) = &self.token {
             http.secret("x-consul-token", token)?;
         }

@@ -30,6 +30,8 @@ pub struct ConsulPolicy {
     kept: Kept,
     /// The number of the last answer.
     index: u64,
+    /// There is no such key: the store answers whatever key is written.
+    missing: bool,
     /// How often the store has failed to answer since it last did.
     failures: u32,
 }
@@ -54,6 +56,7 @@ impl Consul {
             agent,
             kept,
             index,
+            missing: false,
             failures: 0,
         };
         Ok((spec, source))
@@ -79,7 +82,7 @@ impl ConsulPolicy {
     fn answered(&mut self, answer: Result<(Vec<Entry>, u64), StoreError>) -> Option<Result<PolicySpec, SourceError>> {
         match answer {
             Ok((entries, index)) => {
-                (self.index, self.failures) = (index, 0);
+                (self.index, self.failures, self.missing) = (index, 0, entries.is_empty());
                 let version = self.kept.see(content(entries))?;
                 Some(version.map_err(SourceError::from))
             }
@@ -96,7 +99,7 @@ impl PolicySource for ConsulPolicy {
     async fn next(&mut self) -> Option<Result<PolicySpec, SourceError>> {
         loop {
             // An answer without a number would be followed by the next at once.
-            if self.failures > 0 || self.index == 0 {
+            if self.failures > 0 || self.missing || self.index == 0 {
                 tokio::time::sleep(self.pause()).await;
             }
             let answer = self.agent.changed(self.kept.key(), false, self.index, WAIT).await;

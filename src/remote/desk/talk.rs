@@ -210,7 +210,9 @@ impl Desk {
         if let Some(live) = &mut self.live {
             live.known = true;
             live.deadline = Some(deadline);
-            live.renew_at = self.clock.after(sent, self.plan.renewal.saturating_sub(reply.age));
+            // A store that has not renewed the session is not asked again at once.
+            let renewal = self.plan.renewal.saturating_sub(reply.age).max(self.plan.renewal / 4);
+            live.renew_at = self.clock.after(sent, renewal);
             live.returned_told = step.returned;
             live.charged_told = step.charged;
         }

@@ -48,7 +48,9 @@ use std::time::Duration;
 /// # Times to live
 /// Each session has a lease. etcd counts leases in whole seconds, and grants none that is shorter than one and a half times its
 /// longest election, 2 s unless it is set up otherwise: a time to live is rounded up to that. It ends leases up to half a second
-/// late. So others wait for permits of a process that has died for its time to live, rounded up, and half a second.
+/// late. So others wait for permits of a process that has died for its time to live, rounded up, and half a second. A process that
+/// the server hears, and that does not hear it, gives up after its time to live, and says so: a step that is under way must have
+/// run out of time, and the pause after it must be over, a third of the time to live together unless they are set.
 ///
 /// # What it costs
 /// A permit that is free takes one round trip, and giving it back another. Whoever waits watches the key, one watch for all

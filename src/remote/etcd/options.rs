@@ -46,6 +46,14 @@ impl EtcdOptions {
         self
     }
 
+    /// Certificates of an encrypted connection, where the address begins with `https://`.
+    #[cfg(feature = "remote-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "remote-tls")))]
+    pub fn tls(mut self, tls: crate::remote::tls::Tls) -> Self {
+        self.http.tls = Some(tls);
+        self
+    }
+
     /// Makes the handle. The server is spoken to when it is first needed.
     ///
     /// # Errors

@@ -196,10 +196,17 @@ impl<S: Shelf> Queue<S> {
                 if !step.begin {
                     return inner.unknown(&term, key, limit, step.session).await;
                 }
-                inner.fill(id, term, step.ttl)
+                inner.fill(id.clone(), term, step.ttl)
             }
         };
         let mut account = slot.account.lock().await;
+        if !inner.has(&id, &slot) {
+            if !step.begin {
+                return inner.unknown(&slot.term, key, limit, step.session).await;
+            }
+            let why = "the session was taken down meanwhile".into();
+            return Err(StoreError::Unreachable { why });
+        }
         let sent = Instant::now();
         account.apply(step, inner.outlook(key));
         let line = inner
@@ -277,6 +284,9 @@ impl<S: Shelf> Inner<S> {
             }
             let _account = slot.account.lock().await;
             self.filled.notify_one();
+            if !self.has(&(key.clone(), step.session), &slot) {
+                return Ok(());
+            }
             let ended = self.shelf.end(Some(&slot.term), slot.ttl, key, step.session);
             ended.await?;
         } else {
@@ -300,6 +310,12 @@ impl<S: Shelf> Inner<S> {
         let room = if empty { rooms.remove(key) } else { None };
         drop(rooms);
         drop(room);
+    }
+
+    /// Whether this is what is known of the session still.
+    fn has(&self, id: &(Key, Session), slot: &Arc<Slot<S>>) -> bool {
+        let slots = self.slots.lock();
+        slots.get(id).is_some_and(|known| Arc::ptr_eq(known, slot))
     }
 
     /// The answer to a session that is not there.

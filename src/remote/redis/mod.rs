@@ -5,12 +5,19 @@
 //! | `permits.lua` | sessions and what they hold, and one queue: a sorted set of wishes by place |
 //! | `bucket.lua` | a token bucket, GCRA in whole numbers |
 //! | `window.lua` | a sliding window in segments |
+//! | `rights.lua` | nothing: whether all that is needed is allowed |
 //!
 //! # What it needs
-//! Redis 6.2 or later, or Valkey, as one server, or a cluster (all keys of a limiter carry one hash tag). A user with the commands
-//! `eval`, `evalsha`, `script|load`, `subscribe`, `publish`, `time`, `info`, those on hashes, sorted sets and expiry, the keys
-//! under the prefix, and the channels under it. `maxmemory-policy noeviction`: a server that evicts keys forgets permits that
-//! are held.
+//! Redis 6.2 or later, or Valkey, at one address. All keys of a limiter carry one hash tag, so that a cluster behind a proxy will
+//! do; nobody is followed from one server of a cluster to the next. `maxmemory-policy noeviction`: a server that evicts keys
+//! forgets permits that are held. Of rights it needs these, which are tried out on a key that is gone at once, before the first
+//! step; where one is missing that step is [refused](StoreError::Refused), and says which.
+//!
+//! ```text
+//! ACL SETUSER gate on >secret resetkeys ~tollgate:* resetchannels &tollgate:* -@all
+//!   +eval +evalsha +script|load +subscribe +publish +time +info +hmget +hget +hset +hdel +hgetall +hkeys
+//!   +zadd +zrem +zrange +zrangebyscore +zscore +zcard +pexpire +del
+//! ```
 //!
 //! # What is not promised
 //! Replication is asynchronous: a replica that takes over may not know the last grants, and grants them again. A server that
@@ -61,8 +68,10 @@ struct Inner {
     timeout: Duration,
     /// Where this process is told of news.
     channel: Box<str>,
-    subscribed: OnceCell<()>,
+    /// The rights suffice, and this process has subscribed to its channel.
+    ready: OnceCell<()>,
     ears: Arc<Ears>,
+    rights: Script,
     permits: Script,
     bucket: Script,
     window: Script,
@@ -125,8 +134,9 @@ impl Redis {
             channel: format!("{prefix}news:{random:016x}").into(),
             prefix,
             timeout,
-            subscribed: OnceCell::new(),
+            ready: OnceCell::new(),
             ears,
+            rights: Script::new(include_str!("rights.lua")),
             permits: Script::new(include_str!("permits.lua")),
             bucket: Script::new(include_str!("bucket.lua")),
             window: Script::new(include_str!("window.lua")),
@@ -163,12 +173,7 @@ impl Redis {
 
     async fn permits(&self, key: &Key, limit: u64, step: &Step) -> Result<Reply, StoreError> {
         let inner = &*self.0;
-        // Before there is something to be told. Once for all limiters on this connection.
-        let mut connection = inner.connection.clone();
-        let subscribed = inner
-            .subscribed
-            .get_or_try_init(|| connection.subscribe(&*inner.channel));
-        subscribed.await.map_err(|error| self.failed(&error))?;
+        self.ready().await?;
         if step.begin {
             inner.ears.of(self.name(key, step.session));
         }
@@ -213,7 +218,24 @@ impl Redis {
         })
     }
 
+    /// Once for all limiters on this connection, before there is something to be told, and before a right that is missing leaves
+    /// a step half done.
+    async fn ready(&self) -> Result<(), StoreError> {
+        let inner = &*self.0;
+        let ready = inner.ready.get_or_try_init(|| async {
+            let mut connection = inner.connection.clone();
+            let mut call = inner.rights.prepare_invoke();
+            // The channel is a name that nobody else has.
+            call.key(format!("{}{{rights}}:{}", inner.prefix, inner.channel));
+            call.arg(&*inner.channel);
+            let _: () = call.invoke_async(&mut connection).await?;
+            connection.subscribe(&*inner.channel).await
+        });
+        ready.await.map(drop).map_err(|error| self.failed(&error))
+    }
+
     async fn rate(&self, key: &Key, script: &Script, rule: [u64; 3], step: &Step) -> Result<Reply, StoreError> {
+        self.ready().await?;
         let mut call = script.prepare_invoke();
         call.key(self.key(key, "state"))
             .key(self.key(key, &format!("taker:{}", step.session)));

@@ -2,7 +2,11 @@
 
 use super::Redis;
 use crate::remote::error::RemoteError;
-use ::redis::{Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
+#[cfg(feature = "remote-tls")]
+use crate::remote::tls::Tls;
+use ::redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
+#[cfg(feature = "remote-tls")]
+use ::redis::{ClientTlsConfig, TlsCertificates};
 use std::fmt;
 use std::time::Duration;
 
@@ -15,6 +19,8 @@ pub struct RedisOptions {
     password: Option<Box<str>>,
     prefix: Box<str>,
     timeout: Duration,
+    #[cfg(feature = "remote-tls")]
+    tls: Option<Tls>,
 }
 
 impl RedisOptions {
@@ -25,6 +31,8 @@ impl RedisOptions {
             password: None,
             prefix: "tollgate:".into(),
             timeout: Duration::from_millis(500),
+            #[cfg(feature = "remote-tls")]
+            tls: None,
         }
     }
 
@@ -53,11 +61,20 @@ impl RedisOptions {
         self
     }
 
+    /// The certificates of an encrypted connection, where they are not the system's. For addresses that begin with `rediss://`.
+    #[cfg(feature = "remote-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "remote-tls")))]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
     /// Makes the handle. The server is spoken to when it is first needed.
     ///
     /// # Errors
-    /// [`RemoteError::Address`] when the address is none, or asks for something that is not compiled in;
-    /// [`RemoteError::Duration`]; [`RemoteError::NoRuntime`] outside a tokio runtime.
+    /// [`RemoteError::Address`] when the address is none, or asks for encryption without the feature `remote-tls`, or has
+    /// certificates and asks for none; [`RemoteError::Certificate`]; [`RemoteError::Duration`]; [`RemoteError::NoRuntime`]
+    /// outside a tokio runtime.
     pub fn connect(self) -> Result<Redis, RemoteError> {
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(RemoteError::NoRuntime);
@@ -71,12 +88,47 @@ impl RedisOptions {
             });
         }
         if self.prefix.contains(['{', '}']) {
-            let why = format!("the prefix {:?} has braces", self.prefix).into();
-            return Err(RemoteError::Address { why });
+            return Err(address(format!("the prefix {:?} has braces", self.prefix)));
+        }
+        let client = self.client()?;
+        Redis::new(client, self.prefix, self.timeout).map_err(|error| unusable(&error))
+    }
+
+    fn client(&self) -> Result<Client, RemoteError> {
+        if self.address.starts_with("rediss:") && cfg!(not(feature = "remote-tls")) {
+            return Err(address("rediss:// needs the feature `remote-tls`"));
         }
         let info = self.info().map_err(|error| unusable(&error))?;
-        let client = Client::open(info).map_err(|error| unusable(&error))?;
-        Redis::new(client, self.prefix, self.timeout).map_err(|error| unusable(&error))
+        if let ConnectionAddr::TcpTls { insecure: true, .. } = info.addr() {
+            return Err(address("certificates are always checked: `#insecure` is not allowed"));
+        }
+        #[cfg(feature = "remote-tls")]
+        if let Some(certificates) = self.certificates(info.addr())? {
+            return Client::build_with_tls(info, certificates).map_err(|error| unusable(&error));
+        }
+        Client::open(info).map_err(|error| unusable(&error))
+    }
+
+    /// What an encrypted connection goes by; none for one that is not.
+    #[cfg(feature = "remote-tls")]
+    fn certificates(&self, at: &ConnectionAddr) -> Result<Option<TlsCertificates>, RemoteError> {
+        if !matches!(at, ConnectionAddr::TcpTls { .. }) {
+            return match self.tls {
+                None => Ok(None),
+                Some(_) => Err(address(
+                    "certificates are given, and the address does not begin with rediss://",
+                )),
+            };
+        }
+        Tls::choose_provider();
+        let tls = self.tls.clone().unwrap_or_default();
+        tls.check()?;
+        let client_tls = tls.client.map(|client| ClientTlsConfig {
+            client_cert: client.chain.into(),
+            client_key: client.key.into(),
+        });
+        let root_cert = tls.roots.map(Into::into);
+        Ok(Some(TlsCertificates { client_tls, root_cert }))
     }
 
     fn info(&self) -> Result<ConnectionInfo, RedisError> {
@@ -95,9 +147,11 @@ impl RedisOptions {
 
 /// The library's messages name what is wrong, and no password.
 fn unusable(error: &RedisError) -> RemoteError {
-    RemoteError::Address {
-        why: error.to_string().into(),
-    }
+    address(error.to_string())
+}
+
+fn address(why: impl Into<Box<str>>) -> RemoteError {
+    RemoteError::Address { why: why.into() }
 }
 
 impl fmt::Debug for RedisOptions {

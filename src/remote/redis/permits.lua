@@ -161,11 +161,6 @@ end
 for id in pairs(changed) do
     if records[id] then redis.call('HSET', sessions, id, cmsgpack.pack(records[id])) end
 end
-for id in pairs(told) do
-    if id ~= session and records[id] and records[id][CHANNEL] ~= '' then
-        redis.call('PUBLISH', records[id][CHANNEL], KEYS[1] .. ' ' .. id)
-    end
-end
 
 local all = redis.call('ZCARD', dues)
 if all == 0 then
@@ -177,6 +172,13 @@ else
     local last = redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2]
     local left = math.ceil((tonumber(last) - now) / 1000) + 1
     for _, key in ipairs({ state, dues, sessions, queue }) do redis.call('PEXPIRE', key, left) end
+end
+
+-- After all has been written.
+for id in pairs(told) do
+    if id ~= session and records[id] and records[id][CHANNEL] ~= '' then
+        redis.call('PUBLISH', records[id][CHANNEL], KEYS[1] .. ' ' .. id)
+    end
 end
 
 local answer = { alive and '1' or '0', '0', '', int(limit), int(used), int(waiting), int(all) }

@@ -7,6 +7,7 @@ use crate::remote::queue::{Change, Line, Node, Ops, escaped};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
+use tokio::time::Instant;
 use zookeeper_client::{AddWatchMode, Client, CreateMode, Error, EventType, MultiReadResult};
 
 /// What all nodes of ours may be done to, and by whom.
@@ -31,6 +32,9 @@ pub(crate) struct Link {
     access: Access,
     /// Above all nodes, with a slash at its end.
     prefix: Box<str>,
+    ttl: Duration,
+    /// When the last request was sent that the leader has answered for.
+    confirmed: Mutex<Instant>,
     /// By which transactions nodes were created: those of our own, and those whose order was in doubt.
     created: Mutex<HashMap<String, HashMap<Box<str>, u64>>>,
     /// What was made last to say how much is left of a wish, by the path of that: it goes with it.
@@ -39,15 +43,16 @@ pub(crate) struct Link {
 
 /// How often the node of a key is made anew that goes while something is put under it.
 const ATTEMPTS: usize = 4;
-/// Whom servers name as the owner of a container.
-const CONTAINER: i64 = i64::MIN;
 
 impl Link {
-    pub(super) fn new(client: Client, access: Access, prefix: Box<str>) -> Self {
+    /// A session that was asked for at `sent`, for limiters of this time to live.
+    pub(super) fn new(client: Client, access: Access, prefix: Box<str>, ttl: Duration, sent: Instant) -> Self {
         Self {
             client,
             access,
             prefix,
+            ttl,
+            confirmed: Mutex::new(sent),
             created: Mutex::default(),
             marks: Mutex::default(),
         }
@@ -60,6 +65,17 @@ impl Link {
     /// How long the server keeps what it has not heard of.
     pub(super) fn lasts(&self) -> Duration {
         self.client.session_timeout()
+    }
+
+    /// How long before `at` the leader was last heard of. Followers answer looks by themselves, also one that the others have
+    /// lost: that is no renewal.
+    pub(super) fn age(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(*self.confirmed.lock())
+    }
+
+    fn confirm(&self, sent: Instant) {
+        let mut confirmed = self.confirmed.lock();
+        *confirmed = sent.max(*confirmed);
     }
 
     fn path(&self, key: &str) -> String {
@@ -75,6 +91,7 @@ impl Link {
         look: bool,
     ) -> Result<Option<Line>, StoreError> {
         let path = self.path(key);
+        let sent = Instant::now();
         if ops.begin {
             self.begin(&path, limit, session).await?;
         }
@@ -113,12 +130,12 @@ impl Link {
         let limited = ops
             .limit
             .map(|limit| self.client.set_data(&path, limit.to_string().as_bytes(), None));
-        // Followers answer looks by themselves, also one that the others have lost: whoever looks so as to be heard of wants to be
-        // heard of by the leader.
-        let synced = (look && ops.is_empty()).then(|| self.client.sync(&path));
+        let synced = ops.is_empty() && self.age(sent) >= self.ttl / 4;
+        let synced = synced.then(|| self.client.sync(&path));
         let look = look.then(|| self.look(&path));
         if let Some(synced) = synced {
             synced.await.map_err(failed)?;
+            self.confirm(sent);
         }
         for (wish, created) in created {
             let (stat, sequence) = created.await.map_err(failed)?;
@@ -135,6 +152,9 @@ impl Link {
         }
         if let Some(limited) = limited {
             limited.await.map_err(failed)?;
+        }
+        if !ops.is_empty() {
+            self.confirm(sent);
         }
         let Some(look) = look else { return Ok(None) };
         let seen = match look.await {
@@ -263,25 +283,25 @@ impl Link {
         for _ in 0..ATTEMPTS {
             // A server that has fallen behind may not know yet what another has answered for.
             let synced = self.client.sync(&path);
-            let listed = self.client.get_children(&path);
+            let look = self.look(&path);
             synced.await.map_err(failed)?;
-            let (names, stat) = match listed.await {
-                Ok(listed) => listed,
+            let seen = match look.await {
+                Ok(seen) => seen,
                 Err(Error::NoNode) => {
                     self.forget(&path, session);
                     return Ok(());
                 }
                 Err(error) => return Err(failed(error)),
             };
-            let ours = names
-                .iter()
-                .filter(|name| Name::parse(name).is_some_and(|read| read.is_of(session)));
+            let names = seen.names.iter();
+            let ours = names.filter(|name| Name::parse(name).is_some_and(|read| read.is_of(session)));
             let deleted: Vec<_> = ours
                 .map(|name| self.client.delete(&format!("{path}/{name}"), None))
                 .collect();
             let done = deleted.is_empty();
-            // One that is no container somebody else has made.
-            let last = (stat.ephemeral_owner == CONTAINER).then(|| self.client.delete(&path, None));
+            // One that has no limit is none of ours.
+            let is_ours = limit_of(&path, &seen.limit).is_ok();
+            let last = is_ours.then(|| self.client.delete(&path, None));
             for deleted in deleted {
                 done_before(deleted.await, &Error::NoNode)?;
             }

@@ -25,6 +25,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// Permits in ZooKeeper 3.6 or later. A handle: clones share their sessions, and so can all limiters of a process.
 ///
@@ -135,6 +136,10 @@ impl Shelf for Nodes {
 
     fn is_over(&self, link: &Link) -> bool {
         link.is_over()
+    }
+
+    fn age(&self, link: &Link, at: Instant) -> Duration {
+        link.age(at)
     }
 
     async fn carry_out(

@@ -4,8 +4,11 @@ use super::link::{Access, Link, failed};
 use super::{Nodes, Zookeeper};
 use crate::remote::backend::StoreError;
 use crate::remote::error::RemoteError;
+#[cfg(feature = "remote-tls")]
+use crate::remote::tls::Tls;
 use std::fmt;
 use std::time::Duration;
+use tokio::time::Instant;
 use zookeeper_client::Client;
 
 /// The settings of a connection to [`Zookeeper`]. What is printed of them has no secrets.
@@ -16,7 +19,7 @@ pub struct ZookeeperOptions {
     prefix: Box<str>,
     auth: Option<(Box<str>, Box<str>)>,
     #[cfg(feature = "remote-tls")]
-    tls: Option<zookeeper_client::TlsOptions>,
+    tls: Option<Tls>,
 }
 
 impl ZookeeperOptions {
@@ -43,10 +46,10 @@ impl ZookeeperOptions {
         self
     }
 
-    /// Connections are encrypted.
+    /// Connections are encrypted, and by these certificates. The roots must be named: those of the system are not used.
     #[cfg(feature = "remote-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "remote-tls")))]
-    pub fn tls(mut self, tls: zookeeper_client::TlsOptions) -> Self {
+    pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self
     }
@@ -54,7 +57,8 @@ impl ZookeeperOptions {
     /// Makes the handle. The servers are spoken to when they are first needed.
     ///
     /// # Errors
-    /// [`RemoteError::Address`] when the prefix is no path; [`RemoteError::NoRuntime`] outside a tokio runtime.
+    /// [`RemoteError::Address`] when the prefix is no path, or no server is named; [`RemoteError::NoRuntime`] outside a tokio
+    /// runtime; and, with the feature `remote-tls`, `RemoteError::Certificate`.
     pub fn connect(self) -> Result<Zookeeper, RemoteError> {
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(RemoteError::NoRuntime);
@@ -69,11 +73,20 @@ impl ZookeeperOptions {
             let why = "no server is named".into();
             return Err(RemoteError::Address { why });
         }
+        #[cfg(feature = "remote-tls")]
+        if let Some(tls) = &self.tls {
+            tls.check()?;
+            if tls.roots.is_none() {
+                let why = "encrypted connections to ZooKeeper need root certificates".into();
+                return Err(RemoteError::Address { why });
+            }
+        }
         Ok(Zookeeper::new(Nodes::new(self)))
     }
 
     /// A session at the servers that lasts at least for `ttl`.
     pub(super) async fn link(&self, ttl: Duration) -> Result<Link, StoreError> {
+        let sent = Instant::now();
         // Whole milliseconds count.
         let millis = Duration::from_millis(u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX));
         let mut connector = Client::connector().with_session_timeout(millis).with_fail_eagerly();
@@ -83,8 +96,11 @@ impl ZookeeperOptions {
             access = Access::Creator;
         }
         #[cfg(feature = "remote-tls")]
-        let connected = match self.tls.clone() {
-            Some(tls) => connector.with_tls(tls).secure_connect(&self.servers).await,
+        let connected = match &self.tls {
+            Some(tls) => {
+                let tls = encrypted(tls).map_err(failed)?;
+                connector.with_tls(tls).secure_connect(&self.servers).await
+            }
             None => connector.connect(&self.servers).await,
         };
         #[cfg(not(feature = "remote-tls"))]
@@ -95,7 +111,7 @@ impl ZookeeperOptions {
         } else {
             format!("{}/", self.prefix)
         };
-        let link = Link::new(client, access, prefix.into());
+        let link = Link::new(client, access, prefix.into(), ttl, sent);
         if link.lasts() < ttl {
             let why = format!(
                 "a time to live of {ttl:?} was given, and the server keeps sessions for {:?} at most",
@@ -105,6 +121,28 @@ impl ZookeeperOptions {
         }
         Ok(link)
     }
+}
+
+/// The same, as the client library wants it.
+#[cfg(feature = "remote-tls")]
+fn encrypted(tls: &Tls) -> Result<zookeeper_client::TlsOptions, zookeeper_client::Error> {
+    use zookeeper_client::{Error, TlsOptions};
+    let text = |pem: &[u8]| {
+        let text = String::from_utf8(pem.to_vec());
+        text.map_err(|_| Error::BadArguments(&"a certificate is no PEM"))
+    };
+    // The library goes by the default of the process, and panics where there is none.
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    }
+    let mut options = TlsOptions::new();
+    if let Some(roots) = &tls.roots {
+        options = options.with_pem_ca(&text(roots)?)?;
+    }
+    if let Some(client) = &tls.client {
+        options = options.with_pem_identity(&text(&client.chain)?, &text(&client.key)?)?;
+    }
+    Ok(options)
 }
 
 impl fmt::Debug for ZookeeperOptions {

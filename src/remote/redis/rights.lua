@@ -1,0 +1,16 @@
+-- Whether this user may do all that the other scripts do: what is not allowed is an error here, and not in the middle of a step.
+--
+-- KEYS: 1 a name that nobody else uses; nothing is left there. ARGV: a channel.
+local key, missing = KEYS[1], nil
+for _, command in ipairs({
+    { 'TIME' }, { 'INFO', 'server' }, { 'PUBLISH', ARGV[1], '' },
+    { 'HSET', key, 'field', '1' }, { 'PEXPIRE', key, 1000 }, { 'HGET', key, 'field' }, { 'HMGET', key, 'field' },
+    { 'HGETALL', key }, { 'HKEYS', key }, { 'HDEL', key, 'field' }, { 'DEL', key },
+    { 'ZADD', key, '1', 'member' }, { 'PEXPIRE', key, 1000 }, { 'ZCARD', key }, { 'ZSCORE', key, 'member' },
+    { 'ZRANGE', key, 0, 0 }, { 'ZRANGEBYSCORE', key, '-inf', '+inf', 'LIMIT', 0, 1 }, { 'ZREM', key, 'member' },
+    { 'DEL', key },
+}) do
+    local answer = redis.pcall(unpack(command))
+    if type(answer) == 'table' and answer.err and not missing then missing = answer end
+end
+return missing or 1

@@ -1,0 +1,124 @@
+//! Encrypted connections: whom we believe, and by what we are known.
+
+use super::error::RemoteError;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use std::fmt;
+
+/// Certificates of an encrypted connection to a store, in PEM.
+///
+/// Servers are asked for a certificate of the name or address that was connected to; there is no way not to check it. Which
+/// cryptography is used is for the process to say, by `rustls`'s default provider; one that has not said so uses `aws-lc-rs`.
+///
+/// ```
+/// # use tollgate::remote::{RemoteError, Tls};
+/// let nothing = Tls::new().roots("there is no certificate here");
+/// assert!(matches!(nothing.check(), Err(RemoteError::Certificate { what: "root certificates", .. })));
+/// assert_eq!(Tls::new().check(), Ok(()));
+/// ```
+#[derive(Clone, Default)]
+#[must_use = "it is passed to the options of a store"]
+pub struct Tls {
+    pub(super) roots: Option<Box<[u8]>>,
+    pub(super) client: Option<Client>,
+}
+
+/// By what a client is known.
+#[derive(Clone)]
+pub(super) struct Client {
+    pub(super) chain: Box<[u8]>,
+    pub(super) key: Box<[u8]>,
+}
+
+impl Tls {
+    /// Servers are believed whom the system believes, and are told nothing of who we are.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Servers are believed whose certificates lead to one of these, and no others.
+    pub fn roots(mut self, pem: impl Into<Box<[u8]>>) -> Self {
+        self.roots = Some(pem.into());
+        self
+    }
+
+    /// The server is shown this certificate, and those that lead from it to one that the server believes. `key` is its private
+    /// key: PKCS #8, PKCS #1 or SEC 1.
+    pub fn client(mut self, chain: impl Into<Box<[u8]>>, key: impl Into<Box<[u8]>>) -> Self {
+        let (chain, key) = (chain.into(), key.into());
+        self.client = Some(Client { chain, key });
+        self
+    }
+
+    /// Whether what was given can be used. The options of a store check it, too.
+    ///
+    /// # Errors
+    /// [`RemoteError::Certificate`] when something is no PEM of the right kind, or the key does not belong to the certificate.
+    pub fn check(&self) -> Result<(), RemoteError> {
+        self.config(RootCertStore::empty()).map(drop)
+    }
+
+    /// The settings of a client that believes `system` where nothing else was said.
+    pub(super) fn config(&self, system: RootCertStore) -> Result<ClientConfig, RemoteError> {
+        let roots = match &self.roots {
+            None => system,
+            Some(pem) => roots(pem)?,
+        };
+        let provider = rustls::crypto::CryptoProvider::get_default().cloned();
+        let provider = provider.unwrap_or_else(|| rustls::crypto::aws_lc_rs::default_provider().into());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| bad("protocol versions", &error))?
+            .with_root_certificates(roots);
+        let Some(Client { chain, key }) = &self.client else {
+            return Ok(config.with_no_client_auth());
+        };
+        let chain = certificates("client certificate", chain)?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| bad("client key", &error))?;
+        config
+            .with_client_auth_cert(chain, key)
+            .map_err(|error| bad("client certificate and key", &error))
+    }
+
+    /// Makes `aws-lc-rs` what the process uses, unless it has said otherwise: for libraries that have no other way to know.
+    pub(super) fn choose_provider() {
+        if rustls::crypto::CryptoProvider::get_default().is_none() {
+            // Somebody else may have been first.
+            let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        }
+    }
+}
+
+fn roots(pem: &[u8]) -> Result<RootCertStore, RemoteError> {
+    const WHAT: &str = "root certificates";
+    let mut store = RootCertStore::empty();
+    for certificate in certificates(WHAT, pem)? {
+        store.add(certificate).map_err(|error| bad(WHAT, &error))?;
+    }
+    Ok(store)
+}
+
+fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, RemoteError> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let all = all.map_err(|error| bad(what, &error))?;
+    if all.is_empty() {
+        return Err(bad(what, &"there is none in it"));
+    }
+    Ok(all)
+}
+
+fn bad(what: &'static str, why: &dyn fmt::Display) -> RemoteError {
+    let why = why.to_string().into();
+    RemoteError::Certificate { what, why }
+}
+
+/// Without what is in it.
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls")
+            .field("roots", &self.roots.is_some())
+            .field("client", &self.client.is_some())
+            .finish()
+    }
+}

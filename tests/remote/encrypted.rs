@@ -1,0 +1,167 @@
+//! Encrypted connections to a real server, and what is refused.
+
+use crate::certificates::{Authority, Identity};
+use crate::redis::Redis as Program;
+use crate::rig::server::{Server, Store};
+use crate::speaker::{LONG, Speaker};
+use crate::store::key;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+use tollgate::Quota;
+use tollgate::remote::{Redis, Remote, RemoteError, Rule, StoreError, Tls};
+
+/// A server that speaks in the clear at its port, and encrypted at another.
+#[derive(Clone)]
+struct Encrypted {
+    port: Arc<AtomicU16>,
+    identity: Arc<Identity>,
+    root: Arc<str>,
+}
+
+impl Encrypted {
+    async fn start(authority: &Authority, name: &str) -> (Server<Self>, String) {
+        let encrypted = Self {
+            port: Arc::default(),
+            identity: authority.sign(name).into(),
+            root: authority.root.as_str().into(),
+        };
+        let server = Server::start(encrypted.clone()).await.expect("a server");
+        // Relaxed: the same thread.
+        let port = encrypted.port.load(Ordering::Relaxed);
+        (server, format!("rediss://127.0.0.1:{port}/"))
+    }
+}
+
+impl Store for Encrypted {
+    fn command(&self, port: u16, folder: &Path) -> Command {
+        let mut command = Program.command(port, folder);
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+        self.port.store(free.expect("a port").port(), Ordering::Relaxed);
+        command.args(["--tls-port", &self.port.load(Ordering::Relaxed).to_string()]);
+        for (option, text) in [
+            ("--tls-cert-file", &*self.identity.certificate),
+            ("--tls-key-file", &*self.identity.key),
+            ("--tls-ca-cert-file", &*self.root),
+        ] {
+            let path = folder.join(&option[2..]);
+            std::fs::write(&path, text).expect("a file");
+            command.arg(option).arg(path);
+        }
+        command
+    }
+
+    fn ready(&self, address: SocketAddr, pid: u32) -> bool {
+        Program.ready(address, pid)
+    }
+
+    fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>> {
+        Program.keys(address)
+    }
+}
+
+fn known(authority: &Authority) -> Tls {
+    let Identity { certificate, key } = authority.sign("client.test");
+    let tls = Tls::new().roots(authority.root.as_bytes());
+    tls.client(certificate.into_bytes(), key.into_bytes())
+}
+
+/// A rate, so that nothing is frozen on a server that was just started.
+const RULE: Rule = Rule::Rate {
+    quota: Quota::per_second(10),
+};
+
+async fn refused(address: &str, tls: Tls) -> String {
+    let store = Redis::options(address).tls(tls).timeout(Duration::from_secs(10));
+    let (store, key) = (store.connect().unwrap(), key());
+    let mut one = Speaker::new(&store, &key, RULE, LONG);
+    match one.say(|_| {}).await {
+        Err(StoreError::Unreachable { why }) => why.into(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_certificates_serves_who_has_one() {
+    let authority = Authority::new();
+    let (_server, address) = Encrypted::start(&authority, "127.0.0.1").await;
+    let options = Redis::options(address.as_str()).tls(known(&authority));
+    let remote = Remote::permits(key(), 2).spawn(options.connect().unwrap()).unwrap();
+    // Also what is told over the connection beside answers: the first waits until the server has been up for long enough.
+    let permit = remote
+        .acquire(2)
+        .await
+        .unwrap_or_else(|refusal| panic!("{refusal}: {:?}", remote.stats()));
+    assert!(permit.fence().is_some());
+    drop(permit);
+    remote.close().await;
+
+    // Without one nobody is let in.
+    let nameless = Tls::new().roots(authority.root.as_bytes());
+    refused(&address, nameless).await;
+    // Nor with one that somebody else has signed.
+    let stranger = Authority::new();
+    let Identity { certificate, key } = stranger.sign("client.test");
+    let stranger = Tls::new().roots(authority.root.as_bytes());
+    refused(&address, stranger.client(certificate.into_bytes(), key.into_bytes())).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_who_was_asked_for_is_told_nothing() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let (_server, address) = Encrypted::start(&authority, "127.0.0.1").await;
+    let why = refused(&address, Tls::new().roots(stranger.root.as_bytes())).await;
+    assert!(why.contains("invalid peer certificate"), "{why}");
+    let (_server, address) = Encrypted::start(&authority, "elsewhere.test").await;
+    let why = refused(&address, known(&authority)).await;
+    assert!(why.contains("not valid for name"), "{why}");
+}
+
+#[tokio::test]
+async fn certificates_that_cannot_be_used_are_found_before_anything_is_said() {
+    let authority = Authority::new();
+    let (one, other) = (authority.sign("one.test"), authority.sign("other.test"));
+    let bytes = |text: &str| text.as_bytes().to_vec();
+    let cases = [
+        ("root certificates", Tls::new().roots(*b"")),
+        ("root certificates", Tls::new().roots(bytes(&one.key))),
+        (
+            "root certificates",
+            Tls::new().roots(*b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
+        ),
+        ("client certificate", Tls::new().client(*b"", bytes(&one.key))),
+        (
+            "client key",
+            Tls::new().client(bytes(&one.certificate), bytes(&one.certificate)),
+        ),
+        (
+            "client certificate and key",
+            Tls::new().client(bytes(&one.certificate), bytes(&other.key)),
+        ),
+    ];
+    for (wrong, tls) in cases {
+        let error = Redis::options("rediss://127.0.0.1").tls(tls).connect().unwrap_err();
+        assert!(
+            matches!(error, RemoteError::Certificate { what, .. } if what == wrong),
+            "{wrong}: {error:?}"
+        );
+    }
+    for address in ["redis://127.0.0.1", "unix:///nowhere", "rediss://127.0.0.1/#insecure"] {
+        let error = Redis::options(address).tls(known(&authority)).connect().unwrap_err();
+        assert!(matches!(error, RemoteError::Address { .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn nothing_that_is_printed_has_a_key() {
+    let authority = Authority::new();
+    let Identity { certificate, key } = authority.sign("client.test");
+    let tls = Tls::new().client(certificate.clone().into_bytes(), key.clone().into_bytes());
+    let options = Redis::options("rediss://user:word@127.0.0.1").tls(tls.clone());
+    let printed = format!("{tls:?} {options:?}");
+    assert!(!printed.contains("BEGIN") && !printed.contains("word"), "{printed}");
+}
