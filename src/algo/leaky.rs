@@ -5,9 +5,12 @@
 //! # Giving back
 //! Had a reservation not been made, the bucket would be lower by it, but never below empty. So it gives back at most
 //! what it left in the bucket, less what has flowed out since. What was taken later lies on top and does not matter; what
-//! *older* reservations have given back since lay below, and is subtracted, as is what it gave back itself. That takes an order (a number for each
-//! taking) and the gifts of late, [`GIFTS`] at most: older ones that could still matter count as below.
+//! *older* reservations have given back since lay below, and is subtracted, as is what it gave back itself. That takes an
+//! order (a number for each taking) and the gifts of late, [`GIFTS`] at most: older ones that could still matter count as
+//! below. And no more than leaves every later booking an instant at which the bucket has not run empty before; see
+//! [`Ahead`].
 
+use super::ahead::{Ahead, Taken};
 use super::drain::{Drain, GRAIN, grains};
 use super::meter::Meter;
 use std::collections::VecDeque;
@@ -33,6 +36,15 @@ pub(crate) struct Leaky {
     /// What was taken up to then is not given back.
     cleared: u64,
     gifts: VecDeque<Gift>,
+    /// The bookings that are not due yet.
+    ahead: Ahead<[u64; 3]>,
+}
+
+/// By the number of the taking.
+impl Taken for [u64; 3] {
+    fn is_before(&self, other: &Self) -> bool {
+        self[0] < other[0]
+    }
 }
 
 /// What was given back.
@@ -60,12 +72,14 @@ impl Leaky {
             taken: 0,
             cleared: 0,
             gifts: VecDeque::new(),
+            ahead: Ahead::NOTHING,
         }
     }
 
     /// Changes the outflow. What is in the bucket stays.
     pub(crate) fn set_drain(&mut self, drain: Option<Drain>) {
         self.drain = drain;
+        self.ahead.freeze();
     }
 
     fn is_stopped(&self) -> bool {
@@ -84,6 +98,7 @@ impl Leaky {
     /// Moves the brim, and leaves so much room below it.
     pub(crate) fn set_brim(&mut self, brim: u128, size: u64, room: i128) {
         (self.brim, self.size) = (brim, grains(size));
+        self.ahead.freeze();
         let level = (brim as i128).saturating_sub(room).max(0) as u128;
         self.give(0, self.level.saturating_sub(level));
         self.level = level;
@@ -106,7 +121,24 @@ impl Leaky {
             return Err(fits.then(|| self.sunk_at(level - self.size)).flatten());
         }
         let due = self.sunk_at(level.saturating_sub(self.brim)).ok_or(None)?;
-        Ok((self.take(n), due))
+        let below = self.level;
+        let mark = self.take(n);
+        if due > self.now
+            && n > 0
+            && let Some(mut drain) = self.drain
+        {
+            self.ahead.pass(self.now);
+            let room = below.saturating_sub(drain.pass(due - self.now));
+            self.ahead.promise(mark, due, room);
+        }
+        Ok((mark, due))
+    }
+
+    /// Gives back of what a taking took.
+    fn let_back(&mut self, mark: [u64; 3], amount: u128) {
+        let left = self.left_by(mark[0], u128::from(mark[1]) << 64 | u128::from(mark[2]));
+        let amount = self.ahead.let_back(mark, amount.min(left));
+        self.give(mark[0], amount);
     }
 
     /// When so much has flowed out.
@@ -200,10 +232,14 @@ impl Meter for Leaky {
     }
 
     fn restore(&mut self, mark: &Self::Mark, units: u64) {
-        let [number, high, low] = *mark;
-        if number > self.cleared {
-            let left = self.left_by(number, u128::from(high) << 64 | u128::from(low));
-            self.give(number, grains(units).min(left));
+        if mark[0] > self.cleared {
+            self.ahead.pass(self.now);
+            if self.ahead.is_empty() {
+                return self.let_back(*mark, grains(units));
+            }
+            for (mark, amount) in self.ahead.give_up(*mark, grains(units)) {
+                self.let_back(mark, amount);
+            }
         }
     }
 
@@ -213,7 +249,11 @@ impl Meter for Leaky {
         }
         match actual.checked_sub(charged) {
             Some(more) => self.level = self.level.saturating_add(grains(more)),
-            None if mark[0] > self.cleared => self.give(0, grains(charged - actual)),
+            None if mark[0] > self.cleared => {
+                self.ahead.pass(self.now);
+                let back = self.ahead.allow(mark, grains(charged - actual));
+                self.give(0, back);
+            }
             None => {}
         }
     }
@@ -240,6 +280,7 @@ impl Meter for Leaky {
         self.level = 0;
         self.cleared = self.taken;
         self.gifts.clear();
+        self.ahead = Ahead::NOTHING;
     }
 }
 

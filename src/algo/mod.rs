@@ -1,6 +1,7 @@
 //! Pure state machines: no atomics, no clock, no waiting.
 
 pub(crate) mod adaptive;
+pub(crate) mod ahead;
 pub(crate) mod axis;
 pub(crate) mod breaker;
 pub(crate) mod chance;

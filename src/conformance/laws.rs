@@ -213,10 +213,36 @@ pub(super) fn ready_at_is_exact<L: Limiter + 'static>(suite: &Suite<L>, law: &mu
         )?;
         return Ok(());
     }
+    if suite.in_turn {
+        return in_turn(suite, law);
+    }
     for asks in 1..=suite.capacity {
         exact(suite, asks, law)?;
         if asks > 1 {
             ahead_counts(suite, asks - 1, law)?;
+        }
+    }
+    Ok(())
+}
+
+/// An exhausted rate that others share waits for an event, with nothing promised; once all has come back it is ready, and admits.
+fn in_turn<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
+    for asks in 1..=suite.capacity {
+        let world = suite.world();
+        std::mem::forget(world.fill(suite.ask, suite.capacity));
+        let ask = times(suite.ask, asks);
+        for _ in 0..3 {
+            let ready = world.ready(ask);
+            law.ensure(ready.event && !ready.never && world.reserve(ask).is_none(), || {
+                format!("{asks} asks wait for a turn, and `ready_at` does not say so: {ready:?}")
+            })?;
+            world.clock.advance(suite.refill.unwrap_or_default());
+            let (now, ready) = (world.clock.now(), world.ready(ask));
+            law.ensure(
+                !ready.event && !ready.never && ready.not_before.is_none_or(|at| at <= now),
+                || format!("all has come back, and {asks} asks are not ready: {ready:?}"),
+            )?;
+            std::mem::forget(world.fill(suite.ask, suite.plenty()));
         }
     }
     Ok(())

@@ -28,6 +28,7 @@ pub struct Suite<L> {
     pub(super) loosen: Option<Change<L>>,
     /// Several reservations that overlap are given back exactly, in whatever order.
     pub(super) exact: bool,
+    pub(super) in_turn: bool,
     pub(super) patience: Duration,
     excused: Vec<u8>,
 }
@@ -44,6 +45,7 @@ impl<L: Limiter + 'static> Suite<L> {
             loosen: None,
             exact: true,
             patience: Duration::from_secs(10),
+            in_turn: false,
             excused: Vec::new(),
         }
     }
@@ -73,6 +75,12 @@ impl<L: Limiter + 'static> Suite<L> {
     /// finished and the refill time has passed.
     pub fn holding(mut self) -> Self {
         self.holds = true;
+        self
+    }
+
+    /// Others share what comes back, so that nobody knows when it is there for us: whoever waits does so in turn, as for permits.
+    pub fn in_turn(mut self) -> Self {
+        self.in_turn = true;
         self
     }
 

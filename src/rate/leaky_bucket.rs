@@ -39,7 +39,8 @@ const LEG: &str = "leaky_bucket";
 /// A reservation or a booking that is cancelled gives back all it took, unless the bucket could have been empty in
 /// between without it: precisely, what it left in the bucket less what has flowed out since, and what older ones have
 /// given back since. So cancels are exact in any order, and no span exceeds its bound. Of more than 64 cancels while
-/// the bucket does not run empty some count as older than they are, and give back less. A [`settle`](crate::Permit::settle)
+/// the bucket does not run empty some count as older than they are, and give back less. Before those who have
+/// [booked](Self::book) an instant to come less is given back, so that no span exceeds its bound by these. A [`settle`](crate::Permit::settle)
 /// corrects the charge from now on.
 ///
 /// The bucket is the meter of ITU-T I.371 (generic cell rate algorithm), in its leaky form.
@@ -190,8 +191,12 @@ impl LeakyBucket {
     /// Takes `n` for the first instant at which all of them have had their turn, behind everything booked before. Any
     /// weight that fits into the bucket can be booked, with a slack or without.
     ///
-    /// Those behind a booking that is given back keep their instants, although they could start earlier now; and whoever
-    /// books next may start beside them.
+    /// Those behind a booking that is given back keep their instants, although they could start earlier now. By these no
+    /// span of time `t` has more than `1 + slack + rate x t`, or than one weight that is more than `1 + slack`, and `rate x t`.
+    /// So one before others gives back at most as much as had flowed out, without it, when each of them starts: without a
+    /// slack its place stays empty. The rest comes back when those in its way are given back as well. Of more than 256 booked
+    /// ahead neighbours count as one, and of more than 64 that wait for the rest the oldest is forgotten: both give back
+    /// less. After a change of the quota or the slack nothing is given back before others that were booked before it.
     ///
     /// # Errors
     /// `QueueFull` when the bucket would run over, with a true `retry_after`, or without one when `n` never fits.

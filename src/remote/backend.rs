@@ -39,6 +39,9 @@ pub enum Rule {
 impl Rule {
     /// How many segments a window is counted in.
     pub const SEGMENTS: u64 = 64;
+    /// A rate or window whose rule was changed is remembered for so long after it was last asked, also when nothing else is to
+    /// be remembered of it: who was set up with another rule and comes late goes by the changed one.
+    pub const REMEMBERED: Duration = Duration::from_secs(86_400);
 }
 
 /// One client at one key, from its first step until it ends or expires: everything that it holds goes with it.
@@ -76,6 +79,9 @@ pub struct Step {
     pub session: Session,
     /// Grows with each step of a session; what has been overtaken by a later one is ignored.
     pub seq: u64,
+    /// The number of the last step that the store is known to have carried out; zero for none. A store that has only seen
+    /// earlier ones has forgotten something of this session, which is lost then.
+    pub heard: u64,
     /// The session may begin with this step. Otherwise an unknown session is one that has been lost.
     pub begin: bool,
     /// The session expires when the store has not heard of it for so long.
@@ -92,10 +98,40 @@ pub struct Step {
     pub seen: u64,
     /// For permits: the limit is to be this from now on, for everybody.
     pub limit: Option<u64>,
+    /// For permits: the token of the oldest grant of which the client holds something, as far as it has seen its grants.
+    pub oldest: Option<u64>,
+    /// For rates and windows: which edition of the rule the client goes by; zero for the one that it was set up with.
+    pub edition: u64,
+    /// For rates and windows: the rule is to be this from now on, for everybody, as a later edition.
+    pub change: Option<Rule>,
     /// The client keeps units that it has no use for at the moment, and wants to be told when others wait.
     pub keeps: bool,
     /// The session ends: all that it holds and wishes goes.
     pub end: bool,
+}
+
+impl Step {
+    /// The first step of a session, with which it begins and says nothing yet.
+    pub fn first(session: Session, ttl: Duration) -> Self {
+        Self {
+            session,
+            seq: 1,
+            heard: 0,
+            begin: true,
+            ttl,
+            returned: 0,
+            charged: 0,
+            wishes: Vec::new(),
+            withdrawn: Vec::new(),
+            seen: 0,
+            limit: None,
+            oldest: None,
+            edition: 0,
+            change: None,
+            keeps: false,
+            end: false,
+        }
+    }
 }
 
 /// Units that a wish was given.
@@ -120,6 +156,10 @@ pub struct Reply {
     pub others_wait: bool,
     /// When to look again, if nothing is heard before. With a grant of a rate: what was granted may be used from then on.
     pub again: Option<Duration>,
+    /// For permits: nobody holds anything of a grant with a lower token any more. Zero when that is not known.
+    pub floor: u64,
+    /// For rates and windows: a later edition of the rule than the client goes by, and its number.
+    pub rule: Option<(u64, Rule)>,
     /// How things stand.
     pub census: Census,
     /// How long before the step the session was last renewed, for stores where steps do not renew it: the lease is shorter by

@@ -198,7 +198,7 @@ fn check(what: &'static str, given: Duration, allowed: (Duration, Duration)) -> 
 }
 
 /// The most that can be asked for at once, if a store can count by `rule`.
-fn check_rule(rule: &Rule) -> Result<u64, RemoteError> {
+pub(super) fn check_rule(rule: &Rule) -> Result<u64, RemoteError> {
     match rule {
         Rule::Permits { limit } | Rule::Window { limit, .. } if *limit > MAX_UNITS => {
             Err(RemoteError::Limit { given: *limit })

@@ -24,6 +24,13 @@ pub enum RemoteError {
         /// What was given.
         given: Box<str>,
     },
+    /// A change that this kind of limiter does not have.
+    Rule {
+        /// What was to be changed.
+        given: &'static str,
+        /// What it was to be changed of.
+        of: &'static str,
+    },
     /// A duration out of its range.
     Duration {
         /// Which.
@@ -81,6 +88,7 @@ impl fmt::Display for RemoteError {
                 "the quota `{given}` was given, and one that neither is zero nor unlimited nor by interval, and that is \
                  counted in whole numbers of 52 bits, is allowed"
             ),
+            Self::Rule { given, of } => write!(f, "a {given} was given, and a {of} has none"),
             Self::Duration { what, given, allowed } => write!(
                 f,
                 "a {what} of {given:?} was given, and {:?} to {:?} is allowed",

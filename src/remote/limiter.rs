@@ -8,7 +8,6 @@ use super::error::RemoteError;
 use super::key::Key;
 use super::memory::Memory;
 use super::permit::{OwnedRemotePermit, RemotePermit};
-use super::plan::MAX_UNITS;
 use super::shared::Shared;
 use super::stats::RemoteStats;
 use crate::ask::Demand;
@@ -36,7 +35,8 @@ use std::time::Duration;
 ///
 /// # Trying
 /// `try_admit`, alone or by a policy, never asks the store: it finds what is at hand in this process. That is nothing without
-/// [`Blocks`](super::Blocks). [`acquire_now`](Self::acquire_now) asks the store and does not wait in its queue.
+/// [`Blocks`](super::Blocks). It also goes by the limit that the store said last, for the time of a
+/// [renewal](RemoteBuilder::renewal): a limit that was raised elsewhere is known so much later at most. [`acquire_now`](Self::acquire_now) asks the store and does not wait in its queue.
 ///
 /// # Cancel safety
 /// Every future may be dropped at any point. A place in the queue is given up; what had been granted goes back.
@@ -50,12 +50,14 @@ impl Remote<Memory> {
         RemoteBuilder::new(key, builder::permits(limit))
     }
 
-    /// A token bucket, counted in whole numbers by the store's clock. The quota of whoever asked last applies to all.
+    /// A token bucket, counted in whole numbers by the store's clock. The quota of whoever asked last applies to all, until
+    /// somebody [sets](Remote::set_quota) it.
     pub fn rate(key: Key, quota: Quota) -> RemoteBuilder {
         RemoteBuilder::new(key, builder::rate(quota))
     }
 
-    /// At most `limit` in any span of `length`. The limit of whoever asked last applies to all.
+    /// At most `limit` in any span of `length`. The limit of whoever asked last applies to all, until somebody
+    /// [sets](Remote::set_limit) it.
     pub fn window(key: Key, limit: u64, length: Duration) -> RemoteBuilder {
         RemoteBuilder::new(key, Rule::Window { limit, length })
     }
@@ -106,27 +108,70 @@ impl<B: Backend> Remote<B> {
         }
     }
 
-    /// Sets the limit of permits at the store, for everybody. It holds at once: lowered below what is in use, nothing is
-    /// granted until enough has come back. Ends when the store has carried it out.
+    /// Sets the limit of permits, or of a window, at the store, for everybody. It holds at once: lowered below what is in use,
+    /// nothing is granted until enough has come back. Ends when the store has carried it out.
+    ///
+    /// The store remembers the limit of permits as long as anybody uses them. For a window see [`set_quota`](Self::set_quota).
     ///
     /// # Errors
-    /// [`RemoteError::Limit`] above [`MAX_UNITS`], and for a rate or window, whose numbers come with each request;
+    /// [`RemoteError::Limit`] above [`MAX_UNITS`](super::MAX_UNITS); [`RemoteError::Rule`] for a rate;
     /// [`RemoteError::Unsupported`] when it is more than the store can do.
     ///
     /// # Cancel safety
     /// Once polled, it is carried out whether it is dropped or not.
     pub async fn set_limit(&self, limit: u64) -> Result<(), RemoteError> {
-        let permits = self
-            .shared
-            .with(|desk| matches!(desk.plan().rule, Rule::Permits { .. }));
-        if !permits || limit > MAX_UNITS {
-            return Err(RemoteError::Limit { given: limit });
+        let rule = match self.rule() {
+            Rule::Permits { .. } => Rule::Permits { limit },
+            Rule::Window { length, .. } => Rule::Window { limit, length },
+            Rule::Rate { .. } => {
+                return Err(RemoteError::Rule {
+                    given: "limit",
+                    of: "rate",
+                });
+            }
+        };
+        self.change(rule).await
+    }
+
+    /// Sets the quota of a rate at the store, for everybody. What was taken stays taken, in whole tokens: a burst that is raised
+    /// is there at once, one that is lowered below what was taken gives nothing until enough has come back. Ends when the store
+    /// has carried it out.
+    ///
+    /// Other processes learn of it with their next request, which it applies to, and bring it along from then on, so that it
+    /// outlives a store that has lost its memory. A store that nobody asks remembers it for a
+    /// [day](Rule::REMEMBERED). Of several changes the last one counts.
+    ///
+    /// # Errors
+    /// [`RemoteError::Quota`] when stores cannot count by it, [`RemoteError::Unsupported`] when this one cannot; [`RemoteError::Rule`] for permits and windows.
+    ///
+    /// # Cancel safety
+    /// Once polled, it is carried out whether it is dropped or not.
+    pub async fn set_quota(&self, quota: Quota) -> Result<(), RemoteError> {
+        match self.rule() {
+            Rule::Rate { .. } => self.change(Rule::Rate { quota }).await,
+            Rule::Permits { .. } => Err(RemoteError::Rule {
+                given: "quota",
+                of: "number of permits",
+            }),
+            Rule::Window { .. } => Err(RemoteError::Rule {
+                given: "quota",
+                of: "window",
+            }),
         }
+    }
+
+    async fn change(&self, rule: Rule) -> Result<(), RemoteError> {
+        builder::check_rule(&rule)?;
         let ttl = self.shared.with(|desk| desk.plan().ttl);
-        self.shared.backend.supports(&Rule::Permits { limit }, ttl)?;
-        let change = self.shared.with(|desk| desk.set_limit(limit));
-        self.until(|desk| desk.has_limit(change) || desk.is_closed()).await;
+        self.shared.backend.supports(&rule, ttl)?;
+        let change = self.shared.with(|desk| desk.change(rule));
+        self.until(|desk| desk.has_changed(change) || desk.is_closed()).await;
         Ok(())
+    }
+
+    /// What is limited, and how, as far as it is known here: as it was set up, until the store has said otherwise.
+    pub fn rule(&self) -> Rule {
+        self.shared.with(|desk| desk.rule())
     }
 
     /// Refuses everybody from now on, and gives all that this process holds back to the store at once: permits that are still
@@ -251,18 +296,21 @@ impl<B: Backend> Limiter for Remote<B> {
         let claim = demand.claim(TurnstileId::of(self));
         let ready = self.shared.with(|desk| {
             if let Some(claim) = claim {
-                return Some(!desk.waits(claim.key()));
+                return Some((!desk.waits(claim.key()), None));
             }
             desk.drop_stale(now);
-            if desk.is_closed() || desk.is_oversized(units) || desk.refuses_while_away() {
+            if desk.is_closed() || desk.is_oversized(units, now) || desk.refuses_while_away() {
                 return None;
             }
-            Some(desk.has_free(units.saturating_add(demand.ahead()), now))
+            let all = units.saturating_add(demand.ahead());
+            Some((desk.has_free(all, now), desk.comes_at(all)))
         });
         match ready {
             None => ReadyAt::never(&self.shared.name),
-            Some(true) => ReadyAt::NOW,
-            Some(false) => ReadyAt::in_turn(&self.shared.name, self, units),
+            Some((true, _)) => ReadyAt::NOW,
+            // Nobody has to be asked for what was granted for later.
+            Some((false, Some(at))) => ReadyAt::at(&self.shared.name, at),
+            Some((false, None)) => ReadyAt::in_turn(&self.shared.name, self, units),
         }
     }
 
@@ -281,7 +329,7 @@ impl<B: Backend> Limiter for Remote<B> {
     /// As of the store's last answer; what waits is what waits here.
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
         let stats = self.stats();
-        let rule = self.shared.with(|desk| desk.plan().rule);
+        let rule = self.rule();
         let available = stats.limit.saturating_sub(stats.in_use);
         let (kind, state) = match rule {
             Rule::Permits { .. } => {

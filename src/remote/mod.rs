@@ -11,7 +11,7 @@
 //! | [`Backend`] | the store as it is seen from here: [`Memory`], the reference, or `Redis` (feature `redis`), `Consul` and `ConsulSlots` (feature `consul`), `Zookeeper` (feature `zookeeper`), or `Etcd` (feature `etcd`) |
 //! | [`Blocks`] | several units taken at a time, and spent at the speed of a local limiter |
 //! | [`Away`] | what happens while the store cannot be reached |
-//! | [`Fence`] | a token that grows with each grant, for resources that check |
+//! | [`Fence`], [`FenceGuard`] | a token that grows with each grant, and what a resource checks it with |
 //!
 //! # Leases
 //! Each process keeps a *session* at the store, and renews it. What the session holds is lost when the store has not heard of
@@ -36,6 +36,7 @@ mod driver;
 mod error;
 #[cfg(feature = "etcd")]
 mod etcd;
+mod fence;
 #[cfg(any(feature = "consul", feature = "etcd"))]
 #[allow(dead_code, reason = "not every store needs all of it")]
 mod http;
@@ -65,7 +66,7 @@ pub use consul::ConsulPolicy;
 #[cfg(feature = "consul")]
 #[cfg_attr(docsrs, doc(cfg(feature = "consul")))]
 pub use consul::{Consul, ConsulOptions, ConsulSlots};
-pub use desk::{Fence, RemoteTicket};
+pub use desk::RemoteTicket;
 pub use driver::Driver;
 pub use error::RemoteError;
 #[cfg(all(feature = "etcd", feature = "policy-file"))]
@@ -74,6 +75,7 @@ pub use etcd::EtcdPolicy;
 #[cfg(feature = "etcd")]
 #[cfg_attr(docsrs, doc(cfg(feature = "etcd")))]
 pub use etcd::{Etcd, EtcdOptions};
+pub use fence::{Fence, FenceGuard, Stale};
 pub use key::Key;
 pub use limiter::Remote;
 pub use lost::Lost;

@@ -1,7 +1,7 @@
 //! What the permits of a remote limiter can say of themselves.
 
 use super::backend::Backend;
-use super::desk::Fence;
+use super::fence::Fence;
 use super::limiter::Remote;
 use super::lost::Lost;
 use crate::permit::Permit;
@@ -27,7 +27,7 @@ macro_rules! permits {
             pub fn fence(&self) -> Option<Fence> {
                 let ticket = (*self.ticket())?;
                 let shared = &self.limiter().shared;
-                shared.with(|desk| desk.has_fence(&ticket)).then_some(ticket.fence)
+                shared.with(|desk| desk.fence(&ticket))
             }
 
             /// True when the lease has run out, or the store has lost it: somebody else may hold these units. What a rate has

@@ -109,7 +109,7 @@ fn the_published_tables_of_reservations_hold() {
             Book(0, 1, Some(2)),
         ],
     );
-    // The same, later (published: 4).
+    // The same, later: 3 would start 3 tokens at once.
     table(
         10,
         2,
@@ -118,7 +118,7 @@ fn the_published_tables_of_reservations_hold() {
             Book(0, 2, Some(2)),
             Book(0, 1, Some(3)),
             Cancel(2, 1),
-            Book(2, 2, Some(3)),
+            Book(2, 2, Some(4)),
         ],
     );
     // Several (published: 5).
@@ -135,7 +135,7 @@ fn the_published_tables_of_reservations_hold() {
             Book(1, 3, Some(4)),
         ],
     );
-    // The clock jumps back (published: 1, 1, 3, refused, 4, refused, 5).
+    // The clock jumps back (published: 1, 1, 3, refused, 4, refused, 5; and 1, 3, 4, cancelled, 4, by a token for the jump).
     table(
         10,
         2,
@@ -157,7 +157,7 @@ fn the_published_tables_of_reservations_hold() {
             Book(1, 2, Some(3)),
             Book(1, 1, Some(4)),
             Cancel(0, 1),
-            Book(1, 2, Some(4)),
+            Book(1, 2, Some(5)),
         ],
     );
     // The rate, or the burst, changes (the second published as 9, by an instant that goes back).

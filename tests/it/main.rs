@@ -80,6 +80,8 @@ mod pool_task_corners;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 mod quota;
+mod rate_bookings;
+mod rate_bookings_model;
 mod rate_corners;
 mod rate_fixed_window;
 mod rate_forgiven;
@@ -96,9 +98,15 @@ mod remote;
 #[cfg(feature = "remote")]
 mod remote_age;
 #[cfg(feature = "remote")]
+mod remote_change;
+#[cfg(feature = "remote")]
 mod remote_faults;
 #[cfg(feature = "remote")]
+mod remote_fence;
+#[cfg(feature = "remote")]
 mod remote_store;
+#[cfg(feature = "remote")]
+mod remote_world;
 mod report;
 mod semaphore;
 mod semaphore_corners;

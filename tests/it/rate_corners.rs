@@ -181,21 +181,21 @@ fn a_settlement_of_what_a_reset_forgave_gives_nothing_back() {
 #[test]
 fn a_leaky_bucket_gives_back_exactly_after_more_than_a_word_has_flowed_through() {
     let clock = ManualClock::new();
-    let fast = LeakyBucket::new(Quota::per_second(1_000_000_000))
-        .slack(9)
-        .unwrap()
-        .on(&clock);
-    // 2^24 units are a word of grains.
+    let fast = LeakyBucket::new(Quota::per_second(1_000_000_000));
+    // 2^24 units are a word of grains: so many flow out, five times.
+    const MANY: u64 = 20_000_000;
+    let fast = fast.slack(MANY + 9).unwrap().on(&clock);
     for _ in 0..5 {
-        clock.advance(Duration::from_millis(40));
+        fast.try_acquire(MANY).unwrap();
+        clock.advance(Duration::from_nanos(MANY));
         let _ = fast.available();
         let held = take(&fast, &clock, 4);
-        assert_eq!(fast.available(), 6);
+        assert_eq!(fast.available(), MANY + 6);
         fast.try_acquire(3).unwrap();
         cancel(&fast, &clock, held);
-        assert_eq!(fast.available(), 7);
+        assert_eq!(fast.available(), MANY + 7);
         clock.advance(Duration::from_nanos(10));
-        assert_eq!(fast.available(), 10);
+        assert_eq!(fast.available(), MANY + 10);
     }
 }
 

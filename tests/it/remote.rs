@@ -1,9 +1,9 @@
 //! Permits that several machines share, over the store in memory and in virtual time.
 
-use std::future::Future;
-use std::pin::{Pin, pin};
+use crate::remote_world::{now, poll};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 use tollgate::remote::{Blocks, Key, Memory, Remote, RemoteBuilder, RemoteError};
 use tollgate::{Ask, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore};
@@ -38,18 +38,6 @@ impl World {
 
     fn machine(&self, limit: u64) -> Remote<Arc<Memory>> {
         self.build(self.permits(limit))
-    }
-}
-
-fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
-    future.poll(&mut Context::from_waker(Waker::noop()))
-}
-
-/// What a future comes to that need not wait.
-fn now<F: Future>(future: F) -> F::Output {
-    match poll(pin!(future)) {
-        Poll::Ready(output) => output,
-        Poll::Pending => panic!("it waits"),
     }
 }
 

@@ -1,8 +1,7 @@
 //! Stores that cannot do everything, and stores whose sessions are not renewed by steps.
 
-use std::pin::pin;
+use crate::remote_world::now;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::ManualClock;
 use tollgate::remote::{Backend, Key, Memory, Remote, RemoteError, Reply, Rule, Session, Step, StoreError};
@@ -44,14 +43,6 @@ fn clock() -> ManualClock {
     let clock = ManualClock::new();
     clock.advance(Duration::from_secs(1_000));
     clock
-}
-
-/// What a future comes to that need not wait.
-fn now<F: Future>(future: F) -> F::Output {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => output,
-        Poll::Pending => panic!("it waits"),
-    }
 }
 
 #[test]

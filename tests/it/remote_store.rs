@@ -1,15 +1,16 @@
 //! What becomes of permits when the store cannot be reached, answers late, or is not heard. In virtual time.
 
+use crate::remote_world::{now, poll};
 use std::future::pending;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 use tollgate::remote::{
     Away, Backend, Blocks, Key, Memory, Remote, RemoteBuilder, Reply, Rule, Session, Step, StoreError,
 };
-use tollgate::time::Sleep;
-use tollgate::{Ask, Clock, Cost, LimiterExt, ManualClock, Policy, Quota, Reason};
+use tollgate::time::{Phase, Sleep};
+use tollgate::{Ask, Clock, Cost, Demand, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason};
 
 const TTL: Duration = Duration::from_secs(4);
 
@@ -94,17 +95,6 @@ impl World {
 
     fn build(&self, builder: RemoteBuilder) -> Remote<Arc<Faulty>> {
         builder.in_place(Arc::clone(&self.line)).unwrap()
-    }
-}
-
-fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
-    future.poll(&mut Context::from_waker(Waker::noop()))
-}
-
-fn now<F: Future>(future: F) -> F::Output {
-    match poll(pin!(future)) {
-        Poll::Ready(output) => output,
-        Poll::Pending => panic!("it waits"),
     }
 }
 
@@ -361,4 +351,36 @@ fn a_charge_that_was_too_low_is_told_to_the_store() {
         world.clock.elapsed() - start >= Duration::from_millis(500),
         "the debt of four is paid first"
     );
+}
+
+/// A rate grants for later. What was granted to somebody who has gone is there for the next at an instant that is known.
+#[test]
+fn what_was_granted_for_later_is_ready_then_and_not_before() {
+    let world = World::new(Fault::None);
+    let rate = Remote::rate(Key::new("calls").unwrap(), Quota::per_second(10).burst(3));
+    let remote = world.build(rate.clock(&world.clock));
+    drop(now(remote.acquire(3)).unwrap());
+    {
+        let mut waits = pin!(remote.acquire(2));
+        assert!(poll(waits.as_mut()).is_pending());
+    }
+    let ready = |n| {
+        let refusal = remote.try_acquire(n).unwrap_err();
+        assert_eq!(refusal.reason(), Reason::RateExceeded);
+        let (ask, phase) = (Ask::many(n), Phase::new());
+        let ready = remote.ready_at(Demand::new(&ask, phase.pass()));
+        (ready.is_event(), ready.not_before())
+    };
+    let begun = world.clock.now();
+    let at = world.clock.clock().after(begun, Duration::from_millis(200));
+    for n in [1, 2] {
+        assert_eq!(ready(n), (false, Some(at)));
+    }
+    assert!(ready(3).0, "that is more than was granted");
+    world
+        .clock
+        .advance(Duration::from_millis(200) - Duration::from_nanos(1));
+    assert_eq!(ready(2), (false, Some(at)));
+    world.clock.advance(Duration::from_nanos(1));
+    drop(remote.try_acquire(2).unwrap());
 }

@@ -6,7 +6,7 @@ use tollgate::shed::{RetryBudget, Throttler};
 use tollgate::standing::{Standing, State};
 use tollgate::{
     Adaptive, Ask, BreakerState, CircuitBreaker, Cost, FixedWindow, LeakyBucket, Limiter, LimiterExt, ManualClock,
-    Outcome, Policy, Quota, Semaphore, SlidingLog, SlidingWindow, TokenBucket,
+    Outcome, Policy, Quota, Semaphore, SlidingLog, SlidingWindow, TokenBucket, Warmup,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -76,6 +76,12 @@ fn rates_say_what_is_left_and_when_there_is_more() {
         survey(&leaky)[0].starts_with("leaky_bucket (leaky_bucket): 1/"),
         "{:?}",
         survey(&leaky)
+    );
+    let warm = Warmup::new(Quota::per_second(2), SECOND * 4).unwrap().on(&clock);
+    assert!(
+        survey(&warm)[0].starts_with("warmup (warmup): 2/"),
+        "{:?}",
+        survey(&warm)
     );
 }
 

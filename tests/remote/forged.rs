@@ -163,6 +163,41 @@ fn a_stall_excuses_what_it_lasted_and_no_more() {
     assert!(took(5_000_000).all(slow));
 }
 
+/// A fault that would have begun after it had recovered, had nobody been kept from running.
+#[test]
+fn a_fault_excuses_who_was_kept_from_running_until_it_began_and_nobody_else() {
+    let with = |stall: u64, begins: u64| {
+        forged(move |events| {
+            for event in events.iter_mut() {
+                if let Event::Gone { at, .. } = event {
+                    *at -= 200_000_000;
+                }
+            }
+            let from = KILLED_AT;
+            for process in 0..3 {
+                let until = from + stall;
+                events.push(Event::Stalled { process, from, until });
+            }
+            let (fault, at) = ("another".to_owned(), KILLED_AT + begins);
+            events.push(Event::Fault {
+                fault: fault.clone(),
+                at,
+            });
+            let at = at + 300_000_000;
+            events.push(Event::Healed { fault, at });
+        })
+    };
+    let slow = |report: Report| {
+        let mut faults = report.faults.iter();
+        faults.any(|fault| matches!(fault, Fault::SlowRecovery { .. }))
+    };
+    // The bar is 900 ms after the kill, and 30 ms more for the stall.
+    assert!(with(30_000_000, 910_000_000).all(|report| !slow(report)));
+    assert!(with(30_000_000, 940_000_000).all(slow), "it began too late");
+    assert!(with(30_000_000, 890_000_000).all(slow), "it began while there was time");
+    assert!(with(0, 910_000_000).all(slow), "nobody was kept from running");
+}
+
 #[test]
 fn a_waiter_that_is_never_answered_is_found() {
     for report in forged(|events| {

@@ -6,6 +6,8 @@ mod rig;
 
 #[cfg(feature = "remote-tls")]
 mod certificates;
+mod change;
+mod clock;
 #[cfg(feature = "consul")]
 mod consul;
 #[cfg(feature = "consul")]
@@ -46,6 +48,7 @@ mod served;
 mod speaker;
 mod steps;
 mod store;
+mod takeover;
 mod trips;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;

@@ -66,6 +66,11 @@ fn tell(address: SocketAddr, command: &str) -> io::Result<()> {
     }
 }
 
+/// Runs a script on the server.
+pub(crate) fn eval(server: &Server<Redis>, script: &str) -> io::Result<()> {
+    say(server, &format!("EVAL \"{script} return redis.status_reply('OK')\" 0"))
+}
+
 /// The time by the server's clock, in microseconds since 1970.
 pub(crate) fn micros(server: &Server<Redis>) -> io::Result<u64> {
     let script = "local t = redis.call('TIME') return t[1] .. string.format('%06d', t[2])";

@@ -9,6 +9,16 @@ pub(crate) const LONG: Duration = Duration::from_secs(600);
 /// Something expires soon, and tests wait until it has.
 pub(crate) const SHORT: Duration = Duration::from_millis(200);
 
+/// Clients of `rule` whose sessions last so long.
+pub(crate) fn speakers<'a, B: Backend, const N: usize>(
+    store: &'a B,
+    key: &'a Key,
+    rule: Rule,
+    ttls: [Duration; N],
+) -> [Speaker<'a, B>; N] {
+    ttls.map(|ttl| Speaker::new(store, key, rule, ttl))
+}
+
 /// A session, and what it has told so far.
 pub(crate) struct Speaker<'a, B> {
     store: &'a B,
@@ -21,28 +31,14 @@ pub(crate) struct Speaker<'a, B> {
 impl<'a, B: Backend> Speaker<'a, B> {
     pub(crate) fn new(store: &'a B, key: &'a Key, rule: Rule, ttl: Duration) -> Self {
         static CLIENTS: AtomicU64 = AtomicU64::new(1);
+        // Relaxed: a number of its own is all that is wanted.
+        let (client, number) = (CLIENTS.fetch_add(1, Ordering::Relaxed), 1);
+        let session = Session { client, number };
         Self {
             store,
             key,
             rule,
-            next: Step {
-                session: Session {
-                    // Relaxed: a number of its own is all that is wanted.
-                    client: CLIENTS.fetch_add(1, Ordering::Relaxed),
-                    number: 1,
-                },
-                seq: 1,
-                begin: true,
-                ttl,
-                returned: 0,
-                charged: 0,
-                wishes: Vec::new(),
-                withdrawn: Vec::new(),
-                seen: 0,
-                limit: None,
-                keeps: false,
-                end: false,
-            },
+            next: Step::first(session, ttl),
             wishes: 0,
         }
     }
@@ -65,6 +61,18 @@ impl<'a, B: Backend> Speaker<'a, B> {
             self.wish(1, true).await;
             let units = self.until_granted().await.units;
             self.give(units).await;
+        }
+    }
+
+    /// The same, who goes on at another store.
+    pub(crate) fn at<'b>(self, store: &'b B, key: &'b Key) -> Speaker<'b, B> {
+        let Self { rule, next, wishes, .. } = self;
+        Speaker {
+            store,
+            key,
+            rule,
+            next,
+            wishes,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Permits in a real store, a step at a time: what the published algorithms got wrong.
 
 use crate::redis::{micros, say};
-use crate::speaker::{LONG, SHORT, Speaker};
+use crate::speaker::{LONG, SHORT, Speaker, speakers};
 use crate::store::{opened, own, own_unopened, tag};
 use tollgate::remote::{Grant, Rule, StoreError};
 
@@ -36,9 +36,7 @@ async fn an_uncontended_wish_is_granted_at_once() {
 #[tokio::test]
 async fn who_is_refused_leaves_nothing_behind() {
     let (store, key) = opened(permits(1)).await;
-    let mut holder = Speaker::new(&store, &key, permits(1), LONG);
-    let mut refused = Speaker::new(&store, &key, permits(1), LONG);
-    let mut third = Speaker::new(&store, &key, permits(1), LONG);
+    let [mut holder, mut refused, mut third] = speakers(&store, &key, permits(1), [LONG; 3]);
     assert_eq!(holder.wish(1, true).await.grants.len(), 1);
     let reply = refused.wish(1, false).await;
     assert_eq!(
@@ -69,8 +67,7 @@ async fn a_wish_said_again_is_the_same_wish() {
 #[tokio::test]
 async fn what_is_given_back_twice_comes_back_once() {
     let (store, key) = opened(permits(4)).await;
-    let mut one = Speaker::new(&store, &key, permits(4), LONG);
-    let mut other = Speaker::new(&store, &key, permits(4), LONG);
+    let [mut one, mut other] = speakers(&store, &key, permits(4), [LONG; 2]);
     one.wish(2, true).await;
     other.wish(2, true).await;
     assert_eq!(one.give(1).await.census.in_use, 3);
@@ -95,8 +92,7 @@ async fn a_step_that_was_overtaken_does_nothing() {
 #[tokio::test]
 async fn a_session_that_expired_stays_so_and_takes_nothing_from_others() {
     let (store, key) = opened(permits(1)).await;
-    let mut late = Speaker::new(&store, &key, permits(1), SHORT);
-    let mut next = Speaker::new(&store, &key, permits(1), LONG);
+    let [mut late, mut next] = speakers(&store, &key, permits(1), [SHORT, LONG]);
     late.wish(1, true).await;
     next.wish(1, true).await;
     let grant = next.until_granted().await;
@@ -114,8 +110,7 @@ async fn a_session_that_expired_stays_so_and_takes_nothing_from_others() {
 #[tokio::test]
 async fn a_waiter_behind_a_dead_holder_is_served_without_a_message() {
     let (store, key) = opened(permits(1)).await;
-    let mut dead = Speaker::new(&store, &key, permits(1), SHORT);
-    let mut waits = Speaker::new(&store, &key, permits(1), LONG);
+    let [mut dead, mut waits] = speakers(&store, &key, permits(1), [SHORT, LONG]);
     dead.wish(1, true).await;
     let reply = waits.wish(1, true).await;
     // On a slow machine it may have died already.
@@ -128,8 +123,7 @@ async fn a_waiter_behind_a_dead_holder_is_served_without_a_message() {
 #[tokio::test]
 async fn a_grant_that_nobody_heard_of_is_told_again() {
     let (store, key) = opened(permits(1)).await;
-    let mut holder = Speaker::new(&store, &key, permits(1), LONG);
-    let mut waits = Speaker::new(&store, &key, permits(1), LONG);
+    let [mut holder, mut waits] = speakers(&store, &key, permits(1), [LONG; 2]);
     holder.wish(1, true).await;
     waits.wish(1, true).await;
     holder.give(1).await;
@@ -145,9 +139,7 @@ async fn a_grant_that_nobody_heard_of_is_told_again() {
 #[tokio::test]
 async fn a_grant_to_one_who_died_goes_on() {
     let (store, key) = opened(permits(1)).await;
-    let mut holder = Speaker::new(&store, &key, permits(1), LONG);
-    let mut dead = Speaker::new(&store, &key, permits(1), SHORT);
-    let mut waits = Speaker::new(&store, &key, permits(1), LONG);
+    let [mut holder, mut dead, mut waits] = speakers(&store, &key, permits(1), [LONG, SHORT, LONG]);
     holder.wish(1, true).await;
     dead.wish(1, true).await;
     waits.wish(1, true).await;
@@ -188,9 +180,7 @@ async fn waiters_that_died_are_passed_over() {
 #[tokio::test]
 async fn who_only_tries_does_not_pass_the_line() {
     let (store, key) = opened(permits(2)).await;
-    let mut holder = Speaker::new(&store, &key, permits(2), LONG);
-    let mut heavy = Speaker::new(&store, &key, permits(2), LONG);
-    let mut light = Speaker::new(&store, &key, permits(2), LONG);
+    let [mut holder, mut heavy, mut light] = speakers(&store, &key, permits(2), [LONG; 3]);
     holder.wish(1, true).await;
     assert_eq!(heavy.wish(2, true).await.grants, []);
     assert_eq!(
@@ -239,9 +229,7 @@ async fn the_line_is_served_in_order_with_rising_tokens() {
 #[tokio::test]
 async fn a_wish_that_is_withdrawn_frees_those_behind_it() {
     let (store, key) = opened(permits(2)).await;
-    let mut holder = Speaker::new(&store, &key, permits(2), LONG);
-    let mut heavy = Speaker::new(&store, &key, permits(2), LONG);
-    let mut light = Speaker::new(&store, &key, permits(2), LONG);
+    let [mut holder, mut heavy, mut light] = speakers(&store, &key, permits(2), [LONG; 3]);
     holder.wish(1, true).await;
     heavy.wish(2, true).await;
     light.wish(1, true).await;
@@ -253,8 +241,7 @@ async fn a_wish_that_is_withdrawn_frees_those_behind_it() {
 #[tokio::test]
 async fn a_wish_that_was_granted_before_it_was_withdrawn_is_told_and_given_back() {
     let (store, key) = opened(permits(1)).await;
-    let mut holder = Speaker::new(&store, &key, permits(1), LONG);
-    let mut waits = Speaker::new(&store, &key, permits(1), LONG);
+    let [mut holder, mut waits] = speakers(&store, &key, permits(1), [LONG; 2]);
     holder.wish(1, true).await;
     waits.wish(1, true).await;
     holder.give(1).await;
@@ -266,8 +253,7 @@ async fn a_wish_that_was_granted_before_it_was_withdrawn_is_told_and_given_back(
 #[tokio::test]
 async fn a_shrink_drains_and_takes_nothing_away() {
     let (store, key) = opened(permits(4)).await;
-    let mut holder = Speaker::new(&store, &key, permits(4), LONG);
-    let mut waits = Speaker::new(&store, &key, permits(4), LONG);
+    let [mut holder, mut waits] = speakers(&store, &key, permits(4), [LONG; 2]);
     holder.wish(4, true).await;
     waits.wish(1, true).await;
     let reply = holder.say(|step| step.limit = Some(2)).await.unwrap();
@@ -286,8 +272,7 @@ async fn a_shrink_drains_and_takes_nothing_away() {
 #[tokio::test]
 async fn keys_lie_in_one_slot_and_go_with_the_last_session() {
     let (server, store, key) = own_unopened().await;
-    let mut one = Speaker::new(&store, &key, permits(2), SHORT);
-    let mut other = Speaker::new(&store, &key, permits(2), SHORT);
+    let [mut one, mut other] = speakers(&store, &key, permits(2), [SHORT, SHORT]);
     one.wish(1, true).await;
     other.wish(1, true).await;
     let keys = server.keys().unwrap();
@@ -324,8 +309,7 @@ async fn a_store_without_memory_refuses_and_does_nothing() {
 #[tokio::test]
 async fn something_else_under_the_key_is_refused_and_left_alone() {
     let (server, store, key) = own_unopened().await;
-    let one = Speaker::new(&store, &key, permits(1), LONG);
-    let mut first = Speaker::new(&store, &key, permits(1), LONG);
+    let [one, mut first] = speakers(&store, &key, permits(1), [LONG; 2]);
     first.wish(1, true).await;
     let keys = server.keys().unwrap();
     first.end().await;

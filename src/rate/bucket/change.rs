@@ -1,10 +1,12 @@
 //! Changing the quota while the bucket runs, and starting the axis anew: the same step, under the writer's lock.
 
+use super::book::Booked;
 use super::give_back::given_between;
 use super::given::Given;
 use super::params::{ORIGIN, Params, whole_ticks};
 use super::word::{POSITION, Word};
 use super::{BucketTicket, TokenBucket};
+use crate::algo::ahead::Ahead;
 use crate::rate::quota::Quota;
 use crate::sync::shim::atomic::Ordering;
 use crate::time::Instant;
@@ -33,6 +35,10 @@ pub(super) struct Writer {
     changes: Vec<Change>,
     /// Who gave back what, since the last change.
     pub(super) given: Given,
+    /// How many changes there were.
+    pub(super) era: u64,
+    /// The bookings that have not begun.
+    pub(super) ahead: Ahead<Booked>,
 }
 
 /// How to read a position of an earlier set of parameters. Distances are in `2^-60` tokens.
@@ -95,6 +101,7 @@ impl TokenBucket {
                 ((kept + raised).min(new), Some(raised))
             });
             writer.quota = quota;
+            writer.ahead.freeze();
         }
         self.bell.ring();
     }
@@ -227,11 +234,14 @@ impl Writer {
             made_with: quota,
             changes: Vec::new(),
             given: Given::default(),
+            era: 0,
+            ahead: Ahead::NOTHING,
         }
     }
 
     fn remember(&mut self, change: Change) {
         self.given.clear();
+        self.era += 1;
         if self.changes.len() == HISTORY {
             self.changes.remove(0);
         }

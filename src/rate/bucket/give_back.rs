@@ -1,6 +1,7 @@
 //! Giving back: what a cancel or a settlement lowers the position by. One at a time, under the writer's lock, so that each
 //! counts those before it.
 
+use super::book::Booked;
 use super::change::{FINE, Writer, fine};
 use super::params::Params;
 use super::word::Word;
@@ -28,12 +29,11 @@ impl TokenBucket {
         }
     }
 
-    /// How much of a reservation may be given back at `now`, in units of the parameters in force.
+    /// How much of a reservation may be given back at `now`, in units of the parameters in force, were nobody booked ahead.
     fn to_give_back(&self, writer: &Writer, ticket: &BucketTicket, params: &Params, now: Instant) -> u64 {
         let taken = Word(ticket.word);
         // Relaxed: written under the lock that we hold.
         let given = self.given.load(Ordering::Relaxed);
-        let wanted = params.units(ticket.tokens);
         let version = Word(self.word.load(Ordering::Relaxed)).version();
         if taken.version() == version {
             let floor = params.axis_at(now) - params.burst;
@@ -43,7 +43,7 @@ impl TokenBucket {
                 .gross_position()
                 .map_or(0, |position| writer.given.by_newer_than(position));
             let lowered = given_between(ticket.given, given).saturating_sub(newer);
-            return room.saturating_sub(lowered).min(wanted);
+            return room.saturating_sub(lowered);
         }
         let Some(past) = writer.since(ticket, version) else {
             return 0;
@@ -51,7 +51,7 @@ impl TokenBucket {
         let lowered = past.lowered + fine(given_between(past.given, given), params);
         let now_room = past.position - fine(params.axis_at(now), params) + fine(params.burst, params);
         let room = (now_room.min(past.least_room) - lowered).max(0) >> (FINE - params.scale);
-        u64::try_from(room).unwrap_or(u64::MAX).min(wanted)
+        u64::try_from(room).unwrap_or(u64::MAX)
     }
 
     /// Moves the position by `change`, and counts what that gives back on behalf of `ticket`. Under the giver's lock, so
@@ -99,10 +99,26 @@ impl TokenBucket {
     #[cold]
     pub(super) fn give_back(&self, ticket: &BucketTicket, now: Instant) {
         let (mut writer, params) = self.giver(now);
-        let units = self.to_give_back(&writer, ticket, &params, now);
+        // Relaxed: the version changes only under the lock that we hold.
+        let version = Word(self.word.load(Ordering::Relaxed)).version();
+        let booked = Booked::new(*ticket, writer.era, version);
+        writer.ahead.pass(now.ticks());
+        let wanted = params.units(ticket.tokens).into();
+        if writer.ahead.is_empty() {
+            return self.let_back(&mut writer, booked, wanted, &params, now);
+        }
+        for (booked, units) in writer.ahead.give_up(booked, wanted) {
+            self.let_back(&mut writer, booked, units, &params, now);
+        }
+    }
+
+    /// Gives back as much of `wanted` units as may be.
+    fn let_back(&self, writer: &mut Writer, booked: Booked, wanted: u128, params: &Params, now: Instant) {
+        let most = self.to_give_back(writer, &booked.ticket, params, now);
+        let units = writer.ahead.let_back(booked, wanted.min(most.into())) as u64;
         let units = if seeded!("bucket_cancel_keeps") { 0 } else { units };
         let lower = |position: u64| position.saturating_sub(units);
-        self.shift_position(&mut writer, ticket, lower, &params, now);
+        self.shift_position(writer, &booked.ticket, lower, params, now);
     }
 
     /// Corrects a charge to `actual`.
@@ -119,6 +135,9 @@ impl TokenBucket {
         } else {
             0
         };
+        writer.ahead.pass(now.ticks());
+        let booked = Booked::new(*ticket, writer.era, version);
+        let back = writer.ahead.allow(&booked, back.into()) as u64;
         let more = params.units(actual.saturating_sub(ticket.tokens));
         let shift = |position: u64| {
             let base = position.max(floor);

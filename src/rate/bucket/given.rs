@@ -5,16 +5,16 @@
 const ENTRIES: usize = 64;
 
 /// Amounts by the gross position of the reservation that gave them back: the sum of all that had been taken until then.
-/// Positions wrap around; all that are held at a time lie within half of their range.
+/// Positions wrap around at `2^63`; all that are held at a time lie within half of their range.
 #[derive(Debug, Default)]
 pub(super) struct Given {
     /// In order of position.
     entries: Vec<(u64, u64)>,
 }
 
-/// True when `a` lies behind `b`.
-fn behind(a: u64, b: u64) -> bool {
-    (a.wrapping_sub(b) as i64) < 0
+/// True when `a` lies behind `b`. They have 63 bits that count: so many has half of what counts what was given.
+pub(super) fn behind(a: u64, b: u64) -> bool {
+    ((a.wrapping_sub(b) << 1) as i64) < 0
 }
 
 impl Given {

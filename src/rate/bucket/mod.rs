@@ -15,6 +15,7 @@
 //! is sent to a second slot, with the new parameters and position; then, when they have been written to where parameters
 //! rest, back. The same change, to the same quota with a later epoch, starts the axis anew before it leaves its 47 bits.
 
+mod book;
 mod change;
 mod give_back;
 mod given;
@@ -57,8 +58,11 @@ const LEG: &str = "token_bucket";
 /// change of quota gives back nothing when the change was a [`Reset`](Inherit::Reset), and at most what both quotas leave
 /// room for otherwise.
 ///
+/// Before those who have [booked](Self::book) an instant to come it gives back no more than leaves the bucket short of full
+/// until each of them starts.
+///
 /// [`settle`](crate::Permit::settle) is no cancel: it corrects the charge now. What was overcharged flows back up to the
-/// burst; what was undercharged is taken even if the bucket goes into debt. A debt is cut to two bursts or half an hour's
+/// burst, now and before each instant that is booked behind it; what was undercharged is taken even if the bucket goes into debt. A debt is cut to two bursts or half an hour's
 /// refill, whichever is more.
 ///
 /// # Refill
@@ -123,7 +127,7 @@ impl BucketTicket {
     }
 
     /// All that had been taken until then, whatever was given back: by this reservations have an order. None when it is
-    /// not known.
+    /// not known. Counts modulo `2^63`.
     fn gross_position(&self) -> Option<u64> {
         (self.given & 1 == 0).then(|| Word(self.word).position().wrapping_add(self.given >> 1))
     }

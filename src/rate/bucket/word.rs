@@ -44,4 +44,8 @@ impl Word {
     pub(super) fn next_version(version: u64) -> u64 {
         (version + 1) & VERSIONS
     }
+    /// How many versions after `earlier` the version `later` is.
+    pub(super) fn versions_between(earlier: u64, later: u64) -> u64 {
+        later.wrapping_sub(earlier) & VERSIONS
+    }
 }

@@ -5,6 +5,7 @@
 //! time is `now + level / gain`, and no division rounds it.
 
 use crate::rate::Quota;
+use std::time::Duration;
 
 /// The parameters of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,12 @@ impl Fill {
         let (gain, price) = (bounded(count / common)?, bounded(nanos / common)?);
         let brim = bounded(u128::from(price) * u128::from(quota.burst_size()))?;
         Some(Self { price, gain, brim })
+    }
+
+    /// A quota that fills so.
+    pub(crate) fn quota(&self) -> Option<Quota> {
+        let quota = Quota::new(self.gain, Duration::from_micros(self.price)).ok()?;
+        quota.with_burst(self.burst()).ok()
     }
 
     /// The burst, in tokens.

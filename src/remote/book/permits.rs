@@ -24,6 +24,8 @@ pub(crate) struct Permits {
     pub(super) queue: BTreeMap<u64, Queued>,
     pub(super) places: BTreeMap<(Session, u64), u64>,
     pub(super) next_place: u64,
+    /// By their tokens, the oldest grants of each session that holds something.
+    pub(super) oldest: BTreeSet<u64>,
     /// To whom something was granted in this step.
     told: Vec<Session>,
 }
@@ -40,6 +42,8 @@ pub(super) struct Held {
     pub(super) grants: Vec<Grant>,
     pub(super) queued: u64,
     pub(super) keeps: bool,
+    /// The token of the oldest grant of which something is held.
+    pub(super) oldest: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -62,6 +66,7 @@ impl Permits {
             queue: BTreeMap::new(),
             places: BTreeMap::new(),
             next_place: 0,
+            oldest: BTreeSet::new(),
             told: Vec::new(),
         }
     }
@@ -114,6 +119,9 @@ impl Permits {
             self.end(session);
             return false;
         }
+        if self.sessions.get(&session).is_some_and(|held| held.seq < step.heard) {
+            self.end(session);
+        }
         if !self.sessions.contains_key(&session) && !step.begin {
             return false;
         }
@@ -128,6 +136,11 @@ impl Permits {
         held.keeps = step.keeps;
         held.grants.retain(|grant| grant.token > step.seen);
         self.dues.insert((held.expires, session));
+        let unseen = held.grants.first().map(|grant| grant.token);
+        if let Some(token) = std::mem::replace(&mut held.oldest, step.oldest.or(unseen)) {
+            self.oldest.remove(&token);
+        }
+        self.oldest.extend(held.oldest);
         let returned = step.returned.clamp(held.returned, held.granted);
         self.used -= returned - held.returned;
         held.returned = returned;
@@ -172,6 +185,9 @@ impl Permits {
             return;
         };
         self.dues.remove(&(held.expires, session));
+        if let Some(token) = held.oldest {
+            self.oldest.remove(&token);
+        }
         self.used -= held.granted - held.returned;
         let wishes = self.places.range((session, 0)..=(session, u64::MAX));
         let wishes: Vec<_> = wishes.map(|(&key, &place)| (key, place)).collect();
@@ -209,6 +225,10 @@ impl Permits {
                 held.granted += units;
                 let token = self.token;
                 held.grants.push(Grant { wish, units, token });
+                if held.oldest.is_none() {
+                    held.oldest = Some(token);
+                    self.oldest.insert(token);
+                }
             }
             self.told.push(session);
         }
@@ -221,9 +241,11 @@ impl Permits {
             waiting: self.queue.len() as u64,
             sessions: self.sessions.len() as u64,
         };
+        let floor = self.oldest.first().copied().unwrap_or(self.token + 1);
         let held = self.sessions.get(&step.session).filter(|_| alive);
         let Some(held) = held else {
             return Reply {
+                floor,
                 census,
                 ..Reply::default()
             };
@@ -242,6 +264,8 @@ impl Permits {
                 .collect(),
             others_wait: self.queue.len() as u64 > held.queued,
             again: again.map(|due| Duration::from_micros(due.0.saturating_sub(self.now))),
+            floor,
+            rule: None,
             census,
             age: Duration::ZERO,
         }

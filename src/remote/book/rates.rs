@@ -13,6 +13,11 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Rates {
     meter: Kind,
+    rule: Rule,
+    /// Above zero once the rule was changed while it was used.
+    edition: u64,
+    /// When somebody last asked.
+    asked_at: u64,
     token: u64,
     now: u64,
     takers: BTreeMap<Session, Taker>,
@@ -58,8 +63,8 @@ impl Kind {
         Self::Window(Window::new(now, Rule::SEGMENTS as usize, segment, limit), length)
     }
 
-    /// Whoever asks last sets the numbers; what was taken stays taken.
-    fn adopt(&mut self, rule: &Rule) {
+    /// Goes by other numbers; what was taken stays taken.
+    pub(crate) fn adopt(&mut self, rule: &Rule) {
         match (self, rule) {
             (Self::Bucket(bucket, fill), Rule::Rate { quota }) => {
                 let new = Fill::of(quota).unwrap_or(*fill);
@@ -136,6 +141,9 @@ impl Rates {
     pub(super) fn new(rule: &Rule, now: u64, token: u64) -> Self {
         Self {
             meter: Kind::new(rule, now),
+            rule: *rule,
+            edition: 0,
+            asked_at: now,
             token,
             now,
             takers: BTreeMap::new(),
@@ -156,7 +164,8 @@ impl Rates {
     }
 
     pub(super) fn is_empty(&self, now: u64) -> bool {
-        self.takers.is_empty() && self.meter.is_as_new(now)
+        let known = self.edition > 0 && now < self.asked_at.saturating_add(micros(Rule::REMEMBERED));
+        self.takers.is_empty() && self.meter.is_as_new(now) && !known
     }
 
     pub(super) fn sweep(&mut self, now: u64) {
@@ -172,7 +181,10 @@ impl Rates {
 
     pub(super) fn step(&mut self, now: u64, rule: &Rule, step: &Step) -> Outcome {
         self.sweep(now);
-        self.meter.adopt(rule);
+        self.asked_at = self.now;
+        if step.edition >= self.edition {
+            self.adopt(step.edition, rule);
+        }
         let session = step.session;
         let mut reply = Reply::default();
         if step.end {
@@ -190,6 +202,9 @@ impl Rates {
                 reply.again = Some(Duration::from_micros(taker.due - self.now));
             }
         }
+        if reply.alive && self.edition > step.edition {
+            reply.rule = Some((self.edition, self.rule));
+        }
         let (limit, free) = (self.meter.limit(), self.meter.free());
         reply.census = Census {
             limit,
@@ -203,6 +218,12 @@ impl Rates {
         }
     }
 
+    /// The rule of the edition that was asked for last counts.
+    fn adopt(&mut self, edition: u64, rule: &Rule) {
+        self.meter.adopt(rule);
+        (self.rule, self.edition) = (*rule, edition);
+    }
+
     /// Carries out what is new in `step`. Returns in how many microseconds the first wish fits that does not.
     fn apply(&mut self, step: &Step) -> Option<u64> {
         let taker = self.takers.entry(step.session).or_default();
@@ -213,10 +234,14 @@ impl Rates {
         taker.seq = step.seq;
         taker.expires = self.now.saturating_add(micros(step.ttl));
         self.dues.insert((taker.expires, step.session));
-        taker.grants.retain(|grant| grant.token > step.seen);
         let debt = step.charged.saturating_sub(taker.charged);
         taker.charged = taker.charged.max(step.charged);
+        taker.grants.retain(|grant| grant.token > step.seen);
         self.meter.take(debt);
+        if let Some(rule) = step.change.filter(|rule| self.fits(rule)) {
+            self.adopt(next_token(self.edition, self.now), &rule);
+        }
+        let taker = self.takers.entry(step.session).or_default();
         for wish in step.wishes.iter() {
             if wish.id <= taker.asked {
                 continue;

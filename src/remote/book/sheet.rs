@@ -29,6 +29,8 @@ struct Line {
     returned: u64,
     asked: u64,
     keeps: bool,
+    /// The token of the oldest grant of which something is held; zero for none.
+    oldest: u64,
     /// Those that the client has not seen: the wish, the units, the token.
     grants: Vec<(u64, u64, u64)>,
 }
@@ -40,6 +42,8 @@ impl Sheet {
         if let Some(line) = self.sessions.get_mut(&step.session.to_string()) {
             line.seq = line.seq.max(step.seq);
             line.grants.retain(|&(_, _, token)| token > step.seen);
+            let unseen = line.grants.first().map(|&(_, _, token)| token);
+            line.oldest = step.oldest.or(unseen).unwrap_or(0);
         }
     }
 }
@@ -52,6 +56,7 @@ impl Permits {
             returned: held.returned,
             asked: held.asked,
             keeps: held.keeps,
+            oldest: held.oldest.unwrap_or(0),
             grants: held
                 .grants
                 .iter()
@@ -97,7 +102,9 @@ impl Permits {
                 grants: grants.collect(),
                 queued: 0,
                 keeps: line.keeps,
+                oldest: Some(line.oldest).filter(|&token| token > 0),
             };
+            permits.oldest.extend(held.oldest);
             permits.sessions.insert(session, held);
         }
         for (&place, (name, wish, need, want)) in &sheet.queue {
@@ -120,10 +127,11 @@ impl Permits {
     }
 
     /// Carries out `step` where sessions do not expire by themselves. `version` grows with each change of the store, and so do
-    /// tokens, which are as great at least.
+    /// tokens, which are as great at least. Such a store forgets nothing, and may leave a step unwritten that changes nothing.
     pub(crate) fn step_of_version(&mut self, version: u64, step: &Step) -> Outcome {
         let step = Step {
             ttl: Duration::MAX,
+            heard: 0,
             ..step.clone()
         };
         self.step(version, &step)
@@ -169,18 +177,9 @@ mod tests {
 
     fn step(client: u64, seq: u64) -> Step {
         Step {
-            session: Session { client, number: 1 },
             seq,
             begin: seq == 1,
-            ttl: Duration::from_secs(1),
-            returned: 0,
-            charged: 0,
-            wishes: Vec::new(),
-            withdrawn: Vec::new(),
-            seen: 0,
-            limit: None,
-            keeps: false,
-            end: false,
+            ..Step::first(Session { client, number: 1 }, Duration::from_secs(1))
         }
     }
 

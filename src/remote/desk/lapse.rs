@@ -53,6 +53,7 @@ impl Desk {
         self.term += 1;
         self.held = 0;
         self.in_use = 0;
+        self.abroad.clear();
         self.least_free = 0;
         self.idle_at = None;
         self.tell_watchers();

@@ -51,7 +51,7 @@ impl Desk {
     fn answer_at_once(&mut self, need: u64, now: Instant) -> Option<End> {
         match self.take(need, now) {
             Ok(ticket) => Some(End::Granted(ticket)),
-            Err(Reason::Saturated | Reason::RateExceeded) => None,
+            Err(Reason::Saturated | Reason::RateExceeded | Reason::Oversized) => None,
             Err(reason) => Some(End::Refused(reason)),
         }
     }

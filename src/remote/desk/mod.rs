@@ -10,8 +10,9 @@ mod take;
 mod talk;
 mod wish;
 
-use super::backend::{Census, Session, StoreError};
+use super::backend::{Census, Rule, Session, StoreError};
 use super::book::Meter;
+use super::fence::Fence;
 use super::plan::{Away, Plan};
 use crate::refusal::Reason;
 use crate::ticket::Ticket;
@@ -26,7 +27,10 @@ pub struct RemoteTicket {
     pub(super) units: u64,
     /// Under which session, by number; or [`UNCOUNTED`], or [`SHARED`].
     pub(super) term: u64,
-    pub(super) fence: Fence,
+    /// Of a permit: the token of the last grant, and the how-manieth admission since it was. Of tokens, in the second: until when
+    /// they would have been kept.
+    pub(super) token: u64,
+    pub(super) order: u64,
 }
 
 /// The term of an admission that nobody counts.
@@ -34,34 +38,17 @@ pub(super) const UNCOUNTED: u64 = 0;
 /// The term of an admission out of this process's own share.
 pub(super) const SHARED: u64 = u64::MAX;
 
-/// A fencing token: what is admitted later, anywhere, has a greater one. A resource that remembers the greatest that it has
-/// seen can refuse those who have lost their permit and do not know yet, where the limit is one.
-///
-/// Where several hold permits at a time, an older token is no sign of a lost permit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Fence {
-    /// The token of the store's grant. In memory and in Redis it is as great as the time in microseconds since 1970, by the
-    /// store's clock, so that it grows also where the store has lost its memory; in the others it grows as long as they keep
-    /// their data.
-    pub token: u64,
-    /// The how-manieth admission of this process since that grant: above zero only with [`Blocks`](super::Blocks), where
-    /// permits are used again without asking the store.
-    pub order: u64,
-}
-
 impl Ticket for RemoteTicket {
     const WORDS: usize = 4;
     fn write(&self, words: &mut [u64]) {
-        words[..4].copy_from_slice(&[self.units, self.term, self.fence.token, self.fence.order]);
+        words[..4].copy_from_slice(&[self.units, self.term, self.token, self.order]);
     }
     fn read(words: &[u64]) -> Self {
         Self {
             units: words[0],
             term: words[1],
-            fence: Fence {
-                token: words[2],
-                order: words[3],
-            },
+            token: words[2],
+            order: words[3],
         }
     }
 }
@@ -71,8 +58,8 @@ impl Ticket for RemoteTicket {
 struct Live {
     id: Session,
     seq: u64,
-    /// The store has answered it.
-    known: bool,
+    /// The last step that was answered; zero before.
+    heard: u64,
     /// When what it holds is lost, unless it is renewed before.
     deadline: Option<Instant>,
     renew_at: Instant,
@@ -168,6 +155,9 @@ pub(super) struct Desk {
     debt: u64,
     token: u64,
     order: u64,
+    /// How many units are in use, by the tokens of their permits: none of them zero, but that of the last grant; and below which token nobody holds any.
+    abroad: BTreeMap<u64, u64>,
+    floor: u64,
 
     /// Those who wait for what comes to this process, in order.
     line: BTreeMap<u64, Waiter>,
@@ -206,8 +196,11 @@ pub(super) struct Desk {
     share_in_use: u64,
     share_at: Option<Instant>,
 
-    limit: Option<(u64, u64)>,
-    limit_changes: (u64, u64),
+    /// Which edition of the rule we go by, and what it is to be changed to, with the number of the change.
+    edition: u64,
+    change: Option<(Rule, u64)>,
+    /// The number of the last change that was asked for, and of the last that the store has carried out.
+    changes: (u64, u64),
     closed: bool,
     gone: bool,
 
@@ -243,6 +236,8 @@ impl Desk {
             debt: 0,
             token: 0,
             order: 0,
+            abroad: BTreeMap::new(),
+            floor: 0,
             line: BTreeMap::new(),
             bound: BTreeMap::new(),
             ended: BTreeMap::new(),
@@ -264,8 +259,9 @@ impl Desk {
             away: false,
             share_in_use: 0,
             share_at: None,
-            limit: None,
-            limit_changes: (0, 0),
+            edition: 0,
+            change: None,
+            changes: (0, 0),
             closed: false,
             gone: false,
             census: None,
@@ -314,10 +310,12 @@ impl Desk {
         if self.is_valid(now) { self.held - self.in_use } else { 0 }
     }
 
-    /// True when no more than is known of the limit forbids `n` for good, or until the limit is raised.
-    pub(super) fn is_oversized(&self, n: u64) -> bool {
-        let limit = self.census.map_or(super::MAX_UNITS, |(census, _)| census.limit);
-        n > limit && !self.away
+    /// True when the limit forbids `n` for good, or until it is raised, as the store has said of late. What it said before may
+    /// have changed since: who asks is told.
+    pub(super) fn is_oversized(&self, n: u64, now: Instant) -> bool {
+        let late = |at| self.clock.after(at, self.plan.renewal) <= now && !seeded!("remote_believes_for_ever");
+        let known = self.census.filter(|(_, at)| !late(*at));
+        n > known.map_or(super::MAX_UNITS, |(census, _)| census.limit) && !self.away
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -338,6 +336,19 @@ impl Desk {
         n == 0 || self.waiting() == 0 && (n <= self.free(now) || self.away && self.plan.away == Away::Admit)
     }
 
+    /// When `n` tokens will be at hand out of those that are and those that are granted for later, unless somebody else takes
+    /// them; none when that is not enough, or others come first.
+    pub(super) fn comes_at(&self, n: u64) -> Option<Instant> {
+        let mut arrived = 0;
+        let mut coming = self.coming.iter().map(|&(from, units)| {
+            arrived += units;
+            let kept = self.credit.iter().filter(|&&(until, _)| until > from);
+            (from, arrived + kept.map(|(_, units)| units).sum::<u64>())
+        });
+        let enough = coming.find(|&(_, there)| there >= n)?;
+        Some(enough.0).filter(|_| self.waiting() == 0)
+    }
+
     /// Whether what `ticket` was given belongs to somebody else by now.
     pub(super) fn is_lost(&self, ticket: &RemoteTicket, now: Instant) -> bool {
         self.counts(ticket) && (ticket.term != self.term || !self.is_valid(now))
@@ -356,9 +367,16 @@ impl Desk {
         self.has_fence(ticket) && ticket.units > 0
     }
 
+    /// As it was set up, or as the store has it where somebody has changed it.
+    pub(super) fn rule(&self) -> Rule {
+        match (self.plan.rule, self.census) {
+            (Rule::Permits { .. }, Some((Census { limit, .. }, _))) => Rule::Permits { limit },
+            (rule, _) => rule,
+        }
+    }
+
     /// The limit, as far as it is known here.
     pub(super) fn limit(&self) -> u64 {
-        use super::backend::Rule;
         let set = match self.plan.rule {
             Rule::Permits { limit } | Rule::Window { limit, .. } => limit,
             Rule::Rate { quota } => quota.burst_size(),
@@ -405,17 +423,30 @@ impl Desk {
         self.in_use
     }
 
-    /// Asks for another limit. Returns the number of the change.
-    pub(super) fn set_limit(&mut self, limit: u64) -> u64 {
-        self.limit_changes.0 += 1;
-        self.limit = Some((limit, self.limit_changes.0));
+    /// Asks for another rule, of the same kind. Returns the number of the change.
+    pub(super) fn change(&mut self, rule: Rule) -> u64 {
+        self.changes.0 += 1;
+        self.change = Some((rule, self.changes.0));
         self.poke();
-        self.limit_changes.0
+        self.changes.0
     }
 
     /// True once the store has carried out the change with this number, or a later one.
-    pub(super) fn has_limit(&self, change: u64) -> bool {
-        self.limit_changes.1 >= change
+    pub(super) fn has_changed(&self, change: u64) -> bool {
+        self.changes.1 >= change
+    }
+
+    /// The fencing token of a permit.
+    pub(super) fn fence(&self, ticket: &RemoteTicket) -> Option<Fence> {
+        let RemoteTicket { token, order, .. } = *ticket;
+        let floor = self.floor;
+        self.has_fence(ticket).then_some(Fence { token, order, floor })
+    }
+
+    /// The token of the oldest grant of which something is held here, or may be used again.
+    fn oldest(&self) -> Option<u64> {
+        let used = self.abroad.keys().next().copied();
+        (self.held > 0).then(|| used.unwrap_or(self.token))
     }
 
     /// Why the last step failed, if it did.

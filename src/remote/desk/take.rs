@@ -1,8 +1,9 @@
 //! What is taken and given back on the spot.
 
-use super::{Away, Desk, Fence, RemoteTicket, SHARED, UNCOUNTED};
+use super::{Away, Desk, RemoteTicket, SHARED, UNCOUNTED};
 use crate::refusal::Reason;
 use crate::time::Instant;
+use std::collections::btree_map;
 
 impl Desk {
     /// Takes `n` now, or says why not.
@@ -18,7 +19,7 @@ impl Desk {
             }
             return Ok(ticket);
         }
-        if self.is_oversized(n) {
+        if self.is_oversized(n, now) {
             return Err(Reason::Oversized);
         }
         if self.away && self.waiting() == 0 {
@@ -41,22 +42,21 @@ impl Desk {
             return RemoteTicket {
                 units: n,
                 term: self.term,
-                fence: Fence {
-                    token: self.token,
-                    order: until.ticks(),
-                },
+                token: self.token,
+                order: until.ticks(),
             };
         }
         self.in_use += n;
         self.least_free = self.least_free.min(self.held - self.in_use);
         self.order += 1;
+        if n > 0 {
+            *self.abroad.entry(self.token).or_default() += n;
+        }
         RemoteTicket {
             units: n,
             term: self.term,
-            fence: Fence {
-                token: self.token,
-                order: self.order - 1,
-            },
+            token: self.token,
+            order: self.order - 1,
         }
     }
 
@@ -77,11 +77,13 @@ impl Desk {
 
     /// What is done for `n` while the store is away.
     pub(super) fn take_while_away(&mut self, n: u64, now: Instant) -> Result<RemoteTicket, Reason> {
-        let fence = Fence {
-            token: self.token,
-            order: self.order,
+        let (token, order) = (self.token, self.order);
+        let ticket = |term| RemoteTicket {
+            units: n,
+            term,
+            token,
+            order,
         };
-        let ticket = |term| RemoteTicket { units: n, term, fence };
         match self.plan.away {
             Away::Reject => Err(Reason::Unavailable),
             Away::Admit => {
@@ -132,6 +134,13 @@ impl Desk {
             return;
         }
         self.in_use -= ticket.units;
+        if let btree_map::Entry::Occupied(mut used) = self.abroad.entry(ticket.token) {
+            *used.get_mut() -= ticket.units;
+            // That of the last grant stays, since it is used again.
+            if *used.get() == 0 && ticket.token != self.token {
+                used.remove();
+            }
+        }
         if self.plan.blocks.is_none() {
             self.give_back(ticket.units);
             return;
@@ -144,7 +153,7 @@ impl Desk {
 
     /// Tokens are at hand again, up to a block, as long as they would have been.
     pub(super) fn put_back_tokens(&mut self, units: u64, ticket: &RemoteTicket, now: Instant) {
-        let until = Instant::from_ticks(ticket.fence.order);
+        let until = Instant::from_ticks(ticket.order);
         self.drop_stale(now);
         self.spent = self.spent.saturating_sub(units);
         let most = self

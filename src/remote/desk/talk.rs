@@ -3,7 +3,7 @@
 
 use super::{Desk, End, Live, Wished};
 use crate::refusal::Reason;
-use crate::remote::backend::{Grant, Reply, Session, Step, StoreError, Wish};
+use crate::remote::backend::{Grant, Reply, Rule, Session, Step, StoreError, Wish};
 use crate::time::Instant;
 
 /// What the driver has to do next.
@@ -83,7 +83,7 @@ impl Desk {
     /// The next step, if there is something to say.
     fn compose(&mut self, now: Instant) -> Option<Step> {
         let asks = self.wishes.values().any(|wished| !wished.told);
-        let speaks = asks || self.debt > 0 || self.limit.is_some();
+        let speaks = asks || self.debt > 0 || self.change.is_some();
         let stale = self.deadline().is_some_and(|deadline| deadline <= now);
         if stale && self.plan.spends() {
             // The store may have forgotten what it was told in this session: the next one does not say it again.
@@ -95,6 +95,7 @@ impl Desk {
             }
             self.live = Some(self.begin(now));
         }
+        let oldest = self.oldest();
         let live = self.live.as_mut()?;
         live.charged += std::mem::take(&mut self.debt);
         let due = live.renew_at <= now && !self.plan.spends();
@@ -121,19 +122,27 @@ impl Desk {
             want: wished.want,
             queue: wished.queue,
         };
+        let change = self.change.map(|(rule, _)| rule);
         // A rate answers one wish at a time.
         let most = if self.plan.spends() { 1 } else { usize::MAX };
         Some(Step {
             session: live.id,
             seq: live.seq,
-            begin: !live.known,
+            heard: live.heard,
+            begin: live.heard == 0,
             ttl: self.plan.ttl,
             returned: live.returned,
             charged: live.charged,
             wishes: fresh.map(wish).take(most).collect(),
             withdrawn: self.withdrawn.iter().copied().collect(),
             seen: live.seen,
-            limit: self.limit.map(|(limit, _)| limit),
+            limit: match change {
+                Some(Rule::Permits { limit }) => Some(limit),
+                _ => None,
+            },
+            oldest,
+            edition: self.edition,
+            change: change.filter(|_| self.plan.spends()),
             keeps: self.plan.blocks.is_some(),
             end: false,
         })
@@ -146,7 +155,7 @@ impl Desk {
                 number: self.next_session(),
             },
             seq: 0,
-            known: false,
+            heard: 0,
             deadline: None,
             renew_at: now,
             returned: 0,
@@ -186,14 +195,8 @@ impl Desk {
             return;
         }
         self.census = Some((reply.census, sent));
-        if let Some((limit, change)) = self.limit
-            && step.limit == Some(limit)
-            && reply.alive
-        {
-            self.limit = None;
-            self.limit_changes.1 = change;
-            self.tell_watchers();
-        }
+        self.note_change(step, &reply);
+        self.floor = self.floor.max(reply.floor);
         if self.live.as_ref().is_none_or(|live| live.id != step.session) {
             return;
         }
@@ -208,7 +211,7 @@ impl Desk {
         };
         let deadline = self.clock.after(from, self.plan.lease().saturating_sub(reply.age));
         if let Some(live) = &mut self.live {
-            live.known = true;
+            live.heard = live.heard.max(step.seq);
             live.deadline = Some(deadline);
             // A store that has not renewed the session is not asked again at once.
             let renewal = self.plan.renewal.saturating_sub(reply.age).max(self.plan.renewal / 4);
@@ -241,6 +244,27 @@ impl Desk {
         }
     }
 
+    /// The change that was asked for has been carried out; or there is a rule that somebody has changed.
+    fn note_change(&mut self, step: &Step, reply: &Reply) {
+        if let Some((rule, change)) = self.change
+            && reply.alive
+            && (step.change == Some(rule) || matches!(rule, Rule::Permits { limit } if step.limit == Some(limit)))
+        {
+            self.change = None;
+            self.changes.1 = change;
+            self.tell_watchers();
+        }
+        if let Some((edition, rule)) = reply.rule
+            && edition > self.edition
+        {
+            self.edition = edition;
+            self.plan.rule = rule;
+            self.share.adopt(&rule);
+            // There may be room earlier now.
+            (self.ask_at, self.fetch_at) = (None, None);
+        }
+    }
+
     /// The session is not known to the store.
     fn unmake(&mut self) {
         if let Some(live) = self.live.take() {
@@ -255,6 +279,9 @@ impl Desk {
             return;
         }
         live.seen = grant.token;
+        if self.abroad.get(&self.token) == Some(&0) {
+            self.abroad.remove(&self.token);
+        }
         self.token = grant.token;
         self.order = 0;
         let owner = self.wishes.remove(&grant.wish).and_then(|wished| wished.owner);
@@ -368,17 +395,9 @@ impl Desk {
 
 fn farewell(session: Session, seq: u64, plan: &crate::remote::plan::Plan) -> Step {
     Step {
-        session,
         seq,
         begin: false,
-        ttl: plan.ttl,
-        returned: 0,
-        charged: 0,
-        wishes: Vec::new(),
-        withdrawn: Vec::new(),
-        seen: 0,
-        limit: None,
-        keeps: false,
         end: true,
+        ..Step::first(session, plan.ttl)
     }
 }

@@ -242,6 +242,7 @@ impl Account {
             again: waits.then_some(step.ttl.max(Duration::from_millis(100))),
             census: line.census(),
             age: Duration::ZERO,
+            ..Reply::default()
         }
     }
 }

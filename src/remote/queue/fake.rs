@@ -238,18 +238,8 @@ pub(super) struct Client {
 impl Client {
     pub(super) fn new(client: u64) -> Self {
         let step = Step {
-            session: Session { client, number: 1 },
             seq: 0,
-            begin: true,
-            ttl: TTL,
-            returned: 0,
-            charged: 0,
-            wishes: Vec::new(),
-            withdrawn: Vec::new(),
-            seen: 0,
-            limit: None,
-            keeps: false,
-            end: false,
+            ..Step::first(Session { client, number: 1 }, TTL)
         };
         Self {
             step,
@@ -401,36 +391,4 @@ async fn whoever_is_not_heard_of_is_taken_down_after_its_time_to_live() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     lives.say(&queue).await.unwrap();
     assert_eq!(lives.held, 1);
-}
-
-/// Its end could not be told, and nobody tries again.
-#[tokio::test(start_paused = true)]
-async fn whoever_could_not_say_that_it_went_is_taken_down_all_the_same() {
-    let state = State {
-        random: Random(1),
-        fails: 0,
-        limit: LIMIT,
-        sessions: BTreeSet::new(),
-        nodes: Vec::new(),
-        next: 0,
-    };
-    let queue = Queue::new(Fake(Mutex::new(state)));
-    let mut gone = Client::new(1);
-    let (id, need, want) = (1, LIMIT, LIMIT);
-    gone.untold.push(Wish {
-        id,
-        need,
-        want,
-        queue: true,
-    });
-    gone.say(&queue).await.unwrap();
-    queue.shelf().0.lock().fails = 1;
-    let (key, rule) = (Key::new("fake").expect("a name"), Rule::Permits { limit: LIMIT });
-    (gone.step.seq, gone.step.end) = (gone.step.seq + 1, true);
-    queue.step(&key, &rule, &gone.step).await.expect_err("it fails");
-    queue.leave(&key, gone.step.session);
-    queue.shelf().0.lock().fails = 0;
-    tokio::time::sleep(2 * TTL).await;
-    let state = queue.shelf().0.lock();
-    assert!(state.nodes.is_empty() && state.sessions.is_empty());
 }

@@ -3,13 +3,17 @@
 -- The level is what was taken and has not come back, in parts of a token: a token adds `price`, a microsecond takes off `gain`.
 -- That is GCRA with the theoretical arrival time now + level / gain, without rounding.
 --
--- KEYS, with one hash tag: 1 hash: level, at, token, price; 2 hash: what this session was given last, so that a step that is tried
+-- KEYS, with one hash tag: 1 hash: level, at, token, price, and ahead: how much later `at` is than the clock, which may be set
+--   back; and, once the rule was changed, edition, gain, brim; 2 hash: what this session was given last, so that a step that is tried
 --   again takes nothing twice.
 -- ARGV: price, gain, brim, then the step: session, seq, begin, ttl, charged, seen, end, wish, need, want,
---   queue: whether the tokens may be granted for later.
--- Answers: alive, in so many microseconds or "", burst, taken, then the grant, if there is one: wish, units, token. The second
---   says when to ask again, or when what was granted may be used.
+--   queue: whether the tokens may be granted for later; the edition of the rule above, and the rule that it is to become, or
+--   three times "".
+-- Answers: alive, in so many microseconds or "", burst, taken, edition or "", price, gain, brim, then the grant, if there is one:
+--   wish, units, token. The second says when to ask again, or when what was granted may be used. An edition is told that is later
+--   than the one that was given.
 local price, gain, brim = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local asked_edition, REMEMBERED = tonumber(ARGV[15]), tonumber(ARGV[19])
 local seq, begin, ttl = tonumber(ARGV[5]), ARGV[6] == '1', tonumber(ARGV[7])
 local charged, seen, wish = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[11])
 local need, want = tonumber(ARGV[12]), tonumber(ARGV[13])
@@ -19,18 +23,35 @@ local MOST = 2251799813685248
 
 local function int(number) return string.format('%.0f', number) end
 
-local state = redis.call('HMGET', KEYS[1], 'level', 'at', 'token', 'price')
+local state = redis.call('HMGET', KEYS[1], 'level', 'at', 'token', 'price', 'ahead', 'edition', 'gain', 'brim')
 local level, at, token = tonumber(state[1] or 0), tonumber(state[2] or 0), tonumber(state[3] or 0)
 local time = redis.call('TIME')
-local now = math.max(at, time[1] * 1000000 + time[2])
--- Compared first, since the product of a long time may be more than a double holds exactly.
-if now - at >= math.ceil(level / gain) then level = 0 else level = level - (now - at) * gain end
+time = time[1] * 1000000 + time[2]
+-- The server's clock may be set back; ours goes on from where it was.
+local ahead = math.max(tonumber(state[5] or 0), at - time)
+local now = time + ahead
+local edition = tonumber(state[6] or 0)
 -- Another quota has another price: what was taken stays taken, in whole tokens.
-if state[4] and tonumber(state[4]) ~= price then level = math.min(math.ceil(level / tonumber(state[4])) * price, MOST) end
+local function adopt(old, new_price, new_gain, new_brim)
+    if old ~= new_price then level = math.min(math.ceil(level / old) * new_price, MOST) end
+    price, gain, brim = new_price, new_gain, new_brim
+end
+local function advance(by)
+    -- Compared first, since the product of a long time may be more than a double holds exactly.
+    if now - at >= math.ceil(level / by) then level = 0 else level = level - (now - at) * by end
+end
+if edition > asked_edition then
+    advance(tonumber(state[7]))
+    adopt(tonumber(state[4]), tonumber(state[4]), tonumber(state[7]), tonumber(state[8]))
+else
+    advance(gain)
+    adopt(tonumber(state[4] or price), price, gain, brim)
+    edition = asked_edition
+end
 local function free() return math.max(math.floor((brim - level) / price), 0) end
 
 local last = redis.call('HMGET', KEYS[2], 'seq', 'charged', 'asked', 'units', 'token', 'due')
-local answer = { '0', '', int(math.floor(brim / price)), '0' }
+local answer = { '0', '', '', '', '', '', '', '' }
 if ARGV[10] == '1' then
     redis.call('DEL', KEYS[2])
 elseif last[1] or begin then
@@ -40,6 +61,10 @@ elseif last[1] or begin then
     if seq > tonumber(last[1] or 0) then
         local debt = math.max(charged - tonumber(last[2] or 0), 0)
         if debt > 0 then level = math.min(level + debt * price, MOST) end
+        if ARGV[16] ~= '' then
+            adopt(price, tonumber(ARGV[16]), tonumber(ARGV[17]), tonumber(ARGV[18]))
+            edition = math.max(edition + 1, now)
+        end
         if wish > asked then
             local all = math.max(math.min(math.max(want, need), math.floor(brim / price)), need)
             if need <= free() then
@@ -66,11 +91,20 @@ elseif last[1] or begin then
         for _, number in ipairs({ asked, units, fence }) do table.insert(answer, int(number)) end
     end
 end
-answer[4] = int(math.floor(brim / price) - math.min(free(), math.floor(brim / price)))
-if level > 0 then
-    redis.call('HSET', KEYS[1], 'level', int(level), 'at', int(now), 'token', int(token), 'price', int(price))
-    -- Once it is full again nothing is lost with it.
-    redis.call('PEXPIRE', KEYS[1], math.ceil(level / gain / 1000) + 1)
+local burst = math.floor(brim / price)
+answer[3], answer[4] = int(burst), int(burst - math.min(free(), burst))
+if edition > asked_edition then
+    answer[5], answer[6], answer[7], answer[8] = int(edition), int(price), int(gain), int(brim)
+end
+if level > 0 or edition > 0 then
+    redis.call('HSET', KEYS[1], 'level', int(level), 'at', int(now), 'token', int(token), 'price', int(price), 'ahead', int(ahead))
+    -- Once it is full again nothing is lost with it, except that the rule was changed.
+    local left = math.ceil(level / gain / 1000) + 1
+    if edition > 0 then
+        redis.call('HSET', KEYS[1], 'edition', int(edition), 'gain', int(gain), 'brim', int(brim))
+        left = math.max(left, REMEMBERED)
+    end
+    redis.call('PEXPIRE', KEYS[1], left)
 else
     redis.call('DEL', KEYS[1])
 end

@@ -20,12 +20,15 @@
 //! ```
 //!
 //! # What is not promised
-//! Replication is asynchronous: a replica that takes over may not know the last grants, and grants them again. A server that
-//! was restarted grants no permits until a time to live has passed, so that what it has forgotten has run out; a replica has
-//! not been restarted, and does not. All processes should have the same time to live for that. Tokens grow on after both, by
+//! Replication is asynchronous: a replica that takes over may not know the last grants. It knows that it is not the server which
+//! made those that it knows, and so does one that was started again from what it had saved, or from nothing: either grants no
+//! permits until a time to live has passed, so that what it does not know has run out, and tells sessions of which it has
+//! forgotten something that they are lost. All processes should have the same time to live for that. What it cannot know is a
+//! limiter of which it has never heard; and tokens of rates that were given out last are there again. Fencing tokens grow on, by
 //! the server's clock.
 //!
-//! A clock that is set back stands still for as long. One that is set forward ends the leases that it jumps over, and their
+//! A clock that is set back stands still for permits until it has caught up, so that nobody loses one, and those of the dead stay
+//! so much longer; rates and windows go on. One that is set forward ends the leases that it jumps over, and their
 //! holders learn it with their next renewal, a third of the time to live later at most.
 
 mod options;
@@ -178,7 +181,7 @@ impl Redis {
             inner.ears.of(self.name(key, step.session));
         }
         let mut call = inner.permits.prepare_invoke();
-        for part in ["state", "dues", "sessions", "queue"] {
+        for part in ["state", "dues", "sessions", "queue", "oldest"] {
             call.key(self.key(key, part));
         }
         call.arg(limit)
@@ -192,6 +195,8 @@ impl Redis {
             .arg(step.limit.map_or(String::new(), |limit| limit.to_string()))
             .arg(u8::from(step.keeps))
             .arg(u8::from(step.end))
+            .arg(step.heard)
+            .arg(step.oldest.map_or(String::new(), |token| token.to_string()))
             .arg(step.wishes.len());
         for wish in &step.wishes {
             call.arg(wish.id)
@@ -213,7 +218,9 @@ impl Redis {
                 waiting: answer.number(5)?,
                 sessions: answer.number(6)?,
             },
-            grants: answer.grants(7)?,
+            floor: answer.number(7)?,
+            rule: None,
+            grants: answer.grants(8)?,
             age: Duration::ZERO,
         })
     }
@@ -234,12 +241,12 @@ impl Redis {
         ready.await.map(drop).map_err(|error| self.failed(&error))
     }
 
-    async fn rate(&self, key: &Key, script: &Script, rule: [u64; 3], step: &Step) -> Result<Reply, StoreError> {
+    async fn rate(&self, key: &Key, script: &Script, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
         self.ready().await?;
         let mut call = script.prepare_invoke();
         call.key(self.key(key, "state"))
             .key(self.key(key, &format!("taker:{}", step.session)));
-        for number in rule {
+        for number in numbers(rule)? {
             call.arg(number);
         }
         let wish = step.wishes.first();
@@ -253,7 +260,16 @@ impl Redis {
             .arg(wish.map_or(0, |wish| wish.id))
             .arg(wish.map_or(0, |wish| wish.need))
             .arg(wish.map_or(0, |wish| wish.want))
-            .arg(wish.map_or(0, |wish| u8::from(wish.queue)));
+            .arg(wish.map_or(0, |wish| u8::from(wish.queue)))
+            .arg(step.edition);
+        match &step.change {
+            None => call.arg("").arg("").arg(""),
+            Some(change) => {
+                let [one, two, three] = numbers(change)?;
+                call.arg(one).arg(two).arg(three)
+            }
+        };
+        call.arg(Rule::REMEMBERED.as_millis().to_string());
         let answer = self.call(&call).await?;
         Ok(Reply {
             alive: answer.number(0)? == 1,
@@ -264,7 +280,12 @@ impl Redis {
                 in_use: answer.number(3)?,
                 ..Census::default()
             },
-            grants: answer.grants(4)?,
+            floor: 0,
+            rule: match answer.word(4)? {
+                "" => None,
+                _ => Some((answer.number(4)?, answer.rule(rule)?)),
+            },
+            grants: answer.grants(8)?,
             age: Duration::ZERO,
         })
     }
@@ -274,19 +295,8 @@ impl Backend for Redis {
     async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
         match *rule {
             Rule::Permits { limit } => self.permits(key, limit, step).await,
-            Rule::Rate { quota } => {
-                let Some(fill) = Fill::of(&quota) else {
-                    let why = format!("`{quota}` is no quota for a store").into();
-                    return Err(StoreError::Refused { why });
-                };
-                let numbers = [fill.price, fill.gain, fill.brim];
-                self.rate(key, &self.0.bucket, numbers, step).await
-            }
-            Rule::Window { limit, length } => {
-                let segment = micros(length).div_ceil(Rule::SEGMENTS).max(1);
-                let numbers = [limit, segment, Rule::SEGMENTS];
-                self.rate(key, &self.0.window, numbers, step).await
-            }
+            Rule::Rate { .. } => self.rate(key, &self.0.bucket, rule, step).await,
+            Rule::Window { .. } => self.rate(key, &self.0.window, rule, step).await,
         }
     }
 
@@ -306,6 +316,22 @@ impl fmt::Debug for Redis {
             .field("prefix", &self.0.prefix)
             .finish_non_exhaustive()
     }
+}
+
+/// What the scripts for rates and windows are told of a rule.
+fn numbers(rule: &Rule) -> Result<[u64; 3], StoreError> {
+    match rule {
+        Rule::Window { limit, length } => Ok([*limit, segment(*length), Rule::SEGMENTS]),
+        Rule::Rate { quota } if let Some(fill) = Fill::of(quota) => Ok([fill.price, fill.gain, fill.brim]),
+        rule => {
+            let why = format!("no store counts by {rule:?}").into();
+            Err(StoreError::Refused { why })
+        }
+    }
+}
+
+fn segment(length: Duration) -> u64 {
+    micros(length).div_ceil(Rule::SEGMENTS).max(1)
 }
 
 /// What a script has answered.
@@ -336,6 +362,22 @@ impl Answer {
             })
         });
         grants.collect()
+    }
+
+    /// The rule that a script tells, of the kind of `known`.
+    fn rule(&self, known: &Rule) -> Result<Rule, StoreError> {
+        let [one, two, three] = [self.number(5)?, self.number(6)?, self.number(7)?];
+        let rule = match *known {
+            Rule::Window { length, .. } => Some(Rule::Window { limit: one, length }),
+            _ => Fill {
+                price: one,
+                gain: two,
+                brim: three,
+            }
+            .quota()
+            .map(|quota| Rule::Rate { quota }),
+        };
+        rule.ok_or_else(|| self.nonsense())
     }
 
     fn nonsense(&self) -> StoreError {

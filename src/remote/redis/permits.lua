@@ -1,20 +1,21 @@
 -- Permits that many machines share. Carries out one step; see Backend in src/remote/backend.rs for what it promises.
 --
 -- KEYS, all with one hash tag, all gone with the last session:
---   1 hash: limit, used, token, place, now, frozen, and by "w<session>:<wish>" how many are needed and wanted
+--   1 hash: limit, used, token, place, now, frozen, run (the server that it is of), and by "w<session>:<wish>" how many are needed and wanted
 --   2 sorted set: sessions by the microsecond at which they expire
 --   3 hash: by session, its record, packed
 --   4 sorted set: "<session>:<wish>" by place in the queue
--- ARGV: limit, channel, then the step: session, seq, begin, ttl, returned, seen, new limit or "", keeps, end,
+--   5 sorted set: sessions that hold something, by the token of the oldest grant of which they do
+-- ARGV: limit, channel, then the step: session, seq, begin, ttl, returned, seen, new limit or "", keeps, end, heard, oldest or "",
 --   number of wishes, for each id, need, want, queue; the ids that are withdrawn.
 -- Answers, as strings, since a double has too many digits for a number of Lua's and too few for one of 64 bits:
---   alive, others wait, look again in so many microseconds or "", limit, used, waiting, sessions, then for each grant: wish,
---   units, token.
+--   alive, others wait, look again in so many microseconds or "", limit, used, waiting, sessions, floor, then for each grant:
+--   wish, units, token.
 --
--- A record: [seq, granted, returned, highest wish, keeps, channel, expires, queued, grants], a grant: [wish, units, token].
-local SEQ, GRANTED, RETURNED, ASKED, KEEPS, CHANNEL, EXPIRES, QUEUED, GRANTS = 1, 2, 3, 4, 5, 6, 7, 8, 9
+-- A record: [seq, granted, returned, highest wish, keeps, channel, expires, queued, grants, oldest or 0], a grant: [wish, units, token].
+local SEQ, GRANTED, RETURNED, ASKED, KEEPS, CHANNEL, EXPIRES, QUEUED, GRANTS, OLDEST = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local LOOKOUTS, SWEEP = 64, 64
-local state, dues, sessions, queue = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local state, dues, sessions, queue, oldest = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local session, seq, begin, ttl = ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1', tonumber(ARGV[6])
 local returned, seen, keeps, ends = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[10] == '1', ARGV[11] == '1'
 
@@ -25,18 +26,34 @@ local function clock()
     return time[1] * 1000000 + time[2]
 end
 
-local known = redis.call('HMGET', state, 'limit', 'used', 'token', 'place', 'now', 'frozen')
+local known = redis.call('HMGET', state, 'limit', 'used', 'token', 'place', 'now', 'frozen', 'run')
 local fresh = not known[1]
 local limit, used, token = tonumber(known[1] or ARGV[1]), tonumber(known[2] or 0), tonumber(known[3] or 0)
 local place, now, frozen = tonumber(known[4] or 0), tonumber(known[5] or 0), tonumber(known[6] or 0)
 -- The server's clock may be set back; ours is not.
 now = math.max(now, clock())
-if fresh then
-    -- A server that was just started may have forgotten permits that are held still: it grants none until they have run out.
-    -- Whole seconds, which may be one too many.
-    local uptime = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)') or 0) - 1
-    frozen = now + ttl - math.max(uptime, 0) * 1000000
+
+-- What is known here may be less than what was granted, when this server was started since, or has taken over from another: it
+-- grants nothing then until all that it may not know has run out. Asked once, before the first grant of a step.
+local run, looked = known[7], false
+local function look_at_server()
+    looked = true
+    local server = redis.call('INFO', 'server')
+    local here = string.match(server, 'run_id:(%w+)')
+    if run == here then return end
+    run = here
+    frozen = math.max(frozen, now + ttl)
+    if fresh then
+        -- Unless it has been there for long enough. Whole seconds, which may be one too many.
+        local uptime = tonumber(string.match(server, 'uptime_in_seconds:(%d+)') or 0) - 1
+        frozen = now + ttl - math.max(uptime, 0) * 1000000
+    end
 end
+local function is_frozen()
+    if not looked then look_at_server() end
+    return frozen > now
+end
+if fresh then look_at_server() end
 
 -- Records that this step has read or changed.
 local records, changed, told = {}, {}, {}
@@ -51,6 +68,7 @@ end
 local function finish(id)
     local held = record(id)
     redis.call('ZREM', dues, id)
+    redis.call('ZREM', oldest, id)
     redis.call('HDEL', sessions, id)
     records[id], changed[id] = false, nil
     if not held then return end
@@ -66,15 +84,20 @@ local function finish(id)
     end
 end
 
+local function set_oldest(id, held, grant)
+    if grant == held[OLDEST] then return end
+    held[OLDEST] = grant
+    if grant > 0 then redis.call('ZADD', oldest, int(grant), id) else redis.call('ZREM', oldest, id) end
+end
+
 local function promote()
-    if frozen > now then return end
     while true do
         local head = redis.call('ZRANGE', queue, 0, 0)[1]
         if not head then return end
         local need, want = string.match(redis.call('HGET', state, 'w' .. head), '(%d+) (%d+)')
         need, want = tonumber(need), tonumber(want)
         local free = math.max(limit - used, 0)
-        if need > free then return end
+        if need > free or is_frozen() then return end
         redis.call('ZREM', queue, head)
         redis.call('HDEL', state, 'w' .. head)
         local id, wish = string.match(head, '^(.*):(%d+)$')
@@ -88,6 +111,7 @@ local function promote()
             held[QUEUED] = held[QUEUED] - 1
             held[GRANTED] = held[GRANTED] + units
             table.insert(held[GRANTS], { tonumber(wish), units, token })
+            if held[OLDEST] == 0 then set_oldest(id, held, token) end
             changed[id], told[id] = true, true
         end
     end
@@ -98,12 +122,17 @@ promote()
 local waited = redis.call('ZCARD', queue) > 0
 
 local held, alive = record(session), false
+if held and held[SEQ] < tonumber(ARGV[12]) then
+    -- Something of it was forgotten.
+    finish(session)
+    held = false
+end
 if ends then
     finish(session)
 elseif held or begin then
     alive = true
     if not held then
-        held = { 0, 0, 0, 0, false, '', 0, 0, {} }
+        held = { 0, 0, 0, 0, false, '', 0, 0, {}, 0 }
         records[session] = held
     end
     -- What has been overtaken does nothing.
@@ -121,8 +150,9 @@ elseif held or begin then
             if grant[3] > seen then table.insert(unseen, grant) end
         end
         held[GRANTS] = unseen
-        local wishes = tonumber(ARGV[12])
-        for at = 13 + 4 * wishes, #ARGV do
+        set_oldest(session, held, tonumber(ARGV[13]) or unseen[1] and unseen[1][3] or 0)
+        local wishes = tonumber(ARGV[14])
+        for at = 15 + 4 * wishes, #ARGV do
             local wish = session .. ':' .. ARGV[at]
             if redis.call('ZREM', queue, wish) == 1 then
                 redis.call('HDEL', state, 'w' .. wish)
@@ -131,11 +161,11 @@ elseif held or begin then
         end
         promote()
         for n = 0, wishes - 1 do
-            local at = 13 + 4 * n
+            local at = 15 + 4 * n
             local id, need, want = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
             if id > held[ASKED] then
                 held[ASKED] = id
-                local fits = frozen <= now and redis.call('ZCARD', queue) == 0 and need <= limit - used
+                local fits = need <= limit - used and redis.call('ZCARD', queue) == 0 and not is_frozen()
                 if (ARGV[at + 3] == '1' and need <= limit) or fits then
                     place = place + 1
                     local wish = session .. ':' .. int(id)
@@ -164,14 +194,14 @@ end
 
 local all = redis.call('ZCARD', dues)
 if all == 0 then
-    redis.call('DEL', state, dues, sessions, queue)
+    redis.call('DEL', unpack(KEYS))
 else
     redis.call('HSET', state, 'limit', int(limit), 'used', int(used), 'token', int(token), 'place', int(place),
-        'now', int(now), 'frozen', int(frozen))
+        'now', int(now), 'frozen', int(frozen), 'run', run or '')
     -- If all die, the keys go soon after the last session.
     local last = redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2]
     local left = math.ceil((tonumber(last) - now) / 1000) + 1
-    for _, key in ipairs({ state, dues, sessions, queue }) do redis.call('PEXPIRE', key, left) end
+    for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, left) end
 end
 
 -- After all has been written.
@@ -181,7 +211,8 @@ for id in pairs(told) do
     end
 end
 
-local answer = { alive and '1' or '0', '0', '', int(limit), int(used), int(waiting), int(all) }
+local answer = { alive and '1' or '0', '0', '', int(limit), int(used), int(waiting), int(all),
+    int(tonumber(redis.call('ZRANGE', oldest, 0, 0, 'WITHSCORES')[2]) or token + 1) }
 if alive then
     held = record(session)
     if waiting > held[QUEUED] then answer[2] = '1' end

@@ -4,28 +4,37 @@
 -- comes back up to one segment late.
 --
 -- KEYS, with one hash tag: 1 hash: by the number of a segment, how many were taken in it; and token, now, segment (its
---   length); 2 hash: what this session was given last.
--- ARGV: limit, length of a segment in microseconds, segments, then the step as in bucket.lua.
+--   length), ahead (how much later `now` is than the clock, which may be set back); and, once the limit was changed, edition and
+--   limit; 2 hash: what this session was given last.
+-- ARGV: limit, length of a segment in microseconds, segments, then as in bucket.lua.
 -- Answers as bucket.lua does; a window of another length under the same key is an error.
 local limit, length, segments = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local seq, begin, ttl = tonumber(ARGV[5]), ARGV[6] == '1', tonumber(ARGV[7])
 local charged, seen, wish = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[11])
 local need, want = tonumber(ARGV[12]), tonumber(ARGV[13])
+local asked_edition, REMEMBERED = tonumber(ARGV[15]), tonumber(ARGV[19])
 
 local function int(number) return string.format('%.0f', number) end
 
-local counts, total, token, now, known = {}, 0, 0, 0, nil
+local counts, total, token, now, known, ahead, edition, kept = {}, 0, 0, 0, nil, 0, 0, nil
 local fields = redis.call('HGETALL', KEYS[1])
 for n = 1, #fields, 2 do
     local name, value = fields[n], tonumber(fields[n + 1])
     if name == 'token' then token = value
     elseif name == 'now' then now = value
     elseif name == 'segment' then known = value
+    elseif name == 'ahead' then ahead = value
+    elseif name == 'edition' then edition = value
+    elseif name == 'limit' then kept = value
     else counts[tonumber(name)] = value end
 end
 if known and known ~= length then return redis.error_reply('WINDOW another length is in use under this key') end
 local time = redis.call('TIME')
-now = math.max(now, time[1] * 1000000 + time[2])
+time = time[1] * 1000000 + time[2]
+-- The server's clock may be set back; ours goes on from where it was.
+ahead = math.max(ahead, now - time)
+now = time + ahead
+if edition > asked_edition then limit = kept else edition = asked_edition end
 local current = math.floor(now / length)
 local gone = {}
 for number, count in pairs(counts) do
@@ -44,7 +53,7 @@ local function take(n)
 end
 
 local last = redis.call('HMGET', KEYS[2], 'seq', 'charged', 'asked', 'units', 'token')
-local answer = { '0', '', int(limit), '0' }
+local answer = { '0', '', '', '', '', '', '', '' }
 if ARGV[10] == '1' then
     redis.call('DEL', KEYS[2])
 elseif last[1] or begin then
@@ -53,6 +62,9 @@ elseif last[1] or begin then
     if seq > tonumber(last[1] or 0) then
         local debt = math.max(charged - tonumber(last[2] or 0), 0)
         if debt > 0 then take(debt) end
+        if ARGV[16] ~= '' then
+            limit, edition = tonumber(ARGV[16]), math.max(edition + 1, now)
+        end
         if wish > asked then
             if need <= free() then
                 units = math.min(math.max(want, need), free())
@@ -81,11 +93,19 @@ elseif last[1] or begin then
         for _, number in ipairs({ asked, units, fence }) do table.insert(answer, int(number)) end
     end
 end
-answer[4] = int(math.min(total, limit))
-if total > 0 then
+answer[3], answer[4] = int(limit), int(math.min(total, limit))
+if edition > asked_edition then
+    answer[5], answer[6], answer[7], answer[8] = int(edition), int(limit), int(length), int(segments)
+end
+if total > 0 or edition > 0 then
     if counts[current] then redis.call('HSET', KEYS[1], int(current), int(counts[current])) end
-    redis.call('HSET', KEYS[1], 'token', int(token), 'now', int(now), 'segment', int(length))
-    redis.call('PEXPIRE', KEYS[1], math.ceil((segments + 1) * length / 1000) + 1)
+    redis.call('HSET', KEYS[1], 'token', int(token), 'now', int(now), 'segment', int(length), 'ahead', int(ahead))
+    local left = math.ceil((segments + 1) * length / 1000) + 1
+    if edition > 0 then
+        redis.call('HSET', KEYS[1], 'edition', int(edition), 'limit', int(limit))
+        left = math.max(left, REMEMBERED)
+    end
+    redis.call('PEXPIRE', KEYS[1], left)
 else
     redis.call('DEL', KEYS[1])
 end

@@ -31,13 +31,11 @@ pub(super) fn check(events: &[Event], holds: &[Hold], bars: Bars, report: &mut R
                 let back = others_hold_more_than(full, *at, processes, holds);
                 let stalled = stalled(events, *at, back.unwrap_or(Nanos::MAX), processes);
                 let took = back.map(|back| back - at);
+                let allowed = allowed + stalled + disturbed(events, at + allowed, at + allowed + stalled);
                 // With less, what others hold would be no sign of it.
-                if weight >= bars.heaviest && took.is_none_or(|took| took > allowed + stalled) {
-                    report.faults.push(Fault::SlowRecovery {
-                        gone: *at,
-                        took,
-                        allowed: allowed + stalled,
-                    });
+                if weight >= bars.heaviest && took.is_none_or(|took| took > allowed) {
+                    let gone = *at;
+                    report.faults.push(Fault::SlowRecovery { gone, took, allowed });
                 }
                 report.recoveries.push(Recovery {
                     gone: *at,
@@ -118,6 +116,24 @@ fn stalled(events: &[Event], from: Nanos, until: Nanos, gone: &[u32]) -> Nanos {
     for (begun, ended) in stalls {
         total += ended.saturating_sub(begun.max(covered));
         covered = covered.max(ended);
+    }
+    total
+}
+
+/// How long faults last that began between two instants: what was recovered by the first of them, had nobody been kept from
+/// running, is held up by the next fault when it was not recovered before the second.
+fn disturbed(events: &[Event], from: Nanos, mut until: Nanos) -> Nanos {
+    let (mut total, mut begun) = (0, None);
+    for event in events {
+        match event {
+            Event::Fault { at, .. } if from < *at && *at < until => begun = Some(*at),
+            Event::Healed { at, .. } => {
+                let lasted = begun.take().map_or(0, |begun| at - begun);
+                total += lasted;
+                until += lasted;
+            }
+            _ => {}
+        }
     }
     total
 }

@@ -114,22 +114,13 @@ struct Client {
 
 impl Client {
     fn new(number: u64) -> Self {
+        let session = Session {
+            client: number,
+            number: 1,
+        };
         let step = Step {
-            session: Session {
-                client: number,
-                number: 1,
-            },
             seq: 0,
-            begin: true,
-            ttl: Duration::from_secs(1),
-            returned: 0,
-            charged: 0,
-            wishes: Vec::new(),
-            withdrawn: Vec::new(),
-            seen: 0,
-            limit: None,
-            keeps: false,
-            end: false,
+            ..Step::first(session, Duration::from_secs(1))
         };
         Self {
             id: format!("session-{number}"),

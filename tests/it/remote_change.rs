@@ -1,0 +1,127 @@
+//! Changes while running, in the store of reference. In virtual time.
+
+#[path = "../remote/changes.rs"]
+mod changes;
+
+use crate::remote_world::World;
+use std::time::Duration;
+use tollgate::remote::{Away, Blocks, Remote, Rule};
+use tollgate::{Ask, Cost, LimiterExt, Policy, Quota, Reason};
+
+fn quota(burst: u64) -> Quota {
+    Quota::per_hour(1).burst(burst)
+}
+
+#[test]
+fn a_quota_is_changed_for_everybody() {
+    let world = World::new();
+    let make = |builder| world.make(builder);
+    world
+        .clock
+        .run(changes::a_quota_is_changed_for_everybody(&world.key, make));
+}
+
+#[test]
+fn a_faster_rate_is_for_who_waits_too() {
+    let world = World::new();
+    let make = |builder| world.make(builder);
+    world
+        .clock
+        .run(changes::a_faster_rate_is_for_who_waits_too(&world.key, make));
+}
+
+#[test]
+fn a_window_is_changed_for_everybody() {
+    let world = World::new();
+    let make = |builder| world.make(builder);
+    world
+        .clock
+        .run(changes::a_window_is_changed_for_everybody(&world.key, make));
+}
+
+#[test]
+fn what_cannot_be_changed_says_so() {
+    let world = World::new();
+    let make = |builder| world.make(builder);
+    world
+        .clock
+        .run(changes::what_cannot_be_changed_says_so(&world.key, make));
+}
+
+#[test]
+fn a_change_outlives_a_store_that_forgets_and_a_rest_of_less_than_a_day() {
+    let world = World::new();
+    let rate = || world.make(Remote::rate(world.key.clone(), quota(3)));
+    world.clock.run(async {
+        let one = rate();
+        one.set_quota(quota(8)).await.unwrap();
+        world.store.clear();
+        drop(one.acquire(1).await.unwrap());
+        let other = rate();
+        drop(other.acquire(7).await.unwrap());
+        other.close().await;
+        one.close().await;
+    });
+    // Nobody is there any more who knows it, and the bucket is full again.
+    world.clock.advance(Rule::REMEMBERED - Duration::from_secs(1));
+    world.clock.run(async {
+        let late = rate();
+        drop(late.acquire(8).await.unwrap());
+        late.close().await;
+    });
+    world.clock.advance(Rule::REMEMBERED);
+    assert!(world.store.is_empty());
+    world.clock.run(async {
+        let later = rate();
+        assert!(later.acquire(8).await.is_err());
+        drop(later.acquire(3).await.unwrap());
+    });
+}
+
+/// The share of a process that cannot reach the store is of what there is, not of what it was set up with.
+#[test]
+fn a_change_counts_while_the_store_is_away_and_for_blocks() {
+    let world = World::new();
+    world.clock.run(async {
+        let builder = Remote::rate(world.key.clone(), quota(10));
+        let blocks = Blocks::up_to(10).expiry(Duration::from_secs(60));
+        let remote = world.make(builder.blocks(blocks).away(Away::Share { of: 2 }));
+        drop(remote.acquire(1).await.unwrap());
+        let other = world.make(Remote::rate(world.key.clone(), quota(10)));
+        other.set_quota(quota(100)).await.unwrap();
+        assert_eq!(remote.rule(), Rule::Rate { quota: quota(10) }, "it has not asked since");
+        drop(remote.acquire(90).await.unwrap());
+        assert_eq!(
+            (remote.rule(), remote.stats().limit),
+            (Rule::Rate { quota: quota(100) }, 100)
+        );
+    });
+}
+
+/// A limit that was raised elsewhere while this process had nothing to do with it.
+#[test]
+fn a_limit_that_was_heard_of_long_ago_refuses_nobody() {
+    let world = World::new();
+    let permits = || world.make(Remote::permits(world.key.clone(), 2).ttl(Duration::from_secs(3)));
+    world.clock.run(async {
+        let (one, other) = (permits(), permits());
+        drop(one.acquire(1).await.unwrap());
+        // Just heard: nobody has to be asked.
+        let ask = Ask::one().cost(Cost::new("units"), 3);
+        let policy = Policy::builder().clock(&world.clock).limit(one.per(Cost::new("units")));
+        let policy = policy.build().unwrap();
+        assert_eq!(policy.try_admit(ask).unwrap_err().reason(), Reason::Oversized);
+        let held = other.acquire(1).await.unwrap();
+        other.set_limit(3).await.unwrap();
+        world.clock.advance(Duration::from_secs(60));
+        drop(held);
+        drop(policy.admit(ask).await.unwrap());
+        other.set_limit(2).await.unwrap();
+        world.clock.advance(Duration::from_secs(60));
+        assert_eq!(policy.admit(ask).await.unwrap_err().reason(), Reason::Oversized);
+        let third = permits();
+        drop(third.acquire(1).await.unwrap());
+        other.set_limit(5).await.unwrap();
+        drop(third.acquire(5).await.unwrap());
+    });
+}

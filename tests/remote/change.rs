@@ -1,0 +1,51 @@
+//! Changes while running, in a real store.
+
+#[path = "changes.rs"]
+mod changes;
+
+use crate::speaker::LONG;
+use crate::store::{key, own_unopened, store};
+use tollgate::Quota;
+use tollgate::remote::{Redis, Remote, RemoteBuilder};
+
+fn spawn(builder: RemoteBuilder) -> Remote<Redis> {
+    builder.ttl(LONG).spawn(store()).expect("settings that can be")
+}
+
+#[tokio::test]
+async fn a_quota_is_changed_for_everybody() {
+    changes::a_quota_is_changed_for_everybody(&key(), spawn).await;
+}
+
+#[tokio::test]
+async fn a_faster_rate_is_for_who_waits_too() {
+    changes::a_faster_rate_is_for_who_waits_too(&key(), spawn).await;
+}
+
+#[tokio::test]
+async fn a_window_is_changed_for_everybody() {
+    changes::a_window_is_changed_for_everybody(&key(), spawn).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_changed_says_so() {
+    changes::what_cannot_be_changed_says_so(&key(), spawn).await;
+}
+
+/// Who knows the change brings it along.
+#[tokio::test]
+async fn a_server_that_was_started_anew_is_told_of_a_change() {
+    let (mut server, store, key) = own_unopened().await;
+    let quota = |burst| Quota::per_hour(1).burst(burst);
+    let rate = |store: Redis| Remote::rate(key.clone(), quota(3)).ttl(LONG).spawn(store).unwrap();
+    let one = rate(store.clone());
+    one.set_quota(quota(8)).await.unwrap();
+    server.kill().unwrap();
+    server.restart().await.unwrap();
+    while one.acquire_now(1).await.is_err() {
+        tokio::time::sleep(LONG / 100_000).await;
+    }
+    let other = rate(store);
+    drop(other.acquire(7).await.unwrap());
+    assert_eq!(other.stats().limit, 8);
+}

@@ -1,0 +1,129 @@
+//! A replica takes over that has not heard of the last grants.
+
+use crate::redis::{Redis as Program, eval, say};
+use crate::rig::proxy::{Mode, Proxy};
+use crate::rig::server::Server;
+use crate::speaker::{LONG, SHORT, Speaker};
+use crate::store::{at, own};
+use std::time::Duration;
+use tollgate::remote::{Key, Redis, Rule};
+
+const PERMITS: Rule = Rule::Permits { limit: 1 };
+
+/// A server, and a replica behind a line that can be cut.
+struct Pair {
+    first: Server<Program>,
+    store: Redis,
+    line: Proxy,
+    second: Server<Program>,
+    key: Key,
+}
+
+impl Pair {
+    /// Both know the key.
+    async fn new() -> Self {
+        let (first, store, key) = own(PERMITS).await;
+        let line = Proxy::before(first.address()).await.expect("a proxy");
+        let second = Server::start(Program).await.expect("a server");
+        let address = line.address();
+        say(&second, &format!("REPLICAOF {} {}", address.ip(), address.port())).unwrap();
+        let pair = Self {
+            first,
+            store,
+            line,
+            second,
+            key,
+        };
+        while pair.second.keys().unwrap_or_default().len() < pair.first.keys().unwrap().len() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        pair
+    }
+
+    /// The replica has heard of everything up to now.
+    async fn in_step(&self) {
+        eval(&self.first, "redis.call('INCR', 'mark')").unwrap();
+        while !self.second.keys().unwrap().contains(&"mark".to_owned()) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        eval(&self.first, "redis.call('DEL', 'mark')").unwrap();
+        while self.second.keys().unwrap().contains(&"mark".to_owned()) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// The replica hears of nothing from now on.
+    fn part(&self) {
+        self.line.set(Mode::Blackhole);
+    }
+
+    /// The server dies, and the replica is made one.
+    fn promote(mut self) -> (Server<Program>, Redis, Key) {
+        self.first.kill().unwrap();
+        say(&self.second, "REPLICAOF NO ONE").unwrap();
+        let store = at(self.second.address());
+        (self.second, store, self.key)
+    }
+}
+
+/// What the replica has not heard of is held still by whoever was granted it, for a time to live at most.
+#[tokio::test]
+async fn who_takes_over_grants_nothing_until_what_it_does_not_know_has_run_out() {
+    let pair = Pair::new().await;
+    let (store, name) = (pair.store.clone(), pair.key.clone());
+    let mut waits = Speaker::new(&store, &name, PERMITS, LONG);
+    waits.look().await;
+    pair.in_step().await;
+    pair.part();
+    let mut holder = Speaker::new(&store, &name, PERMITS, LONG);
+    assert_eq!(holder.wish(1, true).await.grants.len(), 1);
+    let (_server, store, key) = pair.promote();
+    let mut waits = waits.at(&store, &key);
+    let reply = waits.wish(1, true).await;
+    assert!(reply.alive && reply.grants.is_empty(), "{reply:?}");
+    assert!(reply.again.is_some_and(|again| again > LONG / 2), "{reply:?}");
+    let mut tries = Speaker::new(&store, &key, PERMITS, LONG);
+    assert_eq!(tries.wish(1, false).await.grants, []);
+    // Who was granted it is told that it is not known.
+    assert!(!holder.at(&store, &key).look().await.alive);
+}
+
+#[tokio::test]
+async fn who_takes_over_grants_when_that_is_over() {
+    let pair = Pair::new().await;
+    pair.in_step().await;
+    let (_server, store, key) = pair.promote();
+    let mut waits = Speaker::new(&store, &key, PERMITS, SHORT);
+    let reply = waits.wish(1, true).await;
+    assert_eq!(reply.grants, []);
+    loop {
+        let reply = waits.look().await;
+        if reply.grants.len() == 1 {
+            break;
+        }
+        if !reply.alive {
+            // It was too slow.
+            waits = Speaker::new(&store, &key, PERMITS, SHORT);
+            waits.wish(1, true).await;
+        }
+        tokio::time::sleep(SHORT / 10).await;
+    }
+}
+
+/// It knows the session, and not the last grant to it: what the session says that it has heard of is more than it has seen.
+#[tokio::test]
+async fn a_session_of_which_something_was_forgotten_is_lost() {
+    let pair = Pair::new().await;
+    let (store, name) = (pair.store.clone(), pair.key.clone());
+    let mut holder = Speaker::new(&store, &name, PERMITS, LONG);
+    holder.look().await;
+    pair.in_step().await;
+    pair.part();
+    let reply = holder.wish(1, true).await;
+    assert_eq!(reply.grants.len(), 1);
+    let heard = holder.last().seq;
+    let (_server, store, key) = pair.promote();
+    let mut holder = holder.at(&store, &key);
+    let reply = holder.say(|step| step.heard = heard).await.unwrap();
+    assert!(!reply.alive, "{reply:?}");
+}
