@@ -283,6 +283,10 @@ impl Shelves {
         // Nobody who waits is there without a limit.
         let line = self.read(lease, key, 0, None, &found.kvs)?;
         tell(Change::All(line));
+        if let Some(known) = lease.limit() {
+            // It may have gone before anybody watched.
+            self.secure(lease, key, known.units).await?;
+        }
         let mut create = words::all_under(&under);
         create["start_revision"] = json!(found.header.revision.saturating_add(1).to_string());
         let mut watched = Lines::of(&self.http, "/v3/watch", &json!({ "create_request": create })).await?;

@@ -167,7 +167,7 @@ impl Account {
         for node in line.nodes_of(session) {
             match self.wishes.get_mut(&node.wish) {
                 Some(wished) if wished.node.is_none() && !wished.refused => {
-                    wished.node = Some((node.name.clone(), node.units))
+                    wished.node = Some((node.name.clone(), node.units));
                 }
                 // Nobody wants it, or it is there twice.
                 _ => drop(doomed.insert(node.name.clone())),

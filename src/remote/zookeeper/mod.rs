@@ -57,6 +57,12 @@ use tokio::time::Instant;
 /// does not send a second request before the first is acknowledged. Whoever waits asks the server only when its turn has come,
 /// once, so nobody asks in vain. The first step at a key, and of a session, takes a few round trips more.
 ///
+/// # Several servers
+/// A renewal is answered for by the leader, not by a follower that the others may have lost. But the leader hears that a session is
+/// alive only with the follower's next answer to its own ping. So where a follower is cut off just then, it ends a session earlier
+/// than the process gives up its permits, by up to 2/5 of the time to live and half a tick, and others are admitted meanwhile.
+/// With a single server that does not happen. None of this was tried with several.
+///
 /// # Fencing
 /// Tokens are numbers of transactions. They grow as long as the servers keep their data.
 ///
