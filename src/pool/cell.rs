@@ -1,15 +1,16 @@
 //! A task and its result in one allocation: what the queue holds of it, and what its handle holds.
 //!
 //! ```text
-//!  Queued --claim--> Running --complete--> Done --take--> Taken
+//!  Queued --start--> Started --complete--> Done --take--> Taken
 //!     `----refuse (cancelled, expired, discarded, abandoned)---^
 //! ```
 //! Whoever moves a task out of `Queued`, under its lock, is the only one who does: it runs once or is refused once.
-//! Closures and results are run and dropped outside the lock.
+//! Tasks and results are run and dropped outside the lock. A closure that has started is with whoever runs it; a future
+//! comes back while it waits: that is what `R` is for.
 
 use super::error::TaskError;
-use crate::sync::shim::Mutex;
-use std::any::Any;
+use super::hooks::{Payload, drop_quietly, wake};
+use crate::sync::shim::{Mutex, MutexGuard};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Poll, Waker};
 
@@ -22,18 +23,23 @@ pub(super) enum Ran {
     Gone,
 }
 
-/// A task as the queue sees it.
-pub(super) trait Run: Send + Sync {
-    /// Runs it here and now, unless somebody else has claimed it. `claimed` is called before it runs.
-    fn run(&self, claimed: &mut dyn FnMut()) -> Ran;
+/// A task that waits for its turn.
+pub(super) trait Queued: Send + Sync {
     /// Ends it without a run. False when it was claimed before.
     fn refuse(&self, why: TaskError) -> bool;
     /// True until it is claimed or refused.
     fn is_queued(&self) -> bool;
 }
 
+/// A closure as the queue sees it.
+pub(super) trait Run: Queued {
+    /// Runs it here and now, unless somebody else has claimed it. `claimed` is called before it runs, and `orphan` with
+    /// the payload of a panic for which nobody will ask.
+    fn run(&self, claimed: &mut dyn FnMut(), orphan: &mut dyn FnMut(Payload)) -> Ran;
+}
+
 /// A task as its handle sees it.
-pub(super) trait Await<T>: Run {
+pub(super) trait Await<T>: Queued {
     /// The result, once; or leaves `waker` to be woken when it is there.
     fn poll_result(&self, waker: &Waker) -> Poll<Result<T, TaskError>>;
     fn is_done(&self) -> bool;
@@ -41,28 +47,28 @@ pub(super) trait Await<T>: Run {
     fn detach(&self);
 }
 
-enum Stage<F, T> {
-    Queued(F),
-    Running,
+/// A closure as its handle sees it.
+pub(super) trait Job<T>: Run + Await<T> {}
+impl<C: Run + Await<T>, T> Job<T> for C {}
+
+pub(super) enum Stage<Q, R, T> {
+    Queued(Q),
+    Started(R),
     Done(Result<T, TaskError>),
     Taken,
 }
 
-struct Inner<F, T> {
-    stage: Stage<F, T>,
+pub(super) struct Inner<Q, R, T> {
+    pub(super) stage: Stage<Q, R, T>,
     waker: Option<Waker>,
     /// Nobody will ask for the result.
     detached: bool,
 }
 
-pub(super) struct Cell<F, T>(Mutex<Inner<F, T>>);
+pub(super) struct Cell<Q, R, T>(Mutex<Inner<Q, R, T>>);
 
-impl<F, T> Cell<F, T>
-where
-    F: FnOnce() -> T + Send,
-    T: Send,
-{
-    pub(super) fn new(task: F) -> Self {
+impl<Q, R: Default, T> Cell<Q, R, T> {
+    pub(super) fn new(task: Q) -> Self {
         Self(Mutex::new(Inner {
             stage: Stage::Queued(task),
             waker: None,
@@ -70,9 +76,15 @@ where
         }))
     }
 
-    pub(super) fn claim(&self) -> Option<F> {
-        let mut inner = self.0.lock();
-        match std::mem::replace(&mut inner.stage, Stage::Running) {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner<Q, R, T>> {
+        self.0.lock()
+    }
+
+    /// Takes the task, if nobody has.
+    #[inline]
+    pub(super) fn start(&self) -> Option<Q> {
+        let mut inner = self.lock();
+        match std::mem::replace(&mut inner.stage, Stage::Started(R::default())) {
             Stage::Queued(task) => Some(task),
             other => {
                 inner.stage = other;
@@ -81,29 +93,56 @@ where
         }
     }
 
-    fn complete(&self, result: Result<T, TaskError>) {
+    /// There is a result. What comes back is the payload of a panic, when nobody will ask for it.
+    pub(super) fn complete(&self, result: Result<T, TaskError>) -> Option<Payload> {
         let waker = {
-            let mut inner = self.0.lock();
+            let mut inner = self.lock();
             if inner.detached {
                 inner.stage = Stage::Taken;
                 drop(inner);
-                return drop_quietly(result);
+                return match result {
+                    Err(TaskError::Panicked(payload)) => Some(payload),
+                    unwanted => {
+                        drop_quietly(unwanted);
+                        None
+                    }
+                };
             }
             inner.stage = Stage::Done(result);
             inner.waker.take()
         };
         wake(waker);
+        None
+    }
+
+    /// Clones the waker outside the lock, and looks again: the task may have ended meanwhile.
+    fn leave_waker(&self, waker: &Waker) -> Poll<Result<T, TaskError>> {
+        let waker = waker.clone();
+        let mut inner = self.lock();
+        match std::mem::replace(&mut inner.stage, Stage::Taken) {
+            Stage::Done(result) if !seeded!("pool_joins_blindly") => {
+                drop(inner);
+                Poll::Ready(result)
+            }
+            waiting => {
+                inner.stage = waiting;
+                let old = inner.waker.replace(waker);
+                drop(inner);
+                drop(old);
+                Poll::Pending
+            }
+        }
     }
 }
 
-impl<F, T> Run for Cell<F, T>
+impl<F, T> Run for Cell<F, (), T>
 where
     F: FnOnce() -> T + Send,
     T: Send,
 {
     #[inline]
-    fn run(&self, claimed: &mut dyn FnMut()) -> Ran {
-        let Some(task) = self.claim() else { return Ran::Gone };
+    fn run(&self, claimed: &mut dyn FnMut(), orphan: &mut dyn FnMut(Payload)) -> Ran {
+        let Some(task) = self.start() else { return Ran::Gone };
         claimed();
         match catch_unwind(AssertUnwindSafe(task)) {
             Ok(value) => {
@@ -111,31 +150,32 @@ where
                 Ran::Done
             }
             Err(payload) => {
-                self.complete(Err(TaskError::Panicked(payload)));
+                if let Some(payload) = self.complete(Err(TaskError::Panicked(payload))) {
+                    orphan(payload);
+                }
                 Ran::Panicked
             }
         }
     }
+}
 
+impl<Q: Send, R: Default + Send, T: Send> Queued for Cell<Q, R, T> {
     fn refuse(&self, why: TaskError) -> bool {
-        let Some(task) = self.claim() else { return false };
+        let Some(task) = self.start() else { return false };
         drop_quietly(task);
-        self.complete(Err(why));
+        // Whoever refuses it knows why, and a panic is no reason.
+        drop_quietly(self.complete(Err(why)));
         true
     }
 
     fn is_queued(&self) -> bool {
-        matches!(self.0.lock().stage, Stage::Queued(_))
+        matches!(self.lock().stage, Stage::Queued(_))
     }
 }
 
-impl<F, T> Await<T> for Cell<F, T>
-where
-    F: FnOnce() -> T + Send,
-    T: Send,
-{
+impl<Q: Send, R: Default + Send, T: Send> Await<T> for Cell<Q, R, T> {
     fn poll_result(&self, waker: &Waker) -> Poll<Result<T, TaskError>> {
-        let mut inner = self.0.lock();
+        let mut inner = self.lock();
         match std::mem::replace(&mut inner.stage, Stage::Taken) {
             Stage::Done(result) => {
                 let old = inner.waker.take();
@@ -159,11 +199,11 @@ where
     }
 
     fn is_done(&self) -> bool {
-        matches!(self.0.lock().stage, Stage::Done(_) | Stage::Taken)
+        matches!(self.lock().stage, Stage::Done(_) | Stage::Taken)
     }
 
     fn detach(&self) {
-        let mut inner = self.0.lock();
+        let mut inner = self.lock();
         inner.detached = true;
         let waker = inner.waker.take();
         let result = match std::mem::replace(&mut inner.stage, Stage::Taken) {
@@ -175,52 +215,5 @@ where
         };
         drop(inner);
         drop_quietly((waker, result));
-    }
-}
-
-impl<F, T> Cell<F, T>
-where
-    F: FnOnce() -> T + Send,
-    T: Send,
-{
-    /// Clones the waker outside the lock, and looks again: the task may have ended meanwhile.
-    fn leave_waker(&self, waker: &Waker) -> Poll<Result<T, TaskError>> {
-        let waker = waker.clone();
-        let mut inner = self.0.lock();
-        match std::mem::replace(&mut inner.stage, Stage::Taken) {
-            Stage::Done(result) if !seeded!("pool_joins_blindly") => {
-                drop(inner);
-                Poll::Ready(result)
-            }
-            waiting => {
-                inner.stage = waiting;
-                let old = inner.waker.replace(waker);
-                drop(inner);
-                drop(old);
-                Poll::Pending
-            }
-        }
-    }
-}
-
-/// Wakes, and survives a waker that panics: the thread that completes a task is not the waker's.
-pub(crate) fn wake(waker: Option<Waker>) {
-    if let Some(waker) = waker {
-        let woken = catch_unwind(AssertUnwindSafe(|| waker.wake()));
-        forget_panic(woken);
-    }
-}
-
-/// Drops what is a user's, and survives a drop that panics.
-pub(crate) fn drop_quietly<T>(value: T) {
-    forget_panic(catch_unwind(AssertUnwindSafe(move || drop(value))));
-}
-
-/// Drops the payload of a panic that nobody wants, which may panic in turn: then that is leaked.
-pub(super) fn forget_panic(caught: Result<(), Box<dyn Any + Send>>) {
-    if let Err(payload) = caught
-        && let Err(again) = catch_unwind(AssertUnwindSafe(move || drop(payload)))
-    {
-        std::mem::forget(again);
     }
 }

@@ -11,9 +11,11 @@
 //!   Hence the invariant: somebody sleeps => all shelves are empty.
 
 use super::apart::Apart;
-use super::cell::{forget_panic, wake};
-use super::entry::Unstarted;
+use super::entry::{Entry, Unstarted};
 use super::gate::Gate;
+use super::hooks::{self, PanicHook, Payload, wake};
+use super::kin::Kin;
+use super::overflow::{Crowded, Overflow};
 use super::park::Parker;
 use super::room::Room;
 use super::state::{After, State};
@@ -24,9 +26,7 @@ use crate::semaphore::Semaphore;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
 use crate::sync::shim::{Mutex, MutexGuard};
 use crate::time::{Clock, Sleep};
-use std::any::Any;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
@@ -34,7 +34,6 @@ use std::time::Duration;
 
 pub(super) type Spawner<'j> = dyn Fn(WorkerThread<'j>) -> io::Result<()> + Send + Sync + 'j;
 pub(super) type DiscardHook = dyn Fn(Unstarted<'_>) + Send + Sync;
-pub(super) type PanicHook = dyn Fn(Box<dyn Any + Send>) + Send + Sync;
 
 /// What is decided when a pool is built.
 pub(super) struct Settings<'j> {
@@ -46,19 +45,18 @@ pub(super) struct Settings<'j> {
     pub(super) on_start: Option<Arc<dyn Fn() + Send + Sync>>,
     pub(super) on_panic: Option<Box<PanicHook>>,
     pub(super) on_discard: Option<Box<DiscardHook>>,
-    /// After so many tasks a worker starts anew: for workers that borrow the threads of another pool.
-    pub(super) quantum: Option<u32>,
+    /// The pool on whose threads this one runs.
+    pub(super) above: Option<Arc<Core<'j>>>,
+    pub(super) overflow: Overflow,
+    pub(super) slots: Arc<Semaphore>,
     /// True when others hold permits of the slots as well.
     pub(super) shared_slots: bool,
 }
 
 pub(super) struct Core<'j> {
-    pub(super) id: u64,
-    /// The pool at the root: sub-pools run on its threads.
-    pub(super) family: u64,
+    pub(super) kin: Kin,
     pub(super) state: Apart<Mutex<State<'j>>>,
     pub(super) room: Room,
-    pub(super) slots: Arc<Semaphore>,
     /// A copy of the lanes' length, for whoever looks without the lock.
     pending: Apart<AtomicUsize>,
     pub(super) settings: Settings<'j>,
@@ -68,25 +66,26 @@ pub(super) struct Core<'j> {
 }
 
 impl<'j> Core<'j> {
-    pub(super) fn new(
-        id: u64,
-        family: Option<u64>,
-        workers: (usize, usize),
-        room: Room,
-        slots: Arc<Semaphore>,
-        settings: Settings<'j>,
-    ) -> Self {
+    pub(super) fn new(kin: Kin, workers: (usize, usize), room: Room, settings: Settings<'j>) -> Self {
         Self {
-            id,
-            family: family.unwrap_or(id),
+            kin,
             state: Apart::new(Mutex::new(State::new(workers.0, workers.1))),
             room,
-            slots,
             pending: Apart::new(AtomicUsize::new(0)),
             settings,
             regrow: Mutex::new(None),
             regrow_waker: OnceLock::new(),
         }
+    }
+
+    pub(super) fn is_sub_pool(&self) -> bool {
+        self.settings.above.is_some()
+    }
+
+    /// True when a pool above has to have fewer tasks running: its thread is not for the next task of this one.
+    pub(super) fn is_pushed_out(&self) -> bool {
+        let above = self.settings.above.as_ref();
+        above.is_some_and(|above| above.settings.slots.debt() > 0 || above.is_pushed_out())
     }
 
     pub(super) fn note_pending(&self, state: &State<'j>) {
@@ -112,11 +111,8 @@ impl<'j> Core<'j> {
         }
     }
 
-    pub(super) fn orphan(&self, payload: Box<dyn Any + Send>) {
-        match &self.settings.on_panic {
-            Some(hook) => forget_panic(catch_unwind(AssertUnwindSafe(|| hook(payload)))),
-            None => forget_panic(Err(payload)),
-        }
+    pub(super) fn orphan(&self, payload: Payload) {
+        hooks::tell_of_panic(self.settings.on_panic.as_deref(), payload);
     }
 
     // ---- numbers ----
@@ -131,11 +127,32 @@ impl<'j> Core<'j> {
         PoolStats {
             threads: state.alive,
             idle: state.sleepers.len(),
-            limit: self.slots.limit(),
-            queued: state.lanes.len() + shelved,
-            unfinished: state.unfinished - state.untold(),
+            limit: self.settings.slots.limit(),
+            queued: state.lanes.waiting() + shelved,
+            unfinished: state.quiet.unfinished() - state.untold(),
             ..state.stats
         }
+    }
+}
+
+impl<'j> Crowded for Arc<Core<'j>> {
+    type Entry = Entry<'j>;
+
+    fn room(&self) -> &Room {
+        &self.room
+    }
+
+    fn overflow(&self) -> Overflow {
+        self.settings.overflow
+    }
+
+    fn evict(&self) -> Option<Entry<'j>> {
+        Core::evict(self)
+    }
+
+    fn discard(&self, entry: Entry<'j>) {
+        self.lock().stats.discarded += 1;
+        hooks::discard(self.settings.on_discard.as_deref(), Unstarted::new(entry, true));
     }
 }
 

@@ -5,7 +5,7 @@ use super::entry::Entry;
 use super::lanes::Ranked;
 use super::state::{After, Phase};
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::{Poll, Waker, ready};
 
 impl<'j> Core<'j> {
     /// Enters a sub-pool, which ends with this pool.
@@ -75,20 +75,25 @@ impl<'j> Core<'j> {
         rest
     }
 
-    /// True once everything that was let in has ended; with `threads`, once the workers have gone as well. Leaves
-    /// `waker` otherwise. `since` is the epoch at the first look.
-    pub(super) fn poll_quiet(&self, since: &mut Option<u64>, threads: bool, waker: &Waker) -> Poll<()> {
+    /// True once everything that was let in has ended. Leaves `waker` otherwise. `since` is the epoch at the first look.
+    pub(super) fn poll_idle(&self, since: &mut Option<u64>, waker: &Waker) -> Poll<()> {
+        let waker = waker.clone();
+        self.state.lock().quiet.poll(since, None, waker)
+    }
+
+    /// True once everything that was let in has ended, here and in the pools below, and the workers have gone.
+    pub(super) fn poll_gone(&self, waker: &Waker) -> Poll<()> {
+        let children = self.state.lock().children();
+        for child in children {
+            ready!(child.poll_gone(waker));
+        }
         let waker = waker.clone();
         let mut state = self.state.lock();
-        let quiet = state.unfinished == 0 && (!threads || state.alive == 0);
-        let epoch = *since.get_or_insert(state.quiet_epoch);
-        if quiet || (!threads && epoch != state.quiet_epoch) {
-            return Poll::Ready(());
-        }
-        // One thread may look many times.
-        if !state.quiet_waiters.iter().any(|known| known.will_wake(&waker)) {
-            state.quiet_waiters.push(waker);
-        }
-        Poll::Pending
+        let gone = state.alive == 0;
+        state.quiet.poll(&mut None, Some(gone), waker)
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.state.lock().phase == Phase::Stopped
     }
 }

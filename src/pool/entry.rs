@@ -1,11 +1,12 @@
 //! What stands in the queue: a task, what it weighs, and how it wants to be treated.
 
-use super::cell::{Ran, Run, drop_quietly};
+use super::cell::{Ran, Run};
 use super::error::TaskError;
+use super::hooks::{Payload, drop_quietly};
 use super::lanes::Ranked;
+use super::wishes::Spec;
 use crate::ask::Ask;
 use crate::time::Instant;
-use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -29,35 +30,6 @@ pub enum Priority {
 /// How many tasks may be preferred to those of lower priority before one of the lowest is served.
 pub const AGEING: u32 = 32;
 
-/// How a task wants to be treated. Copyable; the default is normal priority, weight 1, no deadline, one call.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Spec {
-    pub(super) priority: Priority,
-    pub(super) weight: u32,
-    pub(super) deadline: Option<Instant>,
-    pub(super) ask: Ask,
-    /// True while there is neither a deadline nor an ask of its own: then an entry need not keep them.
-    pub(super) plain: bool,
-}
-
-impl Spec {
-    pub(super) const DEFAULT: Self = Self {
-        priority: Priority::Normal,
-        weight: 1,
-        deadline: None,
-        ask: Ask::one(),
-        plain: true,
-    };
-}
-
-impl Spec {
-    /// True of what asks for nothing special.
-    #[inline]
-    fn is_common(&self) -> bool {
-        self.plain && self.weight == 1 && self.priority == Priority::Normal
-    }
-}
-
 /// The rarer wishes.
 pub(super) struct Wishes {
     pub(super) deadline: Option<Instant>,
@@ -67,7 +39,7 @@ pub(super) struct Wishes {
 /// What an entry is, without its type.
 trait Task: Send {
     /// Runs it, once, and drops all of it that is a user's.
-    fn run(&mut self, orphan: &mut dyn FnMut(Box<dyn Any + Send>)) -> Ran;
+    fn run(&mut self, orphan: &mut dyn FnMut(Payload)) -> Ran;
     fn refuse(self: Box<Self>, why: TaskError) -> bool;
     fn is_live(&self) -> bool;
     /// What is special about it, if anything.
@@ -93,7 +65,7 @@ impl<F> Plain<F> {
 
 impl<F: FnOnce() + Send> Task for Plain<F> {
     #[inline]
-    fn run(&mut self, orphan: &mut dyn FnMut(Box<dyn Any + Send>)) -> Ran {
+    fn run(&mut self, orphan: &mut dyn FnMut(Payload)) -> Ran {
         let Some(task) = self.0.take() else { return Ran::Gone };
         match catch_unwind(AssertUnwindSafe(task)) {
             Ok(()) => Ran::Done,
@@ -129,7 +101,7 @@ struct Special<'j> {
 }
 
 impl Task for Special<'_> {
-    fn run(&mut self, orphan: &mut dyn FnMut(Box<dyn Any + Send>)) -> Ran {
+    fn run(&mut self, orphan: &mut dyn FnMut(Payload)) -> Ran {
         self.entry.run_in_place(orphan)
     }
 
@@ -214,7 +186,7 @@ impl<'j> Entry<'j> {
     }
 
     /// Runs it. A panic stays here; the payload of one that nobody waits for is handed to `orphan`.
-    pub(super) fn run(mut self, mut orphan: impl FnMut(Box<dyn Any + Send>)) -> Ran {
+    pub(super) fn run(mut self, mut orphan: impl FnMut(Payload)) -> Ran {
         let ran = self.run_in_place(&mut orphan);
         drop_quietly(self);
         ran
@@ -223,10 +195,10 @@ impl<'j> Entry<'j> {
     /// The same for whoever has a use for what is left, which is memory alone: the closure has been used up, and the
     /// result belongs to the handle, or was dropped.
     #[inline]
-    pub(super) fn run_in_place(&mut self, orphan: &mut dyn FnMut(Box<dyn Any + Send>)) -> Ran {
+    pub(super) fn run_in_place(&mut self, orphan: &mut dyn FnMut(Payload)) -> Ran {
         match &mut self.0 {
             Kind::Own(task) => task.run(orphan),
-            Kind::Held(cell) => cell.run(&mut || ()),
+            Kind::Held(cell) => cell.run(&mut || (), orphan),
         }
     }
 
@@ -305,7 +277,7 @@ impl<'j> Unstarted<'j> {
     /// Runs it here. Whoever holds its handle gets the result. False when it was cancelled meanwhile.
     ///
     /// # Panics
-    /// When a task that has no handle panics.
+    /// When a task panics that has no handle, or none any more.
     pub fn run(mut self) -> bool {
         match self.entry.take() {
             Some(entry) => entry.run(|payload| std::panic::resume_unwind(payload)) != Ran::Gone,

@@ -1,34 +1,27 @@
 //! The face of a pool.
 
-use super::builder::{Overflow, PoolBuilder, Workers};
 use super::core::Core;
-use super::entry::{Priority, Spec};
+use super::entry::Priority;
 use super::error::{PoolError, Rejected, TaskError};
 use super::handle::Handle;
+use super::kin::Standing;
 use super::park::block_on;
 use super::shutdown::Report;
 use super::stats::PoolStats;
-use super::submit::Submit;
-use super::worker::{Standing, standing};
+use super::threads::PoolBuilder;
+use super::wishes::{Clocked, Submit};
+use super::worker::standing;
+use super::workers::Workers;
 use crate::semaphore::Semaphore;
+use crate::time::Clock;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-/// The most workers that a pool may have: 65,536.
-pub const MAX_WORKERS: usize = 1 << 16;
 
 /// The most tasks that a queue may hold.
 pub const MAX_QUEUE: usize = u32::MAX as usize >> 1;
-
-pub(super) fn next_id() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    // Relaxed: only that no number comes twice.
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
 
 /// The last to go closes the pool.
 pub(super) struct Owner<'j> {
@@ -80,7 +73,6 @@ impl Drop for Owner<'_> {
 /// ```
 pub struct Pool<'j> {
     owner: Arc<Owner<'j>>,
-    overflow: Overflow,
 }
 
 /// A [`Pool`] whose tasks own what they use.
@@ -90,7 +82,6 @@ impl Clone for Pool<'_> {
     fn clone(&self) -> Self {
         Self {
             owner: Arc::clone(&self.owner),
-            overflow: self.overflow,
         }
     }
 }
@@ -103,39 +94,35 @@ impl WorkerPool {
 }
 
 impl<'j> Pool<'j> {
-    pub(super) fn new(owner: Arc<Owner<'j>>, overflow: Overflow) -> Self {
-        Self { owner, overflow }
+    pub(super) fn new(owner: Arc<Owner<'j>>) -> Self {
+        Self { owner }
     }
 
     pub(super) fn core(&self) -> &Arc<Core<'j>> {
         &self.owner.core
     }
 
-    pub(super) fn overflow(&self) -> Overflow {
-        self.overflow
-    }
-
-    fn plain(&self) -> Submit<'_, 'j> {
-        Submit::new(self, Spec::DEFAULT)
+    fn plain(&self) -> Submit<'_, Self> {
+        Submit::new(self)
     }
 
     /// Tasks of this priority.
-    pub fn priority(&self, priority: Priority) -> Submit<'_, 'j> {
+    pub fn priority(&self, priority: Priority) -> Submit<'_, Self> {
         self.plain().priority(priority)
     }
 
-    /// Tasks of this weight in a queue that is bounded by [`queue_weight`](PoolBuilder::queue_weight).
-    pub fn weight(&self, weight: u32) -> Submit<'_, 'j> {
+    /// Tasks of this weight in a queue that is bounded by [`queue_weight`](super::Builder::queue_weight).
+    pub fn weight(&self, weight: u32) -> Submit<'_, Self> {
         self.plain().weight(weight)
     }
 
     /// Tasks that are given up when they have not started so long from now.
-    pub fn deadline(&self, within: Duration) -> Submit<'_, 'j> {
+    pub fn deadline(&self, within: Duration) -> Submit<'_, Self> {
         self.plain().deadline(within)
     }
 
-    /// Tasks that the policy of [`admit_by`](PoolBuilder::admit_by) is asked this for.
-    pub fn ask(&self, ask: impl Into<crate::Ask>) -> Submit<'_, 'j> {
+    /// Tasks that the policy of [`admit_by`](super::Builder::admit_by) is asked this for.
+    pub fn ask(&self, ask: impl Into<crate::Ask>) -> Submit<'_, Self> {
         self.plain().ask(ask)
     }
 
@@ -269,7 +256,7 @@ impl<'j> Pool<'j> {
 
     /// The slots: permits of this semaphore are what running tasks hold.
     pub fn slots(&self) -> &Arc<Semaphore> {
-        &self.core().slots
+        &self.core().settings.slots
     }
 
     /// Changes how many tasks run at once, while running: a number, or a range for an elastic pool. Effective at once:
@@ -280,12 +267,8 @@ impl<'j> Pool<'j> {
     /// hold, and the next submission tries again.
     pub fn resize(&self, workers: impl Into<Workers>) -> Result<(), PoolError> {
         let (least, most) = workers.into().check()?;
-        let least = if self.core().settings.quantum.is_some() {
-            0
-        } else {
-            least
-        };
-        self.core().slots.set_limit(most);
+        let least = if self.core().settings.above.is_some() { 0 } else { least };
+        self.core().settings.slots.set_limit(most);
         self.core().resize(least, most).map_err(PoolError::Spawn)
     }
 
@@ -305,7 +288,7 @@ impl<'j> Pool<'j> {
             return false;
         }
         let mut since = None;
-        block_on(patience, |waker| self.core().poll_quiet(&mut since, false, waker)).is_some()
+        block_on(patience, |waker| self.core().poll_idle(&mut since, waker)).is_some()
     }
 
     /// Takes no more tasks in. What is queued still runs; nobody waits.
@@ -320,8 +303,7 @@ impl<'j> Pool<'j> {
     pub fn shutdown(&self, deadline: Duration) -> Report<'j> {
         self.core().close();
         if standing(self.core()) == Standing::Stranger {
-            let mut since = None;
-            let _ = block_on(Some(deadline), |waker| self.core().poll_quiet(&mut since, true, waker));
+            let _ = block_on(Some(deadline), |waker| self.core().poll_gone(waker));
         }
         self.abort()
     }
@@ -334,6 +316,12 @@ impl<'j> Pool<'j> {
     /// The numbers of this pool.
     pub fn stats(&self) -> PoolStats {
         self.core().stats()
+    }
+}
+
+impl Clocked for Pool<'_> {
+    fn clock(&self) -> &Clock {
+        &self.core().settings.clock
     }
 }
 

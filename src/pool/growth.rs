@@ -20,7 +20,7 @@ impl<'j> Core<'j> {
                 && state.sleepers.is_empty()
                 && state.searching == 0
                 && state.phase != Phase::Stopped
-                && (state.alive == 0 || self.slots.available_permits() > 0)
+                && (state.alive == 0 || self.settings.slots.available_permits() > 0)
         };
         if !wants(&self.state.lock()) {
             return;

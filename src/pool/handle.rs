@@ -1,10 +1,10 @@
 //! The handle to a task: its result, as a future or by blocking, and its cancellation.
 
-use super::cell::{Await, Ran};
+use super::cell::{Job, Ran};
 use super::core::Core;
 use super::error::TaskError;
 use super::park::block_on;
-use super::worker::{Guest, Standing, standing};
+use super::worker::Guest;
 use crate::time::Instant;
 use std::fmt;
 use std::pin::Pin;
@@ -26,28 +26,24 @@ use std::time::Duration;
 /// A future that has been ready must not be polled again.
 #[must_use = "a handle that is dropped lets its task run unobserved"]
 pub struct Handle<'j, T> {
-    cell: Arc<dyn Await<T> + 'j>,
+    cell: Arc<dyn Job<T> + 'j>,
     core: Arc<Core<'j>>,
     deadline: Option<Instant>,
 }
 
 impl<'j, T: Send> Handle<'j, T> {
-    pub(super) fn new(cell: Arc<dyn Await<T> + 'j>, core: Arc<Core<'j>>, deadline: Option<Instant>) -> Self {
+    pub(super) fn new(cell: Arc<dyn Job<T> + 'j>, core: Arc<Core<'j>>, deadline: Option<Instant>) -> Self {
         Self { cell, core, deadline }
     }
 
-    /// Runs the task here, if it waits for this thread. False when it has not been touched.
-    pub(super) fn help(&self) -> bool {
+    /// Runs the task here, if it waits for this thread. False when it has not been touched; `waker` is woken when it may
+    /// be worth another look.
+    pub(super) fn help(&self, waker: &Waker) -> bool {
         if !self.cell.is_queued() {
             return false;
         }
-        let guest = match standing(&self.core) {
-            Standing::Stranger => return false,
-            Standing::Worker => None,
-            Standing::Relative => match Guest::enter(&self.core) {
-                Some(guest) => Some(guest),
-                None => return false,
-            },
+        let Some(guest) = Guest::enter(&self.core, waker) else {
+            return false;
         };
         if self
             .deadline
@@ -56,7 +52,9 @@ impl<'j, T: Send> Handle<'j, T> {
             self.end_queued(TaskError::Expired);
             return true;
         }
-        let ran = self.cell.run(&mut || self.core.guest_started());
+        let ran = self.cell.run(&mut || self.core.guest_started(), &mut |payload| {
+            self.core.orphan(payload);
+        });
         drop(guest);
         if ran != Ran::Gone {
             self.core.guest_ended(ran);
@@ -66,6 +64,11 @@ impl<'j, T: Send> Handle<'j, T> {
 
     pub(super) fn is_queued(&self) -> bool {
         self.cell.is_queued()
+    }
+
+    fn poll_or_help(&self, waker: &Waker) -> Poll<Result<T, TaskError>> {
+        self.help(waker);
+        self.cell.poll_result(waker)
     }
 
     fn end_queued(&self, why: TaskError) -> bool {
@@ -82,9 +85,7 @@ impl<'j, T: Send> Handle<'j, T> {
     /// # Errors
     /// [`TaskError`]: it panicked, or never started.
     pub fn join(self) -> Result<T, TaskError> {
-        self.help();
-        let cell = &self.cell;
-        let result = block_on(None, |waker| cell.poll_result(waker));
+        let result = block_on(None, |waker| self.poll_or_help(waker));
         // Without a bound it waits until there is one.
         result.unwrap_or(Err(TaskError::Abandoned))
     }
@@ -94,9 +95,7 @@ impl<'j, T: Send> Handle<'j, T> {
     /// # Errors
     /// The handle itself when the time is over: the task goes on.
     pub fn join_timeout(self, patience: Duration) -> Result<Result<T, TaskError>, Self> {
-        self.help();
-        let cell = &self.cell;
-        block_on(Some(patience), |waker| cell.poll_result(waker)).ok_or(self)
+        block_on(Some(patience), |waker| self.poll_or_help(waker)).ok_or(self)
     }
 
     /// Takes the task back, if it has not started: its result is [`TaskError::Cancelled`] then. False when it is too
@@ -125,8 +124,7 @@ impl<'j, T: Send> Handle<'j, T> {
 impl<T: Send> Future for Handle<'_, T> {
     type Output = Result<T, TaskError>;
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.help();
-        self.cell.poll_result(cx.waker())
+        self.poll_or_help(cx.waker())
     }
 }
 

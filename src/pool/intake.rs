@@ -17,7 +17,7 @@ impl<'j> Core<'j> {
             return Err(job);
         }
         state.lanes.push(into(job));
-        state.unfinished += 1;
+        state.quiet.begun(1);
         state.stats.submitted += 1;
         self.note_pending(&state);
         state.call_for_help(&mut after);
@@ -42,7 +42,7 @@ impl<'j> Core<'j> {
         if state.phase != Phase::Running {
             return false;
         }
-        state.unfinished += n;
+        state.quiet.begun(n);
         state.stats.submitted += n as u64;
         for job in jobs.drain(..n) {
             state.lanes.push(into(job));
@@ -79,12 +79,12 @@ impl<'j> Core<'j> {
     pub(super) fn push_errand(self: &Arc<Self>, job: Box<dyn FnOnce() + Send + 'j>) -> bool {
         let mut after = After::default();
         let mut state = self.state.lock();
-        if state.phase == Phase::Stopped || (state.phase == Phase::Draining && state.alive == 0) {
+        if state.phase == Phase::Stopped {
             drop(state);
             return false;
         }
         state.lanes.push(Entry::errand(job));
-        state.unfinished += 1;
+        state.quiet.begun(1);
         self.note_pending(&state);
         state.call_for_help(&mut after);
         drop(state);
@@ -119,7 +119,7 @@ impl<'j> Core<'j> {
 
     /// A queued task has been claimed by somebody who is no worker of this pool: it runs there, and counts.
     pub(super) fn guest_started(self: &Arc<Self>) {
-        self.state.lock().unfinished += 1;
+        self.state.lock().quiet.begun(1);
         self.note_dead(false);
     }
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 /// What can stand in a lane.
 pub(super) trait Ranked {
     fn priority(&self) -> Priority;
-    /// True for what has normal priority, weighs one, and has no wishes.
+    /// True for what has normal priority and nothing special about it: it can be thrown out, and takes one place.
     fn is_common(&self) -> bool;
     /// True for what may be thrown out of a full queue.
     fn is_evictable(&self) -> bool;
@@ -22,6 +22,8 @@ pub(super) struct Lanes<E> {
     len: usize,
     /// How many of them are not common.
     special: usize,
+    /// How many of those are the pool's own, or have started: they take no room.
+    roomless: usize,
     /// How many were preferred to a waiting one of lower priority since the lowest was served.
     preferred: u32,
 }
@@ -32,12 +34,31 @@ impl<E: Ranked> Lanes<E> {
             lanes: [const { VecDeque::new() }; 3],
             len: 0,
             special: 0,
+            roomless: 0,
             preferred: 0,
         }
     }
 
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// How many wait to be started.
+    pub(super) fn waiting(&self) -> usize {
+        self.len - self.roomless
+    }
+
+    #[cold]
+    fn came(&mut self, entry: &E) {
+        self.special += 1;
+        self.roomless += usize::from(!entry.is_evictable());
+    }
+
+    fn went(&mut self, entry: &E) {
+        if !entry.is_common() {
+            self.special -= 1;
+            self.roomless -= usize::from(!entry.is_evictable());
+        }
     }
 
     /// True when one is like another: all are common.
@@ -49,14 +70,18 @@ impl<E: Ranked> Lanes<E> {
     #[inline]
     pub(super) fn push(&mut self, entry: E) {
         self.len += 1;
-        self.special += usize::from(!entry.is_common());
+        if !entry.is_common() {
+            self.came(&entry);
+        }
         self.lanes[entry.priority() as usize].push_back(entry);
     }
 
     /// Puts back what had been taken out, before all others of its priority.
     pub(super) fn push_front(&mut self, entry: E) {
         self.len += 1;
-        self.special += usize::from(!entry.is_common());
+        if !entry.is_common() {
+            self.came(&entry);
+        }
         self.lanes[entry.priority() as usize].push_front(entry);
     }
 
@@ -70,7 +95,7 @@ impl<E: Ranked> Lanes<E> {
             return self.lanes[Priority::Normal as usize].pop_front();
         }
         let entry = self.pop_by_priority()?;
-        self.special -= usize::from(!entry.is_common());
+        self.went(&entry);
         Some(entry)
     }
 
@@ -92,7 +117,7 @@ impl<E: Ranked> Lanes<E> {
             if let Some(at) = lane.iter().position(|entry| entry.is_evictable()) {
                 self.len -= 1;
                 let entry = lane.remove(at)?;
-                self.special -= usize::from(!entry.is_common());
+                self.went(&entry);
                 return Some(entry);
             }
         }
@@ -119,13 +144,15 @@ impl<E: Ranked> Lanes<E> {
             dead.extend(gone);
         }
         self.len -= dead.len();
-        self.special -= dead.iter().filter(|entry| !entry.is_common()).count();
+        for entry in &dead {
+            self.went(entry);
+        }
         dead
     }
 
     /// Takes out everything, in the order in which it would have been served but for ageing.
     pub(super) fn drain(&mut self) -> Vec<E> {
-        (self.len, self.special) = (0, 0);
+        (self.len, self.special, self.roomless) = (0, 0, 0);
         self.lanes.iter_mut().rev().flat_map(|lane| lane.drain(..)).collect()
     }
 }
@@ -133,7 +160,8 @@ impl<E: Ranked> Lanes<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::entry::{Entry, Plain, Spec};
+    use crate::pool::entry::{Entry, Plain};
+    use crate::pool::wishes::Spec;
 
     fn entry<'j>(priority: Priority, weight: u32) -> Entry<'j> {
         let spec = Spec {

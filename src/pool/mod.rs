@@ -46,9 +46,15 @@ mod gate;
 mod group;
 mod growth;
 mod handle;
+mod hooks;
 mod intake;
+mod kin;
 mod lanes;
+mod members;
+mod overflow;
 mod park;
+mod quiet;
+mod relatives;
 mod room;
 #[cfg(feature = "tokio")]
 mod runtime;
@@ -62,26 +68,33 @@ mod stats;
 mod submit;
 #[cfg(feature = "tokio")]
 pub mod tasks;
+mod threads;
+mod wishes;
 mod worker;
+mod workers;
 
-pub use builder::{Overflow, PoolBuilder};
-#[cfg(feature = "fan-out")]
-pub(crate) use cell::{drop_quietly, wake};
+pub use builder::Builder;
 pub use entry::{AGEING, Priority, Unstarted};
 pub use error::{Failed, PoolError, Rejected, TaskError, Turned};
-pub use face::{MAX_QUEUE, MAX_WORKERS, Pool, Scoped, WorkerPool};
+pub use face::{MAX_QUEUE, Pool, Scoped, WorkerPool};
 #[cfg(feature = "fan-out")]
 pub(crate) use gate::{Admission, Gate};
-pub use group::{Group, StopFlag};
+pub use group::Group;
 pub use handle::Handle;
+#[cfg(feature = "fan-out")]
+pub(crate) use hooks::{drop_quietly, wake};
+pub use members::StopFlag;
+pub use overflow::Overflow;
 #[cfg(feature = "fan-out")]
 pub(crate) use runtime::{AbortHandle, Runtime};
 pub use shutdown::Report;
 pub use stats::PoolStats;
-pub use submit::Submit;
 #[cfg(feature = "tokio")]
-pub use tasks::{AsyncHandle, TaskGroup, TaskPool};
+pub use tasks::{AsyncHandle, TaskGroup, TaskPool, TaskPoolBuilder};
+pub use threads::{PoolBuilder, Threads};
+pub use wishes::Submit;
 pub use worker::WorkerThread;
+pub use workers::{MAX_WORKERS, Workers};
 
 /// The handle to a task of a [`WorkerPool`].
 pub type TaskHandle<T> = Handle<'static, T>;

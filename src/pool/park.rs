@@ -56,6 +56,18 @@ pub(super) fn block_on<T>(patience: Option<Duration>, mut poll: impl FnMut(&Wake
     }
 }
 
+/// Runs a future on this thread, parking it in between.
+#[cfg(feature = "tokio")]
+pub(super) fn run_blocking<F: Future>(future: F) -> F::Output {
+    let mut future = std::pin::pin!(future);
+    loop {
+        let poll = |waker: &Waker| future.as_mut().poll(&mut std::task::Context::from_waker(waker));
+        if let Some(output) = block_on(None, poll) {
+            return output;
+        }
+    }
+}
+
 #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
 mod imp {
     use std::thread::{self, Thread};

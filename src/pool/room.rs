@@ -78,10 +78,11 @@ impl Room {
         Ok(())
     }
 
-    /// Takes up to `n` places of weight one at once, and says how many; none when fewer than one is free.
-    pub(super) fn try_take_some(&self, n: usize) -> usize {
+    /// Takes up to `n` places of this weight at once, and says how many: none when none is free, or when weight has to
+    /// be looked at.
+    pub(super) fn try_take_some(&self, n: usize, weight: u32) -> usize {
         let n = n.min(self.places.available_permits());
-        if n == 0 || self.weight.is_some() {
+        if n == 0 || weight != 1 || self.weight.is_some() {
             return 0;
         }
         match self.places.try_acquire_many(n as u32) {

@@ -133,8 +133,9 @@ impl<'j> Core<'j> {
     /// True when a worker that waits for a slot is to leave instead.
     pub(super) fn should_exit(&self) -> bool {
         let mut state = self.state.lock();
-        let exits = self.is_surplus(&state)
-            || (state.phase == Phase::Draining && state.lanes.len() == 0 && state.shelves_are_empty());
+        // One of a sub-pool would keep the thread from others for nothing.
+        let may_go = state.phase == Phase::Draining || self.is_sub_pool();
+        let exits = self.is_surplus(&state) || (may_go && state.lanes.len() == 0 && state.shelves_are_empty());
         state.leaving += usize::from(exits);
         exits
     }
@@ -169,7 +170,9 @@ impl<'j> Core<'j> {
         let forlorn = state.alive == 0 && state.lanes.len() > 0;
         drop(state);
         self.after(after);
-        if forlorn {
+        // What a pool above that has been stopped finds here is handed back by it.
+        let handed_back = self.settings.above.as_ref().is_some_and(|above| above.is_stopped());
+        if forlorn && !handed_back {
             for entry in self.stop() {
                 entry.refuse(super::TaskError::Abandoned);
             }
@@ -187,7 +190,8 @@ impl<'j> Core<'j> {
             if state.lanes.len() == 0 || self.is_surplus(&state) {
                 None
             } else {
-                state.strike_off(me, searching, &mut After::default());
+                // Whoever waits for the last worker to go looks again, and waits on.
+                state.strike_off(me, searching, &mut after);
                 Some(self.engage(&mut state, true))
             }
         };

@@ -58,7 +58,8 @@ impl<'j> Spent<'j> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::entry::{Plain, Spec};
+    use crate::pool::entry::Plain;
+    use crate::pool::wishes::Spec;
 
     fn ran<'j>(task: impl FnOnce() + Send + 'j) -> Entry<'j> {
         let mut entry = Entry::plain(Box::new(Plain::new(task)), &Spec::DEFAULT);

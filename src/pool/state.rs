@@ -5,6 +5,8 @@ use super::cell::Ran;
 use super::core::Core;
 use super::entry::Entry;
 use super::lanes::Lanes;
+use super::quiet::Quiet;
+use super::relatives::Relatives;
 use super::spent::{Gathered, Spent};
 use super::stats::PoolStats;
 use super::worker::Bench;
@@ -34,15 +36,12 @@ pub(super) struct State<'j> {
     pub(super) least: usize,
     pub(super) most: usize,
     pub(super) phase: Phase,
-    /// Tasks that were let in and have neither ended nor been taken out, except for what workers have not told yet.
-    pub(super) unfinished: usize,
-    /// How often `unfinished` has become zero.
-    pub(super) quiet_epoch: u64,
-    pub(super) quiet_waiters: Vec<Waker>,
+    pub(super) quiet: Quiet,
     /// Queue entries whose task is known to have ended elsewhere.
     pub(super) dead: usize,
     /// Sub-pools: they end with this one.
     pub(super) children: Vec<Weak<Core<'j>>>,
+    pub(super) relatives: Relatives,
     /// A timer lets the pool grow later: until then nobody need try.
     pub(super) grows_later: bool,
     pub(super) next_index: usize,
@@ -79,11 +78,10 @@ impl<'j> State<'j> {
             least,
             most,
             phase: Phase::Running,
-            unfinished: 0,
-            quiet_epoch: 0,
-            quiet_waiters: Vec::new(),
+            quiet: Quiet::default(),
             dead: 0,
             children: Vec::new(),
+            relatives: Relatives::default(),
             grows_later: false,
             next_index: 0,
             spent: Spent::default(),
@@ -112,12 +110,7 @@ impl<'j> State<'j> {
     }
 
     pub(super) fn finished(&mut self, tasks: usize, after: &mut After<'j>) {
-        debug_assert!(tasks <= self.unfinished, "{tasks} ended of {}", self.unfinished);
-        self.unfinished = self.unfinished.saturating_sub(tasks);
-        if tasks > 0 && self.unfinished == 0 {
-            self.quiet_epoch += 1;
-            after.quiet.append(&mut self.quiet_waiters);
-        }
+        self.quiet.finished(tasks, &mut after.quiet);
     }
 
     pub(super) fn strike_off(&mut self, me: &Arc<Bench<'j>>, searching: bool, after: &mut After<'j>) {
@@ -125,7 +118,7 @@ impl<'j> State<'j> {
         self.alive -= 1;
         self.benches.retain(|bench| !Arc::ptr_eq(bench, me));
         if self.alive == 0 {
-            after.quiet.append(&mut self.quiet_waiters);
+            self.quiet.tell(&mut after.quiet);
         }
     }
 

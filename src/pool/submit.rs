@@ -1,48 +1,26 @@
-//! Submitting: a task with its wishes, in every way of waiting.
+//! Submitting closures.
 
-use super::builder::Overflow;
-use super::cell::{Await, Cell, Run};
+use super::cell::{Cell, Job, Run};
 use super::core::Core;
-use super::entry::{Entry, Plain, Priority, Spec, Unstarted};
+use super::entry::{Entry, Plain};
 use super::error::{Rejected, Turned};
 use super::face::Pool;
 use super::handle::Handle;
-use super::lanes::Ranked;
-use super::worker::{Guest, Standing, standing};
-use crate::ask::Ask;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use super::kin::Standing;
+use super::overflow::{Crowded, Overflow};
+use super::park::block_on;
+use super::wishes::Submit;
+use super::worker::{Guest, standing};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// How many tasks of a batch are queued at once.
 const BATCH: usize = 64;
 
-/// Submits tasks with wishes: [`Pool::priority`], [`weight`](Pool::weight), [`deadline`](Pool::deadline) and so on.
-/// Copyable: make one for each kind of task.
-///
-/// ```
-/// # use tollgate::{WorkerPool, pool::Priority};
-/// let pool = WorkerPool::builder().workers(1).build()?;
-/// let urgent = pool.priority(Priority::High).weight(3);
-/// assert_eq!(urgent.submit(|| 6 * 7)?.join()?, 42);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy)]
-#[must_use = "it submits nothing by itself"]
-pub struct Submit<'p, 'j> {
-    pool: &'p Pool<'j>,
-    spec: Spec,
-}
-
-/// What becomes of a task that is submitted.
-enum Verdict<'p> {
-    /// There is room for it, which is taken.
-    In,
-    /// The submitter runs it, as a guest where it is a worker of another pool of the family.
-    Here(Option<Guest<'p>>),
-    /// It is thrown out.
-    Out,
-}
+type Verdict<'p> = super::overflow::Verdict<Guest<'p>>;
 
 /// How long a submitter waits for room, where the pool's overflow says that it waits.
 #[derive(Clone, Copy)]
@@ -52,40 +30,7 @@ enum Patience {
     Endless,
 }
 
-impl<'p, 'j> Submit<'p, 'j> {
-    #[inline]
-    pub(super) fn new(pool: &'p Pool<'j>, spec: Spec) -> Self {
-        Self { pool, spec }
-    }
-
-    /// Tasks of this priority.
-    pub fn priority(mut self, priority: Priority) -> Self {
-        self.spec.priority = priority;
-        self
-    }
-
-    /// Tasks of this weight, which counts against [`queue_weight`](super::PoolBuilder::queue_weight); 0 counts as 1.
-    pub fn weight(mut self, weight: u32) -> Self {
-        self.spec.weight = weight.max(1);
-        self
-    }
-
-    /// Tasks that end with [`TaskError::Expired`](super::TaskError::Expired) when they have not started so long from now. That is found out when
-    /// their turn comes.
-    pub fn deadline(mut self, within: Duration) -> Self {
-        let clock = &self.pool.core().settings.clock;
-        self.spec.deadline = Some(clock.after(clock.now(), within));
-        self.spec.plain = false;
-        self
-    }
-
-    /// Tasks that the policy of [`admit_by`](super::PoolBuilder::admit_by) is asked this for; one call unless set.
-    pub fn ask(mut self, ask: impl Into<Ask>) -> Self {
-        self.spec.ask = ask.into();
-        self.spec.plain = false;
-        self
-    }
-
+impl<'p, 'j> Submit<'p, Pool<'j>> {
     #[inline]
     fn core(&self) -> &'p Arc<Core<'j>> {
         self.pool.core()
@@ -102,71 +47,36 @@ impl<'p, 'j> Submit<'p, 'j> {
     #[cold]
     fn let_in_slow(&self, turned: Turned, patience: Patience) -> Result<Verdict<'p>, Turned> {
         let (core, weight) = (self.core(), self.spec.weight);
-        core.room.fits(weight)?;
-        if turned == Turned::Closed {
-            return Err(turned);
-        }
         // Workers may owe places.
         let _pressing = core.press();
-        match core.room.try_take(weight) {
-            Err(Turned::Full) => {}
-            taken => return taken.map(|()| Verdict::In),
+        match core.judge(weight, turned)? {
+            Verdict::Wait => {}
+            verdict => return Ok(verdict),
         }
-        match self.pool.overflow() {
-            Overflow::Reject => Err(Turned::Full),
-            Overflow::DropNewest => Ok(Verdict::Out),
-            Overflow::CallerRuns => Ok(Verdict::Here(None)),
-            Overflow::DropOldest => self.make_room(),
-            Overflow::Block if matches!(patience, Patience::None) => Err(Turned::Full),
-            Overflow::Block => {
-                if let Some(verdict) = self.run_here() {
-                    return Ok(verdict);
-                }
-                let patience = match patience {
-                    Patience::For(patience) => Some(patience),
-                    _ => None,
-                };
-                core.room.take_blocking(weight, patience).map(|()| Verdict::In)
+        let patience = match patience {
+            Patience::None => return Err(Turned::Full),
+            Patience::For(patience) => Some(patience),
+            Patience::Endless => None,
+        };
+        match standing(core) {
+            Standing::Stranger => core.room.take_blocking(weight, patience).map(|()| Verdict::In),
+            _ => {
+                let mut verdict = pin!(self.room_or_slot());
+                let poll = |waker: &Waker| verdict.as_mut().poll(&mut Context::from_waker(waker));
+                block_on(patience, poll).unwrap_or(Err(Turned::TimedOut))
             }
         }
     }
 
-    /// What a worker does instead of waiting for room. `None`: it waits as others do.
-    fn run_here(&self) -> Option<Verdict<'p>> {
-        match standing(self.core()) {
-            Standing::Stranger => None,
-            Standing::Worker => Some(Verdict::Here(None)),
-            Standing::Relative => Guest::enter(self.core()).map(|guest| Verdict::Here(Some(guest))),
-        }
-    }
-
-    /// Throws tasks out until there is room.
-    fn make_room(&self) -> Result<Verdict<'p>, Turned> {
-        loop {
-            if let Some(entry) = self.core().evict() {
-                if entry.is_live() {
-                    self.discard(entry);
-                }
-            } else {
-                // All room is with submitters that have not queued their tasks yet.
-                std::thread::yield_now();
-            }
-            match self.core().room.try_take(self.spec.weight) {
-                Ok(()) => return Ok(Verdict::In),
-                Err(Turned::Full) => {}
-                Err(turned) => return Err(turned),
-            }
-        }
-    }
-
-    fn discard(&self, entry: Entry<'j>) {
+    /// Waits for room, or for a slot: whoever works for the family and has one runs the task instead.
+    async fn room_or_slot(self) -> Result<Verdict<'p>, Turned> {
         let core = self.core();
-        core.lock().stats.discarded += 1;
-        let task = Unstarted::new(entry, true);
-        match &core.settings.on_discard {
-            Some(hook) => super::cell::forget_panic(catch_unwind(AssertUnwindSafe(|| hook(task)))),
-            None => drop(task),
-        }
+        let mut room = pin!(core.room.take(self.spec.weight));
+        poll_fn(|cx| match Guest::enter(core, cx.waker()) {
+            Some(guest) => Poll::Ready(Ok(Verdict::Here(Some(guest)))),
+            None => room.as_mut().poll(cx).map_ok(|()| Verdict::In),
+        })
+        .await
     }
 
     /// Submits a task and returns its handle. A full queue is dealt with by the pool's [`Overflow`].
@@ -237,14 +147,11 @@ impl<'p, 'j> Submit<'p, 'j> {
         T: Send + 'j,
     {
         let verdict = self.let_in(Patience::None);
-        if !matches!(verdict, Err(Turned::Full)) || self.pool.overflow() != Overflow::Block {
+        if !matches!(verdict, Err(Turned::Full)) || self.core().settings.overflow != Overflow::Block {
             return self.carry_out(task, verdict);
         }
-        if let Some(here) = self.run_here() {
-            return self.carry_out(task, Ok(here));
-        }
         let _pressing = self.core().press();
-        let verdict = self.core().room.take(self.spec.weight).await.map(|()| Verdict::In);
+        let verdict = self.room_or_slot().await;
         self.carry_out(task, verdict)
     }
 
@@ -276,17 +183,18 @@ impl<'p, 'j> Submit<'p, 'j> {
                 }
             }
             Verdict::Here(guest) => {
-                let ran = cell.run(&mut || ());
+                let ran = cell.run(&mut || (), &mut |payload| self.core().orphan(payload));
                 drop(guest);
                 self.core().ran_by_caller(ran);
             }
-            Verdict::Out => self.discard(self.entry_of(Arc::clone(&cell))),
+            Verdict::Out => self.core().discard(self.entry_of(Arc::clone(&cell))),
+            Verdict::Wait => unreachable!("it has waited"),
         }
-        let cell: Arc<dyn Await<T> + 'j> = cell;
+        let cell: Arc<dyn Job<T> + 'j> = cell;
         Ok(Handle::new(cell, Arc::clone(self.core()), self.spec.deadline))
     }
 
-    fn entry_of<T, F>(&self, cell: Arc<Cell<F, T>>) -> Entry<'j>
+    fn entry_of<T, F>(&self, cell: Arc<Cell<F, (), T>>) -> Entry<'j>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -321,7 +229,8 @@ impl<'p, 'j> Submit<'p, 'j> {
                 drop(guest);
                 self.core().ran_by_caller(ran);
             }
-            Verdict::Out => self.discard(Entry::plain(task, &self.spec)),
+            Verdict::Out => self.core().discard(Entry::plain(task, &self.spec)),
+            Verdict::Wait => unreachable!("it has waited"),
         }
         Ok(())
     }
@@ -352,7 +261,7 @@ impl<'p, 'j> Submit<'p, 'j> {
             drop(queue);
             for cell in cells.drain(..room) {
                 if queued {
-                    let cell: Arc<dyn Await<T> + 'j> = cell;
+                    let cell: Arc<dyn Job<T> + 'j> = cell;
                     handles.push(Handle::new(cell, Arc::clone(self.core()), self.spec.deadline));
                 } else {
                     rejected.push(take_back(&cell));
@@ -388,11 +297,7 @@ impl<'p, 'j> Submit<'p, 'j> {
     }
 
     fn try_take_some(&self, n: usize) -> usize {
-        if self.spec.weight == 1 {
-            self.core().room.try_take_some(n)
-        } else {
-            0
-        }
+        self.core().room.try_take_some(n, self.spec.weight)
     }
 }
 
@@ -414,19 +319,19 @@ fn in_chunks<T>(mut tasks: impl Iterator<Item = T>, mut queue: impl FnMut(&mut V
 
 /// The same for those who await in between.
 #[cfg(feature = "tokio")]
-pub(super) fn next_chunk<F>(tasks: &mut impl Iterator<Item = F>) -> Option<std::vec::IntoIter<F>> {
+pub(super) fn next_chunk<F>(tasks: &mut impl Iterator<Item = F>) -> Option<Vec<F>> {
     let chunk: Vec<_> = tasks.by_ref().take(BATCH).collect();
-    (!chunk.is_empty()).then(|| chunk.into_iter())
+    (!chunk.is_empty()).then_some(chunk)
 }
 
 /// Gets a task back that the pool, closed meanwhile, has not taken.
-fn take_back<T, F>(cell: &Cell<F, T>) -> Rejected<F>
+fn take_back<T, F>(cell: &Cell<F, (), T>) -> Rejected<F>
 where
     F: FnOnce() -> T + Send,
     T: Send,
 {
     Rejected {
-        task: cell.claim().expect("nobody else has seen this task"),
+        task: cell.start().expect("nobody else has seen this task"),
         reason: Turned::Closed,
     }
 }

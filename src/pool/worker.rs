@@ -1,9 +1,11 @@
 //! A worker: gets a slot, takes a task, runs it, and again.
 
-use super::cell::{Ran, forget_panic};
+use super::cell::Ran;
 use super::core::Core;
 use super::entry::Entry;
 use super::error::TaskError;
+use super::hooks::{forget_panic, wake};
+use super::kin::{Kin, Standing};
 use super::lanes::Ranked;
 use super::park::{Parker, park};
 use super::shelf::Shelf;
@@ -29,33 +31,18 @@ const LOOKS: usize = if cfg!(any(tollgate_loom, tollgate_shuttle)) {
     200
 };
 
+/// After so many tasks a sub-pool lets the other tasks of the pool above have the thread.
+const QUANTUM: u32 = 16;
+
 crate::sync::shim::thread_local! {
-    /// The pools whose worker this thread is, with their families, innermost last.
+    /// The pools whose worker this thread is, innermost last.
     #[allow(clippy::missing_const_for_thread_local)] // The models' macro knows no `const`.
-    static WORKS_FOR: RefCell<Vec<(u64, u64)>> = RefCell::new(Vec::new());
+    static WORKS_FOR: RefCell<Vec<Kin>> = RefCell::new(Vec::new());
 }
 
 /// How this thread stands to a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    Stranger,
-    /// It is a worker of a pool of the same family, and holds no slot of this one.
-    Relative,
-    /// It is a worker of this pool.
-    Worker,
-}
-
 pub(super) fn standing(core: &Core<'_>) -> Standing {
-    let look = |pools: &RefCell<Vec<(u64, u64)>>| {
-        let pools = pools.borrow();
-        if pools.iter().any(|&(id, _)| id == core.id) {
-            Standing::Worker
-        } else if pools.iter().any(|&(_, family)| family == core.family) {
-            Standing::Relative
-        } else {
-            Standing::Stranger
-        }
-    };
+    let look = |pools: &RefCell<Vec<Kin>>| core.kin.seen_from(pools.borrow().iter().copied());
     WORKS_FOR.try_with(look).unwrap_or(Standing::Stranger)
 }
 
@@ -64,8 +51,7 @@ pub(super) struct Inside;
 
 impl Inside {
     pub(super) fn enter(core: &Core<'_>) -> Self {
-        let me = (core.id, core.family);
-        let _ = WORKS_FOR.try_with(|pools| pools.borrow_mut().push(me));
+        let _ = WORKS_FOR.try_with(|pools| pools.borrow_mut().push(core.kin));
         Self
     }
 }
@@ -76,20 +62,54 @@ impl Drop for Inside {
     }
 }
 
-/// A thread of the family that runs a task of a pool in passing, with a slot of that pool.
+/// A thread that runs a task of a pool in passing.
 pub(super) struct Guest<'a> {
-    _inside: Inside,
-    _slot: SemaphorePermit<'a>,
+    core: &'a dyn CallRelatives,
+    /// A slot of that pool, unless the thread is its worker.
+    slot: Option<(Inside, SemaphorePermit<'a>)>,
+}
+
+/// A pool, for whoever has given up a slot of it.
+trait CallRelatives {
+    fn call_relatives(&self);
+}
+
+impl CallRelatives for Core<'_> {
+    fn call_relatives(&self) {
+        let called = self.lock().relatives.call();
+        for waker in called {
+            wake(Some(waker));
+        }
+    }
 }
 
 impl<'a> Guest<'a> {
-    /// None when no slot is free: then somebody runs with it, and will look for the next task.
-    pub(super) fn enter(core: &'a Core<'_>) -> Option<Self> {
-        let slot = core.slots.try_acquire().ok()?;
-        Some(Self {
-            _inside: Inside::enter(core),
-            _slot: slot,
-        })
+    /// None for strangers; and for relatives while no slot is free: then `waker` is woken when one may be.
+    pub(super) fn enter(core: &'a Core<'_>, waker: &Waker) -> Option<Self> {
+        let slot = match standing(core) {
+            Standing::Stranger => return None,
+            Standing::Worker => None,
+            Standing::Relative => {
+                let slots = &core.settings.slots;
+                let slot = slots.try_acquire().or_else(|_| {
+                    let waker = waker.clone();
+                    core.lock().relatives.wait(waker);
+                    // Whoever has given one up before that has called nobody.
+                    slots.try_acquire()
+                });
+                Some((Inside::enter(core), slot.ok()?))
+            }
+        };
+        Some(Self { core, slot })
+    }
+}
+
+impl Drop for Guest<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            drop(slot);
+            self.core.call_relatives();
+        }
     }
 }
 
@@ -217,7 +237,7 @@ impl<'a, 'j> Work<'a, 'j> {
         Self {
             core,
             bench,
-            slot: Slot::none_of(&core.slots, core.settings.shared_slots),
+            slot: Slot::none_of(&core.settings.slots, core.settings.shared_slots),
             // One that was started for new work looks for it on behalf of whoever started it.
             searching: bench.starts_searching,
             told: Told::default(),
@@ -244,13 +264,9 @@ impl<'a, 'j> Work<'a, 'j> {
                     Found::Nothing => break,
                 },
             }
-            if self
-                .core
-                .settings
-                .quantum
-                .is_some_and(|quantum| self.started >= quantum)
-            {
+            if self.core.is_sub_pool() && (self.started >= QUANTUM || self.core.is_pushed_out()) {
                 self.slot.give_up();
+                self.core.call_relatives();
                 self.core.unshelve(self.bench);
                 if self.core.start_anew(self.bench, self.searching, &mut self.told) {
                     return;
@@ -259,6 +275,9 @@ impl<'a, 'j> Work<'a, 'j> {
             }
         }
         self.slot.give_up();
+        if self.core.is_sub_pool() {
+            self.core.call_relatives();
+        }
         self.core.left(self.bench, self.searching, &mut self.told);
     }
 
@@ -324,7 +343,7 @@ impl<'a, 'j> Work<'a, 'j> {
             return true;
         }
         let waker = self.waker();
-        let mut acquire = pin!(core.slots.acquire());
+        let mut acquire = pin!(core.settings.slots.acquire());
         loop {
             match acquire.as_mut().poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(Ok(slot)) => {

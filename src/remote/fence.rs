@@ -63,12 +63,14 @@ impl FenceGuard {
     /// # Errors
     /// [`Stale`] when it has lost its permit.
     pub fn check(&mut self, fence: Fence) -> Result<(), Stale> {
-        if fence.token < self.floor {
-            let (token, floor) = (fence.token, self.floor);
-            return Err(Stale { token, floor });
-        }
+        // First: the process may have heard by now that the permit is lost, which only its task does not know.
         self.floor = self.floor.max(fence.floor);
-        Ok(())
+        let (token, floor) = (fence.token, self.floor);
+        if token < floor {
+            Err(Stale { token, floor })
+        } else {
+            Ok(())
+        }
     }
 }
 

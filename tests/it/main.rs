@@ -63,12 +63,18 @@ mod policy_source;
 mod pool;
 #[cfg(feature = "pool")]
 mod pool_corners;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_details;
+#[cfg(feature = "pool")]
+mod pool_family;
 #[cfg(feature = "pool")]
 mod pool_group;
 #[cfg(feature = "pool")]
 mod pool_life;
 #[cfg(feature = "pool")]
 mod pool_limits;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_relatives;
 #[cfg(feature = "pool")]
 mod pool_room;
 #[cfg(all(feature = "pool", feature = "stats"))]
@@ -77,6 +83,10 @@ mod pool_shared_slots;
 mod pool_task_batch;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_corners;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_task_family;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_task_parity;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 mod quota;

@@ -186,3 +186,38 @@ async fn weight_comes_back_whichever_way_a_task_leaves() {
     heavy.await.unwrap();
     assert!(pool.weight(10).submit(async {}).await.is_ok());
 }
+
+/// Given a runtime that is shut down while two runners are busy and tasks wait, then nobody takes their place, and every
+/// handle is told.
+#[test]
+fn a_runtime_that_is_shut_down_under_load_leaves_nobody_waiting() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let pool = TaskPool::builder(3).runtime(runtime.handle()).build().unwrap();
+    let small = pool.sub_pool(TaskPool::builder(1)).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let busy: Vec<_> = (0..3)
+        .map(|n| {
+            let tell = tell.clone();
+            let task = async move {
+                tell.send(()).unwrap();
+                std::future::pending::<()>().await;
+            };
+            let pool = if n == 0 { &small } else { &pool };
+            pool.try_submit(task).unwrap()
+        })
+        .collect();
+    for _ in 0..3 {
+        told.recv().unwrap();
+    }
+    let waiting = (0..6).map(|n| if n % 2 == 0 { &small } else { &pool });
+    let waiting: Vec<_> = waiting.map(|pool| pool.try_submit(async {}).unwrap()).collect();
+    drop(runtime);
+    for handle in busy {
+        assert!(matches!(handle.join_blocking(), Err(TaskError::Aborted)));
+    }
+    for handle in waiting {
+        assert!(matches!(handle.join_blocking(), Err(TaskError::Abandoned)));
+    }
+    assert_eq!((pool.stats().unfinished, small.stats().unfinished), (0, 0));
+    assert_eq!((pool.stats().threads, small.stats().threads), (0, 0));
+}

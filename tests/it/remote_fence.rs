@@ -71,6 +71,17 @@ fn with_one_permit_the_last_holder_shuts_out_all_before_it() {
     assert!(FenceGuard::from_floor(guard.floor()).check(last).is_ok());
 }
 
+/// One task of a process lost its permit and does not know; the process has heard since that another was granted one.
+#[test]
+fn a_fence_that_shows_itself_that_it_is_stale_is_refused() {
+    let mut guard = FenceGuard::from_floor(5);
+    let mut fence = Machines::new().suspended(1);
+    fence.token = 5;
+    assert!(guard.check(fence).is_err_and(|stale| stale.floor == fence.floor));
+    fence.token = fence.floor;
+    guard.check(fence).unwrap();
+}
+
 #[test]
 fn with_several_whoever_is_older_than_all_that_live_is_shut_out() {
     let world = Machines::new();

@@ -28,6 +28,20 @@ async fn after_a_rest_there_is_the_burst_and_no_more() {
     assert!(last.wish == 9 && last.units == 10, "{grants:?}");
 }
 
+/// Two versions of a program, with other quotas, run for a while: what the one took came back by the other's quota, in the
+/// one's parts of a token.
+#[tokio::test]
+async fn what_was_taken_by_another_quota_comes_back_by_that() {
+    let (store, key) = (store(), key());
+    let mut old = Speaker::new(&store, &key, rate("1000/1h burst 1000"), LONG);
+    let mut new = Speaker::new(&store, &key, rate("1000003/1h burst 1000"), LONG);
+    assert_eq!(old.wish(1000, false).await.grants[0].units, 1000);
+    // Time for all of them, had each microsecond brought a million parts of the old kind.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let reply = new.wish(1, false).await;
+    assert_eq!((reply.grants, reply.census.in_use), (vec![], 1000));
+}
+
 #[tokio::test]
 async fn more_than_the_burst_never_fits_and_is_not_told_to_wait() {
     let (store, key) = (store(), key());

@@ -1,102 +1,45 @@
-//! How a task pool is to be.
+//! How a pool of async tasks is built, and on whose runners it runs.
 
-use super::core::{Core, DiscardHook, Settings};
+use super::core::{Core, DiscardHook, Ground, Settings};
+use super::entry::UnstartedTask;
 use super::face::TaskPool;
-use super::unstarted::UnstartedTask;
-use crate::limiter::Limiter;
-use crate::policy::Policy;
-use crate::pool::builder::{Overflow, Workers};
+use crate::pool::builder::Builder;
 use crate::pool::error::PoolError;
-use crate::pool::face::next_id;
-use crate::pool::gate::Gate;
-use crate::pool::room::Room;
+use crate::pool::kin::Kin;
 use crate::pool::runtime::Runtime;
-use crate::semaphore::Semaphore;
-use crate::time::Clock;
+use crate::pool::workers::Workers;
 use std::fmt;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
 /// Builds a [`TaskPool`].
-#[must_use = "a builder builds nothing by itself"]
-pub struct TaskPoolBuilder {
+pub type TaskPoolBuilder = Builder<Runners>;
+
+/// What a pool of async tasks is told beside what every [`Builder`] knows.
+pub struct Runners {
     limit: usize,
-    queue: usize,
-    queue_weight: Option<u32>,
-    overflow: Overflow,
-    clock: Option<Clock>,
-    slots: Option<Arc<Semaphore>>,
-    gate: Option<Arc<dyn Gate>>,
     on_discard: Option<Box<DiscardHook>>,
     runtime: Option<Runtime>,
 }
 
-impl TaskPoolBuilder {
-    pub(super) fn new(limit: usize) -> Self {
-        Self {
+impl Builder<Runners> {
+    pub(super) fn with_limit(limit: usize) -> Self {
+        Self::of(Runners {
             limit,
-            queue: 1024,
-            queue_weight: None,
-            overflow: Overflow::Block,
-            clock: None,
-            slots: None,
-            gate: None,
             on_discard: None,
             runtime: None,
-        }
-    }
-
-    /// How many tasks may wait, at most; 1,024 unless set.
-    pub fn queue(mut self, tasks: usize) -> Self {
-        self.queue = tasks;
-        self
-    }
-
-    /// How much all waiting tasks may weigh together; not bounded unless set.
-    pub fn queue_weight(mut self, weight: u32) -> Self {
-        self.queue_weight = Some(weight);
-        self
-    }
-
-    /// What happens to a task that finds the queue full. Whoever waits, or runs the task itself, awaits that.
-    pub fn overflow(mut self, overflow: Overflow) -> Self {
-        self.overflow = overflow;
-        self
-    }
-
-    /// The clock of deadlines.
-    pub fn on(mut self, clock: &Clock) -> Self {
-        self.clock = Some(clock.clone());
-        self
-    }
-
-    /// The slots: a task runs while it holds a permit of this semaphore, whose limit then counts instead of the pool's.
-    /// Closing it abandons what has not started.
-    pub fn slots(mut self, slots: Arc<Semaphore>) -> Self {
-        self.slots = Some(slots);
-        self
-    }
-
-    /// Each task is admitted by `policy` before it starts. The permit ends as a success, as a failure when the task
-    /// panics, and counts for nothing when it is cancelled.
-    pub fn admit_by<L>(mut self, policy: Policy<L>) -> Self
-    where
-        L: Limiter + 'static,
-        L::Ticket: Send,
-    {
-        self.gate = Some(Arc::new(policy));
-        self
+        })
     }
 
     /// Is given each task that a full queue throws out. Without, they are dropped.
     pub fn on_discard(mut self, hook: impl Fn(UnstartedTask) + Send + Sync + 'static) -> Self {
-        self.on_discard = Some(Box::new(hook));
+        self.kind.on_discard = Some(Box::new(hook));
         self
     }
 
     /// The runtime whose tasks the runners are: the current one unless set.
     pub fn runtime(mut self, runtime: &Handle) -> Self {
-        self.runtime = Some(Runtime::of(runtime));
+        self.kind.runtime = Some(Runtime::of(runtime));
         self
     }
 
@@ -104,29 +47,47 @@ impl TaskPoolBuilder {
     ///
     /// # Errors
     /// [`PoolError`]: numbers that make no sense, or no runtime.
-    pub fn build(self) -> Result<TaskPool, PoolError> {
-        let (_, limit) = Workers::from(self.limit).check()?;
-        let room = Room::checked(self.queue, self.queue_weight)?;
-        let runtime = self.runtime.or_else(Runtime::current);
-        let settings = Settings {
-            clock: self.clock.unwrap_or_default(),
-            gate: self.gate,
-            overflow: self.overflow,
-            on_discard: self.on_discard,
-            shared_slots: self.slots.is_some(),
-            runtime: runtime.ok_or(PoolError::NoRuntime)?,
+    pub fn build(mut self) -> Result<TaskPool, PoolError> {
+        let runtime = self.kind.runtime.take().or_else(Runtime::current);
+        let core = self.core(runtime.map(Ground::Runtime))?;
+        Ok(TaskPool::new(core, None))
+    }
+
+    /// A pool on the runners of another.
+    pub(super) fn below(self, parent: &TaskPool) -> Result<TaskPool, PoolError> {
+        let core = self.core(Some(Ground::Pool(Arc::clone(parent.core()))))?;
+        parent.core().adopt(&core);
+        Ok(TaskPool::new(core, Some(parent)))
+    }
+
+    fn core(self, ground: Option<Ground>) -> Result<Arc<Core>, PoolError> {
+        let Self { common, kind } = self;
+        let (_, limit) = Workers::from(kind.limit).check()?;
+        let room = common.room()?;
+        let ground = ground.ok_or(PoolError::NoRuntime)?;
+        let above = match &ground {
+            Ground::Runtime(_) => None,
+            Ground::Pool(above) => Some(above),
         };
-        let slots = self.slots.unwrap_or_else(|| Arc::new(Semaphore::new(limit)));
-        Ok(TaskPool::new(Core::new(next_id(), room, slots, settings)))
+        let kin = Kin::below(above.map(|above| above.kin));
+        let settings = Settings {
+            clock: common.clock(above.map(|above| &above.settings.clock)),
+            overflow: common.overflow,
+            on_discard: kind.on_discard,
+            shared_slots: common.shares_slots(),
+            slots: common.slots(limit),
+            gate: common.gate,
+            on_panic: common.on_panic,
+            ground,
+        };
+        Ok(Arc::new(Core::new(kin, room, settings)))
     }
 }
 
-impl fmt::Debug for TaskPoolBuilder {
+impl fmt::Debug for Runners {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TaskPoolBuilder")
+        f.debug_struct("Runners")
             .field("limit", &self.limit)
-            .field("queue", &self.queue)
-            .field("overflow", &self.overflow)
             .finish_non_exhaustive()
     }
 }

@@ -7,142 +7,64 @@
 //! ```
 //! Whoever takes the future out of it, under the lock, polls or drops it outside.
 
-use crate::pool::cell::{Ran, drop_quietly, wake};
+use super::turn::{Turn, inside};
+use crate::pool::cell::{Await, Cell, Queued, Ran, Stage};
 use crate::pool::error::TaskError;
-use crate::sync::shim::Mutex;
-use std::cell::RefCell;
+use crate::pool::hooks::{Payload, drop_quietly, wake};
+use crate::pool::kin::Kin;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// A task as queue and runners see it.
-pub(super) trait Run: Send + Sync {
+/// For which pool a task is polled, and who is told of a panic for which nobody will ask.
+#[derive(Clone, Copy)]
+pub(super) struct Here<'a> {
+    pub(super) pool: Kin,
+    pub(super) orphan: &'a dyn Fn(Payload),
+}
+
+/// A future as queue and runners see it.
+pub(super) trait Run: Queued {
     /// Takes it for whoever polls it from now on. False when somebody has.
     fn claim(&self) -> bool;
-    /// Polls it, once it has been claimed. `pool`: whose task it is.
-    fn poll_run(&self, pool: u64, cx: &mut Context<'_>) -> Poll<Ran>;
-    /// Ends it, unless it has started.
-    fn refuse(&self, why: TaskError) -> bool;
-    /// Ends it, whether it has started or not. False when it had ended.
+    /// Polls it, once it has been claimed.
+    fn poll_run(&self, here: Here<'_>, cx: &mut Context<'_>) -> Poll<Ran>;
+    /// Ends it, whether it has started or not: for this reason, if it has never been polled. False when it had ended.
     fn abort(&self, queued: TaskError) -> bool;
-    fn is_queued(&self) -> bool;
 }
 
-/// A task as its handle sees it.
-pub(super) trait Await<T>: Run {
-    fn poll_result(&self, waker: &Waker) -> Poll<Result<T, TaskError>>;
-    fn is_done(&self) -> bool;
-    /// Nobody will ask for the result: it is dropped, now or when it is there.
-    fn detach(&self);
+/// A future as its handle sees it.
+pub(super) trait Job<T>: Run + Await<T> {}
+impl<C: Run + Await<T>, T> Job<T> for C {}
+
+/// A future that has started.
+pub(super) enum Progress<Fut> {
+    Resting(Rest<Fut>),
+    /// It is in the hands of whoever polls it, who is to end it if there is a reason.
+    Polled(Option<TaskError>),
 }
 
-/// One task that waits for others may run one of them itself, at a time.
-#[derive(Default)]
-pub(super) struct Turn(Mutex<(bool, Vec<Waker>)>);
-
-impl Turn {
-    /// True when it is the caller's; `waker` is woken otherwise when it is free.
-    pub(super) fn take(&self, waker: &Waker) -> bool {
-        let waker = waker.clone();
-        let mut turn = self.0.lock();
-        if turn.0 {
-            if !turn.1.iter().any(|known| known.will_wake(&waker)) {
-                turn.1.push(waker);
-            }
-            return false;
-        }
-        turn.0 = true;
-        true
-    }
-
-    pub(super) fn give_back(&self) {
-        let waiting = {
-            let mut turn = self.0.lock();
-            turn.0 = false;
-            std::mem::take(&mut turn.1)
-        };
-        for waker in waiting {
-            wake(Some(waker));
-        }
+impl<Fut> Default for Progress<Fut> {
+    fn default() -> Self {
+        Self::Polled(None)
     }
 }
 
-crate::sync::shim::thread_local! {
-    /// The tasks that are being polled on this thread, with their pools, innermost last.
-    #[allow(clippy::missing_const_for_thread_local)] // The models' macro knows no `const`.
-    static POLLED: RefCell<Vec<(u64, Arc<Turn>)>> = RefCell::new(Vec::new());
-}
-
-/// The turn of the task of `pool` that is being polled on this thread.
-pub(super) fn turn_of(pool: u64) -> Option<Arc<Turn>> {
-    let look = |polled: &RefCell<Vec<(u64, Arc<Turn>)>>| {
-        let polled = polled.borrow();
-        let innermost = polled.iter().rev().find(|(id, _)| *id == pool);
-        innermost.map(|(_, turn)| Arc::clone(turn))
-    };
-    POLLED.try_with(look).ok().flatten()
-}
-
-struct Inside;
-
-impl Inside {
-    fn enter(pool: u64, turn: &Arc<Turn>) -> Self {
-        let _ = POLLED.try_with(|polled| polled.borrow_mut().push((pool, Arc::clone(turn))));
-        Self
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        let popped = POLLED.try_with(|polled| polled.borrow_mut().pop());
-        drop(popped);
-    }
-}
-
-enum Stage<Fut, T> {
-    Queued(Fut),
-    Resting(Pin<Box<Fut>>),
-    Polled { aborted: bool },
-    Done(Result<T, TaskError>),
-    Taken,
-}
-
-struct Inner<Fut, T> {
-    stage: Stage<Fut, T>,
-    waiter: Option<Waker>,
-    /// Whoever polls the future, to be told when it is aborted.
+pub(super) struct Rest<Fut> {
+    future: Pin<Box<Fut>>,
+    /// It has been polled.
+    begun: bool,
+    /// Whoever polls it, to be told when it is aborted.
     poller: Option<Waker>,
-    /// Nobody will ask for the result.
-    detached: bool,
+    turn: Option<Arc<Turn>>,
 }
 
-pub(super) struct Cell<Fut, T> {
-    inner: Mutex<Inner<Fut, T>>,
-    turn: Arc<Turn>,
-}
-
-impl<Fut, T> Cell<Fut, T>
-where
-    Fut: Future<Output = T> + Send,
-    T: Send,
-{
-    pub(super) fn new(future: Fut) -> Self {
-        Self {
-            inner: Mutex::new(Inner {
-                stage: Stage::Queued(future),
-                waiter: None,
-                poller: None,
-                detached: false,
-            }),
-            turn: Arc::default(),
-        }
-    }
-
-    pub(super) fn take_back(&self) -> Option<Fut> {
-        let mut inner = self.inner.lock();
-        match std::mem::replace(&mut inner.stage, Stage::Taken) {
-            Stage::Queued(future) => Some(future),
+impl<Fut, T> Cell<Fut, Progress<Fut>, T> {
+    fn take_up(&self) -> Option<Rest<Fut>> {
+        let mut inner = self.lock();
+        match std::mem::replace(&mut inner.stage, Stage::Started(Progress::default())) {
+            Stage::Started(Progress::Resting(rest)) => Some(rest),
             other => {
                 inner.stage = other;
                 None
@@ -150,167 +72,100 @@ where
         }
     }
 
-    fn complete(&self, result: Result<T, TaskError>) {
-        let (waiter, poller) = {
-            let mut inner = self.inner.lock();
-            let unwanted = if inner.detached {
-                inner.stage = Stage::Taken;
-                Some(result)
-            } else {
-                inner.stage = Stage::Done(result);
-                None
-            };
-            let wakers = (inner.waiter.take(), inner.poller.take());
-            drop(inner);
-            drop_quietly(unwanted);
-            wakers
+    /// True unless the task has been aborted meanwhile: then it has ended.
+    fn lay_down(&self, rest: Rest<Fut>) -> bool {
+        let why = {
+            let mut inner = self.lock();
+            match &mut inner.stage {
+                Stage::Started(Progress::Polled(why)) if why.is_some() => why.take(),
+                stage => {
+                    *stage = Stage::Started(Progress::Resting(rest));
+                    return true;
+                }
+            }
         };
-        wake(waiter);
-        wake(poller);
+        self.end_started(rest, why.unwrap_or(TaskError::Aborted));
+        false
+    }
+
+    /// Ends it: for this reason, if it has not been polled.
+    fn end_started(&self, rest: Rest<Fut>, queued: TaskError) {
+        let why = if rest.begun { TaskError::Aborted } else { queued };
+        self.end(rest, why);
+    }
+
+    /// Drops the future, or whatever is left of it, and tells the handle why.
+    fn end<F>(&self, future: F, why: TaskError) {
+        drop_quietly(future);
+        drop_quietly(self.complete(Err(why)));
     }
 }
 
-impl<Fut, T> Run for Cell<Fut, T>
+impl<Fut, T> Run for Cell<Fut, Progress<Fut>, T>
 where
     Fut: Future<Output = T> + Send,
     T: Send,
 {
     fn claim(&self) -> bool {
-        let future = {
-            let mut inner = self.inner.lock();
-            match std::mem::replace(&mut inner.stage, Stage::Polled { aborted: false }) {
-                Stage::Queued(future) => future,
-                other => {
-                    inner.stage = other;
-                    return false;
-                }
-            }
-        };
-        let future = Box::pin(future);
-        let mut inner = self.inner.lock();
-        if matches!(inner.stage, Stage::Polled { aborted: true }) {
-            drop(inner);
-            drop_quietly(future);
-            self.complete(Err(TaskError::Aborted));
-            return false;
-        }
-        inner.stage = Stage::Resting(future);
-        true
+        let Some(future) = self.start() else { return false };
+        self.lay_down(Rest {
+            future: Box::pin(future),
+            begun: false,
+            poller: None,
+            turn: None,
+        })
     }
 
-    fn poll_run(&self, pool: u64, cx: &mut Context<'_>) -> Poll<Ran> {
-        let mut future = {
-            let mut inner = self.inner.lock();
-            match std::mem::replace(&mut inner.stage, Stage::Polled { aborted: false }) {
-                Stage::Resting(future) => future,
-                // It was aborted.
-                other => {
-                    inner.stage = other;
-                    return Poll::Ready(Ran::Gone);
-                }
-            }
+    fn poll_run(&self, here: Here<'_>, cx: &mut Context<'_>) -> Poll<Ran> {
+        // None: it was aborted.
+        let Some(mut rest) = self.take_up() else {
+            return Poll::Ready(Ran::Gone);
         };
-        let poll = || {
-            let _inside = Inside::enter(pool, &self.turn);
-            future.as_mut().poll(cx)
-        };
-        let (result, ran) = match catch_unwind(AssertUnwindSafe(poll)) {
+        rest.begun = true;
+        let future = rest.future.as_mut();
+        let poll = || catch_unwind(AssertUnwindSafe(|| future.poll(cx)));
+        let (result, ran) = match inside(here.pool, &mut rest.turn, poll) {
             Ok(Poll::Pending) => {
-                let waker = cx.waker().clone();
-                let mut inner = self.inner.lock();
-                if !matches!(inner.stage, Stage::Polled { aborted: true }) {
-                    inner.stage = Stage::Resting(future);
-                    let old = inner.poller.replace(waker);
-                    drop(inner);
-                    drop(old);
-                    return Poll::Pending;
-                }
-                drop(inner);
-                (Err(TaskError::Aborted), Ran::Gone)
+                let known = rest.poller.as_ref().is_some_and(|known| known.will_wake(cx.waker()));
+                let old = (!known).then(|| rest.poller.replace(cx.waker().clone()));
+                let rests = self.lay_down(rest);
+                drop(old);
+                return if rests { Poll::Pending } else { Poll::Ready(Ran::Gone) };
             }
             Ok(Poll::Ready(value)) => (Ok(value), Ran::Done),
             Err(payload) => (Err(TaskError::Panicked(payload)), Ran::Panicked),
         };
-        drop_quietly(future);
-        self.complete(result);
+        drop_quietly(rest);
+        if let Some(payload) = self.complete(result) {
+            (here.orphan)(payload);
+        }
         Poll::Ready(ran)
     }
 
-    fn refuse(&self, why: TaskError) -> bool {
-        let Some(future) = self.take_back() else { return false };
-        drop_quietly(future);
-        self.complete(Err(why));
-        true
-    }
-
     fn abort(&self, queued: TaskError) -> bool {
-        let mut inner = self.inner.lock();
-        match std::mem::replace(&mut inner.stage, Stage::Taken) {
+        let mut inner = self.lock();
+        match std::mem::replace(&mut inner.stage, Stage::Started(Progress::default())) {
             Stage::Queued(future) => {
                 drop(inner);
-                drop_quietly(future);
-                self.complete(Err(queued));
+                self.end(future, queued);
                 true
             }
-            Stage::Resting(future) => {
+            Stage::Started(Progress::Resting(mut rest)) => {
                 drop(inner);
-                drop_quietly(future);
-                self.complete(Err(TaskError::Aborted));
+                let poller = rest.poller.take();
+                self.end_started(rest, queued);
+                wake(poller);
                 true
             }
             // Whoever polls it sees this when the future is pending; one that is ready has its result.
-            Stage::Polled { .. } => {
-                inner.stage = Stage::Polled { aborted: true };
+            Stage::Started(Progress::Polled(_)) => {
+                inner.stage = Stage::Started(Progress::Polled(Some(queued)));
                 true
             }
-            other => {
-                inner.stage = other;
+            ended => {
+                inner.stage = ended;
                 false
             }
         }
-    }
-
-    fn is_queued(&self) -> bool {
-        matches!(self.inner.lock().stage, Stage::Queued(_))
-    }
-}
-
-impl<Fut, T> Await<T> for Cell<Fut, T>
-where
-    Fut: Future<Output = T> + Send,
-    T: Send,
-{
-    fn poll_result(&self, waker: &Waker) -> Poll<Result<T, TaskError>> {
-        let waker = waker.clone();
-        let mut inner = self.inner.lock();
-        if matches!(inner.stage, Stage::Done(_)) {
-            let Stage::Done(result) = std::mem::replace(&mut inner.stage, Stage::Taken) else {
-                unreachable!("it is done")
-            };
-            return Poll::Ready(result);
-        }
-        let old = inner.waiter.replace(waker);
-        drop(inner);
-        drop(old);
-        Poll::Pending
-    }
-
-    fn is_done(&self) -> bool {
-        matches!(self.inner.lock().stage, Stage::Done(_) | Stage::Taken)
-    }
-
-    fn detach(&self) {
-        let mut inner = self.inner.lock();
-        inner.detached = true;
-        let waiter = inner.waiter.take();
-        let result = match std::mem::replace(&mut inner.stage, Stage::Taken) {
-            Stage::Done(result) => Some(result),
-            other => {
-                inner.stage = other;
-                None
-            }
-        };
-        drop(inner);
-        drop_quietly((waiter, result));
     }
 }

@@ -2,50 +2,26 @@
 //! drops come after it. The protocol is that of the worker pool without its shelves: a task that is pushed calls a
 //! runner only when none looks, and a runner that finds work and leaves some behind calls the next.
 
-use super::cell::Run;
+use super::cell::{Here, Run};
+use super::entry::{Entry, UnstartedTask};
 use super::runner;
-use super::unstarted::UnstartedTask;
-use crate::ask::Ask;
-use crate::pool::builder::Overflow;
-use crate::pool::cell::{Ran, drop_quietly, wake};
-use crate::pool::entry::Priority;
-use crate::pool::error::TaskError;
+use crate::pool::cell::Ran;
 use crate::pool::gate::Gate;
-use crate::pool::lanes::{Lanes, Ranked};
+use crate::pool::hooks::{self, PanicHook, Payload, wake};
+use crate::pool::kin::Kin;
+use crate::pool::lanes::Lanes;
+use crate::pool::overflow::Overflow;
+use crate::pool::quiet::Quiet;
+use crate::pool::relatives::Relatives;
 use crate::pool::room::Room;
 use crate::pool::runtime::Runtime;
 use crate::pool::state::Phase;
 use crate::pool::stats::PoolStats;
 use crate::semaphore::Semaphore;
 use crate::sync::shim::{Mutex, MutexGuard};
-use crate::time::{Clock, Instant};
-use std::sync::Arc;
-use std::task::{Poll, Waker};
-
-pub(super) struct Entry {
-    pub(super) task: Arc<dyn Run>,
-    pub(super) weight: u32,
-    pub(super) priority: Priority,
-    pub(super) deadline: Option<Instant>,
-    pub(super) ask: Option<Box<Ask>>,
-    /// It has started before: whoever helped it has left it.
-    pub(super) started: bool,
-}
-
-impl Ranked for Entry {
-    fn priority(&self) -> Priority {
-        self.priority
-    }
-    fn is_common(&self) -> bool {
-        self.priority == Priority::Normal
-    }
-    fn is_evictable(&self) -> bool {
-        !self.started
-    }
-    fn is_live(&self) -> bool {
-        self.started || self.task.is_queued()
-    }
-}
+use crate::time::Clock;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
 
 pub(super) type DiscardHook = dyn Fn(UnstartedTask) + Send + Sync;
 
@@ -53,9 +29,19 @@ pub(super) struct Settings {
     pub(super) clock: Clock,
     pub(super) gate: Option<Arc<dyn Gate>>,
     pub(super) overflow: Overflow,
+    pub(super) on_panic: Option<Box<PanicHook>>,
     pub(super) on_discard: Option<Box<DiscardHook>>,
+    pub(super) slots: Arc<Semaphore>,
+    /// True when others hold permits of the slots as well.
     pub(super) shared_slots: bool,
-    pub(super) runtime: Runtime,
+    pub(super) ground: Ground,
+}
+
+/// Whose tasks the runners are.
+pub(super) enum Ground {
+    Runtime(Runtime),
+    /// They are polled by the runners of the pool above.
+    Pool(Arc<Core>),
 }
 
 /// What others see of a runner.
@@ -78,7 +64,7 @@ impl Bench {
         self.0.lock()
     }
 
-    fn call(&self) {
+    pub(super) fn call(&self) {
         let waker = {
             let mut place = self.0.lock();
             place.called = true;
@@ -90,23 +76,24 @@ impl Bench {
 
 pub(super) struct State {
     pub(super) lanes: Lanes<Entry>,
-    benches: Vec<Arc<Bench>>,
-    idle: Vec<Arc<Bench>>,
+    pub(super) benches: Vec<Arc<Bench>>,
+    pub(super) idle: Vec<Arc<Bench>>,
     /// Runners that look for work, or have been called to.
-    searching: usize,
-    phase: Phase,
-    unfinished: usize,
-    quiet_epoch: u64,
-    quiet_waiters: Vec<Waker>,
-    dead: usize,
+    pub(super) searching: usize,
+    pub(super) phase: Phase,
+    pub(super) quiet: Quiet,
+    /// Queue entries whose task is known to have ended elsewhere.
+    pub(super) dead: usize,
+    /// Sub-pools: they end with this one.
+    pub(super) children: Vec<Weak<Core>>,
+    pub(super) relatives: Relatives,
     pub(super) stats: PoolStats,
 }
 
 pub(super) struct Core {
-    pub(super) id: u64,
+    pub(super) kin: Kin,
     pub(super) state: Mutex<State>,
     pub(super) room: Room,
-    pub(super) slots: Arc<Semaphore>,
     pub(super) settings: Settings,
 }
 
@@ -116,7 +103,7 @@ pub(super) struct Core {
 pub(super) struct After {
     call: Option<Arc<Bench>>,
     start: Option<Arc<Bench>>,
-    quiet: Vec<Waker>,
+    pub(super) quiet: Vec<Waker>,
 }
 
 pub(super) enum Found {
@@ -126,7 +113,7 @@ pub(super) enum Found {
 }
 
 impl State {
-    fn call_for_help(&mut self, limit: usize, after: &mut After) {
+    pub(super) fn call_for_help(&mut self, limit: usize, after: &mut After) {
         if self.searching > 0 || self.lanes.len() == 0 {
             return;
         }
@@ -142,39 +129,60 @@ impl State {
         }
     }
 
-    fn finished(&mut self, tasks: usize, after: &mut After) {
-        self.unfinished -= tasks;
-        if tasks > 0 && self.unfinished == 0 {
-            self.quiet_epoch += 1;
-            after.quiet.append(&mut self.quiet_waiters);
-        }
+    pub(super) fn finished(&mut self, tasks: usize, after: &mut After) {
+        self.quiet.finished(tasks, &mut after.quiet);
+    }
+
+    pub(super) fn count(&mut self, ran: Ran) {
+        self.stats.finished += u64::from(ran != Ran::Gone);
+        self.stats.panicked += u64::from(ran == Ran::Panicked);
+    }
+
+    pub(super) fn children(&self) -> Vec<Arc<Core>> {
+        self.children.iter().filter_map(Weak::upgrade).collect()
     }
 }
 
 impl Core {
-    pub(super) fn new(id: u64, room: Room, slots: Arc<Semaphore>, settings: Settings) -> Self {
+    pub(super) fn new(kin: Kin, room: Room, settings: Settings) -> Self {
         let state = Mutex::new(State {
             lanes: Lanes::new(),
             benches: Vec::new(),
             idle: Vec::new(),
             searching: 0,
             phase: Phase::Running,
-            unfinished: 0,
-            quiet_epoch: 0,
-            quiet_waiters: Vec::new(),
+            quiet: Quiet::default(),
             dead: 0,
+            children: Vec::new(),
+            relatives: Relatives::default(),
             stats: PoolStats::default(),
         });
         Self {
-            id,
+            kin,
             state,
             room,
-            slots,
             settings,
         }
     }
 
-    fn after(self: &Arc<Self>, after: After) {
+    pub(super) fn limit(&self) -> usize {
+        self.settings.slots.limit()
+    }
+
+    pub(super) fn above(&self) -> Option<&Arc<Self>> {
+        match &self.settings.ground {
+            Ground::Runtime(_) => None,
+            Ground::Pool(above) => Some(above),
+        }
+    }
+
+    /// True when a pool above has to have fewer tasks running: its runner is not for the next task of this one.
+    pub(super) fn is_pushed_out(&self) -> bool {
+        self.above()
+            .is_some_and(|above| above.settings.slots.debt() > 0 || above.is_pushed_out())
+    }
+
+    pub(super) fn after(self: &Arc<Self>, after: After) {
         if let Some(bench) = after.call {
             bench.call();
         }
@@ -182,129 +190,26 @@ impl Core {
             wake(Some(waker));
         }
         if let Some(bench) = after.start {
-            // Where the runtime is gone it drops the runner, who strikes itself off.
-            let _ = self.settings.runtime.spawn(runner::run(Arc::clone(self), bench));
+            let runner = runner::run(Arc::clone(self), bench);
+            // A runner that is not started is dropped, and strikes itself off.
+            match &self.settings.ground {
+                Ground::Runtime(runtime) => drop(runtime.spawn(runner)),
+                Ground::Pool(above) => above.push_errand(runner),
+            }
         }
     }
 
-    /// Queues a task for which room has been taken. False when no more are taken.
-    pub(super) fn push(self: &Arc<Self>, entry: Entry) -> bool {
-        let mut after = After::default();
-        let mut state = self.state.lock();
-        if state.phase != Phase::Running {
-            drop(state);
-            // The submitter has another hold on the task, and takes it back.
-            drop(entry);
-            return false;
-        }
-        state.lanes.push(entry);
-        state.unfinished += 1;
-        state.stats.submitted += 1;
-        state.call_for_help(self.slots.limit(), &mut after);
-        drop(state);
-        self.after(after);
-        true
+    pub(super) fn orphan(&self, payload: Payload) {
+        hooks::tell_of_panic(self.settings.on_panic.as_deref(), payload);
     }
 
-    /// Queues many at once, in order, under one lock. False when no more are taken.
-    pub(super) fn push_all(self: &Arc<Self>, entries: Vec<Entry>) -> bool {
-        let mut after = After::default();
-        let mut state = self.state.lock();
-        if state.phase != Phase::Running {
-            drop(state);
-            // As above: each has another hold.
-            drop(entries);
-            return false;
-        }
-        state.unfinished += entries.len();
-        state.stats.submitted += entries.len() as u64;
-        for entry in entries {
-            state.lanes.push(entry);
-        }
-        state.call_for_help(self.slots.limit(), &mut after);
-        drop(state);
-        self.after(after);
-        true
-    }
-
-    /// A queued task has been claimed by one that waits for it: it runs there, and counts.
-    pub(super) fn guest_started(self: &Arc<Self>) {
-        self.state.lock().unfinished += 1;
-        self.note_dead(false);
-    }
-
-    /// A guest, that counts as unfinished, is polled no more by whoever did: a runner goes on with it.
-    pub(super) fn push_started(self: &Arc<Self>, task: Arc<dyn Run>) {
-        let mut after = After::default();
-        let mut state = self.state.lock();
-        if state.phase == Phase::Stopped || state.benches.is_empty() {
-            drop(state);
-            task.abort(TaskError::Abandoned);
-            self.ended(Ran::Gone);
-            return;
-        }
-        state.lanes.push_front(Entry {
-            task,
-            weight: 0,
-            priority: Priority::High,
-            deadline: None,
-            ask: None,
-            started: true,
-        });
-        state.call_for_help(self.slots.limit(), &mut after);
-        drop(state);
-        self.after(after);
-    }
-
-    /// Throws the oldest task of the lowest priority out.
-    pub(super) fn evict(self: &Arc<Self>) -> Option<Entry> {
-        let mut after = After::default();
-        let mut state = self.state.lock();
-        let mut waiting = None;
-        let entry = state.lanes.evict().or_else(|| {
-            state.benches.iter().find_map(|bench| {
-                let held = bench.lock().held.take();
-                waiting = held.is_some().then(|| Arc::clone(bench));
-                held
-            })
-        })?;
-        state.finished(1, &mut after);
-        drop(state);
-        if let Some(bench) = waiting {
-            bench.call();
-        }
-        self.after(after);
-        self.room.give_back(1, u64::from(entry.weight));
-        Some(entry)
-    }
-
-    /// Somebody has ended, or begun to run, a queued task without taking it out.
-    pub(super) fn note_dead(self: &Arc<Self>, expired: bool) {
-        let mut after = After::default();
-        let mut state = self.state.lock();
-        state.dead += 1;
-        state.stats.expired += u64::from(expired);
-        if state.dead * 2 <= state.lanes.len() && !self.room.is_short() {
-            return;
-        }
-        state.dead = 0;
-        let dead = state.lanes.purge();
-        state.finished(dead.len(), &mut after);
-        drop(state);
-        let weight = dead.iter().map(|entry| u64::from(entry.weight)).sum();
-        self.room.give_back(dead.len(), weight);
-        for entry in dead {
-            drop_quietly(entry);
-        }
-        self.after(after);
-    }
-
-    /// A task has been run by somebody who is no runner.
-    pub(super) fn ran_elsewhere(&self, ran: Ran, submitted: bool) {
-        let stats = &mut self.state.lock().stats;
-        stats.submitted += u64::from(submitted);
-        stats.finished += u64::from(ran != Ran::Gone);
-        stats.panicked += u64::from(ran == Ran::Panicked);
+    /// Polls a task of this pool.
+    pub(super) fn poll(&self, task: &dyn Run, cx: &mut Context<'_>) -> Poll<Ran> {
+        let here = Here {
+            pool: self.kin,
+            orphan: &|payload| self.orphan(payload),
+        };
+        task.poll_run(here, cx)
     }
 
     /// Gives `me` the next task; what it has `done` is counted on the way.
@@ -312,8 +217,7 @@ impl Core {
         let mut after = After::default();
         let mut state = self.state.lock();
         if let Some(ran) = done {
-            state.stats.finished += u64::from(ran != Ran::Gone);
-            state.stats.panicked += u64::from(ran == Ran::Panicked);
+            state.count(ran);
             state.finished(1, &mut after);
         }
         if std::mem::take(searching) && !seeded!("tasks_search_for_ever") {
@@ -321,11 +225,12 @@ impl Core {
         }
         let found = match state.lanes.pop() {
             Some(entry) => Found::Entry(entry),
-            None if state.phase == Phase::Running => Found::Nothing,
+            // A sub-pool borrows a runner when it has work, and gives it back when it has none.
+            None if state.phase == Phase::Running && self.above().is_none() => Found::Nothing,
             None => Found::Exit,
         };
         match found {
-            Found::Entry(_) => state.call_for_help(self.slots.limit(), &mut after),
+            Found::Entry(_) => state.call_for_help(self.limit(), &mut after),
             Found::Nothing => {
                 me.lock().called = false;
                 state.idle.push(Arc::clone(me));
@@ -337,114 +242,14 @@ impl Core {
         found
     }
 
-    /// True when a runner that waits for a slot should stop waiting.
-    pub(super) fn should_exit(&self) -> bool {
-        let state = self.state.lock();
-        state.phase != Phase::Running && state.lanes.len() == 0
-    }
-
-    /// A runner has ended. One that the runtime has dropped, the last of all, leaves nobody for what is queued.
-    pub(super) fn left(self: &Arc<Self>, me: &Arc<Bench>, searching: bool, running: bool, in_order: bool) {
+    /// A task has ended, and whoever ran it does not look for the next at once.
+    pub(super) fn ended(self: &Arc<Self>, ran: Ran) {
         let mut after = After::default();
         let mut state = self.state.lock();
-        state.searching -= usize::from(searching);
-        state.benches.retain(|bench| !Arc::ptr_eq(bench, me));
-        state.idle.retain(|bench| !Arc::ptr_eq(bench, me));
-        state.finished(usize::from(running), &mut after);
-        if state.benches.is_empty() {
-            after.quiet.append(&mut state.quiet_waiters);
-        }
-        let forlorn = !in_order && state.benches.is_empty();
-        if !forlorn {
-            state.call_for_help(self.slots.limit(), &mut after);
-        }
+        state.count(ran);
+        state.finished(1, &mut after);
         drop(state);
         self.after(after);
-        if forlorn {
-            for entry in self.stop() {
-                entry.task.abort(TaskError::Abandoned);
-            }
-        }
-    }
-
-    fn call_everybody(&self) {
-        let benches = {
-            let mut state = self.state.lock();
-            state.searching += state.idle.len();
-            state.idle.clear();
-            state.benches.clone()
-        };
-        for bench in benches {
-            bench.call();
-        }
-    }
-
-    pub(super) fn resized(self: &Arc<Self>) {
-        let mut after = After::default();
-        if !seeded!("tasks_quiet_resize") {
-            self.state.lock().call_for_help(self.slots.limit(), &mut after);
-        }
-        self.after(after);
-    }
-
-    pub(super) fn close(&self) {
-        {
-            let mut state = self.state.lock();
-            state.phase = state.phase.max(Phase::Draining);
-        }
-        self.room.close();
-        if !seeded!("tasks_quiet_close") {
-            self.call_everybody();
-        }
-    }
-
-    /// Takes out everything that has not started.
-    pub(super) fn stop(self: &Arc<Self>) -> Vec<Entry> {
-        let mut after = After::default();
-        let mut state = self.state.lock();
-        state.phase = Phase::Stopped;
-        let mut out: Vec<_> = state
-            .benches
-            .iter()
-            .filter_map(|bench| bench.lock().held.take())
-            .collect();
-        out.extend(state.lanes.drain());
-        state.finished(out.len(), &mut after);
-        drop(state);
-        self.room.close();
-        self.after(after);
-        self.call_everybody();
-        let (waiting, rest): (Vec<_>, Vec<_>) = out.into_iter().partition(|entry| !entry.started && entry.is_live());
-        for entry in rest.into_iter().filter(|entry| entry.started) {
-            entry.task.abort(TaskError::Abandoned);
-        }
-        waiting
-    }
-
-    /// Drops the futures that run.
-    pub(super) fn abort_running(&self) {
-        let benches = self.state.lock().benches.clone();
-        for bench in benches {
-            let running = bench.lock().running.clone();
-            if let Some(task) = running {
-                task.abort(TaskError::Abandoned);
-            }
-        }
-    }
-
-    /// True once everything that was let in has ended; with `runners`, once they have gone as well.
-    pub(super) fn poll_quiet(&self, since: &mut Option<u64>, runners: bool, waker: &Waker) -> Poll<()> {
-        let waker = waker.clone();
-        let mut state = self.state.lock();
-        let quiet = state.unfinished == 0 && (!runners || state.benches.is_empty());
-        let epoch = *since.get_or_insert(state.quiet_epoch);
-        if quiet || (!runners && epoch != state.quiet_epoch) {
-            return Poll::Ready(());
-        }
-        if !state.quiet_waiters.iter().any(|known| known.will_wake(&waker)) {
-            state.quiet_waiters.push(waker);
-        }
-        Poll::Pending
     }
 
     pub(super) fn stats(&self) -> PoolStats {
@@ -452,23 +257,10 @@ impl Core {
         PoolStats {
             threads: state.benches.len(),
             idle: state.idle.len(),
-            limit: self.slots.limit(),
-            queued: state.lanes.len(),
-            unfinished: state.unfinished,
+            limit: self.limit(),
+            queued: state.lanes.waiting(),
+            unfinished: state.quiet.unfinished(),
             ..state.stats
         }
-    }
-}
-
-impl Core {
-    /// A runner has ended a task, and waits before it takes the next.
-    pub(super) fn ended(self: &Arc<Self>, ran: Ran) {
-        let mut after = After::default();
-        let mut state = self.state.lock();
-        state.stats.finished += u64::from(ran != Ran::Gone);
-        state.stats.panicked += u64::from(ran == Ran::Panicked);
-        state.finished(1, &mut after);
-        drop(state);
-        self.after(after);
     }
 }

@@ -1,22 +1,21 @@
 //! The face of a task pool.
 
 use super::builder::TaskPoolBuilder;
-use super::cell::turn_of;
 use super::core::Core;
+use super::entry::UnstartedTask;
 use super::handle::AsyncHandle;
-use super::submit::SubmitTask;
-use super::unstarted::UnstartedTask;
-use crate::pool::builder::Workers;
 use crate::pool::entry::Priority;
-use crate::pool::error::{PoolError, Rejected};
+use crate::pool::error::{PoolError, Rejected, TaskError, Turned};
 use crate::pool::stats::PoolStats;
+use crate::pool::wishes::{Clocked, Submit};
+use crate::pool::workers::Workers;
 use crate::semaphore::Semaphore;
-use crate::time::Sleep;
+use crate::time::{Clock, Sleep};
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 /// So many async tasks at once, behind a bounded queue. Cheap to clone; clones are the same pool.
@@ -27,9 +26,8 @@ use std::time::Duration;
 ///
 /// Dropping the last clone takes no more tasks in; those that are queued still run.
 ///
-/// A pool within another has a bound of its own, and takes a permit of the other's [`slots`](Self::slots) for each task:
-/// `TaskPool::builder(3).admit_by(Policy::new(Arc::clone(outer.slots())))`. A task of the outer one must not wait for one
-/// of the inner, unless there are permits for both.
+/// What a [`WorkerPool`](crate::WorkerPool) can do it can do as well, except for what threads alone need or can: there
+/// are no names, stacks and hooks of threads, and no scope whose tasks borrow. Where that one blocks this one is awaited.
 ///
 /// # Panics
 /// A task that panics takes nothing with it: its handle is given the payload, and the runner goes on.
@@ -53,53 +51,58 @@ use std::time::Duration;
 pub struct TaskPool(Arc<Owner>);
 
 /// The last to go closes the pool.
-struct Owner(Arc<Core>);
+struct Owner {
+    core: Arc<Core>,
+    /// A sub-pool keeps the pool open on whose runners it runs.
+    _parent: Option<Arc<Owner>>,
+}
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.close();
+        self.core.close();
     }
 }
 
 impl TaskPool {
     /// A builder for a pool that runs at most `limit` tasks at once.
     pub fn builder(limit: usize) -> TaskPoolBuilder {
-        TaskPoolBuilder::new(limit)
+        TaskPoolBuilder::with_limit(limit)
     }
 
-    pub(super) fn new(core: Core) -> Self {
-        Self(Arc::new(Owner(Arc::new(core))))
+    pub(super) fn new(core: Arc<Core>, parent: Option<&Self>) -> Self {
+        let _parent = parent.map(|parent| Arc::clone(&parent.0));
+        Self(Arc::new(Owner { core, _parent }))
     }
 
     pub(super) fn core(&self) -> &Arc<Core> {
-        &self.0.0
+        &self.0.core
     }
 
-    pub(super) fn plain(&self) -> SubmitTask<'_> {
-        SubmitTask::new(self)
+    fn plain(&self) -> Submit<'_, Self> {
+        Submit::new(self)
     }
 
     /// Tasks of this priority.
-    pub fn priority(&self, priority: Priority) -> SubmitTask<'_> {
+    pub fn priority(&self, priority: Priority) -> Submit<'_, Self> {
         self.plain().priority(priority)
     }
 
     /// Tasks of this weight in a queue that is bounded by weight.
-    pub fn weight(&self, weight: u32) -> SubmitTask<'_> {
+    pub fn weight(&self, weight: u32) -> Submit<'_, Self> {
         self.plain().weight(weight)
     }
 
     /// Tasks that are given up when they have not started so long from now.
-    pub fn deadline(&self, within: Duration) -> SubmitTask<'_> {
+    pub fn deadline(&self, within: Duration) -> Submit<'_, Self> {
         self.plain().deadline(within)
     }
 
     /// Tasks that the policy of the pool is asked this for.
-    pub fn ask(&self, ask: impl Into<crate::Ask>) -> SubmitTask<'_> {
+    pub fn ask(&self, ask: impl Into<crate::Ask>) -> Submit<'_, Self> {
         self.plain().ask(ask)
     }
 
-    /// See [`SubmitTask::submit`].
+    /// See [`Submit::submit`].
     ///
     /// # Errors
     /// [`Rejected`], with the task.
@@ -114,7 +117,7 @@ impl TaskPool {
         self.plain().submit(task).await
     }
 
-    /// See [`SubmitTask::submit_timeout`].
+    /// See [`Submit::submit_timeout`].
     ///
     /// # Errors
     /// [`Rejected`], with the task.
@@ -126,7 +129,7 @@ impl TaskPool {
         self.plain().submit_timeout(task, patience).await
     }
 
-    /// See [`SubmitTask::try_submit`].
+    /// See [`Submit::try_submit`].
     ///
     /// # Errors
     /// [`Rejected`], with the task.
@@ -138,7 +141,7 @@ impl TaskPool {
         self.plain().try_submit(task)
     }
 
-    /// See [`SubmitTask::submit_all`].
+    /// See [`Submit::submit_all`].
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the tasks that have not been queued.
@@ -153,9 +156,98 @@ impl TaskPool {
         self.plain().submit_all(tasks).await
     }
 
+    /// See [`Submit::submit_blocking`].
+    ///
+    /// # Errors
+    /// [`Rejected`], with the task.
+    pub fn submit_blocking<T, Fut>(&self, task: Fut) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    where
+        Fut: Future<Output = T> + Send + 'static,
+        T: Send + 'static,
+    {
+        self.plain().submit_blocking(task)
+    }
+
+    /// See [`Submit::execute`].
+    ///
+    /// # Errors
+    /// [`Rejected`], with the task.
+    ///
+    /// # Cancel safety
+    /// Dropping the future before it is ready drops the task.
+    pub async fn execute<Fut>(&self, task: Fut) -> Result<(), Rejected<Fut>>
+    where
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.plain().execute(task).await
+    }
+
+    /// See [`Submit::execute_all`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future before it is ready drops the tasks that have not been queued.
+    pub async fn execute_all<Fut>(&self, tasks: impl IntoIterator<Item = Fut>) -> Vec<Rejected<Fut>>
+    where
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.plain().execute_all(tasks).await
+    }
+
+    /// Runs `task` on the pool and waits for its result.
+    ///
+    /// # Errors
+    /// [`TaskError`]; a pool that takes no more tasks abandons it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops a task that has not been queued; one that has runs all the same.
+    pub async fn run<T, Fut>(&self, task: Fut) -> Result<T, TaskError>
+    where
+        Fut: Future<Output = T> + Send + 'static,
+        T: Send + 'static,
+    {
+        match self.submit(task).await {
+            Ok(handle) => handle.await,
+            Err(rejected) if rejected.reason == Turned::Closed => Err(TaskError::Abandoned),
+            Err(_) => Err(TaskError::Discarded),
+        }
+    }
+
+    /// A pool with a queue and a bound of its own, that runs on the runners of this one: all that `builder` says but the
+    /// runtime is its own. A task of it holds a slot of both.
+    ///
+    /// It ends with this pool: its tasks that have not started are in this pool's [`TaskReport`]. While it is there, this
+    /// pool stays open.
+    ///
+    /// # Fairness
+    /// A runner takes up to 16 tasks of the sub-pool, and then stands in line again. It gives way earlier where this pool
+    /// has been made smaller.
+    ///
+    /// # Deadlock
+    /// Tasks may wait for tasks of the pools above and below. Two sub-pools at their bounds that wait for each other's
+    /// tasks in a circle do so for ever. A policy, and slots that are shared with others, are waited for on a runner of
+    /// this pool.
+    ///
+    /// # Errors
+    /// [`PoolError`]: a number that makes no sense.
+    ///
+    /// ```
+    /// # use tollgate::pool::TaskPool;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let pool = TaskPool::builder(8).build()?;
+    /// // At most two uploads at a time, whatever else runs.
+    /// let uploads = pool.sub_pool(TaskPool::builder(2).queue(10))?;
+    /// assert_eq!(uploads.run(async { 7 }).await?, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn sub_pool(&self, builder: TaskPoolBuilder) -> Result<Self, PoolError> {
+        builder.below(self)
+    }
+
     /// The slots: permits of this semaphore are what running tasks hold.
     pub fn slots(&self) -> &Arc<Semaphore> {
-        &self.core().slots
+        &self.core().settings.slots
     }
 
     /// Changes how many tasks run at once. Effective at once: below what runs, nothing more starts until enough have
@@ -165,20 +257,41 @@ impl TaskPool {
     /// [`PoolError`]: a number that makes no sense changes nothing.
     pub fn resize(&self, limit: usize) -> Result<(), PoolError> {
         let (_, limit) = Workers::from(limit).check()?;
-        self.core().slots.set_limit(limit);
+        self.slots().set_limit(limit);
         self.core().resized();
         Ok(())
     }
 
     /// Waits until no task that was let in is unfinished: for one moment at which that is so. False, at once, in a task
-    /// of this pool, which would wait for itself.
+    /// of this pool or of its family, which would wait for itself.
     pub async fn wait_idle(&self) -> bool {
-        if turn_of(self.core().id).is_some() {
+        if self.core().is_mine() {
             return false;
         }
         let mut since = None;
-        poll_fn(|cx| self.core().poll_quiet(&mut since, false, cx.waker())).await;
+        poll_fn(|cx| self.core().poll_idle(&mut since, cx.waker())).await;
         true
+    }
+
+    /// Waits as [`wait_idle`](Self::wait_idle), for at most `patience` on the pool's clock. False when the time was over.
+    pub async fn wait_idle_timeout(&self, patience: Duration) -> bool {
+        if self.core().is_mine() {
+            return false;
+        }
+        let mut since = None;
+        self.within(patience, |waker| self.core().poll_idle(&mut since, waker))
+            .await
+    }
+
+    /// False when the time was over.
+    async fn within(&self, patience: Duration, mut poll: impl FnMut(&Waker) -> Poll<()>) -> bool {
+        let clock = self.clock();
+        let mut sleep = pin!(Sleep::until(clock, clock.after(clock.now(), patience)));
+        poll_fn(|cx| match poll(cx.waker()) {
+            Poll::Ready(()) => Poll::Ready(true),
+            Poll::Pending => sleep.as_mut().poll(cx).map(|()| false),
+        })
+        .await
     }
 
     /// Takes no more tasks in. What is queued still runs; nobody waits.
@@ -192,17 +305,9 @@ impl TaskPool {
     /// # Cancel safety
     /// Dropped while it waits, it has closed the pool and done nothing else.
     pub async fn shutdown(&self, deadline: Duration) -> TaskReport {
-        let core = self.core();
-        core.close();
-        if turn_of(core.id).is_none() {
-            let clock = &core.settings.clock;
-            let mut sleep = pin!(Sleep::until(clock, clock.after(clock.now(), deadline)));
-            let mut since = None;
-            poll_fn(|cx| match core.poll_quiet(&mut since, true, cx.waker()) {
-                Poll::Pending => sleep.as_mut().poll(cx),
-                ready => ready,
-            })
-            .await;
+        self.core().close();
+        if !self.core().is_mine() {
+            self.within(deadline, |waker| self.core().poll_gone(waker)).await;
         }
         self.report()
     }
@@ -219,7 +324,7 @@ impl TaskPool {
         let core = self.core();
         let unstarted = core.stop().into_iter();
         let unstarted = unstarted
-            .map(|entry| UnstartedTask::new(entry, false, core.id))
+            .map(|entry| UnstartedTask::new(entry, false, core.kin))
             .collect();
         TaskReport {
             unstarted,
@@ -230,6 +335,12 @@ impl TaskPool {
     /// The numbers of this pool; its runners count as threads.
     pub fn stats(&self) -> PoolStats {
         self.core().stats()
+    }
+}
+
+impl Clocked for TaskPool {
+    fn clock(&self) -> &Clock {
+        &self.core().settings.clock
     }
 }
 

@@ -2,13 +2,14 @@
 
 use super::face::TaskPool;
 use super::handle::AsyncHandle;
-use super::submit::SubmitTask;
 use crate::pool::error::{Failed, Rejected, TaskError};
-use crate::pool::group::{Notice, Results, Shared, StopFlag};
+use crate::pool::members::{Member, Members, Ran, Results, StopFlag, in_order};
+use crate::pool::wishes::Submit;
+use crate::sync::shim::Mutex;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// Fallible tasks of one [`TaskPool`] that end together. The first that fails cancels the rest: those that wait do not
@@ -33,39 +34,32 @@ use std::task::{Context, Poll};
 /// ```
 #[must_use = "a group that is dropped cancels its tasks"]
 pub struct TaskGroup<'p, T: Send + 'static, E: Send + 'static> {
-    submit: SubmitTask<'p>,
-    shared: Arc<Shared>,
-    /// By id. None: taken, or never let in.
-    handles: Vec<Option<Member<T, E>>>,
-    left: usize,
-    /// Those below have started, or ended, or are none of ours.
-    helped: usize,
+    submit: Submit<'p, TaskPool>,
+    members: Members<AsyncHandle<Ran<T, E>>>,
     /// The one whose result is next, but for a few moves.
-    ending: Option<(usize, Member<T, E>)>,
-    stops: bool,
+    ending: Option<(usize, AsyncHandle<Ran<T, E>>)>,
 }
 
-/// `None`: the group was stopped before the task started.
-type Member<T, E> = AsyncHandle<Option<Result<T, E>>>;
+impl<T: Send + 'static> Member for AsyncHandle<T> {
+    fn cancel(&self) {
+        AsyncHandle::cancel(self);
+    }
+}
 
 impl TaskPool {
     /// A group of fallible tasks.
     pub fn group<T: Send + 'static, E: Send + 'static>(&self) -> TaskGroup<'_, T, E> {
-        self.plain().group()
+        Submit::new(self).group()
     }
 }
 
-impl<'p> SubmitTask<'p> {
+impl<'p> Submit<'p, TaskPool> {
     /// A group of fallible tasks with these wishes.
     pub fn group<T: Send + 'static, E: Send + 'static>(self) -> TaskGroup<'p, T, E> {
         TaskGroup {
             submit: self,
-            shared: Shared::new(),
-            handles: Vec::new(),
-            left: 0,
-            helped: 0,
+            members: Members::new(),
             ending: None,
-            stops: true,
         }
     }
 }
@@ -73,17 +67,17 @@ impl<'p> SubmitTask<'p> {
 impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
     /// An error does not stop the others, of those that are submitted from now on.
     pub fn keep_going(mut self) -> Self {
-        self.stops = false;
+        self.members.keep_going();
         self
     }
 
     /// For tasks that look whether to go on.
     pub fn stop_flag(&self) -> StopFlag {
-        StopFlag(Arc::clone(&self.shared))
+        self.members.stop_flag()
     }
 
     /// Submits a task, and returns its number: they count from zero. A full queue is dealt with as by
-    /// [`SubmitTask::submit`].
+    /// [`Submit::submit`].
     ///
     /// # Errors
     /// [`Rejected`], with the task. It leaves a gap in the numbers.
@@ -94,32 +88,21 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
     where
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
-        let id = self.handles.len();
-        self.handles.push(None);
+        let (id, notice) = self.members.announce();
         // Held here as well, to be handed back when the pool does not take it.
         let held = Arc::new(Mutex::new(Some(task)));
-        let mut notice = Notice::new(&self.shared, id, self.stops);
         let take = Arc::clone(&held);
         let submitted = self.submit.submit(async move {
-            let task = take.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-            if notice.shared.is_stopped() {
-                return None;
-            }
-            notice.running = true;
-            let result = task.await;
-            notice.running = result.is_err();
-            drop(notice);
-            Some(result)
+            let task = take.lock().take()?;
+            notice.run_async(task).await
         });
         match submitted.await {
             Ok(handle) => {
-                self.handles[id] = Some(handle);
-                self.left += 1;
+                self.members.enter(id, handle);
                 Ok(id)
             }
             Err(Rejected { reason, .. }) => {
-                let task = held.lock().unwrap_or_else(PoisonError::into_inner).take();
-                let task = task.expect("it has not run");
+                let task = held.lock().take().expect("it has not run");
                 Err(Rejected { task, reason })
             }
         }
@@ -127,53 +110,47 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
 
     /// How many results are to come.
     pub fn len(&self) -> usize {
-        self.left
+        self.members.len()
     }
 
     /// True when no result is to come.
     pub fn is_empty(&self) -> bool {
-        self.left == 0
+        self.members.len() == 0
     }
 
     /// Cancels all that have not ended.
     pub fn cancel(&mut self) {
-        self.shared.stop();
-        for handle in self.handles.iter().flatten() {
-            handle.cancel();
-        }
+        self.members.cancel();
     }
 
     /// The number and the result of the next task that has ended; `Ready(None)` when none is to come.
     #[allow(clippy::type_complexity)]
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Result<T, Failed<E>>)>> {
-        loop {
-            if self.left == 0 {
-                return Poll::Ready(None);
-            }
+        while self.members.len() > 0 {
             if let Some((id, handle)) = &mut self.ending {
                 let id = *id;
                 let Poll::Ready(outcome) = Pin::new(handle).poll(cx) else {
                     return Poll::Pending;
                 };
                 self.ending = None;
-                return Poll::Ready(Some((id, self.note(outcome))));
+                return Poll::Ready(Some((id, self.members.ended(outcome))));
             }
-            if let Poll::Ready(id) = self.shared.pop_or_wait(cx.waker()) {
-                let handle = self.handles.get_mut(id).and_then(Option::take);
+            if let Poll::Ready((id, handle)) = self.members.poll_ended(cx.waker()) {
                 self.ending = handle.map(|handle| (id, handle));
                 continue;
             }
             match self.help(cx) {
-                Some((id, outcome)) => return Poll::Ready(Some((id, self.note(outcome)))),
+                Some((id, outcome)) => return Poll::Ready(Some((id, self.members.ended(outcome)))),
                 None => return Poll::Pending,
             }
         }
+        Poll::Ready(None)
     }
 
     /// Polls the first that has not started, or that is polled here: of use where a task of the pool waits.
     #[allow(clippy::type_complexity)]
-    fn help(&mut self, cx: &mut Context<'_>) -> Option<(usize, Result<Option<Result<T, E>>, TaskError>)> {
-        while let Some(member) = self.handles.get_mut(self.helped) {
+    fn help(&mut self, cx: &mut Context<'_>) -> Option<(usize, Result<Ran<T, E>, TaskError>)> {
+        while let Some((id, member)) = self.members.first_to_help() {
             if let Some(handle) = member
                 && handle.can_help()
             {
@@ -181,27 +158,11 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
                     return None;
                 };
                 *member = None;
-                return Some((self.helped, outcome));
+                return Some((id, outcome));
             }
-            self.helped += 1;
+            self.members.pass();
         }
         None
-    }
-
-    fn note(&mut self, outcome: Result<Option<Result<T, E>>, TaskError>) -> Result<T, Failed<E>> {
-        self.left -= 1;
-        let result = match outcome {
-            Ok(Some(Ok(value))) => return Ok(value),
-            Ok(Some(Err(error))) => Failed::Error(error),
-            Ok(None) => Failed::Task(TaskError::Cancelled),
-            // The group itself has dropped it.
-            Err(TaskError::Aborted) if self.shared.is_stopped() => Failed::Task(TaskError::Cancelled),
-            Err(why) => Failed::Task(why),
-        };
-        if self.stops {
-            self.cancel();
-        }
-        Err(result)
     }
 
     /// Waits for the next task that ends, and returns its number and result; `None` when none is to come.
@@ -227,24 +188,12 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
         while let Some(result) = self.next().await {
             results.push(result);
         }
-        results.sort_by_key(|(id, _)| *id);
-        results.into_iter().map(|(_, result)| result).collect()
-    }
-}
-
-impl<T: Send + 'static, E: Send + 'static> Drop for TaskGroup<'_, T, E> {
-    fn drop(&mut self) {
-        if self.left > 0 {
-            self.cancel();
-        }
+        in_order(results)
     }
 }
 
 impl<T: Send + 'static, E: Send + 'static> fmt::Debug for TaskGroup<'_, T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TaskGroup")
-            .field("left", &self.left)
-            .field("stopped", &self.shared.is_stopped())
-            .finish_non_exhaustive()
+        self.members.fmt(f)
     }
 }

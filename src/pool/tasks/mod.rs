@@ -8,16 +8,19 @@
 mod builder;
 mod cell;
 mod core;
+mod ending;
+mod entry;
 mod face;
 mod group;
+mod guest;
 mod handle;
+mod intake;
 mod runner;
 mod submit;
-mod unstarted;
+mod turn;
 
-pub use builder::TaskPoolBuilder;
+pub use builder::{Runners, TaskPoolBuilder};
+pub use entry::UnstartedTask;
 pub use face::{TaskPool, TaskReport};
 pub use group::TaskGroup;
 pub use handle::AsyncHandle;
-pub use submit::SubmitTask;
-pub use unstarted::UnstartedTask;

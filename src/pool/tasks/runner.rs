@@ -1,10 +1,11 @@
 //! A runner: gets a slot, takes a task, polls it to its end, and again.
 
-use super::core::{Bench, Core, Entry, Found};
-use crate::Ask;
+use super::core::{Bench, Core, Found};
+use super::entry::Entry;
 use crate::limiter::Outcome;
-use crate::pool::cell::{Ran, drop_quietly};
+use crate::pool::cell::Ran;
 use crate::pool::error::TaskError;
+use crate::pool::hooks::drop_quietly;
 use crate::pool::slot::Slot;
 use crate::semaphore::SemaphorePermit;
 use std::future::poll_fn;
@@ -12,6 +13,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+
+/// After so many tasks a sub-pool lets the other tasks of the pool above have the runner.
+const QUANTUM: u32 = 16;
 
 /// What must be put in order when a runner ends, also when the runtime drops it.
 struct Books {
@@ -51,8 +55,8 @@ pub(super) fn run(core: Arc<Core>, bench: Arc<Bench>) -> impl Future<Output = ()
 
 async fn work(mut books: Books) {
     let (core, bench) = (Arc::clone(&books.core), Arc::clone(&books.bench));
-    let mut slot = Slot::none_of(&core.slots, core.settings.shared_slots);
-    let mut done = None;
+    let mut slot = Slot::none_of(&core.settings.slots, core.settings.shared_slots);
+    let (mut done, mut started) = (None, 0);
     loop {
         if !slot.may_keep() {
             slot.give_up();
@@ -81,11 +85,16 @@ async fn work(mut books: Books) {
             }
             Found::Entry(entry) => {
                 books.busy = true;
+                started += 1;
                 slot.note_start();
                 match run_entry(&core, &bench, entry).await {
                     Some(ran) => done = Some(ran),
                     // It was taken out, and counted there.
                     None => books.busy = false,
+                }
+                // Whoever leaves calls the next, who stands in line above.
+                if core.above().is_some() && (started >= QUANTUM || core.is_pushed_out()) {
+                    break;
                 }
                 // Futures that are ready at once must not keep the runtime from its other tasks.
                 tokio::task::coop::consume_budget().await;
@@ -93,12 +102,19 @@ async fn work(mut books: Books) {
         }
     }
     drop(slot);
+    if core.above().is_some() {
+        core.call_relatives();
+    }
+    if let Some(ran) = done {
+        core.ended(ran);
+        books.busy = false;
+    }
     books.in_order = true;
 }
 
 /// A slot, in turn. None when the runner is to end instead.
 async fn wait_for_slot<'a>(core: &'a Arc<Core>, bench: &Bench) -> Option<SemaphorePermit<'a>> {
-    let mut acquire = pin!(core.slots.acquire());
+    let mut acquire = pin!(core.settings.slots.acquire());
     let acquired = poll_fn(|cx| match acquire.as_mut().poll(cx) {
         Poll::Ready(acquired) => Poll::Ready(Some(acquired)),
         Poll::Pending => {
@@ -145,8 +161,8 @@ async fn called(bench: &Bench) {
 async fn run_entry(core: &Arc<Core>, bench: &Bench, entry: Entry) -> Option<Ran> {
     let mut admission = None;
     let entry = match &core.settings.gate {
-        Some(gate) if !entry.started => {
-            let ask = entry.ask.as_deref().copied().unwrap_or(Ask::one());
+        Some(gate) if entry.is_waiting() => {
+            let ask = entry.ask();
             bench.lock().held = Some(entry);
             let mut admitting = gate.admit(ask);
             let admitted = poll_fn(|cx| {
@@ -172,7 +188,7 @@ async fn run_entry(core: &Arc<Core>, bench: &Bench, entry: Entry) -> Option<Ran>
             match admitted {
                 Ok(admitted) => admission = Some(admitted),
                 Err(why) => {
-                    core.room.give_back(1, u64::from(entry.weight));
+                    core.room.give_back(1, u64::from(entry.weight()));
                     entry.task.refuse(why);
                     return Some(Ran::Gone);
                 }
@@ -181,8 +197,8 @@ async fn run_entry(core: &Arc<Core>, bench: &Bench, entry: Entry) -> Option<Ran>
         }
         _ => entry,
     };
-    if !entry.started {
-        core.room.give_back(1, u64::from(entry.weight));
+    if entry.is_waiting() {
+        core.room.give_back(1, u64::from(entry.weight()));
         if entry
             .deadline
             .is_some_and(|deadline| core.settings.clock.now() > deadline)
@@ -197,7 +213,7 @@ async fn run_entry(core: &Arc<Core>, bench: &Bench, entry: Entry) -> Option<Ran>
         }
     }
     bench.lock().running = Some(Arc::clone(&entry.task));
-    let ran = poll_fn(|cx| entry.task.poll_run(core.id, cx)).await;
+    let ran = poll_fn(|cx| core.poll(&*entry.task, cx)).await;
     let task = bench.lock().running.take();
     drop_quietly(task);
     if let Some(admission) = admission {
@@ -207,6 +223,8 @@ async fn run_entry(core: &Arc<Core>, bench: &Bench, entry: Entry) -> Option<Ran>
             Ran::Gone => Outcome::Ignored,
         });
     }
+    // A runner of a sub-pool is no task.
+    let ran = if entry.is_errand() { Ran::Gone } else { ran };
     // The handle may be gone: then this drops the result.
     drop_quietly(entry);
     Some(ran)

@@ -1,133 +1,74 @@
-//! Submitting futures, with wishes.
+//! Submitting futures.
 
-use super::cell::{Await, Cell, Run, turn_of};
-use super::core::{Core, Entry};
+use super::cell::{Job, Progress, Run};
+use super::core::Core;
+use super::entry::{Entry, run_here};
 use super::face::TaskPool;
+use super::guest::Guest;
 use super::handle::AsyncHandle;
-use super::unstarted::{UnstartedTask, run_here};
-use crate::ask::Ask;
-use crate::pool::builder::Overflow;
-use crate::pool::cell::forget_panic;
-use crate::pool::entry::{Priority, Spec};
+use crate::pool::cell::{Await, Cell};
 use crate::pool::error::{Rejected, Turned};
-use crate::pool::lanes::Ranked;
+use crate::pool::overflow::Crowded;
+use crate::pool::park::run_blocking;
 use crate::pool::submit::next_chunk;
+use crate::pool::wishes::Submit;
 use crate::time::Sleep;
 use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Submits tasks with wishes: [`TaskPool::priority`], [`weight`](TaskPool::weight), [`deadline`](TaskPool::deadline) and
-/// so on. Copyable: make one for each kind of task.
-#[derive(Clone, Copy)]
-#[must_use = "it submits nothing by itself"]
-pub struct SubmitTask<'p> {
-    pool: &'p TaskPool,
-    spec: Spec,
-}
+/// What whoever runs a task in passing holds, if anything.
+type Passing = Option<Guest>;
+type Verdict = crate::pool::overflow::Verdict<Guest>;
+type Shared<Fut, T> = Arc<Cell<Fut, Progress<Fut>, T>>;
 
-/// What becomes of a task that is submitted.
-enum Verdict {
-    /// There is room for it, which is taken.
-    In,
-    /// The submitter awaits it.
-    Here,
-    /// It is thrown out.
-    Out,
-    /// The submitter waits for room.
-    Wait,
-}
-
-impl<'p> SubmitTask<'p> {
-    pub(super) fn new(pool: &'p TaskPool) -> Self {
-        Self {
-            pool,
-            spec: Spec::DEFAULT,
-        }
-    }
-
-    /// Tasks of this priority.
-    pub fn priority(mut self, priority: Priority) -> Self {
-        self.spec.priority = priority;
-        self
-    }
-
-    /// Tasks of this weight in a queue that is bounded by weight; 0 counts as 1.
-    pub fn weight(mut self, weight: u32) -> Self {
-        self.spec.weight = weight.max(1);
-        self
-    }
-
-    /// Tasks that end with [`TaskError::Expired`](crate::pool::TaskError::Expired) when they have not started so long
-    /// from now.
-    pub fn deadline(mut self, within: Duration) -> Self {
-        let clock = &self.core().settings.clock;
-        self.spec.deadline = Some(clock.after(clock.now(), within));
-        self
-    }
-
-    /// Tasks that the policy of the pool is asked this for; one call unless set.
-    pub fn ask(mut self, ask: impl Into<Ask>) -> Self {
-        self.spec.ask = ask.into();
-        self.spec.plain = false;
-        self
-    }
-
-    pub(super) fn core(&self) -> &'p Arc<Core> {
+impl<'p> Submit<'p, TaskPool> {
+    fn core(&self) -> &'p Arc<Core> {
         self.pool.core()
     }
 
-    fn let_in(&self) -> Result<Verdict, Turned> {
+    fn let_in_now(&self) -> Result<Verdict, Turned> {
         let (core, weight) = (self.core(), self.spec.weight);
         let Err(turned) = core.room.try_take(weight) else {
             return Ok(Verdict::In);
         };
-        core.room.fits(weight)?;
-        if turned == Turned::Closed {
-            return Err(turned);
-        }
-        match core.settings.overflow {
-            Overflow::Reject => Err(Turned::Full),
-            Overflow::DropNewest => Ok(Verdict::Out),
-            Overflow::CallerRuns => Ok(Verdict::Here),
-            Overflow::DropOldest => self.make_room(),
-            // Were it to wait, nobody might make room.
-            Overflow::Block if turn_of(core.id).is_some() => Ok(Verdict::Here),
-            Overflow::Block => Ok(Verdict::Wait),
-        }
+        core.judge(weight, turned)
     }
 
-    fn make_room(&self) -> Result<Verdict, Turned> {
-        loop {
-            match self.core().evict() {
-                Some(entry) if entry.is_live() => self.discard(entry),
-                Some(_) => {}
-                // All room is with submitters that have not queued their tasks yet.
-                None => std::thread::yield_now(),
-            }
-            match self.core().room.try_take(self.spec.weight) {
-                Ok(()) => return Ok(Verdict::In),
-                Err(Turned::Full) => {}
-                Err(turned) => return Err(turned),
-            }
-        }
-    }
-
-    fn discard(&self, entry: Entry) {
+    /// Waits for room, or for a slot: whoever works for the family and has one runs the task instead. Were it to wait,
+    /// nobody might make room.
+    async fn room_or_slot(&self) -> Result<Verdict, Turned> {
         let core = self.core();
-        core.state.lock().stats.discarded += 1;
-        let task = UnstartedTask::new(entry, true, core.id);
-        match &core.settings.on_discard {
-            Some(hook) => forget_panic(catch_unwind(AssertUnwindSafe(|| hook(task)))),
-            None => drop(task),
-        }
+        let mut room = pin!(core.room.take(self.spec.weight));
+        poll_fn(|cx| match Guest::enter(core, cx.waker()) {
+            Some(guest) => Poll::Ready(Ok(Verdict::Here(Some(guest)))),
+            None => room.as_mut().poll(cx).map_ok(|()| Verdict::In),
+        })
+        .await
     }
 
-    /// Submits a task and returns its handle. A full queue is dealt with by the pool's overflow. A task of the pool that
-    /// would wait for room runs what it submits itself.
+    async fn let_in(&self, patience: Option<Duration>) -> Result<Verdict, Turned> {
+        match self.let_in_now()? {
+            Verdict::Wait => {}
+            verdict => return Ok(verdict),
+        }
+        let mut verdict = pin!(self.room_or_slot());
+        let Some(patience) = patience else {
+            return verdict.await;
+        };
+        let clock = &self.core().settings.clock;
+        let mut sleep = pin!(Sleep::until(clock, clock.after(clock.now(), patience)));
+        poll_fn(|cx| match verdict.as_mut().poll(cx) {
+            Poll::Pending => sleep.as_mut().poll(cx).map(|()| Err(Turned::TimedOut)),
+            verdict => verdict,
+        })
+        .await
+    }
+
+    /// Submits a task and returns its handle. A full queue is dealt with by the pool's
+    /// [`Overflow`](crate::pool::Overflow). A task of the pool that would wait for room runs what it submits itself.
     ///
     /// # Errors
     /// [`Rejected`], with the task: the pool is closed, the queue full, or the task too heavy for it.
@@ -139,11 +80,8 @@ impl<'p> SubmitTask<'p> {
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        let verdict = match self.let_in() {
-            Ok(Verdict::Wait) => self.core().room.take(self.spec.weight).await.map(|()| Verdict::In),
-            verdict => verdict,
-        };
-        self.carry_out(task, verdict).await
+        let verdict = self.let_in(None).await;
+        self.carry_out(task, verdict, false).await.map(|cell| self.handle(cell))
     }
 
     /// As [`submit`](Self::submit), and waits for room for at most `patience` on the pool's clock.
@@ -158,22 +96,8 @@ impl<'p> SubmitTask<'p> {
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        let verdict = match self.let_in() {
-            Ok(Verdict::Wait) => self.wait(patience).await.map(|()| Verdict::In),
-            verdict => verdict,
-        };
-        self.carry_out(task, verdict).await
-    }
-
-    async fn wait(&self, patience: Duration) -> Result<(), Turned> {
-        let clock = &self.core().settings.clock;
-        let mut sleep = pin!(Sleep::until(clock, clock.after(clock.now(), patience)));
-        let mut room = pin!(self.core().room.take(self.spec.weight));
-        poll_fn(|cx| match room.as_mut().poll(cx) {
-            Poll::Pending => sleep.as_mut().poll(cx).map(|()| Err(Turned::TimedOut)),
-            ready => ready,
-        })
-        .await
+        let verdict = self.let_in(Some(patience)).await;
+        self.carry_out(task, verdict, false).await.map(|cell| self.handle(cell))
     }
 
     /// As [`submit`](Self::submit), but never waits, nor runs the task here: where the pool would, the task is handed
@@ -186,15 +110,46 @@ impl<'p> SubmitTask<'p> {
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        match self.let_in() {
-            Ok(Verdict::In) => self.queue(task),
-            Ok(Verdict::Out) => Ok(self.throw_out(task)),
-            Ok(Verdict::Wait | Verdict::Here) => Err(Rejected {
-                task,
-                reason: Turned::Full,
-            }),
-            Err(reason) => Err(Rejected { task, reason }),
+        let verdict = match self.let_in_now() {
+            Ok(Verdict::Wait | Verdict::Here(_)) => Err(Turned::Full),
+            verdict => verdict,
+        };
+        if let Err(reason) = verdict {
+            return Err(Rejected { task, reason });
         }
+        let cell = made(task, false);
+        match verdict.and_then(|verdict| self.settle_now(&cell, verdict)) {
+            Ok(_) => Ok(self.handle(cell)),
+            Err(reason) => Err(take_back(&cell, reason)),
+        }
+    }
+
+    /// As [`submit`](Self::submit), and blocks the thread while it waits: for threads that are none of a runtime's.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn submit_blocking<T, Fut>(self, task: Fut) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    where
+        Fut: Future<Output = T> + Send + 'static,
+        T: Send + 'static,
+    {
+        run_blocking(self.submit(task))
+    }
+
+    /// Submits a task that nobody waits for. What it panics with is given to the pool's
+    /// [`on_panic`](crate::pool::Builder::on_panic).
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    ///
+    /// # Cancel safety
+    /// As [`submit`](Self::submit).
+    pub async fn execute<Fut>(self, task: Fut) -> Result<(), Rejected<Fut>>
+    where
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let verdict = self.let_in(None).await;
+        self.carry_out(task, verdict, true).await.map(drop)
     }
 
     /// Submits many tasks, in order, and queues up to 64 at once: cheaper than one by one. Returns the handles of those
@@ -225,111 +180,139 @@ impl<'p> SubmitTask<'p> {
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        let mut tasks = tasks.into_iter();
-        let (mut handles, mut rejected) = (Vec::with_capacity(tasks.size_hint().0), Vec::new());
-        while let Some(mut chunk) = next_chunk(&mut tasks) {
-            while let Some(task) = chunk.next() {
-                let room = self.try_take_some(chunk.len() + 1);
-                if room == 0 {
-                    match self.submit(task).await {
-                        Ok(handle) => handles.push(handle),
-                        Err(turned) => rejected.push(turned),
-                    }
-                    continue;
-                }
-                let batch = std::iter::once(task).chain(chunk.by_ref().take(room - 1));
-                let cells: Vec<_> = batch.map(|task| Arc::new(Cell::new(task))).collect();
-                let entries = cells.iter().map(|cell| self.entry(Arc::clone(cell) as Arc<dyn Run>));
-                let queued = self.core().push_all(entries.collect());
-                for cell in cells {
-                    if queued {
-                        handles.push(self.handle(cell));
-                    } else {
-                        rejected.push(take_back(&cell));
+        let mut handles = Vec::new();
+        let rejected = self.all(tasks, false, |cell| handles.push(self.handle(cell))).await;
+        (handles, rejected)
+    }
+
+    /// [`execute`](Self::execute) for many tasks: as [`submit_all`](Self::submit_all), without handles.
+    ///
+    /// # Cancel safety
+    /// As [`submit_all`](Self::submit_all).
+    pub async fn execute_all<Fut>(self, tasks: impl IntoIterator<Item = Fut>) -> Vec<Rejected<Fut>>
+    where
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.all(tasks, true, drop).await
+    }
+
+    /// Tasks are made before room is taken for them: making them is the user's code.
+    async fn all<T, Fut>(
+        &self,
+        tasks: impl IntoIterator<Item = Fut>,
+        detached: bool,
+        mut taken: impl FnMut(Shared<Fut, T>),
+    ) -> Vec<Rejected<Fut>>
+    where
+        Fut: Future<Output = T> + Send + 'static,
+        T: Send + 'static,
+    {
+        let mut cells = tasks.into_iter().map(|task| made(task, detached));
+        let mut rejected = Vec::new();
+        while let Some(chunk) = next_chunk(&mut cells) {
+            let mut chunk = chunk.into_iter();
+            while !chunk.as_slice().is_empty() {
+                let room = self.core().room.try_take_some(chunk.len(), self.spec.weight);
+                let (batch, queued) = if room == 0 {
+                    let verdict = self.let_in(None).await;
+                    (1, self.settle(&chunk.as_slice()[0], verdict).await)
+                } else {
+                    let entries = chunk.as_slice()[..room].iter().map(|cell| self.entry(cell));
+                    let queued = self.core().push(entries);
+                    (room, queued.then_some(()).ok_or(Turned::Closed))
+                };
+                for cell in chunk.by_ref().take(batch) {
+                    match queued {
+                        Ok(()) => taken(cell),
+                        Err(reason) => rejected.push(take_back(&cell, reason)),
                     }
                 }
             }
         }
-        (handles, rejected)
-    }
-
-    fn try_take_some(&self, n: usize) -> usize {
-        if self.spec.weight == 1 {
-            self.core().room.try_take_some(n)
-        } else {
-            0
-        }
+        rejected
     }
 
     async fn carry_out<T, Fut>(
-        self,
+        &self,
         task: Fut,
         verdict: Result<Verdict, Turned>,
-    ) -> Result<AsyncHandle<T>, Rejected<Fut>>
+        detached: bool,
+    ) -> Result<Shared<Fut, T>, Rejected<Fut>>
+    where
+        Fut: Future<Output = T> + Send + 'static,
+        T: Send + 'static,
+    {
+        let cell = made(task, detached);
+        match self.settle(&cell, verdict).await {
+            Ok(()) => Ok(cell),
+            Err(reason) => Err(take_back(&cell, reason)),
+        }
+    }
+
+    /// Does as was decided, and awaits the task where it is to run here. Refused, it is still in its cell.
+    async fn settle<T, Fut>(&self, cell: &Shared<Fut, T>, verdict: Result<Verdict, Turned>) -> Result<(), Turned>
+    where
+        Fut: Future<Output = T> + Send + 'static,
+        T: Send + 'static,
+    {
+        let Some(guest) = self.settle_now(cell, verdict?)? else {
+            return Ok(());
+        };
+        cell.claim();
+        let core = self.core();
+        let ran = run_here(&**cell, |task, cx| core.poll(task, cx)).await;
+        drop(guest);
+        core.ran_by_caller(ran);
+        Ok(())
+    }
+
+    /// The same for what is not to run here. Something when it is: what whoever runs it has to hold.
+    fn settle_now<T, Fut>(&self, cell: &Shared<Fut, T>, verdict: Verdict) -> Result<Option<Passing>, Turned>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
         match verdict {
-            Err(reason) => Err(Rejected { task, reason }),
-            Ok(Verdict::Out) => Ok(self.throw_out(task)),
-            Ok(Verdict::Here | Verdict::Wait) => {
-                let cell = Arc::new(Cell::new(task));
-                cell.claim();
-                let ran = run_here(&*cell, self.core().id).await;
-                self.core().ran_elsewhere(ran, true);
-                Ok(self.handle(cell))
+            Verdict::In if self.core().push(std::iter::once(self.entry(cell))) => Ok(None),
+            Verdict::In => Err(Turned::Closed),
+            Verdict::Out => {
+                self.core().discard(self.entry(cell));
+                Ok(None)
             }
-            Ok(Verdict::In) => self.queue(task),
+            Verdict::Here(guest) => Ok(Some(guest)),
+            Verdict::Wait => unreachable!("it has waited"),
         }
     }
 
-    fn queue<T, Fut>(self, task: Fut) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    fn handle<T: Send + 'static>(&self, task: Arc<dyn Job<T>>) -> AsyncHandle<T> {
+        AsyncHandle::new(task, Arc::clone(self.core()), self.spec.deadline)
+    }
+
+    fn entry<T, Fut>(&self, cell: &Shared<Fut, T>) -> Entry
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        let cell = Arc::new(Cell::new(task));
-        if self.core().push(self.entry(Arc::clone(&cell) as Arc<dyn Run>)) {
-            return Ok(self.handle(cell));
-        }
-        Err(take_back(&cell))
-    }
-
-    fn throw_out<T, Fut>(self, task: Fut) -> AsyncHandle<T>
-    where
-        Fut: Future<Output = T> + Send + 'static,
-        T: Send + 'static,
-    {
-        let cell = Arc::new(Cell::new(task));
-        self.discard(self.entry(Arc::clone(&cell) as Arc<dyn Run>));
-        self.handle(cell)
-    }
-
-    fn handle<T: Send + 'static>(&self, cell: Arc<dyn Await<T>>) -> AsyncHandle<T> {
-        AsyncHandle::new(cell, Arc::clone(self.core()), self.spec.deadline)
-    }
-
-    fn entry(&self, task: Arc<dyn Run>) -> Entry {
-        Entry {
-            task,
-            weight: self.spec.weight,
-            priority: self.spec.priority,
-            deadline: self.spec.deadline,
-            ask: (!self.spec.plain).then(|| Box::new(self.spec.ask)),
-            started: false,
-        }
+        Entry::new(Arc::clone(cell) as Arc<dyn Run>, &self.spec)
     }
 }
 
-/// Gets a task back that the pool, closed meanwhile, has not taken.
-fn take_back<T, Fut>(cell: &Cell<Fut, T>) -> Rejected<Fut>
+fn made<T, Fut>(task: Fut, detached: bool) -> Shared<Fut, T>
 where
     Fut: Future<Output = T> + Send,
     T: Send,
 {
+    let cell = Arc::new(Cell::new(task));
+    if detached {
+        cell.detach();
+    }
+    cell
+}
+
+/// Gets a task back that the pool has not taken.
+fn take_back<T, Fut>(cell: &Shared<Fut, T>, reason: Turned) -> Rejected<Fut> {
     Rejected {
-        task: cell.take_back().expect("nobody else has seen this task"),
-        reason: Turned::Closed,
+        task: cell.start().expect("nobody else has seen this task"),
+        reason,
     }
 }

@@ -70,10 +70,10 @@ impl Bucket {
         self.level = self.level.saturating_sub(passed.saturating_mul(fill.gain));
     }
 
-    /// Another quota has another price: what was taken stays taken, in whole tokens.
+    /// Another quota has another price: what was taken stays taken.
     pub(super) fn convert(&mut self, old: &Fill, new: &Fill) {
-        let level = self.level.div_ceil(old.price).saturating_mul(new.price);
-        self.level = level.min(EXACT / 2);
+        let level = (u128::from(self.level) * u128::from(new.price)).div_ceil(old.price.into());
+        self.level = level.min(u128::from(EXACT / 2)) as u64;
     }
 
     pub(super) fn free(&self, fill: &Fill) -> u64 {
@@ -105,5 +105,29 @@ impl Bucket {
 
     pub(super) fn is_full(&self, fill: &Fill, now: u64) -> bool {
         self.level.div_ceil(fill.gain) <= now.saturating_sub(self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(quota: &str) -> Fill {
+        Fill::of(&quota.parse().expect("a quota")).expect("it fits")
+    }
+
+    /// While a new version is rolled out, those of both take turns: nothing may come of that, and nothing be lost.
+    #[test]
+    fn quotas_that_take_turns_change_nothing() {
+        let (one, other) = (fill("1000/s burst 1000"), fill("1001/s burst 1000"));
+        let mut bucket = Bucket::full(0);
+        bucket.take(&one, 1_000);
+        for now in 1..=1_000 {
+            bucket.advance(&one, now * 500);
+            bucket.convert(&one, &other);
+            bucket.advance(&other, now * 500);
+            bucket.convert(&other, &one);
+        }
+        assert_eq!(bucket.free(&one), 500, "of half a second: {bucket:?}");
     }
 }

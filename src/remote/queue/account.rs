@@ -241,7 +241,6 @@ impl Account {
             // Should the store's word be lost, which it is not.
             again: waits.then_some(step.ttl.max(Duration::from_millis(100))),
             census: line.census(),
-            age: Duration::ZERO,
             ..Reply::default()
         }
     }

@@ -3,8 +3,8 @@
 -- The level is what was taken and has not come back, in parts of a token: a token adds `price`, a microsecond takes off `gain`.
 -- That is GCRA with the theoretical arrival time now + level / gain, without rounding.
 --
--- KEYS, with one hash tag: 1 hash: level, at, token, price, and ahead: how much later `at` is than the clock, which may be set
---   back; and, once the rule was changed, edition, gain, brim; 2 hash: what this session was given last, so that a step that is tried
+-- KEYS, with one hash tag: 1 hash: level, at, token, price, gain, and ahead: how much later `at` is than the clock, which may be
+--   set back; and, once the rule was changed, edition, brim; 2 hash: what this session was given last, so that a step that is tried
 --   again takes nothing twice.
 -- ARGV: price, gain, brim, then the step: session, seq, begin, ttl, charged, seen, end, wish, need, want,
 --   queue: whether the tokens may be granted for later; the edition of the rule above, and the rule that it is to become, or
@@ -31,20 +31,30 @@ time = time[1] * 1000000 + time[2]
 local ahead = math.max(tonumber(state[5] or 0), at - time)
 local now = time + ahead
 local edition = tonumber(state[6] or 0)
--- Another quota has another price: what was taken stays taken, in whole tokens.
+-- Another quota has another price: what was taken stays taken.
 local function adopt(old, new_price, new_gain, new_brim)
-    if old ~= new_price then level = math.min(math.ceil(level / old) * new_price, MOST) end
+    if old ~= new_price then
+        local whole = math.floor(level / old)
+        local rest = (level - whole * old) * new_price
+        local parts = math.floor(rest / old)
+        if rest >= 2 * MOST then
+            parts = parts + 2
+        elseif parts * old < rest then
+            parts = parts + 1
+        end
+        level = math.min(whole * new_price + math.min(parts, new_price), MOST)
+    end
     price, gain, brim = new_price, new_gain, new_brim
 end
 local function advance(by)
     -- Compared first, since the product of a long time may be more than a double holds exactly.
     if now - at >= math.ceil(level / by) then level = 0 else level = level - (now - at) * by end
 end
+-- Time up to now has passed by the quota of whoever asked last.
+advance(tonumber(state[7] or gain))
 if edition > asked_edition then
-    advance(tonumber(state[7]))
     adopt(tonumber(state[4]), tonumber(state[4]), tonumber(state[7]), tonumber(state[8]))
 else
-    advance(gain)
     adopt(tonumber(state[4] or price), price, gain, brim)
     edition = asked_edition
 end
@@ -97,11 +107,12 @@ if edition > asked_edition then
     answer[5], answer[6], answer[7], answer[8] = int(edition), int(price), int(gain), int(brim)
 end
 if level > 0 or edition > 0 then
-    redis.call('HSET', KEYS[1], 'level', int(level), 'at', int(now), 'token', int(token), 'price', int(price), 'ahead', int(ahead))
+    redis.call('HSET', KEYS[1], 'level', int(level), 'at', int(now), 'token', int(token), 'price', int(price), 'gain', int(gain),
+        'ahead', int(ahead))
     -- Once it is full again nothing is lost with it, except that the rule was changed.
     local left = math.ceil(level / gain / 1000) + 1
     if edition > 0 then
-        redis.call('HSET', KEYS[1], 'edition', int(edition), 'gain', int(gain), 'brim', int(brim))
+        redis.call('HSET', KEYS[1], 'edition', int(edition), 'brim', int(brim))
         left = math.max(left, REMEMBERED)
     end
     redis.call('PEXPIRE', KEYS[1], left)

@@ -1,0 +1,269 @@
+//! What the groups of both pools know of their tasks: who is to come, who has ended, and what came of it.
+
+use super::error::{Failed, TaskError};
+use super::hooks::wake;
+use crate::sync::shim::Mutex;
+use crate::sync::shim::atomic::{AtomicBool, Ordering};
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+/// Whether a group of tasks has been stopped: for tasks that look, from time to time, whether to go on.
+#[derive(Clone)]
+pub struct StopFlag(Arc<Shared>);
+
+impl StopFlag {
+    /// True once a task of the group has failed, or the group was cancelled.
+    pub fn is_stopped(&self) -> bool {
+        self.0.is_stopped()
+    }
+}
+
+impl fmt::Debug for StopFlag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StopFlag").field(&self.is_stopped()).finish()
+    }
+}
+
+/// What tasks tell the group.
+struct Shared {
+    stopped: AtomicBool,
+    ended: Mutex<Ended>,
+}
+
+#[derive(Default)]
+struct Ended {
+    ids: VecDeque<usize>,
+    waker: Option<Waker>,
+}
+
+impl Shared {
+    fn is_stopped(&self) -> bool {
+        // Acquire: whoever stops sees what the task did that failed. Pairs with the store in `stop`.
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    fn stop(&self) {
+        // Release: pairs with the load in `is_stopped`.
+        self.stopped.store(true, Ordering::Release);
+    }
+}
+
+/// Travels with the task, and tells when that has ended, run or not.
+pub(super) struct Notice {
+    shared: Arc<Shared>,
+    id: usize,
+    /// True while an unwinding would be the task's failure.
+    running: bool,
+    stops: bool,
+}
+
+/// What a task of a group returns to its handle. `None`: the group was stopped before the task started.
+pub(super) type Ran<T, E> = Option<Result<T, E>>;
+
+impl Notice {
+    pub(super) fn run<T, E>(mut self, task: impl FnOnce() -> Result<T, E>) -> Ran<T, E> {
+        if self.shared.is_stopped() {
+            return None;
+        }
+        self.running = true;
+        let result = task();
+        self.running = result.is_err();
+        Some(result)
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) async fn run_async<T, E>(mut self, task: impl Future<Output = Result<T, E>>) -> Ran<T, E> {
+        if self.shared.is_stopped() {
+            return None;
+        }
+        self.running = true;
+        let result = task.await;
+        self.running = result.is_err();
+        Some(result)
+    }
+}
+
+impl Drop for Notice {
+    fn drop(&mut self) {
+        if self.running && self.stops {
+            self.shared.stop();
+        }
+        let waker = {
+            let mut ended = self.shared.ended.lock();
+            ended.ids.push_back(self.id);
+            ended.waker.take()
+        };
+        wake(waker);
+    }
+}
+
+/// The handle to a task of a group.
+pub(super) trait Member {
+    fn cancel(&self);
+}
+
+/// The tasks of a group. Dropped, it cancels those that are to come.
+pub(super) struct Members<H: Member> {
+    shared: Arc<Shared>,
+    /// By id. None: taken, or never let in.
+    handles: Vec<Option<H>>,
+    left: usize,
+    /// Those below have started, or ended, or are none of ours.
+    helped: usize,
+    stops: bool,
+}
+
+impl<H: Member> Members<H> {
+    pub(super) fn new() -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                stopped: AtomicBool::new(false),
+                ended: Mutex::default(),
+            }),
+            handles: Vec::new(),
+            left: 0,
+            helped: 0,
+            stops: true,
+        }
+    }
+
+    pub(super) fn keep_going(&mut self) {
+        self.stops = false;
+    }
+
+    pub(super) fn stop_flag(&self) -> StopFlag {
+        StopFlag(Arc::clone(&self.shared))
+    }
+
+    /// The number of one more task, and what is to travel with it.
+    pub(super) fn announce(&mut self) -> (usize, Notice) {
+        let id = self.handles.len();
+        self.handles.push(None);
+        let notice = Notice {
+            shared: Arc::clone(&self.shared),
+            id,
+            running: false,
+            stops: self.stops,
+        };
+        (id, notice)
+    }
+
+    /// It has been let in.
+    pub(super) fn enter(&mut self, id: usize, handle: H) {
+        self.handles[id] = Some(handle);
+        self.left += 1;
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.left
+    }
+
+    pub(super) fn cancel(&self) {
+        self.shared.stop();
+        for handle in self.handles.iter().flatten() {
+            handle.cancel();
+        }
+    }
+
+    /// The next that has ended, but for a few moves, with its handle: `None` for one that was never let in.
+    pub(super) fn poll_ended(&mut self, waker: &Waker) -> Poll<(usize, Option<H>)> {
+        let waker = waker.clone();
+        let mut ended = self.shared.ended.lock();
+        if let Some(id) = ended.ids.pop_front() {
+            drop(ended);
+            return Poll::Ready((id, self.handles.get_mut(id).and_then(Option::take)));
+        }
+        let old = ended.waker.replace(waker);
+        drop(ended);
+        drop(old);
+        Poll::Pending
+    }
+
+    /// The first that may still have to start, for whoever can help. `pass` leaves it behind for good.
+    pub(super) fn first_to_help(&mut self) -> Option<(usize, &mut Option<H>)> {
+        let id = self.helped;
+        self.handles.get_mut(id).map(|handle| (id, handle))
+    }
+
+    pub(super) fn pass(&mut self) {
+        self.helped += 1;
+    }
+
+    /// What has come of one that was let in. The first failure cancels the rest, where it is to.
+    pub(super) fn ended<T, E>(&mut self, outcome: Result<Ran<T, E>, TaskError>) -> Result<T, Failed<E>> {
+        self.left -= 1;
+        let result = match outcome {
+            Ok(Some(Ok(value))) => return Ok(value),
+            Ok(Some(Err(error))) => Failed::Error(error),
+            Ok(None) => Failed::Task(TaskError::Cancelled),
+            // The group itself has dropped it.
+            Err(TaskError::Aborted) if self.shared.is_stopped() => Failed::Task(TaskError::Cancelled),
+            Err(why) => Failed::Task(why),
+        };
+        if self.stops {
+            self.cancel();
+        }
+        Err(result)
+    }
+}
+
+impl<H: Member> Drop for Members<H> {
+    fn drop(&mut self) {
+        if self.left > 0 {
+            self.cancel();
+        }
+    }
+}
+
+impl<H: Member> fmt::Debug for Members<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group")
+            .field("left", &self.left)
+            .field("stopped", &self.shared.is_stopped())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What has come, by number, and the first failure.
+pub(super) struct Results<T, E> {
+    values: Vec<(usize, T)>,
+    first: Option<Failed<E>>,
+}
+
+impl<T, E> Default for Results<T, E> {
+    fn default() -> Self {
+        Self {
+            values: Vec::new(),
+            first: None,
+        }
+    }
+}
+
+impl<T, E> Results<T, E> {
+    pub(super) fn note(&mut self, id: usize, result: Result<T, Failed<E>>) {
+        match result {
+            Ok(value) => self.values.push((id, value)),
+            // A task that was kept from running is nobody's first failure.
+            Err(why) => match &self.first {
+                Some(first) if !first.is_cancelled() || why.is_cancelled() => {}
+                _ => self.first = Some(why),
+            },
+        }
+    }
+
+    pub(super) fn all_or_first(mut self) -> Result<Vec<T>, Failed<E>> {
+        if let Some(first) = self.first {
+            return Err(first);
+        }
+        self.values.sort_by_key(|(id, _)| *id);
+        Ok(self.values.into_iter().map(|(_, value)| value).collect())
+    }
+}
+
+/// Every outcome, in the order of submission.
+pub(super) fn in_order<R>(mut results: Vec<(usize, R)>) -> Vec<R> {
+    results.sort_by_key(|(id, _)| *id);
+    results.into_iter().map(|(_, result)| result).collect()
+}

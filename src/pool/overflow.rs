@@ -1,0 +1,85 @@
+//! What becomes of a task that finds no room.
+
+use super::error::Turned;
+use super::lanes::Ranked;
+use super::room::Room;
+
+/// What happens to a task that is submitted while the queue is full.
+///
+/// A submission that never waits, `try_submit`, refuses where it would.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Overflow {
+    /// The submitter waits for room. Whoever works for the pool itself runs the task at once instead: were it to wait,
+    /// nobody might make room.
+    #[default]
+    Block,
+    /// The task is handed back.
+    Reject,
+    /// The task that has waited longest, among those of the lowest priority, is thrown out.
+    DropOldest,
+    /// The new task is thrown out.
+    DropNewest,
+    /// The submitter runs the task itself.
+    CallerRuns,
+}
+
+/// What becomes of a task that is submitted.
+pub(super) enum Verdict<G> {
+    /// There is room for it, which is taken.
+    In,
+    /// The submitter runs it, as a guest where it works for another pool of the family.
+    Here(Option<G>),
+    /// It is thrown out.
+    Out,
+    /// The submitter waits for room.
+    Wait,
+}
+
+/// A pool, as those see it who have found no room.
+pub(super) trait Crowded {
+    type Entry: Ranked;
+    fn room(&self) -> &Room;
+    fn overflow(&self) -> Overflow;
+    /// Throws the oldest task of the lowest priority out, and gives its room back.
+    fn evict(&self) -> Option<Self::Entry>;
+    /// Tells the owner of a task that it was thrown out.
+    fn discard(&self, entry: Self::Entry);
+
+    /// What becomes of a task that has just been `turned` away, and is so heavy.
+    #[cold]
+    fn judge<G>(&self, weight: u32, turned: Turned) -> Result<Verdict<G>, Turned> {
+        self.room().fits(weight)?;
+        if turned == Turned::Closed {
+            return Err(turned);
+        }
+        // Places that were owed have come back.
+        match self.room().try_take(weight) {
+            Err(Turned::Full) => {}
+            taken => return taken.map(|()| Verdict::In),
+        }
+        match self.overflow() {
+            Overflow::Block => Ok(Verdict::Wait),
+            Overflow::Reject => Err(Turned::Full),
+            Overflow::DropOldest => self.make_room(weight).map(|()| Verdict::In),
+            Overflow::DropNewest => Ok(Verdict::Out),
+            Overflow::CallerRuns => Ok(Verdict::Here(None)),
+        }
+    }
+
+    /// Throws tasks out until there is room.
+    fn make_room(&self, weight: u32) -> Result<(), Turned> {
+        loop {
+            match self.evict() {
+                Some(entry) if entry.is_live() => self.discard(entry),
+                Some(_) => {}
+                // All room is with submitters that have not queued their tasks yet.
+                None => std::thread::yield_now(),
+            }
+            match self.room().try_take(weight) {
+                Err(Turned::Full) => {}
+                taken => return taken,
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! How a task pool is resized, closed, emptied, and waited for; and how its runners go.
+
+use super::core::{After, Bench, Core};
+use super::entry::Entry;
+use super::turn::standing;
+use crate::pool::error::TaskError;
+use crate::pool::kin::Standing;
+use crate::pool::lanes::Ranked;
+use crate::pool::state::Phase;
+use std::sync::Arc;
+use std::task::{Poll, Waker, ready};
+
+impl Core {
+    /// True when a runner that waits for a slot should stop waiting.
+    pub(super) fn should_exit(&self) -> bool {
+        let state = self.state.lock();
+        let surplus = self.above().is_some() && state.benches.len() > self.limit().max(1);
+        let may_end = state.phase != Phase::Running || self.above().is_some();
+        surplus || (may_end && state.lanes.len() == 0)
+    }
+
+    /// A runner has ended. One that was dropped, the last of all, leaves nobody for what is queued.
+    pub(super) fn left(self: &Arc<Self>, me: &Arc<Bench>, searching: bool, running: bool, in_order: bool) {
+        let mut after = After::default();
+        let mut state = self.state.lock();
+        state.searching -= usize::from(searching);
+        state.benches.retain(|bench| !Arc::ptr_eq(bench, me));
+        state.idle.retain(|bench| !Arc::ptr_eq(bench, me));
+        state.finished(usize::from(running), &mut after);
+        if state.benches.is_empty() {
+            state.quiet.tell(&mut after.quiet);
+        }
+        let forlorn = !in_order && state.benches.is_empty();
+        // One that was dropped is not replaced: its runtime is gone, or the pool above, and drops the next as well.
+        if in_order {
+            state.call_for_help(self.limit(), &mut after);
+        }
+        drop(state);
+        self.after(after);
+        // What a pool above that has been stopped finds here is handed back by it.
+        if forlorn && !self.above().is_some_and(|above| above.is_stopped()) {
+            for entry in self.stop() {
+                entry.task.abort(TaskError::Abandoned);
+            }
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.state.lock().phase == Phase::Stopped
+    }
+
+    fn call_everybody(&self) {
+        let benches = {
+            let mut state = self.state.lock();
+            state.searching += state.idle.len();
+            state.idle.clear();
+            state.benches.clone()
+        };
+        for bench in benches {
+            bench.call();
+        }
+    }
+
+    pub(super) fn resized(self: &Arc<Self>) {
+        let mut after = After::default();
+        if !seeded!("tasks_quiet_resize") {
+            self.state.lock().call_for_help(self.limit(), &mut after);
+        }
+        self.after(after);
+    }
+
+    /// Enters a sub-pool, which ends with this pool.
+    pub(super) fn adopt(&self, child: &Arc<Self>) {
+        let running = {
+            let mut state = self.state.lock();
+            state.children.retain(|known| known.strong_count() > 0);
+            state.children.push(Arc::downgrade(child));
+            state.phase == Phase::Running
+        };
+        if !running {
+            child.close();
+        }
+    }
+
+    pub(super) fn close(&self) {
+        let children = {
+            let mut state = self.state.lock();
+            state.phase = state.phase.max(Phase::Draining);
+            state.children()
+        };
+        self.room.close();
+        for child in children {
+            child.close();
+        }
+        if !seeded!("tasks_quiet_close") {
+            self.call_everybody();
+        }
+    }
+
+    /// Takes out everything that has not started, here and in the pools below, and starts nothing more.
+    pub(super) fn stop(self: &Arc<Self>) -> Vec<Entry> {
+        let mut after = After::default();
+        let (out, children) = {
+            let mut state = self.state.lock();
+            state.phase = Phase::Stopped;
+            let held = state.benches.iter().filter_map(|bench| bench.lock().held.take());
+            let mut out: Vec<_> = held.collect();
+            out.extend(state.lanes.drain());
+            state.finished(out.len(), &mut after);
+            (out, state.children())
+        };
+        self.room.close();
+        self.after(after);
+        self.call_everybody();
+        let (mut waiting, rest): (Vec<_>, Vec<_>) =
+            out.into_iter().partition(|entry| entry.is_waiting() && entry.is_live());
+        // Before the runners below are dropped: else they would abandon what they have.
+        for child in children {
+            waiting.extend(child.stop());
+        }
+        for entry in rest.into_iter().filter(|entry| !entry.is_waiting()) {
+            entry.task.abort(TaskError::Abandoned);
+        }
+        waiting
+    }
+
+    /// Drops the futures that run, those of the pools below with their runners.
+    pub(super) fn abort_running(&self) {
+        let benches = self.state.lock().benches.clone();
+        for bench in benches {
+            let running = bench.lock().running.clone();
+            if let Some(task) = running {
+                task.abort(TaskError::Abandoned);
+            }
+        }
+    }
+
+    /// True once everything that was let in has ended.
+    pub(super) fn poll_idle(&self, since: &mut Option<u64>, waker: &Waker) -> Poll<()> {
+        let waker = waker.clone();
+        self.state.lock().quiet.poll(since, None, waker)
+    }
+
+    /// True once everything that was let in has ended, here and in the pools below, and the runners have gone.
+    pub(super) fn poll_gone(&self, waker: &Waker) -> Poll<()> {
+        let children = self.state.lock().children();
+        for child in children {
+            ready!(child.poll_gone(waker));
+        }
+        let waker = waker.clone();
+        let mut state = self.state.lock();
+        let gone = state.benches.is_empty();
+        state.quiet.poll(&mut None, Some(gone), waker)
+    }
+
+    /// True in a task that would wait for itself, were it to wait for this pool.
+    pub(super) fn is_mine(&self) -> bool {
+        standing(self.kin) != Standing::Stranger
+    }
+}

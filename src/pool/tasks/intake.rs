@@ -1,0 +1,145 @@
+//! How tasks come into the queue of a task pool, and leave it without a runner.
+
+use super::cell::Run;
+use super::core::{After, Core};
+use super::entry::{Entry, UnstartedTask};
+use crate::pool::cell::{Await, Cell, Ran};
+use crate::pool::error::TaskError;
+use crate::pool::hooks::{self, drop_quietly};
+use crate::pool::overflow::{Crowded, Overflow};
+use crate::pool::room::Room;
+use crate::pool::state::Phase;
+use std::sync::Arc;
+
+impl Core {
+    /// Queues tasks for which room has been taken, in order, under one lock. False when no more are taken. Whoever
+    /// submits them has another hold on each, and takes them back.
+    pub(super) fn push(self: &Arc<Self>, entries: impl ExactSizeIterator<Item = Entry>) -> bool {
+        let mut after = After::default();
+        let mut state = self.state.lock();
+        if state.phase != Phase::Running {
+            return false;
+        }
+        state.quiet.begun(entries.len());
+        state.stats.submitted += entries.len() as u64;
+        for entry in entries {
+            state.lanes.push(entry);
+        }
+        state.call_for_help(self.limit(), &mut after);
+        drop(state);
+        self.after(after);
+        true
+    }
+
+    /// Queues a runner of a sub-pool, also while this pool drains. One that comes too late is dropped.
+    pub(super) fn push_errand(self: &Arc<Self>, runner: impl Future<Output = ()> + Send + 'static) {
+        let task = Arc::new(Cell::new(runner));
+        task.detach();
+        if !task.claim() {
+            return;
+        }
+        let mut after = After::default();
+        let mut state = self.state.lock();
+        if state.phase == Phase::Stopped {
+            drop(state);
+            task.abort(TaskError::Abandoned);
+            return;
+        }
+        state.lanes.push(Entry::errand(task));
+        state.quiet.begun(1);
+        state.call_for_help(self.limit(), &mut after);
+        drop(state);
+        self.after(after);
+    }
+
+    /// A queued task has been claimed by one that waits for it: it runs there, and counts.
+    pub(super) fn guest_started(self: &Arc<Self>) {
+        self.state.lock().quiet.begun(1);
+        self.note_dead(false);
+    }
+
+    /// A guest, that counts as unfinished, is polled no more by whoever did: a runner goes on with it.
+    pub(super) fn push_started(self: &Arc<Self>, task: Arc<dyn Run>) {
+        let mut after = After::default();
+        let mut state = self.state.lock();
+        // Runners of a sub-pool come when there is work.
+        let nobody = state.benches.is_empty() && self.above().is_none();
+        if state.phase == Phase::Stopped || nobody {
+            drop(state);
+            task.abort(TaskError::Abandoned);
+            self.ended(Ran::Gone);
+            return;
+        }
+        state.lanes.push_front(Entry::left(task));
+        state.call_for_help(self.limit(), &mut after);
+        drop(state);
+        self.after(after);
+    }
+
+    /// Somebody has ended, or begun to run, a queued task without taking it out.
+    pub(super) fn note_dead(self: &Arc<Self>, expired: bool) {
+        let mut after = After::default();
+        let mut state = self.state.lock();
+        state.dead += 1;
+        state.stats.expired += u64::from(expired);
+        if state.dead * 2 <= state.lanes.len() && !self.room.is_short() {
+            return;
+        }
+        state.dead = 0;
+        let dead = state.lanes.purge();
+        state.finished(dead.len(), &mut after);
+        drop(state);
+        let weight = dead.iter().map(|entry| u64::from(entry.weight())).sum();
+        self.room.give_back(dead.len(), weight);
+        for entry in dead {
+            drop_quietly(entry);
+        }
+        self.after(after);
+    }
+
+    /// A submitter has run its task itself.
+    pub(super) fn ran_by_caller(&self, ran: Ran) {
+        let mut state = self.state.lock();
+        state.stats.submitted += 1;
+        state.count(ran);
+    }
+}
+
+impl Crowded for Arc<Core> {
+    type Entry = Entry;
+
+    fn room(&self) -> &Room {
+        &self.room
+    }
+
+    fn overflow(&self) -> Overflow {
+        self.settings.overflow
+    }
+
+    fn evict(&self) -> Option<Entry> {
+        let mut after = After::default();
+        let mut state = self.state.lock();
+        let mut waiting = None;
+        let entry = state.lanes.evict().or_else(|| {
+            state.benches.iter().find_map(|bench| {
+                let held = bench.lock().held.take();
+                waiting = held.is_some().then(|| Arc::clone(bench));
+                held
+            })
+        })?;
+        state.finished(1, &mut after);
+        drop(state);
+        if let Some(bench) = waiting {
+            bench.call();
+        }
+        self.after(after);
+        self.room.give_back(1, u64::from(entry.weight()));
+        Some(entry)
+    }
+
+    fn discard(&self, entry: Entry) {
+        self.state.lock().stats.discarded += 1;
+        let task = UnstartedTask::new(entry, true, self.kin);
+        hooks::discard(self.settings.on_discard.as_deref(), task);
+    }
+}

@@ -1,0 +1,234 @@
+//! Pools of threads: how they are built, and where their threads come from.
+
+use super::builder::Builder;
+use super::core::{Core, DiscardHook, Settings, Spawner};
+use super::entry::Unstarted;
+use super::error::PoolError;
+use super::face::{Owner, Pool, Scoped, WorkerPool};
+use super::kin::Kin;
+use super::worker::WorkerThread;
+use super::workers::Workers;
+use crate::rate::{Quota, TokenBucket};
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::task::{Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+/// Builds a [`WorkerPool`], or a pool for a scope.
+pub type PoolBuilder = Builder<Threads>;
+
+/// What a pool of threads is told beside what every [`Builder`] knows.
+pub struct Threads {
+    workers: Workers,
+    keep_alive: Duration,
+    growth: Quota,
+    name: String,
+    stack_size: Option<usize>,
+    on_start: Option<Arc<dyn Fn() + Send + Sync>>,
+    on_discard: Option<Box<DiscardHook>>,
+    spawner: Option<Box<Spawner<'static>>>,
+}
+
+impl Default for Builder<Threads> {
+    fn default() -> Self {
+        Self::of(Threads {
+            workers: thread::available_parallelism().map_or(1, |n| n.get()).into(),
+            keep_alive: Duration::from_secs(10),
+            growth: Quota::per_second(100).burst(16),
+            name: "worker".into(),
+            stack_size: None,
+            on_start: None,
+            on_discard: None,
+            spawner: None,
+        })
+    }
+}
+
+impl Builder<Threads> {
+    /// How many tasks run at once: as many as the machine has processors unless set. A number makes a fixed pool, a
+    /// range an elastic one: it starts a thread when a task finds nobody idle, and lets those above the least go when
+    /// they have been idle for [`keep_alive`](Self::keep_alive).
+    pub fn workers(mut self, workers: impl Into<Workers>) -> Self {
+        self.kind.workers = workers.into();
+        self
+    }
+
+    /// How long a thread above the least stays without work; 10 s unless set.
+    pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
+        self.kind.keep_alive = keep_alive;
+        self
+    }
+
+    /// How fast an elastic pool starts threads above its least: 100 a second after a burst of 16 unless set. A pool
+    /// for a scope that has been refused a thread asks again when a task is submitted or taken; others do by a timer
+    /// as well.
+    pub fn growth(mut self, quota: Quota) -> Self {
+        self.kind.growth = quota;
+        self
+    }
+
+    /// What threads are called: `worker` unless set, followed by a dash and the worker's number.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.kind.name = name.into();
+        self
+    }
+
+    /// How many bytes of stack a thread has.
+    pub fn stack_size(mut self, bytes: usize) -> Self {
+        self.kind.stack_size = Some(bytes);
+        self
+    }
+
+    /// Runs in each thread before its first task. A panic of it is ignored.
+    pub fn on_start(mut self, hook: impl Fn() + Send + Sync + 'static) -> Self {
+        self.kind.on_start = Some(Arc::new(hook));
+        self
+    }
+
+    /// Is given each task that a full queue throws out. Without, they are dropped.
+    pub fn on_discard(mut self, hook: impl Fn(Unstarted<'_>) + Send + Sync + 'static) -> Self {
+        self.kind.on_discard = Some(Box::new(hook));
+        self
+    }
+
+    /// Starts threads by `spawn` instead of the standard library: it is to run [`WorkerThread::run`] on a thread of
+    /// its own. Name and stack size are its business then. Scopes start their own threads.
+    pub fn spawn_with(
+        mut self,
+        spawn: impl Fn(WorkerThread<'static>) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.kind.spawner = Some(Box::new(spawn));
+        self
+    }
+
+    /// Builds the pool and starts the least of its threads.
+    ///
+    /// # Errors
+    /// [`PoolError`]: numbers that make no sense, or a thread that could not be started. Nothing is left behind then.
+    pub fn build(mut self) -> Result<WorkerPool, PoolError> {
+        let spawner = self.kind.spawner.take().unwrap_or_else(|| {
+            let (name, stack_size) = (std::mem::take(&mut self.kind.name), self.kind.stack_size);
+            Box::new(move |worker| named(&name, stack_size, &worker).spawn(|| worker.run()).map(drop))
+        });
+        let on_discard = self.kind.on_discard.take();
+        let core = self.core(spawner, on_discard, None)?;
+        let weak = Arc::downgrade(&core);
+        let _ = core.regrow_waker.set(Waker::from(Arc::new(Regrow(weak))));
+        let pool = Pool::new(Owner::of(core, None));
+        pool.core().start_least().map_err(PoolError::Spawn)?;
+        Ok(pool)
+    }
+
+    /// A pool on the threads of another.
+    pub(super) fn below<'j>(mut self, parent: &Pool<'j>) -> Result<Pool<'j>, PoolError> {
+        let (host, on_discard) = (Arc::clone(parent.core()), self.kind.on_discard.take());
+        let spawner: Box<Spawner<'j>> = Box::new(move |worker| {
+            let started = host.push_errand(Box::new(move || worker.run()));
+            started.then_some(()).ok_or_else(|| io::ErrorKind::BrokenPipe.into())
+        });
+        let core = self.core(spawner, on_discard, Some(parent.core()))?;
+        parent.core().adopt(&core);
+        Ok(Pool::new(Owner::of(core, Some(parent))))
+    }
+
+    /// Runs `body` with a pool whose tasks may borrow whatever outlives this call. All tasks have ended when it
+    /// returns.
+    ///
+    /// # Errors
+    /// [`PoolError`]: numbers that make no sense, or a thread that could not be started; `body` has not been called.
+    ///
+    /// # Panics
+    /// When `body` does; tasks that have not started are dropped then.
+    ///
+    /// ```
+    /// # use tollgate::WorkerPool;
+    /// let words = vec!["to", "be", "or", "not"];
+    /// let letters = WorkerPool::builder().workers(2).scope(|pool| {
+    ///     let lengths: Vec<_> = words.iter().map(|word| pool.submit(|| word.len()).unwrap()).collect();
+    ///     lengths.into_iter().map(|length| length.join().unwrap()).sum::<usize>()
+    /// })?;
+    /// assert_eq!(letters, 9);
+    /// # Ok::<(), tollgate::pool::PoolError>(())
+    /// ```
+    pub fn scope<'env, R>(mut self, body: impl for<'scope> FnOnce(&Scoped<'scope, 'env>) -> R) -> Result<R, PoolError> {
+        let (name, stack_size) = (std::mem::take(&mut self.kind.name), self.kind.stack_size);
+        let on_discard = self.kind.on_discard.take();
+        thread::scope(|scope| {
+            let spawner: Box<Spawner<'_>> = Box::new(move |worker| {
+                named(&name, stack_size, &worker)
+                    .spawn_scoped(scope, || worker.run())
+                    .map(drop)
+            });
+            let core = self.core(spawner, on_discard, None)?;
+            let pool = Scoped::new(Pool::new(Owner::of(core, None)));
+            pool.core().start_least().map_err(PoolError::Spawn)?;
+            Ok(pool.run(body))
+        })
+    }
+
+    fn core<'j>(
+        self,
+        spawner: Box<Spawner<'j>>,
+        on_discard: Option<Box<DiscardHook>>,
+        parent: Option<&Arc<Core<'j>>>,
+    ) -> Result<Arc<Core<'j>>, PoolError> {
+        let Self { common, kind } = self;
+        let (least, most) = kind.workers.check()?;
+        let room = common.room()?;
+        // A sub-pool borrows a thread when it has work, and gives it back when it has none.
+        let (least, keep_alive) = match parent {
+            Some(_) => (0, Duration::ZERO),
+            None => (least, kind.keep_alive),
+        };
+        let elastic = least < most && parent.is_none();
+        let clock = common.clock(parent.map(|parent| &parent.settings.clock));
+        let settings = Settings {
+            keep_alive,
+            growth: elastic.then(|| TokenBucket::new(kind.growth).on(&clock)),
+            clock,
+            overflow: common.overflow,
+            shared_slots: common.shares_slots(),
+            spawner,
+            on_start: kind.on_start,
+            on_discard,
+            above: parent.map(Arc::clone),
+            slots: common.slots(most),
+            gate: common.gate,
+            on_panic: common.on_panic,
+        };
+        let kin = Kin::below(parent.map(|parent| parent.kin));
+        Ok(Arc::new(Core::new(kin, (least, most), room, settings)))
+    }
+}
+
+fn named(name: &str, stack_size: Option<usize>, worker: &WorkerThread<'_>) -> thread::Builder {
+    let builder = thread::Builder::new().name(format!("{name}-{}", worker.index()));
+    match stack_size {
+        Some(bytes) => builder.stack_size(bytes),
+        None => builder,
+    }
+}
+
+/// What the timer of a pool that grows later wakes.
+struct Regrow(Weak<Core<'static>>);
+
+impl Wake for Regrow {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(core) = self.0.upgrade() {
+            core.grow_now();
+        }
+    }
+}
+
+impl fmt::Debug for Threads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Threads")
+            .field("workers", &self.workers)
+            .finish_non_exhaustive()
+    }
+}

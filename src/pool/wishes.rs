@@ -1,0 +1,99 @@
+//! How a task wants to be treated.
+
+use super::entry::Priority;
+use crate::ask::Ask;
+use crate::time::{Clock, Instant};
+use std::time::Duration;
+
+/// How a task wants to be treated. Copyable; the default is normal priority, weight 1, no deadline, one call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spec {
+    pub(super) priority: Priority,
+    pub(super) weight: u32,
+    pub(super) deadline: Option<Instant>,
+    pub(super) ask: Ask,
+    /// True while there is neither a deadline nor an ask of its own: then an entry need not keep them.
+    pub(super) plain: bool,
+}
+
+impl Spec {
+    pub(super) const DEFAULT: Self = Self {
+        priority: Priority::Normal,
+        weight: 1,
+        deadline: None,
+        ask: Ask::one(),
+        plain: true,
+    };
+
+    /// True of what asks for nothing special.
+    #[inline]
+    pub(super) fn is_common(&self) -> bool {
+        self.plain && self.weight == 1 && self.priority == Priority::Normal
+    }
+}
+
+/// A pool, by whose clock deadlines are.
+pub trait Clocked {
+    #[doc(hidden)]
+    fn clock(&self) -> &Clock;
+}
+
+/// Submits tasks to a pool, with wishes. Copyable: make one for each kind of task. It comes from
+/// [`Pool::priority`](super::Pool::priority), `weight`, `deadline` or `ask`, and from those of a `TaskPool`.
+///
+/// ```
+/// # use tollgate::{WorkerPool, pool::Priority};
+/// let pool = WorkerPool::builder().workers(1).build()?;
+/// let urgent = pool.priority(Priority::High).weight(3);
+/// assert_eq!(urgent.submit(|| 6 * 7)?.join()?, 42);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "it submits nothing by itself"]
+pub struct Submit<'p, P> {
+    pub(super) pool: &'p P,
+    pub(super) spec: Spec,
+}
+
+impl<P> Clone for Submit<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P> Copy for Submit<'_, P> {}
+
+impl<'p, P: Clocked> Submit<'p, P> {
+    #[inline]
+    pub(super) fn new(pool: &'p P) -> Self {
+        let spec = Spec::DEFAULT;
+        Self { pool, spec }
+    }
+
+    /// Tasks of this priority.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.spec.priority = priority;
+        self
+    }
+
+    /// Tasks of this weight, which counts against the [`queue_weight`](super::Builder::queue_weight); 0 counts as 1.
+    pub fn weight(mut self, weight: u32) -> Self {
+        self.spec.weight = weight.max(1);
+        self
+    }
+
+    /// Tasks that end with [`TaskError::Expired`](super::TaskError::Expired) when they have not started so long from
+    /// now. That is found out when their turn comes.
+    pub fn deadline(mut self, within: Duration) -> Self {
+        let clock = self.pool.clock();
+        self.spec.deadline = Some(clock.after(clock.now(), within));
+        self.spec.plain = false;
+        self
+    }
+
+    /// Tasks that the policy of [`admit_by`](super::Builder::admit_by) is asked this for; one call unless set.
+    pub fn ask(mut self, ask: impl Into<Ask>) -> Self {
+        self.spec.ask = ask.into();
+        self.spec.plain = false;
+        self
+    }
+}

@@ -1,0 +1,39 @@
+//! How many workers a pool may have.
+
+use super::error::PoolError;
+use std::ops::{RangeInclusive, RangeToInclusive};
+
+/// The most workers that a pool may have: 65,536.
+pub const MAX_WORKERS: usize = 1 << 16;
+
+/// How many workers: a number, or a range of which the least are always there.
+#[derive(Clone, Debug)]
+pub struct Workers(RangeInclusive<usize>);
+
+impl From<usize> for Workers {
+    fn from(workers: usize) -> Self {
+        Self(workers..=workers)
+    }
+}
+
+impl From<RangeInclusive<usize>> for Workers {
+    fn from(range: RangeInclusive<usize>) -> Self {
+        Self(range)
+    }
+}
+
+impl From<RangeToInclusive<usize>> for Workers {
+    fn from(range: RangeToInclusive<usize>) -> Self {
+        Self(1..=range.end)
+    }
+}
+
+impl Workers {
+    pub(super) fn check(self) -> Result<(usize, usize), PoolError> {
+        let (least, most) = self.0.into_inner();
+        if least == 0 || least > most || most > MAX_WORKERS {
+            return Err(PoolError::Workers { least, most });
+        }
+        Ok((least, most))
+    }
+}
