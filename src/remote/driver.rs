@@ -132,10 +132,14 @@ async fn send<B: Backend>(shared: &Shared<B>, step: Step) {
     })
     .await;
     let now = shared.clock.now();
-    if step.end {
+    let leaves = shared.with(|desk| {
+        desk.hear(&step, sent, now, answer);
+        step.end && !desk.takes_leave_of(step.session)
+    });
+    if leaves {
+        // The end was answered, or given up.
         shared.backend.leave(&key, step.session);
     }
-    shared.with(|desk| desk.hear(&step, sent, now, answer));
 }
 
 /// Waits for something to do.

@@ -371,6 +371,11 @@ impl Desk {
         self.tick(now);
     }
 
+    /// Whether the store is still to be told that this session is over.
+    pub(in crate::remote) fn takes_leave_of(&self, session: Session) -> bool {
+        self.farewells.iter().any(|(parted, ..)| *parted == session)
+    }
+
     /// There is news: the store is to be looked at.
     pub(in crate::remote) fn note_news(&mut self, now: Instant) {
         if self.live.is_some() {
