@@ -132,11 +132,12 @@ async fn send<B: Backend>(shared: &Shared<B>, step: Step) {
     })
     .await;
     let now = shared.clock.now();
-    let left = shared.with(|desk| {
+    let leaves = shared.with(|desk| {
         desk.hear(&step, sent, now, answer);
-        step.end && !desk.parts_with(step.session)
+        step.end && !desk.takes_leave_of(step.session)
     });
-    if left {
+    if leaves {
+        // The end was answered, or given up.
         shared.backend.leave(&key, step.session);
     }
 }

@@ -98,6 +98,10 @@ impl HttpOptions {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(self.timeout));
+        // Whoever waits for what a store says by itself is to notice that nobody is there: after 25 s.
+        connector.set_keepalive(Some(Duration::from_secs(10)));
+        connector.set_keepalive_interval(Some(Duration::from_secs(5)));
+        connector.set_keepalive_retries(Some(3));
         connector
     }
 

@@ -53,7 +53,7 @@ impl Store for Consul {
         let serves = || -> io::Result<bool> {
             let about: serde_json::Value = serde_json::from_str(&ask(address, "GET", "/v1/agent/self", "")?)?;
             // Who takes a write has a leader.
-            Ok(about["Meta"]["pid"] == pid.to_string()
+            Ok(about["Meta"]["pid"].as_str() == Some(&*pid.to_string())
                 && ask(address, "PUT", "/v1/kv/ready", &pid.to_string())? == "true"
                 && ask(address, "DELETE", "/v1/kv/ready", "")? == "true")
         };

@@ -21,7 +21,7 @@ mod steps {
 
 const ONE: Rule = Rule::Permits { limit: 1 };
 
-fn address() -> SocketAddr {
+pub(crate) fn address() -> SocketAddr {
     let address = std::env::var("TOLLGATE_ETCD");
     let address = address.expect("TOLLGATE_ETCD has the address of a server; ci/with-etcd starts one");
     address.trim_start_matches("http://").parse().expect("an address")
@@ -32,7 +32,7 @@ pub(crate) fn at(address: SocketAddr) -> Etcd {
     options.connect().expect("settings that can be")
 }
 
-fn store() -> Etcd {
+pub(crate) fn store() -> Etcd {
     at(address())
 }
 
@@ -46,13 +46,13 @@ fn exchanges(proxy: &Proxy) -> u64 {
     proxy.exchanges().iter().sum()
 }
 
-fn base64(text: &str) -> String {
+pub(crate) fn base64(text: &str) -> String {
     use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.encode(text)
 }
 
 /// The answer of the server to a question about all under a key.
-async fn under(key: &Key) -> serde_json::Value {
+pub(crate) async fn under(key: &Key) -> serde_json::Value {
     let (first, end) = (format!("tollgate/{key}/"), format!("tollgate/{key}0"));
     said(
         "/v3/kv/range",
@@ -62,7 +62,7 @@ async fn under(key: &Key) -> serde_json::Value {
 }
 
 /// What the server says to this.
-async fn said(path: &'static str, body: &str) -> serde_json::Value {
+pub(crate) async fn said(path: &'static str, body: &str) -> serde_json::Value {
     let body = body.to_owned();
     let answer = tokio::task::spawn_blocking(move || ask(address(), "POST", path, &body));
     let answer = answer.await.expect("it does not panic").expect("an answer");
@@ -70,7 +70,7 @@ async fn said(path: &'static str, body: &str) -> serde_json::Value {
     serde_json::from_str(body).expect("JSON")
 }
 
-async fn count(key: &Key) -> usize {
+pub(crate) async fn count(key: &Key) -> usize {
     under(key).await["kvs"].as_array().map_or(0, Vec::len)
 }
 

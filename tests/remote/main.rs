@@ -29,6 +29,8 @@ mod encrypted;
 #[cfg(feature = "etcd")]
 mod etcd;
 #[cfg(feature = "etcd")]
+mod etcd_corners;
+#[cfg(feature = "etcd")]
 mod etcd_faults;
 #[cfg(feature = "etcd")]
 mod etcd_steps;
@@ -50,6 +52,8 @@ mod takeover;
 mod trips;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
+#[cfg(feature = "zookeeper")]
+mod zookeeper_corners;
 #[cfg(feature = "zookeeper")]
 mod zookeeper_faults;
 #[cfg(feature = "zookeeper")]

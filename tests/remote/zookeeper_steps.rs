@@ -20,7 +20,7 @@ mod steps {
 
 const ONE: Rule = Rule::Permits { limit: 1 };
 
-fn address() -> SocketAddr {
+pub(crate) fn address() -> SocketAddr {
     let address = std::env::var("TOLLGATE_ZOOKEEPER");
     let address = address.expect("TOLLGATE_ZOOKEEPER has the address of a server; ci/with-zookeeper starts one");
     address.parse().expect("an address")
@@ -31,7 +31,7 @@ pub(crate) fn at(address: SocketAddr) -> Zookeeper {
     options.connect().expect("settings that can be")
 }
 
-fn store() -> Zookeeper {
+pub(crate) fn store() -> Zookeeper {
     at(address())
 }
 
@@ -43,7 +43,7 @@ async fn proxied() -> (Proxy, Zookeeper) {
 }
 
 /// The names under a key, in order.
-async fn names(client: &Client, key: &Key) -> Vec<String> {
+pub(crate) async fn names(client: &Client, key: &Key) -> Vec<String> {
     let mut names = children(client, &format!("/tollgate/{key}")).await.unwrap();
     names.sort();
     names

@@ -371,9 +371,9 @@ impl Desk {
         self.tick(now);
     }
 
-    /// Whether the store is still to be told that the session is over.
-    pub(in crate::remote) fn parts_with(&self, session: Session) -> bool {
-        self.farewells.iter().any(|(parting, ..)| *parting == session)
+    /// Whether the store is still to be told that this session is over.
+    pub(in crate::remote) fn takes_leave_of(&self, session: Session) -> bool {
+        self.farewells.iter().any(|(parted, ..)| *parted == session)
     }
 
     /// There is news: the store is to be looked at.

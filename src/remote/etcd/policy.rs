@@ -90,7 +90,7 @@ async fn look(http: &Http, key: &str) -> Result<(Seen, Lines), StoreError> {
     let found = http.call(Method::POST, "/v3/kv/range", body, http.timeout()).await?;
     let found: Found = found.json()?;
     let mut create = query;
-    create["start_revision"] = json!((found.header.revision + 1).to_string());
+    create["start_revision"] = json!(found.header.revision.saturating_add(1).to_string());
     let heard = Lines::of(http, "/v3/watch", &json!({ "create_request": create })).await?;
     Ok((found.kvs.into_iter().next().map(|pair| pair.bytes), heard))
 }
@@ -146,7 +146,11 @@ impl PolicySource for EtcdPolicy {
             let seen = match self.hear().await {
                 Ok(Some(seen)) => Ok(seen),
                 Ok(None) | Err(_) => {
-                    self.heard = None;
+                    // One that ends before its time is not begun anew at once: it may always end.
+                    if self.heard.take().is_some() && Instant::now() < self.look_at {
+                        self.retry_at = Some(Instant::now() + self.retry);
+                        continue;
+                    }
                     match look(&self.http, self.kept.key()).await {
                         Ok((seen, heard)) => {
                             self.heard = Some(heard);

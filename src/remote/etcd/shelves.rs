@@ -4,24 +4,23 @@
 //!
 //! | key | value | what it is |
 //! |---|---|---|
-//! | `l` | the limit | with a lease of its own, which all sessions at the key renew, and which outlives theirs |
+//! | `l` | the limit | with a lease of its own, which all sessions at the key renew, and which is three times as long as the longest of theirs |
 //! | `s/<session>` | a counter | the session is there; every change to its wishes changes this key as well |
 //! | `w/<session>/<wish>/<nth>` | its units | a wish, the how-manieth of its transaction |
 
-use super::lease::Lease;
+use super::lease::{Lease, Limit};
 use super::stream::Lines;
-use super::words::{self, Done, Event, Found, Granted, Pair, Streamed, Watched};
+use super::words::{self, Done, Event, Found, Granted, Life, Pair, Streamed, Watched};
 use crate::remote::backend::{Session, StoreError};
 use crate::remote::http::{Answer, Http};
 use crate::remote::key::Key;
+use crate::remote::plan::MAX_UNITS;
 use crate::remote::queue::{Change, Line, Node, Ops, Shelf, escaped, parse_session};
 use bytes::Bytes;
-use futures::future::join3;
+use futures::future::join;
 use http::{Method, StatusCode};
-use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -29,22 +28,20 @@ use tokio::time::Instant;
 pub(crate) struct Shelves {
     pub(super) http: Http,
     pub(super) prefix: Box<str>,
-    /// The lease of a key's limit, if there is one.
-    limits: Mutex<HashMap<Key, i64>>,
 }
 
 /// How many changes go into one transaction: servers take 128 unless they are set up otherwise.
 const CHANGES: usize = 60;
 /// Nodes of one transaction have one revision: their places are told apart by so many bits below it.
 const BITS: u32 = 6;
+/// The longest lease that servers grant, in seconds.
+const LONGEST: u64 = 9_000_000_000;
+/// How often an end is gone on with that finds something else than it expected.
+const ATTEMPTS: usize = 4;
 
 impl Shelves {
     pub(super) fn new(http: Http, prefix: Box<str>) -> Self {
-        Self {
-            http,
-            prefix,
-            limits: Mutex::default(),
-        }
+        Self { http, prefix }
     }
 
     fn under(&self, key: &Key) -> String {
@@ -84,57 +81,62 @@ impl Shelves {
 
     /// Looks, and renews what the session lives by.
     async fn look(&self, lease: &Lease, key: &Key, limit: u64, session: Session) -> Result<Line, StoreError> {
+        let (found, kept) = join(self.found(key), self.keep_up(lease)).await;
+        kept?;
+        self.read(lease, key, limit, Some(session), &found?.kvs)
+    }
+
+    async fn found(&self, key: &Key) -> Result<Found, StoreError> {
+        self.call("/v3/kv/range", &words::all_under(&self.under(key))).await
+    }
+
+    /// Renews what the session lives by, and what the limit does.
+    async fn keep_up(&self, lease: &Lease) -> Result<(), StoreError> {
         let sent = Instant::now();
-        let under = self.under(key);
-        let query = words::all_under(&under);
-        let found = self.call::<Found>("/v3/kv/range", &query);
-        let limited = self.limits.lock().get(key).copied();
-        let kept = async {
-            match limited {
+        let limited = async {
+            match lease.limit().map(|limit| limit.lease).filter(|&lease| lease != 0) {
                 Some(lease) => self.renew(lease).await,
                 None => Ok(true),
             }
         };
-        let (found, renewed, kept) = join3(found, self.renew(lease.id), kept).await;
+        let (renewed, limited) = join(self.renew(lease.id), limited).await;
         if renewed? {
             lease.renewed(sent);
         } else {
             lease.end();
         }
-        kept?;
-        self.read(lease, key, &under, limit, Some(session), &found?.kvs)
+        // Whether it is still there is seen by the look.
+        limited.map(drop)
     }
 
-    /// What was found, as a line.
+    /// What was found, as a line. Something of `session` that lies there under another lease is none of it: it is from an
+    /// earlier attempt to begin, and goes when that lease does.
     fn read(
         &self,
         lease: &Lease,
         key: &Key,
-        under: &str,
         limit: u64,
         session: Option<Session>,
         pairs: &[Pair],
     ) -> Result<Line, StoreError> {
+        let under = self.under(key);
         let (mut set, mut sessions, mut nodes) = (None, Vec::new(), Vec::new());
         for pair in pairs {
-            match Kept::read(under, pair).ok_or_else(|| foreign(&pair.key))? {
-                Kept::Limit(limit) => set = Some((limit, pair.lease)),
-                Kept::Present(there) => {
-                    if session == Some(there) {
+            match Kept::read(&under, pair).ok_or_else(|| foreign(&pair.key))? {
+                Kept::Limit(limit) => set = Some(limit),
+                Kept::Present(there) if session == Some(there) => {
+                    if pair.lease == lease.id {
                         lease.note_change(pair.mod_revision);
+                        sessions.push(there);
                     }
-                    sessions.push(there);
                 }
+                Kept::Present(there) => sessions.push(there),
                 Kept::Wish(node) => nodes.push(node),
             }
         }
-        let mut limits = self.limits.lock();
-        match set {
-            Some((_, lease)) => limits.insert(key.clone(), lease),
-            None => limits.remove(key),
-        };
-        drop(limits);
-        Ok(Line::new(set.map_or(limit, |(limit, _)| limit), sessions, nodes))
+        lease.note_limit(set);
+        let limit = lease.limit().map_or(limit, |limit| limit.units);
+        Ok(Line::new(limit, sessions, nodes))
     }
 
     /// One transaction: so many of the changes as fit.
@@ -169,7 +171,7 @@ impl Shelves {
         if succeeded {
             lease.note_change(revision);
         }
-        let line = self.read(lease, key, &under, limit, Some(session), &found)?;
+        let line = self.read(lease, key, limit, Some(session), &found)?;
         if !succeeded && line.has(session) {
             // One of ours that was given up has arrived before it: what it did is seen from now on.
             let why = "a change was overtaken by an earlier one".into();
@@ -178,24 +180,132 @@ impl Shelves {
         Ok(line)
     }
 
+    /// All of the changes, by as few transactions as may be.
+    async fn change_all(
+        &self,
+        lease: &Lease,
+        key: &Key,
+        limit: u64,
+        session: Session,
+        ops: &Ops,
+    ) -> Result<Line, StoreError> {
+        let under = self.under(key);
+        let at = format!("{under}l");
+        let mut changes = Vec::new();
+        if ops.begin {
+            changes.extend(self.limited(lease, &at, limit, ops.limit).await?);
+        } else if let Some(limit) = ops.limit {
+            changes.push(words::put_again(&at, &limit.to_string()));
+        }
+        for (wish, units) in &ops.create {
+            let nth = changes.len() % CHANGES;
+            let at = format!("{under}w/{session}/{wish}/{nth}");
+            changes.push(words::put(&at, &units.to_string(), lease.id));
+        }
+        let shrunk = ops.shrink.iter();
+        changes.extend(shrunk.map(|(name, units)| words::put_again(name, &units.to_string())));
+        changes.extend(ops.delete.iter().map(|name| words::delete(name)));
+        let mut rest = &changes[..];
+        loop {
+            let (first, others) = rest.split_at(rest.len().min(CHANGES));
+            let line = self.change(lease, key, limit, session, first).await?;
+            rest = others;
+            if rest.is_empty() || !line.has(session) {
+                return Ok(line);
+            }
+        }
+    }
+
+    /// What makes the limit be there, and be `set`, if that is said.
+    async fn limited(
+        &self,
+        lease: &Lease,
+        at: &str,
+        limit: u64,
+        set: Option<u64>,
+    ) -> Result<Option<Value>, StoreError> {
+        let query = json!({ "key": words::encoded(at) });
+        let found: Found = self.call("/v3/kv/range", &query).await?;
+        let again = set.map(|limit| limit.to_string());
+        if let Some(pair) = found.kvs.first() {
+            let units = pair.number().filter(|&units| units <= MAX_UNITS);
+            units.ok_or_else(|| foreign(&pair.key))?;
+            return Ok(again.map(|limit| words::put_again(at, &limit)));
+        }
+        let id = self.grant_limit(lease).await?;
+        let first = set.unwrap_or(limit).to_string();
+        Ok(Some(words::put_first(at, &first, id, again.as_deref())))
+    }
+
+    /// A lease for a limit.
+    async fn grant_limit(&self, lease: &Lease) -> Result<i64, StoreError> {
+        let (id, _) = self.grant(outliving(lease)).await?;
+        lease.is_outlived_by(id);
+        Ok(id)
+    }
+
+    /// Makes the limit be there as long as this session is: it may lie under the lease of sessions that are shorter, or have gone
+    /// with it. It stays what it was. True when there may be something new to see.
+    async fn secure(&self, lease: &Lease, key: &Key, limit: u64) -> Result<bool, StoreError> {
+        if lease.has_limit() {
+            return Ok(false);
+        }
+        let known = lease.limit();
+        if let Some(there) = known.filter(|limit| limit.revision > 0) {
+            let query = json!({ "ID": there.lease.to_string() });
+            let life: Life = self.call("/v3/lease/timetolive", &query).await?;
+            if life.left > 0 && Duration::from_secs(life.granted.unsigned_abs()) >= outliving(lease) {
+                lease.is_outlived_by(there.lease);
+                return Ok(false);
+            }
+        }
+        let under = self.under(key);
+        let at = format!("{under}l");
+        let id = self.grant_limit(lease).await?;
+        let units = known.map_or(limit, |limit| limit.units);
+        let txn = json!({
+            "compare": [
+                words::changed_by(&at, known.map_or(0, |limit| limit.revision)),
+                words::something_under(&format!("{under}s/")),
+            ],
+            "success": [words::put(&at, &units.to_string(), id)],
+        });
+        self.call::<Value>("/v3/kv/txn", &txn).await?;
+        Ok(true)
+    }
+
     /// Tells of all there is, and of everything that happens from then on. One that asks for what has been compacted is told
     /// so, and ends.
     async fn follow(&self, lease: &Lease, key: &Key, tell: impl Fn(Change)) -> Result<(), StoreError> {
         let under = self.under(key);
-        let query = words::all_under(&under);
-        let found: Found = self.call("/v3/kv/range", &query).await?;
+        let at = format!("{under}l");
+        let found = self.found(key).await?;
         // Nobody who waits is there without a limit.
-        let line = self.read(lease, key, &under, 0, None, &found.kvs)?;
+        let line = self.read(lease, key, 0, None, &found.kvs)?;
         tell(Change::All(line));
-        let mut create = query;
-        create["start_revision"] = json!((found.header.revision + 1).to_string());
+        if let Some(known) = lease.limit() {
+            // It may have gone before anybody watched.
+            self.secure(lease, key, known.units).await?;
+        }
+        let mut create = words::all_under(&under);
+        create["start_revision"] = json!(found.header.revision.saturating_add(1).to_string());
         let mut watched = Lines::of(&self.http, "/v3/watch", &json!({ "create_request": create })).await?;
         while let Some(watched) = watched.next::<Watched>().await? {
             if watched.canceled {
                 break;
             }
             for event in &watched.events {
-                if let Some(change) = change(&under, event) {
+                if event.kv.key == at && event.is_delete() {
+                    if lease.is_over() {
+                        return Ok(());
+                    }
+                    lease.note_limit(None);
+                    // It is told of again when it is there again.
+                    self.secure(lease, key, 0).await?;
+                } else if let Some(change) = change(&under, event) {
+                    if let Some(Kept::Limit(limit)) = Kept::read(&under, &event.kv) {
+                        lease.note_limit(Some(limit));
+                    }
                     tell(change);
                 }
             }
@@ -203,25 +313,25 @@ impl Shelves {
         Ok(())
     }
 
-    /// The limit is there, with a lease that outlives the sessions that renew it.
-    async fn limited(&self, lease: &Lease, key: &Key, limit: u64) -> Result<Vec<Value>, StoreError> {
-        let under = self.under(key);
-        let at = format!("{under}l");
-        let found: Found = self
-            .call("/v3/kv/range", &json!({ "key": words::encoded(&at) }))
-            .await?;
-        if let Some(pair) = found.kvs.first() {
-            self.limits.lock().insert(key.clone(), pair.lease);
-            return Ok(Vec::new());
+    /// Revokes a lease: what of it arrives after that is refused.
+    async fn revoke(&self, lease: i64) -> Result<(), StoreError> {
+        let query = json!({ "ID": lease.to_string() });
+        let answer = self.ask("/v3/lease/revoke", &query).await?;
+        if answer.status != StatusCode::NOT_FOUND {
+            answer.json::<Value>()?;
         }
-        let (id, _) = self.grant(3 * lease.lasts).await?;
-        Ok(vec![words::put_first(&at, &limit.to_string(), id)])
+        Ok(())
     }
+}
+
+/// How long the lease of a limit lasts at least.
+fn outliving(lease: &Lease) -> Duration {
+    lease.lasts.saturating_mul(3).min(Duration::from_secs(LONGEST))
 }
 
 /// What a key says.
 enum Kept {
-    Limit(u64),
+    Limit(Limit),
     Present(Session),
     Wish(Node),
 }
@@ -230,7 +340,11 @@ impl Kept {
     fn read(under: &str, pair: &Pair) -> Option<Self> {
         let name = pair.key.strip_prefix(under)?;
         if name == "l" {
-            return pair.number().map(Self::Limit);
+            return Some(Self::Limit(Limit {
+                units: pair.number().filter(|&units| units <= MAX_UNITS)?,
+                lease: pair.lease,
+                revision: pair.mod_revision,
+            }));
         }
         if let Some(session) = name.strip_prefix("s/") {
             return parse_session(session).map(Self::Present);
@@ -245,7 +359,7 @@ impl Kept {
             place,
             session: parse_session(session)?,
             wish: wish.parse().ok()?,
-            units: pair.number()?,
+            units: pair.number().filter(|&units| units <= MAX_UNITS)?,
             token: place,
         }))
     }
@@ -263,7 +377,7 @@ fn change(under: &str, event: &Event) -> Option<Change> {
         };
     }
     Some(match Kept::read(under, pair)? {
-        Kept::Limit(limit) => Change::Resized(limit),
+        Kept::Limit(limit) => Change::Resized(limit.units),
         Kept::Present(session) => Change::Entered(session),
         Kept::Wish(node) if pair.create_revision == pair.mod_revision => Change::Came(node),
         Kept::Wish(node) => Change::Shrank(node.place, node.units),
@@ -282,11 +396,15 @@ impl Shelf for Shelves {
     async fn term(&self, ttl: Duration) -> Result<Arc<Lease>, StoreError> {
         let sent = Instant::now();
         let (id, lasts) = self.grant(ttl).await?;
-        Ok(Arc::new(Lease::new(id, lasts, sent)))
+        Ok(Arc::new(Lease::new(id, lasts, ttl, sent)))
     }
 
     fn is_over(&self, lease: &Lease) -> bool {
         lease.is_over()
+    }
+
+    fn is_gone(&self, lease: &Lease) -> bool {
+        lease.is_gone()
     }
 
     fn age(&self, lease: &Lease, at: Instant) -> Duration {
@@ -302,53 +420,56 @@ impl Shelf for Shelves {
         ops: &Ops,
         _look: bool,
     ) -> Result<Option<Line>, StoreError> {
-        if ops.is_empty() {
-            return self.look(lease, key, limit, session).await.map(Some);
+        let line = if ops.is_empty() {
+            self.look(lease, key, limit, session).await?
+        } else if lease.is_due() {
+            // Whoever always has something to say renews beside it.
+            let changed = self.change_all(lease, key, limit, session, ops);
+            let (line, kept) = join(changed, self.keep_up(lease)).await;
+            kept.and(line)?
+        } else {
+            self.change_all(lease, key, limit, session, ops).await?
+        };
+        if line.has(session) && self.secure(lease, key, limit).await? {
+            let found = self.found(key).await?;
+            return self.read(lease, key, limit, Some(session), &found.kvs).map(Some);
         }
-        let under = self.under(key);
-        let mut changes = Vec::new();
-        if ops.begin || ops.limit.is_some() && !self.limits.lock().contains_key(key) {
-            changes.extend(self.limited(lease, key, limit).await?);
-        }
-        for (wish, units) in &ops.create {
-            let nth = changes.len() % CHANGES;
-            let at = format!("{under}w/{session}/{wish}/{nth}");
-            changes.push(words::put(&at, &units.to_string(), lease.id));
-        }
-        let shrunk = ops.shrink.iter();
-        changes.extend(shrunk.map(|(name, units)| words::put_again(name, &units.to_string())));
-        changes.extend(ops.delete.iter().map(|name| words::delete(name)));
-        changes.extend(
-            ops.limit
-                .map(|limit| words::put_again(&format!("{under}l"), &limit.to_string())),
-        );
-        let mut rest = &changes[..];
-        loop {
-            let (first, others) = rest.split_at(rest.len().min(CHANGES));
-            let line = self.change(lease, key, limit, session, first).await?;
-            rest = others;
-            if rest.is_empty() || !line.has(session) {
-                return Ok(Some(line));
-            }
-        }
+        Ok(Some(line))
     }
 
-    /// With its lease: what of it arrives after that is refused.
-    async fn end(&self, lease: &Lease, key: &Key, _session: Session) -> Result<(), StoreError> {
-        let answer = self
-            .ask("/v3/lease/revoke", &json!({ "ID": lease.id.to_string() }))
-            .await?;
-        if answer.status != StatusCode::NOT_FOUND {
-            answer.json::<Value>()?;
+    /// With the lease. Of an end whose answer was lost the lease is not known any more: it is read from what lies there.
+    async fn end(&self, lease: Option<&Lease>, _ttl: Duration, key: &Key, session: Session) -> Result<(), StoreError> {
+        if let Some(lease) = lease {
+            lease.end();
+            self.revoke(lease.id).await?;
         }
-        lease.end();
         let under = self.under(key);
-        let last = json!({
-            "compare": [words::nothing_under(&format!("{under}s/"))],
-            "success": [words::delete(&format!("{under}l"))],
-        });
-        self.call::<Value>("/v3/kv/txn", &last).await?;
-        Ok(())
+        let (present, at) = (format!("{under}s/{session}"), format!("{under}l"));
+        let mut revision = lease.and_then(Lease::limit).map_or(0, |limit| limit.revision);
+        for _ in 0..ATTEMPTS {
+            let last = json!({
+                "compare": [words::nothing_under(&format!("{under}s/")), words::changed_by(&at, revision)],
+                "success": [words::delete(&at)],
+                "failure": [words::look_at(&present), words::look_at(&at)],
+            });
+            let done: Done = self.call("/v3/kv/txn", &last).await?;
+            if done.succeeded {
+                return Ok(());
+            }
+            let mut found = done.firsts();
+            let (present, limit) = (found.next().flatten(), found.next().flatten());
+            if let Some(present) = present {
+                self.revoke(present.lease).await?;
+                continue;
+            }
+            match limit.filter(|limit| limit.number().is_some()) {
+                Some(limit) if limit.mod_revision != revision => revision = limit.mod_revision,
+                // Others are there, or it is none of ours.
+                _ => return Ok(()),
+            }
+        }
+        let why = format!("what lies under `{under}` changes all the time").into();
+        Err(StoreError::Unreachable { why })
     }
 
     async fn watch(&self, lease: &Lease, key: &Key, tell: impl Fn(Change) + Send + Sync) {

@@ -14,6 +14,8 @@ pub(super) struct Lines {
     body: Incoming,
     /// What has come, and was not read.
     buffer: BytesMut,
+    /// So much of it is known to have no end of a line.
+    searched: usize,
 }
 
 /// The longest line that is read.
@@ -32,13 +34,16 @@ impl Lines {
             return Err(StoreError::Refused { why });
         }
         let buffer = BytesMut::new();
-        Ok(Self { body, buffer })
+        let searched = 0;
+        Ok(Self { body, buffer, searched })
     }
 
     /// The next answer; `None` when there are no more.
     pub(super) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, StoreError> {
         loop {
-            if let Some(end) = self.buffer.iter().position(|&byte| byte == b'\n') {
+            let end = self.buffer[self.searched..].iter().position(|&byte| byte == b'\n');
+            if let Some(end) = end.map(|end| self.searched + end) {
+                self.searched = 0;
                 let line = self.buffer.split_to(end + 1);
                 if line.trim_ascii().is_empty() {
                     continue;
@@ -48,6 +53,7 @@ impl Lines {
                 })?;
                 return Ok(answer.result);
             }
+            self.searched = self.buffer.len();
             let frame = match self.body.frame().await {
                 None => return Ok(None),
                 Some(Ok(frame)) => frame,

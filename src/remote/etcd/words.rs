@@ -36,6 +36,10 @@ pub(super) fn delete(key: &str) -> Value {
     json!({ "request_delete_range": { "key": encoded(key) } })
 }
 
+pub(super) fn look_at(key: &str) -> Value {
+    json!({ "request_range": { "key": encoded(key) } })
+}
+
 pub(super) fn look(prefix: &str) -> Value {
     json!({ "request_range": all_under(prefix) })
 }
@@ -52,10 +56,19 @@ pub(super) fn nothing_under(prefix: &str) -> Value {
     })
 }
 
-/// Puts it if there is none.
-pub(super) fn put_first(key: &str, value: &str, lease: i64) -> Value {
+/// That something lies under the prefix.
+pub(super) fn something_under(prefix: &str) -> Value {
+    json!({
+        "target": "CREATE", "result": "GREATER", "key": encoded(prefix), "range_end": encoded(after(prefix)),
+        "create_revision": "0",
+    })
+}
+
+/// Puts it under this lease if there is none; if there is, changes it to `again`, if that is said, and leaves the lease.
+pub(super) fn put_first(key: &str, value: &str, lease: i64, again: Option<&str>) -> Value {
     let absent = json!([changed_by(key, 0)]);
-    json!({ "request_txn": { "compare": absent, "success": [put(key, value, lease)] } })
+    let again: Vec<_> = again.map(|value| put_again(key, value)).into_iter().collect();
+    json!({ "request_txn": { "compare": absent, "success": [put(key, value, lease)], "failure": again } })
 }
 
 /// A number, which may be a string, or left out when it is none.
@@ -134,6 +147,15 @@ struct Response {
 }
 
 impl Done {
+    /// The first of what each of its looks found.
+    pub(super) fn firsts(self) -> impl Iterator<Item = Option<Pair>> {
+        let looks = self
+            .responses
+            .into_iter()
+            .filter_map(|response| response.response_range);
+        looks.map(|found| found.kvs.into_iter().next())
+    }
+
     /// What the last look found.
     pub(super) fn found(self) -> Option<Vec<Pair>> {
         let mut looks = self.responses.into_iter().rev();
@@ -150,6 +172,15 @@ pub(super) struct Granted {
     pub(super) id: i64,
     #[serde(default, rename = "TTL", deserialize_with = "number")]
     pub(super) ttl: i64,
+}
+
+/// A lease that was asked about; one that is not known any more has none.
+#[derive(Debug, Deserialize)]
+pub(super) struct Life {
+    #[serde(default, rename = "grantedTTL", deserialize_with = "number")]
+    pub(super) granted: i64,
+    #[serde(default, rename = "TTL", deserialize_with = "number")]
+    pub(super) left: i64,
 }
 
 /// One answer of a stream.

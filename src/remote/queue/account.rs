@@ -57,6 +57,8 @@ struct Wished {
     /// It has been looked at once: it is in line, if it is not granted.
     judged: bool,
     granted: bool,
+    /// It is more than there is, and has no node; but its client may not have heard that, and by then there may be more.
+    refused: bool,
 }
 
 impl Account {
@@ -76,6 +78,9 @@ impl Account {
         let returned = step.returned.clamp(self.returned, self.granted);
         self.take_back(returned - self.returned);
         self.returned = returned;
+        // Who does not say a wish again has heard what became of it.
+        let heard = |wish: &u64| step.wishes.iter().all(|said| said.id != *wish);
+        self.wishes.retain(|wish, wished| !wished.refused || !heard(wish));
         for wish in &step.withdrawn {
             if self.wishes.get(wish).is_some_and(|wished| !wished.granted) {
                 self.drop_wish(*wish);
@@ -95,6 +100,7 @@ impl Account {
                 node: None,
                 judged: false,
                 granted: false,
+                refused: false,
             };
             self.wishes.insert(wish.id, wished);
         }
@@ -134,6 +140,7 @@ impl Account {
         };
         for (&wish, wished) in &self.wishes {
             match &wished.node {
+                None if wished.refused => {}
                 None => ops.create.push((wish, wished.units)),
                 Some((name, units)) if *units > wished.units => ops.shrink.push((name.clone(), wished.units)),
                 Some(_) => {}
@@ -159,7 +166,9 @@ impl Account {
         }
         for node in line.nodes_of(session) {
             match self.wishes.get_mut(&node.wish) {
-                Some(wished) if wished.node.is_none() => wished.node = Some((node.name.clone(), node.units)),
+                Some(wished) if wished.node.is_none() && !wished.refused => {
+                    wished.node = Some((node.name.clone(), node.units));
+                }
                 // Nobody wants it, or it is there twice.
                 _ => drop(doomed.insert(node.name.clone())),
             }
@@ -174,13 +183,16 @@ impl Account {
     /// Decides, for each wish whose node is there, whether it is granted, goes on waiting, or goes.
     pub(super) fn judge(&mut self, session: Session, line: &Line) {
         let mut refused = Vec::new();
+        for wished in self.wishes.values_mut().filter(|wished| wished.refused) {
+            wished.refused = wished.need > line.limit();
+        }
         for node in line.nodes_of(session) {
             let Some(wished) = self.wishes.get_mut(&node.wish).filter(|wished| !wished.granted) else {
                 continue;
             };
             let fits = line.room_for(&node.name);
             let oversized = wished.need > line.limit() && !wished.judged;
-            wished.judged = true;
+            wished.judged = !oversized;
             if line.is_held(&node.name) || wished.need < wished.units && wished.need <= fits {
                 if !line.is_held(&node.name) {
                     wished.units = wished.units.min(fits);
@@ -193,8 +205,11 @@ impl Account {
                     units: wished.units,
                     token: node.token,
                 });
-            } else if !wished.queue || oversized {
+            } else if !wished.queue {
                 refused.push(node.wish);
+            } else if oversized {
+                wished.refused = true;
+                self.doomed.extend(wished.node.take().map(|(name, _)| name));
             } else {
                 wished.units = wished.need;
             }

@@ -7,10 +7,11 @@ use crate::remote::key::Key;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-const LIMIT: u64 = 6;
-const TTL: Duration = Duration::from_secs(10);
+pub(super) const LIMIT: u64 = 6;
+pub(super) const TTL: Duration = Duration::from_secs(10);
 
 /// SplitMix64, of Steele, Lea and Flood.
 struct Random(u64);
@@ -25,19 +26,67 @@ impl Random {
     }
 }
 
-struct Fake(Mutex<State>);
+/// Whether its watches tell of one's own changes as well is for the test to say.
+pub(super) struct Fake<const TELLS: bool = false>(pub(super) Mutex<State>);
 
-struct State {
+pub(super) type Store = Fake<false>;
+
+pub(super) fn failing<const TELLS: bool>(state: State) -> Queue<Fake<TELLS>> {
+    Queue::new(Fake(Mutex::new(state)))
+}
+
+/// One that fails when it is told to.
+pub(super) fn store() -> Queue<Store> {
+    failing(State::new(1, 0))
+}
+
+/// A term, and whether it is over.
+#[derive(Default)]
+pub(super) struct Life(pub(super) AtomicBool);
+
+pub(super) struct State {
     random: Random,
+    pub(super) terms: Vec<Arc<Life>>,
+    /// What is to be the limit as soon as something has been deleted.
+    pub(super) then_limit: Option<u64>,
+    /// No session can be ended.
+    pub(super) ends_fail: bool,
+    /// Watches end as soon as they have begun.
+    pub(super) watches_fail: bool,
+    /// How many watches were begun, and how many of them have not ended.
+    pub(super) watches: (u64, u64),
+    /// What a watch tells first, and last.
+    pub(super) tells: Option<Line>,
     /// One in so many calls fails.
     fails: u64,
-    limit: u64,
-    sessions: BTreeSet<Session>,
-    nodes: Vec<Node>,
+    pub(super) limit: u64,
+    pub(super) sessions: BTreeSet<Session>,
+    pub(super) nodes: Vec<Node>,
     next: u64,
 }
 
 impl State {
+    pub(super) fn new(seed: u64, fails: u64) -> Self {
+        Self {
+            random: Random(seed),
+            terms: Vec::new(),
+            then_limit: None,
+            ends_fail: false,
+            watches_fail: false,
+            watches: (0, 0),
+            tells: None,
+            fails,
+            limit: LIMIT,
+            sessions: BTreeSet::new(),
+            nodes: Vec::new(),
+            next: 0,
+        }
+    }
+
+    pub(super) fn line(&self) -> Line {
+        Line::new(self.limit, self.sessions.clone(), self.nodes.clone())
+    }
+
     fn begin(&mut self, session: Session) {
         self.sessions.insert(session);
     }
@@ -89,6 +138,7 @@ impl State {
         for name in &ops.delete {
             if goes_on() {
                 self.nodes.retain(|node| node.name != *name);
+                self.limit = self.then_limit.take().unwrap_or(self.limit);
             }
         }
         if let Some(limit) = ops.limit.filter(|_| goes_on()) {
@@ -106,25 +156,30 @@ fn failed() -> StoreError {
     StoreError::Unreachable { why }
 }
 
-impl Shelf for Fake {
-    type Term = ();
+impl<const TELLS: bool> Shelf for Fake<TELLS> {
+    type Term = Life;
 
-    async fn term(&self, _ttl: Duration) -> Result<Arc<()>, StoreError> {
-        Ok(Arc::new(()))
+    const TELLS: bool = TELLS;
+
+    async fn term(&self, _ttl: Duration) -> Result<Arc<Life>, StoreError> {
+        let life = Arc::<Life>::default();
+        self.0.lock().terms.push(Arc::clone(&life));
+        Ok(life)
     }
 
-    fn is_over(&self, _term: &()) -> bool {
-        false
+    fn is_over(&self, life: &Life) -> bool {
+        // Relaxed: nothing else is read by it.
+        life.0.load(Ordering::Relaxed)
     }
 
     async fn carry_out(
         &self,
-        _term: &(),
+        _term: &Life,
         _key: &Key,
         _limit: u64,
         session: Session,
         ops: &Ops,
-        _look: bool,
+        look: bool,
     ) -> Result<Option<Line>, StoreError> {
         let mut state = self.0.lock();
         if state.fails() {
@@ -133,16 +188,12 @@ impl Shelf for Fake {
             return Err(failed());
         }
         state.change(session, ops, u64::MAX);
-        Ok(Some(Line::new(
-            state.limit,
-            state.sessions.clone(),
-            state.nodes.clone(),
-        )))
+        Ok((look || !TELLS).then(|| state.line()))
     }
 
-    async fn end(&self, _term: &(), _key: &Key, session: Session) -> Result<(), StoreError> {
+    async fn end(&self, _term: Option<&Life>, _ttl: Duration, _key: &Key, session: Session) -> Result<(), StoreError> {
         let mut state = self.0.lock();
-        if state.fails() {
+        if state.ends_fail || state.fails() {
             return Err(failed());
         }
         state.sessions.remove(&session);
@@ -150,24 +201,42 @@ impl Shelf for Fake {
         Ok(())
     }
 
-    async fn watch(&self, _term: &(), _key: &Key, _tell: impl Fn(Change) + Send + Sync) {
-        std::future::pending::<()>().await;
+    async fn watch(&self, _term: &Life, _key: &Key, tell: impl Fn(Change) + Send + Sync) {
+        struct Watching<'a>(&'a Mutex<State>);
+        impl Drop for Watching<'_> {
+            fn drop(&mut self) {
+                self.0.lock().watches.1 -= 1;
+            }
+        }
+        let (fails, tells) = {
+            let mut state = self.0.lock();
+            state.watches.0 += 1;
+            state.watches.1 += 1;
+            (state.watches_fail, state.tells.clone())
+        };
+        let _watching = Watching(&self.0);
+        if let Some(line) = tells {
+            tell(Change::All(line));
+        }
+        if !fails {
+            std::future::pending::<()>().await;
+        }
     }
 }
 
 /// A client, as the desk is one: everything that it does not know to have arrived it says again.
-struct Client {
-    step: Step,
+pub(super) struct Client {
+    pub(super) step: Step,
     wishes: u64,
     /// Those that the store has not answered.
-    untold: Vec<Wish>,
+    pub(super) untold: Vec<Wish>,
     /// Those that wait in line.
     waiting: BTreeSet<u64>,
-    held: u64,
+    pub(super) held: u64,
 }
 
 impl Client {
-    fn new(client: u64) -> Self {
+    pub(super) fn new(client: u64) -> Self {
         let step = Step {
             seq: 0,
             ..Step::first(Session { client, number: 1 }, TTL)
@@ -181,7 +250,7 @@ impl Client {
         }
     }
 
-    async fn say(&mut self, queue: &Queue<Fake>) -> Option<Reply> {
+    pub(super) async fn say<const TELLS: bool>(&mut self, queue: &Queue<Fake<TELLS>>) -> Option<Reply> {
         self.step.seq += 1;
         self.step.wishes.clone_from(&self.untold);
         let key = Key::new("fake").expect("a name");
@@ -209,6 +278,19 @@ impl Client {
             self.held += units;
         }
         Some(reply)
+    }
+
+    pub(super) fn wishes_for(&mut self, need: u64) {
+        self.wishes += 1;
+        let (id, want, queue) = (self.wishes, need, true);
+        self.untold.push(Wish { id, need, want, queue });
+    }
+
+    pub(super) async fn ends<const TELLS: bool>(&mut self, queue: &Queue<Fake<TELLS>>) -> Result<Reply, StoreError> {
+        self.step.seq += 1;
+        self.step.end = true;
+        let (key, rule) = (Key::new("fake").expect("a name"), Rule::Permits { limit: LIMIT });
+        queue.step(&key, &rule, &self.step).await
     }
 
     /// Something that a client may do.
@@ -240,15 +322,7 @@ impl Client {
 /// left.
 async fn play(seed: u64, fails: u64) {
     let mut random = Random(seed);
-    let state = State {
-        random: Random(!seed),
-        fails,
-        limit: LIMIT,
-        sessions: BTreeSet::new(),
-        nodes: Vec::new(),
-        next: 0,
-    };
-    let queue = Queue::new(Fake(Mutex::new(state)));
+    let queue = failing::<false>(State::new(!seed, fails));
     let mut clients: Vec<_> = (1..=4).map(Client::new).collect();
     for _ in 0..300 {
         let client = &mut clients[random.below(4) as usize];
@@ -281,13 +355,7 @@ async fn play(seed: u64, fails: u64) {
     let wishes = queue.shelf().0.lock().nodes.len();
     assert_eq!(wishes, 0, "seed {seed}: nodes that nobody knows of");
     for client in &mut clients {
-        client.step.seq += 1;
-        client.step.end = true;
-        let (key, rule) = (Key::new("fake").expect("a name"), Rule::Permits { limit: LIMIT });
-        queue
-            .step(&key, &rule, &client.step)
-            .await
-            .expect("nothing fails any more");
+        client.ends(&queue).await.expect("nothing fails any more");
     }
     assert!(queue.shelf().0.lock().sessions.is_empty());
 }
@@ -302,15 +370,7 @@ async fn permits_are_never_over_admitted_nor_lost_whatever_fails() {
 /// A limiter that has gone without a word, while its client keeps up the term.
 #[tokio::test(start_paused = true)]
 async fn whoever_is_not_heard_of_is_taken_down_after_its_time_to_live() {
-    let state = State {
-        random: Random(1),
-        fails: 0,
-        limit: LIMIT,
-        sessions: BTreeSet::new(),
-        nodes: Vec::new(),
-        next: 0,
-    };
-    let queue = Queue::new(Fake(Mutex::new(state)));
+    let queue = store();
     let (mut gone, mut lives) = (Client::new(1), Client::new(2));
     for (client, need) in [(&mut gone, LIMIT), (&mut lives, 1)] {
         let (id, want, queue) = (1, need, true);
@@ -331,36 +391,4 @@ async fn whoever_is_not_heard_of_is_taken_down_after_its_time_to_live() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     lives.say(&queue).await.unwrap();
     assert_eq!(lives.held, 1);
-}
-
-/// Its end could not be told, and nobody tries again.
-#[tokio::test(start_paused = true)]
-async fn whoever_could_not_say_that_it_went_is_taken_down_all_the_same() {
-    let state = State {
-        random: Random(1),
-        fails: 0,
-        limit: LIMIT,
-        sessions: BTreeSet::new(),
-        nodes: Vec::new(),
-        next: 0,
-    };
-    let queue = Queue::new(Fake(Mutex::new(state)));
-    let mut gone = Client::new(1);
-    let (id, need, want) = (1, LIMIT, LIMIT);
-    gone.untold.push(Wish {
-        id,
-        need,
-        want,
-        queue: true,
-    });
-    gone.say(&queue).await.unwrap();
-    queue.shelf().0.lock().fails = 1;
-    let (key, rule) = (Key::new("fake").expect("a name"), Rule::Permits { limit: LIMIT });
-    (gone.step.seq, gone.step.end) = (gone.step.seq + 1, true);
-    queue.step(&key, &rule, &gone.step).await.expect_err("it fails");
-    queue.leave(&key, gone.step.session);
-    queue.shelf().0.lock().fails = 0;
-    tokio::time::sleep(2 * TTL).await;
-    let state = queue.shelf().0.lock();
-    assert!(state.nodes.is_empty() && state.sessions.is_empty());
 }

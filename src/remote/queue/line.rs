@@ -69,9 +69,7 @@ impl Line {
     pub(crate) fn outlook(&self) -> Outlook {
         Outlook {
             limit: self.limit,
-            free: self
-                .limit
-                .saturating_sub(self.nodes.iter().map(|node| node.units).sum()),
+            free: self.limit.saturating_sub(sum(self.nodes.iter())),
             sessions: self.sessions.len() as u64,
         }
     }
@@ -109,7 +107,7 @@ impl Line {
     /// How many units this node may have, seeing those before it.
     pub(crate) fn room_for(&self, name: &str) -> u64 {
         let before = self.nodes.iter().take_while(|node| &*node.name != name);
-        self.limit.saturating_sub(before.map(|node| node.units).sum())
+        self.limit.saturating_sub(sum(before))
     }
 
     /// Whether somebody other than `session` waits.
@@ -122,7 +120,7 @@ impl Line {
         let held = self.nodes.iter().filter(|node| self.is_held(&node.name));
         Census {
             limit: self.limit,
-            in_use: held.map(|node| node.units).sum(),
+            in_use: sum(held),
             waiting: (self.nodes.len() - self.held.len()) as u64,
             sessions: self.sessions.len() as u64,
         }
@@ -184,6 +182,11 @@ impl Line {
     }
 }
 
+/// How many units these stand for, all together.
+fn sum<'a>(nodes: impl Iterator<Item = &'a Node>) -> u64 {
+    nodes.map(|node| node.units).fold(0, u64::saturating_add)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,6 +220,14 @@ mod tests {
             (2, 2, 0)
         );
         assert_eq!((line.room_for("n2"), line.room_for("n3")), (2, 0));
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_are_no_reason_to_panic() {
+        let line = Line::new(4, [], vec![node(1, u64::MAX), node(2, u64::MAX), node(3, 1)]);
+        assert_eq!((line.outlook().free, line.room_for("n3"), held(&line)), (0, 0, vec![]));
+        let line = Line::new(u64::MAX, [], vec![node(1, u64::MAX), node(2, u64::MAX)]);
+        assert_eq!(line.census().in_use, u64::MAX);
     }
 
     #[test]

@@ -18,6 +18,8 @@
 
 mod account;
 #[cfg(test)]
+mod corners;
+#[cfg(test)]
 mod fake;
 mod line;
 mod room;
@@ -36,6 +38,7 @@ pub(crate) use spell::{escaped, parse_session};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
@@ -53,6 +56,11 @@ pub(crate) trait Shelf: Send + Sync + 'static {
 
     /// Whether everything of this term goes.
     fn is_over(&self, term: &Self::Term) -> bool;
+
+    /// Whether everything of this term has gone by itself, and nothing is to be taken down any more.
+    fn is_gone(&self, term: &Self::Term) -> bool {
+        self.is_over(term)
+    }
 
     /// How long before `at` the term was last renewed, where steps do not renew it.
     fn age(&self, term: &Self::Term, at: Instant) -> Duration {
@@ -83,10 +91,12 @@ pub(crate) trait Shelf: Send + Sync + 'static {
         look: bool,
     ) -> impl Future<Output = Result<Option<Line>, StoreError>> + Send;
 
-    /// Takes down everything of this session, and the key with it if it was the last.
+    /// Takes down everything of this session, and the key with it if it was the last. The term is that of the session, if that
+    /// is known; it may have been tried before. `ttl` is the session's.
     fn end(
         &self,
-        term: &Self::Term,
+        term: Option<&Self::Term>,
+        ttl: Duration,
         key: &Key,
         session: Session,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
@@ -116,12 +126,15 @@ struct Inner<S: Shelf> {
     rooms: Mutex<HashMap<Key, Room<S::Term>>>,
     /// There is another slot.
     filled: Arc<Notify>,
+    /// How many watches there were.
+    watches: AtomicU64,
 }
 
 type Slots<S> = HashMap<(Key, Session), Arc<Slot<S>>>;
 
 struct Slot<S: Shelf> {
     term: Arc<S::Term>,
+    ttl: Duration,
     /// Held while a step is under way.
     account: tokio::sync::Mutex<Account>,
     /// When the session is over, unless it is heard of.
@@ -153,6 +166,7 @@ impl<S: Shelf> Queue<S> {
             slots: Mutex::default(),
             rooms: Mutex::default(),
             filled: Arc::clone(&filled),
+            watches: AtomicU64::new(0),
         });
         tokio::spawn(take_down(Arc::downgrade(&inner), filled));
         Self(inner)
@@ -170,15 +184,15 @@ impl<S: Shelf> Queue<S> {
         let inner = &self.0;
         let id = (key.clone(), step.session);
         let slot = inner.slots.lock().get(&id).cloned();
+        if step.end {
+            inner.end(key, step, slot).await?;
+            return Ok(Reply::default());
+        }
         let slot = match slot.filter(|slot| !inner.shelf.is_over(&slot.term)) {
             Some(slot) => slot,
             None => {
                 inner.forget(key, step.session);
                 let term = inner.shelf.term(step.ttl).await?;
-                if step.end {
-                    inner.shelf.end(&term, key, step.session).await?;
-                    return Ok(Reply::default());
-                }
                 if !step.begin {
                     return inner.unknown(&term, key, limit, step.session).await;
                 }
@@ -187,19 +201,11 @@ impl<S: Shelf> Queue<S> {
         };
         let mut account = slot.account.lock().await;
         if !inner.has(&id, &slot) {
-            if step.end {
-                return Ok(Reply::default());
-            }
             if !step.begin {
                 return inner.unknown(&slot.term, key, limit, step.session).await;
             }
             let why = "the session was taken down meanwhile".into();
             return Err(StoreError::Unreachable { why });
-        }
-        if step.end {
-            inner.shelf.end(&slot.term, key, step.session).await?;
-            inner.forget(key, step.session);
-            return Ok(Reply::default());
         }
         let sent = Instant::now();
         account.apply(step, inner.outlook(key));
@@ -207,8 +213,9 @@ impl<S: Shelf> Queue<S> {
             .carry_out(&slot.term, key, limit, step.session, &mut account)
             .await?;
         let Some(line) = line else {
-            // What is left of it is nobody's. Until it has gone it is not forgotten.
-            inner.shelf.end(&slot.term, key, step.session).await?;
+            // What is left of it is nobody's. Until it has gone it is known here.
+            let ended = inner.shelf.end(Some(&slot.term), step.ttl, key, step.session);
+            ended.await?;
             inner.forget(key, step.session);
             return inner.unknown(&slot.term, key, limit, step.session).await;
         };
@@ -226,7 +233,7 @@ impl<S: Shelf> Queue<S> {
         ear.notified().await;
     }
 
-    /// Nobody asks for its news any more. What it has at the store is not forgotten: it may not have been taken down yet.
+    /// Nobody asks for news of this session any more. What could not be taken down of it still is.
     pub(crate) fn leave(&self, key: &Key, session: Session) {
         self.0.unseat(key, session);
     }
@@ -241,8 +248,10 @@ impl<S: Shelf> Queue<S> {
             drop(rooms);
             return tell(told);
         }
-        let watching = watch(Arc::downgrade(&self.0), Arc::clone(term), key.clone());
-        room.watch(Arc::clone(term), tokio::spawn(watching));
+        // Relaxed: a number of its own is all that is wanted.
+        let number = self.0.watches.fetch_add(1, Ordering::Relaxed) + 1;
+        let watching = watch(Arc::downgrade(&self.0), Arc::clone(term), key.clone(), number);
+        room.watch(number, Arc::clone(term), tokio::spawn(watching));
     }
 }
 
@@ -255,6 +264,7 @@ impl<S: Shelf> Inner<S> {
     fn fill(&self, id: (Key, Session), term: Arc<S::Term>, ttl: Duration) -> Arc<Slot<S>> {
         let slot = Arc::new(Slot {
             term,
+            ttl,
             account: tokio::sync::Mutex::default(),
             due: Mutex::new(Instant::now() + ttl),
         });
@@ -265,6 +275,27 @@ impl<S: Shelf> Inner<S> {
         slot
     }
 
+    /// Takes down a session. What fails is tried again from here, also when nobody asks for it any more.
+    async fn end(&self, key: &Key, step: &Step, slot: Option<Arc<Slot<S>>>) -> Result<(), StoreError> {
+        if let Some(slot) = slot {
+            {
+                let mut due = slot.due.lock();
+                *due = Instant::now().min(*due);
+            }
+            let _account = slot.account.lock().await;
+            self.filled.notify_one();
+            if !self.has(&(key.clone(), step.session), &slot) {
+                return Ok(());
+            }
+            let ended = self.shelf.end(Some(&slot.term), slot.ttl, key, step.session);
+            ended.await?;
+        } else {
+            self.shelf.end(None, step.ttl, key, step.session).await?;
+        }
+        self.forget(key, step.session);
+        Ok(())
+    }
+
     /// Nothing more is known of this session here.
     fn forget(&self, key: &Key, session: Session) {
         let slot = self.slots.lock().remove(&(key.clone(), session));
@@ -272,7 +303,7 @@ impl<S: Shelf> Inner<S> {
         self.unseat(key, session);
     }
 
-    /// It waits for nothing any more.
+    /// The session waits for nothing any more.
     fn unseat(&self, key: &Key, session: Session) {
         let mut rooms = self.rooms.lock();
         let empty = rooms.get_mut(key).is_some_and(|room| room.leaves(session));
@@ -290,6 +321,11 @@ impl<S: Shelf> Inner<S> {
     /// The answer to a session that is not there.
     async fn unknown(&self, term: &S::Term, key: &Key, limit: u64, session: Session) -> Result<Reply, StoreError> {
         let line = self.look(term, key, limit, session, &Ops::default()).await?;
+        let mut rooms = self.rooms.lock();
+        let deserted = rooms.get(key).is_some_and(Room::is_deserted);
+        let room = if deserted { rooms.remove(key) } else { None };
+        drop(rooms);
+        drop(room);
         let census: Census = line.census();
         Ok(Reply {
             census,
@@ -311,12 +347,19 @@ impl<S: Shelf> Inner<S> {
         loop {
             let ops = if look { Ops::default() } else { account.ops() };
             account.in_doubt = true;
-            let line = match self.watched(term, key, limit, session, &ops).await? {
-                Watched::Seen(line) => line,
-                Watched::Done => self.look(term, key, limit, session, &Ops::default()).await?,
-                Watched::Not => self.look(term, key, limit, session, &ops).await?,
+            let (mut line, told) = match self.watched(term, key, limit, session, &ops).await? {
+                Watched::Seen(line) => (line, true),
+                Watched::Done => (self.look(term, key, limit, session, &Ops::default()).await?, false),
+                Watched::Not => (self.look(term, key, limit, session, &ops).await?, false),
             };
-            if !account.see(session, &line, &ops) || !look && !account.begun() {
+            let mut there = account.see(session, &line, &ops);
+            if !there && told {
+                // What a watch has not told of yet may well be there.
+                account.in_doubt = true;
+                line = self.look(term, key, limit, session, &Ops::default()).await?;
+                there = account.see(session, &line, &ops);
+            }
+            if !there || !look && !account.begun() {
                 return Ok(None);
             }
             if account.begun() {
@@ -400,24 +443,36 @@ impl<S: Shelf> Inner<S> {
         room.seat(session, account.waiting(), account.keeps(), reply.others_wait) || S::TELLS
     }
 
-    fn note(&self, key: &Key, change: Change) {
-        let told = self
-            .rooms
-            .lock()
-            .get_mut(key)
-            .map(|room| (room.note(change), room.changed()));
+    fn note(&self, key: &Key, number: u64, change: Change) {
+        let told = {
+            let mut rooms = self.rooms.lock();
+            let room = rooms.get_mut(key).filter(|room| room.is_watched_by(number));
+            room.map(|room| (room.note(change), room.changed()))
+        };
         if let Some((told, changed)) = told {
             tell(told);
             changed.notify_waiters();
         }
     }
 
-    /// The watch has ended.
-    fn blind(&self, key: &Key) {
-        let changed = self.rooms.lock().get_mut(key).map(Room::blind);
-        if let Some(changed) = changed {
+    /// This watch has ended. False when it was none any more.
+    fn blind(&self, key: &Key, number: u64) -> bool {
+        let changed = {
+            let mut rooms = self.rooms.lock();
+            let room = rooms.get_mut(key).filter(|room| room.is_watched_by(number));
+            room.map(Room::blind)
+        };
+        if let Some(changed) = &changed {
             changed.notify_waiters();
         }
+        changed.is_some()
+    }
+
+    /// True when nobody waits for what this watch tells. Then it is none from now on.
+    fn is_idle(&self, key: &Key, number: u64) -> bool {
+        let mut rooms = self.rooms.lock();
+        let room = rooms.get_mut(key).filter(|room| room.is_watched_by(number));
+        room.is_none_or(Room::is_idle)
     }
 
     /// Takes down what has not been heard of for its time to live. Returns when the next is due.
@@ -430,19 +485,19 @@ impl<S: Shelf> Inner<S> {
             .map(|(id, slot)| (id.clone(), Arc::clone(slot)))
             .collect();
         for ((key, session), slot) in slots {
-            let due = *slot.due.lock();
             let Ok(_account) = slot.account.try_lock() else {
                 continue;
             };
-            if due > now {
+            // Read once nobody is about to put it off.
+            if *slot.due.lock() > now {
                 continue;
             }
             // It is tried until it is done, or until there is nothing more to be done.
-            let ended = self.shelf.is_over(&slot.term) || self.shelf.end(&slot.term, &key, session).await.is_ok();
-            if ended {
+            let end = self.shelf.end(Some(&slot.term), slot.ttl, &key, session);
+            if self.shelf.is_gone(&slot.term) || end.await.is_ok() {
                 self.forget(&key, session);
             } else {
-                *slot.due.lock() = Instant::now() + PAUSE;
+                *slot.due.lock() = Instant::now() + (slot.ttl / 16).clamp(PAUSE, LINGER);
             }
         }
         self.slots.lock().values().map(|slot| *slot.due.lock()).min()
@@ -477,40 +532,50 @@ impl<S: Shelf> Drop for Inner<S> {
 }
 
 /// Watches a key, as long as somebody waits there.
-async fn watch<S: Shelf>(inner: Weak<Inner<S>>, term: Arc<S::Term>, key: Key) {
+async fn watch<S: Shelf>(inner: Weak<Inner<S>>, term: Arc<S::Term>, key: Key, number: u64) {
+    // Over all that is tried: a watch that fails at once is not kept for its failures' sake.
+    let mut idle = pin!(async {
+        loop {
+            sleep(LINGER).await;
+            if inner.upgrade().is_none_or(|inner| inner.is_idle(&key, number)) {
+                break;
+            }
+        }
+    });
     let mut pause = PAUSE;
     while let Some(inner) = inner.upgrade() {
         let begun = Instant::now();
-        let idle = async {
-            loop {
-                sleep(LINGER).await;
-                if inner.rooms.lock().get_mut(&key).is_none_or(Room::is_idle) {
-                    break;
-                }
-            }
+        let goes_on = {
+            let mut watched = pin!(
+                inner
+                    .shelf
+                    .watch(&term, &key, |change| inner.note(&key, number, change))
+            );
+            poll_fn(|cx| match watched.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(true),
+                Poll::Pending => idle.as_mut().poll(cx).map(|()| false),
+            })
+            .await
         };
-        let (mut watched, mut idle) = (
-            pin!(inner.shelf.watch(&term, &key, |change| inner.note(&key, change))),
-            pin!(idle),
-        );
-        let goes_on = poll_fn(|cx| match watched.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending => idle.as_mut().poll(cx).map(|()| false),
-        });
-        if !goes_on.await {
-            break;
+        if !goes_on || !inner.blind(&key, number) {
+            return;
         }
-        inner.blind(&key);
         if inner.shelf.is_over(&term) {
             let told = inner.rooms.lock().get(&key).map(Room::everybody);
             return tell(told.unwrap_or_default());
         }
-        // One that fails at once fails again, and is tried less and less often.
-        pause = if begun.elapsed() < LINGER {
-            (2 * pause).min(LINGER)
-        } else {
-            PAUSE
-        };
-        sleep(pause).await;
+        drop(inner);
+        // One that has lasted is begun anew soon; the next after one that has not, later and later.
+        pause = if begun.elapsed() > LINGER { PAUSE } else { pause };
+        let paused = sleep(pause);
+        pause = (pause * 2).min(LINGER);
+        let mut paused = pin!(paused);
+        let goes_on = poll_fn(|cx| match idle.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(false),
+            Poll::Pending => paused.as_mut().poll(cx).map(|()| true),
+        });
+        if !goes_on.await {
+            return;
+        }
     }
 }

@@ -31,6 +31,8 @@ pub(super) struct Room<T> {
     line: Line,
     ears: HashMap<Session, Ear>,
     watching: Option<(Arc<T>, JoinHandle<()>)>,
+    /// The number of the watch that counts: what an earlier one has still to tell does not.
+    watch: u64,
     /// The watch has told of everything.
     sees: bool,
     /// Somebody was glad of that since it was last looked.
@@ -54,6 +56,7 @@ impl<T> Default for Room<T> {
             line: Line::default(),
             ears: HashMap::new(),
             watching: None,
+            watch: 0,
             sees: false,
             asked: false,
             changed: Arc::default(),
@@ -105,6 +108,11 @@ impl<T> Room<T> {
     /// A session has gone. True when it was the last.
     pub(super) fn leaves(&mut self, session: Session) -> bool {
         self.ears.remove(&session);
+        self.is_deserted()
+    }
+
+    /// Nobody is here.
+    pub(super) fn is_deserted(&self) -> bool {
         self.ears.is_empty()
     }
 
@@ -135,6 +143,7 @@ impl<T> Room<T> {
         let idle = !std::mem::take(&mut self.asked) && !self.ears.values().any(Ear::wants);
         if idle {
             self.watching = None;
+            self.watch = 0;
             self.sees = false;
         }
         idle
@@ -146,10 +155,18 @@ impl<T> Room<T> {
         watching.is_some_and(|(term, task)| !task.is_finished() && !is_over(term))
     }
 
-    /// Has a watch from now on.
-    pub(super) fn watch(&mut self, term: Arc<T>, task: JoinHandle<()>) {
+    /// Has this watch from now on, and no other.
+    pub(super) fn watch(&mut self, number: u64, term: Arc<T>, task: JoinHandle<()>) {
         self.sees = false;
-        self.watching = Some((term, task));
+        self.watch = number;
+        if let Some((_, earlier)) = self.watching.replace((term, task)) {
+            earlier.abort();
+        }
+    }
+
+    /// Whether this watch is the one that counts.
+    pub(super) fn is_watched_by(&self, number: u64) -> bool {
+        self.watch == number
     }
 
     /// Returns who is to be told, without a lock.

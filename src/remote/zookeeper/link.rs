@@ -2,10 +2,12 @@
 
 use super::names::{self, Name, Names};
 use crate::remote::backend::{Session, StoreError};
+use crate::remote::plan::MAX_UNITS;
 use crate::remote::queue::{Change, Line, Node, Ops, escaped};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
+use tokio::time::Instant;
 use zookeeper_client::{AddWatchMode, Client, CreateMode, Error, EventType, MultiReadResult};
 
 /// What all nodes of ours may be done to, and by whom.
@@ -30,21 +32,27 @@ pub(crate) struct Link {
     access: Access,
     /// Above all nodes, with a slash at its end.
     prefix: Box<str>,
+    ttl: Duration,
+    /// When the last request was sent that the leader has answered for.
+    confirmed: Mutex<Instant>,
     /// By which transactions nodes were created: those of our own, and those whose order was in doubt.
     created: Mutex<HashMap<String, HashMap<Box<str>, u64>>>,
-    /// What was made to say how much is left of a wish, by the path of that: it goes with it.
-    marks: Mutex<HashMap<String, Vec<String>>>,
+    /// What was made last to say how much is left of a wish, by the path of that: it goes with it.
+    marks: Mutex<HashMap<String, String>>,
 }
 
 /// How often the node of a key is made anew that goes while something is put under it.
 const ATTEMPTS: usize = 4;
 
 impl Link {
-    pub(super) fn new(client: Client, access: Access, prefix: Box<str>) -> Self {
+    /// A session that was asked for at `sent`, for limiters of this time to live.
+    pub(super) fn new(client: Client, access: Access, prefix: Box<str>, ttl: Duration, sent: Instant) -> Self {
         Self {
             client,
             access,
             prefix,
+            ttl,
+            confirmed: Mutex::new(sent),
             created: Mutex::default(),
             marks: Mutex::default(),
         }
@@ -57,6 +65,17 @@ impl Link {
     /// How long the server keeps what it has not heard of.
     pub(super) fn lasts(&self) -> Duration {
         self.client.session_timeout()
+    }
+
+    /// How long before `at` the leader was last heard of. Followers answer looks by themselves, also one that the others have
+    /// lost: that is no renewal.
+    pub(super) fn age(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(*self.confirmed.lock())
+    }
+
+    fn confirm(&self, sent: Instant) {
+        let mut confirmed = self.confirmed.lock();
+        *confirmed = sent.max(*confirmed);
     }
 
     fn path(&self, key: &str) -> String {
@@ -72,6 +91,7 @@ impl Link {
         look: bool,
     ) -> Result<Option<Line>, StoreError> {
         let path = self.path(key);
+        let sent = Instant::now();
         if ops.begin {
             self.begin(&path, limit, session).await?;
         }
@@ -93,10 +113,12 @@ impl Link {
                 .filter_map(|(name, units)| Some((name, names::left(name, *units)?)))
             {
                 let mark = format!("{path}/{mark}");
-                marks.entry(format!("{path}/{name}")).or_default().push(mark.clone());
+                // The least of them counts: those before it go once it is there.
+                let earlier = marks.insert(format!("{path}/{name}"), mark.clone());
+                gone.extend(earlier.filter(|earlier| *earlier != mark));
                 left.push(mark);
             }
-            let marks: Vec<_> = gone.iter().filter_map(|gone| marks.remove(gone)).flatten().collect();
+            let marks: Vec<_> = gone.iter().filter_map(|gone| marks.remove(gone)).collect();
             gone.extend(marks);
         }
         let created: Vec<_> = wishes
@@ -108,7 +130,13 @@ impl Link {
         let limited = ops
             .limit
             .map(|limit| self.client.set_data(&path, limit.to_string().as_bytes(), None));
+        let synced = ops.is_empty() && self.age(sent) >= self.ttl / 4;
+        let synced = synced.then(|| self.client.sync(&path));
         let look = look.then(|| self.look(&path));
+        if let Some(synced) = synced {
+            synced.await.map_err(failed)?;
+            self.confirm(sent);
+        }
         for (wish, created) in created {
             let (stat, sequence) = created.await.map_err(failed)?;
             let name = format!("{wish}{sequence}");
@@ -124,6 +152,9 @@ impl Link {
         }
         if let Some(limited) = limited {
             limited.await.map_err(failed)?;
+        }
+        if !ops.is_empty() {
+            self.confirm(sent);
         }
         let Some(look) = look else { return Ok(None) };
         let seen = match look.await {
@@ -145,8 +176,26 @@ impl Link {
         let present = format!("{path}/{}", names::present(session));
         let ephemeral = CreateMode::Ephemeral.with_acls(self.access.acls());
         for _ in 0..ATTEMPTS {
-            match self.client.create(&present, b"", &ephemeral).await {
-                Ok(_) | Err(Error::NodeExists) => return Ok(()),
+            let there = match self.look(path).await {
+                Ok(seen) => {
+                    // Nothing is put under what is none of ours.
+                    Names::read(&seen.names).map_err(|name| foreign(path, name))?;
+                    limit_of(path, &seen.limit)?;
+                    self.client.create(&present, b"", &ephemeral).await.map(drop)
+                }
+                Err(error) => Err(error),
+            };
+            match there {
+                Ok(()) => return Ok(()),
+                Err(Error::NodeExists) => match self.client.check_stat(&present).await.map_err(failed)? {
+                    Some(stat) if stat.ephemeral_owner == self.client.session_id().0 => return Ok(()),
+                    Some(_) => {
+                        // With all that it made: what of that is still under way is refused then.
+                        let why = "an earlier attempt to begin has not expired yet".into();
+                        return Err(StoreError::Unreachable { why });
+                    }
+                    None => continue,
+                },
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(failed(error)),
             }
@@ -191,10 +240,15 @@ impl Link {
     /// What was seen, with the tokens of `session`, or of everybody where sequence numbers do not say who came first.
     async fn read(&self, path: &str, seen: &Seen, session: Option<Session>) -> Result<Line, StoreError> {
         let names = Names::read(&seen.names).map_err(|name| foreign(path, name))?;
-        let limit = std::str::from_utf8(&seen.limit)
-            .ok()
-            .and_then(|limit| limit.parse().ok());
-        let limit = limit.ok_or_else(|| foreign(path, "no limit"))?;
+        let limit = limit_of(path, &seen.limit)?;
+        if let Some(session) = session {
+            // Those of steps that failed.
+            let stale = names.stale_marks(session).map(|name| format!("{path}/{name}"));
+            let stale: Vec<_> = stale.map(|path| self.client.delete(&path, None)).collect();
+            for deleted in stale {
+                done_before(deleted.await, &Error::NoNode)?;
+            }
+        }
         let wrapped = names.have_wrapped(seen.next);
         let known = {
             let mut created = self.created.lock();
@@ -226,32 +280,61 @@ impl Link {
     /// Takes down everything of `session`, also what it does not know of, and the key, if nobody else is there.
     pub(super) async fn end(&self, key: &str, session: Session) -> Result<(), StoreError> {
         let path = self.path(key);
-        let names = match self.client.get_children(&path).await {
-            Ok((names, _)) => names,
-            Err(Error::NoNode) => return Ok(()),
-            Err(error) => return Err(failed(error)),
-        };
-        let ours = names
-            .iter()
-            .filter(|name| Name::parse(name).is_some_and(|read| read.is_of(session)))
-            .map(|name| format!("{path}/{name}"));
-        let ours: Vec<_> = ours.collect();
-        {
-            let mut marks = self.marks.lock();
-            ours.iter().for_each(|wish| drop(marks.remove(wish)));
-        }
-        let deleted: Vec<_> = ours.iter().map(|path| self.client.delete(path, None)).collect();
-        let last = self.client.delete(&path, None);
-        for deleted in deleted {
-            done_before(deleted.await, &Error::NoNode)?;
-        }
-        match last.await {
-            Ok(()) | Err(Error::NoNode) => {
-                self.created.lock().remove(&path);
-                Ok(())
+        for _ in 0..ATTEMPTS {
+            // A server that has fallen behind may not know yet what another has answered for.
+            let synced = self.client.sync(&path);
+            let look = self.look(&path);
+            synced.await.map_err(failed)?;
+            let seen = match look.await {
+                Ok(seen) => seen,
+                Err(Error::NoNode) => {
+                    self.forget(&path, session);
+                    return Ok(());
+                }
+                Err(error) => return Err(failed(error)),
+            };
+            let names = seen.names.iter();
+            let ours = names.filter(|name| Name::parse(name).is_some_and(|read| read.is_of(session)));
+            let deleted: Vec<_> = ours
+                .map(|name| self.client.delete(&format!("{path}/{name}"), None))
+                .collect();
+            let done = deleted.is_empty();
+            // One that has no limit is none of ours.
+            let is_ours = limit_of(&path, &seen.limit).is_ok();
+            let last = is_ours.then(|| self.client.delete(&path, None));
+            for deleted in deleted {
+                done_before(deleted.await, &Error::NoNode)?;
             }
-            Err(Error::NotEmpty) => Ok(()),
-            Err(error) => Err(failed(error)),
+            let gone = match last {
+                Some(last) => match last.await {
+                    Ok(()) | Err(Error::NoNode) => true,
+                    Err(Error::NotEmpty) => false,
+                    Err(error) => return Err(failed(error)),
+                },
+                None => false,
+            };
+            if done || gone {
+                self.forget(&path, session);
+                return Ok(());
+            }
+        }
+        let why = format!("what lies under `{path}` changes all the time").into();
+        Err(StoreError::Unreachable { why })
+    }
+
+    /// Nothing more is known of `session`.
+    fn forget(&self, path: &str, session: Session) {
+        let is_ours = |name: &str| Name::parse(name).is_some_and(|read| read.is_of(session));
+        self.marks.lock().retain(|wish, _| {
+            let name = wish.strip_prefix(path).and_then(|name| name.strip_prefix('/'));
+            !name.is_some_and(is_ours)
+        });
+        let mut created = self.created.lock();
+        if let Some(known) = created.get_mut(path) {
+            known.retain(|name, _| !is_ours(name));
+            if known.is_empty() {
+                created.remove(path);
+            }
         }
     }
 
@@ -332,6 +415,13 @@ fn done_before<T>(result: Result<T, Error>, done: &Error) -> Result<(), StoreErr
         Err(error) if error == *done => Ok(()),
         Err(error) => Err(failed(error)),
     }
+}
+
+fn limit_of(path: &str, data: &[u8]) -> Result<u64, StoreError> {
+    let limit = std::str::from_utf8(data).ok().and_then(|limit| limit.parse().ok());
+    limit
+        .filter(|&limit| limit <= MAX_UNITS)
+        .ok_or_else(|| foreign(path, "no limit"))
 }
 
 fn foreign(path: &str, what: &str) -> StoreError {

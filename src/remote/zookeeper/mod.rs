@@ -25,6 +25,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// Permits in ZooKeeper 3.6 or later. A handle: clones share their sessions, and so can all limiters of a process.
 ///
@@ -55,6 +56,12 @@ use tokio::sync::watch;
 /// every change. With it a permit that is free takes one round trip, and giving it back another; without, two, since the client
 /// does not send a second request before the first is acknowledged. Whoever waits asks the server only when its turn has come,
 /// once, so nobody asks in vain. The first step at a key, and of a session, takes a few round trips more.
+///
+/// # Several servers
+/// A renewal is answered for by the leader, not by a follower that the others may have lost. But the leader hears that a session is
+/// alive only with the follower's next answer to its own ping. So where a follower is cut off just then, it ends a session earlier
+/// than the process gives up its permits, by up to 2/5 of the time to live and half a tick, and others are admitted meanwhile.
+/// With a single server that does not happen. None of this was tried with several.
 ///
 /// # Fencing
 /// Tokens are numbers of transactions. They grow as long as the servers keep their data.
@@ -137,6 +144,10 @@ impl Shelf for Nodes {
         link.is_over()
     }
 
+    fn age(&self, link: &Link, at: Instant) -> Duration {
+        link.age(at)
+    }
+
     async fn carry_out(
         &self,
         link: &Link,
@@ -149,8 +160,11 @@ impl Shelf for Nodes {
         link.carry_out(key.as_str(), limit, session, ops, look).await
     }
 
-    async fn end(&self, link: &Link, key: &Key, session: Session) -> Result<(), StoreError> {
-        link.end(key.as_str(), session).await
+    async fn end(&self, link: Option<&Link>, ttl: Duration, key: &Key, session: Session) -> Result<(), StoreError> {
+        match link.filter(|link| !link.is_over()) {
+            Some(link) => link.end(key.as_str(), session).await,
+            None => self.term(ttl).await?.end(key.as_str(), session).await,
+        }
     }
 
     async fn watch(&self, link: &Link, key: &Key, tell: impl Fn(Change) + Send + Sync) {

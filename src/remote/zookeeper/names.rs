@@ -7,6 +7,7 @@
 //! | `r-<session>-<left>-<sequence>` | that many are left of the units of the wish with this sequence number |
 
 use crate::remote::backend::Session;
+use crate::remote::plan::MAX_UNITS;
 use crate::remote::queue::{Line, Node, parse_session};
 use std::collections::HashMap;
 
@@ -40,7 +41,7 @@ impl Name {
                 Some(Self::Wish {
                     session,
                     wish: wish.parse().ok()?,
-                    units: units.parse().ok()?,
+                    units: self::units(units)?,
                     sequence: sequence.parse().ok()?,
                 })
             }
@@ -48,7 +49,7 @@ impl Name {
                 let (units, sequence) = rest.split_once('-')?;
                 Some(Self::Left {
                     session,
-                    units: units.parse().ok()?,
+                    units: self::units(units)?,
                     sequence: sequence.parse().ok()?,
                 })
             }
@@ -66,6 +67,10 @@ impl Name {
     pub(super) fn is_of(self, session: Session) -> bool {
         self.session() == session
     }
+}
+
+fn units(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|&units| units <= MAX_UNITS)
 }
 
 pub(super) fn present(session: Session) -> String {
@@ -124,6 +129,23 @@ impl<'a> Names<'a> {
             .map(|(name, _)| *name)
     }
 
+    /// What says of wishes of `session` how much is left of them, and has been overtaken: there is less left, or nothing.
+    pub(super) fn stale_marks(&self, session: Session) -> impl Iterator<Item = &'a str> {
+        let mut least: HashMap<i64, u64> = self.wishes().map(|(_, sequence)| (sequence, u64::MAX)).collect();
+        for (_, read) in &self.0 {
+            if let Name::Left { units, sequence, .. } = *read
+                && let Some(least) = least.get_mut(&sequence)
+            {
+                *least = units.min(*least);
+            }
+        }
+        let ours = self.0.iter().filter(move |(_, read)| read.is_of(session));
+        ours.filter(
+            move |(_, read)| matches!(read, Name::Left { units, sequence, .. } if least.get(sequence) != Some(units)),
+        )
+        .map(|(name, _)| *name)
+    }
+
     /// What lies there. `created` has the transactions that created nodes, as far as they are known: tokens, and places where
     /// `wrapped`.
     pub(super) fn line(&self, limit: u64, created: &HashMap<Box<str>, u64>, wrapped: bool) -> Line {
@@ -174,6 +196,26 @@ mod tests {
 
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn what_was_overtaken_is_stale_and_nothing_else() {
+        let (one, two) = (wish(SESSION, 3, 5) + "0000000042", wish(SESSION, 4, 5) + "0000000043");
+        let (four, three) = (left(&one, 4).unwrap(), left(&one, 3).unwrap());
+        let gone = left(&(wish(SESSION, 2, 5) + "0000000041"), 1).unwrap();
+        let there = names(&[&one, &two, &four, &three, &gone]);
+        let names = Names::read(&there).unwrap();
+        let stale: Vec<_> = names.stale_marks(SESSION).collect();
+        assert_eq!(stale, [&*four, &*gone]);
+        let other = Session { client: 1, number: 1 };
+        assert_eq!(names.stale_marks(other).count(), 0);
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_are_none_of_ours() {
+        assert_eq!(Name::parse(&(wish(SESSION, 3, u64::MAX) + "0000000042")), None);
+        assert_eq!(Name::parse(&(wish(SESSION, 3, MAX_UNITS + 1) + "0000000042")), None);
+        assert!(Name::parse(&(wish(SESSION, 3, MAX_UNITS) + "0000000042")).is_some());
     }
 
     #[test]

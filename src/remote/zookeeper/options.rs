@@ -8,6 +8,7 @@ use crate::remote::error::RemoteError;
 use crate::remote::tls::Tls;
 use std::fmt;
 use std::time::Duration;
+use tokio::time::Instant;
 use zookeeper_client::Client;
 
 /// The settings of a connection to [`Zookeeper`]. What is printed of them has no secrets.
@@ -85,6 +86,7 @@ impl ZookeeperOptions {
 
     /// A session at the servers that lasts at least for `ttl`.
     pub(super) async fn link(&self, ttl: Duration) -> Result<Link, StoreError> {
+        let sent = Instant::now();
         // Whole milliseconds count.
         let millis = Duration::from_millis(u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX));
         let mut connector = Client::connector().with_session_timeout(millis).with_fail_eagerly();
@@ -109,7 +111,7 @@ impl ZookeeperOptions {
         } else {
             format!("{}/", self.prefix)
         };
-        let link = Link::new(client, access, prefix.into());
+        let link = Link::new(client, access, prefix.into(), ttl, sent);
         if link.lasts() < ttl {
             let why = format!(
                 "a time to live of {ttl:?} was given, and the server keeps sessions for {:?} at most",

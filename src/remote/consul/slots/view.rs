@@ -224,7 +224,7 @@ impl View {
         if step.seq > life.seq {
             life.seq = step.seq;
             // What a step before it says may still come: it does nothing if our key is another one then.
-            revokes = step.limit.is_some() || !step.withdrawn.is_empty();
+            revokes = step.limit.is_some() || step.withdrawn.iter().any(|&wish| wish > life.asked);
             if let Some(limit) = step.limit.filter(|&limit| limit != now) {
                 (now, sets) = (limit, true);
             }

@@ -1,0 +1,93 @@
+//! Permits in ZooKeeper: what is none of ours, and what is left behind.
+
+use crate::speaker::{LONG, Speaker};
+use crate::store::key;
+use crate::zookeeper::raw;
+use crate::zookeeper_steps::{address, names, store};
+use tollgate::remote::{Backend, Rule, StoreError};
+use zookeeper_client::{Acls, CreateMode};
+
+const RULE: Rule = Rule::Permits { limit: 8 };
+
+/// Not even when the session that came upon it ends.
+#[tokio::test]
+async fn what_is_none_of_ours_is_neither_written_under_nor_taken_away() {
+    let (store, key) = (store(), key());
+    let client = raw(address()).await;
+    let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    client.mkdir("/tollgate", &open).await.unwrap();
+    let path = format!("/tollgate/{key}");
+    client.create(&path, b"something", &open).await.unwrap();
+    let mut one = Speaker::new(&store, &key, RULE, LONG);
+    let refused = one.say(|_| {}).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+    let (_, stat) = client.get_data(&path).await.unwrap();
+    assert_eq!(stat.cversion, 0, "nothing was ever made under it");
+    one.end().await;
+    assert_eq!(client.get_data(&path).await.unwrap().0, b"something");
+}
+
+#[tokio::test]
+async fn what_an_earlier_session_made_is_not_taken_for_ones_own() {
+    let (store, key) = (store(), key());
+    let client = raw(address()).await;
+    let mut other = Speaker::new(&store, &key, RULE, LONG);
+    other.look().await;
+    let mut one = Speaker::new(&store, &key, RULE, LONG);
+    let session = one.last().session;
+    let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+    let present = format!("/tollgate/{key}/s-{session}");
+    client.create(&present, b"", &ephemeral).await.unwrap();
+    let early = one.say(|_| {}).await;
+    assert!(matches!(early, Err(StoreError::Unreachable { .. })), "{early:?}");
+    client.delete(&present, None).await.unwrap();
+    assert!(one.say(|step| step.begin = true).await.unwrap().alive);
+}
+
+/// A large block that comes back bit by bit.
+#[tokio::test]
+async fn a_partial_return_takes_the_place_of_the_one_before() {
+    let (store, key) = (store(), key());
+    let client = raw(address()).await;
+    let mut one = Speaker::new(&store, &key, RULE, LONG);
+    one.wish(8, true).await;
+    for left in (1..8).rev() {
+        assert_eq!(one.give(1).await.census.in_use, left);
+        let names = names(&client, &key).await;
+        let marks: Vec<_> = names.iter().filter(|name| name.starts_with("r-")).collect();
+        assert_eq!(marks.len(), 1, "{marks:?}");
+    }
+    one.give(1).await;
+    assert_eq!(names(&client, &key).await.len(), 1, "but for the session");
+}
+
+/// Of steps that failed, or of another time.
+#[tokio::test]
+async fn marks_of_nothing_are_swept_away() {
+    let (store, key) = (store(), key());
+    let client = raw(address()).await;
+    let mut one = Speaker::new(&store, &key, RULE, LONG);
+    one.look().await;
+    let session = one.last().session;
+    let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+    let mark = format!("/tollgate/{key}/r-{session}-3-0000000077");
+    client.create(&mark, b"", &ephemeral).await.unwrap();
+    one.look().await;
+    assert_eq!(names(&client, &key).await.len(), 1);
+}
+
+/// Every handle keeps its own sessions: an end by another finds what is there all the same.
+#[tokio::test]
+async fn an_end_that_is_said_again_is_an_end() {
+    let key = key();
+    let (store, again) = (store(), self::store());
+    let client = raw(address()).await;
+    let mut one = Speaker::new(&store, &key, RULE, LONG);
+    one.wish(2, true).await;
+    let mut end = one.last();
+    (end.seq, end.end) = (end.seq + 1, true);
+    for _ in 0..2 {
+        again.step(&key, &RULE, &end).await.expect("it ends");
+        assert!(client.get_data(&format!("/tollgate/{key}")).await.is_err());
+    }
+}
