@@ -211,7 +211,7 @@ pub trait Backend: Send + Sync + 'static {
     /// the last call counts, and so does a false alarm; what is overlooked is found by the next step.
     fn news(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send;
 
-    /// Nobody asks for news of `session` any more.
+    /// Nobody asks for news of `session` any more, nor takes a step of it: its end was carried out, or is not told any more.
     fn leave(&self, key: &Key, session: Session) {
         let _ = (key, session);
     }

@@ -13,7 +13,7 @@ use std::fmt;
 ///
 /// ```
 /// # use tollgate::remote::{RemoteError, Tls};
-/// let nothing = Tls::new().roots("there is no certificate here");
+/// let nothing = Tls::new().roots("there is no certificate here".as_bytes());
 /// assert!(matches!(nothing.check(), Err(RemoteError::Certificate { what: "root certificates", .. })));
 /// assert_eq!(Tls::new().check(), Ok(()));
 /// ```

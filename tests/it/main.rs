@@ -114,6 +114,8 @@ mod remote_faults;
 #[cfg(feature = "remote")]
 mod remote_fence;
 #[cfg(feature = "remote")]
+mod remote_leave;
+#[cfg(feature = "remote")]
 mod remote_store;
 #[cfg(feature = "remote")]
 mod remote_world;

@@ -389,6 +389,60 @@ async fn a_document_that_would_be_too_long_is_refused() {
     assert_eq!(one.say(|step| step.wishes.clear()).await.unwrap().census.waiting, 0);
 }
 
+/// Somebody has ended the session of a holder, who may not know: nobody else has its slots as long as it may act on them.
+#[tokio::test]
+async fn slots_are_held_back_after_a_session_that_was_ended_by_others() {
+    let (store, key) = store::<Consul>();
+    let delay = 2 * SHORT;
+    let slots = store.slots().lock_delay(delay).unwrap();
+    let mut holder = Speaker::new(&slots, &key, permits(2), LONG);
+    holder.wish(1, true).await;
+    let listed = ask(server(), "GET", &format!("/v1/kv/tollgate/{key}/by/?recurse=true"), "").unwrap();
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let id = listed[0]["Session"].as_str().expect("it is locked");
+    let ended = Instant::now();
+    ask(server(), "PUT", &format!("/v1/session/destroy/{id}"), "").unwrap();
+    let mut next = Speaker::new(&slots, &key, permits(2), LONG);
+    // The other slot is free. What is given back is so at once.
+    for _ in 0..3 {
+        let reply = next.wish(1, true).await;
+        assert_eq!((reply.alive, reply.census.in_use), (true, 1));
+        next.see(&reply);
+        next.give(1).await;
+    }
+    // The rest of it waits.
+    next.wish(2, true).await;
+    assert_eq!(until_granted(&mut next).await.units, 2);
+    assert!(ended.elapsed() >= delay, "{:?}", ended.elapsed());
+    assert!(store.slots().lock_delay(Duration::from_secs(61)).is_err());
+}
+
+/// The server says it like an outage: but it will not be over.
+#[tokio::test]
+async fn a_life_that_is_too_short_for_the_server_is_refused() {
+    let (store, key) = store::<Consul>();
+    let mut one = Speaker::new(&store, &key, permits(1), SHORT / 4);
+    let refused = one.say(|_| {}).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+}
+
+/// Neither sees what the other has given out.
+#[tokio::test]
+async fn a_document_and_slots_under_one_key_are_refused() {
+    let (store, key) = store::<Consul>();
+    let slots = store.slots();
+    let mut held = Speaker::new(&slots, &key, permits(3), LONG);
+    held.wish(3, true).await;
+    let refused = Speaker::new(&store, &key, permits(3), LONG).say(|_| {}).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+    assert_eq!(held.look().await.grants.len(), 1, "and takes no harm");
+    held.end().await;
+    let mut held = Speaker::new(&store, &key, permits(3), LONG);
+    held.wish(3, true).await;
+    let refused = Speaker::new(&slots, &key, permits(3), LONG).say(|_| {}).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+}
+
 /// What cannot be done is said at once.
 #[tokio::test]
 async fn rates_windows_and_lives_that_cannot_be_are_refused_when_a_limiter_is_built() {

@@ -1,5 +1,6 @@
 //! What goes over the wire to Consul, seen by a proxy between a limiter and its server.
 
+use crate::consul::ask;
 use crate::consul_store::{Kind, SHORT, server, store};
 use crate::rig::proxy::{Mode, Proxy};
 use crate::speaker::{LONG, Speaker};
@@ -123,6 +124,71 @@ async fn a_waiter_is_served_though_its_connection_was_cut() {
     holder.give(LIMIT).await;
     wired.proxy.set(Mode::Pass);
     drop(waits.await.unwrap());
+}
+
+/// Who has waited for slots, and waits no more, is not told of what others take and give back.
+#[tokio::test]
+async fn who_waits_for_slots_no_more_is_not_woken() {
+    let wired = Wired::<ConsulSlots>::new(LONG).await;
+    let mut holder = wired.other();
+    holder.wish(LIMIT, true).await;
+    let mut waits = pin!(wired.remote.acquire(1));
+    assert!(matches!(futures::poll!(waits.as_mut()), Poll::Pending));
+    while holder.look().await.census.waiting == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    holder.give(LIMIT).await;
+    drop(waits.await.unwrap());
+    wired.all_is_back().await;
+    let before = wired.exchanges();
+    for _ in 0..5 {
+        holder.wish(1, true).await;
+        holder.give(1).await;
+    }
+    drop(wired.remote.acquire(1).await.unwrap());
+    wired.all_is_back().await;
+    assert_eq!(
+        wired.exchanges() - before,
+        4,
+        "a read and a write, and two to give back"
+    );
+}
+
+/// The end was not heard at first: what Consul knows of the session goes as well, when it is told again.
+async fn an_end_that_is_told_again_ends_the_session<B: Kind>() {
+    let wired = Wired::<B>::new(LONG).await;
+    drop(wired.remote.acquire(1).await.unwrap());
+    wired.all_is_back().await;
+    let keys = ask(
+        server(),
+        "GET",
+        &format!("/v1/kv/tollgate/{}/by/?recurse=true", wired.key),
+        "",
+    )
+    .unwrap();
+    let keys: serde_json::Value = serde_json::from_str(&keys).unwrap();
+    let session = keys[0]["Session"].as_str().expect("it is locked").to_owned();
+    let Wired { proxy, remote, .. } = wired;
+    proxy.set(Mode::Cut);
+    let mut closes = pin!(remote.close());
+    assert!(matches!(futures::poll!(closes.as_mut()), Poll::Pending));
+    while remote.stats().failures == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    proxy.set(Mode::Pass);
+    while ask(server(), "GET", &format!("/v1/session/info/{session}"), "").unwrap() != "[]" {
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn an_end_of_a_document_s_session_that_is_told_again_ends_it() {
+    an_end_that_is_told_again_ends_the_session::<Consul>().await;
+}
+
+#[tokio::test]
+async fn an_end_of_a_slots_session_that_is_told_again_ends_it() {
+    an_end_that_is_told_again_ends_the_session::<ConsulSlots>().await;
 }
 
 /// Renewals of the originals were given up at the first error, and their holders went on.

@@ -6,7 +6,7 @@ use super::Outcome;
 use super::permits::{Held, Permits, Queued};
 use crate::remote::backend::{Grant, Session, Step};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// All that is remembered.
@@ -81,8 +81,20 @@ impl Permits {
         }
     }
 
-    /// `None` when it contradicts itself, as none does that was made here.
+    /// `None` when it contradicts itself, or counts further than anybody has, as none does that was made here.
     pub(crate) fn of_sheet(sheet: &Sheet) -> Option<Self> {
+        let lines = sheet.sessions.values().flat_map(|line| [line.granted, line.asked]);
+        let wishes = sheet
+            .queue
+            .values()
+            .flat_map(|&(_, wish, need, want)| [wish, need, want]);
+        let mut numbers = [sheet.limit, sheet.token, sheet.next_place]
+            .into_iter()
+            .chain(lines)
+            .chain(wishes);
+        if numbers.any(|number| number > FARTHEST) {
+            return None;
+        }
         let mut permits = Self::new(sheet.limit, sheet.token);
         permits.next_place = sheet.next_place;
         for (name, line) in &sheet.sessions {
@@ -146,9 +158,16 @@ impl Permits {
         dead.iter().for_each(|&session| self.end(session));
     }
 
-    /// Whether the session has a wish among the first so many in the queue.
-    pub(crate) fn is_near(&self, session: Session, places: usize) -> bool {
-        self.queue.values().take(places).any(|queued| queued.session == session)
+    /// Whether the session is among the first so many in the queue, however many wishes each of them has there.
+    pub(crate) fn is_near(&self, session: Session, sessions: usize) -> bool {
+        let mut near = BTreeSet::new();
+        for queued in self.queue.values() {
+            near.insert(queued.session);
+            if near.len() > sessions || queued.session == session {
+                return near.len() <= sessions && queued.session == session;
+            }
+        }
+        false
     }
 
     /// Whether the session waits for anything, or keeps what others may want.
@@ -159,6 +178,8 @@ impl Permits {
 }
 
 const NEVER: u64 = u64::MAX;
+/// Nobody has counted as far: what comes on top of it is a number still.
+const FARTHEST: u64 = u64::MAX >> 1;
 
 fn session(name: &str) -> Option<Session> {
     let (client, number) = name.split_once('.')?;
@@ -242,6 +263,17 @@ mod tests {
         assert!(!book.wants_news(waits));
     }
 
+    /// One with many wishes is one who may be gone.
+    #[test]
+    fn who_is_near_is_counted_by_sessions() {
+        let mut book = Permits::new(1, 0);
+        for (seq, client) in [(1, 1), (2, 1), (3, 1), (4, 1), (1, 2), (1, 3)] {
+            book.step_of_version(1, &wish(client, seq, 1));
+        }
+        let near = |client| book.is_near(Session { client, number: 1 }, 2);
+        assert_eq!([1, 2, 3, 4].map(near), [true, true, false, false]);
+    }
+
     #[test]
     fn a_step_that_says_nothing_new_changes_nothing_that_counts() {
         let mut book = Permits::new(1, 0);
@@ -274,6 +306,8 @@ mod tests {
             ("\"next_place\":2", "\"next_place\":1"),
             ("0000000000000001.1", "1.1"),
             ("\"limit\"", "\"limits\""),
+            ("\"next_place\":2", "\"next_place\":18446744073709551615"),
+            ("\"token\":1", "\"token\":18446744073709551615"),
         ] {
             assert_ne!(good, good.replace(from, to), "{from} in {good}");
             assert!(read(&good.replace(from, to)).is_none(), "{from} {to}");

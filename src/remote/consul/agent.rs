@@ -15,6 +15,19 @@ pub(super) struct Agent {
     http: Http,
     /// `&dc=...`, or nothing.
     place: Box<str>,
+    /// What a session had locked cannot be locked for so long after it was ended by something else than a deletion.
+    delay: Duration,
+}
+
+/// What became of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Written {
+    /// All of it was carried out, by this write.
+    At(u64),
+    /// None of it: something does not hold.
+    Overtaken,
+    /// None of it: these, by their places, lock what is held back after a session that has ended.
+    Delayed(Vec<usize>),
 }
 
 /// A key and what is known of it.
@@ -157,6 +170,8 @@ struct Changed {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Failed {
+    #[serde(default)]
+    op_index: usize,
     what: String,
 }
 
@@ -165,8 +180,13 @@ type Asked<T> = std::result::Result<T, StoreError>;
 impl Agent {
     pub(super) fn new(http: Http, datacenter: Option<&str>) -> Self {
         let place = datacenter.map_or(String::new(), |name| format!("&dc={}", escaped(name)));
-        let place = place.into();
-        Self { http, place }
+        let (place, delay) = (place.into(), Duration::ZERO);
+        Self { http, place, delay }
+    }
+
+    pub(super) fn with_delay(&self, delay: Duration) -> Self {
+        let agent = self.clone();
+        Self { delay, ..agent }
     }
 
     async fn ask(&self, method: Method, path: &str, body: impl Into<bytes::Bytes>) -> Asked<Answer> {
@@ -175,13 +195,18 @@ impl Agent {
     }
 
     /// Makes a session. It lives at least `ttl` after it was last renewed, and at most twice as long; then what it has locked is
-    /// deleted. It hangs on nothing else, such as the health of an agent, and what it had locked can be locked at once.
+    /// deleted. It hangs on nothing else, such as the health of an agent.
     pub(super) async fn create(&self, ttl: Duration) -> Asked<String> {
         let millis = ttl.as_nanos().div_ceil(1_000_000);
+        let delay = self.delay.as_millis();
         let body = format!(
-            r#"{{"Name":"tollgate","TTL":"{millis}ms","Behavior":"delete","LockDelay":"0s","Checks":[],"NodeChecks":[]}}"#
+            r#"{{"Name":"tollgate","TTL":"{millis}ms","Behavior":"delete","LockDelay":"{delay}ms","Checks":[],"NodeChecks":[]}}"#
         );
         let answer = self.ask(Method::PUT, "/v1/session/create?", body).await?;
+        // Said with the status of a server that is in trouble, but it will say so for ever.
+        if answer.status.is_server_error() && answer.text().contains("Invalid Session TTL") {
+            return Err(StoreError::Refused { why: answer.text() });
+        }
         Ok(answer.json::<Created>()?.id)
     }
 
@@ -213,6 +238,14 @@ impl Agent {
 
     /// Carries out all of `ops`, and returns the number of the write; or none of them, when one does not hold.
     pub(super) async fn change(&self, ops: &[Op]) -> Asked<Option<u64>> {
+        Ok(match self.write(ops).await? {
+            Written::At(index) => Some(index),
+            Written::Overtaken | Written::Delayed(_) => None,
+        })
+    }
+
+    /// The same, and tells what is held back from what does not hold.
+    pub(super) async fn write(&self, ops: &[Op]) -> Asked<Written> {
         let body = serde_json::to_vec(ops).map_err(|error| StoreError::Refused {
             why: error.to_string().into(),
         })?;
@@ -223,16 +256,21 @@ impl Agent {
             let written = results
                 .iter()
                 .filter_map(|result| Some(result.kv.as_ref()?.modify_index));
-            return Ok(Some(written.max().unwrap_or(0)));
+            return Ok(Written::At(written.max().unwrap_or(0)));
         }
         let done: Done =
             serde_json::from_slice(&answer.body).map_err(|_| StoreError::Answer { given: answer.text() })?;
         // What we may not do is among what does not hold.
         let denied = |failed: &Failed| failed.what.contains("ermission denied");
-        if done.errors.iter().flatten().any(denied) {
+        let errors = done.errors.unwrap_or_default();
+        if errors.iter().any(denied) {
             return Err(answer.refused());
         }
-        Ok(None)
+        let delayed = |failed: &Failed| failed.what.contains("due to lock delay").then_some(failed.op_index);
+        let delayed: Option<Vec<_>> = errors.iter().map(delayed).collect();
+        Ok(delayed
+            .filter(|delayed| !delayed.is_empty())
+            .map_or(Written::Overtaken, Written::Delayed))
     }
 
     /// Waits until something at `key` has changed since the write `index`, for about so long at most; with `recurse` under it.
@@ -251,8 +289,9 @@ impl Agent {
             escaped(key),
             self.place
         );
-        // The store adds up to a sixteenth, so that not all ask at once.
-        let patience = wait + wait / 16 + self.http.timeout();
+        // The store adds up to a sixteenth, so that not all ask at once; and it answers at once whoever knows nothing.
+        let wait = if index == 0 { Duration::ZERO } else { wait + wait / 16 };
+        let patience = wait + self.http.timeout();
         let answer = self.http.call(Method::GET, &path, "", patience).await?;
         let next = self::index(&answer);
         // One that has gone back is of a store that was restored: what was known of it is worth nothing.

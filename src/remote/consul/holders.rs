@@ -8,8 +8,8 @@
 //! document if it is still the one that was read, and if its own session lives. In the same transaction it writes to the keys of
 //! those to whom it granted something, if they live. If any of it does not hold, it reads again.
 
-use super::agent::{Agent, Entry, MOST_OPS, Op};
-use super::seats::Seat;
+use super::agent::{Entry, MOST_OPS, Op};
+use super::seats::{Seat, Seats};
 use super::{Consul, Inner, Keeping};
 use crate::remote::backend::{Backend, Reply, Rule, Session, Step, StoreError};
 use crate::remote::book::{Outcome, Permits, Sheet};
@@ -18,6 +18,9 @@ use crate::remote::key::Key;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::time::Duration;
+
+#[cfg(test)]
+mod tests;
 
 /// A transaction is at most 512 KiB long, and what it writes grows by a third on its way.
 const LONGEST: usize = 320 * 1024;
@@ -34,6 +37,20 @@ struct Document {
     /// Never the same twice: Consul takes a write of what is there for none.
     nonce: String,
     permits: Sheet,
+}
+
+impl Document {
+    fn text(&self, place: &Place) -> Result<Vec<u8>, StoreError> {
+        let refused = |why: String| StoreError::Refused { why: why.into() };
+        let text = serde_json::to_vec(self).map_err(|error| refused(error.to_string()))?;
+        if text.len() > LONGEST {
+            let (name, length) = (place.document(), text.len());
+            return Err(refused(format!(
+                "{name} would be {length} bytes long, and {LONGEST} are allowed"
+            )));
+        }
+        Ok(text)
+    }
 }
 
 /// What was read at one instant.
@@ -60,24 +77,29 @@ impl Place {
     fn life(&self, session: Session) -> String {
         format!("{}by/{session}", self.0)
     }
+}
 
-    async fn read(&self, agent: &Agent, limit: u64) -> Result<Seen, StoreError> {
+impl Seen {
+    /// Of the keys in a folder, of which the last was written by the write `last`.
+    fn of(place: &Place, entries: Vec<Entry>, last: u64, limit: u64) -> Result<Self, StoreError> {
         let (mut document, mut lives) = (None, HashMap::new());
-        let (entries, last) = agent.list(&self.0).await?;
         for entry in entries {
-            match entry.key.strip_prefix(&self.0) {
+            match entry.key.strip_prefix(&place.0) {
                 Some("holders") => document = Some(entry),
+                Some("") | None => {}
                 Some(key) => {
-                    if let Some(name) = key.strip_prefix("by/") {
-                        lives.insert(name.to_owned(), entry);
-                    }
+                    let Some(name) = key.strip_prefix("by/") else {
+                        // Slots, most likely: what they have given out is not in the document.
+                        let why = format!("{} is not of a limiter with a document of permits", entry.key);
+                        return Err(StoreError::Refused { why: why.into() });
+                    };
+                    lives.insert(name.to_owned(), entry);
                 }
-                None => {}
             }
         }
         let Some(document) = document else {
             let (index, sheet, book) = (0, None, Permits::new(limit, 0));
-            return Ok(Seen {
+            return Ok(Self {
                 index,
                 book,
                 sheet,
@@ -86,12 +108,12 @@ impl Place {
             });
         };
         let other = || StoreError::Refused {
-            why: format!("{} is no document of permits", self.document()).into(),
+            why: format!("{} is no document of permits", place.document()).into(),
         };
         let read: Document = serde_json::from_slice(&document.value).map_err(|_| other())?;
         let book = Permits::of_sheet(&read.permits).ok_or_else(other)?;
         let (index, sheet) = (document.index, Some(read.permits));
-        Ok(Seen {
+        Ok(Self {
             index,
             book,
             sheet,
@@ -99,9 +121,7 @@ impl Place {
             last,
         })
     }
-}
 
-impl Seen {
     /// Who locks the key of the session: Consul's name of it.
     fn owner(&self, session: Session) -> Option<&str> {
         self.lives.get(&session.to_string())?.session.as_deref()
@@ -133,36 +153,30 @@ impl Keeping for Consul {
     ) -> Result<Option<Reply>, StoreError> {
         let (inner, place) = (&*self.0, &Place(folder.to_owned()));
         let session = step.session;
-        let mut seen = place.read(&inner.agent, limit).await?;
+        let (entries, last) = inner.agent.list(&place.0).await?;
+        let mut seen = Seen::of(place, entries, last, limit)?;
         // Ours is another one than the one that is known by this name, or has ended.
         let ours = seat.filter(|seat| !seat.is_lost());
-        let alive = |session: Session| match (session == step.session, seen.owner(session)) {
-            (_, None) => false,
-            (true, Some(owner)) => step.end || ours.is_some_and(|seat| *seat.id == *owner),
-            (false, Some(_)) => true,
-        };
-        let dead: Vec<_> = seen.book.sessions().filter(|&session| !alive(session)).collect();
-        let was_there = seen.book.sessions().any(|known| known == session) && !dead.contains(&session);
-        seen.book.bury(&dead);
-        let step = Step {
-            begin: step.begin && ours.is_some() && !dead.contains(&session),
-            ..step.clone()
-        };
-        let version = seen.last << TOKENS;
-        let Outcome { mut reply, told } = seen.book.step_of_version(version, &step);
-        let is_there = seen.book.sessions().any(|known| known == session);
-        let role = match (was_there, is_there) {
-            (true, true) => Role::There,
-            (false, true) => Role::Comes,
-            (_, false) => Role::Gone,
-        };
-        let ops = self.ops(place, &seen, &step, role, seat, &told)?;
+        let id = ours.map(|seat| &*seat.id);
+        if let Some(ops) = seen.found(place, step, id, &inner.seats)? {
+            let Some(written) = inner.agent.change(&ops).await? else {
+                return Ok(None);
+            };
+            seen.founded(written);
+        }
+        let plan = seen.plan(place, step, id, &inner.seats)?;
+        let Plan {
+            mut reply,
+            told,
+            comes,
+            ops,
+        } = plan;
         let mut life = seen.lives.get(&session.to_string()).map_or(0, |entry| entry.index);
         if !ops.is_empty() {
             let Some(written) = inner.agent.change(&ops).await? else {
                 return Ok(None);
             };
-            if role == Role::Comes {
+            if comes {
                 life = written;
             }
             self.tell(place, &seen, told.get(MOST_TOLD..).unwrap_or_default()).await;
@@ -180,78 +194,140 @@ impl Keeping for Consul {
     }
 }
 
-impl Consul {
+/// What is answered to a step, when `ops` have been written.
+struct Plan {
+    reply: Reply,
+    told: Vec<Session>,
+    /// It was not in the document before.
+    comes: bool,
+    ops: Vec<Op>,
+}
+
+impl Seen {
+    /// What is to be written before the step that is the first of all: a document without anybody. That there is none is no
+    /// instant, and there may have been others since it was read, with greater tokens than would be given: so nothing is
+    /// granted but in the place of a document, which is that of one write.
+    fn found(
+        &self,
+        place: &Place,
+        step: &Step,
+        id: Option<&str>,
+        seats: &Seats,
+    ) -> Result<Option<Vec<Op>>, StoreError> {
+        let Some(id) = id.filter(|_| self.index == 0 && step.begin && !step.end) else {
+            return Ok(None);
+        };
+        // For the session, so that one that is over leaves no document behind.
+        let life = Op::lock(&place.life(step.session), seats.nonce().as_bytes(), id);
+        let (nonce, permits) = (seats.nonce(), self.book.to_sheet());
+        let text = Document { nonce, permits }.text(place)?;
+        Ok(Some(vec![life, Op::cas(&place.document(), &text, 0)]))
+    }
+
+    /// That has been written, by the write `index`.
+    fn founded(&mut self, index: u64) {
+        (self.index, self.last) = (index, index);
+        self.sheet = Some(self.book.to_sheet());
+    }
+
+    /// Carries out a step of the session that Consul calls `id`; without an id there is none.
+    fn plan(&mut self, place: &Place, step: &Step, id: Option<&str>, seats: &Seats) -> Result<Plan, StoreError> {
+        let session = step.session;
+        let alive = |session: Session| match (session == step.session, self.owner(session)) {
+            (_, None) => false,
+            (true, Some(owner)) => step.end || id == Some(owner),
+            (false, Some(_)) => true,
+        };
+        let dead: Vec<_> = self.book.sessions().filter(|&session| !alive(session)).collect();
+        let was_there = self.book.sessions().any(|known| known == session) && !dead.contains(&session);
+        self.book.bury(&dead);
+        let step = Step {
+            begin: step.begin && id.is_some() && !dead.contains(&session),
+            ..step.clone()
+        };
+        let Outcome { reply, told } = self.book.step_of_version(self.last << TOKENS, &step);
+        let is_there = self.book.sessions().any(|known| known == session);
+        let role = match (was_there, is_there) {
+            (true, true) => Role::There,
+            (false, true) => Role::Comes,
+            (_, false) => Role::Gone,
+        };
+        let ops = self.ops(place, &step, role, id, &told, seats)?;
+        let comes = role == Role::Comes;
+        Ok(Plan {
+            reply,
+            told,
+            comes,
+            ops,
+        })
+    }
+
     /// What is to be written: nothing, when nothing has changed that counts.
     fn ops(
         &self,
         place: &Place,
-        seen: &Seen,
         step: &Step,
         role: Role,
-        seat: Option<&Seat>,
+        id: Option<&str>,
         told: &[Session],
+        seats: &Seats,
     ) -> Result<Vec<Op>, StoreError> {
-        let (session, sheet) = (step.session, seen.book.to_sheet());
-        let empty = seen.book.is_empty();
-        let before = seen.sheet.clone().map(|mut before| {
+        let (session, sheet) = (step.session, self.book.to_sheet());
+        let empty = self.book.is_empty();
+        let before = self.sheet.clone().map(|mut before| {
             before.heard(step);
             before
         });
         let mut ops = Vec::new();
-        match (role, seat) {
-            (Role::Comes, Some(seat)) => {
-                let nonce = self.0.seats.nonce();
-                ops.push(Op::lock(&place.life(session), nonce.as_bytes(), &seat.id));
+        match (role, id) {
+            (Role::Comes, Some(id)) => {
+                let nonce = seats.nonce();
+                ops.push(Op::lock(&place.life(session), nonce.as_bytes(), id));
             }
-            (Role::There, Some(seat)) => ops.push(Op::check_session(&place.life(session), &seat.id)),
-            _ if step.end && seen.owner(session).is_some() => ops.push(Op::delete(&place.life(session))),
+            (Role::There, Some(id)) => ops.push(Op::check_session(&place.life(session), id)),
+            _ if step.end && self.owner(session).is_some() => ops.push(Op::delete(&place.life(session))),
             _ => {}
         }
         let same = match &before {
             Some(before) => *before == sheet,
             None => empty,
         };
-        if same {
+        // What a step before it says may still come: it does nothing if the document is another one then.
+        let revokes = role == Role::There && (step.limit.is_some() || !step.withdrawn.is_empty());
+        // Somebody has made it, and gone before there was anything in it.
+        let forlorn = step.end && empty && self.index > 0;
+        if same && !revokes && !forlorn {
             // What is known of the session is known by reading.
             ops.retain(|_| step.end);
             return Ok(ops);
         }
-        ops.extend(self.tells(place, seen, told.iter().take(MOST_TOLD)));
+        ops.extend(self.tells(place, told.iter().take(MOST_TOLD), seats));
         if empty {
-            ops.push(Op::delete_cas(&place.document(), seen.index));
+            ops.push(Op::delete_cas(&place.document(), self.index));
             return Ok(ops);
         }
-        let (nonce, permits) = (self.0.seats.nonce(), sheet);
-        let document = Document { nonce, permits };
-        let text = serde_json::to_vec(&document).map_err(|error| StoreError::Refused {
-            why: error.to_string().into(),
-        })?;
-        if text.len() > LONGEST {
-            let why = format!(
-                "{} would be {} bytes long, and {LONGEST} are allowed",
-                place.document(),
-                text.len()
-            );
-            return Err(StoreError::Refused { why: why.into() });
-        }
-        ops.push(Op::cas(&place.document(), &text, seen.index));
+        let (nonce, permits) = (seats.nonce(), sheet);
+        let text = Document { nonce, permits }.text(place)?;
+        ops.push(Op::cas(&place.document(), &text, self.index));
         Ok(ops)
     }
 
     /// Wakes these, if they live.
-    fn tells<'a>(&self, place: &Place, seen: &Seen, told: impl Iterator<Item = &'a Session>) -> Vec<Op> {
-        let told = told.filter_map(|&session| Some((place.life(session), seen.owner(session)?)));
+    fn tells<'a>(&self, place: &Place, told: impl Iterator<Item = &'a Session>, seats: &Seats) -> Vec<Op> {
+        let told = told.filter_map(|&session| Some((place.life(session), self.owner(session)?)));
         let tell = |(life, owner): (String, &str)| {
-            let nonce = self.0.seats.nonce();
+            let nonce = seats.nonce();
             [Op::check_session(&life, owner), Op::set(&life, nonce.as_bytes())]
         };
         told.flat_map(tell).collect()
     }
+}
 
+impl Consul {
     /// Wakes those for whom there was no room. Who is not woken, since somebody has gone, finds out with its next renewal.
     async fn tell(&self, place: &Place, seen: &Seen, told: &[Session]) {
         for some in told.chunks(MOST_TOLD) {
-            let ops = self.tells(place, seen, some.iter());
+            let ops = seen.tells(place, some.iter(), &self.0.seats);
             let _ = self.0.agent.change(&ops).await;
         }
     }

@@ -14,11 +14,19 @@
 //! back after *twice* the [time to live](super::RemoteBuilder::ttl), and a tenth of it. Processes count their own leases by the
 //! shorter time, from the instant on at which a renewal was sent. A server that takes the lead counts all sessions anew.
 //!
-//! Sessions hang on no health check, and have no lock delay: the shorter leases of the processes are what keeps two from holding
-//! one permit.
+//! Sessions hang on no health check, and have no lock delay unless [set](ConsulSlots::lock_delay): the shorter leases of the
+//! processes are what keeps two from holding one permit, as long as Consul ends no session before its time. It does so when the
+//! node through whose agent the session was made is deregistered, or when somebody destroys the session. An agent that leaves is
+//! deregistered, and client agents leave when they are stopped, unless `leave_on_terminate = false`. Others are granted the
+//! permits then, while a holder that cannot reach its agent knows nothing of it before its lease is over: for up to a time to
+//! live there may be two holders of one permit. So set that on agents, or speak to the servers.
+//!
+//! The first three sessions that wait look out for the dead; when all three of them are dead as well, the others find out when they
+//! renew. A session that was made though nobody heard the answer holds nothing, and ends by itself.
 //!
 //! # What it needs
-//! Consul 1.8 or later. A time to live of 10 s to a day: the shortest is the server's `session_ttl_min`. One connection for each
+//! Consul 1.8 or later. A time to live of 10 s to a day: the shortest is the server's `session_ttl_min`, and steps with a shorter
+//! one are [refused](super::StoreError::Refused). One connection for each
 //! limiter of a process that waits (`limits.http_max_conns_per_client` is 200 unless set). With access control lists, a token with
 //! `key_prefix` "tollgate/" and `session_prefix` "", both `write`; locks are advisory, so that nobody else should have the
 //! first.
@@ -30,6 +38,8 @@
 
 mod agent;
 mod holders;
+#[cfg(test)]
+mod model;
 mod options;
 #[cfg(feature = "policy-file")]
 mod policy;
@@ -71,8 +81,8 @@ use std::time::Duration;
 /// The document is at most 320 KiB long: some thousand sessions, or wishes that wait. A step that would make it longer is
 /// [refused](super::StoreError::Refused). Each step reads the document and one line for each session.
 ///
-/// Nothing is left when the last session ends. When all processes die at once, the document stays until somebody uses the
-/// limiter again, who finds them gone.
+/// Nothing is left when the last session ends. When the last ones die, or end while one that has died is not gone yet, the
+/// document stays until somebody uses the limiter again, who finds them gone.
 #[derive(Clone)]
 pub struct Consul(Arc<Inner>);
 
@@ -160,8 +170,8 @@ async fn step(keeping: &impl Keeping, key: &Key, rule: &Rule, step: &Step) -> Re
     match seat {
         Some(seat) if reply.alive => reply.age = seat.age_at(started),
         Some(seat) if step.end => {
-            // What it had locked is gone already, so that nobody waits for this.
-            let _ = agent.destroy(&seat.id).await;
+            // What it had locked is gone already, so that nobody waits for this; what it wrote may still come, until it is done.
+            agent.destroy(&seat.id).await?;
             seats.remove(key, step.session);
         }
         _ => seats.remove(key, step.session),

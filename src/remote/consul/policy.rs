@@ -118,3 +118,20 @@ impl fmt::Debug for ConsulPolicy {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    /// The key that is not there yet is not waited for: nor is a store that says nothing, longer than any answer may take.
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_store_is_given_up_after_the_time_out() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let (timeout, begun) = (Duration::from_secs(2), tokio::time::Instant::now());
+        let consul = Consul::options(address).timeout(timeout).connect().unwrap();
+        let silent = consul.policy("policy.toml").await.unwrap_err();
+        assert!(begun.elapsed() < 2 * timeout, "{silent} after {:?}", begun.elapsed());
+    }
+}

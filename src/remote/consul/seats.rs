@@ -4,6 +4,7 @@ use super::agent::Agent;
 use crate::remote::backend::{Session, Step, StoreError};
 use crate::remote::key::Key;
 use crate::time::{Clock, Instant};
+use futures::FutureExt;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -80,6 +81,15 @@ impl Seat {
         }
         let task = tokio::spawn(look_out(agent.clone(), key, recurse, index, ttl, Arc::clone(&self.ear)));
         *watch = Some(task.abort_handle());
+    }
+
+    /// Nothing is waited for any more: what happens is no news, nor what has happened.
+    pub(super) fn unwatch(&self) {
+        let watch = self.watch.lock().take();
+        if let Some(task) = watch {
+            task.abort();
+            let _ = self.ear.notified().now_or_never();
+        }
     }
 }
 

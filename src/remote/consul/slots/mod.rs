@@ -3,6 +3,7 @@
 //! Keys of a limiter, in its folder:
 //! - `at/limit`: how many slots there are;
 //! - `at/<number>`: a slot that is taken, locked by a session. Free slots have no key;
+//! - `at/bell`: written and deleted at once, so that it is never there, and those who wait look again;
 //! - `by/<session>`: one for each session, locked by it: what it has asked, given back, and waits for.
 //!
 //! Consul deletes what a session has locked when it ends. A step reads all of it at one instant, and writes what it changes, if
@@ -13,7 +14,7 @@
 mod tests;
 mod view;
 
-use super::agent::{Entry, Op};
+use super::agent::{Entry, Op, Written};
 use super::seats::{Seat, Seats};
 use super::{Consul, Inner, Keeping};
 use crate::remote::backend::{Backend, Reply, Rule, Session, Step, StoreError};
@@ -27,7 +28,7 @@ use view::{Bound, Change, Leaving, Limit, Slot, View};
 /// A transaction has room for so many slots, and for what goes with them.
 const MOST: u64 = 60;
 
-/// Sessions with at most so many wishes before theirs look whether anybody is gone.
+/// Sessions with less than so many wishes before theirs look whether anybody is gone.
 const LOOKOUTS: usize = 3;
 
 /// Permits in Consul, in slots: each permit is a key that is locked. A handle: clones share connections.
@@ -36,7 +37,8 @@ const LOOKOUTS: usize = 3;
 ///
 /// # Fairness
 /// Those who wait say so, and whoever sees that others came before leaves what they need alone. But nobody hands a permit on:
-/// all who wait are woken by each release, each looks by itself, and one who has not seen yet that another waits may pass it.
+/// all who wait are woken whenever a slot is taken or given back, each looks by itself, and one who has not seen yet that another waits may pass it; so it may when that one asked for several
+/// equal wishes at once, of which only one is left room for, and the census counts one.
 /// So nobody is passed for ever, and the order of two who ask at about the same time is not promised.
 ///
 /// ```no_run
@@ -53,20 +55,56 @@ const LOOKOUTS: usize = 3;
 /// # Bounds
 /// At most 60 permits: what a transaction of Consul's has room for.
 ///
-/// Nothing is left when the last session ends. When all processes die at once, the limit stays until somebody uses the limiter
-/// again, who replaces it.
+/// Nothing is left when the last session ends. When the last ones die, or end while one that has died is not gone yet, the limit
+/// stays until somebody uses the limiter again, who replaces it.
 #[derive(Clone)]
 pub struct ConsulSlots(Arc<Inner>);
 
 impl Consul {
     /// The same Consul, with slots instead of a document.
     pub fn slots(&self) -> ConsulSlots {
-        let Inner { agent, prefix, .. } = &*self.0;
-        ConsulSlots(Arc::new(Inner {
-            agent: agent.clone(),
-            prefix: prefix.clone(),
+        ConsulSlots(Arc::new(self.0.delayed(Duration::ZERO)))
+    }
+}
+
+impl Inner {
+    fn delayed(&self, delay: Duration) -> Self {
+        Self {
+            agent: self.agent.with_delay(delay),
+            prefix: self.prefix.clone(),
             seats: Seats::default(),
-        }))
+        }
+    }
+}
+
+impl ConsulSlots {
+    /// Another handle, for limiters whose slots nobody gets for `delay` after the *session* of their holder has ended by itself:
+    /// none unless set, a minute at most. What is given back is not held back.
+    ///
+    /// Consul may end a session before its time, and its holder may not know before its lease is over: with a delay of the
+    /// [time to live](crate::remote::RemoteBuilder::ttl) nobody else has its permits so long. The price is that those of a
+    /// process that died are back later by so much. A server that is started anew has forgotten what is held back.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use tollgate::remote::{Consul, Key, Remote};
+    /// # async fn connected() -> Result<(), Box<dyn std::error::Error>> {
+    /// let ttl = Duration::from_secs(10);
+    /// let slots = Consul::options("http://127.0.0.1:8500").connect()?.slots();
+    /// let licences = Remote::permits(Key::new("licences")?, 3).ttl(ttl).spawn(slots.lock_delay(ttl)?)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`RemoteError::Duration`] above a minute: Consul takes no longer one.
+    pub fn lock_delay(&self, delay: Duration) -> Result<Self, RemoteError> {
+        let allowed = (Duration::ZERO, Duration::from_secs(60));
+        if delay > allowed.1 {
+            let (what, given) = ("lock delay", delay);
+            return Err(RemoteError::Duration { what, given, allowed });
+        }
+        Ok(Self(Arc::new(self.0.delayed(delay))))
     }
 }
 
@@ -80,6 +118,12 @@ impl Place {
 
     fn slot(&self, number: u64) -> String {
         format!("{}at/{number:03}", self.0)
+    }
+
+    /// Wakes all who look out for slots, and is in the way of none of them.
+    fn ring(&self) -> [Op; 2] {
+        let bell = format!("{}at/bell", self.0);
+        [Op::set(&bell, b""), Op::delete(&bell)]
     }
 
     fn life(&self, session: Session) -> String {
@@ -123,8 +167,18 @@ impl Keeping for ConsulSlots {
         while let Some(mut change) = view.next(step, limit, id, queues) {
             change.life.nonce = seats.nonce();
             let ops = ops(place, &change, step.session, id, seats)?;
-            let Some(written) = agent.change(&ops).await? else {
-                return Ok(None);
+            let written = match agent.write(&ops).await? {
+                Written::At(written) => written,
+                // What it locks comes last.
+                Written::Delayed(places) => {
+                    let first = ops.len() - change.locked.len();
+                    let places = places.into_iter().filter_map(|place| place.checked_sub(first));
+                    if view.delay(&change, places) {
+                        continue;
+                    }
+                    return Ok(None);
+                }
+                Written::Overtaken => return Ok(None),
             };
             if change.lowers {
                 (entries, index) = agent.list(&place.0).await?;
@@ -138,6 +192,8 @@ impl Keeping for ConsulSlots {
             // Of those before us one may be gone, and nobody tells. The others find out when they renew.
             reply.again = (ahead < LOOKOUTS).then(|| step.ttl / 20 + seats.part_of(step.ttl / 20));
             seat.watch(agent, format!("{}at/", place.0), true, index, step.ttl);
+        } else {
+            seat.unwatch();
         }
         Ok(Some(reply))
     }
@@ -156,7 +212,7 @@ impl ConsulSlots {
         let id = ours.and_then(|entry| entry.session.as_deref());
         let mut view = View::of(entries, index, &place.0, &step.session.to_string(), id)?;
         if let Some((id, leaving)) = id.and_then(|id| Some((id, view.leaving(id)?))) {
-            let ops = ops_of_leaving(place, &leaving, step.session, &self.0.seats)?;
+            let ops = ops_of_leaving(place, &leaving, step.session, id);
             if self.0.agent.change(&ops).await?.is_none() {
                 return Ok(None);
             }
@@ -182,6 +238,9 @@ fn ops(place: &Place, change: &Change, session: Session, id: &str, seats: &Seats
         }
     }
     ops.extend(change.freed.iter().map(|&number| Op::delete(&place.slot(number))));
+    if change.rings {
+        ops.extend(place.ring());
+    }
     let slot = json(&Slot { wish: change.wish })?;
     ops.extend(
         change
@@ -193,18 +252,19 @@ fn ops(place: &Place, change: &Change, session: Session, id: &str, seats: &Seats
 }
 
 /// What is written for an end.
-fn ops_of_leaving(place: &Place, leaving: &Leaving, session: Session, seats: &Seats) -> Result<Vec<Op>, StoreError> {
-    let mut ops = vec![Op::delete_cas(&place.life(session), leaving.life)];
+fn ops_of_leaving(place: &Place, leaving: &Leaving, session: Session, id: &str) -> Vec<Op> {
+    let life = place.life(session);
+    // Consul takes a deletion of what is not there for done: so an end that comes late would delete what others hold.
+    let mut ops = vec![Op::check_session(&life, id), Op::delete_cas(&life, leaving.life)];
+    if let Some((name, id)) = &leaving.other {
+        ops.push(Op::check_session(&format!("{}by/{name}", place.0), id));
+    }
     ops.extend(leaving.slots.iter().map(|&number| Op::delete(&place.slot(number))));
-    ops.extend(match (leaving.limit, leaving.stays) {
-        (None, _) => None,
-        (Some(index), None) => Some(Op::delete_cas(&place.limit(), index)),
-        (Some(index), Some(limit)) => {
-            let nonce = seats.nonce();
-            Some(Op::cas(&place.limit(), &json(&Limit { limit, nonce })?, index))
-        }
-    });
-    Ok(ops)
+    ops.extend(leaving.limit.map(|index| Op::delete_cas(&place.limit(), index)));
+    if leaving.rings {
+        ops.extend(place.ring());
+    }
+    ops
 }
 
 impl Backend for ConsulSlots {

@@ -1,93 +1,14 @@
 //! Sessions that read and write in any order, over keys that behave as Consul's do: late writes, lost answers, deaths.
 
 use super::super::seats::Seats;
-use super::view::View;
+use super::view::{Change, View};
 use super::{Place, ops, ops_of_leaving};
 use crate::remote::backend::{Session, Step, Wish};
-use crate::remote::consul::agent::{Entry, Op};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
+use crate::remote::consul::agent::Op;
+use crate::remote::consul::model::Keys;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-/// Keys, and what a transaction does to them.
-#[derive(Clone, Default)]
-struct Keys {
-    entries: BTreeMap<String, Entry>,
-    index: u64,
-    ended: BTreeSet<String>,
-}
-
-impl Keys {
-    fn list(&self) -> Vec<Entry> {
-        self.entries.values().cloned().collect()
-    }
-
-    fn change(&mut self, ops: &[Op]) -> Option<u64> {
-        assert!(ops.len() <= 64, "{}", ops.len());
-        let (before, index) = (self.clone(), self.index + 1);
-        for op in ops {
-            if !self.carry_out(&serde_json::to_value(op).unwrap()["KV"], index) {
-                *self = before;
-                return None;
-            }
-        }
-        self.index = index;
-        Some(index)
-    }
-
-    fn carry_out(&mut self, op: &Value, index: u64) -> bool {
-        let key = op["Key"].as_str().unwrap().to_owned();
-        let old = self.entries.get(&key).cloned();
-        let asked = op["Index"].as_u64().unwrap_or(0);
-        let at = old.as_ref().map_or(0, |old| old.index);
-        let owner = old.as_ref().and_then(|old| old.session.clone());
-        let session = op["Session"].as_str().map(str::to_owned);
-        let verb = op["Verb"].as_str().unwrap();
-        let holds = match verb {
-            "cas" => at == asked,
-            "lock" => owner.is_none() || owner == session,
-            "check-index" | "delete-cas" => old.is_some() && at == asked,
-            "delete" => true,
-            _ => panic!("{verb}"),
-        };
-        if !holds || session.as_ref().is_some_and(|session| self.ended.contains(session)) {
-            return false;
-        }
-        match verb {
-            "cas" | "lock" => {
-                let value = BASE64.decode(op["Value"].as_str().unwrap()).unwrap();
-                let session = session.or(owner);
-                let new = Entry {
-                    key: key.clone(),
-                    value,
-                    index,
-                    session,
-                };
-                // A write of what is there is none.
-                let same = old.is_some_and(|old| old.value == new.value && old.session == new.session);
-                if !same {
-                    self.entries.insert(key, new);
-                }
-            }
-            "delete" | "delete-cas" => drop(self.entries.remove(&key)),
-            _ => {}
-        }
-        true
-    }
-
-    fn die(&mut self, id: &str) {
-        self.index += 1;
-        self.ended.insert(id.to_owned());
-        self.entries.retain(|_, entry| entry.session.as_deref() != Some(id));
-    }
-
-    fn taken(&self) -> Vec<&Entry> {
-        let taken = self.entries.values().filter(|entry| entry.session.is_some());
-        taken.filter(|entry| entry.key.starts_with("at/")).collect()
-    }
-}
 
 struct Random(u64);
 
@@ -140,6 +61,44 @@ impl Client {
         let name = self.step.session.to_string();
         let view = View::of(&keys.list(), keys.index, "", &name, Some(&self.id));
         self.view = Some(view.expect("it is ours"));
+    }
+
+    /// What it writes to end; `None` when it is gone.
+    fn end(&mut self, keys: &Keys) -> Option<Vec<Op>> {
+        self.read(keys);
+        let leaving = self.view.as_ref()?.leaving(&self.id)?;
+        let place = Place(String::new());
+        Some(ops_of_leaving(&place, &leaving, self.step.session, &self.id))
+    }
+
+    /// What it writes next; `None` when there is nothing to be written.
+    fn write(&self, seats: &Seats, limit: u64) -> Option<(Change, Vec<Op>)> {
+        let mut change = self.view.as_ref()?.next(&self.step, limit, &self.id, self.overtaken)?;
+        change.life.nonce = seats.nonce();
+        let place = Place(String::new());
+        let ops = ops(&place, &change, self.step.session, &self.id, seats).unwrap();
+        Some((change, ops))
+    }
+
+    /// Takes a step in which `say` says something, and hears the answer.
+    fn say(&mut self, keys: &mut Keys, seats: &Seats, say: impl FnOnce(&mut Step)) {
+        self.step.seq += 1;
+        say(&mut self.step);
+        self.read(keys);
+        while let Some((change, ops)) = self.write(seats, LIMIT) {
+            let written = keys.change(&ops).expect("nobody is in the way");
+            self.view.as_mut().unwrap().apply(change, &self.id, written);
+        }
+        self.hear(&mut BTreeSet::new());
+    }
+
+    fn wish(&mut self, keys: &mut Keys, seats: &Seats, need: &[u64]) {
+        for &need in need {
+            self.wishes += 1;
+            let (id, want, queue) = (self.wishes, need, true);
+            self.step.wishes.push(Wish { id, need, want, queue });
+        }
+        self.say(keys, seats, |_| {});
     }
 
     /// Says something new. What may not have been heard is said again.
@@ -207,6 +166,18 @@ fn run(seed: u64, actions: u64, resizes: bool) -> usize {
         if random.below(80) == 0 {
             keys.die(&client.id);
             *client = Client::new(names.next().unwrap());
+        } else if random.below(40) == 0 {
+            // It ends, in one attempt or two, of which one may come later.
+            for _ in 0..2 {
+                let Some(ops) = client.end(&keys) else { continue };
+                if random.below(2) == 0 {
+                    late.push(ops);
+                } else {
+                    commit(&mut keys, &ops);
+                }
+            }
+            keys.die(&client.id);
+            *client = Client::new(names.next().unwrap());
         } else if let Some(ops) = (random.below(20) == 0).then(|| late.pop()).flatten() {
             commit(&mut keys, &ops);
         } else if client.view.is_none() {
@@ -254,10 +225,7 @@ fn run(seed: u64, actions: u64, resizes: bool) -> usize {
         }
     }
     for mut client in clients {
-        client.read(&keys);
-        let view = client.view.as_mut().unwrap();
-        if let Some(leaving) = view.leaving(&client.id) {
-            let ops = ops_of_leaving(&place, &leaving, client.step.session, &seats).unwrap();
+        if let Some(ops) = client.end(&keys) {
             commit(&mut keys, &ops).expect("nobody is in the way");
         }
     }
@@ -351,4 +319,105 @@ fn a_limit_that_is_lowered_counts_what_was_taken_meanwhile() {
         }
         assert_eq!(keys.taken().len(), 4, "of 3, from {one} and {other} on");
     }
+}
+
+/// The answer to an end was late, so that it was said again: one of the two comes when others hold what it gave back.
+#[test]
+fn an_end_that_comes_late_ends_nothing_else() {
+    let (seats, mut keys) = (Seats::default(), Keys::default());
+    let [mut leaves, mut other, mut third] = [1, 2, 3].map(Client::new);
+    // Somebody stays, so that nobody takes the limit along.
+    third.say(&mut keys, &seats, |_| {});
+    leaves.wish(&mut keys, &seats, &[4]);
+    let late = leaves.end(&keys).unwrap();
+    let again = leaves.end(&keys).unwrap();
+    keys.change(&again).expect("nobody is in the way");
+    other.wish(&mut keys, &seats, &[4]);
+    assert_eq!((other.held(), keys.taken().len()), (4, 4));
+    keys.change(&late);
+    assert_eq!(keys.taken().len(), 4, "the other's");
+}
+
+/// A limit that was set, and set back before the first was carried out: the first comes later.
+#[test]
+fn a_step_that_comes_late_does_nothing_though_the_one_after_it_had_nothing_to_change() {
+    let (seats, mut keys) = (Seats::default(), Keys::default());
+    let mut client = Client::new(1);
+    client.wish(&mut keys, &seats, &[1]);
+    client.step.seq += 1;
+    client.step.limit = Some(9);
+    client.read(&keys);
+    let (_, late) = client.write(&seats, LIMIT).unwrap();
+    client.say(&mut keys, &seats, |step| step.limit = Some(LIMIT));
+    assert_eq!(keys.change(&late), None);
+    // A wish that was withdrawn before it was known.
+    client.step.seq += 1;
+    let wish = |id| Wish {
+        id,
+        need: 1,
+        want: 1,
+        queue: true,
+    };
+    client.step.wishes.push(wish(2));
+    client.read(&keys);
+    let (_, late) = client.write(&seats, LIMIT).unwrap();
+    client.say(&mut keys, &seats, |step| {
+        step.wishes.clear();
+        step.withdrawn.push(2);
+    });
+    assert_eq!(keys.change(&late), None);
+}
+
+/// Each of the last two sees the other, so that neither takes the limit along.
+#[test]
+fn the_last_two_that_end_at_once_leave_nothing() {
+    let (seats, mut keys) = (Seats::default(), Keys::default());
+    let mut clients = [Client::new(1), Client::new(2)];
+    for client in &mut clients {
+        client.wish(&mut keys, &seats, &[1]);
+    }
+    let ends = clients.each_mut().map(|client| client.end(&keys).unwrap());
+    for (client, ops) in clients.iter_mut().zip(ends) {
+        // Whoever was overtaken reads again.
+        if keys.change(&ops).is_none() {
+            let again = client.end(&keys).unwrap();
+            keys.change(&again).expect("nobody is in the way");
+        }
+    }
+    assert_eq!(keys.list(), []);
+}
+
+/// Those who come at one time are not all in each other's way.
+#[test]
+fn newcomers_begin_at_slots_of_their_own() {
+    let (seats, mut first) = (Seats::default(), BTreeSet::new());
+    for number in 0..20 {
+        let mut client = Client::new(number);
+        let (id, need, want, queue) = (1, 1, 1, true);
+        client.step.seq = 1;
+        client.step.wishes = vec![Wish { id, need, want, queue }];
+        client.read(&Keys::default());
+        first.extend(client.write(&seats, 20).unwrap().0.locked);
+    }
+    assert!(first.len() > 5, "{first:?}");
+}
+
+#[test]
+fn numbers_that_nobody_wrote_are_refused() {
+    let lives = r#"{"nonce":"","seq":1,"returned":0,"asked":1,"pending":[{"wish":1,"need":61,"want":61,"since":1}]}"#;
+    for (key, value) in [("at/limit", r#"{"limit":61,"nonce":""}"#), ("by/1.1", lives)] {
+        let mut keys = Keys::default();
+        keys.change(&[Op::lock(key, value.as_bytes(), "somebody")]).unwrap();
+        let refused = View::of(&keys.list(), keys.index, "", "", None).unwrap_err();
+        assert!(refused.to_string().contains(key), "{refused}");
+    }
+}
+
+/// A document of holders has no slots, and is not to be one more limiter under the same key.
+#[test]
+fn other_keys_are_no_slots() {
+    let mut keys = Keys::default();
+    keys.change(&[Op::cas("holders", b"{}", 0)]).unwrap();
+    let refused = View::of(&keys.list(), keys.index, "", "", None).unwrap_err();
+    assert!(refused.to_string().contains("holders"), "{refused}");
 }

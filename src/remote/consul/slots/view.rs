@@ -57,6 +57,10 @@ struct Taken {
     index: u64,
 }
 
+/// What another session waits for, in order: since when, its name, and how many it needs. Wishes of one step that need the same
+/// are one here: those behind leave room for one of them.
+type Waits = (u64, String, u64);
+
 /// The folder at one instant.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
@@ -66,10 +70,14 @@ pub(super) struct View {
     life: Option<(Life, u64)>,
     /// The name of our own session.
     name: String,
-    /// How many other sessions there are, and what they wait for: since when, by whom, how many.
+    /// How many other sessions there are, and what they wait for.
     others: u64,
-    others_wait: BTreeSet<(u64, String, u64)>,
+    others_wait: BTreeSet<Waits>,
+    /// One of them: its name, and what Consul calls it.
+    other: Option<(String, String)>,
     taken: BTreeMap<u64, Taken>,
+    /// Slots that are free, and cannot be locked yet.
+    delayed: BTreeSet<u64>,
     /// A write that is not later than what was read.
     version: u64,
 }
@@ -98,6 +106,8 @@ pub(super) struct Change {
     pub(super) wish: u64,
     /// The limit becomes less: slots above it may be taken that were not when it was read, so that it has to be read again.
     pub(super) lowers: bool,
+    /// Others may have been kept back by what has been withdrawn, and would not hear of it.
+    pub(super) rings: bool,
 }
 
 /// What has to go with a session that ends.
@@ -105,15 +115,22 @@ pub(super) struct Change {
 pub(super) struct Leaving {
     pub(super) life: u64,
     pub(super) slots: Vec<u64>,
-    /// The limit, by its write: it goes when nobody else is there, and is written anew when somebody was kept back.
+    /// The limit, by its write: it goes when nobody else is there.
     pub(super) limit: Option<u64>,
-    pub(super) stays: Option<u64>,
+    /// Others may have been kept back, and would not hear of it.
+    pub(super) rings: bool,
+    /// Who must be there still, since the limit is left to it: its name, and what Consul calls it.
+    pub(super) other: Option<(String, String)>,
 }
 
 fn read<T: DeserializeOwned>(entry: &Entry) -> Result<T, StoreError> {
-    serde_json::from_slice(&entry.value).map_err(|_| StoreError::Refused {
+    serde_json::from_slice(&entry.value).map_err(|_| foreign(entry))
+}
+
+fn foreign(entry: &Entry) -> StoreError {
+    StoreError::Refused {
         why: format!("{} is not of a limiter with slots", entry.key).into(),
-    })
+    }
 }
 
 impl View {
@@ -136,23 +153,32 @@ impl View {
                 continue;
             };
             if key == "at/limit" {
-                view.limit = Some((read::<Limit>(entry)?.limit, entry.index));
+                let Limit { limit, .. } = read(entry)?;
+                if limit > super::MOST {
+                    return Err(foreign(entry));
+                }
+                view.limit = Some((limit, entry.index));
             } else if let (Some(slot), Some(owner)) = (key.strip_prefix("at/"), &entry.session) {
-                let number = slot.parse().map_err(|_| StoreError::Refused {
-                    why: format!("{} is not of a limiter with slots", entry.key).into(),
-                })?;
+                let number = slot.parse().map_err(|_| foreign(entry))?;
                 let (owner, wish, index) = (owner.clone(), read::<Slot>(entry)?.wish, entry.index);
                 view.taken.insert(number, Taken { owner, wish, index });
             } else if let (Some(session), Some(owner)) = (key.strip_prefix("by/"), &entry.session) {
                 let life: Life = read(entry)?;
+                if life.pending.iter().any(|pending| pending.need > super::MOST) {
+                    return Err(foreign(entry));
+                }
                 if session == name && Some(&**owner) == id {
                     view.life = Some((life, entry.index));
                 } else {
                     view.others += 1;
+                    view.other.get_or_insert_with(|| (session.to_owned(), owner.clone()));
                     let waits = life.pending.iter().filter(|pending| pending.since != TRIES);
                     let waits = waits.map(|pending| (pending.since, session.to_owned(), pending.need));
                     view.others_wait.extend(waits);
                 }
+            } else if !(key.is_empty() || key.starts_with("at/") || key.starts_with("by/")) {
+                // A document, most likely: what it has given out is in no slot.
+                return Err(foreign(entry));
             }
         }
         Ok(view)
@@ -168,14 +194,11 @@ impl View {
         life.pending.first().map(|first| self.ahead(first).count())
     }
 
-    /// The wishes of others that come before this one, by how many they need.
-    fn ahead(&self, pending: &Pending) -> impl Iterator<Item = u64> + '_ {
+    /// The wishes of others that come before this one.
+    fn ahead(&self, pending: &Pending) -> impl Iterator<Item = &Waits> {
         let us = (pending.since, self.name.clone());
-        let ahead = self
-            .others_wait
-            .iter()
-            .take_while(move |(since, name, _)| (*since, name) < (us.0, &us.1));
-        ahead.map(|&(_, _, need)| need)
+        let waits = self.others_wait.iter();
+        waits.take_while(move |(since, name, ..)| (*since, name) < (us.0, &us.1))
     }
 
     fn ours<'a>(&'a self, id: &'a str) -> impl Iterator<Item = (u64, &'a Taken)> {
@@ -197,19 +220,21 @@ impl View {
         // Whoever comes writes the limit anew, so that nobody who leaves takes it along.
         let mut sets = replaces.is_none();
         let mut freed = Vec::new();
+        let (mut revokes, mut rings) = (false, false);
         if step.seq > life.seq {
             life.seq = step.seq;
+            // What a step before it says may still come: it does nothing if our key is another one then.
+            revokes = step.limit.is_some() || step.withdrawn.iter().any(|&wish| wish > life.asked);
             if let Some(limit) = step.limit.filter(|&limit| limit != now) {
                 (now, sets) = (limit, true);
             }
             let held = self.ours(id).count() as u64;
-            let returned = step.returned.clamp(life.returned, life.returned + held);
+            let returned = step.returned.clamp(life.returned, life.returned.saturating_add(held));
             freed = self.oldest(id, (returned - life.returned) as usize);
             life.returned = returned;
             let waited = life.pending.len();
             life.pending.retain(|pending| !step.withdrawn.contains(&pending.wish));
-            // Who was kept back by it looks at the limit: it is written anew.
-            sets |= life.pending.len() < waited && !self.others_wait.is_empty();
+            rings = life.pending.len() < waited && !self.others_wait.is_empty();
             for &Wish {
                 id: wish,
                 need,
@@ -256,7 +281,9 @@ impl View {
             seq: before.seq,
             ..life.clone()
         } != before;
-        let change = replaces.is_none() || said || bound != Bound::Any || !freed.is_empty();
+        // What is written for slots or the limit is heard anyway.
+        rings &= freed.is_empty() && locked.is_empty() && bound == Bound::Any;
+        let change = replaces.is_none() || said || revokes || bound != Bound::Any || !freed.is_empty();
         change.then_some(Change {
             life,
             replaces,
@@ -265,19 +292,27 @@ impl View {
             locked,
             wish,
             lowers,
+            rings,
         })
     }
 
     /// Takes the first that is pending out, if it fits, and says which slots it gets. What does not wait is forgotten.
     fn grant(&self, life: &mut Life, limit: u64, freed: &[u64]) -> (Vec<u64>, u64) {
         let in_use = (self.taken.len() - freed.len()) as u64;
-        let room = limit.saturating_sub(in_use);
-        let free = (0..limit).filter(|number| !self.taken.contains_key(number) || freed.contains(number));
+        let delayed = self
+            .delayed
+            .range(..limit)
+            .filter(|number| !self.taken.contains_key(number));
+        let room = limit.saturating_sub(in_use).saturating_sub(delayed.count() as u64);
+        let free = (0..limit).filter(|number| !self.delayed.contains(number));
+        let free = free.filter(|number| !self.taken.contains_key(number) || freed.contains(number));
         // What those before us need is left for them, unless they need more than there is.
-        let kept = life
-            .pending
-            .first()
-            .map_or(0, |first| self.ahead(first).filter(|&need| need <= limit).sum());
+        let kept = life.pending.first().map_or(0, |first| {
+            self.ahead(first)
+                .map(|&(.., need)| need)
+                .filter(|&need| need <= limit)
+                .sum()
+        });
         let room = room.saturating_sub(kept);
         let fits = life.pending.first().is_some_and(|first| first.need <= room);
         if !fits {
@@ -298,7 +333,7 @@ impl View {
         let begin = if free.is_empty() {
             0
         } else {
-            usize::from(life.nonce_seed()) % free.len()
+            usize::from(life.nonce_seed(&self.name)) % free.len()
         };
         let locked = (0..units).map(|step| free[(begin + step) % free.len()]).collect();
         (locked, first.wish)
@@ -309,6 +344,13 @@ impl View {
         let mut ours: Vec<_> = self.ours(id).map(|(number, taken)| (taken.index, number)).collect();
         ours.sort_unstable();
         ours.into_iter().take(many).map(|(_, number)| number).collect()
+    }
+
+    /// These of what `change` locks cannot be locked yet. False when none of them is among it.
+    pub(super) fn delay(&mut self, change: &Change, places: impl Iterator<Item = usize>) -> bool {
+        let before = self.delayed.len();
+        self.delayed.extend(places.filter_map(|place| change.locked.get(place)));
+        self.delayed.len() > before
     }
 
     /// `change` has been written, by the write `index`.
@@ -330,14 +372,16 @@ impl View {
     /// What goes with our session; `None` when it is gone.
     pub(super) fn leaving(&self, id: &str) -> Option<Leaving> {
         let (ours, life) = self.life.as_ref()?;
-        let slots = self.ours(id).map(|(number, _)| number).collect();
+        let slots: Vec<_> = self.ours(id).map(|(number, _)| number).collect();
         let kept_back = !ours.pending.is_empty() && !self.others_wait.is_empty();
-        let limit = self.limit.filter(|_| self.others == 0 || kept_back);
+        let rings = kept_back && slots.is_empty();
+        let limit = self.limit.filter(|_| self.others == 0);
         Some(Leaving {
             life: *life,
             slots,
             limit: limit.map(|(_, index)| index),
-            stays: limit.filter(|_| self.others > 0).map(|(limit, _)| limit),
+            rings,
+            other: self.other.clone(),
         })
     }
 
@@ -381,9 +425,8 @@ impl View {
 
 impl Life {
     /// Differs from session to session, and from write to write.
-    fn nonce_seed(&self) -> u16 {
-        self.nonce
-            .bytes()
-            .fold(7, |sum: u16, byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
+    fn nonce_seed(&self, name: &str) -> u16 {
+        let bytes = self.nonce.bytes().chain(name.bytes());
+        bytes.fold(7, |sum: u16, byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
     }
 }

@@ -1,0 +1,127 @@
+//! Steps that read and write a document in orders of their own, over keys that behave as Consul's do.
+
+use super::super::seats::Seats;
+use super::{Place, Seen};
+use crate::remote::backend::{Reply, Session, Step, Wish};
+use crate::remote::consul::agent::Op;
+use crate::remote::consul::model::Keys;
+use std::time::Duration;
+
+const LIMIT: u64 = 3;
+
+struct Client {
+    id: String,
+    step: Step,
+}
+
+impl Client {
+    fn new(number: u64) -> Self {
+        let session = Session {
+            client: number,
+            number: 1,
+        };
+        let step = Step {
+            seq: 0,
+            ..Step::first(session, Duration::from_secs(1))
+        };
+        let id = format!("session-{number}");
+        Self { id, step }
+    }
+
+    /// Says something new, and reads: what is to be written, and the answer if that holds; none when it has to read again.
+    fn read(&mut self, keys: &Keys, say: impl FnOnce(&mut Step)) -> (Option<Reply>, Vec<Op>) {
+        self.step.seq += 1;
+        say(&mut self.step);
+        let (place, seats) = (Place(String::new()), Seats::default());
+        let mut seen = Seen::of(&place, keys.list(), keys.index, LIMIT).unwrap();
+        if let Some(ops) = seen.found(&place, &self.step, Some(&self.id), &seats).unwrap() {
+            return (None, ops);
+        }
+        let plan = seen.plan(&place, &self.step, Some(&self.id), &seats).unwrap();
+        (Some(plan.reply), plan.ops)
+    }
+
+    /// Says something new, until it holds.
+    fn say(&mut self, keys: &mut Keys, say: impl FnOnce(&mut Step)) -> Reply {
+        let (mut reply, mut ops) = self.read(keys, say);
+        let reply = loop {
+            let holds = ops.is_empty() || keys.change(&ops).is_some();
+            match reply.filter(|_| holds) {
+                Some(reply) => break reply,
+                None => (reply, ops) = self.read(keys, |_| {}),
+            }
+        };
+        self.step.begin = false;
+        self.step.wishes.clear();
+        self.step.withdrawn.clear();
+        self.step.limit = None;
+        reply
+    }
+}
+
+fn wish(id: u64, need: u64) -> impl FnOnce(&mut Step) {
+    let (want, queue) = (need, true);
+    move |step| step.wishes.push(Wish { id, need, want, queue })
+}
+
+/// A limit that was set, and set back before the first was carried out, and a wish that was withdrawn: the first comes later.
+#[test]
+fn a_step_that_comes_late_does_nothing_though_the_one_after_it_had_nothing_to_change() {
+    let mut keys = Keys::default();
+    let mut client = Client::new(1);
+    client.say(&mut keys, wish(1, 1));
+    let (_, late) = client.read(&keys, |step| step.limit = Some(9));
+    client.say(&mut keys, |step| step.limit = Some(LIMIT));
+    assert_eq!(keys.change(&late), None);
+    let (_, late) = client.read(&keys, wish(2, 1));
+    client.say(&mut keys, |step| {
+        step.wishes.clear();
+        step.withdrawn.push(2);
+    });
+    assert_eq!(keys.change(&late), None);
+    // Whoever has nothing to say has nothing to write.
+    assert!(client.read(&keys, |_| {}).1.is_empty());
+}
+
+/// There was no document when it read, and there is none when it writes, but others had one in between.
+#[test]
+fn tokens_grow_from_one_document_to_the_next_also_for_who_read_before_both() {
+    let mut keys = Keys::default();
+    let (mut one, mut late) = (Client::new(1), Client::new(2));
+    let (_, early) = late.read(&keys, wish(1, 1));
+    let first = one.say(&mut keys, wish(1, 1)).grants[0].token;
+    let second = one.say(&mut keys, wish(2, 1)).grants[1].token;
+    assert!(second > first);
+    one.say(&mut keys, |step| step.end = true);
+    assert_eq!(keys.list(), []);
+    keys.change(&early);
+    let reply = late.say(&mut keys, |_| {});
+    assert!(reply.grants[0].token > second, "{reply:?} after {second}");
+    late.say(&mut keys, |step| step.end = true);
+    assert_eq!(keys.list(), []);
+}
+
+/// Whoever ends takes along a document that another has made who did not come.
+#[test]
+fn a_document_that_nobody_came_to_goes_with_the_next_end() {
+    let mut keys = Keys::default();
+    let (mut came, mut ends) = (Client::new(1), Client::new(2));
+    let (_, ops) = came.read(&keys, wish(1, 1));
+    keys.change(&ops).unwrap();
+    keys.die(&came.id);
+    assert_eq!(keys.list().len(), 1);
+    ends.say(&mut keys, |step| step.end = true);
+    assert_eq!(keys.list(), []);
+}
+
+/// Slots are not seen by a document, which would grant what they have given out.
+#[test]
+fn other_keys_are_refused() {
+    for other in ["at/limit", "at/000", "something"] {
+        let mut keys = Keys::default();
+        keys.change(&[Op::cas(other, b"{}", 0)]).unwrap();
+        let refused = Seen::of(&Place(String::new()), keys.list(), keys.index, LIMIT).map(drop);
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains(other), "{refused}");
+    }
+}

@@ -1,0 +1,73 @@
+//! How a limiter takes leave of a store that does not answer.
+
+use std::pin::pin;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tollgate::ManualClock;
+use tollgate::remote::{Backend, Key, Memory, Remote, Reply, Rule, Session, Step, StoreError};
+
+/// Some ends are not heard. Tells what it was told.
+struct Deaf {
+    store: Memory,
+    deaf: AtomicU64,
+    told: Mutex<Vec<&'static str>>,
+}
+
+impl Backend for Deaf {
+    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+        if step.end {
+            // Relaxed: all of it is on one thread.
+            let deaf = self.deaf.load(Ordering::Relaxed);
+            if deaf > 0 {
+                self.deaf.store(deaf - 1, Ordering::Relaxed);
+                self.told.lock().unwrap().push("an end that is not heard");
+                return Err(StoreError::Unreachable { why: "deaf".into() });
+            }
+            self.told.lock().unwrap().push("an end");
+        }
+        self.store.step(key, rule, step).await
+    }
+
+    fn news(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send {
+        self.store.news(key, session)
+    }
+
+    fn leave(&self, key: &Key, session: Session) {
+        self.told.lock().unwrap().push("leave");
+        self.store.leave(key, session);
+    }
+}
+
+fn told(deaf: u64) -> Vec<&'static str> {
+    let clock = ManualClock::new();
+    let (store, told) = (Memory::new(&clock), Mutex::default());
+    let deaf = deaf.into();
+    let store = std::sync::Arc::new(Deaf { store, deaf, told });
+    let remote = Remote::permits(Key::new("key").unwrap(), 1).clock(&clock);
+    let remote = remote.in_place(store.clone()).unwrap();
+    match pin!(remote.acquire(1)).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(permit) => drop(permit.unwrap()),
+        Poll::Pending => panic!("it waits"),
+    }
+    drop(remote);
+    for _ in 0..10 {
+        clock.advance(Duration::from_secs(1));
+    }
+    let told = store.told.lock().unwrap();
+    told.clone()
+}
+
+/// What the store keeps of a session in this process is needed as long as its end is told.
+#[test]
+fn nobody_leaves_before_the_end_was_heard() {
+    assert_eq!(told(0), ["an end", "leave"]);
+    assert_eq!(told(1), ["an end that is not heard", "an end", "leave"]);
+}
+
+#[test]
+fn somebody_who_is_not_heard_leaves_at_last() {
+    let unheard = "an end that is not heard";
+    assert_eq!(told(9), [unheard, unheard, unheard, "leave"]);
+}
