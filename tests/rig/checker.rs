@@ -77,16 +77,6 @@ pub(crate) enum Fault {
     Impossible { ask: Ask, event: String },
 }
 
-impl Fault {
-    /// True when nothing is wrong but that something came later than it should, and did come.
-    pub(crate) fn is_lateness(&self) -> bool {
-        matches!(
-            self,
-            Self::SlowRecovery { took: Some(_), .. } | Self::StillDown { took: Some(_), .. }
-        )
-    }
-}
-
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)

@@ -1,7 +1,7 @@
 //! The run: six processes of eight tasks at one semaphore, each behind a proxy of its own, and everything that can go wrong, at
 //! fixed seconds.
 
-use super::checker::{Bars, Fault, Report, check};
+use super::checker::{Bars, Report, check};
 use super::contender::{Gate, Held, Plan};
 use super::history::{Ask, Event, Writer, read};
 use super::instant::{Nanos, nanos, now, until};
@@ -63,9 +63,6 @@ struct Run<S> {
 /// Plays the run with a server of `store` and processes of the test `entry`, which are contenders, and says what was found.
 /// `connect` makes a semaphore at an address, of this name and limit, with this life of a session; the histories are written
 /// to `folder`.
-///
-/// A run in which nothing was wrong but that something came too late is played once more, up to four times, and the last one counts:
-/// nobody sees whether the server, or a request that was on its way, was held up by the machine. Whatever else is wrong counts at once.
 pub(crate) async fn run<S: Store, G: Gate>(
     store: S,
     entry: &str,
@@ -75,31 +72,6 @@ pub(crate) async fn run<S: Store, G: Gate>(
     // One run at a time: each of them keeps the machine busy.
     static RUNS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     let _only = RUNS.lock().await;
-    for name in ["first", "second", "third", "fourth"] {
-        let report = play(store.clone(), entry, &inside(folder, name)?, &connect).await;
-        let late = match &report {
-            Ok(report) => !report.faults.is_empty() && report.faults.iter().all(Fault::is_lateness),
-            Err(_) => true,
-        };
-        if !late {
-            return report;
-        }
-        println!("too late, and played once more: {report:#?}");
-    }
-    play(store, entry, &inside(folder, "fifth")?, &connect).await
-}
-
-fn inside(folder: &Path, name: &str) -> io::Result<PathBuf> {
-    let inside = folder.join(name);
-    std::fs::create_dir(&inside).map(|()| inside)
-}
-
-async fn play<S: Store, G: Gate>(
-    store: S,
-    entry: &str,
-    folder: &Path,
-    connect: impl AsyncFn(SocketAddr, &str, u64, Duration) -> G,
-) -> io::Result<Report> {
     let ttl = LIFE / store.lives();
     let life = LIFE + store.late();
     let slow = ttl / 20 / store.trips();
