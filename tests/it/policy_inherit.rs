@@ -185,7 +185,7 @@ fn fresh(rule: &Rule) -> Box<tollgate::Policy<tollgate::policy::LiveLegs>> {
 }
 
 /// Given a bucket that gains nothing and threads that take whatever there is, when 250 versions change it by each rule, then no
-/// more is admitted than the rules give, added up, and hardly less.
+/// more is admitted than the rules give, added up; and what is left and what was admitted are what was given.
 #[test]
 fn under_load_no_more_is_admitted_than_the_rules_give() {
     const RELOADS: u64 = 250;
@@ -231,12 +231,7 @@ fn under_load_no_more_is_admitted_than_the_rules_give() {
             Inherit::Reset => RELOADS / 2 * (large + small),
             _ => 0,
         };
-        // A thread that sleeps with a reservation through more changes than are remembered gives nothing back.
-        let (admitted, most) = (admitted.load(Ordering::SeqCst), large + given);
-        assert!(
-            admitted <= most && admitted >= most * 9 / 10,
-            "{inherit:?}: {admitted} of {most}"
-        );
+        assert_eq!(admitted.load(Ordering::SeqCst), large + given, "{inherit:?}");
     }
 }
 
