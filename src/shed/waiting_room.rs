@@ -330,7 +330,11 @@ impl WaitingRoom {
 }
 
 fn some_rate(rate: Quota) -> Result<Quota, ShedError> {
-    if rate.is_zero() { Err(ShedError::NoRate) } else { Ok(rate) }
+    if rate.is_zero() {
+        Err(ShedError::NoRate)
+    } else {
+        Ok(rate)
+    }
 }
 
 impl fmt::Debug for WaitingRoom {
