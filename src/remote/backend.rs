@@ -68,7 +68,9 @@ pub struct Wish {
     pub need: u64,
     /// And up to so many, as far as nobody else waits for them.
     pub want: u64,
-    /// Whether it waits in the queue when there are too few. A token bucket grants it for later then; a window has no queue.
+    /// Whether it waits in the queue when there are too few. A token bucket grants it for later then. A window
+    /// does not grant it, and keeps a place for the session, until a wish of it that waits is granted, is withdrawn or the session is
+    /// over: no other wish is granted what those before it need.
     pub queue: bool,
 }
 
@@ -186,7 +188,7 @@ pub struct Census {
 /// - a step is carried out whole, as if no other ran at the same time, by the store's own clock;
 /// - carried out twice, it does what it would do once; one with a lower number than the last of its session does nothing;
 /// - the units of sessions that have not expired never exceed the limit, unless the limit was lowered below them;
-/// - wishes are granted in the order in which they came; a token is never given twice, and grows;
+/// - wishes are granted in the order in which they came, in a window those of sessions that keep asking; a token is never given twice, and grows;
 /// - a session that has ended or expired leaves nothing behind, and the last one takes the key with it.
 ///
 /// [`Memory`](super::Memory) is the reference.

@@ -50,6 +50,7 @@ mod steps;
 mod store;
 mod takeover;
 mod trips;
+mod window_steps;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 #[cfg(feature = "zookeeper")]

@@ -270,6 +270,9 @@ impl Redis {
             }
         };
         call.arg(Rule::REMEMBERED.as_millis().to_string());
+        for id in &step.withdrawn {
+            call.arg(*id);
+        }
         let answer = self.call(&call).await?;
         Ok(Reply {
             alive: answer.number(0)? == 1,
