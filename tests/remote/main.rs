@@ -8,6 +8,8 @@ mod rig;
 mod certificates;
 mod change;
 mod clock;
+#[cfg(feature = "redis-cluster")]
+mod cluster;
 #[cfg(feature = "consul")]
 mod consul;
 #[cfg(feature = "consul")]
