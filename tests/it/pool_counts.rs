@@ -172,11 +172,12 @@ fn every_task_of_a_batch_is_accounted_for_once_under_everything_at_once() {
                 let (pool, counts) = (pool.clone(), Arc::clone(&counts));
                 thread::spawn(move || {
                     let task = |n: usize| {
-                        let mut task = Counted {
+                        let task = Counted {
                             ran: false,
                             counts: Arc::clone(&counts),
                         };
                         move || {
+                            let mut task = task;
                             task.ran = true;
                             if n == 7 {
                                 std::panic::resume_unwind(Box::new(n));
