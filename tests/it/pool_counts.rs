@@ -331,10 +331,10 @@ async fn a_task_that_waits_for_two_runs_one_at_a_time() {
     let seen = Arc::clone(&running);
     let nested = async move {
         let task = |running: Arc<Mutex<(u32, u32)>>| async move {
-            let more = |(now, most): (u32, u32)| (now + 1, most.max(now + 1));
-            let mut counts = running.lock().unwrap();
-            *counts = more(*counts);
-            drop(counts);
+            {
+                let mut counts = running.lock().unwrap();
+                *counts = (counts.0 + 1, counts.1.max(counts.0 + 1));
+            }
             for _ in 0..3 {
                 yield_now().await;
             }
