@@ -53,7 +53,7 @@ fn a_batch_runs_in_order_whatever_its_tasks_weigh() {
             move || {
                 ran.lock()
                     .unwrap()
-                    .push(n + ballast.iter().map(|&byte| usize::from(byte)).sum::<usize>() - BYTES)
+                    .push(n + ballast.iter().map(|&byte| usize::from(byte)).sum::<usize>() - BYTES);
             }
         };
         let busy = Busy::on(&pool);
@@ -286,7 +286,7 @@ fn a_pool_below_lets_others_have_the_thread() {
 /// Threads that are there are not bounded by a rate at which they are started.
 #[test]
 fn a_pool_below_takes_as_many_threads_as_there_are_at_once() {
-    let pool = WorkerPool::builder().workers(20).on(&ManualClock::new().clock());
+    let pool = WorkerPool::builder().workers(20).on(ManualClock::new().clock());
     let pool = pool.build().unwrap();
     let below = pool.sub_pool(WorkerPool::builder().workers(1..=20).queue(20)).unwrap();
     let (tell, told) = mpsc::channel();
