@@ -64,6 +64,8 @@ mod pool;
 #[cfg(feature = "pool")]
 mod pool_corners;
 #[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_counts;
+#[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_details;
 #[cfg(feature = "pool")]
 mod pool_family;
