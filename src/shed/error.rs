@@ -68,7 +68,10 @@ impl fmt::Display for ShedError {
             Self::NoRate => f.write_str("a rate of zero was given, and a waiting room needs one above"),
             Self::Grace { given } => {
                 let (least, most) = (WaitingRoom::LEAST_GRACE, WaitingRoom::MOST_GRACE);
-                write!(f, "a grace of {given:?} was given, and {least:?} to {most:?} is allowed")
+                write!(
+                    f,
+                    "a grace of {given:?} was given, and {least:?} to {most:?} is allowed"
+                )
             }
             Self::Window { given } => {
                 write!(

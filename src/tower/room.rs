@@ -90,7 +90,11 @@ where
 
     #[inline]
     fn admit(&self, head: &Head<'_>) -> Admission<Policy<L>> {
-        let key = if self.room.is_empty() { None } else { self.keys.key(head) };
+        let key = if self.room.is_empty() {
+            None
+        } else {
+            self.keys.key(head)
+        };
         let key = match key {
             Some(key) if self.room.redeem(&key) => return self.recalled(self.line.price.price(head), key),
             key => key,

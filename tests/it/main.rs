@@ -143,4 +143,7 @@ mod tower_layer;
 #[cfg(feature = "tower")]
 mod tower_ready;
 #[cfg(feature = "tower")]
+mod tower_room;
+#[cfg(feature = "tower")]
 mod tower_wire;
+mod waiting_room;

@@ -72,7 +72,11 @@ mod tests {
     fn the_slower_of_two_stretches_counts() {
         let mut meter = Throughput::new(1_000);
         let at = overload(&mut meter, (0, 0), 10, 2 * STRETCH);
-        assert_eq!(meter.interval(), None, "the first begins at the first who is turned away");
+        assert_eq!(
+            meter.interval(),
+            None,
+            "the first begins at the first who is turned away"
+        );
         let at = overload(&mut meter, at, 10, 1);
         assert_eq!(meter.interval(), Some(10));
         let at = overload(&mut meter, at, 30, STRETCH);
