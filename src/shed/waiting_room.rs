@@ -38,7 +38,7 @@ use std::time::Duration;
 /// again. With as many places as there can be keys it does not happen.
 ///
 /// # Memory
-/// Of a key 128 bits of a hash are kept, by a secret that the operating system draws. So the room takes some 100 bytes for each
+/// Of a key 128 bits of a hash are kept, by a secret that the operating system draws. So the room takes 100 to 150 bytes for each
 /// place, and none of it is the key's choice. Two keys of one hash would share a place.
 ///
 /// # Memory ordering

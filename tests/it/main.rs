@@ -19,6 +19,8 @@ mod any_window_rounds;
 mod axum_limits;
 #[cfg(feature = "axum")]
 mod axum_nested;
+#[cfg(feature = "axum")]
+mod axum_room;
 mod bad_input;
 mod boxed;
 mod breaker;
