@@ -111,6 +111,8 @@ mod remote;
 #[cfg(feature = "remote")]
 mod remote_age;
 #[cfg(feature = "remote")]
+mod remote_back;
+#[cfg(feature = "remote")]
 mod remote_change;
 #[cfg(feature = "remote")]
 mod remote_faults;
@@ -120,6 +122,8 @@ mod remote_fence;
 mod remote_leave;
 #[cfg(feature = "remote")]
 mod remote_store;
+#[cfg(feature = "remote")]
+mod remote_window;
 #[cfg(feature = "remote")]
 mod remote_world;
 mod report;
