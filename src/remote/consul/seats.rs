@@ -204,6 +204,7 @@ impl Seats {
     pub(super) fn nonce(&self) -> String {
         // Relaxed: a number of its own is all that is wanted.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let number = if seeded!("consul_writes_the_same") { 0 } else { number };
         format!("{:016x}.{number}", self.seed)
     }
 

@@ -231,6 +231,7 @@ fn ops(place: &Place, change: &Change, session: Session, id: &str, seats: &Seats
     }];
     match change.bound {
         Bound::Any => {}
+        Bound::Same(_) if seeded!("slots_lock_blindly") => {}
         Bound::Same(index) => ops.push(Op::check_index(&place.limit(), index)),
         Bound::Set(limit, index) => {
             let nonce = seats.nonce();
@@ -256,7 +257,10 @@ fn ops_of_leaving(place: &Place, leaving: &Leaving, session: Session, id: &str) 
     let life = place.life(session);
     // Consul takes a deletion of what is not there for done: so an end that comes late would delete what others hold.
     let mut ops = vec![Op::check_session(&life, id), Op::delete_cas(&life, leaving.life)];
-    if let Some((name, id)) = &leaving.other {
+    if seeded!("slots_end_unguarded") {
+        ops.remove(0);
+    }
+    if let Some((name, id)) = leaving.other.as_ref().filter(|_| !seeded!("slots_leave_the_limit")) {
         ops.push(Op::check_session(&format!("{}by/{name}", place.0), id));
     }
     ops.extend(leaving.slots.iter().map(|&number| Op::delete(&place.slot(number))));

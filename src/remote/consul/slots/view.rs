@@ -176,7 +176,11 @@ impl View {
                     let waits = waits.map(|pending| (pending.since, session.to_owned(), pending.need));
                     view.others_wait.extend(waits);
                 }
-            } else if !(key.is_empty() || key.starts_with("at/") || key.starts_with("by/")) {
+            } else if !(seeded!("slots_share_with_a_document")
+                || key.is_empty()
+                || key.starts_with("at/")
+                || key.starts_with("by/"))
+            {
                 // A document, most likely: what it has given out is in no slot.
                 return Err(foreign(entry));
             }
@@ -225,6 +229,7 @@ impl View {
             life.seq = step.seq;
             // What a step before it says may still come: it does nothing if our key is another one then.
             revokes = step.limit.is_some() || step.withdrawn.iter().any(|&wish| wish > life.asked);
+            revokes &= !seeded!("slots_save_a_write");
             if let Some(limit) = step.limit.filter(|&limit| limit != now) {
                 (now, sets) = (limit, true);
             }
@@ -257,14 +262,15 @@ impl View {
                 }
             }
         }
-        let lowers = sets && !fresh && self.limit.is_some_and(|(limit, _)| now < limit);
+        let lowers =
+            sets && !fresh && self.limit.is_some_and(|(limit, _)| now < limit) && !seeded!("slots_lower_blindly");
         let new = replaces.is_none() || life.pending != before.pending;
         let asks = life.clone();
         let (mut locked, mut wish) = (Vec::new(), 0);
         if !(lowers || queues && new) {
             (locked, wish) = self.grant(&mut life, now, &freed);
         }
-        if locked.len() + freed.len() > super::MOST as usize {
+        if locked.len() + freed.len() > super::MOST as usize && !seeded!("slots_write_all_at_once") {
             // More than there is room for in one write: what is free then is taken by the next.
             (locked, life) = (Vec::new(), asks);
         }
@@ -305,7 +311,9 @@ impl View {
             .filter(|number| !self.taken.contains_key(number));
         let room = limit.saturating_sub(in_use).saturating_sub(delayed.count() as u64);
         let free = (0..limit).filter(|number| !self.delayed.contains(number));
-        let free = free.filter(|number| !self.taken.contains_key(number) || freed.contains(number));
+        let is_free = |number: &u64| !self.taken.contains_key(number) || freed.contains(number);
+        // Consul lets a session lock again what it has locked.
+        let free = free.filter(|number| is_free(number) || seeded!("slots_lock_their_own"));
         // What those before us need is left for them, unless they need more than there is.
         let kept = life.pending.first().map_or(0, |first| {
             self.ahead(first)
@@ -330,7 +338,7 @@ impl View {
         let units = first.want.min(most).min(room) as usize;
         let free: Vec<u64> = free.collect();
         // Those who begin at one place are in each other's way.
-        let begin = if free.is_empty() {
+        let begin = if free.is_empty() || seeded!("slots_begin_at_the_first") {
             0
         } else {
             usize::from(life.nonce_seed(&self.name)) % free.len()
