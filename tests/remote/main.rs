@@ -40,9 +40,11 @@ mod faults;
 mod forged;
 mod gate;
 mod lawful;
+mod leaders;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 mod lined;
 mod proxied;
+mod quorum;
 mod rate_steps;
 mod redis;
 mod rights;
