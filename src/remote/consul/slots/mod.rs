@@ -28,7 +28,7 @@ use view::{Bound, Change, Leaving, Limit, Slot, View};
 /// A transaction has room for so many slots, and for what goes with them.
 const MOST: u64 = 60;
 
-/// Sessions with less than so many wishes before theirs look whether anybody is gone.
+/// Sessions with less than so many others before them look whether anybody is gone.
 const LOOKOUTS: usize = 3;
 
 /// Permits in Consul, in slots: each permit is a key that is locked. A handle: clones share connections.
@@ -37,9 +37,10 @@ const LOOKOUTS: usize = 3;
 ///
 /// # Fairness
 /// Those who wait say so, and whoever sees that others came before leaves what they need alone. But nobody hands a permit on:
-/// all who wait are woken whenever a slot is taken or given back, each looks by itself, and one who has not seen yet that another waits may pass it; so it may when that one asked for several
-/// equal wishes at once, of which only one is left room for, and the census counts one.
-/// So nobody is passed for ever, and the order of two who ask at about the same time is not promised.
+/// all who wait are woken whenever a slot is taken or given back, each looks by itself, and one who has not seen yet that another
+/// waits may pass it. So nobody is passed for ever, and the order of two who ask at about the same time is not promised. Nor is
+/// that of several equal wishes of one process at once: others leave room for one of them, since it takes them one after the
+/// other, a write for each, and room for all of them would lie idle as long as it is slow.
 ///
 /// ```no_run
 /// # use std::sync::Arc;

@@ -57,9 +57,8 @@ struct Taken {
     index: u64,
 }
 
-/// What another session waits for, in order: since when, its name, and how many it needs. Wishes of one step that need the same
-/// are one here: those behind leave room for one of them.
-type Waits = (u64, String, u64);
+/// What another session waits for, in order: since when, its name, which wish, and how many it needs.
+type Waits = (u64, String, u64, u64);
 
 /// The folder at one instant.
 #[derive(Clone, Debug, Default)]
@@ -173,7 +172,7 @@ impl View {
                     view.others += 1;
                     view.other.get_or_insert_with(|| (session.to_owned(), owner.clone()));
                     let waits = life.pending.iter().filter(|pending| pending.since != TRIES);
-                    let waits = waits.map(|pending| (pending.since, session.to_owned(), pending.need));
+                    let waits = waits.map(|pending| (pending.since, session.to_owned(), pending.wish, pending.need));
                     view.others_wait.extend(waits);
                 }
             } else if !(seeded!("slots_share_with_a_document")
@@ -192,10 +191,20 @@ impl View {
         self.life.is_some()
     }
 
-    /// How many wishes of others come before ours; `None` when we wait for nothing.
+    /// How many others come before us; `None` when we wait for nothing.
     pub(super) fn place(&self) -> Option<usize> {
         let (life, _) = self.life.as_ref()?;
-        life.pending.first().map(|first| self.ahead(first).count())
+        let first = life.pending.first()?;
+        let others: BTreeSet<_> = self.ahead(first).map(|(_, name, ..)| name).collect();
+        Some(others.len())
+    }
+
+    /// What those before this one need. Of equal wishes of one step only one counts: a session takes what is free by one write
+    /// for each, and as long as one that is slow, or stopped, had not, room for all of them would lie idle.
+    fn kept(&self, pending: &Pending, limit: u64) -> u64 {
+        let ahead = self.ahead(pending).filter(|(.., need)| *need <= limit);
+        let needs: BTreeSet<_> = ahead.map(|(since, name, _, need)| (since, name, need)).collect();
+        needs.iter().map(|(.., need)| **need).sum()
     }
 
     /// The wishes of others that come before this one.
@@ -315,12 +324,7 @@ impl View {
         // Consul lets a session lock again what it has locked.
         let free = free.filter(|number| is_free(number) || seeded!("slots_lock_their_own"));
         // What those before us need is left for them, unless they need more than there is.
-        let kept = life.pending.first().map_or(0, |first| {
-            self.ahead(first)
-                .map(|&(.., need)| need)
-                .filter(|&need| need <= limit)
-                .sum()
-        });
+        let kept = life.pending.first().map_or(0, |first| self.kept(first, limit));
         let room = room.saturating_sub(kept);
         let fits = life.pending.first().is_some_and(|first| first.need <= room);
         if !fits {
