@@ -43,6 +43,7 @@ mod lawful;
 mod leaders;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 mod lined;
+mod minute;
 mod proxied;
 mod quorum;
 mod rate_steps;
