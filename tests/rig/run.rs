@@ -192,8 +192,9 @@ impl<S: Store> Run<S> {
         self.set(&[0, 1, 2], Mode::Delay(self.slow));
         self.until(TOO_SLOW).await;
         // What is under way arrives before they are gone: it renews their sessions.
-        self.set(&[0, 1], Mode::Pass);
+        self.set(&[0, 1, 2], Mode::Pass);
         sleep(self.ttl / 20).await;
+        self.healed("slow");
         self.gone(&[0, 1], |run| {
             run.set(&[0, 1], Mode::Delay(LIFE * 5 / 4));
             Ok(())
@@ -203,7 +204,7 @@ impl<S: Store> Run<S> {
         self.set(&[0, 1], Mode::Pass);
         // What is under way still comes late.
         sleep(Duration::from_secs(LONG)).await;
-        self.healed("slow");
+        self.healed("too slow");
 
         self.until(SWALLOWED).await;
         self.gone(&[0, 1], |run| {

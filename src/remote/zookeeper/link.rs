@@ -19,7 +19,7 @@ pub(super) enum Access {
 }
 
 impl Access {
-    fn acls(self) -> zookeeper_client::Acls<'static> {
+    pub(super) fn acls(self) -> zookeeper_client::Acls<'static> {
         match self {
             Self::Anyone => zookeeper_client::Acls::anyone_all(),
             Self::Creator => zookeeper_client::Acls::creator_all(),
@@ -199,15 +199,18 @@ impl Link {
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(failed(error)),
             }
-            let above = CreateMode::Persistent.with_acls(self.access.acls());
-            if let Some((above_all, _)) = self.prefix.rsplit_once('/')
-                && !above_all.is_empty()
-            {
-                self.client.mkdir(above_all, &above).await.map_err(failed)?;
-            }
             // The server takes it down when it has been empty for a while: when all have died.
             let container = CreateMode::Container.with_acls(self.access.acls());
-            let made = self.client.create(path, limit.to_string().as_bytes(), &container).await;
+            let limit = limit.to_string();
+            let mut made = self.client.create(path, limit.as_bytes(), &container).await;
+            let above_all = self.prefix.rsplit_once('/').map_or("", |(above, _)| above);
+            if made == Err(Error::NoNode) && !above_all.is_empty() {
+                // Somebody has taken it away: it was there when the session was made. Not before it is known to have gone: who may
+                // do everything under it need not be allowed to make it.
+                let above = CreateMode::Persistent.with_acls(self.access.acls());
+                self.client.mkdir(above_all, &above).await.map_err(failed)?;
+                made = self.client.create(path, limit.as_bytes(), &container).await;
+            }
             done_before(made, &Error::NodeExists)?;
         }
         let why = format!("`{path}` goes as soon as it is made").into();
