@@ -259,14 +259,15 @@ impl Redis {
             census: Census {
                 limit: answer.number(2)?,
                 in_use: answer.number(3)?,
-                ..Census::default()
+                waiting: answer.number(8)?,
+                sessions: 0,
             },
             floor: 0,
             rule: match answer.word(4)? {
                 "" => None,
                 _ => Some((answer.number(4)?, answer.rule(rule)?)),
             },
-            grants: answer.grants(8)?,
+            grants: answer.grants(9)?,
             age: Duration::ZERO,
         })
     }
