@@ -8,7 +8,7 @@ mod rates;
 #[allow(dead_code, reason = "not every store needs all of it")]
 mod sheet;
 
-use super::backend::{Reply, Rule, Session, Step};
+use super::backend::{News, Reply, Rule, Session, Step};
 pub(crate) use bucket::Fill;
 pub(crate) use permits::Permits;
 pub(crate) use rates::{Kind as Meter, Rates};
@@ -61,11 +61,11 @@ impl Book {
         }
     }
 
-    /// What a step of `session` would be answered; none where nothing was granted to it that it has not been told.
-    pub(crate) fn told(&self, session: Session) -> Option<Reply> {
+    /// What `session` is told when there is news.
+    pub(crate) fn told(&self, session: Session) -> News {
         match self {
             Self::Permits(book) => book.told(session),
-            Self::Rates(_) => None,
+            Self::Rates(_) => News::Look,
         }
     }
 

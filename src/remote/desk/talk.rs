@@ -3,7 +3,7 @@
 
 use super::{Desk, End, Live, Wished};
 use crate::refusal::Reason;
-use crate::remote::backend::{Grant, Reply, Rule, Session, Step, StoreError, Wish};
+use crate::remote::backend::{Grant, News, Reply, Rule, Session, Step, StoreError, Wish};
 use crate::time::Instant;
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ pub(in crate::remote) enum Todo {
     /// Nothing, for good.
     Stop,
 }
+
+/// So many grants that were told of by news alone are acknowledged.
+const MOST_UNHEARD: usize = 16;
 
 /// How often the store is told that a session is over, when it does not answer.
 const FAREWELLS: u32 = 3;
@@ -396,20 +399,25 @@ impl Desk {
         self.farewells.iter().any(|(parted, ..)| *parted == session)
     }
 
-    /// News that says what it is. Who does not know any more whether the session lives looks all the same.
-    pub(in crate::remote) fn hear_news(&mut self, session: Session, reply: &Reply, now: Instant) {
+    /// There is news for `session`. Who does not know any more whether it lives looks for itself.
+    pub(in crate::remote) fn hear_news(&mut self, session: Session, news: &News, now: Instant) {
         self.tick(now);
         let Some(live) = self.live.as_ref().filter(|live| live.id == session) else {
             return;
         };
-        if !self.is_valid(now) {
-            return self.note_news(now);
-        }
+        let reply = match news {
+            News::Nothing => return,
+            News::Told(reply) if reply.alive && self.is_valid(now) => reply,
+            News::Look | News::Told(_) => {
+                self.look_at = Some(now);
+                return;
+            }
+        };
         let seen = live.seen;
         if reply.grants.iter().all(|grant| grant.token <= seen) {
             // A step has been answered since; or it is about something else, which is for those who keep blocks.
-            if self.plan.blocks.is_some() && !reply.grants.is_empty() {
-                self.note_news(now);
+            if self.plan.blocks.is_some() {
+                self.look_at = Some(now);
             }
             return;
         }
@@ -424,11 +432,8 @@ impl Desk {
         if self.wishes.is_empty() {
             self.look_at = None;
         }
-    }
-
-    /// There is news: the store is to be looked at.
-    pub(in crate::remote) fn note_news(&mut self, now: Instant) {
-        if self.live.is_some() {
+        if reply.grants.len() >= MOST_UNHEARD && !seeded!("remote_never_acknowledges") {
+            // The store tells all of them each time, until it knows that they were heard of.
             self.look_at = Some(now);
         }
     }

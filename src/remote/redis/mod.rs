@@ -43,7 +43,7 @@ mod histories;
 mod link;
 mod options;
 
-use super::backend::{Backend, Census, Reply, Rule, Session, Step, StoreError};
+use super::backend::{Backend, Census, News, Reply, Rule, Session, Step, StoreError};
 use super::book::{Fill, micros};
 use super::error::RemoteError;
 use super::key::Key;
@@ -286,7 +286,7 @@ impl Backend for Redis {
         self.0.ears.open(self.name(key, session)).rung().await;
     }
 
-    fn told(&self, key: &Key, session: Session) -> Option<Reply> {
+    fn told(&self, key: &Key, session: Session) -> News {
         self.0.ears.open(self.name(key, session)).take()
     }
 

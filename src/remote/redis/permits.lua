@@ -31,6 +31,8 @@ end
 local known = redis.call('HMGET', state, 'limit', 'used', 'token', 'place', 'now', 'frozen', 'run', 'ttl')
 local fresh = not known[1]
 local limit, used, token = tonumber(known[1] or ARGV[1]), tonumber(known[2] or 0), tonumber(known[3] or 0)
+-- The last token before this step.
+local last = token
 local place, now, frozen = tonumber(known[4] or 0), tonumber(known[5] or 0), tonumber(known[6] or 0)
 -- The server's clock may be set back; ours is not.
 now = math.max(now, clock())
@@ -42,26 +44,26 @@ local longest = math.max(ttl, tonumber(ARGV[16]), tonumber(known[8] or 0))
 --
 -- A server has another history (the id of its replication) from then on when it is started or takes over; and also, without having
 -- missed anything, when it has had no replica for long.
-local run, looked, history = known[7], false, '-'
+local run, looked, history, took_over = known[7], false, '-', nil
+-- Until when it may not know something of before it was what it is: started, or in charge. The former it says in whole seconds, which
+-- may be one too many; the latter nobody knows but who has seen it since.
+local function unsure()
+    local age = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)')
+    age = (tonumber(age or 0) - 1) * 1000000
+    if took_over then age = tonumber(string.match(' ' .. ARGV[15], ' ' .. history .. ':(%d+)') or 0) end
+    return now + longest - math.max(age, 0)
+end
 local function look_at_server()
     looked = true
     local replication = redis.call('INFO', 'replication')
     history = string.match(replication, 'master_replid:(%w+)') or '-'
+    took_over = tonumber(string.match(replication, 'second_repl_offset:(%-?%d+)') or 0) >= 0
     local was, since = string.match(run or '', '^(%w+) (%w+)$')
     if since == history then return end
-    local server = redis.call('INFO', 'server')
-    local here = string.match(server, 'run_id:(%w+)') or '0'
-    local took_over = tonumber(string.match(replication, 'second_repl_offset:(%-?%d+)') or 0) >= 0
+    local here = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or '0'
     run = here .. ' ' .. history
     if was == here and not took_over then return end
-    frozen = math.max(frozen, now + longest)
-    if fresh then
-        -- Unless it has been what it is for long enough. Whole seconds, which may be one too many; after it took over nobody knows but
-        -- who has seen it since.
-        local age = (tonumber(string.match(server, 'uptime_in_seconds:(%d+)') or 0) - 1) * 1000000
-        if took_over then age = tonumber(string.match(' ' .. ARGV[15], ' ' .. history .. ':(%d+)') or 0) end
-        frozen = now + longest - math.max(age, 0)
-    end
+    frozen = fresh and unsure() or math.max(frozen, now + longest)
 end
 local function is_frozen()
     if not looked then look_at_server() end
@@ -136,8 +138,8 @@ promote()
 local waited = redis.call('ZCARD', queue) > 0
 
 local held, alive = record(session), false
-if held and held[SEQ] < tonumber(ARGV[12]) then
-    -- Something of it was forgotten.
+if held and (held[SEQ] < tonumber(ARGV[12]) or seen > last) then
+    -- Something of it was forgotten: a step that was answered, or a grant that it was told of.
     finish(session)
     held = false
 end
@@ -206,15 +208,17 @@ for id in pairs(changed) do
     if records[id] then redis.call('HSET', sessions, id, cmsgpack.pack(records[id])) end
 end
 
-local all = redis.call('ZCARD', dues)
-if all == 0 then
+local all, idle = redis.call('ZCARD', dues), false
+-- That there is something which it may not know is forgotten only where its age tells the same.
+if all == 0 then idle = not is_frozen() or frozen <= unsure() end
+if idle then
     redis.call('DEL', unpack(KEYS))
 else
     redis.call('HSET', state, 'limit', int(limit), 'used', int(used), 'token', int(token), 'place', int(place),
         'now', int(now), 'frozen', int(frozen), 'run', run or '', 'ttl', int(longest))
-    -- If all die, the keys go soon after the last session.
-    local last = redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2]
-    local left = math.ceil((tonumber(last) - now) / 1000) + 1
+    -- If all die, the keys go soon after the last session; and not before what this server may not know has run out.
+    local gone = tonumber(redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2] or frozen)
+    local left = math.ceil((gone - now) / 1000) + 1
     for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, left) end
 end
 
@@ -227,7 +231,7 @@ for id in pairs(told) do
         for _, grant in ipairs(records[id][GRANTS]) do
             for n = 1, 3 do table.insert(news, int(grant[n])) end
         end
-        redis.call('PUBLISH', records[id][CHANNEL], KEYS[1] .. ' ' .. id .. '|' .. table.concat(news, ' '))
+        redis.call('PUBLISH', records[id][CHANNEL], KEYS[1] .. ' ' .. id .. '\n' .. table.concat(news, ' '))
     end
 end
 
