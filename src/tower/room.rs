@@ -27,7 +27,7 @@ impl<L: Limiter + 'static, P, C, R> LimitLayer<InLine<L, P>, C, R> {
     /// whoever comes a second time for one place.
     ///
     /// A request that waits may leave at any time; the place that it came for is used up then. While no place is taken a
-    /// request costs what it costs without a room, and one number that is read.
+    /// request reads one number more than without a room, and no key.
     ///
     /// # Panics
     /// When the layer has been cloned or used already.
