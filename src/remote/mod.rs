@@ -41,6 +41,8 @@ mod fence;
 #[allow(dead_code, reason = "not every store needs all of it")]
 mod http;
 mod key;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+mod kv;
 mod limiter;
 mod lost;
 mod memory;

@@ -45,10 +45,12 @@ mod options;
 mod policy;
 mod seats;
 mod slots;
+mod values;
 
-use super::backend::{Reply, Rule, Step, StoreError};
+use super::backend::{Reply, Rule, Session, Step, StoreError};
 use super::error::RemoteError;
 use super::key::Key;
+use super::kv::Ledger;
 use agent::Agent;
 pub use options::ConsulOptions;
 #[cfg(feature = "policy-file")]
@@ -58,6 +60,7 @@ pub use slots::ConsulSlots;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+use values::Folders;
 
 /// Permits in Consul, in a document: all of a limiter's permits, their holders and the queue are one value, which is read,
 /// changed, and written if nobody else has changed it meanwhile. A handle: clones share connections.
@@ -90,6 +93,22 @@ struct Inner {
     agent: Agent,
     prefix: Box<str>,
     seats: Seats,
+    rates: Ledger<Folders>,
+}
+
+impl Inner {
+    fn new(agent: Agent, prefix: Box<str>) -> Self {
+        let folders = Folders {
+            agent: agent.clone(),
+            prefix: prefix.clone(),
+        };
+        Self {
+            agent,
+            prefix,
+            seats: Seats::default(),
+            rates: Ledger::new(folders),
+        }
+    }
 }
 
 impl Consul {
@@ -99,21 +118,14 @@ impl Consul {
     }
 }
 
-/// What both cannot do, and how long sessions can live.
-fn supports(rule: &Rule, ttl: Duration, store: &'static str) -> Result<(), RemoteError> {
-    let what = match rule {
-        Rule::Permits { .. } => {
-            let allowed = (Duration::from_secs(1), Duration::from_secs(86_400));
-            if ttl < allowed.0 || ttl > allowed.1 {
-                let (what, given) = ("time to live", ttl);
-                return Err(RemoteError::Duration { what, given, allowed });
-            }
-            return Ok(());
-        }
-        Rule::Rate { .. } => "rates, since it tells no time",
-        Rule::Window { .. } => "windows, since it tells no time",
-    };
-    Err(RemoteError::Unsupported { what, store })
+/// How long sessions can live. Rates and windows have none at the store.
+fn supports(rule: &Rule, ttl: Duration) -> Result<(), RemoteError> {
+    let allowed = (Duration::from_secs(1), Duration::from_secs(86_400));
+    if matches!(rule, Rule::Permits { .. }) && (ttl < allowed.0 || ttl > allowed.1) {
+        let (what, given) = ("time to live", ttl);
+        return Err(RemoteError::Duration { what, given, allowed });
+    }
+    Ok(())
 }
 
 /// Either of the two ways to keep permits.
@@ -132,11 +144,15 @@ trait Keeping: Sync {
 
 /// Carries out a step: makes or renews its session, and attempts it until nobody else was quicker.
 async fn step(keeping: &impl Keeping, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+    let Inner {
+        agent,
+        seats,
+        prefix,
+        rates,
+    } = keeping.inner();
     let Rule::Permits { limit } = *rule else {
-        let why = "there are only permits in Consul".into();
-        return Err(StoreError::Refused { why });
+        return rates.step(key, rule, step).await;
     };
-    let Inner { agent, seats, prefix } = keeping.inner();
     let folder = folder(prefix, key);
     let started = seats.now();
     let seat = seats.of(agent, key, step).await?;
@@ -177,6 +193,14 @@ async fn step(keeping: &impl Keeping, key: &Key, rule: &Rule, step: &Step) -> Re
         _ => seats.remove(key, step.session),
     }
     Ok(reply)
+}
+
+impl Inner {
+    /// Nobody asks for this session any more.
+    fn leave(&self, key: &Key, session: Session) {
+        self.seats.remove(key, session);
+        self.rates.leave(key, session);
+    }
 }
 
 /// The folder of a limiter, in which no other one's keys are: a slash in its name is none here.

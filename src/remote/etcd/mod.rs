@@ -16,18 +16,18 @@ mod options;
 mod policy;
 mod shelves;
 mod stream;
+mod values;
 mod words;
 
 use super::backend::{Backend, Reply, Rule, Session, Step, StoreError};
-use super::error::RemoteError;
 use super::key::Key;
+use super::kv::Ledger;
 use super::queue::Queue;
 pub use options::EtcdOptions;
 #[cfg(feature = "policy-file")]
 pub use policy::EtcdPolicy;
 use shelves::Shelves;
 use std::fmt;
-use std::time::Duration;
 
 /// Permits in etcd 3.4 or later. A handle: clones share their connections, and so can all limiters of a process.
 ///
@@ -66,7 +66,10 @@ use std::time::Duration;
 /// Rates and windows are not for etcd, which tells nobody the time: they are refused. A new leader prolongs all leases. A server
 /// that has lost its data has forgotten who holds what, and grants it again at once.
 #[derive(Clone)]
-pub struct Etcd(Queue<Shelves>);
+pub struct Etcd {
+    permits: Queue<Shelves>,
+    rates: Ledger<Shelves>,
+}
 
 impl Etcd {
     /// The etcd at `address`: `http://host:port`.
@@ -75,37 +78,34 @@ impl Etcd {
     }
 
     fn new(shelves: Shelves) -> Self {
-        Self(Queue::new(shelves))
+        Self {
+            permits: Queue::new(shelves.clone()),
+            rates: Ledger::new(shelves),
+        }
     }
 }
 
 impl Backend for Etcd {
-    fn supports(&self, rule: &Rule, _ttl: Duration) -> Result<(), RemoteError> {
-        let what = match rule {
-            Rule::Permits { .. } => return Ok(()),
-            Rule::Rate { .. } => "rates",
-            Rule::Window { .. } => "windows",
-        };
-        let store = "etcd";
-        Err(RemoteError::Unsupported { what, store })
-    }
-
     async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
-        self.0.step(key, rule, step).await
+        match rule {
+            Rule::Permits { .. } => self.permits.step(key, rule, step).await,
+            Rule::Rate { .. } | Rule::Window { .. } => self.rates.step(key, rule, step).await,
+        }
     }
 
     async fn news(&self, key: &Key, session: Session) {
-        self.0.news(key, session).await;
+        self.permits.news(key, session).await;
     }
 
     fn leave(&self, key: &Key, session: Session) {
-        self.0.leave(key, session);
+        self.permits.leave(key, session);
+        self.rates.leave(key, session);
     }
 }
 
 impl fmt::Debug for Etcd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shelves = self.0.shelf();
+        let shelves = self.permits.shelf();
         f.debug_struct("Etcd")
             .field("prefix", &shelves.prefix)
             .field("http", &shelves.http)

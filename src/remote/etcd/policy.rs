@@ -67,7 +67,7 @@ impl Etcd {
     /// [`StoreError`] when the server does not answer, [`PolicyFileError`](crate::policy::file::PolicyFileError) when there is
     /// no policy under the key.
     pub async fn policy(&self, key: &str) -> Result<(PolicySpec, EtcdPolicy), SourceError> {
-        let http = self.0.shelf().http.clone();
+        let http = self.permits.shelf().http.clone();
         let (content, heard) = look(&http, key).await?;
         let (spec, kept) = Kept::first(key, content)?;
         let source = EtcdPolicy {

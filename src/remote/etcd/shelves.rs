@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
+#[derive(Clone)]
 pub(crate) struct Shelves {
     pub(super) http: Http,
     pub(super) prefix: Box<str>,
@@ -44,7 +45,7 @@ impl Shelves {
         Self { http, prefix }
     }
 
-    fn under(&self, key: &Key) -> String {
+    pub(super) fn under(&self, key: &Key) -> String {
         format!("{}{}/", self.prefix, escaped(key.as_str()))
     }
 
@@ -53,7 +54,7 @@ impl Shelves {
         self.http.call(Method::POST, path, body, self.http.timeout()).await
     }
 
-    async fn call<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, StoreError> {
+    pub(super) async fn call<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, StoreError> {
         self.ask(path, body).await?.json()
     }
 
@@ -86,7 +87,7 @@ impl Shelves {
         self.read(lease, key, limit, Some(session), &found?.kvs)
     }
 
-    async fn found(&self, key: &Key) -> Result<Found, StoreError> {
+    pub(super) async fn found(&self, key: &Key) -> Result<Found, StoreError> {
         self.call("/v3/kv/range", &words::all_under(&self.under(key))).await
     }
 

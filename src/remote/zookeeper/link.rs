@@ -19,7 +19,7 @@ pub(super) enum Access {
 }
 
 impl Access {
-    fn acls(self) -> zookeeper_client::Acls<'static> {
+    pub(super) fn acls(self) -> zookeeper_client::Acls<'static> {
         match self {
             Self::Anyone => zookeeper_client::Acls::anyone_all(),
             Self::Creator => zookeeper_client::Acls::creator_all(),
@@ -28,8 +28,8 @@ impl Access {
 }
 
 pub(crate) struct Link {
-    client: Client,
-    access: Access,
+    pub(super) client: Client,
+    pub(super) access: Access,
     /// Above all nodes, with a slash at its end.
     prefix: Box<str>,
     ttl: Duration,
@@ -78,7 +78,7 @@ impl Link {
         *confirmed = sent.max(*confirmed);
     }
 
-    fn path(&self, key: &str) -> String {
+    pub(super) fn path(&self, key: &str) -> String {
         format!("{}{}", self.prefix, escaped(key))
     }
 
@@ -199,12 +199,7 @@ impl Link {
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(failed(error)),
             }
-            let above = CreateMode::Persistent.with_acls(self.access.acls());
-            if let Some((above_all, _)) = self.prefix.rsplit_once('/')
-                && !above_all.is_empty()
-            {
-                self.client.mkdir(above_all, &above).await.map_err(failed)?;
-            }
+            self.make_above().await?;
             // The server takes it down when it has been empty for a while: when all have died.
             let container = CreateMode::Container.with_acls(self.access.acls());
             let made = self.client.create(path, limit.to_string().as_bytes(), &container).await;
@@ -214,8 +209,19 @@ impl Link {
         Err(StoreError::Unreachable { why })
     }
 
+    /// Makes the nodes above those of keys be there.
+    pub(super) async fn make_above(&self) -> Result<(), StoreError> {
+        let above = CreateMode::Persistent.with_acls(self.access.acls());
+        if let Some((above_all, _)) = self.prefix.rsplit_once('/')
+            && !above_all.is_empty()
+        {
+            self.client.mkdir(above_all, &above).await.map_err(failed)?;
+        }
+        Ok(())
+    }
+
     /// Asks, at once, for all names, and then for the limit: so it is one that was in force when the names were read, or after.
-    fn look(&self, path: &str) -> impl Future<Output = Result<Seen, Error>> + Send + '_ {
+    pub(super) fn look(&self, path: &str) -> impl Future<Output = Result<Seen, Error>> + Send + '_ {
         let mut reader = self.client.new_multi_reader();
         let asked = reader.add_get_children(path).and_then(|()| reader.add_get_data(path));
         let answer = asked.map(|()| reader.commit());
@@ -381,9 +387,9 @@ impl Link {
 }
 
 /// What lies under a key.
-struct Seen {
-    names: Vec<String>,
-    limit: Vec<u8>,
+pub(super) struct Seen {
+    pub(super) names: Vec<String>,
+    pub(super) limit: Vec<u8>,
     /// The next sequence number.
     next: i32,
 }

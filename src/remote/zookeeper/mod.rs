@@ -12,10 +12,11 @@
 mod link;
 mod names;
 mod options;
+mod values;
 
 use super::backend::{Backend, Reply, Rule, Session, Step, StoreError};
-use super::error::RemoteError;
 use super::key::Key;
+use super::kv::Ledger;
 use super::queue::{Change, Line, Ops, Queue, Shelf};
 use link::Link;
 pub use options::ZookeeperOptions;
@@ -71,7 +72,10 @@ use tokio::time::Instant;
 /// and grant it again at once. Sequence numbers of nodes begin anew after 2^32 at one key; whoever holds a permit that is older
 /// than that, while the key was never without a session, may be taken for a newcomer.
 #[derive(Clone)]
-pub struct Zookeeper(Queue<Nodes>);
+pub struct Zookeeper {
+    permits: Queue<Nodes>,
+    rates: Ledger<Nodes>,
+}
 
 impl Zookeeper {
     /// The ZooKeeper at `servers`: `host:port`, several by commas.
@@ -80,23 +84,27 @@ impl Zookeeper {
     }
 
     fn new(nodes: Nodes) -> Self {
-        Self(Queue::new(nodes))
+        Self {
+            permits: Queue::new(nodes.clone()),
+            rates: Ledger::new(nodes),
+        }
     }
 }
 
 type Linked = Option<Result<Arc<Link>, StoreError>>;
 
+#[derive(Clone)]
 pub(crate) struct Nodes {
     options: Arc<ZookeeperOptions>,
     /// Sessions at the servers, by how long they last; those that are being made are empty.
-    links: Mutex<HashMap<Duration, watch::Receiver<Linked>>>,
+    links: Arc<Mutex<HashMap<Duration, watch::Receiver<Linked>>>>,
 }
 
 impl Nodes {
     fn new(options: ZookeeperOptions) -> Self {
         Self {
             options: Arc::new(options),
-            links: Mutex::default(),
+            links: Arc::default(),
         }
     }
 
@@ -174,33 +182,27 @@ impl Shelf for Nodes {
 }
 
 impl Backend for Zookeeper {
-    fn supports(&self, rule: &Rule, _ttl: Duration) -> Result<(), RemoteError> {
-        let what = match rule {
-            Rule::Permits { .. } => return Ok(()),
-            Rule::Rate { .. } => "rates",
-            Rule::Window { .. } => "windows",
-        };
-        let store = "ZooKeeper";
-        Err(RemoteError::Unsupported { what, store })
-    }
-
     async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
-        self.0.step(key, rule, step).await
+        match rule {
+            Rule::Permits { .. } => self.permits.step(key, rule, step).await,
+            Rule::Rate { .. } | Rule::Window { .. } => self.rates.step(key, rule, step).await,
+        }
     }
 
     async fn news(&self, key: &Key, session: Session) {
-        self.0.news(key, session).await;
+        self.permits.news(key, session).await;
     }
 
     fn leave(&self, key: &Key, session: Session) {
-        self.0.leave(key, session);
+        self.permits.leave(key, session);
+        self.rates.leave(key, session);
     }
 }
 
 impl fmt::Debug for Zookeeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Zookeeper")
-            .field("options", &self.0.shelf().options)
+            .field("options", &self.permits.shelf().options)
             .finish_non_exhaustive()
     }
 }

@@ -69,11 +69,7 @@ impl Consul {
 
 impl Inner {
     fn delayed(&self, delay: Duration) -> Self {
-        Self {
-            agent: self.agent.with_delay(delay),
-            prefix: self.prefix.clone(),
-            seats: Seats::default(),
-        }
+        Self::new(self.agent.with_delay(delay), self.prefix.clone())
     }
 }
 
@@ -269,14 +265,12 @@ fn ops_of_leaving(place: &Place, leaving: &Leaving, session: Session, id: &str) 
 
 impl Backend for ConsulSlots {
     fn supports(&self, rule: &Rule, ttl: Duration) -> Result<(), RemoteError> {
-        let store = "Consul with slots";
         match *rule {
-            Rule::Permits { limit: ..=MOST } => super::supports(rule, ttl, store),
-            Rule::Permits { .. } => Err(RemoteError::Unsupported {
+            Rule::Permits { limit } if limit > MOST => Err(RemoteError::Unsupported {
                 what: "more than 60 permits",
-                store,
+                store: "Consul with slots",
             }),
-            _ => super::supports(rule, ttl, store),
+            _ => super::supports(rule, ttl),
         }
     }
 
@@ -289,7 +283,7 @@ impl Backend for ConsulSlots {
     }
 
     fn leave(&self, key: &Key, session: Session) {
-        self.0.seats.remove(key, session);
+        self.0.leave(key, session);
     }
 }
 
