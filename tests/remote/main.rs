@@ -42,6 +42,8 @@ mod lawful;
 mod lined;
 mod proxied;
 mod rate_steps;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+mod rates_shared;
 mod redis;
 mod rights;
 mod served;

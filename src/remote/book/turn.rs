@@ -212,3 +212,6 @@ impl Kind {
         meter
     }
 }
+
+#[cfg(test)]
+mod tests;
