@@ -33,6 +33,8 @@ mod etcd_corners;
 #[cfg(feature = "etcd")]
 mod etcd_faults;
 #[cfg(feature = "etcd")]
+mod etcd_rates;
+#[cfg(feature = "etcd")]
 mod etcd_steps;
 mod faults;
 mod forged;

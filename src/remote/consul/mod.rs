@@ -6,7 +6,7 @@
 //! | who is served first | who asked first | who asked first, nearly |
 //! | an acquire that finds permits | a read and a write | a read and a write |
 //! | in each other's way are | all who change the document | those who want the same slot |
-//! | rates and windows | no | no |
+//! | rates and windows | yes | yes, the same |
 //!
 //! # Sessions
 //! Each session of a limiter is a session of Consul's, whose keys are deleted when it ends. Consul ends a session that was not
@@ -24,6 +24,19 @@
 //! The first three sessions that wait look out for the dead; when all three of them are dead as well, the others find out when they
 //! renew. A session that was made though nobody heard the answer holds nothing, and ends by itself.
 //!
+//! # Rates and windows
+//! What is known of one is a value under `rate` in the folder of the limiter. A step of a process writes it anew if nobody else has,
+//! and reads it before, unless the process was alone there of late: one round trip, or two. It has no session of Consul's, and any
+//! time to live will do. What it takes stays counted whoever dies; nobody is asked the time, see [`remote`](super#time).
+//!
+//! Processes are in each other's way there: whoever was overtaken reads again, after a pause of up to 64 ms. Where more than some
+//! hundred steps a second are to be expected of all of them together, take tokens by the [block](super::Blocks): a step carries
+//! what a whole process wants.
+//!
+//! The value goes when it is as good as none: as soon as the bucket is full again, or the window empty, and the time to live of all
+//! sessions is over that have not been closed. Whoever wrote it last takes it away then, if it still runs; otherwise whoever has
+//! used it and is still there. When all have died at once it stays until somebody uses the limiter again.
+//!
 //! # What it needs
 //! Consul 1.8 or later. A time to live of 10 s to a day: the shortest is the server's `session_ttl_min`, and steps with a shorter
 //! one are [refused](super::StoreError::Refused). One connection for each
@@ -34,7 +47,7 @@
 //! # What is not promised
 //! Consul writes to a majority of its servers before it answers, and forgets nothing when servers change. A cluster that is
 //! started anew with nothing, or from a snapshot, has forgotten who holds what, and its tokens may be smaller than they were: keep
-//! all processes from it for a time to live, and tell resources that check fences.
+//! all processes from it for a time to live, and tell resources that check fences. What rates gave out since is there again.
 
 mod agent;
 mod holders;
@@ -62,7 +75,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use values::Folders;
 
-/// Permits in Consul, in a document: all of a limiter's permits, their holders and the queue are one value, which is read,
+/// Permits in Consul, in a document, and rates and windows: all of a limiter's permits, their holders and the queue are one value, which is read,
 /// changed, and written if nobody else has changed it meanwhile. A handle: clones share connections.
 ///
 /// Requests are served in the order in which they reach the store. Who waits sleeps on a key of its own, and whoever gives back

@@ -36,7 +36,7 @@ const CHANGES: usize = 60;
 /// Nodes of one transaction have one revision: their places are told apart by so many bits below it.
 const BITS: u32 = 6;
 /// The longest lease that servers grant, in seconds.
-const LONGEST: u64 = 9_000_000_000;
+pub(super) const LONGEST: u64 = 9_000_000_000;
 /// How often an end is gone on with that finds something else than it expected.
 const ATTEMPTS: usize = 4;
 
@@ -49,7 +49,7 @@ impl Shelves {
         format!("{}{}/", self.prefix, escaped(key.as_str()))
     }
 
-    async fn ask(&self, path: &str, body: &Value) -> Result<Answer, StoreError> {
+    pub(super) async fn ask(&self, path: &str, body: &Value) -> Result<Answer, StoreError> {
         let body = Bytes::from(body.to_string());
         self.http.call(Method::POST, path, body, self.http.timeout()).await
     }
@@ -58,7 +58,7 @@ impl Shelves {
         self.ask(path, body).await?.json()
     }
 
-    async fn grant(&self, ttl: Duration) -> Result<(i64, Duration), StoreError> {
+    pub(super) async fn grant(&self, ttl: Duration) -> Result<(i64, Duration), StoreError> {
         // Whole seconds, and never less than was asked for.
         let seconds = u64::try_from(ttl.as_nanos().div_ceil(1_000_000_000)).unwrap_or(u64::MAX);
         let granted: Granted = self

@@ -9,10 +9,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 /// For what is due later nobody waits who has no handle any more.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// After a failure.
+/// After a failure; twice as long after the next.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often it is tried.
-const ATTEMPTS: u32 = 5;
+/// How often it is tried: for two minutes.
+const ATTEMPTS: u32 = 7;
 
 /// Looks after a key until there is no note of this process any more.
 pub(super) async fn tidy<V: Values>(ledger: Ledger<V>, key: Key, page: Arc<Page<V::At>>) {
@@ -36,8 +36,8 @@ pub(super) async fn tidy<V: Values>(ledger: Ledger<V>, key: Key, page: Arc<Page<
                 return ledger.0.forget(&key, &page);
             }
             None => {
+                sleep(PAUSE * (1 << failures)).await;
                 failures += 1;
-                sleep(PAUSE).await;
             }
         }
     }

@@ -5,6 +5,7 @@
 //! | `names` | what nodes are called, and what a list of names says |
 //! | `link` | a session at the servers, and what is done in it |
 //! | `options` | where the servers are |
+//! | `values` | what is known of a rate or window |
 //!
 //! All under a key lies in one node, whose data is the limit, and whose children are the sessions and their wishes. Whether a
 //! wish is granted is seen from the names of the children alone: see [`queue`](super::queue).
@@ -28,7 +29,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Permits in ZooKeeper 3.6 or later. A handle: clones share their sessions, and so can all limiters of a process.
+/// Permits, rates and windows in ZooKeeper 3.6 or later. A handle: clones share their sessions, and so can all limiters of a process.
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -58,6 +59,16 @@ use tokio::time::Instant;
 /// does not send a second request before the first is acknowledged. Whoever waits asks the server only when its turn has come,
 /// once, so nobody asks in vain. The first step at a key, and of a session, takes a few round trips more.
 ///
+/// # Rates and windows
+/// What is known of one is the data of a node under that of the key. A step of a process sets it if it is of the version that the
+/// process knows, and reads it before, unless the process was alone there of late: one round trip, or three. Nobody is asked the
+/// time, see [`remote`](super#time). Whoever was overtaken reads again, after a pause of up to 64 ms: where more than some hundred
+/// steps a second are to be expected of all processes together, take tokens by the [block](super::Blocks).
+///
+/// Both nodes go as soon as the bucket is full again, or the window empty, and the time to live of all sessions is over that have
+/// not been closed: whoever set the data last deletes them then, if it still runs; otherwise whoever has used it and is still there.
+/// When all have died at once they stay until somebody uses the limiter again.
+///
 /// # Several servers
 /// A renewal is answered for by the leader, not by a follower that the others may have lost. But the leader hears that a session is
 /// alive only with the follower's next answer to its own ping. So where a follower is cut off just then, it ends a session earlier
@@ -68,8 +79,7 @@ use tokio::time::Instant;
 /// Tokens are numbers of transactions. They grow as long as the servers keep their data.
 ///
 /// # What is not promised
-/// Rates and windows are not for ZooKeeper: they are refused. Servers that have lost their data have forgotten who holds what,
-/// and grant it again at once. Sequence numbers of nodes begin anew after 2^32 at one key; whoever holds a permit that is older
+/// Servers that have lost their data have forgotten who holds what, and what rates gave out, and grant it again at once. Sequence numbers of nodes begin anew after 2^32 at one key; whoever holds a permit that is older
 /// than that, while the key was never without a session, may be taken for a newcomer.
 #[derive(Clone)]
 pub struct Zookeeper {

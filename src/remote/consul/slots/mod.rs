@@ -53,7 +53,7 @@ const LOOKOUTS: usize = 3;
 /// ```
 ///
 /// # Bounds
-/// At most 60 permits: what a transaction of Consul's has room for.
+/// At most 60 permits: what a transaction of Consul's has room for. Rates and windows are those of [`Consul`].
 ///
 /// Nothing is left when the last session ends. When the last ones die, or end while one that has died is not gone yet, the limit
 /// stays until somebody uses the limiter again, who replaces it.
