@@ -224,10 +224,9 @@ pub(crate) async fn a_step_whose_answer_was_lost_counts_once<P: Place>() {
         let (failures, swallowed) = (remote.stats().failures, proxy.swallowed());
         proxy.set(Mode::LoseReplies);
         let heals = async {
-            while remote.stats().failures == failures {
+            while remote.stats().failures == failures || proxy.swallowed() == swallowed {
                 pause().await;
             }
-            assert!(proxy.swallowed() > swallowed);
             proxy.set(Mode::Pass);
         };
         let (permit, ()) = tokio::join!(remote.acquire(1), heals);

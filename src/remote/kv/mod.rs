@@ -14,6 +14,8 @@
 //! | [`Ledger`] | the steps of a process, and what it knows of each key |
 //! | [`tidy`] | notes that are as good as none are taken away by whoever wrote them last |
 
+#[cfg(test)]
+mod tests;
 mod tidy;
 
 use super::backend::{Reply, Rule, Session, Step, StoreError};

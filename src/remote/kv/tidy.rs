@@ -13,11 +13,25 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_secs(1);
 /// How often it is tried: for two minutes.
 const ATTEMPTS: u32 = 7;
+/// How often a process that has left looks after what others have written.
+const FAVOURS: u32 = 3;
+
+/// What was found.
+enum Look {
+    /// There is nothing to be looked after any more.
+    Done,
+    /// It is due later.
+    Later,
+    /// The same, and somebody else has written it, who looks after it or has died.
+    Theirs,
+    /// The store did not answer.
+    Unknown,
+}
 
 /// Looks after a key until there is no note of this process any more.
 pub(super) async fn tidy<V: Values>(ledger: Ledger<V>, key: Key, page: Arc<Page<V::At>>) {
     let mut there = Some(ledger);
-    let mut failures = 0;
+    let (mut failures, mut favours) = (0, 0);
     loop {
         let due = page.state.lock().await.due;
         if let (Some(due), Some(ledger)) = (due, there.take()) {
@@ -28,51 +42,71 @@ pub(super) async fn tidy<V: Values>(ledger: Ledger<V>, key: Key, page: Arc<Page<
             there = kept.or_else(|| weak.upgrade().map(Ledger));
         }
         let Some(ledger) = &there else { return };
-        match look(ledger, &key, &page).await {
-            Some(true) => return ledger.0.forget(&key, &page),
-            Some(false) => failures = 0,
-            None if failures == ATTEMPTS => {
-                page.state.lock().await.is_tidied = false;
-                return ledger.0.forget(&key, &page);
+        let looked = look(ledger, &key, &page).await;
+        favours = match looked {
+            Look::Theirs if page.is_deserted() => favours + 1,
+            _ => 0,
+        };
+        failures = match looked {
+            Look::Unknown => failures + 1,
+            _ => 0,
+        };
+        if matches!(looked, Look::Done) || favours == FAVOURS || failures == ATTEMPTS {
+            let mut state = page.state.lock().await;
+            // A step may have come in between.
+            let stays = match looked {
+                Look::Theirs => !page.is_deserted(),
+                _ => state.due.is_some_and(|due| due > Instant::now()),
+            };
+            if stays {
+                (failures, favours) = (0, 0);
+                continue;
             }
-            None => {
-                sleep(PAUSE * (1 << failures)).await;
-                failures += 1;
-            }
+            (state.due, state.is_tidied) = (None, false);
+            drop(state);
+            return ledger.0.forget(&key, &page);
+        }
+        if failures > 0 {
+            sleep(PAUSE * (1 << (failures - 1))).await;
         }
     }
 }
 
-/// True when there is nothing to be looked after any more; false when it is due later; nothing when that is not known.
-async fn look<V: Values>(ledger: &Ledger<V>, key: &Key, page: &Arc<Page<V::At>>) -> Option<bool> {
+async fn look<V: Values>(ledger: &Ledger<V>, key: &Key, page: &Page<V::At>) -> Look {
     let inner = &*ledger.0;
     let mut state = page.state.lock().await;
     let state = &mut *state;
     if state.due.is_some_and(|due| due > Instant::now()) {
-        return Some(false);
+        return Look::Later;
     }
+    let mut look = Look::Later;
     loop {
         if state.known.is_none() {
-            inner.read(key, state).await.ok()?;
+            look = Look::Theirs;
+            if inner.read(key, state).await.is_err() {
+                return Look::Unknown;
+            }
         }
         let seen = state.known.as_ref().zip(state.witness.as_ref());
         let Some(((note, at), witness)) = seen else { break };
-        let lasts = fresh_in(note, witness, inner.now()).ok()?;
+        let Ok(lasts) = fresh_in(note, witness, inner.now()) else {
+            break;
+        };
         if lasts > 0 {
-            // Somebody else has written it, who looks after it; or who has died.
-            if page.is_deserted() {
-                break;
-            }
             state.due = Some(Instant::now() + Duration::from_micros(lasts));
-            return Some(false);
+            return look;
         }
         let at = at.clone();
         state.known = None;
-        if inner.values.delete(key, state.ttl, &at).await.ok()? {
-            state.witness = None;
-            break;
+        match inner.values.delete(key, state.ttl, &at).await {
+            Ok(true) => {
+                state.witness = None;
+                break;
+            }
+            Ok(false) => {}
+            Err(_) => return Look::Unknown,
         }
     }
-    (state.due, state.is_tidied) = (None, false);
-    Some(true)
+    state.due = None;
+    Look::Done
 }
