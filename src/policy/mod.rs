@@ -3,6 +3,7 @@
 //! | type | what it is |
 //! |---|---|
 //! | [`Policy`] | any limiter with a clock and a bounded FIFO line: the only thing that waits for a rate |
+//! | [`Lane`] | a second line in front of the same limiter, for those who shall not stand behind everybody |
 //! | [`PerCall`], [`Per`] | a leg that counts calls, or a named cost |
 //! | [`Named`] | a leg under a name, which its refusals carry |
 //! | [`And`] | two limiters as one, statically |
@@ -24,6 +25,7 @@ mod explain;
 #[cfg(feature = "policy-file")]
 #[cfg_attr(docsrs, doc(cfg(feature = "policy-file")))]
 pub mod file;
+mod lane;
 mod leg;
 mod legs;
 mod line;
@@ -41,6 +43,7 @@ pub mod spec;
 pub use and::And;
 pub use boxed::BoxLimiter;
 pub use builder::{PolicyBuilder, PolicyError};
+pub use lane::Lane;
 pub use leg::{Named, Per, PerCall};
 pub use legs::Legs;
 pub use live::LiveLegs;

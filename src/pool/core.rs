@@ -123,7 +123,7 @@ impl<'j> Core<'j> {
 
     pub(super) fn stats(&self) -> PoolStats {
         let state = self.state.lock();
-        let shelved: usize = state.benches.iter().map(|bench| bench.shelf.lock().entries.len()).sum();
+        let shelved: usize = state.benches.iter().map(|bench| bench.shelf.lock().len()).sum();
         PoolStats {
             threads: state.alive,
             idle: state.sleepers.len(),

@@ -46,7 +46,7 @@ impl<'j> Core<'j> {
             let mut out = Vec::new();
             for bench in &state.benches {
                 out.extend(bench.held.lock().take());
-                out.extend(bench.shelf.lock().entries.drain(..));
+                out.extend(bench.shelf.lock().drain());
             }
             out.extend(state.lanes.drain());
             self.note_pending(&state);

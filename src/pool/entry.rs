@@ -1,6 +1,7 @@
 //! What stands in the queue: a task, what it weighs, and how it wants to be treated.
 
 use super::cell::{Ran, Run};
+use super::chunk::{Chunk, Parts};
 use super::error::TaskError;
 use super::hooks::{Payload, drop_quietly};
 use super::lanes::Ranked;
@@ -63,17 +64,22 @@ impl<F> Plain<F> {
     }
 }
 
+/// Runs a task that nobody waits for. A panic stays here, and its payload goes to `orphan`.
+#[inline]
+pub(super) fn run_quietly(task: impl FnOnce(), orphan: &mut dyn FnMut(Payload)) -> Ran {
+    match catch_unwind(AssertUnwindSafe(task)) {
+        Ok(()) => Ran::Done,
+        Err(payload) => {
+            orphan(payload);
+            Ran::Panicked
+        }
+    }
+}
+
 impl<F: FnOnce() + Send> Task for Plain<F> {
     #[inline]
     fn run(&mut self, orphan: &mut dyn FnMut(Payload)) -> Ran {
-        let Some(task) = self.0.take() else { return Ran::Gone };
-        match catch_unwind(AssertUnwindSafe(task)) {
-            Ok(()) => Ran::Done,
-            Err(payload) => {
-                orphan(payload);
-                Ran::Panicked
-            }
-        }
+        self.0.take().map_or(Ran::Gone, |task| run_quietly(task, orphan))
     }
 
     fn refuse(self: Box<Self>, _: TaskError) -> bool {
@@ -118,7 +124,8 @@ impl Task for Special<'_> {
     }
 }
 
-/// One allocation for each task: that of its closure, or the cell that it shares with its handle.
+/// One allocation for each task at most: that of its closure, of several together, or the cell that it shares with its
+/// handle.
 pub(super) struct Entry<'j>(Kind<'j>);
 
 enum Kind<'j> {
@@ -126,6 +133,8 @@ enum Kind<'j> {
     Own(Box<dyn Task + 'j>),
     /// A task to which somebody holds, or held, a handle.
     Held(Arc<dyn Run + 'j>),
+    /// Those from a number on, and before another, of several that were submitted together.
+    Part(Arc<dyn Parts + 'j>, u8, u8),
 }
 
 impl<'j> Entry<'j> {
@@ -137,6 +146,13 @@ impl<'j> Entry<'j> {
     #[inline]
     pub(super) fn held<C: Run + 'j>(cell: Arc<C>, spec: &Spec) -> Self {
         Self(Kind::Held(cell)).with(spec)
+    }
+
+    /// All of a chunk, which is one task where there are wishes.
+    #[inline]
+    pub(super) fn parts<F: FnOnce() + Send + 'j>(chunk: Arc<Chunk<F>>, spec: &Spec) -> Self {
+        let end = chunk.len() as u8;
+        Self(Kind::Part(chunk, 0, end)).with(spec)
     }
 
     #[inline]
@@ -168,7 +184,7 @@ impl<'j> Entry<'j> {
     fn special(&self) -> Option<&Special<'_>> {
         match &self.0 {
             Kind::Own(task) => task.special(),
-            Kind::Held(_) => None,
+            Kind::Held(_) | Kind::Part(..) => None,
         }
     }
 
@@ -199,15 +215,20 @@ impl<'j> Entry<'j> {
         match &mut self.0 {
             Kind::Own(task) => task.run(orphan),
             Kind::Held(cell) => cell.run(&mut || (), orphan),
+            Kind::Part(chunk, at, end) => {
+                debug_assert!(*at + 1 == *end, "one of several is run at a time");
+                chunk.run(usize::from(*at), orphan)
+            }
         }
     }
 
-    /// How many bytes it takes beside its place in the queue.
+    /// How many bytes it takes beside its place in the queue. What it shares with others is not its to keep.
     #[inline]
     pub(super) fn size(&self) -> usize {
         match &self.0 {
             Kind::Own(task) => size_of_val(&**task),
             Kind::Held(cell) => size_of_val(&**cell),
+            Kind::Part(..) => usize::MAX,
         }
     }
 
@@ -219,6 +240,10 @@ impl<'j> Entry<'j> {
                 let refused = cell.refuse(why);
                 drop_quietly(cell);
                 refused
+            }
+            Kind::Part(chunk, at, end) => {
+                (at..end).for_each(|at| chunk.refuse(usize::from(at)));
+                true
             }
         }
     }
@@ -244,6 +269,27 @@ impl Ranked for Entry<'_> {
         match &self.0 {
             Kind::Own(task) => task.is_live(),
             Kind::Held(cell) => cell.is_queued(),
+            Kind::Part(..) => true,
+        }
+    }
+
+    #[inline]
+    fn count(&self) -> usize {
+        match &self.0 {
+            Kind::Part(_, at, end) => usize::from(end - at),
+            _ => 1,
+        }
+    }
+
+    #[inline]
+    fn split(&mut self, n: usize) -> Option<Self> {
+        match &mut self.0 {
+            Kind::Part(chunk, at, end) if usize::from(*end - *at) > n => {
+                let from = *at;
+                *at += n as u8;
+                Some(Self(Kind::Part(Arc::clone(chunk), from, *at)))
+            }
+            _ => None,
         }
     }
 }

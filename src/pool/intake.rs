@@ -28,7 +28,7 @@ impl<'j> Core<'j> {
         Ok(())
     }
 
-    /// Queues the first `n` of `jobs` at once, in order, under one lock. False, and nothing is taken, when no more are.
+    /// Queues `jobs`, which are `n` tasks, at once, in order, under one lock. False, and nothing is taken, when no more are.
     /// `into` only converts; `buffer` is empty, before and after.
     pub(super) fn push_all<J>(
         self: &Arc<Self>,
@@ -44,7 +44,7 @@ impl<'j> Core<'j> {
         }
         state.quiet.begun(n);
         state.stats.submitted += n as u64;
-        for job in jobs.drain(..n) {
+        for job in jobs.drain(..) {
             state.lanes.push(into(job));
         }
         self.note_pending(&state);
@@ -101,7 +101,7 @@ impl<'j> Core<'j> {
             benches.find_map(|bench| {
                 let held = bench.held.lock().take();
                 at_gate = held.is_some().then(|| Arc::clone(bench));
-                held.or_else(|| bench.shelf.lock().entries.pop_front())
+                held.or_else(|| bench.shelf.lock().take())
             })
         })?;
         self.note_pending(&state);

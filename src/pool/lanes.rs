@@ -14,6 +14,29 @@ pub(super) trait Ranked {
     fn is_evictable(&self) -> bool;
     /// True while it has neither started nor been refused.
     fn is_live(&self) -> bool;
+    /// How many tasks it is: several stand together where they came together and are common.
+    fn count(&self) -> usize {
+        1
+    }
+    /// Takes the first `n` out of more than that.
+    fn split(&mut self, _n: usize) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        None
+    }
+}
+
+/// Takes the first out of a queue: at most `n` tasks that stand together.
+#[inline]
+pub(super) fn take_front<E: Ranked>(queue: &mut VecDeque<E>, n: usize) -> Option<E> {
+    let first = queue.front_mut()?;
+    first.split(n).or_else(|| queue.pop_front())
+}
+
+/// Empties a queue task by task.
+pub(super) fn one_by_one<E: Ranked>(queue: &mut VecDeque<E>) -> impl Iterator<Item = E> {
+    std::iter::from_fn(|| take_front(queue, 1))
 }
 
 pub(super) struct Lanes<E> {
@@ -69,7 +92,7 @@ impl<E: Ranked> Lanes<E> {
 
     #[inline]
     pub(super) fn push(&mut self, entry: E) {
-        self.len += 1;
+        self.len += entry.count();
         if !entry.is_common() {
             self.came(&entry);
         }
@@ -78,7 +101,7 @@ impl<E: Ranked> Lanes<E> {
 
     /// Puts back what had been taken out, before all others of its priority.
     pub(super) fn push_front(&mut self, entry: E) {
-        self.len += 1;
+        self.len += entry.count();
         if !entry.is_common() {
             self.came(&entry);
         }
@@ -90,25 +113,34 @@ impl<E: Ranked> Lanes<E> {
         if self.len == 0 {
             return None;
         }
-        self.len -= 1;
         if self.special == 0 {
-            return self.lanes[Priority::Normal as usize].pop_front();
+            return self.pop_common(1);
         }
-        let entry = self.pop_by_priority()?;
+        self.len -= 1;
+        let lane = self.next_lane()?;
+        let entry = take_front(&mut self.lanes[lane], 1)?;
         self.went(&entry);
         Some(entry)
     }
 
+    /// The next in line where all are common: at most `n` tasks that stand together.
+    #[inline]
+    pub(super) fn pop_common(&mut self, n: usize) -> Option<E> {
+        let entry = take_front(&mut self.lanes[Priority::Normal as usize], n)?;
+        self.len -= entry.count();
+        Some(entry)
+    }
+
     #[cold]
-    fn pop_by_priority(&mut self) -> Option<E> {
+    fn next_lane(&mut self) -> Option<usize> {
         let lowest = self.lanes.iter().position(|lane| !lane.is_empty())?;
         let highest = self.lanes.iter().rposition(|lane| !lane.is_empty())?;
         if lowest == highest || self.preferred >= AGEING {
             self.preferred = 0;
-            return self.lanes[lowest].pop_front();
+            return Some(lowest);
         }
         self.preferred += 1;
-        self.lanes[highest].pop_front()
+        Some(highest)
     }
 
     /// Takes out the one that has waited longest of the lowest priority there is: the first to be thrown out.
@@ -116,7 +148,7 @@ impl<E: Ranked> Lanes<E> {
         for lane in &mut self.lanes {
             if let Some(at) = lane.iter().position(|entry| entry.is_evictable()) {
                 self.len -= 1;
-                let entry = lane.remove(at)?;
+                let entry = lane[at].split(1).or_else(|| lane.remove(at))?;
                 self.went(&entry);
                 return Some(entry);
             }
@@ -150,10 +182,10 @@ impl<E: Ranked> Lanes<E> {
         dead
     }
 
-    /// Takes out everything, in the order in which it would have been served but for ageing.
+    /// Takes out everything, task by task, in the order in which it would have been served but for ageing.
     pub(super) fn drain(&mut self) -> Vec<E> {
         (self.len, self.special, self.roomless) = (0, 0, 0);
-        self.lanes.iter_mut().rev().flat_map(|lane| lane.drain(..)).collect()
+        self.lanes.iter_mut().rev().flat_map(one_by_one).collect()
     }
 }
 

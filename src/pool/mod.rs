@@ -37,6 +37,7 @@
 mod apart;
 mod builder;
 mod cell;
+mod chunk;
 mod core;
 mod ending;
 mod entry;

@@ -50,19 +50,13 @@ impl<'j> Core<'j> {
             {
                 let share = (state.lanes.len() / (2 * state.staying().max(1))).min(BATCH - 1);
                 if share > 0 {
-                    let mut shelf = me.shelf.lock();
-                    shelf
-                        .entries
-                        .extend(std::iter::from_fn(|| state.lanes.pop()).take(share));
+                    me.shelf.lock().load(share, &mut state.lanes);
                 }
             }
             self.note_pending(state);
             return Found::Entry(entry);
         }
-        let stolen = state
-            .benches
-            .iter()
-            .find_map(|bench| bench.shelf.lock().entries.pop_front());
+        let stolen = state.benches.iter().find_map(|bench| bench.shelf.lock().take());
         match stolen {
             Some(entry) => Found::Entry(entry),
             None if state.phase == Phase::Draining => Found::Exit,

@@ -6,12 +6,12 @@
 //! is owed: whoever finds no room presses, and collects what is owed.
 
 use super::entry::Entry;
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Ranked, one_by_one, take_front};
 use std::collections::VecDeque;
 
 #[derive(Default)]
 pub(super) struct Shelf<'j> {
-    pub(super) entries: VecDeque<Entry<'j>>,
+    entries: VecDeque<Entry<'j>>,
     owed: usize,
 }
 
@@ -19,9 +19,38 @@ impl<'j> Shelf<'j> {
     /// The next task for the worker itself, which owes its place from now on.
     #[inline]
     pub(super) fn start_next(&mut self) -> Option<Entry<'j>> {
-        let entry = self.entries.pop_front()?;
+        let entry = self.take()?;
         self.owed += 1;
         Some(entry)
+    }
+
+    /// The next task for somebody else, who gives its place back.
+    #[inline]
+    pub(super) fn take(&mut self) -> Option<Entry<'j>> {
+        take_front(&mut self.entries, 1)
+    }
+
+    /// Takes `n` common tasks from the queue, if it has so many.
+    pub(super) fn load(&mut self, mut n: usize, lanes: &mut Lanes<Entry<'j>>) {
+        while n > 0
+            && let Some(some) = lanes.pop_common(n)
+        {
+            n -= some.count();
+            self.entries.push_back(some);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.iter().map(Ranked::count).sum()
+    }
+
+    /// Takes all of them.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Entry<'j>> {
+        one_by_one(&mut self.entries)
     }
 
     /// How many places have to be given back, by the caller.

@@ -123,7 +123,7 @@ impl<'j> State<'j> {
     }
 
     pub(super) fn shelves_are_empty(&self) -> bool {
-        self.benches.iter().all(|bench| bench.shelf.lock().entries.is_empty())
+        self.benches.iter().all(|bench| bench.shelf.lock().is_empty())
     }
 
     pub(super) fn children(&self) -> Vec<Arc<Core<'j>>> {

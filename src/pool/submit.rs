@@ -1,6 +1,7 @@
 //! Submitting closures.
 
 use super::cell::{Cell, Job, Run};
+use super::chunk::Chunk;
 use super::core::Core;
 use super::entry::{Entry, Plain};
 use super::error::{Rejected, Turned};
@@ -277,18 +278,24 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         F: FnOnce() + Send + 'j,
     {
         let (mut rejected, mut spent) = (Vec::new(), Vec::new());
-        let made = |task| Box::new(Plain::new(task));
-        in_chunks(tasks.into_iter().map(made), |tasks| {
+        let mut chunks = Vec::new();
+        // Wishes are each task's own.
+        let together = if self.spec.is_common() { usize::MAX } else { 1 };
+        in_chunks(tasks.into_iter(), |tasks| {
             let room = self.try_take_some(tasks.len());
             if room == 0 {
-                return rejected.extend(self.execute(tasks.remove(0).into_task()).err());
+                return rejected.extend(self.execute(tasks.remove(0)).err());
             }
-            let queued = self
-                .core()
-                .push_all(tasks, room, |task| Entry::plain(task, &self.spec), &mut spent);
-            if !queued {
-                rejected.extend(tasks.drain(..room).map(|task| Rejected {
-                    task: task.into_task(),
+            let mut taken = tasks.drain(..room);
+            while taken.len() > 0 {
+                chunks.push(Chunk::of(taken.by_ref().take(together)));
+            }
+            drop(taken);
+            let entry = |chunk| Entry::parts(chunk, &self.spec);
+            if !self.core().push_all(&mut chunks, room, entry, &mut spent) {
+                let handed_back = chunks.drain(..).flat_map(|chunk| chunk.take_all());
+                rejected.extend(handed_back.map(|task| Rejected {
+                    task,
                     reason: Turned::Closed,
                 }));
             }

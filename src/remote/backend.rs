@@ -212,6 +212,14 @@ pub trait Backend: Send + Sync + 'static {
     /// the last call counts, and so does a false alarm; what is overlooked is found by the next step.
     fn news(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send;
 
+    /// What the news was, for stores that say so: what a step of `session` would have been answered then, with every grant that
+    /// no step is known to have been told; [`again`](Reply::again) is left out. It is asked once [`news`](Self::news) has ended,
+    /// and saves that step; none when the step is to be taken. A grant may be told in both ways.
+    fn told(&self, key: &Key, session: Session) -> Option<Reply> {
+        let _ = (key, session);
+        None
+    }
+
     /// Nobody asks for news of `session` any more, nor takes a step of it: its end was carried out, or is not told any more.
     fn leave(&self, key: &Key, session: Session) {
         let _ = (key, session);
@@ -229,6 +237,10 @@ impl<B: Backend> Backend for std::sync::Arc<B> {
 
     fn news(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send {
         (**self).news(key, session)
+    }
+
+    fn told(&self, key: &Key, session: Session) -> Option<Reply> {
+        (**self).told(key, session)
     }
 
     fn leave(&self, key: &Key, session: Session) {

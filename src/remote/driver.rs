@@ -162,7 +162,11 @@ async fn wait<B: Backend>(shared: &Shared<B>, until: Option<Instant>, session: O
         }
         if news.as_mut().poll(cx).is_ready() {
             let now = shared.clock.now();
-            shared.with(|desk| desk.note_news(now));
+            let told = session.and_then(|session| Some((session, shared.backend.told(&key, session)?)));
+            shared.with(|desk| match &told {
+                Some((session, reply)) => desk.hear_news(*session, reply, now),
+                None => desk.note_news(now),
+            });
             return Poll::Ready(());
         }
         match &mut timer {

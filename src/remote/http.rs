@@ -55,11 +55,7 @@ impl HttpOptions {
     /// # Errors
     /// [`RemoteError::Address`] when it has characters that no header has.
     pub(super) fn secret(&mut self, name: &'static str, value: &str) -> Result<(), RemoteError> {
-        let mut value =
-            HeaderValue::from_str(value).map_err(|_| unusable(format!("the {name} has control characters")))?;
-        value.set_sensitive(true);
-        self.headers.insert(HeaderName::from_static(name), value);
-        Ok(())
+        say(&mut self.headers, name, value)
     }
 
     /// Makes the client. The store is spoken to when it is first needed.
@@ -153,6 +149,14 @@ fn system_roots() -> Result<rustls::RootCertStore, RemoteError> {
     Ok(store)
 }
 
+fn say(headers: &mut HeaderMap, name: &'static str, value: &str) -> Result<(), RemoteError> {
+    let value = HeaderValue::from_str(value);
+    let mut value = value.map_err(|_| unusable(format!("the {name} has control characters")))?;
+    value.set_sensitive(true);
+    headers.insert(HeaderName::from_static(name), value);
+    Ok(())
+}
+
 /// The scheme, the host and the path that an address begins with, without a slash at the end.
 fn base(address: &str) -> Result<Box<str>, RemoteError> {
     // Not repeated in a message: it may have a password.
@@ -197,6 +201,17 @@ pub(super) struct Answer {
 }
 
 impl Http {
+    /// The same, which says `value`, a secret, under `name` as well.
+    ///
+    /// # Errors
+    /// As [`HttpOptions::secret`].
+    #[cfg(feature = "etcd")]
+    pub(super) fn saying(&self, name: &'static str, value: &str) -> Result<Self, RemoteError> {
+        let mut http = self.clone();
+        say(&mut http.headers, name, value)?;
+        Ok(http)
+    }
+
     /// How long an answer may take, unless said otherwise.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout

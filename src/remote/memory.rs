@@ -142,6 +142,10 @@ impl Backend for Memory {
         })
     }
 
+    fn told(&self, key: &Key, session: Session) -> Option<Reply> {
+        self.state.lock().books.get(key)?.told(session)
+    }
+
     fn leave(&self, key: &Key, session: Session) {
         let ear = (key.clone(), session);
         let mut state = self.state.lock();

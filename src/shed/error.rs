@@ -1,10 +1,11 @@
 //! Why numbers do not make a shedder.
 
+use super::WaitingRoom;
 use std::fmt;
 use std::time::Duration;
 
-/// A setting of a [`Partitions`](super::Partitions), a [`Throttler`](super::Throttler) or a
-/// [`RetryBudget`](super::RetryBudget) that cannot be.
+/// A setting of a [`Partitions`](super::Partitions), a [`Throttler`](super::Throttler), a
+/// [`RetryBudget`](super::RetryBudget) or a [`WaitingRoom`] that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ShedError {
@@ -36,6 +37,13 @@ pub enum ShedError {
         /// The most that is allowed.
         most: f64,
     },
+    /// A waiting room needs a rate above zero.
+    NoRate,
+    /// A place must be kept for a while, neither too short nor too long.
+    Grace {
+        /// What was given.
+        given: Duration,
+    },
     /// A window must be above zero and at most 365 days.
     Window {
         /// What was given.
@@ -57,6 +65,14 @@ impl fmt::Display for ShedError {
                 least,
                 most,
             } => write!(f, "{setting}: {given} was given, and {least} to {most} is allowed"),
+            Self::NoRate => f.write_str("a rate of zero was given, and a waiting room needs one above"),
+            Self::Grace { given } => {
+                let (least, most) = (WaitingRoom::LEAST_GRACE, WaitingRoom::MOST_GRACE);
+                write!(
+                    f,
+                    "a grace of {given:?} was given, and {least:?} to {most:?} is allowed"
+                )
+            }
             Self::Window { given } => {
                 write!(
                     f,

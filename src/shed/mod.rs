@@ -5,13 +5,16 @@
 //! | [`Partitions`] | one limit shared by classes: by guaranteed parts, lent parts, or levels of priority |
 //! | [`Throttler`] | a client turns its own requests away, the more of them the more are refused anyway |
 //! | [`RetryBudget`] | retries are a fixed part of the requests, so that they cannot pile up |
+//! | [`WaitingRoom`] | who is turned away is told when to come back, and is let in then |
 
 mod error;
 mod partitions;
 mod retry_budget;
 mod throttler;
+mod waiting_room;
 
 pub use error::ShedError;
 pub use partitions::{Class, Partitions};
 pub use retry_budget::RetryBudget;
 pub use throttler::Throttler;
+pub use waiting_room::{RoomFull, WaitingRoom, WaitingRoomStats};

@@ -60,4 +60,18 @@ impl Pass<'_> {
             }
         }
     }
+
+    /// The same, or what `clock` says now where that is later: for whoever must not be behind what others have done since.
+    #[inline]
+    pub(crate) fn latest(self, clock: &Clock) -> Instant {
+        let now = clock.now();
+        match self.phase.reading.get() {
+            Some((id, instant)) if id == clock.id() => now.max(instant),
+            Some(_) => now,
+            None => {
+                self.phase.reading.set(Some((clock.id(), now)));
+                now
+            }
+        }
+    }
 }

@@ -81,7 +81,7 @@ impl<F: Fn(&Head<'_>) -> Ask + Send + Sync + 'static> Price for F {
 
 /// The refusal that a client is told: not before all legs have room, also those behind the one that refused.
 #[cold]
-fn reject<L: Limiter>(limiter: &L, ask: &Ask, mut rejection: Rejection) -> Rejection {
+pub(super) fn reject<L: Limiter>(limiter: &L, ask: &Ask, mut rejection: Rejection) -> Rejection {
     if let Some(clock) = limiter.clock()
         && !rejection.reason.is_permanent()
     {
@@ -156,8 +156,8 @@ impl<L: Limiter + 'static, P: Price> Gate for AtOnce<L, P> {
 /// One policy for all requests, in whose line they wait. Made by [`LimitLayer::waiting`](super::LimitLayer::waiting).
 #[derive(Debug)]
 pub struct InLine<L: Limiter + 'static, P = OneCall> {
-    policy: Policy<L>,
-    price: P,
+    pub(super) policy: Policy<L>,
+    pub(super) price: P,
 }
 
 impl<L: Limiter + 'static> InLine<L> {

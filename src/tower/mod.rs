@@ -5,6 +5,7 @@
 //! |---|---|
 //! | refuse at once what a limiter does not admit | [`LimitLayer::new`] |
 //! | let requests wait in a policy's line | [`LimitLayer::waiting`] |
+//! | tell who is refused when to come back, and let it in then | [`LimitLayer::waiting_room`] |
 //! | limit each client by itself | [`LimitLayer::keyed`], [`LimitLayer::keyed_waiting`] |
 //! | let requests weigh differently | [`LimitLayer::price`] |
 //! | feed a breaker or an adaptive limit, in a server | nothing: [`StatusCodes`] does; [`GrpcCodes`] for gRPC |
@@ -22,6 +23,7 @@ mod head;
 mod layer;
 mod refused;
 mod respond;
+mod room;
 
 pub use body::LimitBody;
 pub use classify::{ByStatus, Classify, ClientGrpcCodes, ClientStatusCodes, GrpcCodes, StatusCodes, Verdict};
@@ -35,3 +37,4 @@ pub use head::Head;
 pub use layer::{Limit, LimitLayer};
 pub use refused::{Refused, status_of};
 pub use respond::{AsError, AsResponse, LimitError, Respond};
+pub use room::Recalling;

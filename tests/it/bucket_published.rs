@@ -109,7 +109,9 @@ fn the_published_tables_of_reservations_hold() {
             Book(0, 1, Some(2)),
         ],
     );
-    // The same, later: 3 would start 3 tokens at once.
+    // The same, later (published: 4). A replay without the second would start the third at 1 and the last, two, at 3. But the
+    // third has been told 3, and keeps it: with the last at 3 as well three would start at one instant, of a burst of 2. So the
+    // two laws differ here by one token, and a tenth, and the bound of every span comes first.
     table(
         10,
         2,
@@ -135,7 +137,9 @@ fn the_published_tables_of_reservations_hold() {
             Book(1, 3, Some(4)),
         ],
     );
-    // The clock jumps back (published: 1, 1, 3, refused, 4, refused, 5; and 1, 3, 4, cancelled, 4, by a token for the jump).
+    // The clock jumps back (published: 1, 1, 3, refused, 4, refused, 5; and 1, 3, 4, cancelled, 4). Of the second a replay without
+    // the 3 would start the third at 2, and the last, two, at 4. But the third keeps 4: with the last three would start at one
+    // instant, of a burst of 2. At 5 it is three in a span of one tenth, which 2 + 1 allow.
     table(
         10,
         2,

@@ -98,6 +98,7 @@ mod rate_forgiven;
 mod rate_hostile;
 mod rate_leaky_bucket;
 mod rate_published;
+mod rate_replay;
 mod rate_token_bucket;
 mod rate_trace;
 mod rate_warmup;

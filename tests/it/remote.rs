@@ -183,6 +183,24 @@ fn a_limit_is_lowered_below_what_is_in_use_and_raised_for_everybody() {
 }
 
 #[test]
+fn whoever_waits_is_handed_its_permits_without_a_step() {
+    let world = World::new();
+    let (one, other) = (world.machine(2), world.machine(2));
+    let held = now(one.acquire(2)).unwrap();
+    let mut waits = [1, 1].map(|units| Box::pin(other.acquire(units)));
+    assert!(waits.iter_mut().all(|wait| poll(wait.as_mut()).is_pending()));
+    let steps = other.stats().steps;
+    drop(held);
+    let served = waits.map(now);
+    let fences = served.each_ref().map(|permit| permit.as_ref().unwrap().fence());
+    assert!(fences[0] < fences[1]);
+    let stats = other.stats();
+    assert_eq!((stats.steps, stats.in_use, stats.waiting), (steps, 2, 0));
+    drop(served);
+    assert!(now(one.acquire_now(2)).is_ok());
+}
+
+#[test]
 fn nothing_is_left_behind() {
     let world = World::new();
     let (one, other) = (world.machine(2), world.machine(2));

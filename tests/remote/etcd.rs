@@ -68,13 +68,22 @@ impl Store for Etcd {
 
 /// The answer, with its head.
 pub(crate) fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> io::Result<String> {
+    ask_as("", address, method, path, body)
+}
+
+/// The same, with a token.
+pub(crate) fn ask_as(token: &str, address: SocketAddr, method: &str, path: &str, body: &str) -> io::Result<String> {
     let limit = Duration::from_secs(30);
     let mut stream = TcpStream::connect_timeout(&address, limit)?;
     stream.set_read_timeout(Some(limit))?;
     let length = body.len();
+    let token = match token {
+        "" => String::new(),
+        token => format!("Authorization: {token}\r\n"),
+    };
     write!(
         stream,
-        "{method} {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}"
+        "{method} {path} HTTP/1.0\r\n{token}Content-Length: {length}\r\n\r\n{body}"
     )?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;

@@ -35,6 +35,8 @@ mod etcd_faults;
 #[cfg(feature = "etcd")]
 mod etcd_rates;
 #[cfg(feature = "etcd")]
+mod etcd_secured;
+#[cfg(feature = "etcd")]
 mod etcd_steps;
 mod faults;
 mod forged;
@@ -60,5 +62,7 @@ mod zookeeper;
 mod zookeeper_corners;
 #[cfg(feature = "zookeeper")]
 mod zookeeper_faults;
+#[cfg(feature = "zookeeper")]
+mod zookeeper_secured;
 #[cfg(feature = "zookeeper")]
 mod zookeeper_steps;

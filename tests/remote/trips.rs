@@ -71,6 +71,35 @@ async fn an_uncontended_acquire_takes_one_round_trip() {
 }
 
 #[tokio::test]
+async fn whoever_waits_is_handed_its_permit_by_the_message_alone() {
+    let wired = Wired::new().await;
+    let store = at(wired.server.address());
+    let mut other = Speaker::new(&store, &wired.key, Rule::Permits { limit: LIMIT }, LONG);
+    other.wish(LIMIT, true).await;
+    let mut waits = [1, 2].map(|units| Box::pin(wired.remote.acquire(units)));
+    for wait in &mut waits {
+        assert!(futures::poll!(wait.as_mut()).is_pending());
+    }
+    while other.look().await.census.waiting < 2 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let before = wired.exchanges();
+    other.give(LIMIT).await;
+    let permits = futures::future::join_all(waits).await;
+    let tokens = permits
+        .iter()
+        .map(|permit| permit.as_ref().unwrap().fence().unwrap().token);
+    let tokens: Vec<_> = tokens.collect();
+    assert!(tokens[0] < tokens[1]);
+    assert_eq!(wired.exchanges(), before, "nothing was asked for");
+    assert_eq!(other.look().await.census.in_use, 3);
+    drop(permits);
+    while other.look().await.census.in_use > 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
 async fn a_deadline_counts_from_the_request_on() {
     let wired = Wired::new().await;
     drop(wired.remote.acquire(1).await.unwrap());

@@ -21,14 +21,15 @@ fn told(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; ci/with-zookeeper does that"))
 }
 
-impl Store for Zookeeper {
-    fn command(&self, port: u16, folder: &Path) -> Command {
+impl Zookeeper {
+    /// The same as [`command`](Store::command), with more settings.
+    pub(crate) fn command_with(&self, port: u16, folder: &Path, more: &str) -> Command {
         let settings = folder.join("zoo.cfg");
         let data = folder.join("data");
         // A short tick: sessions expire at whole ticks.
         let text = format!(
             "tickTime=100\nminSessionTimeout=200\nmaxSessionTimeout=1000000\ndataDir={}\nclientPort={port}\n\
-             clientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n",
+             clientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n{more}",
             data.display()
         );
         std::fs::write(&settings, text).expect("a folder of our own");
@@ -40,6 +41,12 @@ impl Store for Zookeeper {
             .arg("org.apache.zookeeper.server.ZooKeeperServerMain")
             .arg(settings);
         command
+    }
+}
+
+impl Store for Zookeeper {
+    fn command(&self, port: u16, folder: &Path) -> Command {
+        self.command_with(port, folder, "")
     }
 
     fn ready(&self, address: SocketAddr, _pid: u32) -> bool {

@@ -84,7 +84,8 @@ impl Writer {
         assert_eq!(written, line.len(), "a line is one write");
     }
 
-    /// Begins a thread that writes down when this process did not run in time, until the sender of `stop` is dropped.
+    /// Begins a thread that writes down when this process did not run in time, from this call on, until the sender of `stop` is
+    /// dropped. Each look begins where the one before it ended, so that it does not matter where in between the process stops.
     pub(crate) fn watch_stalls(
         self: std::sync::Arc<Self>,
         process: u32,
@@ -92,11 +93,13 @@ impl Writer {
     ) -> std::thread::JoinHandle<()> {
         use std::sync::mpsc::RecvTimeoutError;
         const LATE: Nanos = 1_000_000;
+        let mut begun = now();
         std::thread::spawn(move || {
             loop {
-                let from = now() + nanos(NAP);
+                let from = begun + nanos(NAP);
                 let over = matches!(stop.recv_timeout(NAP), Err(RecvTimeoutError::Disconnected));
                 let until = now();
+                begun = until;
                 if until > from + LATE {
                     self.write(&Event::Stalled { process, from, until });
                 }

@@ -1,7 +1,11 @@
-//! Who is turned away under overload: shares of a limit, and odds. No clock, no atomics.
+//! Who is turned away under overload: shares of a limit, odds, and when to come back. No clock, no atomics.
 
+mod appointments;
 mod odds;
 mod shares;
+mod throughput;
 
+pub(crate) use appointments::{Appointments, Booked};
 pub(crate) use odds::{rejection_rate, throttle_rate};
 pub(crate) use shares::{Rule, Shares};
+pub(crate) use throughput::Throughput;

@@ -1,4 +1,8 @@
 //! Booking: taking now for the first instant at which the tokens will be there.
+//!
+//! What is left when bookings are given up is what those that are kept would have left alone, each taking at its own instant, as
+//! long as no more has been refilled since one was made than there was room before it. Later, less may come back, by at most what
+//! was refilled beyond that room: see [`give_back`](super::give_back).
 
 use super::given::behind;
 use super::params::{MAX_AHEAD, ORIGIN};

@@ -1,5 +1,15 @@
 //! Giving back: what a cancel or a settlement lowers the position by. One at a time, under the writer's lock, so that each
 //! counts those before it.
+//!
+//! Let `room` be how much was missing in the bucket when `n` were reserved. When `r` have been refilled since, and older
+//! reservations have given back `g` since, then `h = room + n - r - g` would be missing now had nobody taken since, and a cancel
+//! gives back `min(n, h)`. A bucket that had never seen the reservation would hold `min(n, s)` more, with `s` the least that has
+//! been missing since, which is `h` at least. So a cancel gives back no more than that; just that where `r + g <= room`, which
+//! makes both `n`; and otherwise at most `r + g - room` less.
+//!
+//! All of this is by the instants at which the others have taken. So the clock is read after the word, and again whenever the
+//! word has changed before it could be moved: somebody may have found the bucket full since. Only when the word is as the
+//! reservation left it there is nobody to ask about.
 
 use super::book::Booked;
 use super::change::{FINE, Writer, fine};
@@ -8,7 +18,7 @@ use super::word::Word;
 use super::{BucketTicket, TokenBucket};
 use crate::sync::shim::MutexGuard;
 use crate::sync::shim::atomic::Ordering;
-use crate::time::Instant;
+use crate::time::{Instant, Pass};
 
 /// The units given back between two readings of `TokenBucket::given`.
 pub(super) fn given_between(earlier: u64, later: u64) -> u64 {
@@ -54,71 +64,111 @@ impl TokenBucket {
         u64::try_from(room).unwrap_or(u64::MAX)
     }
 
-    /// Moves the position by `change`, and counts what that gives back on behalf of `ticket`. Under the giver's lock, so
-    /// that the tag stays.
-    fn shift_position(
-        &self,
-        writer: &mut Writer,
-        ticket: &BucketTicket,
-        change: impl Fn(u64) -> u64,
-        params: &Params,
-        now: Instant,
-    ) {
-        // Here, so that it is once in the life of a bucket, and of those alone that give back.
-        writer.given.make_room();
+    /// Moves the position to where `change` says, which is given the word that is there, and counts what that gives back.
+    /// Starts at `word`, and under the giver's lock, so that the tag stays. Returns the units given back.
+    fn shift_position(&self, mut word: Word, change: impl Fn(Word) -> u64) -> u64 {
         // Relaxed: written under the lock that we hold. Published by the exchange below.
         let given = self.given.load(Ordering::Relaxed);
         self.given.store(given | 1, Ordering::Relaxed);
-        let mut word = Word(self.word.load(Ordering::Relaxed));
         let units = loop {
-            let shifted = word.at(change(word.position()));
+            let shifted = word.at(change(word));
             // Release: a reservation that is made on the lowered position sees that something is being given back.
-            // Pairs with the exchange in `take`.
+            // Pairs with the exchange in `take`. Acquire: who is asked again sees what has been taken meanwhile.
             match self
                 .word
-                .compare_exchange_weak(word.0, shifted.0, Ordering::Release, Ordering::Relaxed)
+                .compare_exchange_weak(word.0, shifted.0, Ordering::Release, Ordering::Acquire)
             {
                 Ok(_) => break word.position().saturating_sub(shifted.position()),
                 Err(seen) => word = Word(seen),
             }
         };
-        let given = given.wrapping_add(2 * units);
         // Release: whoever reads this count sees the lowered position. Pairs with `try_reserve`.
-        self.given.store(given, Ordering::Release);
-        if let Some(position) = ticket.gross_position()
-            && Word(ticket.word).version() == word.version()
-            && units > 0
-        {
-            writer.given.add(position, units);
-            // Whoever has room left to give back had it above this when all was taken, and nothing had been given.
-            let floor = params.axis_at(now) - params.burst;
-            writer.given.forget_spent(floor.wrapping_add(given >> 1));
+        self.given.store(given.wrapping_add(2 * units), Ordering::Release);
+        units
+    }
+
+    /// Gives a cancelled reservation back, as far as it may be.
+    #[cold]
+    pub(super) fn give_back(&self, ticket: &BucketTicket, pass: Pass<'_>) {
+        loop {
+            let mut writer = self.writer.lock();
+            let (word, params) = self.read();
+            if self.take_back(&mut writer, ticket, word, &params) {
+                return;
+            }
+            let seen = self.seen(word, pass);
+            if params.ticks(seen.now) > params.life {
+                drop(writer);
+                self.start_anew(seen.now);
+                continue;
+            }
+            let booked = Booked::new(*ticket, writer.era, word.version());
+            let wanted = params.units(ticket.tokens).into();
+            writer.ahead.pass(seen.now.ticks());
+            if writer.ahead.is_empty() {
+                return self.let_back(&mut writer, booked, wanted, &params, seen);
+            }
+            for (booked, units) in writer.ahead.give_up(booked, wanted) {
+                let (word, _) = self.read();
+                self.let_back(&mut writer, booked, units, &params, self.seen(word, pass));
+            }
+            return;
         }
     }
 
-    #[cold]
-    pub(super) fn give_back(&self, ticket: &BucketTicket, now: Instant) {
-        let (mut writer, params) = self.giver(now);
-        // Relaxed: the version changes only under the lock that we hold.
-        let version = Word(self.word.load(Ordering::Relaxed)).version();
-        let booked = Booked::new(*ticket, writer.era, version);
-        writer.ahead.pass(now.ticks());
-        let wanted = params.units(ticket.tokens).into();
-        if writer.ahead.is_empty() {
-            return self.let_back(&mut writer, booked, wanted, &params, now);
+    /// A word that has been read, with an instant that no one who has taken until then was ahead of.
+    fn seen(&self, word: Word, pass: Pass<'_>) -> Seen {
+        let now = pass.latest(&self.clock);
+        Seen { word, now }
+    }
+
+    /// Gives all back of a reservation that is the last that anybody took or gave: then nothing has overflowed since that
+    /// was seen, whatever the clock says. False, with nothing done, when it is not.
+    #[inline]
+    fn take_back(&self, writer: &mut Writer, ticket: &BucketTicket, word: Word, params: &Params) -> bool {
+        // Relaxed: written under the lock that we hold. So it is even, and the order of what was taken is known.
+        let as_it_was = word.0 == ticket.word && self.given.load(Ordering::Relaxed) == ticket.given;
+        if !as_it_was || !writer.ahead.is_empty() || !writer.given.has_room() {
+            return false;
         }
-        for (booked, units) in writer.ahead.give_up(booked, wanted) {
-            self.let_back(&mut writer, booked, units, &params, now);
-        }
+        writer.given.make_room();
+        let units = params.units(ticket.tokens);
+        let lower = |seen: Word| {
+            let units = if seen == word { units } else { 0 };
+            seen.position().saturating_sub(units)
+        };
+        let back = self.shift_position(word, lower);
+        remember(writer, ticket, word, back);
+        back > 0 || units == 0
     }
 
     /// Gives back as much of `wanted` units as may be.
-    fn let_back(&self, writer: &mut Writer, booked: Booked, wanted: u128, params: &Params, now: Instant) {
-        let most = self.to_give_back(writer, &booked.ticket, params, now);
+    fn let_back(&self, writer: &mut Writer, booked: Booked, wanted: u128, params: &Params, seen: Seen) {
+        let most = self.to_give_back(writer, &booked.ticket, params, seen.now);
         let units = writer.ahead.let_back(booked, wanted.min(most.into())) as u64;
         let units = if seeded!("bucket_cancel_keeps") { 0 } else { units };
-        let lower = |position: u64| position.saturating_sub(units);
-        self.shift_position(writer, &booked.ticket, lower, params, now);
+        self.forget_spent(writer, params, seen.now);
+        let units = self.shift_position(seen.word, |word| {
+            let mut units = units;
+            if word != seen.word && !seeded!("bucket_cancels_by_an_old_reading") {
+                // Whoever has taken meanwhile may have found it full.
+                let now = self.clock.now().max(seen.now);
+                units = units.min(self.to_give_back(writer, &booked.ticket, params, now));
+            }
+            word.position().saturating_sub(units)
+        });
+        remember(writer, &booked.ticket, seen.word, units);
+    }
+
+    /// Forgets who gave back before all who have room left to give back.
+    fn forget_spent(&self, writer: &mut Writer, params: &Params, now: Instant) {
+        // Here, so that it is once in the life of a bucket, and of those alone that give back.
+        writer.given.make_room();
+        // Whoever has room left had it above this when all was taken, and nothing had been given.
+        let floor = params.axis_at(now) - params.burst;
+        // Relaxed: written under the lock that we hold.
+        let given = self.given.load(Ordering::Relaxed) >> 1;
+        writer.given.forget_spent(floor.wrapping_add(given));
     }
 
     /// Corrects a charge to `actual`.
@@ -139,10 +189,30 @@ impl TokenBucket {
         let booked = Booked::new(*ticket, writer.era, version);
         let back = writer.ahead.allow(&booked, back.into()) as u64;
         let more = params.units(actual.saturating_sub(ticket.tokens));
-        let shift = |position: u64| {
-            let base = position.max(floor);
+        self.forget_spent(&mut writer, &params, now);
+        // Relaxed: a first guess.
+        let word = Word(self.word.load(Ordering::Relaxed));
+        let units = self.shift_position(word, |word| {
+            let base = word.position().max(floor);
             base.saturating_add(more).saturating_sub(back).max(floor)
-        };
-        self.shift_position(&mut writer, ticket, shift, &params, now);
+        });
+        remember(&mut writer, ticket, word, units);
+    }
+}
+
+/// The word, and an instant that was read after it.
+#[derive(Clone, Copy)]
+struct Seen {
+    word: Word,
+    now: Instant,
+}
+
+/// Remembers what `ticket` has given back under the parameters of `word`.
+fn remember(writer: &mut Writer, ticket: &BucketTicket, word: Word, units: u64) {
+    if let Some(position) = ticket.gross_position()
+        && Word(ticket.word).version() == word.version()
+        && units > 0
+    {
+        writer.given.add(position, units);
     }
 }

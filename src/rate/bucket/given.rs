@@ -24,6 +24,11 @@ impl Given {
             .reserve_exact((ENTRIES + 1).saturating_sub(self.entries.len()));
     }
 
+    /// True when one more is told apart from all others.
+    pub(super) fn has_room(&self) -> bool {
+        self.entries.len() < ENTRIES
+    }
+
     /// Counts what the reservation at `position` has given back.
     pub(super) fn add(&mut self, position: u64, units: u64) {
         let at = self.entries.partition_point(|&(other, _)| behind(other, position));

@@ -54,16 +54,19 @@ const LEG: &str = "token_bucket";
 /// the bucket right after the reservation, less what has been refilled since, and what older reservations have given
 /// back since. So no span ever exceeds its bound, and cancels within the time that the room takes to refill are exact,
 /// in any order. (Of more than 64 cancels in the time of two bursts some count as older than they are; a reservation
-/// made while another thread gives back counts all others as older. Both give back less.) A reservation held across a
-/// change of quota gives back nothing when the change was a [`Reset`](Inherit::Reset), and at most what both quotas leave
-/// room for otherwise.
+/// made while another thread gives back counts all others as older. Both give back less.) It is never more than a bucket
+/// that had not seen the reservation would hold, and the same as long as no more has been refilled since than there was
+/// room before it. Where more was, and others took meanwhile, it may be less although the bucket was not full, by what was
+/// refilled beyond that room at most: a bucket does not remember who took when. A reservation held across a change of
+/// quota gives back nothing when the change was a [`Reset`](Inherit::Reset), and at most what both quotas leave room for
+/// otherwise.
 ///
 /// Before those who have [booked](Self::book) an instant to come it gives back no more than leaves the bucket short of full
 /// until each of them starts.
 ///
 /// [`settle`](crate::Permit::settle) is no cancel: it corrects the charge now. What was overcharged flows back up to the
-/// burst, now and before each instant that is booked behind it; what was undercharged is taken even if the bucket goes into debt. A debt is cut to two bursts or half an hour's
-/// refill, whichever is more.
+/// burst, now and before each instant that is booked behind it; what was undercharged is taken even if the bucket goes
+/// into debt. A debt is cut to two bursts or half an hour's refill, whichever is more.
 ///
 /// # Refill
 /// Continuous, or [by interval](Quota::by_interval). Then the bound for any span is `burst + n x count`, with `n` the
@@ -351,7 +354,7 @@ impl Limiter for TokenBucket {
 
     fn cancel(&self, ticket: BucketTicket, now: Pass<'_>) {
         if ticket.tokens > 0 {
-            self.give_back(&ticket, now.now(&self.clock));
+            self.give_back(&ticket, now);
             self.bell.ring();
         }
     }

@@ -73,6 +73,14 @@ impl Book {
         }
     }
 
+    /// What a step of `session` would be answered; none where nothing was granted to it that it has not been told.
+    pub(crate) fn told(&self, session: Session) -> Option<Reply> {
+        match self {
+            Self::Permits(book) => book.told(session),
+            Self::Rates(_) => None,
+        }
+    }
+
     /// Lets time pass.
     pub(crate) fn sweep(&mut self, now: u64) {
         match self {

@@ -79,6 +79,12 @@ impl Permits {
         self.sessions.is_empty()
     }
 
+    pub(super) fn told(&self, session: Session) -> Option<Reply> {
+        let alive = self.sessions.contains_key(&session);
+        let reply = self.answer(&Step::first(session, Duration::ZERO), alive);
+        (!reply.grants.is_empty()).then_some(reply)
+    }
+
     fn free(&self) -> u64 {
         self.limit.saturating_sub(self.used)
     }

@@ -1,6 +1,7 @@
 //! The sessions of this process: what Consul calls them, when they were last renewed, and who looks out for news of them.
 
 use super::agent::Agent;
+use crate::algo::chance::nth_fraction;
 use crate::remote::backend::{Session, Step, StoreError};
 use crate::remote::key::Key;
 use crate::time::{Clock, Instant};
@@ -132,22 +133,29 @@ impl Drop for Seat {
 pub(super) struct Seats {
     taken: Mutex<HashMap<(Key, Session), Arc<Seat>>>,
     clock: Clock,
-    random: RandomState,
+    /// Another one in each handle: others write as well.
+    seed: u64,
     numbers: AtomicU64,
 }
 
 impl Default for Seats {
     fn default() -> Self {
-        Self {
-            taken: Mutex::default(),
-            clock: Clock::real(),
-            random: RandomState::new(),
-            numbers: AtomicU64::new(0),
-        }
+        // The one source of chance that there is without a library.
+        Self::of_seed(RandomState::new().hash_one(0))
     }
 }
 
 impl Seats {
+    /// Sessions whose chance is that of `seed`.
+    pub(super) fn of_seed(seed: u64) -> Self {
+        Self {
+            taken: Mutex::default(),
+            clock: Clock::real(),
+            seed,
+            numbers: AtomicU64::new(0),
+        }
+    }
+
     pub(super) fn now(&self) -> Instant {
         self.clock.now()
     }
@@ -196,13 +204,13 @@ impl Seats {
     pub(super) fn nonce(&self) -> String {
         // Relaxed: a number of its own is all that is wanted.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        format!("{:016x}.{number}", self.random.hash_one(0))
+        format!("{:016x}.{number}", self.seed)
     }
 
     /// A part of `time`, at random: those who were in each other's way are not again.
     pub(super) fn part_of(&self, time: Duration) -> Duration {
         // Relaxed: as above.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        time.mul_f64((self.random.hash_one(number) >> 11) as f64 / (1_u64 << 53) as f64)
+        time.mul_f64(nth_fraction(self.seed, number))
     }
 }

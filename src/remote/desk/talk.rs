@@ -376,6 +376,36 @@ impl Desk {
         self.farewells.iter().any(|(parted, ..)| *parted == session)
     }
 
+    /// News that says what it is. Who does not know any more whether the session lives looks all the same.
+    pub(in crate::remote) fn hear_news(&mut self, session: Session, reply: &Reply, now: Instant) {
+        self.tick(now);
+        let Some(live) = self.live.as_ref().filter(|live| live.id == session) else {
+            return;
+        };
+        if !self.is_valid(now) {
+            return self.note_news(now);
+        }
+        let seen = live.seen;
+        if reply.grants.iter().all(|grant| grant.token <= seen) {
+            // A step has been answered since; or it is about something else, which is for those who keep blocks.
+            if self.plan.blocks.is_some() && !reply.grants.is_empty() {
+                self.note_news(now);
+            }
+            return;
+        }
+        // At least as new as what was known, and nobody knows by how much.
+        self.census = self.census.map(|(_, at)| (reply.census, at));
+        self.floor = self.floor.max(reply.floor);
+        for grant in &reply.grants {
+            self.receive(*grant, now, now);
+        }
+        self.note_recall(reply.others_wait, true, now);
+        self.serve(now);
+        if self.wishes.is_empty() {
+            self.look_at = None;
+        }
+    }
+
     /// There is news: the store is to be looked at.
     pub(in crate::remote) fn note_news(&mut self, now: Instant) {
         if self.live.is_some() {

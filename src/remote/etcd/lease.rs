@@ -36,6 +36,8 @@ struct State {
     limit: Option<Limit>,
     /// The lease of a limit that is known to outlive this one.
     outlives: Option<i64>,
+    /// One that was granted for a limit, and when, and has not been seen to have one.
+    spare: Option<(i64, Instant)>,
 }
 
 impl Lease {
@@ -47,6 +49,7 @@ impl Lease {
             changes: 0,
             limit: None,
             outlives: None,
+            spare: None,
         };
         Self {
             id,
@@ -72,7 +75,11 @@ impl Lease {
 
     /// Takes note of the limit of the key; of none, when there is none.
     pub(super) fn note_limit(&self, limit: Option<Limit>) {
-        let known = &mut self.state.lock().limit;
+        let mut state = self.state.lock();
+        if limit.is_some_and(|limit| state.spare.is_some_and(|(spare, _)| limit.lease == spare)) {
+            state.spare = None;
+        }
+        let known = &mut state.limit;
         match (limit, known) {
             // What a watch tells may have been seen before.
             (Some(limit), Some(known)) if limit.revision < known.revision => {}
@@ -90,6 +97,21 @@ impl Lease {
     /// Takes note of a lease of a limit that outlives this one.
     pub(super) fn is_outlived_by(&self, lease: i64) {
         self.state.lock().outlives = Some(lease);
+    }
+
+    /// A lease for a limit that was granted, and could not be used: a change that is refused again and again takes one. It lasts
+    /// three times as long as this one, and has most of that left.
+    pub(super) fn spare(&self) -> Option<i64> {
+        let spare = self.state.lock().spare;
+        spare
+            .filter(|(_, since)| since.elapsed() < self.lasts)
+            .map(|(id, _)| id)
+    }
+
+    /// Takes note of a lease for a limit.
+    pub(super) fn has_spare(&self, lease: i64, since: Instant) {
+        let mut state = self.state.lock();
+        (state.outlives, state.spare) = (Some(lease), Some((lease, since)));
     }
 
     /// True when the limit is known to be there as long as this lease is renewed.

@@ -3,6 +3,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `shelves` | what lies at the store, and how it is changed |
+//! | `door` | who we say we are |
 //! | `lease` | what a session lives by |
 //! | `values`, `tenure` | what is known of a rate or window, and how long it stays |
 //! | `words`, `stream` | what is said and heard |
@@ -11,6 +12,7 @@
 //!
 //! Whether a wish is granted is seen from what lies there: see [`queue`](super::queue).
 
+mod door;
 mod lease;
 mod options;
 #[cfg(feature = "policy-file")]
@@ -130,7 +132,7 @@ impl fmt::Debug for Etcd {
         let shelves = self.permits.shelf();
         f.debug_struct("Etcd")
             .field("prefix", &shelves.prefix)
-            .field("http", &shelves.http)
+            .field("http", &shelves.door)
             .finish()
     }
 }

@@ -1,5 +1,6 @@
 //! Where an etcd is, and how it is spoken to.
 
+use super::door::Door;
 use super::{Etcd, Shelves};
 use crate::remote::error::RemoteError;
 use crate::remote::http::HttpOptions;
@@ -13,6 +14,7 @@ pub struct EtcdOptions {
     http: HttpOptions,
     prefix: Box<str>,
     token: Option<Box<str>>,
+    user: Option<(Box<str>, Box<str>)>,
 }
 
 impl EtcdOptions {
@@ -23,6 +25,7 @@ impl EtcdOptions {
             http,
             prefix: "tollgate/".into(),
             token: None,
+            user: None,
         }
     }
 
@@ -32,8 +35,18 @@ impl EtcdOptions {
         self
     }
 
-    /// The token to say who we are, as etcd's `/v3/auth/authenticate` gives it for a name and a password, or a JWT of one's own.
-    /// It is not renewed: etcd's simple tokens end when they have not been used for five minutes.
+    /// Who we are, by name and password. The token that the server gives for them is asked for with the first call, and again
+    /// when the server knows it no more.
+    ///
+    /// The user needs a role with `readwrite` on all that begins with the [prefix](Self::prefix), and for
+    /// [`Etcd::policy`](super::Etcd) with `read` on the key.
+    pub fn user(mut self, name: impl Into<Box<str>>, password: impl Into<Box<str>>) -> Self {
+        self.user = Some((name.into(), password.into()));
+        self
+    }
+
+    /// The token to say who we are, where there is no password to say: a JWT of one's own, say. It is not renewed: etcd's simple
+    /// tokens end when they have not been used for five minutes.
     pub fn token(mut self, token: impl Into<Box<str>>) -> Self {
         self.token = Some(token.into());
         self
@@ -57,17 +70,24 @@ impl EtcdOptions {
     /// Makes the handle. The server is spoken to when it is first needed.
     ///
     /// # Errors
-    /// [`RemoteError::Address`] when the address is none, asks for something that is not compiled in, or the prefix is empty;
+    /// [`RemoteError::Address`] when the address is none, asks for something that is not compiled in, the prefix is empty, or
+    /// both a user and a token are given;
     /// [`RemoteError::Duration`]; [`RemoteError::NoRuntime`] outside a tokio runtime.
     pub fn connect(mut self) -> Result<Etcd, RemoteError> {
         if self.prefix.is_empty() {
             let why = "the prefix is empty".into();
             return Err(RemoteError::Address { why });
         }
+        if self.token.is_some() && self.user.is_some() {
+            let why = "both a user and a token are given".into();
+            return Err(RemoteError::Address { why });
+        }
         if let Some(token) = &self.token {
             self.http.secret("authorization", token)?;
         }
-        Ok(Etcd::new(Shelves::new(self.http.connect()?, self.prefix)))
+        let user = self.user.as_ref().map(|(name, password)| (&**name, &**password));
+        let door = Door::new(self.http.connect()?, user);
+        Ok(Etcd::new(Shelves::new(door, self.prefix)))
     }
 }
 

@@ -1,13 +1,12 @@
 //! Policies pushed from a key of etcd.
 
 use super::Etcd;
+use super::door::Door;
 use super::stream::Lines;
 use super::words::{self, Event, Found};
 use crate::policy::source::{Kept, PolicySource, SourceError};
 use crate::policy::spec::PolicySpec;
 use crate::remote::backend::StoreError;
-use crate::remote::http::Http;
-use http::Method;
 use serde::Deserialize;
 use serde_json::json;
 use std::fmt;
@@ -40,7 +39,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 /// # }
 /// ```
 pub struct EtcdPolicy {
-    http: Http,
+    door: Door,
     kept: Kept,
     /// The server does not answer, which was said.
     away: bool,
@@ -67,11 +66,11 @@ impl Etcd {
     /// [`StoreError`] when the server does not answer, [`PolicyFileError`](crate::policy::file::PolicyFileError) when there is
     /// no policy under the key.
     pub async fn policy(&self, key: &str) -> Result<(PolicySpec, EtcdPolicy), SourceError> {
-        let http = self.permits.shelf().http.clone();
-        let (content, heard) = look(&http, key).await?;
+        let door = self.permits.shelf().door.clone();
+        let (content, heard) = look(&door, key).await?;
         let (spec, kept) = Kept::first(key, content)?;
         let source = EtcdPolicy {
-            http,
+            door,
             kept,
             away: false,
             heard: Some(heard),
@@ -84,14 +83,12 @@ impl Etcd {
 }
 
 /// What lies there, and what is heard of it from then on.
-async fn look(http: &Http, key: &str) -> Result<(Seen, Lines), StoreError> {
+async fn look(door: &Door, key: &str) -> Result<(Seen, Lines), StoreError> {
     let query = json!({ "key": words::encoded(key) });
-    let body = query.to_string();
-    let found = http.call(Method::POST, "/v3/kv/range", body, http.timeout()).await?;
-    let found: Found = found.json()?;
+    let found: Found = door.ask("/v3/kv/range", &query).await?.json()?;
     let mut create = query;
     create["start_revision"] = json!(found.header.revision.saturating_add(1).to_string());
-    let heard = Lines::of(http, "/v3/watch", &json!({ "create_request": create })).await?;
+    let heard = Lines::of(door, "/v3/watch", &json!({ "create_request": create })).await?;
     Ok((found.kvs.into_iter().next().map(|pair| pair.bytes), heard))
 }
 
@@ -151,7 +148,7 @@ impl PolicySource for EtcdPolicy {
                         self.retry_at = Some(Instant::now() + self.retry);
                         continue;
                     }
-                    match look(&self.http, self.kept.key()).await {
+                    match look(&self.door, self.kept.key()).await {
                         Ok((seen, heard)) => {
                             self.heard = Some(heard);
                             self.look_at = Instant::now() + EVERY;

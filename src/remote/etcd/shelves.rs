@@ -8,17 +8,17 @@
 //! | `s/<session>` | a counter | the session is there; every change to its wishes changes this key as well |
 //! | `w/<session>/<wish>/<nth>` | its units | a wish, the how-manieth of its transaction |
 
+use super::door::Door;
 use super::lease::{Lease, Limit};
 use super::stream::Lines;
 use super::words::{self, Done, Event, Found, Granted, Life, Pair, Streamed, Watched};
 use crate::remote::backend::{Session, StoreError};
-use crate::remote::http::{Answer, Http};
+use crate::remote::http::Answer;
 use crate::remote::key::Key;
 use crate::remote::plan::MAX_UNITS;
 use crate::remote::queue::{Change, Line, Node, Ops, Shelf, escaped, parse_session};
-use bytes::Bytes;
 use futures::future::join;
-use http::{Method, StatusCode};
+use http::StatusCode;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 #[derive(Clone)]
 pub(crate) struct Shelves {
-    pub(super) http: Http,
+    pub(super) door: Door,
     pub(super) prefix: Box<str>,
 }
 
@@ -41,8 +41,8 @@ pub(super) const LONGEST: u64 = 9_000_000_000;
 const ATTEMPTS: usize = 4;
 
 impl Shelves {
-    pub(super) fn new(http: Http, prefix: Box<str>) -> Self {
-        Self { http, prefix }
+    pub(super) fn new(door: Door, prefix: Box<str>) -> Self {
+        Self { door, prefix }
     }
 
     pub(super) fn under(&self, key: &Key) -> String {
@@ -50,8 +50,13 @@ impl Shelves {
     }
 
     pub(super) async fn ask(&self, path: &str, body: &Value) -> Result<Answer, StoreError> {
-        let body = Bytes::from(body.to_string());
-        self.http.call(Method::POST, path, body, self.http.timeout()).await
+        let answer = self.door.ask(path, body).await?;
+        if answer.status == StatusCode::FORBIDDEN {
+            let (prefix, said) = (&self.prefix, answer.text());
+            let why = format!("the user needs a role with `readwrite` on all that begins with `{prefix}`: {said}");
+            return Err(StoreError::Refused { why: why.into() });
+        }
+        Ok(answer)
     }
 
     pub(super) async fn call<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, StoreError> {
@@ -240,8 +245,12 @@ impl Shelves {
 
     /// A lease for a limit.
     async fn grant_limit(&self, lease: &Lease) -> Result<i64, StoreError> {
+        if let Some(id) = lease.spare() {
+            return Ok(id);
+        }
+        let sent = Instant::now();
         let (id, _) = self.grant(outliving(lease)).await?;
-        lease.is_outlived_by(id);
+        lease.has_spare(id, sent);
         Ok(id)
     }
 
@@ -290,7 +299,7 @@ impl Shelves {
         }
         let mut create = words::all_under(&under);
         create["start_revision"] = json!(found.header.revision.saturating_add(1).to_string());
-        let mut watched = Lines::of(&self.http, "/v3/watch", &json!({ "create_request": create })).await?;
+        let mut watched = Lines::of(&self.door, "/v3/watch", &json!({ "create_request": create })).await?;
         while let Some(watched) = watched.next::<Watched>().await? {
             if watched.canceled {
                 break;

@@ -1,10 +1,9 @@
 //! Answers that come as long as anybody listens, a line of JSON for each.
 
+use super::door::Door;
 use super::words::Streamed;
 use crate::remote::backend::StoreError;
-use crate::remote::http::Http;
-use bytes::{Bytes, BytesMut};
-use http::Method;
+use bytes::BytesMut;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
@@ -22,13 +21,8 @@ pub(super) struct Lines {
 const LONGEST: usize = 64 << 20;
 
 impl Lines {
-    pub(super) async fn of(http: &Http, path: &str, body: &Value) -> Result<Self, StoreError> {
-        let (opening, after) = (
-            http.open(Method::POST, path, Bytes::from(body.to_string())),
-            http.timeout(),
-        );
-        let opened = tokio::time::timeout(after, opening).await;
-        let (status, _, body) = opened.unwrap_or(Err(StoreError::TimedOut { after }))?;
+    pub(super) async fn of(door: &Door, path: &str, body: &Value) -> Result<Self, StoreError> {
+        let (status, body) = door.open(path, body).await?;
         if !status.is_success() {
             let why = format!("{path}: {status}").into();
             return Err(StoreError::Refused { why });

@@ -1,7 +1,8 @@
 //! What is lost when something fails, or comes, at a bad moment.
 
 use super::Queue;
-use super::fake::{Client, LIMIT, State, Store, TTL, failing, store};
+use super::client::Client;
+use super::fake::{LIMIT, State, Store, TTL, failing, store};
 use crate::remote::key::Key;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

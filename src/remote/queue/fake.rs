@@ -1,8 +1,8 @@
-//! A store in memory that fails as stores do: before it has done anything, in the middle, or when it was to answer. And clients
-//! that say again what they do not know to have arrived.
+//! A store in memory that fails as stores do: before it has done anything, in the middle, or when it was to answer.
 
 use super::{Change, Line, Node, Ops, Queue, Shelf};
-use crate::remote::backend::{Grant, Reply, Rule, Session, Step, StoreError, Wish};
+use crate::algo::chance::Draws;
+use crate::remote::backend::{Session, StoreError};
 use crate::remote::key::Key;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -13,16 +13,16 @@ use std::time::Duration;
 pub(super) const LIMIT: u64 = 6;
 pub(super) const TTL: Duration = Duration::from_secs(10);
 
-/// SplitMix64, of Steele, Lea and Flood.
-struct Random(u64);
+/// Chance.
+pub(super) struct Random(Draws);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
+    pub(super) fn of_seed(seed: u64) -> Self {
+        Self(Draws::new(seed))
+    }
+
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.0.draw() % bound
     }
 }
 
@@ -58,7 +58,7 @@ pub(super) struct State {
     /// What a watch tells first, and last.
     pub(super) tells: Option<Line>,
     /// One in so many calls fails.
-    fails: u64,
+    pub(super) fails: u64,
     pub(super) limit: u64,
     pub(super) sessions: BTreeSet<Session>,
     pub(super) nodes: Vec<Node>,
@@ -68,7 +68,7 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(seed: u64, fails: u64) -> Self {
         Self {
-            random: Random(seed),
+            random: Random::of_seed(seed),
             terms: Vec::new(),
             then_limit: None,
             ends_fail: false,
@@ -222,173 +222,4 @@ impl<const TELLS: bool> Shelf for Fake<TELLS> {
             std::future::pending::<()>().await;
         }
     }
-}
-
-/// A client, as the desk is one: everything that it does not know to have arrived it says again.
-pub(super) struct Client {
-    pub(super) step: Step,
-    wishes: u64,
-    /// Those that the store has not answered.
-    pub(super) untold: Vec<Wish>,
-    /// Those that wait in line.
-    waiting: BTreeSet<u64>,
-    pub(super) held: u64,
-}
-
-impl Client {
-    pub(super) fn new(client: u64) -> Self {
-        let step = Step {
-            seq: 0,
-            ..Step::first(Session { client, number: 1 }, TTL)
-        };
-        Self {
-            step,
-            wishes: 0,
-            untold: Vec::new(),
-            waiting: BTreeSet::new(),
-            held: 0,
-        }
-    }
-
-    pub(super) async fn say<const TELLS: bool>(&mut self, queue: &Queue<Fake<TELLS>>) -> Option<Reply> {
-        self.step.seq += 1;
-        self.step.wishes.clone_from(&self.untold);
-        let key = Key::new("fake").expect("a name");
-        let reply = queue
-            .step(&key, &Rule::Permits { limit: LIMIT }, &self.step)
-            .await
-            .ok()?;
-        assert!(reply.alive);
-        self.step.begin = false;
-        self.step.limit = None;
-        for id in self.step.withdrawn.drain(..) {
-            self.waiting.remove(&id);
-        }
-        for wish in self
-            .untold
-            .drain(..)
-            .filter(|wish| wish.queue && wish.need <= reply.census.limit)
-        {
-            self.waiting.insert(wish.id);
-        }
-        for &Grant { wish, units, token } in &reply.grants {
-            assert!(token > self.step.seen, "tokens grow");
-            self.step.seen = token;
-            self.waiting.remove(&wish);
-            self.held += units;
-        }
-        Some(reply)
-    }
-
-    pub(super) fn wishes_for(&mut self, need: u64) {
-        self.wishes += 1;
-        let (id, want, queue) = (self.wishes, need, true);
-        self.untold.push(Wish { id, need, want, queue });
-    }
-
-    pub(super) async fn ends<const TELLS: bool>(&mut self, queue: &Queue<Fake<TELLS>>) -> Result<Reply, StoreError> {
-        self.step.seq += 1;
-        self.step.end = true;
-        let (key, rule) = (Key::new("fake").expect("a name"), Rule::Permits { limit: LIMIT });
-        queue.step(&key, &rule, &self.step).await
-    }
-
-    /// Something that a client may do.
-    fn act(&mut self, random: &mut Random) {
-        match random.below(5) {
-            0 | 1 => {
-                self.wishes += 1;
-                let need = 1 + random.below(LIMIT);
-                let want = need + random.below(3);
-                let (id, queue) = (self.wishes, random.below(3) > 0);
-                self.untold.push(Wish { id, need, want, queue });
-            }
-            2 if self.held > 0 => {
-                let units = 1 + random.below(self.held);
-                self.held -= units;
-                self.step.returned += units;
-            }
-            3 => {
-                if let Some(&id) = self.waiting.first() {
-                    self.step.withdrawn.push(id);
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
-/// Clients at one store, each of which fails one in `fails` of its calls; then all that was asked for is granted, and nothing is
-/// left.
-async fn play(seed: u64, fails: u64) {
-    let mut random = Random(seed);
-    let queue = failing::<false>(State::new(!seed, fails));
-    let mut clients: Vec<_> = (1..=4).map(Client::new).collect();
-    for _ in 0..300 {
-        let client = &mut clients[random.below(4) as usize];
-        client.act(&mut random);
-        let reply = client.say(&queue).await;
-        let held: u64 = clients.iter().map(|client| client.held).sum();
-        assert!(held <= LIMIT, "seed {seed}: {held} of {LIMIT}");
-        if let Some(reply) = reply {
-            assert!(reply.census.in_use <= LIMIT, "seed {seed}: {reply:?}");
-        }
-    }
-    queue.shelf().0.lock().fails = 0;
-    // Everybody gives back whatever it gets: whoever waits is served, in a bounded number of rounds.
-    for round in 0.. {
-        let mut waiting = 0;
-        for client in &mut clients {
-            client.step.returned += std::mem::take(&mut client.held);
-            client.say(&queue).await.expect("nothing fails any more");
-            waiting += client.waiting.len() + client.untold.len();
-        }
-        if waiting == 0 {
-            break;
-        }
-        assert!(round < 1_000, "seed {seed}: {waiting} wait for ever");
-    }
-    for client in &mut clients {
-        client.step.returned += std::mem::take(&mut client.held);
-        client.say(&queue).await.expect("nothing fails any more");
-    }
-    let wishes = queue.shelf().0.lock().nodes.len();
-    assert_eq!(wishes, 0, "seed {seed}: nodes that nobody knows of");
-    for client in &mut clients {
-        client.ends(&queue).await.expect("nothing fails any more");
-    }
-    assert!(queue.shelf().0.lock().sessions.is_empty());
-}
-
-#[tokio::test(start_paused = true)]
-async fn permits_are_never_over_admitted_nor_lost_whatever_fails() {
-    for seed in 0..60 {
-        play(seed, [0, 2, 5][seed as usize % 3]).await;
-    }
-}
-
-/// A limiter that has gone without a word, while its client keeps up the term.
-#[tokio::test(start_paused = true)]
-async fn whoever_is_not_heard_of_is_taken_down_after_its_time_to_live() {
-    let queue = store();
-    let (mut gone, mut lives) = (Client::new(1), Client::new(2));
-    for (client, need) in [(&mut gone, LIMIT), (&mut lives, 1)] {
-        let (id, want, queue) = (1, need, true);
-        client.untold.push(Wish { id, need, want, queue });
-    }
-    gone.say(&queue).await.unwrap();
-    assert_eq!(gone.held, LIMIT);
-    lives.say(&queue).await.unwrap();
-    for _ in 0..3 {
-        tokio::time::advance(TTL / 3 - Duration::from_millis(1)).await;
-        lives.say(&queue).await.unwrap();
-        assert_eq!(lives.held, 0, "not before its time");
-    }
-    queue.shelf().0.lock().fails = 1;
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    queue.shelf().0.lock().fails = 0;
-    // What could not be done is tried again.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    lives.say(&queue).await.unwrap();
-    assert_eq!(lives.held, 1);
 }

@@ -31,21 +31,23 @@
 //! so much longer; rates and windows go on. One that is set forward ends the leases that it jumps over, and their
 //! holders learn it with their next renewal, a third of the time to live later at most.
 
+mod answer;
+mod ears;
 mod options;
 
-use super::backend::{Backend, Census, Grant, Reply, Rule, Session, Step, StoreError};
+use super::backend::{Backend, Census, Reply, Rule, Session, Step, StoreError};
 use super::book::{Fill, micros};
 use super::key::Key;
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use ::redis::{PushInfo, PushKind, RedisError, Script, ScriptInvocation, Value};
+use ::redis::{PushInfo, RedisError, Script, ScriptInvocation};
+use answer::Answer;
+use ears::Ears;
 pub use options::RedisOptions;
-use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::OnceCell;
 
 /// Limiters in Redis. A handle: clones are the same connection, which all limiters of a process can share.
 ///
@@ -78,37 +80,6 @@ struct Inner {
     permits: Script,
     bucket: Script,
     window: Script,
-}
-
-/// Who is to be told, by what messages call them.
-#[derive(Default)]
-struct Ears(Mutex<HashMap<String, Arc<Notify>>>);
-
-impl Ears {
-    fn of(&self, name: String) -> Arc<Notify> {
-        Arc::clone(self.0.lock().entry(name).or_default())
-    }
-
-    fn hear(&self, push: &PushInfo) {
-        match push.kind {
-            PushKind::Message => {
-                let Some(Value::BulkString(name)) = push.data.get(1) else {
-                    return;
-                };
-                let name = String::from_utf8_lossy(name);
-                let ear = self.0.lock().get(&*name).cloned();
-                if let Some(ear) = ear {
-                    ear.notify_one();
-                }
-            }
-            // What was said meanwhile is lost: all look for themselves.
-            PushKind::Disconnection | PushKind::Subscribe => {
-                let ears: Vec<_> = self.0.lock().values().cloned().collect();
-                ears.iter().for_each(|ear| ear.notify_one());
-            }
-            _ => {}
-        }
-    }
 }
 
 impl Redis {
@@ -178,7 +149,7 @@ impl Redis {
         let inner = &*self.0;
         self.ready().await?;
         if step.begin {
-            inner.ears.of(self.name(key, step.session));
+            inner.ears.open(self.name(key, step.session));
         }
         let mut call = inner.permits.prepare_invoke();
         for part in ["state", "dues", "sessions", "queue", "oldest"] {
@@ -207,22 +178,7 @@ impl Redis {
         for id in &step.withdrawn {
             call.arg(*id);
         }
-        let answer = self.call(&call).await?;
-        Ok(Reply {
-            alive: answer.number(0)? == 1,
-            others_wait: answer.number(1)? == 1,
-            again: answer.micros(2)?,
-            census: Census {
-                limit: answer.number(3)?,
-                in_use: answer.number(4)?,
-                waiting: answer.number(5)?,
-                sessions: answer.number(6)?,
-            },
-            floor: answer.number(7)?,
-            rule: None,
-            grants: answer.grants(8)?,
-            age: Duration::ZERO,
-        })
+        self.call(&call).await?.of_permits()
     }
 
     /// Once for all limiters on this connection, before there is something to be told, and before a right that is missing leaves
@@ -301,12 +257,15 @@ impl Backend for Redis {
     }
 
     async fn news(&self, key: &Key, session: Session) {
-        let ear = self.0.ears.of(self.name(key, session));
-        ear.notified().await;
+        self.0.ears.open(self.name(key, session)).rung().await;
+    }
+
+    fn told(&self, key: &Key, session: Session) -> Option<Reply> {
+        self.0.ears.open(self.name(key, session)).take()
     }
 
     fn leave(&self, key: &Key, session: Session) {
-        self.0.ears.0.lock().remove(&self.name(key, session));
+        self.0.ears.close(&self.name(key, session));
     }
 }
 
@@ -332,57 +291,4 @@ fn numbers(rule: &Rule) -> Result<[u64; 3], StoreError> {
 
 fn segment(length: Duration) -> u64 {
     micros(length).div_ceil(Rule::SEGMENTS).max(1)
-}
-
-/// What a script has answered.
-struct Answer(Vec<String>);
-
-impl Answer {
-    fn word(&self, at: usize) -> Result<&str, StoreError> {
-        self.0.get(at).map(String::as_str).ok_or_else(|| self.nonsense())
-    }
-
-    fn number(&self, at: usize) -> Result<u64, StoreError> {
-        self.word(at)?.parse().map_err(|_| self.nonsense())
-    }
-
-    fn micros(&self, at: usize) -> Result<Option<Duration>, StoreError> {
-        if self.word(at)?.is_empty() {
-            return Ok(None);
-        }
-        self.number(at).map(|micros| Some(Duration::from_micros(micros)))
-    }
-
-    fn grants(&self, from: usize) -> Result<Vec<Grant>, StoreError> {
-        let grants = (from..self.0.len()).step_by(3).map(|at| {
-            Ok(Grant {
-                wish: self.number(at)?,
-                units: self.number(at + 1)?,
-                token: self.number(at + 2)?,
-            })
-        });
-        grants.collect()
-    }
-
-    /// The rule that a script tells, of the kind of `known`.
-    fn rule(&self, known: &Rule) -> Result<Rule, StoreError> {
-        let [one, two, three] = [self.number(5)?, self.number(6)?, self.number(7)?];
-        let rule = match *known {
-            Rule::Window { length, .. } => Some(Rule::Window { limit: one, length }),
-            _ => Fill {
-                price: one,
-                gain: two,
-                brim: three,
-            }
-            .quota()
-            .map(|quota| Rule::Rate { quota }),
-        };
-        rule.ok_or_else(|| self.nonsense())
-    }
-
-    fn nonsense(&self) -> StoreError {
-        StoreError::Answer {
-            given: format!("{:?}", self.0).into(),
-        }
-    }
 }

@@ -204,15 +204,20 @@ else
     for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, left) end
 end
 
--- After all has been written.
+local census = { int(limit), int(used), int(waiting), int(all),
+    int(tonumber(redis.call('ZRANGE', oldest, 0, 0, 'WITHSCORES')[2]) or token + 1) }
+-- After all has been written: who is told hears what it would be answered, "-" for when to look again.
 for id in pairs(told) do
     if id ~= session and records[id] and records[id][CHANNEL] ~= '' then
-        redis.call('PUBLISH', records[id][CHANNEL], KEYS[1] .. ' ' .. id)
+        local news = { '1', waiting > records[id][QUEUED] and '1' or '0', '-', unpack(census) }
+        for _, grant in ipairs(records[id][GRANTS]) do
+            for n = 1, 3 do table.insert(news, int(grant[n])) end
+        end
+        redis.call('PUBLISH', records[id][CHANNEL], KEYS[1] .. ' ' .. id .. '|' .. table.concat(news, ' '))
     end
 end
 
-local answer = { alive and '1' or '0', '0', '', int(limit), int(used), int(waiting), int(all),
-    int(tonumber(redis.call('ZRANGE', oldest, 0, 0, 'WITHSCORES')[2]) or token + 1) }
+local answer = { alive and '1' or '0', '0', '', unpack(census) }
 if alive then
     held = record(session)
     if waiting > held[QUEUED] then answer[2] = '1' end

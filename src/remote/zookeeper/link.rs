@@ -199,10 +199,16 @@ impl Link {
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(failed(error)),
             }
-            self.make_above().await?;
             // The server takes it down when it has been empty for a while: when all have died.
             let container = CreateMode::Container.with_acls(self.access.acls());
-            let made = self.client.create(path, limit.to_string().as_bytes(), &container).await;
+            let limit = limit.to_string();
+            let mut made = self.client.create(path, limit.as_bytes(), &container).await;
+            if made == Err(Error::NoNode) {
+                // Somebody has taken it away: it was there when the session was made. Not before it is known to have gone: who may
+                // do everything under it need not be allowed to make it.
+                self.make_above().await?;
+                made = self.client.create(path, limit.as_bytes(), &container).await;
+            }
             done_before(made, &Error::NodeExists)?;
         }
         let why = format!("`{path}` goes as soon as it is made").into();

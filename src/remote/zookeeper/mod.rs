@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `names` | what nodes are called, and what a list of names says |
 //! | `link` | a session at the servers, and what is done in it |
-//! | `options` | where the servers are |
+//! | `options`, `servers` | where the servers are |
+//! | `rights` | what we must be allowed |
 //! | `values` | what is known of a rate or window |
 //!
 //! All under a key lies in one node, whose data is the limit, and whose children are the sessions and their wishes. Whether a
@@ -13,6 +14,8 @@
 mod link;
 mod names;
 mod options;
+mod rights;
+mod servers;
 mod values;
 
 use super::backend::{Backend, Reply, Rule, Session, Step, StoreError};

@@ -1,7 +1,7 @@
 //! Where a ZooKeeper is, and how it is spoken to.
 
 use super::link::{Access, Link, failed};
-use super::{Nodes, Zookeeper};
+use super::{Nodes, Zookeeper, rights, servers};
 use crate::remote::backend::StoreError;
 use crate::remote::error::RemoteError;
 #[cfg(feature = "remote-tls")]
@@ -40,13 +40,15 @@ impl ZookeeperOptions {
     }
 
     /// Who we are, by ZooKeeper's scheme `digest`. Nodes that are made from then on are for nobody else: what others may do to
-    /// those that are there already, and to the prefix, their access control lists say.
+    /// those that are there already, and to the prefix, their access control lists say. We must be allowed to create and to
+    /// delete under the prefix, `cd`; where we are not, the first step is refused before anything is done.
     pub fn digest(mut self, user: impl Into<Box<str>>, password: impl Into<Box<str>>) -> Self {
         self.auth = Some((user.into(), password.into()));
         self
     }
 
-    /// Connections are encrypted, and by these certificates. The roots must be named: those of the system are not used.
+    /// Connections are encrypted, to the port that the servers call `secureClientPort`, and by these certificates. The roots must
+    /// be named: those of the system are not used.
     #[cfg(feature = "remote-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "remote-tls")))]
     pub fn tls(mut self, tls: Tls) -> Self {
@@ -57,7 +59,7 @@ impl ZookeeperOptions {
     /// Makes the handle. The servers are spoken to when they are first needed.
     ///
     /// # Errors
-    /// [`RemoteError::Address`] when the prefix is no path, or no server is named; [`RemoteError::NoRuntime`] outside a tokio
+    /// [`RemoteError::Address`] when the prefix is no path, no server is named, one cannot be, or some are encrypted and some are not; [`RemoteError::NoRuntime`] outside a tokio
     /// runtime; and, with the feature `remote-tls`, `RemoteError::Certificate`.
     pub fn connect(self) -> Result<Zookeeper, RemoteError> {
         if tokio::runtime::Handle::try_current().is_err() {
@@ -69,10 +71,11 @@ impl ZookeeperOptions {
             let why = format!("the prefix {:?} is no path", self.prefix).into();
             return Err(RemoteError::Address { why });
         }
-        if self.servers.trim().is_empty() {
-            let why = "no server is named".into();
-            return Err(RemoteError::Address { why });
-        }
+        #[cfg(feature = "remote-tls")]
+        let encrypted = self.tls.is_some();
+        #[cfg(not(feature = "remote-tls"))]
+        let encrypted = false;
+        servers::check(&self.servers, encrypted)?;
         #[cfg(feature = "remote-tls")]
         if let Some(tls) = &self.tls {
             tls.check()?;
@@ -106,11 +109,9 @@ impl ZookeeperOptions {
         #[cfg(not(feature = "remote-tls"))]
         let connected = connector.connect(&self.servers).await;
         let client = connected.map_err(failed)?;
-        let prefix = if &*self.prefix == "/" {
-            "/".into()
-        } else {
-            format!("{}/", self.prefix)
-        };
+        let above = self.prefix.strip_suffix('/').unwrap_or(&self.prefix);
+        rights::check(&client, access, above).await?;
+        let prefix = format!("{above}/");
         let link = Link::new(client, access, prefix.into(), ttl, sent);
         if link.lasts() < ttl {
             let why = format!(

@@ -12,6 +12,7 @@ const LIMIT: u64 = 3;
 struct Client {
     id: String,
     step: Step,
+    seats: Seats,
 }
 
 impl Client {
@@ -25,19 +26,20 @@ impl Client {
             ..Step::first(session, Duration::from_secs(1))
         };
         let id = format!("session-{number}");
-        Self { id, step }
+        let seats = Seats::of_seed(number);
+        Self { id, step, seats }
     }
 
     /// Says something new, and reads: what is to be written, and the answer if that holds; none when it has to read again.
     fn read(&mut self, keys: &Keys, say: impl FnOnce(&mut Step)) -> (Option<Reply>, Vec<Op>) {
         self.step.seq += 1;
         say(&mut self.step);
-        let (place, seats) = (Place(String::new()), Seats::default());
+        let (place, seats) = (Place(String::new()), &self.seats);
         let mut seen = Seen::of(&place, keys.list(), keys.index, LIMIT).unwrap();
-        if let Some(ops) = seen.found(&place, &self.step, Some(&self.id), &seats).unwrap() {
+        if let Some(ops) = seen.found(&place, &self.step, Some(&self.id), seats).unwrap() {
             return (None, ops);
         }
-        let plan = seen.plan(&place, &self.step, Some(&self.id), &seats).unwrap();
+        let plan = seen.plan(&place, &self.step, Some(&self.id), seats).unwrap();
         (Some(plan.reply), plan.ops)
     }
 

@@ -1,0 +1,227 @@
+//! Who is turned away is given an instant, and a place that is kept for a while from then on.
+
+use crate::time::Instant;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+
+/// The places of a waiting room, at most one for a key. Instants are an interval apart and never go back, so places end in the
+/// order in which they were given.
+///
+/// ```text
+///  none --book--> early --at--> open --redeem--> none
+///                   |             `---grace over---> none: missed
+///                   `-book: the same place, `redeem` changes nothing
+/// ```
+#[derive(Debug)]
+pub(crate) struct Appointments<K> {
+    places: HashMap<K, Place>,
+    /// Whose place it is, by its number. Has the same places as `places`.
+    order: BTreeMap<u64, K>,
+    number: u64,
+    /// The earliest instant that nobody has been given yet.
+    next: Instant,
+    most: usize,
+    /// How long a place is kept, in ticks.
+    grace: u64,
+    missed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    number: u64,
+    at: Instant,
+}
+
+/// What came of asking for a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Booked {
+    /// It is given one, for this instant.
+    New(Instant),
+    /// It has had one, for this instant.
+    Known(Instant),
+    /// There is none. No place is for a later instant than this.
+    Full(Instant),
+}
+
+impl<K: Hash + Eq + Copy> Appointments<K> {
+    /// At most `most` places, each kept for `grace` ticks.
+    pub(crate) fn new(most: usize, grace: u64) -> Self {
+        Self {
+            places: HashMap::new(),
+            order: BTreeMap::new(),
+            number: 0,
+            next: Instant::ZERO,
+            most,
+            grace,
+            missed: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// How many places have ended without anybody.
+    pub(crate) fn missed(&self) -> u64 {
+        self.missed
+    }
+
+    /// A place for `key`, not before `now`, and `interval` ticks behind the latest. A key keeps the one that it has, unless its
+    /// instant has come: told once more, it could pass before anybody who is told comes back.
+    pub(crate) fn book(&mut self, key: K, now: Instant, interval: u64) -> Booked {
+        self.expire(now);
+        match self.places.get(&key) {
+            Some(place) if place.at > now => return Booked::Known(place.at),
+            Some(_) => self.cancel(key),
+            None => false,
+        };
+        let at = self.next.max(now);
+        if self.len() >= self.most {
+            return Booked::Full(at);
+        }
+        let number = self.number;
+        self.number += 1;
+        self.next = at.after_ticks(interval);
+        self.places.insert(key, Place { number, at });
+        self.order.insert(number, key);
+        Booked::New(at)
+    }
+
+    /// Takes the place of `key`, if its instant has come and its grace is not over.
+    pub(crate) fn redeem(&mut self, key: K, now: Instant) -> bool {
+        self.expire(now);
+        let open = self.places.get(&key).is_some_and(|place| place.at <= now);
+        (open || seeded!("room_lets_in_early")) && self.cancel(key)
+    }
+
+    /// Gives up the place of `key`, if it has one.
+    pub(crate) fn cancel(&mut self, key: K) -> bool {
+        let place = self.places.remove(&key);
+        place.and_then(|place| self.order.remove(&place.number)).is_some()
+    }
+
+    /// Drops the places whose grace is over.
+    fn expire(&mut self, now: Instant) {
+        while let Some((_, &key)) = self.order.first_key_value() {
+            let over = |place: &Place| place.at.after_ticks(self.grace) < now;
+            if !self.places.get(&key).is_some_and(over) {
+                return;
+            }
+            self.cancel(key);
+            self.missed += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Appointments, Booked};
+    use crate::time::Instant;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    const GRACE: u64 = 20;
+    const MOST: usize = 4;
+
+    fn at(ticks: u64) -> Instant {
+        Instant::from_ticks(ticks)
+    }
+
+    #[test]
+    fn places_are_an_interval_apart_and_open_for_the_grace() {
+        let mut room = Appointments::new(MOST, GRACE);
+        assert_eq!(room.book('a', at(100), 10), Booked::New(at(100)));
+        assert_eq!(room.book('b', at(100), 10), Booked::New(at(110)));
+        assert_eq!(room.book('b', at(105), 10), Booked::Known(at(110)));
+        assert!(!room.redeem('b', at(109)), "early");
+        assert!(room.redeem('b', at(110)));
+        assert!(!room.redeem('b', at(110)), "once");
+        assert!(room.redeem('a', at(120)), "the last instant");
+        assert_eq!(room.book('a', at(200), 10), Booked::New(at(200)));
+        assert!(!room.redeem('a', at(221)), "too late");
+        assert_eq!((room.len(), room.missed()), (0, 1));
+    }
+
+    #[test]
+    fn an_instant_that_has_come_is_not_told_again() {
+        let mut room = Appointments::new(1, GRACE);
+        assert_eq!(room.book('a', at(0), 10), Booked::New(at(0)));
+        assert_eq!(room.book('a', at(15), 10), Booked::New(at(15)));
+        assert_eq!(room.len(), 1);
+        assert!(room.redeem('a', at(35)));
+    }
+
+    #[test]
+    fn a_full_room_says_when_all_of_it_has_come() {
+        let mut room = Appointments::new(2, GRACE);
+        for key in ['a', 'b'] {
+            let _ = room.book(key, at(0), 10);
+        }
+        assert_eq!(room.book('c', at(5), 10), Booked::Full(at(20)));
+        assert_eq!(room.book('b', at(5), 10), Booked::Known(at(10)));
+        assert!(room.redeem('a', at(5)));
+        assert_eq!(room.book('c', at(5), 10), Booked::New(at(20)));
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Book(u8, u64),
+        Redeem(u8),
+        Cancel(u8),
+        Pass(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0..6u8, 0..12u64).prop_map(|(key, interval)| Step::Book(key, interval)),
+            (0..6u8).prop_map(Step::Redeem),
+            (0..6u8).prop_map(Step::Cancel),
+            (0..15u64).prop_map(Step::Pass),
+        ]
+    }
+
+    proptest! {
+        /// Beside a list of what was promised: whoever comes in its time has its place, nobody else has one, and there are
+        /// never more than there may be.
+        #[test]
+        fn every_promise_is_kept_and_nothing_else(steps in prop::collection::vec(step(), 1..200)) {
+            let mut room = Appointments::new(MOST, GRACE);
+            let (mut promised, mut now, mut latest) = (HashMap::new(), 0, 0);
+            for step in steps {
+                promised.retain(|_, &mut due| due + GRACE >= now);
+                match step {
+                    Step::Book(key, interval) => {
+                        let known = promised.get(&key).copied().filter(|&due| due > now);
+                        match (room.book(key, at(now), interval), known) {
+                            (Booked::Known(due), Some(known)) => prop_assert_eq!(due, at(known)),
+                            (Booked::New(due), None) => {
+                                prop_assert!(due >= at(now) && due.ticks() >= latest);
+                                latest = due.ticks();
+                                promised.insert(key, latest);
+                            }
+                            (Booked::Full(end), None) => {
+                                promised.remove(&key);
+                                prop_assert_eq!(promised.len(), MOST);
+                                prop_assert!(promised.values().all(|&due| at(due) <= end));
+                            }
+                            (booked, known) => prop_assert!(false, "{booked:?} beside {known:?}"),
+                        }
+                    }
+                    Step::Redeem(key) => {
+                        let open = promised.get(&key).is_some_and(|&due| due <= now);
+                        prop_assert_eq!(room.redeem(key, at(now)), open);
+                        if open {
+                            promised.remove(&key);
+                        }
+                    }
+                    Step::Cancel(key) => {
+                        room.expire(at(now));
+                        prop_assert_eq!(room.cancel(key), promised.remove(&key).is_some());
+                    }
+                    Step::Pass(ticks) => now += ticks,
+                }
+                prop_assert!(room.len() <= MOST && room.len() == room.order.len());
+            }
+        }
+    }
+}

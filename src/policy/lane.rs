@@ -1,0 +1,113 @@
+//! A second line in front of the limiter of a policy.
+
+use super::bounds::{Manner, Settings};
+use super::policy::Policy;
+use crate::ask::Demand;
+use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
+use crate::refusal::{ReadyAt, Refusal};
+use crate::standing::Standing;
+use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::time::{Clock, Pass};
+use std::time::Duration;
+
+impl<L: Limiter + 'static> Policy<L> {
+    /// Another line in front of the same limiter, without a bound on its length: for the few who shall not stand behind
+    /// everybody else, such as those who come back when a [`WaitingRoom`](crate::shed::WaitingRoom) has told them.
+    ///
+    /// The limits hold for both together. What is changed in the limiter, be it by a new version of a policy that is data,
+    /// holds for both; the bounds of either line are its own.
+    ///
+    /// # Fairness
+    /// Each line is in order by itself. At a [`Semaphore`](crate::Semaphore) that serves in order the two take turns, however
+    /// long either is: whoever is alone in the lane waits for one permit besides the next. A rate hands out no turns, so
+    /// that its tokens go to either.
+    ///
+    /// ```
+    /// # use tollgate::{ManualClock, Policy, Semaphore};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let policy = Policy::builder().clock(&clock).over(Semaphore::new(1))?;
+    /// let lane = policy.lane(Duration::from_secs(1));
+    /// clock.run(async {
+    ///     let busy = policy.admit(1).await.unwrap();
+    ///     let everybody = futures::future::join_all((0..100).map(|_| policy.admit(1)));
+    ///     let (first, _, _) = futures::join!(
+    ///         async { futures::future::select(Box::pin(lane.admit(1)), Box::pin(everybody)).await },
+    ///         async { drop(busy) },
+    ///         async {},
+    ///     );
+    ///     assert!(matches!(first, futures::future::Either::Left((Ok(_), _))));
+    /// });
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    pub fn lane(&self, max_wait: Duration) -> Policy<Lane<L>> {
+        let clock = self.clock().clone();
+        let settings = Settings {
+            max_wait: Some(clock.ticks_of(max_wait)),
+            max_queue: usize::MAX,
+            early: None,
+            lateness: self.core().settings.lateness(),
+            manner: Manner::FIFO,
+        };
+        Policy::with(Lane(self.clone()), clock, settings)
+    }
+}
+
+/// The limiter of a policy, past the policy's line. Made by [`Policy::lane`].
+#[derive(Debug)]
+pub struct Lane<L: Limiter + 'static>(Policy<L>);
+
+impl<L: Limiter + 'static> Lane<L> {
+    /// The policy whose limiter this is.
+    pub fn policy(&self) -> &Policy<L> {
+        &self.0
+    }
+}
+
+impl<L: Limiter + 'static> Limiter for Lane<L> {
+    type Ticket = L::Ticket;
+
+    #[inline]
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        self.0.limiter().try_reserve(demand)
+    }
+    #[inline]
+    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+        self.0.limiter().cancel(ticket, now);
+    }
+    #[inline]
+    fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+        self.0.limiter().commit(ticket, now);
+    }
+    #[inline]
+    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
+        self.0.limiter().settle(ticket, actual)
+    }
+    #[inline]
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+        self.0.limiter().finish(ticket, outcome, now);
+    }
+    #[inline]
+    fn forget(&self, ticket: Self::Ticket) {
+        self.0.limiter().forget(ticket);
+    }
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        self.0.limiter().heeds()
+    }
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        self.0.limiter().ready_at(demand)
+    }
+    fn clock(&self) -> Option<&Clock> {
+        Some(self.0.clock())
+    }
+    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+        self.0.limiter().turnstile(id)
+    }
+    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
+        self.0.limiter().turnstiles(visit);
+    }
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        self.0.limiter().survey(visit);
+    }
+}

@@ -1,0 +1,52 @@
+//! Takes down sessions whose limiters have gone without a word, or whose ends have failed: what the store's own client keeps up
+//! would stay for ever.
+
+use super::{Inner, LINGER, PAUSE, Shelf};
+use std::sync::{Arc, Weak};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+impl<S: Shelf> Inner<S> {
+    /// Takes down what has not been heard of for its time to live. Returns when the next is due.
+    async fn take_down(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let slots: Vec<_> = self
+            .slots
+            .lock()
+            .iter()
+            .map(|(id, slot)| (id.clone(), Arc::clone(slot)))
+            .collect();
+        for ((key, session), slot) in slots {
+            let Ok(_account) = slot.account.try_lock() else {
+                continue;
+            };
+            // Read once nobody is about to put it off.
+            if *slot.due.lock() > now {
+                continue;
+            }
+            // It is tried until it is done, or until there is nothing more to be done.
+            let end = self.shelf.end(Some(&slot.term), slot.ttl, &key, session);
+            if self.shelf.is_gone(&slot.term) || end.await.is_ok() {
+                self.forget(&key, session);
+            } else {
+                *slot.due.lock() = Instant::now() + (slot.ttl / 16).clamp(PAUSE, LINGER);
+            }
+        }
+        self.slots.lock().values().map(|slot| *slot.due.lock()).min()
+    }
+}
+
+/// Takes down sessions whose limiters have gone without a word, as long as there is a handle.
+pub(super) async fn take_down<S: Shelf>(inner: Weak<Inner<S>>, filled: Arc<Notify>) {
+    loop {
+        let Some(there) = inner.upgrade() else { return };
+        let due = there.take_down().await;
+        drop(there);
+        let filled = filled.notified();
+        match due {
+            // Whichever comes first.
+            Some(due) => drop(timeout_at(due.max(Instant::now() + PAUSE), filled).await),
+            None => filled.await,
+        }
+    }
+}

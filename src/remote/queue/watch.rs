@@ -1,0 +1,119 @@
+//! One watch for all of this process who wait at a key: begun when somebody does, begun anew when it ends, and given up when
+//! nobody waits any more.
+
+use super::room::{Change, Room};
+use super::{Inner, LINGER, PAUSE, Queue, Shelf};
+use crate::remote::key::Key;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::task::Poll;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+
+impl<S: Shelf> Queue<S> {
+    /// Watches the key, unless that is done already.
+    pub(super) fn watch(&self, term: &Arc<S::Term>, key: &Key) {
+        let mut rooms = self.0.rooms.lock();
+        let room = rooms.entry(key.clone()).or_default();
+        if room.is_watched(|watched| self.0.shelf.is_over(watched)) {
+            // It may have seen what is waited for before it was waited for.
+            let told = room.ring();
+            drop(rooms);
+            return tell(told);
+        }
+        // Relaxed: a number of its own is all that is wanted.
+        let number = self.0.watches.fetch_add(1, Ordering::Relaxed) + 1;
+        let watching = watch(Arc::downgrade(&self.0), Arc::clone(term), key.clone(), number);
+        room.watch(number, Arc::clone(term), tokio::spawn(watching));
+    }
+}
+
+impl<S: Shelf> Inner<S> {
+    fn note(&self, key: &Key, number: u64, change: Change) {
+        let told = {
+            let mut rooms = self.rooms.lock();
+            let room = rooms.get_mut(key).filter(|room| room.is_watched_by(number));
+            room.map(|room| (room.note(change), room.changed()))
+        };
+        if let Some((told, changed)) = told {
+            tell(told);
+            changed.notify_waiters();
+        }
+    }
+
+    /// This watch has ended. False when it was none any more.
+    fn blind(&self, key: &Key, number: u64) -> bool {
+        let changed = {
+            let mut rooms = self.rooms.lock();
+            let room = rooms.get_mut(key).filter(|room| room.is_watched_by(number));
+            room.map(Room::blind)
+        };
+        if let Some(changed) = &changed {
+            changed.notify_waiters();
+        }
+        changed.is_some()
+    }
+
+    /// True when nobody waits for what this watch tells. Then it is none from now on.
+    fn is_idle(&self, key: &Key, number: u64) -> bool {
+        let mut rooms = self.rooms.lock();
+        let room = rooms.get_mut(key).filter(|room| room.is_watched_by(number));
+        room.is_none_or(Room::is_idle)
+    }
+}
+
+/// Outside locks: it may run foreign code.
+fn tell(ears: Vec<Arc<Notify>>) {
+    ears.iter().for_each(|ear| ear.notify_one());
+}
+
+/// Watches a key, as long as somebody waits there.
+async fn watch<S: Shelf>(inner: Weak<Inner<S>>, term: Arc<S::Term>, key: Key, number: u64) {
+    // Over all that is tried: a watch that fails at once is not kept for its failures' sake.
+    let mut idle = pin!(async {
+        loop {
+            sleep(LINGER).await;
+            if inner.upgrade().is_none_or(|inner| inner.is_idle(&key, number)) {
+                break;
+            }
+        }
+    });
+    let mut pause = PAUSE;
+    while let Some(inner) = inner.upgrade() {
+        let begun = Instant::now();
+        let goes_on = {
+            let mut watched = pin!(
+                inner
+                    .shelf
+                    .watch(&term, &key, |change| inner.note(&key, number, change))
+            );
+            poll_fn(|cx| match watched.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(true),
+                Poll::Pending => idle.as_mut().poll(cx).map(|()| false),
+            })
+            .await
+        };
+        if !goes_on || !inner.blind(&key, number) {
+            return;
+        }
+        if inner.shelf.is_over(&term) {
+            let told = inner.rooms.lock().get(&key).map(Room::everybody);
+            return tell(told.unwrap_or_default());
+        }
+        drop(inner);
+        // One that has lasted is begun anew soon; the next after one that has not, later and later.
+        pause = if begun.elapsed() > LINGER { PAUSE } else { pause };
+        let paused = sleep(pause);
+        pause = (pause * 2).min(LINGER);
+        let mut paused = pin!(paused);
+        let goes_on = poll_fn(|cx| match idle.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(false),
+            Poll::Pending => paused.as_mut().poll(cx).map(|()| true),
+        });
+        if !goes_on.await {
+            return;
+        }
+    }
+}

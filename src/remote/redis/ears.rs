@@ -1,0 +1,99 @@
+//! Who is told what, by the messages that a connection brings.
+
+use super::answer::Answer;
+use crate::remote::backend::Reply;
+use ::redis::{PushInfo, PushKind, Value};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// By what messages call them, the sessions of this process.
+#[derive(Default)]
+pub(super) struct Ears(Mutex<HashMap<String, Arc<Ear>>>);
+
+/// What one session is to hear.
+#[derive(Default)]
+pub(super) struct Ear {
+    rung: Notify,
+    news: Mutex<News>,
+}
+
+#[derive(Default)]
+enum News {
+    /// Nothing that has not been taken in.
+    #[default]
+    Heard,
+    /// All that was granted and that the session is not known to have heard of: the last message makes up for those before.
+    Granted(Reply),
+    /// Something that only a step tells, be it that messages were lost.
+    Look,
+}
+
+impl Ears {
+    /// The ear of that name, from now on.
+    pub(super) fn open(&self, name: String) -> Arc<Ear> {
+        Arc::clone(self.0.lock().entry(name).or_default())
+    }
+
+    pub(super) fn close(&self, name: &str) {
+        let ear = self.0.lock().remove(name);
+        drop(ear);
+    }
+
+    pub(super) fn hear(&self, push: &PushInfo) {
+        match push.kind {
+            PushKind::Message => {
+                let Some(Value::BulkString(said)) = push.data.get(1) else {
+                    return;
+                };
+                let said = String::from_utf8_lossy(said);
+                let (name, told) = said.rsplit_once('|').unwrap_or((&said, ""));
+                let ear = self.0.lock().get(name).cloned();
+                if let Some(ear) = ear {
+                    ear.ring(granted(told).map_or(News::Look, News::Granted));
+                }
+            }
+            // What was said meanwhile is lost: all look for themselves.
+            PushKind::Disconnection | PushKind::Subscribe => {
+                let ears: Vec<_> = self.0.lock().values().cloned().collect();
+                ears.iter().for_each(|ear| ear.ring(News::Look));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Ear {
+    fn ring(&self, news: News) {
+        {
+            let mut known = self.news.lock();
+            if !matches!(*known, News::Look) {
+                *known = news;
+            }
+        }
+        self.rung.notify_one();
+    }
+
+    /// Ends when something was heard since it last did.
+    pub(super) async fn rung(&self) {
+        self.rung.notified().await;
+    }
+
+    /// What was heard last, where it says all that a step would find; what has been taken before says nothing.
+    pub(super) fn take(&self) -> Option<Reply> {
+        match std::mem::take(&mut *self.news.lock()) {
+            News::Heard => Some(Reply::default()),
+            News::Granted(reply) => Some(reply),
+            News::Look => None,
+        }
+    }
+}
+
+/// What a message tells of grants; none where there are none.
+fn granted(told: &str) -> Option<Reply> {
+    let mut words: Vec<String> = told.split(' ').map(str::to_owned).collect();
+    words.get_mut(2)?.clear();
+    let reply = Answer(words).of_permits().ok()?;
+    (!reply.grants.is_empty()).then_some(reply)
+}

@@ -1,0 +1,370 @@
+//! Who is turned away is told when to come back, and is let in then.
+
+use super::error::{ShedError, within};
+use crate::algo::shed::{Appointments, Booked, Throughput};
+use crate::rate::Quota;
+use crate::sync::shim::Mutex;
+use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::time::Clock;
+use std::fmt;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::time::Duration;
+
+/// Gives those who are turned away an appointment each: an instant to come back at, and a place that is kept until then.
+///
+/// Nobody knows when a permit comes back, so a limit on how many run at once cannot tell a client when to ask again: by then
+/// newcomers have what was free. A waiting room makes such an instant true. It hands out instants at a rate that the service
+/// surely serves ([`book`](Self::book)), one to a key, and knows whoever comes back ([`redeem`](Self::redeem)), to be let in
+/// before newcomers. It admits nobody itself: that is done by a lane of their own in front of the same limiter,
+/// [`Policy::lane`](crate::Policy::lane). `tower::LimitLayer::waiting_room` does both for the requests of a service, and the
+/// instant is their `Retry-After`.
+///
+/// No permit is held for whoever has not come: a place that nobody comes for costs the others nothing.
+///
+/// # The rate
+/// Instants are evenly spaced at a [`Quota`]; its burst says nothing here. Who comes back must find the service able to serve
+/// so many: in a lane beside the newcomers' line that is half of what it can do, since the two take turns at a semaphore.
+/// With a [`share`](Self::share) the rate is that part of what was measured while newcomers were turned away, if that is
+/// more than the quota: the lesser of the latest two stretches of 64 that had waited and were [served](Self::note_served).
+///
+/// # The places
+/// A key has one place at most, and is told the same instant until that has come. It may come as late as the
+/// [`grace`](Self::grace), 5 s unless set; then the place is another's. So nobody collects places but who has many keys: let a
+/// rate by the same key stand before.
+///
+/// There are at most `places` at a time, the furthest `places / rate` ahead. Who finds none is told when all that were given
+/// out have come ([`RoomFull`]). That is no promise, and cannot be: what is told to more than can be remembered is not known
+/// again. With as many places as there can be keys it does not happen.
+///
+/// # Memory
+/// Of a key 128 bits of a hash are kept, by a secret that the operating system draws. So the room takes some 100 bytes for each
+/// place, and none of it is the key's choice. Two keys of one hash would share a place.
+///
+/// # Memory ordering
+/// None is promised to callers.
+///
+/// ```
+/// # use tollgate::shed::WaitingRoom;
+/// # use tollgate::{LimiterExt, ManualClock, Policy, Quota, Semaphore};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let core = Policy::builder().clock(&clock).max_wait(Duration::ZERO).over(Semaphore::new(1))?;
+/// let lane = core.lane(Duration::from_secs(5));
+/// let room = WaitingRoom::new(1_000, Quota::per_second(2))?.on(&clock);
+///
+/// let busy = core.try_admit(1).unwrap();
+/// assert!(core.try_admit(1).is_err());
+/// assert_eq!(room.book("ada")?, Duration::ZERO);
+/// assert_eq!(room.book("grace")?, Duration::from_millis(500));
+/// assert_eq!(room.book("grace")?, Duration::from_millis(500), "one place to a key");
+/// assert!(!room.redeem("grace"), "not yet");
+///
+/// clock.advance(Duration::from_millis(500));
+/// drop(busy);
+/// assert!(room.redeem("grace"));
+/// clock.run(async { assert!(lane.admit(1).await.is_ok()) });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "appointment")]
+#[doc(alias = "retry-after")]
+#[doc(alias = "virtual queue")]
+pub struct WaitingRoom {
+    clock: Clock,
+    set: Set,
+    /// Of two keys with one print nobody has heard.
+    prints: [RandomState; 2],
+    book: Mutex<Book>,
+    /// How many places are taken. Written under the lock of `book`; read without it as a hint.
+    taken: AtomicUsize,
+    /// How many have been served that had to wait.
+    served: AtomicU64,
+    broken: AtomicU64,
+}
+
+/// What a room is made with.
+#[derive(Clone, Copy)]
+struct Set {
+    places: usize,
+    quota: Quota,
+    grace: Duration,
+    /// In millionths; zero for none.
+    share: u64,
+}
+
+/// A key, as far as the room remembers it.
+type Print = [u64; 2];
+
+/// What is written down.
+struct Book {
+    appointments: Appointments<Print>,
+    throughput: Throughput,
+    quota: Quota,
+    counts: WaitingRoomStats,
+}
+
+/// What has come of the places of a [`WaitingRoom`] so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaitingRoomStats {
+    /// Places that were given out.
+    pub booked: u64,
+    /// Of these, how many somebody came back for in time.
+    pub redeemed: u64,
+    /// Of these, how many ended without anybody.
+    pub missed: u64,
+    /// Of those who came back in time, how many were refused all the same: promises that were not kept. Zero where nobody
+    /// says so by [`note_broken`](WaitingRoom::note_broken).
+    pub broken: u64,
+    /// How many times there was no place.
+    pub full: u64,
+}
+
+const MILLION: u64 = 1_000_000;
+/// Overload is over when nobody was turned away for so long.
+const GAP: Duration = Duration::from_secs(1);
+
+impl WaitingRoom {
+    /// How long a place is kept unless set otherwise.
+    pub const GRACE: Duration = Duration::from_secs(5);
+    /// The shortest time that a place may be kept: what is told in whole seconds is up to one late, and has a way to go.
+    pub const LEAST_GRACE: Duration = Duration::from_secs(2);
+    /// The longest time that a place may be kept.
+    pub const MOST_GRACE: Duration = Duration::from_secs(86_400);
+
+    /// A room of so many places, given out at `rate`, on the real clock. With no places at all everybody finds it full.
+    ///
+    /// # Errors
+    /// [`ShedError::NoRate`] for a quota of zero.
+    pub fn new(places: usize, rate: Quota) -> Result<Self, ShedError> {
+        let set = Set {
+            places,
+            quota: some_rate(rate)?,
+            grace: Self::GRACE,
+            share: 0,
+        };
+        Ok(Self::build(set, &Clock::real()))
+    }
+
+    /// The same room on `clock`, empty.
+    #[must_use]
+    pub fn on(self, clock: &Clock) -> Self {
+        Self::build(self.set, clock)
+    }
+
+    /// The same room, empty, where a place is kept for `grace` from its instant on. Longer than what the client is told may be
+    /// late: rounding to whole seconds, the way, and what layers outside say of their own.
+    ///
+    /// # Errors
+    /// [`ShedError::Grace`] when it is less than [`LEAST_GRACE`](Self::LEAST_GRACE), or more than
+    /// [`MOST_GRACE`](Self::MOST_GRACE).
+    pub fn grace(self, grace: Duration) -> Result<Self, ShedError> {
+        if !(Self::LEAST_GRACE..=Self::MOST_GRACE).contains(&grace) {
+            return Err(ShedError::Grace { given: grace });
+        }
+        Ok(Self::build(Set { grace, ..self.set }, &self.clock))
+    }
+
+    /// The same room, empty, which gives out places at this part (0 to 1) of what was measured under overload, if that is more
+    /// than its quota. Under a half where those who come back take turns with newcomers.
+    ///
+    /// # Errors
+    /// [`ShedError::Number`] when it is not 0 to 1.
+    pub fn share(self, share: f64) -> Result<Self, ShedError> {
+        let share = (within("share", share, 0.0, 1.0)? * MILLION as f64) as u64;
+        Ok(Self::build(Set { share, ..self.set }, &self.clock))
+    }
+
+    fn build(set: Set, clock: &Clock) -> Self {
+        let book = Book {
+            appointments: Appointments::new(set.places, clock.ticks_of(set.grace)),
+            throughput: Throughput::new(clock.ticks_of(GAP)),
+            quota: set.quota,
+            counts: WaitingRoomStats::default(),
+        };
+        Self {
+            clock: clock.clone(),
+            set,
+            prints: [RandomState::new(), RandomState::new()],
+            book: Mutex::new(book),
+            taken: AtomicUsize::new(0),
+            served: AtomicU64::new(0),
+            broken: AtomicU64::new(0),
+        }
+    }
+
+    /// The rate in force: the least at which places are given out.
+    pub fn rate(&self) -> Quota {
+        self.book.lock().quota
+    }
+
+    /// Changes the rate from the next place on. What was told stays.
+    ///
+    /// # Errors
+    /// [`ShedError::NoRate`] for a quota of zero. Nothing is changed then.
+    pub fn set_rate(&self, rate: Quota) -> Result<(), ShedError> {
+        self.book.lock().quota = some_rate(rate)?;
+        Ok(())
+    }
+
+    /// How long a place is kept from its instant on.
+    pub fn kept_for(&self) -> Duration {
+        self.set.grace
+    }
+
+    /// The most places that there can be.
+    pub fn max_places(&self) -> usize {
+        self.set.places
+    }
+
+    /// How many places are taken. A snapshot; one whose time is over counts until somebody asks for another.
+    pub fn len(&self) -> usize {
+        // Relaxed: a hint. Whoever was told of a place comes after that; a newcomer has none to be found.
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// True when no place is taken. It reads one number: what a service does that turns nobody away.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How long `key`, which was turned away, should wait before it asks again: the place that it has, or a new one. Zero when
+    /// it may come at once.
+    ///
+    /// # Errors
+    /// [`RoomFull`] when there is no place.
+    pub fn book<K: Hash + ?Sized>(&self, key: &K) -> Result<Duration, RoomFull> {
+        let (print, now) = (self.print(key), self.clock.now());
+        // Relaxed: a number that says nothing about any other memory.
+        let served = self.served.load(Ordering::Relaxed);
+        let booked = self.open(|book| {
+            book.throughput.turned_away(now, served);
+            let interval = self.interval(book);
+            let booked = book.appointments.book(print, now, interval);
+            match booked {
+                Booked::New(_) => book.counts.booked += 1,
+                Booked::Known(_) => {}
+                Booked::Full(_) => book.counts.full += 1,
+            }
+            booked
+        });
+        match booked {
+            Booked::New(at) | Booked::Known(at) => Ok(self.clock.between(now, at)),
+            Booked::Full(end) => Err(RoomFull {
+                places: self.set.places,
+                retry_after: self.clock.between(now, end),
+            }),
+        }
+    }
+
+    /// Takes the place of `key`, which has come back. False when it has none, or its instant has not come: then it is a
+    /// newcomer like any other, and keeps what it has.
+    pub fn redeem<K: Hash + ?Sized>(&self, key: &K) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let (print, now) = (self.print(key), self.clock.now());
+        self.open(|book| {
+            let redeemed = book.appointments.redeem(print, now);
+            book.counts.redeemed += u64::from(redeemed);
+            redeemed
+        })
+    }
+
+    /// Gives up the place of `key`, if it has one.
+    pub fn cancel<K: Hash + ?Sized>(&self, key: &K) -> bool {
+        let print = self.print(key);
+        self.open(|book| book.appointments.cancel(print))
+    }
+
+    /// Counts one that had to wait and was admitted: what the [`share`](Self::share) is measured by.
+    #[inline]
+    pub fn note_served(&self) {
+        // Relaxed: a count, read as such.
+        self.served.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts one that came back in time and was refused all the same.
+    pub fn note_broken(&self) {
+        // Relaxed: a count, read as such.
+        self.broken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What has come of the places so far. A snapshot.
+    pub fn stats(&self) -> WaitingRoomStats {
+        let book = self.book.lock();
+        WaitingRoomStats {
+            missed: book.appointments.missed(),
+            broken: self.broken.load(Ordering::Relaxed),
+            ..book.counts
+        }
+    }
+
+    /// How far the next place is behind the latest, in ticks.
+    fn interval(&self, book: &Book) -> u64 {
+        let (count, nanos) = book.quota.reduced();
+        let stated = match book.quota.is_unlimited() {
+            true => 0,
+            // Rounded up, so that the rate is not exceeded.
+            false => self.clock.ticks_of(Duration::from_nanos(nanos.div_ceil(count))),
+        };
+        let measured = book.throughput.interval().filter(|_| self.set.share > 0);
+        let of_share = measured.map(|took| {
+            let ticks = (u128::from(took) * u128::from(MILLION)).div_ceil(self.set.share.into());
+            u64::try_from(ticks).unwrap_or(u64::MAX)
+        });
+        of_share.map_or(stated, |ticks| ticks.min(stated))
+    }
+
+    fn print<K: Hash + ?Sized>(&self, key: &K) -> Print {
+        self.prints.each_ref().map(|state| state.hash_one(key))
+    }
+
+    fn open<R>(&self, change: impl FnOnce(&mut Book) -> R) -> R {
+        let mut book = self.book.lock();
+        let result = change(&mut book);
+        // Relaxed: see `len`.
+        self.taken.store(book.appointments.len(), Ordering::Relaxed);
+        result
+    }
+}
+
+fn some_rate(rate: Quota) -> Result<Quota, ShedError> {
+    if rate.is_zero() {
+        Err(ShedError::NoRate)
+    } else {
+        Ok(rate)
+    }
+}
+
+impl fmt::Debug for WaitingRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitingRoom")
+            .field("len", &self.len())
+            .field("max_places", &self.max_places())
+            .field("rate", &format_args!("{}", self.rate()))
+            .finish_non_exhaustive()
+    }
+}
+
+/// There is no place in a [`WaitingRoom`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoomFull {
+    places: usize,
+    retry_after: Duration,
+}
+
+impl RoomFull {
+    /// When all places that were given out have come. Who asks again then has no place, but nobody was promised a later one.
+    pub fn retry_after(&self) -> Duration {
+        self.retry_after
+    }
+}
+
+impl fmt::Display for RoomFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "all {} places of the waiting room are taken", self.places)
+    }
+}
+
+impl std::error::Error for RoomFull {}

@@ -1,0 +1,231 @@
+//! ZooKeeper where not everybody may do everything: encrypted connections, access control lists, and what is said when a right
+//! is missing.
+
+use crate::rig::server::Server;
+use crate::speaker::LONG;
+use crate::store::key;
+use crate::zookeeper::{Zookeeper as Program, children};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tollgate::remote::{Remote, RemoteError, StoreError, Zookeeper, ZookeeperOptions};
+use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
+
+/// No test goes by how long a server takes to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// As access control lists have the names, with the password `secret`.
+const ADMIN: &str = "admin:fvr2cB/fjGeAiX8g1aGhUm3ZICk=";
+const GATE: &str = "gate:l95T0T/2EvGR8SnqoqMf9oyZutE=";
+
+/// Someone whom the server knows by name, and by the library alone.
+async fn known(address: SocketAddr, name: &str) -> Client {
+    let known = Client::connector().with_auth("digest", format!("{name}:secret").as_bytes());
+    known.connect(&address.to_string()).await.expect("a server")
+}
+
+/// A server where the administrator may do everything under `/tollgate`, and the gate so much.
+async fn guarded(gate: Permission) -> (Server<Program>, Client) {
+    let server = Server::start(Program).await.expect("a server");
+    let admin = known(server.address(), "admin").await;
+    let acls = [
+        Acl::new(Permission::ALL, AuthId::new("digest", ADMIN)),
+        Acl::new(gate, AuthId::new("digest", GATE)),
+    ];
+    let mode = CreateMode::Persistent.with_acls(Acls::new(&acls));
+    admin.create("/tollgate", b"", &mode).await.unwrap();
+    (server, admin)
+}
+
+fn options(server: &Server<Program>, name: &str) -> ZookeeperOptions {
+    Zookeeper::options(server.address().to_string()).digest(name, "secret")
+}
+
+/// What an acquire is refused by.
+async fn refused(options: ZookeeperOptions, key: tollgate::remote::Key) -> StoreError {
+    let remote = Remote::permits(key, 1).ttl(LONG).away_after(Duration::ZERO);
+    let remote = remote.spawn(options.connect().unwrap()).unwrap();
+    let acquired = tokio::time::timeout(PATIENCE, remote.acquire(1)).await;
+    assert!(acquired.expect("it is refused").is_err());
+    remote.stats().last_error.expect("it says why")
+}
+
+#[tokio::test]
+async fn a_user_needs_what_the_documentation_says_and_no_more() {
+    let (server, admin) = guarded(Permission::CREATE | Permission::DELETE).await;
+    let name = key();
+    let remote = Remote::permits(name.clone(), 2).ttl(LONG);
+    let remote = remote.spawn(options(&server, "gate").connect().unwrap()).unwrap();
+    let held = remote.acquire(2).await.unwrap();
+    // Others may not look at what it holds, nor take any of it away, nor come in between.
+    let at = format!("/tollgate/{name}");
+    assert!(admin.get_data(&at).await.is_err() && admin.list_children(&at).await.is_err());
+    let error = refused(options(&server, "admin"), name.clone()).await;
+    assert!(matches!(error, StoreError::Refused { .. }), "{error}");
+    assert!(!held.is_lost());
+    drop(held);
+    drop(remote.acquire(1).await.unwrap());
+    remote.close().await;
+    assert_eq!(children(&admin, "/tollgate").await.unwrap(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_is_named_before_anything_is_done() {
+    for (right, missing) in [
+        (Permission::CREATE, "to delete nodes under `/tollgate`"),
+        (Permission::DELETE, "to make nodes under `/tollgate`"),
+        (Permission::READ, "to make nodes under `/tollgate`"),
+    ] {
+        let (server, admin) = guarded(right).await;
+        let before = admin.check_stat("/tollgate").await.unwrap().unwrap();
+        let error = refused(options(&server, "gate"), key()).await;
+        let why = error.to_string();
+        assert!(
+            matches!(error, StoreError::Refused { .. }) && why.contains(missing),
+            "{why}"
+        );
+        // ZooKeeper knows by their passwords who people are.
+        let wrong = Zookeeper::options(server.address().to_string()).digest("admin", "wrong");
+        let error = refused(wrong, key()).await;
+        assert!(matches!(error, StoreError::Refused { .. }), "{error}");
+        assert!(!error.to_string().contains("wrong"), "{error}");
+        let after = admin.check_stat("/tollgate").await.unwrap().unwrap();
+        assert_eq!(after.cversion, before.cversion, "no node has come, or gone");
+    }
+    // One whose prefix cannot be made, either.
+    let (server, admin) = guarded(Permission::ALL).await;
+    let nobody = [Acl::new(Permission::ALL, AuthId::new("digest", ADMIN))];
+    admin.set_acl("/", &nobody, None).await.unwrap();
+    let elsewhere = options(&server, "gate").prefix("/elsewhere");
+    let why = refused(elsewhere, key()).await.to_string();
+    assert!(
+        why.contains("to make `/elsewhere`") || why.contains("to make nodes under `/elsewhere`"),
+        "{why}"
+    );
+    // And one may be all that we are allowed.
+    let remote = Remote::permits(key(), 1).ttl(LONG).away_after(Duration::ZERO);
+    let remote = remote.spawn(options(&server, "gate").connect().unwrap()).unwrap();
+    drop(remote.acquire(1).await.unwrap());
+    remote.close().await;
+}
+
+#[tokio::test]
+async fn servers_that_cannot_be_are_refused_at_once_and_nothing_is_printed() {
+    for servers in ["", "zoo,", "http://zoo", "tcp+tls://zoo"] {
+        let refused = Zookeeper::options(servers).connect().map(drop).unwrap_err();
+        assert!(matches!(refused, RemoteError::Address { .. }), "{servers}: {refused}");
+    }
+    let options = Zookeeper::options("zoo").digest("gate", "word");
+    let printed = format!("{options:?} {:?}", options.clone().connect().unwrap());
+    assert!(!printed.contains("word"), "{printed}");
+}
+
+#[cfg(feature = "remote-tls")]
+mod encrypted {
+    use super::*;
+    use crate::certificates::{Authority, Identity};
+    use crate::rig::server::Store;
+    use std::io;
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::path::Path;
+    use std::process::Command;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU16, Ordering};
+    use tollgate::remote::Tls;
+
+    /// A server that speaks in the clear at its port, and encrypted at another, to those whom the authority knows.
+    #[derive(Clone)]
+    struct Encrypted {
+        port: Arc<AtomicU16>,
+        identity: Arc<Identity>,
+        root: Arc<str>,
+    }
+
+    impl Store for Encrypted {
+        fn command(&self, port: u16, folder: &Path) -> Command {
+            let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+            let free = free.expect("a port").port();
+            // Relaxed: the test reads it when the server is ready.
+            self.port.store(free, Ordering::Relaxed);
+            let (keys, roots) = (folder.join("keys.pem"), folder.join("roots.pem"));
+            let Identity { certificate, key } = &*self.identity;
+            std::fs::write(&keys, format!("{key}\n{certificate}")).expect("a file");
+            std::fs::write(&roots, &*self.root).expect("a file");
+            let settings = format!(
+                "secureClientPort={free}\nsecureClientPortAddress=127.0.0.1\n\
+                 serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
+                 ssl.keyStore.location={}\nssl.keyStore.type=PEM\nssl.trustStore.location={}\nssl.trustStore.type=PEM\n\
+                 ssl.clientAuth=need\nssl.hostnameVerification=false\n",
+                keys.display(),
+                roots.display()
+            );
+            Program.command_with(port, folder, &settings)
+        }
+
+        fn ready(&self, address: SocketAddr, pid: u32) -> bool {
+            Program.ready(address, pid)
+        }
+
+        fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>> {
+            Program.keys(address)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_limiter_is_reached_encrypted_by_those_who_know_each_other() {
+        let authority = Authority::new();
+        let store = Encrypted {
+            port: Arc::default(),
+            identity: authority.sign("127.0.0.1").into(),
+            root: authority.root.as_str().into(),
+        };
+        let server = Server::start(store.clone()).await.expect("a server");
+        // Relaxed: see above.
+        let address = format!("127.0.0.1:{}", store.port.load(Ordering::Relaxed));
+        let options = || Zookeeper::options(&*address);
+        let Identity {
+            certificate,
+            key: secret,
+        } = authority.sign("client.test");
+        let believes = Tls::new().roots(authority.root.as_bytes());
+        let known = believes.clone().client(certificate.into_bytes(), secret.into_bytes());
+        let remote = Remote::permits(key(), 2).ttl(LONG);
+        let remote = remote.spawn(options().tls(known).connect().unwrap()).unwrap();
+        let held = remote.acquire(2).await.unwrap();
+        let (second, ()) = tokio::join!(remote.acquire(1), async {
+            while remote.stats().waiting == 0 {
+                tokio::task::yield_now().await;
+            }
+            drop(held);
+        });
+        drop(second.unwrap());
+        remote.close().await;
+        assert_eq!(server.keys().unwrap(), [""; 0]);
+
+        // Who shows nothing is not let in, and a server that another authority has signed is not believed.
+        let stranger = Tls::new().roots(Authority::new().root.as_bytes());
+        for tls in [believes, stranger] {
+            let error = refused(options().tls(tls), key()).await;
+            assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn certificates_are_never_for_one_who_speaks_in_the_clear() {
+        let tls = || Tls::new().roots(Authority::new().root.as_bytes());
+        for servers in ["tcp://zoo", "zoo1,tcp://zoo2", "zoo..keeper:2281"] {
+            let refused = Zookeeper::options(servers).tls(tls()).connect().map(drop).unwrap_err();
+            assert!(matches!(refused, RemoteError::Address { .. }), "{servers}: {refused}");
+        }
+        let refused = Zookeeper::options("zoo")
+            .tls(Tls::new())
+            .connect()
+            .map(drop)
+            .unwrap_err();
+        assert!(matches!(refused, RemoteError::Address { .. }), "{refused}");
+        let refused = Zookeeper::options("zoo")
+            .tls(Tls::new().roots(*b""))
+            .connect()
+            .map(drop)
+            .unwrap_err();
+        assert!(matches!(refused, RemoteError::Certificate { .. }), "{refused}");
+    }
+}
