@@ -294,7 +294,8 @@ impl<V: Values> Inner<V> {
     }
 
     fn see(&self, state: &mut State<V::At>, note: &Note) {
-        let now = self.now();
+        // Rounded up, where steps are rounded down: what has passed is never counted as more.
+        let now = self.now() + 1;
         match &mut state.witness {
             Some(witness) => witness.see(note, now),
             None => state.witness = Some(Witness::of(note, now)),
