@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tollgate::remote::{Backend, Blocks, Key, Memory, Remote, Reply, Rule, Session, Step, StoreError};
+use tollgate::remote::{Backend, Blocks, Key, Memory, News, Remote, Reply, Rule, Session, Step, StoreError};
 use tollgate::time::Sleep;
 use tollgate::{Clock, ManualClock, Quota};
 
@@ -81,6 +81,10 @@ impl Backend for Line {
     async fn news(&self, key: &Key, session: Session) {
         self.store.news(key, session).await;
         self.way().await;
+    }
+
+    fn told(&self, key: &Key, session: Session) -> News {
+        self.store.told(key, session)
     }
 }
 

@@ -68,7 +68,9 @@ pub struct Wish {
     pub need: u64,
     /// And up to so many, as far as nobody else waits for them.
     pub want: u64,
-    /// Whether it waits in the queue when there are too few. A token bucket grants it for later then; a window has no queue.
+    /// Whether it waits in the queue when there are too few. A token bucket grants it for later then. A window
+    /// does not grant it, and keeps a place for the session, until a wish of it that waits is granted, is withdrawn or the session is
+    /// over: no other wish is granted what those before it need.
     pub queue: bool,
 }
 
@@ -180,6 +182,19 @@ pub struct Census {
     pub sessions: u64,
 }
 
+/// What a session is told when there is news.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum News {
+    /// Nothing: a false alarm, or what has been told before.
+    #[default]
+    Nothing,
+    /// Something that only a step finds.
+    Look,
+    /// What a step would have been answered then, which need not be taken for it: every grant that no step of the session is
+    /// known to have been told, and how things stand. [`again`](Reply::again) is left out. A grant may be told in both ways.
+    Told(Reply),
+}
+
 /// A place that keeps permits for many machines.
 ///
 /// It promises, for each key by itself:
@@ -187,7 +202,7 @@ pub struct Census {
 ///   and counts tokens, by no more time than has passed;
 /// - carried out twice, it does what it would do once; one with a lower number than the last of its session does nothing;
 /// - the units of sessions that have not expired never exceed the limit, unless the limit was lowered below them;
-/// - wishes are granted in the order in which they came; a token is never given twice, and grows;
+/// - wishes are granted in the order in which they came, in a window those of sessions that keep asking; a token is never given twice, and grows;
 /// - a session that has ended or expired leaves nothing behind, and the last one takes the key with it.
 ///
 /// [`Memory`](super::Memory) is the reference.
@@ -212,12 +227,10 @@ pub trait Backend: Send + Sync + 'static {
     /// the last call counts, and so does a false alarm; what is overlooked is found by the next step.
     fn news(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send;
 
-    /// What the news was, for stores that say so: what a step of `session` would have been answered then, with every grant that
-    /// no step is known to have been told; [`again`](Reply::again) is left out. It is asked once [`news`](Self::news) has ended,
-    /// and saves that step; none when the step is to be taken. A grant may be told in both ways.
-    fn told(&self, key: &Key, session: Session) -> Option<Reply> {
+    /// What the news was, asked once [`news`](Self::news) has ended: [`News::Look`] where a store does not say.
+    fn told(&self, key: &Key, session: Session) -> News {
         let _ = (key, session);
-        None
+        News::Look
     }
 
     /// Nobody asks for news of `session` any more, nor takes a step of it: its end was carried out, or is not told any more.
@@ -239,7 +252,7 @@ impl<B: Backend> Backend for std::sync::Arc<B> {
         (**self).news(key, session)
     }
 
-    fn told(&self, key: &Key, session: Session) -> Option<Reply> {
+    fn told(&self, key: &Key, session: Session) -> News {
         (**self).told(key, session)
     }
 

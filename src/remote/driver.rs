@@ -161,12 +161,11 @@ async fn wait<B: Backend>(shared: &Shared<B>, until: Option<Instant>, session: O
             return Poll::Ready(());
         }
         if news.as_mut().poll(cx).is_ready() {
-            let now = shared.clock.now();
-            let told = session.and_then(|session| Some((session, shared.backend.told(&key, session)?)));
-            shared.with(|desk| match &told {
-                Some((session, reply)) => desk.hear_news(*session, reply, now),
-                None => desk.note_news(now),
-            });
+            if let Some(session) = session {
+                let now = shared.clock.now();
+                let told = shared.backend.told(&key, session);
+                shared.with(|desk| desk.hear_news(session, &told, now));
+            }
             return Poll::Ready(());
         }
         match &mut timer {

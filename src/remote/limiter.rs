@@ -30,8 +30,9 @@ use std::time::Duration;
 /// Permits are granted in the order in which requests reach the store, over all processes: each request has its own place.
 /// A large one is not overtaken. With [`Blocks`](super::Blocks) the place is that of the process, and its requests are served
 /// in order from what it is given. A rate grants for later what is not there yet, in the order of asking, so that nobody asks
-/// twice; what was granted to a request that is dropped meanwhile goes to the next of this process, or is lost. A window has no
-/// order: whoever finds too little asks again at the instant that the store has named.
+/// twice; what was granted to a request that is dropped meanwhile goes to the next of this process, or is lost. In a
+/// window each process that waits has one place in line, for whoever is next there; those behind it, and those who do not wait, are
+/// given what it leaves.
 ///
 /// # Trying
 /// `try_admit`, alone or by a policy, never asks the store: it finds what is at hand in this process. That is nothing without

@@ -1,6 +1,6 @@
 //! A store in the memory of this process: the reference, and the double for tests.
 
-use super::backend::{Backend, Reply, Rule, Session, Step, StoreError};
+use super::backend::{Backend, News, Reply, Rule, Session, Step, StoreError};
 use super::book::{Book, Outcome};
 use super::key::Key;
 use crate::sync::wake::wake_all;
@@ -142,8 +142,9 @@ impl Backend for Memory {
         })
     }
 
-    fn told(&self, key: &Key, session: Session) -> Option<Reply> {
-        self.state.lock().books.get(key)?.told(session)
+    fn told(&self, key: &Key, session: Session) -> News {
+        let state = self.state.lock();
+        state.books.get(key).map_or(News::Look, |book| book.told(session))
     }
 
     fn leave(&self, key: &Key, session: Session) {

@@ -68,7 +68,7 @@ mod tls;
 mod zookeeper;
 
 pub use acquire::Acquire;
-pub use backend::{Backend, Census, Grant, Reply, Rule, Session, Step, StoreError, Wish};
+pub use backend::{Backend, Census, Grant, News, Reply, Rule, Session, Step, StoreError, Wish};
 pub use builder::RemoteBuilder;
 #[cfg(all(feature = "consul", feature = "policy-file"))]
 #[cfg_attr(docsrs, doc(cfg(all(feature = "consul", feature = "policy-file"))))]

@@ -235,9 +235,6 @@ mod at_hand {
         })
         .in_turn()
         .excused(1)
-        // What was reserved comes back once more at the store: a late cancel finds room at hand that law 3 does not have. No
-        // token is there that the store has not given, as the bound of `Blocks` says.
-        .excused(3)
         .check();
     }
 }

@@ -109,6 +109,8 @@ mod remote;
 #[cfg(feature = "remote")]
 mod remote_age;
 #[cfg(feature = "remote")]
+mod remote_back;
+#[cfg(feature = "remote")]
 mod remote_change;
 #[cfg(feature = "remote")]
 mod remote_faults;
@@ -118,6 +120,8 @@ mod remote_fence;
 mod remote_leave;
 #[cfg(feature = "remote")]
 mod remote_store;
+#[cfg(feature = "remote")]
+mod remote_window;
 #[cfg(feature = "remote")]
 mod remote_world;
 mod report;

@@ -201,6 +201,22 @@ fn whoever_waits_is_handed_its_permits_without_a_step() {
 }
 
 #[test]
+fn what_was_handed_over_is_acknowledged_now_and_then() {
+    let world = World::new();
+    let (one, other) = (world.machine(20), world.machine(20));
+    let held: Vec<_> = (0..20).map(|_| now(one.acquire(1)).unwrap()).collect();
+    let mut waits: Vec<_> = (0..20).map(|_| Box::pin(other.acquire(1))).collect();
+    assert!(waits.iter_mut().all(|wait| poll(wait.as_mut()).is_pending()));
+    let steps = other.stats().steps;
+    let mut served = Vec::new();
+    for (n, (one, wait)) in held.into_iter().zip(waits).enumerate() {
+        drop(one);
+        served.push(now(wait).unwrap());
+        assert_eq!(other.stats().steps - steps, u64::from(n >= 15));
+    }
+}
+
+#[test]
 fn nothing_is_left_behind() {
     let world = World::new();
     let (one, other) = (world.machine(2), world.machine(2));

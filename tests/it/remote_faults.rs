@@ -4,12 +4,14 @@
 use futures::future::{Either, join_all, select};
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::future::pending;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tollgate::remote::{Backend, Blocks, Key, Memory, Remote, RemoteBuilder, Reply, Rule, Session, Step, StoreError};
+use tollgate::remote::{
+    Backend, Blocks, Key, Memory, News, Remote, RemoteBuilder, Reply, Rule, Session, Step, StoreError,
+};
 use tollgate::time::Sleep;
 use tollgate::{Clock, ManualClock, Quota};
 
@@ -48,6 +50,8 @@ struct Line {
     lost: u64,
     /// What has been sent, to be heard once more.
     sent: Mutex<Vec<(Key, Rule, Step)>>,
+    /// The last message that came.
+    told: Mutex<HashMap<Session, News>>,
 }
 
 impl Line {
@@ -93,10 +97,18 @@ impl Backend for Line {
     async fn news(&self, key: &Key, session: Session) {
         loop {
             self.store.news(key, session).await;
+            // As it was when it was sent, whatever is said and answered meanwhile.
+            let told = self.store.told(key, session);
+            self.delay().await;
             if self.dice.roll(100) >= self.lost {
+                self.told.lock().unwrap().insert(session, told);
                 return;
             }
         }
+    }
+
+    fn told(&self, _: &Key, session: Session) -> News {
+        self.told.lock().unwrap().remove(&session).unwrap_or_default()
     }
 
     fn leave(&self, key: &Key, session: Session) {
@@ -139,6 +151,7 @@ impl World {
             dice: Dice::new(self.dice.roll(u64::MAX)),
             lost: self.lost,
             sent: Mutex::default(),
+            told: Mutex::default(),
         }
     }
 

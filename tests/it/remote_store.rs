@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 use tollgate::remote::{
-    Away, Backend, Blocks, Key, Memory, Remote, RemoteBuilder, Reply, Rule, Session, Step, StoreError,
+    Away, Backend, Blocks, Key, Memory, News, Remote, RemoteBuilder, Reply, Rule, Session, Step, StoreError,
 };
 use tollgate::time::{Phase, Sleep};
 use tollgate::{Ask, Clock, Cost, Demand, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason};
@@ -67,6 +67,10 @@ impl Backend for Faulty {
 
     fn news(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send {
         self.store.news(key, session)
+    }
+
+    fn told(&self, key: &Key, session: Session) -> News {
+        self.store.told(key, session)
     }
 }
 

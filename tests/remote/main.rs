@@ -8,6 +8,8 @@ mod rig;
 mod certificates;
 mod change;
 mod clock;
+#[cfg(feature = "redis-cluster")]
+mod cluster;
 #[cfg(feature = "consul")]
 mod consul;
 #[cfg(feature = "consul")]
@@ -56,6 +58,7 @@ mod steps;
 mod store;
 mod takeover;
 mod trips;
+mod window_steps;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 #[cfg(feature = "zookeeper")]

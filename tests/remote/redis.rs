@@ -57,7 +57,7 @@ pub(crate) fn say(server: &Server<Redis>, command: &str) -> io::Result<()> {
     tell(server.address(), command)
 }
 
-fn tell(address: SocketAddr, command: &str) -> io::Result<()> {
+pub(crate) fn tell(address: SocketAddr, command: &str) -> io::Result<()> {
     let (_, answer) = ask(address, command)?;
     if answer == "+OK\r\n" {
         Ok(())
@@ -91,7 +91,7 @@ fn ask(address: SocketAddr, command: &str) -> io::Result<(BufReader<TcpStream>, 
 }
 
 /// The same, for a text of known length.
-fn bulk(address: SocketAddr, command: &str) -> io::Result<String> {
+pub(crate) fn bulk(address: SocketAddr, command: &str) -> io::Result<String> {
     let (mut stream, line) = ask(address, command)?;
     let length = line.strip_prefix('$').and_then(|length| length.trim_end().parse().ok());
     let mut text = vec![0; length.ok_or_else(|| io::Error::other(line.clone()))?];

@@ -6,7 +6,7 @@ use crate::rig::server::Server;
 use crate::speaker::{LONG, SHORT, Speaker};
 use crate::store::{at, own};
 use std::time::Duration;
-use tollgate::remote::{Key, Redis, Rule};
+use tollgate::remote::{Backend, Key, News, Redis, Rule};
 
 const PERMITS: Rule = Rule::Permits { limit: 1 };
 
@@ -127,3 +127,60 @@ async fn a_session_of_which_something_was_forgotten_is_lost() {
     let reply = holder.say(|step| step.heard = heard).await.unwrap();
     assert!(!reply.alive, "{reply:?}");
 }
+
+/// The same of one that was told of its grant by a message, and has taken no step since.
+#[tokio::test]
+async fn a_session_whose_message_was_forgotten_is_lost() {
+    let pair = Pair::new().await;
+    let (store, name) = (pair.store.clone(), pair.key.clone());
+    let (mut gives, mut waits) = (
+        Speaker::new(&store, &name, PERMITS, LONG),
+        Speaker::new(&store, &name, PERMITS, LONG),
+    );
+    assert_eq!(gives.wish(1, true).await.grants.len(), 1);
+    waits.wish(1, true).await;
+    let heard = waits.last().seq;
+    pair.in_step().await;
+    pair.part();
+    gives.give(1).await;
+    let session = waits.last().session;
+    store.news(&name, session).await;
+    let News::Told(told) = store.told(&name, session) else {
+        panic!("a message says what was granted")
+    };
+    assert_eq!(waits.see(&told), 1);
+    let (_server, store, key) = pair.promote();
+    let mut waits = waits.at(&store, &key);
+    let reply = waits.say(|step| step.heard = heard).await.unwrap();
+    assert!(!reply.alive, "{reply:?}");
+}
+
+/// The last session that it knows ends: of what it does not know it knows as little as before. It has been there for long, which
+/// says nothing of what it has heard.
+#[tokio::test]
+async fn who_takes_over_and_has_seen_all_go_grants_nothing_before_that_is_over() {
+    const TTL: Duration = Duration::from_secs(3);
+    let pair = Pair::new().await;
+    // One at which nobody stays.
+    let (store, name) = (pair.store.clone(), Key::new("left").unwrap());
+    while eval(&pair.second, OLD).is_err() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let mut known = Speaker::new(&store, &name, PERMITS, TTL);
+    known.look().await;
+    pair.in_step().await;
+    pair.part();
+    let mut holder = Speaker::new(&store, &name, PERMITS, TTL);
+    assert_eq!(holder.wish(1, true).await.grants.len(), 1);
+    let (_server, store, _) = pair.promote();
+    let mut asks = Speaker::new(&store, &name, PERMITS, TTL);
+    assert_eq!(asks.wish(1, false).await.grants, []);
+    asks.end().await;
+    known.at(&store, &name).end().await;
+    let mut tries = Speaker::new(&store, &name, PERMITS, TTL);
+    assert_eq!(tries.wish(1, false).await.grants, []);
+}
+
+/// Fails where a server has not been there for longer than a time to live of that test, and a second.
+const OLD: &str = "if tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)')) < 5 then \
+                   return redis.error_reply('young') end";

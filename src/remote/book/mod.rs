@@ -14,7 +14,7 @@ mod turn;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
 mod witness;
 
-use super::backend::{Reply, Rule, Session, Step};
+use super::backend::{News, Reply, Rule, Session, Step};
 pub(crate) use bucket::Fill;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
 pub(crate) use note::Note;
@@ -73,11 +73,11 @@ impl Book {
         }
     }
 
-    /// What a step of `session` would be answered; none where nothing was granted to it that it has not been told.
-    pub(crate) fn told(&self, session: Session) -> Option<Reply> {
+    /// What `session` is told when there is news.
+    pub(crate) fn told(&self, session: Session) -> News {
         match self {
             Self::Permits(book) => book.told(session),
-            Self::Rates(_) => None,
+            Self::Rates(_) => News::Look,
         }
     }
 

@@ -5,11 +5,11 @@
 //! much less it has become since is known to those who [saw](super::Witness) it before.
 
 use super::bucket::{EXACT, Fill};
-use super::rates::{Kind, Rates};
+use super::rates::{Kind, Place, Rates};
 use crate::remote::backend::{Grant, Rule, Session};
 use crate::remote::plan::MAX_UNITS;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// All that is remembered.
@@ -27,6 +27,8 @@ pub(crate) struct Note {
     pub(super) token: u64,
     pub(super) meter: Metered,
     pub(super) takers: BTreeMap<String, Noted>,
+    /// Those who wait for room in a window, in order: the session, its wish, how many it needs.
+    pub(super) line: Vec<(String, u64, u64)>,
 }
 
 /// What is counted.
@@ -105,8 +107,20 @@ impl Note {
                 *limit <= MAX_UNITS && *nanos > 0 && order && sum.is_some_and(|sum| sum <= self.taken)
             }
         };
+        let mut waiting = BTreeSet::new();
+        let line = self.line.iter().all(|(name, wish, need)| {
+            self.takers.contains_key(name) && waiting.insert(name) && *wish <= FARTHEST && *need <= MAX_UNITS
+        });
         let numbers = [self.taken, self.edition, self.token];
-        takers && meter && numbers.into_iter().all(|number| number <= FARTHEST)
+        takers && line && meter && numbers.into_iter().all(|number| number <= FARTHEST)
+    }
+
+    /// Those who wait.
+    pub(super) fn line(&self) -> impl Iterator<Item = Place> + '_ {
+        self.line.iter().filter_map(|(name, wish, need)| {
+            let (session, wish, need) = (session(name)?, *wish, *need);
+            Some(Place { session, wish, need })
+        })
     }
 
     /// The rule that it goes by.

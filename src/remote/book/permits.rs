@@ -4,7 +4,7 @@
 //! however much it held and however many places it had in the queue.
 
 use super::{Outcome, micros, next_token};
-use crate::remote::backend::{Census, Grant, Reply, Session, Step};
+use crate::remote::backend::{Census, Grant, News, Reply, Session, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -79,10 +79,14 @@ impl Permits {
         self.sessions.is_empty()
     }
 
-    pub(super) fn told(&self, session: Session) -> Option<Reply> {
+    pub(super) fn told(&self, session: Session) -> News {
         let alive = self.sessions.contains_key(&session);
         let reply = self.answer(&Step::first(session, Duration::ZERO), alive);
-        (!reply.grants.is_empty()).then_some(reply)
+        if reply.grants.is_empty() {
+            News::Look
+        } else {
+            News::Told(reply)
+        }
     }
 
     fn free(&self) -> u64 {
@@ -101,9 +105,10 @@ impl Permits {
     }
 
     pub(crate) fn step(&mut self, now: u64, step: &Step) -> Outcome {
+        let last = self.token;
         self.sweep(now);
         let waited = !self.queue.is_empty();
-        let alive = self.apply(step);
+        let alive = self.apply(step, last);
         self.promote();
         let mut told = std::mem::take(&mut self.told);
         if !waited && !self.queue.is_empty() {
@@ -118,14 +123,17 @@ impl Permits {
         Outcome { reply, told }
     }
 
-    /// Carries out what is new in `step`. False when its session is not known and does not begin.
-    fn apply(&mut self, step: &Step) -> bool {
+    /// Carries out what is new in `step`, `last` being the last token before it. False when its session is not known and does not
+    /// begin.
+    fn apply(&mut self, step: &Step, last: u64) -> bool {
         let session = step.session;
         if step.end {
             self.end(session);
             return false;
         }
-        if self.sessions.get(&session).is_some_and(|held| held.seq < step.heard) {
+        // Something of it was forgotten: a step that was answered, or a grant that it was told of.
+        let forgot = |held: &Held| held.seq < step.heard || step.seen > last;
+        if self.sessions.get(&session).is_some_and(forgot) {
             self.end(session);
         }
         if !self.sessions.contains_key(&session) && !step.begin {

@@ -1,4 +1,6 @@
-//! Rates and windows that many machines share. There is no queue: whoever finds too little is told when to ask again.
+//! Rates and windows that many machines share. A bucket has no queue: what is not there yet is granted for later, in the order of
+//! asking. A window has one: whoever finds too little is told when to ask again, and keeps its place as long as it does so. Those
+//! behind, and those who do not wait, are given what the places before them leave.
 //!
 //! Sessions are only remembered so that a step which is tried again takes nothing twice.
 
@@ -6,7 +8,7 @@ use super::bucket::{Bucket, Fill};
 use super::{Outcome, micros, next_token};
 use crate::algo::meter::Meter;
 use crate::algo::window::Window;
-use crate::remote::backend::{Census, Grant, Reply, Rule, Session, Step};
+use crate::remote::backend::{Census, Grant, Reply, Rule, Session, Step, Wish};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -21,6 +23,8 @@ pub(crate) struct Rates {
     pub(super) token: u64,
     now: u64,
     pub(super) takers: BTreeMap<Session, Taker>,
+    /// Those who wait for room in a window, in order. Each is a taker.
+    pub(super) line: Vec<Place>,
     pub(super) dues: BTreeSet<(u64, Session)>,
 }
 
@@ -42,6 +46,14 @@ pub(super) struct Taker {
     pub(super) due: u64,
 }
 
+/// A session has one place, whichever of its wishes it is for.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) session: Session,
+    pub(super) wish: u64,
+    pub(super) need: u64,
+}
+
 impl Kind {
     pub(crate) fn new(rule: &Rule, now: u64) -> Self {
         match rule {
@@ -59,8 +71,8 @@ impl Kind {
     }
 
     fn window(now: u64, limit: u64, length: Duration) -> Self {
-        let segment = micros(length).div_ceil(Rule::SEGMENTS).max(1);
-        Self::Window(Window::new(now, Rule::SEGMENTS as usize, segment, limit), length)
+        let segments = Rule::SEGMENTS as usize;
+        Self::Window(Window::new(now, segments, segment(length), limit), length)
     }
 
     /// Goes by other numbers; what was taken stays taken.
@@ -110,6 +122,17 @@ impl Kind {
         }
     }
 
+    /// The same, for whoever comes after others who need `ahead` of a window. Never at once: those have to ask first.
+    fn wait_behind(&self, n: u64, ahead: u64) -> Option<u64> {
+        match self {
+            Self::Window(window, length) if ahead > 0 => {
+                let wait = window.ready(n, ahead)?.saturating_sub(window.now());
+                Some(wait.max(segment(*length)))
+            }
+            _ => self.wait(n),
+        }
+    }
+
     pub(crate) fn fits(&self, n: u64) -> bool {
         n <= self.free()
     }
@@ -120,6 +143,10 @@ impl Kind {
             Self::Bucket(bucket, fill) => bucket.book(fill, n),
             Self::Window(..) => None,
         }
+    }
+
+    fn has_line(&self) -> bool {
+        matches!(self, Self::Window(..)) && !seeded!("remote_windows_have_no_line")
     }
 
     fn limit(&self) -> u64 {
@@ -137,6 +164,11 @@ impl Kind {
     }
 }
 
+/// The length of a segment, in microseconds.
+pub(super) fn segment(length: Duration) -> u64 {
+    micros(length).div_ceil(Rule::SEGMENTS).max(1)
+}
+
 impl Rates {
     pub(super) fn new(rule: &Rule, now: u64, token: u64) -> Self {
         Self {
@@ -147,6 +179,7 @@ impl Rates {
             token,
             now,
             takers: BTreeMap::new(),
+            line: Vec::new(),
             dues: BTreeSet::new(),
         }
     }
@@ -190,6 +223,7 @@ impl Rates {
         {
             self.dues.pop_first();
             self.takers.remove(&session);
+            self.leave(session);
         }
         self.meter.advance(self.now);
     }
@@ -206,6 +240,7 @@ impl Rates {
             if let Some(taker) = self.takers.remove(&session) {
                 self.dues.remove(&(taker.expires, session));
             }
+            self.leave(session);
         } else if step.begin || self.takers.contains_key(&session) {
             reply.alive = true;
             reply.again = self.apply(step).map(Duration::from_micros);
@@ -224,7 +259,7 @@ impl Rates {
         reply.census = Census {
             limit,
             in_use: limit - free.min(limit),
-            waiting: 0,
+            waiting: self.line.len() as u64,
             sessions: self.takers.len() as u64,
         };
         Outcome {
@@ -237,6 +272,29 @@ impl Rates {
     fn adopt(&mut self, edition: u64, rule: &Rule) {
         self.meter.adopt(rule);
         (self.rule, self.edition) = (*rule, edition);
+    }
+
+    fn leave(&mut self, session: Session) {
+        self.line.retain(|place| place.session != session);
+    }
+
+    /// What those need who come before this wish of `session`, and what all but `session` do.
+    fn needed(&self, session: Session, wish: &Wish) -> (u64, u64) {
+        let need = |place: &Place| place.need;
+        let own = self.line.iter().position(|place| place.session == session);
+        let before = own.filter(|_| wish.queue).unwrap_or(self.line.len());
+        let others = self.line.iter().filter(|place| place.session != session);
+        (self.line[..before].iter().map(need).sum(), others.map(need).sum())
+    }
+
+    /// Takes a place at the end, or keeps the one that there is.
+    fn wait_in_line(&mut self, session: Session, wish: &Wish) {
+        let Wish { id: wish, need, .. } = *wish;
+        let new = Place { session, wish, need };
+        match self.line.iter_mut().find(|place| place.session == session) {
+            Some(place) => *place = new,
+            None => self.line.push(new),
+        }
     }
 
     /// Carries out what is new in `step`. Returns in how many microseconds the first wish fits that does not.
@@ -256,18 +314,24 @@ impl Rates {
         if let Some(rule) = step.change.filter(|rule| self.fits(rule)) {
             self.adopt(next_token(self.edition, self.now), &rule);
         }
-        let taker = self.takers.entry(step.session).or_default();
+        let session = step.session;
+        if !step.wishes.iter().any(|wish| wish.queue) {
+            let gone = |place: &Place| place.session == session && step.withdrawn.contains(&place.wish);
+            self.line.retain(|place| !gone(place));
+        }
         for wish in step.wishes.iter() {
-            if wish.id <= taker.asked {
+            if self.takers.get(&session).is_some_and(|taker| wish.id <= taker.asked) {
                 continue;
             }
+            let (ahead, others) = self.needed(session, wish);
             let (free, want) = (self.meter.free(), wish.want.max(wish.need));
-            let units = if wish.need <= free {
-                want.min(free)
+            let fits = wish.need.saturating_add(ahead) <= free;
+            let units = if fits {
+                want.min(free.saturating_sub(others)).max(wish.need)
             } else {
                 want.min(self.meter.limit()).max(wish.need)
             };
-            let wait = if wish.need <= free {
+            let wait = if fits {
                 self.meter.take(units);
                 Some(0)
             } else if wish.queue {
@@ -276,8 +340,16 @@ impl Rates {
                 None
             };
             let Some(wait) = wait else {
-                return self.meter.wait(wish.need);
+                let again = self.meter.wait_behind(wish.need, ahead);
+                if wish.queue && again.is_some() && self.meter.has_line() {
+                    self.wait_in_line(session, wish);
+                }
+                return again;
             };
+            if wish.queue {
+                self.leave(session);
+            }
+            let taker = self.takers.entry(session).or_default();
             taker.due = self.now.saturating_add(wait);
             taker.asked = wish.id;
             self.token = next_token(self.token, self.now);

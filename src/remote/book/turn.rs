@@ -3,8 +3,8 @@
 
 use super::bucket::Bucket;
 use super::note::{Metered, Note, Noted};
-use super::rates::{Kind, Rates, Taker};
-use super::witness::{Lot, Seen, Witness, gathered, segment};
+use super::rates::{Kind, Rates, Taker, segment};
+use super::witness::{Lot, Seen, Witness, gathered};
 use super::{Fill, micros};
 use crate::algo::window::Window;
 use crate::remote::backend::{Reply, Rule, Step};
@@ -109,6 +109,7 @@ impl Rates {
             };
             book.takers.insert(*session, taker);
         }
+        book.line = note.line().collect();
         book
     }
 
@@ -188,6 +189,10 @@ impl Rates {
             };
             (name, noted)
         });
+        let line = self
+            .line
+            .iter()
+            .map(|place| (place.session.to_string(), place.wish, place.need));
         Note {
             nonce: fresh,
             era,
@@ -196,6 +201,7 @@ impl Rates {
             token: self.token,
             meter,
             takers: takers.collect(),
+            line: line.collect(),
         }
     }
 }

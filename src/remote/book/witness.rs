@@ -12,7 +12,7 @@
 //! bucket does not run over.
 
 use super::note::{Metered, Note, session};
-use crate::remote::backend::{Rule, Session};
+use crate::remote::backend::Session;
 use std::collections::BTreeMap;
 
 /// Instants are microseconds of this process.
@@ -183,9 +183,4 @@ pub(super) fn gathered(lots: Vec<Lot>, segment: u64) -> Vec<Lot> {
         }
     }
     gathered
-}
-
-/// The length of a segment of a window, in microseconds.
-pub(super) fn segment(length: std::time::Duration) -> u64 {
-    super::micros(length).div_ceil(Rule::SEGMENTS).max(1)
 }

@@ -84,10 +84,14 @@ impl Desk {
 
     /// Takes in tokens whose time has come, and drops those that were not spent in time.
     pub(in crate::remote) fn drop_stale(&mut self, now: Instant) {
+        if self.credit.front().is_some_and(|&(until, _)| until <= now) {
+            self.note_missing(now);
+        }
         while let Some(&(from, units)) = self.coming.front()
             && from <= now
         {
             self.coming.pop_front();
+            self.make_room(units, now);
             self.add_credit(units, self.clock.after(from, self.plan.expiry()));
         }
         while let Some(&(until, units)) = self.credit.front()
@@ -96,6 +100,18 @@ impl Desk {
             self.tally.expired += units;
             self.credit_total -= units;
             self.credit.pop_front();
+        }
+    }
+
+    /// So many tokens come to hand: of what came back meanwhile no more is kept than a block holds beside them.
+    fn make_room(&mut self, units: u64, now: Instant) {
+        let Some(blocks) = self.plan.blocks else { return };
+        let over = (self.credit_total + units)
+            .saturating_sub(blocks.most)
+            .min(self.credit_total);
+        if over > 0 {
+            self.tally.expired += over;
+            self.draw(over, now);
         }
     }
 

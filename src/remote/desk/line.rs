@@ -135,7 +135,7 @@ impl Desk {
             && head.need <= self.free(now)
         {
             let Some(waiter) = self.line.remove(&key) else { return };
-            let ticket = self.take_free(waiter.need);
+            let ticket = self.take_free(waiter.need, now);
             self.end(key, waiter, End::Granted(ticket));
         }
     }

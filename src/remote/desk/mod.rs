@@ -1,11 +1,14 @@
 //! What a process knows and holds of a key, as a pure state machine: no I/O, no clock, no waking. Its callers lock it, pass it
 //! the instant, and wake whom it names after they have unlocked it.
 //!
-//! Here is the state, and what can be seen of it. [`take`] has what is taken and given back on the spot, [`line`] those who
-//! wait, [`wish`] what is asked for, [`talk`] what is said to the store and heard of it, [`lapse`] what time does.
+//! Here is the state, and what can be seen of it. [`take`] has what is taken and given back on the spot, [`back`] how much of that
+//! may come back, [`line`] those who wait, [`wish`] what is asked for, [`talk`] what is said to the store and heard of it, [`lapse`]
+//! what time does.
 
+mod back;
 mod lapse;
 mod line;
+mod lows;
 mod take;
 mod talk;
 mod wish;
@@ -17,6 +20,7 @@ use super::plan::{Away, Plan};
 use crate::refusal::Reason;
 use crate::ticket::Ticket;
 use crate::time::{Clock, Instant};
+use lows::Lows;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;
 pub(super) use talk::Todo;
@@ -27,8 +31,8 @@ pub struct RemoteTicket {
     pub(super) units: u64,
     /// Under which session, by number; or [`UNCOUNTED`], or [`SHARED`].
     pub(super) term: u64,
-    /// Of a permit: the token of the last grant, and the how-manieth admission since it was. Of tokens, in the second: until when
-    /// they would have been kept.
+    /// Of a permit: the token of the last grant, and the how-manieth admission since it was. Of tokens: the moment from which on
+    /// they are missing, and until when they would have been kept.
     pub(super) token: u64,
     pub(super) order: u64,
 }
@@ -151,6 +155,10 @@ pub(super) struct Desk {
     credit_total: u64,
     /// Tokens that may be used from an instant on.
     coming: VecDeque<(Instant, u64)>,
+    /// How many the store's bucket was short of, at least, and since when it fills again.
+    short: (u64, Instant),
+    /// How many were missing, here and there, since each was taken.
+    lows: Lows,
     /// Tokens that were used and not taken yet, as far as the store does not know.
     debt: u64,
     token: u64,
@@ -169,6 +177,8 @@ pub(super) struct Desk {
     wishes: BTreeMap<u64, Wished>,
     withdrawn: BTreeSet<u64>,
     next_wish: u64,
+    /// The wish for which we have a place in the line of a window at the store.
+    placed: Option<u64>,
     /// A rate has nothing to give before this.
     ask_at: Option<Instant>,
     /// Nothing is fetched ahead before this.
@@ -232,6 +242,8 @@ impl Desk {
             credit: VecDeque::new(),
             credit_total: 0,
             coming: VecDeque::new(),
+            short: (0, now),
+            lows: Lows::new(),
             block: 0,
             debt: 0,
             token: 0,
@@ -245,6 +257,7 @@ impl Desk {
             wishes: BTreeMap::new(),
             withdrawn: BTreeSet::new(),
             next_wish: 1,
+            placed: None,
             ask_at: None,
             fetch_at: None,
             look_at: None,

@@ -13,7 +13,7 @@ impl Desk {
         }
         self.drop_stale(now);
         if n == 0 || self.line.is_empty() && n <= self.free(now) {
-            let ticket = self.take_free(n);
+            let ticket = self.take_free(n, now);
             if self.wishes.is_empty() && self.free(now) < self.low_water() {
                 self.poke();
             }
@@ -33,16 +33,16 @@ impl Desk {
     }
 
     /// Takes `n` of what is free.
-    pub(super) fn take_free(&mut self, n: u64) -> RemoteTicket {
+    pub(super) fn take_free(&mut self, n: u64, now: Instant) -> RemoteTicket {
         self.tally.granted += 1;
         if self.plan.spends() {
             // What comes back of it lives no longer than it would have.
             let until = self.credit.front().map_or(Instant::ZERO, |(until, _)| *until);
-            self.spend(n);
+            self.spend(n, now);
             return RemoteTicket {
                 units: n,
                 term: self.term,
-                token: self.token,
+                token: self.begin_missing(now),
                 order: until.ticks(),
             };
         }
@@ -60,8 +60,14 @@ impl Desk {
         }
     }
 
-    pub(super) fn spend(&mut self, mut n: u64) {
+    pub(super) fn spend(&mut self, n: u64, now: Instant) {
         self.spent += n;
+        self.draw(n, now);
+    }
+
+    /// Takes so many tokens off those at hand, first those that are dropped first.
+    pub(super) fn draw(&mut self, mut n: u64, now: Instant) {
+        self.note_missing(now);
         while n > 0
             && let Some((_, units)) = self.credit.front_mut()
         {
@@ -151,19 +157,24 @@ impl Desk {
         }
     }
 
-    /// Tokens are at hand again, up to a block, as long as they would have been.
+    /// Tokens are at hand again, as far as they are still missing, up to a block, and as long as they would have been.
     pub(super) fn put_back_tokens(&mut self, units: u64, ticket: &RemoteTicket, now: Instant) {
-        let until = Instant::from_ticks(ticket.order);
         self.drop_stale(now);
+        self.note_missing(now);
+        let (missing, until) = self.still_missing(units, ticket, now);
+        let missing = if seeded!("remote_mints_by_cancelling") {
+            units
+        } else {
+            missing
+        };
         self.spent = self.spent.saturating_sub(units);
         let most = self
             .plan
             .blocks
             .map_or(ticket.units, |blocks| blocks.most.max(ticket.units));
-        // A block is what is at hand and what is on its way.
-        let coming = self.coming() + self.wishes.values().map(|wished| wished.want).sum::<u64>();
-        let units = units.min(most.saturating_sub(self.credit_total + coming));
+        let units = missing.min(most.saturating_sub(self.credit_total));
         if until > now && units > 0 {
+            self.lows.lower(ticket.token, units);
             self.add_credit(units, until);
             self.serve(now);
         }
@@ -193,7 +204,7 @@ impl Desk {
         let more = actual - charged;
         self.drop_stale(now);
         let part = more.min(self.free(now));
-        self.spend(part);
+        self.spend(part, now);
         if more > part {
             self.debt += more - part;
             self.poke();

@@ -3,8 +3,9 @@
 
 use super::{Desk, End, Live, Wished};
 use crate::refusal::Reason;
-use crate::remote::backend::{Grant, Reply, Rule, Session, Step, StoreError, Wish};
+use crate::remote::backend::{Grant, News, Reply, Rule, Session, Step, StoreError, Wish};
 use crate::time::Instant;
+use std::time::Duration;
 
 /// What the driver has to do next.
 #[derive(Debug)]
@@ -16,6 +17,9 @@ pub(in crate::remote) enum Todo {
     /// Nothing, for good.
     Stop,
 }
+
+/// So many grants that were told of by news alone are acknowledged.
+const MOST_UNHEARD: usize = 16;
 
 /// How often the store is told that a session is over, when it does not answer.
 const FAREWELLS: u32 = 3;
@@ -64,8 +68,12 @@ impl Desk {
                 let renew = self.live.as_ref().map(|live| live.renew_at);
                 let renew = renew.filter(|_| session.is_some());
                 let look = self.look_at.filter(|_| session.is_some());
-                let fetch = self.fetch_at.filter(|_| self.wants_ahead(now) > 0);
-                let ask = self.ask_at.filter(|_| !self.line.is_empty() || !self.bound.is_empty());
+                // Nothing is asked for while something is to come.
+                let asks = self.coming.is_empty();
+                let fetch = self.fetch_at.filter(|_| asks && self.wants_ahead(now) > 0);
+                let ask = self
+                    .ask_at
+                    .filter(|_| asks && (!self.line.is_empty() || !self.bound.is_empty()));
                 let known = [renew, look, fetch, ask, self.wakes_at(now)];
                 Todo::Wait(known.into_iter().flatten().min(), session)
             }
@@ -184,7 +192,7 @@ impl Desk {
             Ok(reply) => reply,
             Err(error) => return self.fail(step, now, error),
         };
-        self.failing_since = None;
+        let first = self.failing_since.take().is_none();
         self.retry_at = None;
         self.last_error = None;
         if std::mem::take(&mut self.away) {
@@ -194,8 +202,9 @@ impl Desk {
             self.farewells.retain(|(session, ..)| *session != step.session);
             return;
         }
+        self.note_missing(now);
         self.census = Some((reply.census, sent));
-        self.note_change(step, &reply);
+        self.note_change(step, &reply, now);
         self.floor = self.floor.max(reply.floor);
         if self.live.as_ref().is_none_or(|live| live.id != step.session) {
             return;
@@ -233,6 +242,7 @@ impl Desk {
             .map(|again| self.clock.after(now, again));
         let granted = !reply.grants.is_empty();
         let from = reply.again.map_or(now, |again| self.clock.after(now, again));
+        self.note_short(&reply, first, sent, from);
         for grant in &reply.grants {
             self.receive(*grant, from, now);
         }
@@ -245,7 +255,7 @@ impl Desk {
     }
 
     /// The change that was asked for has been carried out; or there is a rule that somebody has changed.
-    fn note_change(&mut self, step: &Step, reply: &Reply) {
+    fn note_change(&mut self, step: &Step, reply: &Reply, now: Instant) {
         if let Some((rule, change)) = self.change
             && reply.alive
             && (step.change == Some(rule) || matches!(rule, Rule::Permits { limit } if step.limit == Some(limit)))
@@ -260,6 +270,7 @@ impl Desk {
             self.edition = edition;
             self.plan.rule = rule;
             self.share.adopt(&rule);
+            self.forget_short(now);
             // There may be room earlier now.
             (self.ask_at, self.fetch_at) = (None, None);
         }
@@ -286,6 +297,7 @@ impl Desk {
         self.order = 0;
         let owner = self.wishes.remove(&grant.wish).and_then(|wished| wished.owner);
         if self.plan.spends() {
+            self.placed = self.placed.filter(|_| owner.is_some());
             self.coming.push_back((from, grant.units));
             self.drop_stale(now);
         } else {
@@ -298,7 +310,7 @@ impl Desk {
             }
             return;
         };
-        let ticket = self.take_free(waiter.1.need);
+        let ticket = self.take_free(waiter.1.need, now);
         self.end(waiter.0, waiter.1, End::Granted(ticket));
     }
 
@@ -330,6 +342,14 @@ impl Desk {
                     .for_each(|key| self.dismiss(key, End::Refused(reason)));
             } else if wished.queue {
                 self.ask_at = again;
+                if matches!(self.plan.rule, Rule::Window { .. }) {
+                    // The place in line is kept as long as the store hears of us, which may be late.
+                    // Stores count microseconds.
+                    let renewal = Duration::from_micros(self.plan.renewal.as_micros() as u64);
+                    let renewal = self.clock.after(now, renewal);
+                    self.ask_at = again.map(|again| again.min(renewal));
+                    self.placed = Some(wish.id);
+                }
             } else {
                 let retry = self.clock.after(now, self.plan.renewal);
                 self.fetch_at = Some(again.unwrap_or(retry));
@@ -376,20 +396,25 @@ impl Desk {
         self.farewells.iter().any(|(parted, ..)| *parted == session)
     }
 
-    /// News that says what it is. Who does not know any more whether the session lives looks all the same.
-    pub(in crate::remote) fn hear_news(&mut self, session: Session, reply: &Reply, now: Instant) {
+    /// There is news for `session`. Who does not know any more whether it lives looks for itself.
+    pub(in crate::remote) fn hear_news(&mut self, session: Session, news: &News, now: Instant) {
         self.tick(now);
         let Some(live) = self.live.as_ref().filter(|live| live.id == session) else {
             return;
         };
-        if !self.is_valid(now) {
-            return self.note_news(now);
-        }
+        let reply = match news {
+            News::Nothing => return,
+            News::Told(reply) if reply.alive && self.is_valid(now) => reply,
+            News::Look | News::Told(_) => {
+                self.look_at = Some(now);
+                return;
+            }
+        };
         let seen = live.seen;
         if reply.grants.iter().all(|grant| grant.token <= seen) {
             // A step has been answered since; or it is about something else, which is for those who keep blocks.
-            if self.plan.blocks.is_some() && !reply.grants.is_empty() {
-                self.note_news(now);
+            if self.plan.blocks.is_some() {
+                self.look_at = Some(now);
             }
             return;
         }
@@ -404,11 +429,8 @@ impl Desk {
         if self.wishes.is_empty() {
             self.look_at = None;
         }
-    }
-
-    /// There is news: the store is to be looked at.
-    pub(in crate::remote) fn note_news(&mut self, now: Instant) {
-        if self.live.is_some() {
+        if reply.grants.len() >= MOST_UNHEARD && !seeded!("remote_never_acknowledges") {
+            // The store tells all of them each time, until it knows that they were heard of.
             self.look_at = Some(now);
         }
     }

@@ -63,6 +63,11 @@ impl Desk {
             }
             self.withdraw(id);
         }
+        if head.is_none()
+            && let Some(placed) = self.placed.take()
+        {
+            self.withdrawn.insert(placed);
+        }
         let most = self.plan.blocks.map_or(0, |blocks| blocks.most);
         if !self.coming.is_empty() {
             return;

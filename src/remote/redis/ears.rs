@@ -1,7 +1,7 @@
 //! Who is told what, by the messages that a connection brings.
 
 use super::answer::Answer;
-use crate::remote::backend::Reply;
+use crate::remote::backend::{News, Reply};
 use ::redis::{PushInfo, PushKind, Value};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -17,17 +17,6 @@ pub(super) struct Ears(Mutex<HashMap<String, Arc<Ear>>>);
 pub(super) struct Ear {
     rung: Notify,
     news: Mutex<News>,
-}
-
-#[derive(Default)]
-enum News {
-    /// Nothing that has not been taken in.
-    #[default]
-    Heard,
-    /// All that was granted and that the session is not known to have heard of: the last message makes up for those before.
-    Granted(Reply),
-    /// Something that only a step tells, be it that messages were lost.
-    Look,
 }
 
 impl Ears {
@@ -48,10 +37,10 @@ impl Ears {
                     return;
                 };
                 let said = String::from_utf8_lossy(said);
-                let (name, told) = said.rsplit_once('|').unwrap_or((&said, ""));
+                let (name, told) = said.rsplit_once('\n').unwrap_or((&said, ""));
                 let ear = self.0.lock().get(name).cloned();
                 if let Some(ear) = ear {
-                    ear.ring(granted(told).map_or(News::Look, News::Granted));
+                    ear.ring(granted(told).map_or(News::Look, News::Told));
                 }
             }
             // What was said meanwhile is lost: all look for themselves.
@@ -67,6 +56,7 @@ impl Ears {
 impl Ear {
     fn ring(&self, news: News) {
         {
+            // The last message makes up for those before, but for what only a step finds.
             let mut known = self.news.lock();
             if !matches!(*known, News::Look) {
                 *known = news;
@@ -80,13 +70,9 @@ impl Ear {
         self.rung.notified().await;
     }
 
-    /// What was heard last, where it says all that a step would find; what has been taken before says nothing.
-    pub(super) fn take(&self) -> Option<Reply> {
-        match std::mem::take(&mut *self.news.lock()) {
-            News::Heard => Some(Reply::default()),
-            News::Granted(reply) => Some(reply),
-            News::Look => None,
-        }
+    /// What was heard since it was last taken.
+    pub(super) fn take(&self) -> News {
+        std::mem::take(&mut *self.news.lock())
     }
 }
 

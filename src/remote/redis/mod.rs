@@ -8,9 +8,9 @@
 //! | `rights.lua` | nothing: whether all that is needed is allowed |
 //!
 //! # What it needs
-//! Redis 6.2 or later, or Valkey, at one address. All keys of a limiter carry one hash tag, so that a cluster behind a proxy will
-//! do; nobody is followed from one server of a cluster to the next. `maxmemory-policy noeviction`: a server that evicts keys
-//! forgets permits that are held. Of rights it needs these, which are tried out on a key that is gone at once, before the first
+//! Redis 6.2 or later, or Valkey: one server, or with the feature `redis-cluster` a cluster, of which each limiter lies on one
+//! server, since all its keys carry one hash tag. `maxmemory-policy noeviction`: a server that evicts keys forgets permits that are
+//! held. Of rights it needs these, which are tried out on a key that is gone at once, before the first
 //! step; where one is missing that step is [refused](StoreError::Refused), and says which.
 //!
 //! ```text
@@ -33,15 +33,17 @@
 
 mod answer;
 mod ears;
+mod link;
 mod options;
 
-use super::backend::{Backend, Census, Reply, Rule, Session, Step, StoreError};
+use super::backend::{Backend, Census, News, Reply, Rule, Session, Step, StoreError};
 use super::book::{Fill, micros};
+use super::error::RemoteError;
 use super::key::Key;
-use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use ::redis::{PushInfo, RedisError, Script, ScriptInvocation};
+use ::redis::{RedisError, Script, ScriptInvocation};
 use answer::Answer;
 use ears::Ears;
+use link::Link;
 pub use options::RedisOptions;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -68,7 +70,7 @@ use tokio::sync::OnceCell;
 pub struct Redis(Arc<Inner>);
 
 struct Inner {
-    connection: ConnectionManager,
+    link: Link,
     prefix: Box<str>,
     timeout: Duration,
     /// Where this process is told of news.
@@ -88,23 +90,26 @@ impl Redis {
         RedisOptions::new(address.into())
     }
 
-    fn new(client: ::redis::Client, prefix: Box<str>, timeout: Duration) -> Result<Self, RedisError> {
+    /// The servers of a cluster, of which it is enough to name some: addresses as for [`options`](Self::options), all with the
+    /// same user, and the same kind of connection. The others are found, also later.
+    ///
+    /// Each limiter lies on one server, and moves with its hash slot. To a server that has not had it before it comes as to one that
+    /// takes over: permits are granted when a time to live has passed. Messages for those who wait go through all servers.
+    #[cfg(feature = "redis-cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-cluster")))]
+    pub fn cluster<A: Into<Box<str>>>(addresses: impl IntoIterator<Item = A>) -> RedisOptions {
+        RedisOptions::of_cluster(addresses.into_iter().map(Into::into).collect())
+    }
+
+    fn new(
+        link: impl FnOnce(Arc<Ears>) -> Result<Link, RemoteError>,
+        prefix: Box<str>,
+        timeout: Duration,
+    ) -> Result<Self, RemoteError> {
         let ears = Arc::<Ears>::default();
-        let heard = Arc::clone(&ears);
-        let config = ConnectionManagerConfig::new()
-            .set_number_of_retries(3)
-            .set_min_delay(Duration::from_millis(10))
-            .set_max_delay(Duration::from_millis(200))
-            .set_connection_timeout(Some(timeout))
-            .set_response_timeout(Some(timeout))
-            .set_push_sender(move |push: PushInfo| {
-                heard.hear(&push);
-                Ok::<_, std::convert::Infallible>(())
-            })
-            .set_automatic_resubscription();
         let random = RandomState::new().build_hasher().finish();
         Ok(Self(Arc::new(Inner {
-            connection: ConnectionManager::new_lazy_with_config(client, config)?,
+            link: link(Arc::clone(&ears))?,
             channel: format!("{prefix}news:{random:016x}").into(),
             prefix,
             timeout,
@@ -128,8 +133,7 @@ impl Redis {
     }
 
     async fn call(&self, script: &ScriptInvocation<'_>) -> Result<Answer, StoreError> {
-        let mut connection = self.0.connection.clone();
-        let answer: Result<Vec<String>, _> = script.invoke_async(&mut connection).await;
+        let answer: Result<Vec<String>, _> = self.0.link.invoke(script).await;
         answer.map(Answer).map_err(|error| self.failed(&error))
     }
 
@@ -186,13 +190,12 @@ impl Redis {
     async fn ready(&self) -> Result<(), StoreError> {
         let inner = &*self.0;
         let ready = inner.ready.get_or_try_init(|| async {
-            let mut connection = inner.connection.clone();
             let mut call = inner.rights.prepare_invoke();
             // The channel is a name that nobody else has.
             call.key(format!("{}{{rights}}:{}", inner.prefix, inner.channel));
             call.arg(&*inner.channel);
-            let _: () = call.invoke_async(&mut connection).await?;
-            connection.subscribe(&*inner.channel).await
+            let _: () = inner.link.invoke(&call).await?;
+            inner.link.subscribe(&inner.channel).await
         });
         ready.await.map(drop).map_err(|error| self.failed(&error))
     }
@@ -226,6 +229,9 @@ impl Redis {
             }
         };
         call.arg(Rule::REMEMBERED.as_millis().to_string());
+        for id in &step.withdrawn {
+            call.arg(*id);
+        }
         let answer = self.call(&call).await?;
         Ok(Reply {
             alive: answer.number(0)? == 1,
@@ -260,7 +266,7 @@ impl Backend for Redis {
         self.0.ears.open(self.name(key, session)).rung().await;
     }
 
-    fn told(&self, key: &Key, session: Session) -> Option<Reply> {
+    fn told(&self, key: &Key, session: Session) -> News {
         self.0.ears.open(self.name(key, session)).take()
     }
 

@@ -1,20 +1,27 @@
 //! Where a Redis is, and how it is spoken to.
 
-use super::Redis;
+use super::link::Link;
+use super::{Ears, Redis};
 use crate::remote::error::RemoteError;
 #[cfg(feature = "remote-tls")]
 use crate::remote::tls::Tls;
-use ::redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
+#[cfg(feature = "redis-cluster")]
+use ::redis::cluster::ClusterClient;
+use ::redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, PushInfo, RedisError};
 #[cfg(feature = "remote-tls")]
 use ::redis::{ClientTlsConfig, TlsCertificates};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The settings of a connection to [`Redis`]. What is printed of them has no secrets.
 #[derive(Clone)]
 #[must_use = "nothing is connected before `connect`"]
 pub struct RedisOptions {
-    address: Box<str>,
+    /// One, or of a cluster any number.
+    addresses: Box<[Box<str>]>,
+    #[cfg(feature = "redis-cluster")]
+    is_cluster: bool,
     user: Option<Box<str>>,
     password: Option<Box<str>>,
     prefix: Box<str>,
@@ -26,13 +33,24 @@ pub struct RedisOptions {
 impl RedisOptions {
     pub(super) fn new(address: Box<str>) -> Self {
         Self {
-            address,
+            addresses: Box::new([address]),
+            #[cfg(feature = "redis-cluster")]
+            is_cluster: false,
             user: None,
             password: None,
             prefix: "tollgate:".into(),
             timeout: Duration::from_millis(500),
             #[cfg(feature = "remote-tls")]
             tls: None,
+        }
+    }
+
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn of_cluster(addresses: Box<[Box<str>]>) -> Self {
+        Self {
+            addresses,
+            is_cluster: true,
+            ..Self::new("".into())
         }
     }
 
@@ -90,23 +108,41 @@ impl RedisOptions {
         if self.prefix.contains(['{', '}']) {
             return Err(address(format!("the prefix {:?} has braces", self.prefix)));
         }
-        let client = self.client()?;
-        Redis::new(client, self.prefix, self.timeout).map_err(|error| unusable(&error))
+        let infos = self.addresses.iter().map(|address| self.info(address));
+        let infos: Vec<_> = infos.collect::<Result<_, _>>()?;
+        let link = |ears: Arc<Ears>| self.link(infos, move |push: &PushInfo| ears.hear(push));
+        Redis::new(link, self.prefix.clone(), self.timeout)
     }
 
-    fn client(&self) -> Result<Client, RemoteError> {
-        if self.address.starts_with("rediss:") && cfg!(not(feature = "remote-tls")) {
-            return Err(address("rediss:// needs the feature `remote-tls`"));
-        }
-        let info = self.info().map_err(|error| unusable(&error))?;
-        if let ConnectionAddr::TcpTls { insecure: true, .. } = info.addr() {
-            return Err(address("certificates are always checked: `#insecure` is not allowed"));
+    fn link(
+        &self,
+        infos: Vec<ConnectionInfo>,
+        hear: impl Fn(&PushInfo) + Send + Sync + 'static,
+    ) -> Result<Link, RemoteError> {
+        let Some(first) = infos.first().cloned() else {
+            return Err(address("no server of the cluster is named"));
+        };
+        #[cfg(feature = "remote-tls")]
+        let certificates = self.certificates(first.addr())?;
+        #[cfg(feature = "redis-cluster")]
+        if self.is_cluster {
+            let servers = ClusterClient::builder(infos);
+            #[cfg(feature = "remote-tls")]
+            let servers = match certificates {
+                Some(certificates) => servers.certs(certificates),
+                None => servers,
+            };
+            return Link::to_cluster(servers, self.timeout, hear).map_err(|error| unusable(&error));
         }
         #[cfg(feature = "remote-tls")]
-        if let Some(certificates) = self.certificates(info.addr())? {
-            return Client::build_with_tls(info, certificates).map_err(|error| unusable(&error));
-        }
-        Client::open(info).map_err(|error| unusable(&error))
+        let client = match certificates {
+            Some(certificates) => Client::build_with_tls(first, certificates),
+            None => Client::open(first),
+        };
+        #[cfg(not(feature = "remote-tls"))]
+        let client = Client::open(first);
+        let link = client.and_then(|client| Link::to(client, self.timeout, hear));
+        link.map_err(|error| unusable(&error))
     }
 
     /// What an encrypted connection goes by; none for one that is not.
@@ -131,8 +167,14 @@ impl RedisOptions {
         Ok(Some(TlsCertificates { client_tls, root_cert }))
     }
 
-    fn info(&self) -> Result<ConnectionInfo, RedisError> {
-        let info = (*self.address).into_connection_info()?;
+    fn info(&self, at: &str) -> Result<ConnectionInfo, RemoteError> {
+        if at.starts_with("rediss:") && cfg!(not(feature = "remote-tls")) {
+            return Err(address("rediss:// needs the feature `remote-tls`"));
+        }
+        let info = at.into_connection_info().map_err(|error| unusable(&error))?;
+        if let ConnectionAddr::TcpTls { insecure: true, .. } = info.addr() {
+            return Err(address("certificates are always checked: `#insecure` is not allowed"));
+        }
         // The third version of the protocol has messages beside answers.
         let mut redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         if let Some(user) = &self.user {

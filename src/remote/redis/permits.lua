@@ -29,25 +29,25 @@ end
 local known = redis.call('HMGET', state, 'limit', 'used', 'token', 'place', 'now', 'frozen', 'run')
 local fresh = not known[1]
 local limit, used, token = tonumber(known[1] or ARGV[1]), tonumber(known[2] or 0), tonumber(known[3] or 0)
+-- The last token before this step.
+local last = token
 local place, now, frozen = tonumber(known[4] or 0), tonumber(known[5] or 0), tonumber(known[6] or 0)
 -- The server's clock may be set back; ours is not.
 now = math.max(now, clock())
 
 -- What is known here may be less than what was granted, when this server was started since, or has taken over from another: it
 -- grants nothing then until all that it may not know has run out. Asked once, before the first grant of a step.
-local run, looked = known[7], false
+local run, looked, unsure = known[7], false, 0
 local function look_at_server()
     looked = true
     local server = redis.call('INFO', 'server')
     local here = string.match(server, 'run_id:(%w+)')
+    -- Until when it may not know something of before its start. Whole seconds, which may be one too many.
+    local uptime = tonumber(string.match(server, 'uptime_in_seconds:(%d+)') or 0) - 1
+    unsure = now + ttl - math.max(uptime, 0) * 1000000
     if run == here then return end
     run = here
-    frozen = math.max(frozen, now + ttl)
-    if fresh then
-        -- Unless it has been there for long enough. Whole seconds, which may be one too many.
-        local uptime = tonumber(string.match(server, 'uptime_in_seconds:(%d+)') or 0) - 1
-        frozen = now + ttl - math.max(uptime, 0) * 1000000
-    end
+    frozen = fresh and unsure or math.max(frozen, now + ttl)
 end
 local function is_frozen()
     if not looked then look_at_server() end
@@ -122,8 +122,8 @@ promote()
 local waited = redis.call('ZCARD', queue) > 0
 
 local held, alive = record(session), false
-if held and held[SEQ] < tonumber(ARGV[12]) then
-    -- Something of it was forgotten.
+if held and (held[SEQ] < tonumber(ARGV[12]) or seen > last) then
+    -- Something of it was forgotten: a step that was answered, or a grant that it was told of.
     finish(session)
     held = false
 end
@@ -192,15 +192,17 @@ for id in pairs(changed) do
     if records[id] then redis.call('HSET', sessions, id, cmsgpack.pack(records[id])) end
 end
 
-local all = redis.call('ZCARD', dues)
-if all == 0 then
+local all, idle = redis.call('ZCARD', dues), false
+-- That there is something which it may not know is forgotten only where its age tells the same.
+if all == 0 then idle = not is_frozen() or frozen <= unsure end
+if idle then
     redis.call('DEL', unpack(KEYS))
 else
     redis.call('HSET', state, 'limit', int(limit), 'used', int(used), 'token', int(token), 'place', int(place),
         'now', int(now), 'frozen', int(frozen), 'run', run or '')
-    -- If all die, the keys go soon after the last session.
-    local last = redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2]
-    local left = math.ceil((tonumber(last) - now) / 1000) + 1
+    -- If all die, the keys go soon after the last session; and not before what this server may not know has run out.
+    local gone = tonumber(redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2] or frozen)
+    local left = math.ceil((gone - now) / 1000) + 1
     for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, left) end
 end
 
@@ -213,7 +215,7 @@ for id in pairs(told) do
         for _, grant in ipairs(records[id][GRANTS]) do
             for n = 1, 3 do table.insert(news, int(grant[n])) end
         end
-        redis.call('PUBLISH', records[id][CHANNEL], KEYS[1] .. ' ' .. id .. '|' .. table.concat(news, ' '))
+        redis.call('PUBLISH', records[id][CHANNEL], KEYS[1] .. ' ' .. id .. '\n' .. table.concat(news, ' '))
     end
 end
 

@@ -3,10 +3,13 @@
 -- A segment counts until all of it has left the window: no span of the window's length holds more than the limit, and room
 -- comes back up to one segment late.
 --
+-- Who finds too little, and waits, has a place in line as long as it asks again within its time to live. Those behind it, and those
+-- who do not wait, are given what is left when the places before them have had what they need.
+--
 -- KEYS, with one hash tag: 1 hash: by the number of a segment, how many were taken in it; and token, now, segment (its
 --   length), ahead (how much later `now` is than the clock, which may be set back); and, once the limit was changed, edition and
---   limit; 2 hash: what this session was given last.
--- ARGV: limit, length of a segment in microseconds, segments, then as in bucket.lua.
+--   limit; and, while somebody waits, line, packed: for each place its session, wish, need, and when it expires; 2 hash: what this session was given last.
+-- ARGV: limit, length of a segment in microseconds, segments, then as in bucket.lua; then the ids of wishes that are withdrawn.
 -- Answers as bucket.lua does; a window of another length under the same key is an error.
 local limit, length, segments = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local seq, begin, ttl = tonumber(ARGV[5]), ARGV[6] == '1', tonumber(ARGV[7])
@@ -14,9 +17,12 @@ local charged, seen, wish = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[
 local need, want = tonumber(ARGV[12]), tonumber(ARGV[13])
 local asked_edition, REMEMBERED = tonumber(ARGV[15]), tonumber(ARGV[19])
 
+local SESSION, WISH, NEED, EXPIRES = 1, 2, 3, 4
+
 local function int(number) return string.format('%.0f', number) end
 
 local counts, total, token, now, known, ahead, edition, kept = {}, 0, 0, 0, nil, 0, 0, nil
+local session, ends, packed = ARGV[4], ARGV[10] == '1', nil
 local fields = redis.call('HGETALL', KEYS[1])
 for n = 1, #fields, 2 do
     local name, value = fields[n], tonumber(fields[n + 1])
@@ -26,6 +32,7 @@ for n = 1, #fields, 2 do
     elseif name == 'ahead' then ahead = value
     elseif name == 'edition' then edition = value
     elseif name == 'limit' then kept = value
+    elseif name == 'line' then packed = fields[n + 1]
     else counts[tonumber(name)] = value end
 end
 if known and known ~= length then return redis.error_reply('WINDOW another length is in use under this key') end
@@ -46,6 +53,23 @@ for number, count in pairs(counts) do
     end
 end
 if #gone > 0 then redis.call('HDEL', KEYS[1], unpack(gone)) end
+local line, place = {}, nil
+for _, other in ipairs(packed and cmsgpack.unpack(packed) or {}) do
+    if other[EXPIRES] > now and not (ends and other[SESSION] == session) then
+        table.insert(line, other)
+        if other[SESSION] == session then place = #line end
+    end
+end
+-- What those need who have the first places.
+local function needed(places)
+    local sum = 0
+    for n = 1, places do sum = sum + line[n][NEED] end
+    return sum
+end
+local function leave()
+    table.remove(line, place)
+    place = nil
+end
 local function free() return math.max(limit - total, 0) end
 local function take(n)
     counts[current] = (counts[current] or 0) + n
@@ -54,7 +78,7 @@ end
 
 local last = redis.call('HMGET', KEYS[2], 'seq', 'charged', 'asked', 'units', 'token')
 local answer = { '0', '', '', '', '', '', '', '' }
-if ARGV[10] == '1' then
+if ends then
     redis.call('DEL', KEYS[2])
 elseif last[1] or begin then
     answer[1] = '1'
@@ -65,24 +89,42 @@ elseif last[1] or begin then
         if ARGV[16] ~= '' then
             limit, edition = tonumber(ARGV[16]), math.max(edition + 1, now)
         end
+        local waits = wish > 0 and ARGV[14] == '1'
+        if place then
+            line[place][EXPIRES] = now + ttl
+            for n = 20, #ARGV do
+                if place and not waits and tonumber(ARGV[n]) == line[place][WISH] then leave() end
+            end
+        end
         if wish > asked then
-            if need <= free() then
-                units = math.min(math.max(want, need), free())
+            local before = needed(waits and place and place - 1 or #line)
+            if need + before <= free() then
+                local others = needed(#line) - (place and line[place][NEED] or 0)
+                units = math.max(math.min(want, free() - others), need)
+                if place and waits then leave() end
                 take(units)
                 token = math.max(token + 1, now)
                 asked, fence = wish, token
             elseif need <= limit then
-                -- The oldest leave first; there is room when no more than the limit less the need is left.
-                local numbers, left = {}, total
+                if waits then
+                    place = place or #line + 1
+                    line[place] = { session, wish, need, now + ttl }
+                end
+                -- The oldest leave first; there is room when no more is left than the limit less the need, and less what those
+                -- before need, of which no more is known than that they fill a window. They have to ask first.
+                local numbers, left, room = {}, total, math.max(limit - need - before, 0)
+                local wait = 0
                 for number in pairs(counts) do table.insert(numbers, number) end
                 table.sort(numbers)
                 for _, number in ipairs(numbers) do
                     left = left - counts[number]
-                    if left + need <= limit then
-                        answer[2] = int((number + segments + 1) * length - now)
+                    if left <= room then
+                        wait = (number + segments + 1) * length - now
                         break
                     end
                 end
+                if before > 0 then wait = math.max(wait, length) end
+                answer[2] = int(wait)
             end
         end
         redis.call('HSET', KEYS[2], 'seq', int(seq), 'charged', int(charged), 'asked', int(asked), 'units', int(units),
@@ -97,10 +139,15 @@ answer[3], answer[4] = int(limit), int(math.min(total, limit))
 if edition > asked_edition then
     answer[5], answer[6], answer[7], answer[8] = int(edition), int(limit), int(length), int(segments)
 end
-if total > 0 or edition > 0 then
+if packed and #line == 0 then redis.call('HDEL', KEYS[1], 'line') end
+if total > 0 or edition > 0 or #line > 0 then
     if counts[current] then redis.call('HSET', KEYS[1], int(current), int(counts[current])) end
     redis.call('HSET', KEYS[1], 'token', int(token), 'now', int(now), 'segment', int(length), 'ahead', int(ahead))
     local left = math.ceil((segments + 1) * length / 1000) + 1
+    if #line > 0 then
+        redis.call('HSET', KEYS[1], 'line', cmsgpack.pack(line))
+        for _, other in ipairs(line) do left = math.max(left, math.ceil((other[EXPIRES] - now) / 1000) + 1) end
+    end
     if edition > 0 then
         redis.call('HSET', KEYS[1], 'edition', int(edition), 'limit', int(limit))
         left = math.max(left, REMEMBERED)
