@@ -44,9 +44,12 @@ mod faults;
 mod forged;
 mod gate;
 mod lawful;
+mod leaders;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 mod lined;
+mod minute;
 mod proxied;
+mod quorum;
 mod rate_steps;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
 mod rates_shared;
