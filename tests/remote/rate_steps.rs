@@ -1,5 +1,6 @@
 //! Tokens and windows in a real store, a step at a time: what the published bucket got wrong.
 
+use crate::redis::bulk;
 use crate::speaker::{LONG, SHORT, Speaker};
 use crate::store::{key, own_unopened, store, tag};
 use std::time::{Duration, Instant};
@@ -111,6 +112,38 @@ async fn in_the_long_run_there_is_the_rate_and_no_more() {
     }
     let most = 5.0 + begun.elapsed().as_secs_f64() * 7_000.0 / 3.0;
     assert!(taken > 5 && taken as f64 <= most, "{taken} of {most}");
+}
+
+/// What the server remembers is what whole numbers say: a token is 3000 parts here, and a microsecond brings seven.
+#[tokio::test]
+async fn each_token_is_counted_to_the_last_part() {
+    let (server, store, key) = own_unopened().await;
+    let mut one = Speaker::new(&store, &key, rate("7000/3s burst 9"), LONG);
+    // Nothing is there when the bucket is full.
+    let remembered = || -> (u64, u64) {
+        let script =
+            "local s = redis.call('HMGET', ARGV[1], 'level', 'at') return (s[1] or '0') .. ' ' .. (s[2] or '0')";
+        let said = bulk(
+            server.address(),
+            &format!("EVAL \"{script}\" 0 tollgate:{{{key}}}:state"),
+        )
+        .unwrap();
+        let (level, at) = said.split_once(' ').expect("two numbers");
+        (
+            level.parse().expect("a whole number"),
+            at.parse().expect("a whole number"),
+        )
+    };
+    for _ in 0..200 {
+        let (level, at) = remembered();
+        let reply = one.wish(2, false).await;
+        let taken = 3_000 * one.see(&reply);
+        let (after, now) = remembered();
+        if after > 0 {
+            let flowed = if level > 0 { 7 * (now - at) } else { 0 };
+            assert_eq!(after, level.saturating_sub(flowed) + taken);
+        }
+    }
 }
 
 #[tokio::test]

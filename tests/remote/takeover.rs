@@ -1,6 +1,6 @@
 //! A replica takes over that has not heard of the last grants.
 
-use crate::redis::{Redis as Program, eval, say};
+use crate::redis::{Redis as Program, bulk, eval, say};
 use crate::rig::proxy::{Mode, Proxy};
 use crate::rig::server::Server;
 use crate::speaker::{LONG, SHORT, Speaker};
@@ -8,6 +8,8 @@ use crate::store::{at, own};
 use std::time::Duration;
 use tollgate::remote::{Backend, Key, News, Redis, Rule};
 
+/// Long enough for a few steps, and over soon.
+const BRIEF: Duration = Duration::from_secs(2);
 const PERMITS: Rule = Rule::Permits { limit: 1 };
 
 /// A server, and a replica behind a line that can be cut.
@@ -90,24 +92,88 @@ async fn who_takes_over_grants_nothing_until_what_it_does_not_know_has_run_out()
 
 #[tokio::test]
 async fn who_takes_over_grants_when_that_is_over() {
+    let (pair, key) = (Pair::new().await, crate::store::key());
+    Speaker::new(&pair.store, &key, PERMITS, BRIEF).look().await;
+    pair.in_step().await;
+    let (_server, store, _) = pair.promote();
+    let reply = Speaker::new(&store, &key, PERMITS, BRIEF).wish(1, true).await;
+    assert_eq!(reply.grants, []);
+    until_granted(&store, &key, BRIEF).await;
+}
+
+/// Waits for a permit in sessions that last so long: more than one where this process is too slow.
+async fn until_granted(store: &Redis, key: &Key, ttl: Duration) {
+    loop {
+        let mut waits = Speaker::new(store, key, PERMITS, ttl);
+        let mut reply = waits.wish(1, true).await;
+        while reply.alive {
+            if reply.grants.len() == 1 {
+                return;
+            }
+            tokio::time::sleep(SHORT / 10).await;
+            reply = waits.look().await;
+        }
+    }
+}
+
+/// The line was cut before anybody asked for it. The replica has been there for some time, but not as the one that grants.
+#[tokio::test]
+async fn who_takes_over_waits_with_a_limiter_of_which_it_never_heard() {
+    let pair = Pair::new().await;
+    pair.in_step().await;
+    for server in [&pair.first, &pair.second] {
+        while uptime(server) < 3 {
+            tokio::time::sleep(SHORT / 10).await;
+        }
+    }
+    pair.part();
+    let unheard = crate::store::key();
+    let mut holder = Speaker::new(&pair.store, &unheard, PERMITS, SHORT);
+    assert_eq!(holder.wish(1, true).await.grants.len(), 1);
+    let (server, store, _) = pair.promote();
+    let mut tries = Speaker::new(&store, &unheard, PERMITS, SHORT);
+    assert_eq!(tries.wish(1, false).await.grants, []);
+    until_granted(&store, &unheard, SHORT).await;
+
+    // Who has known the server for a time to live need not wait with another one. Who has not has to.
+    tokio::time::sleep(SHORT).await;
+    let other = crate::store::key();
+    let reply = Speaker::new(&store, &other, PERMITS, SHORT / 2).wish(1, false).await;
+    assert_eq!(reply.grants.len(), 1);
+    let (late, other) = (at(server.address()), crate::store::key());
+    assert_eq!(
+        Speaker::new(&late, &other, PERMITS, SHORT).wish(1, false).await.grants,
+        []
+    );
+}
+
+/// The one that asks has a short time to live, and what is forgotten a long one, of which the replica has heard.
+#[tokio::test]
+async fn who_takes_over_waits_for_the_longest_time_to_live() {
     let pair = Pair::new().await;
     pair.in_step().await;
     let (_server, store, key) = pair.promote();
-    let mut waits = Speaker::new(&store, &key, PERMITS, SHORT);
-    let reply = waits.wish(1, true).await;
-    assert_eq!(reply.grants, []);
-    loop {
-        let reply = waits.look().await;
-        if reply.grants.len() == 1 {
-            break;
-        }
-        if !reply.alive {
-            // It was too slow.
-            waits = Speaker::new(&store, &key, PERMITS, SHORT);
-            waits.wish(1, true).await;
-        }
-        tokio::time::sleep(SHORT / 10).await;
-    }
+    let reply = Speaker::new(&store, &key, PERMITS, SHORT).wish(1, true).await;
+    assert!(reply.again.is_some_and(|again| again > LONG / 2), "{reply:?}");
+}
+
+/// It has heard of none, and was told.
+#[tokio::test]
+async fn who_begins_anew_waits_for_the_longest_time_to_live_that_it_was_told() {
+    let server = Server::start(Program).await.unwrap();
+    let address = format!("redis://{}/", server.address());
+    let store = Redis::options(address).longest_ttl(LONG).connect().unwrap();
+    let reply = Speaker::new(&store, &crate::store::key(), PERMITS, SHORT)
+        .wish(1, true)
+        .await;
+    assert!(reply.again.is_some_and(|again| again > LONG / 2), "{reply:?}");
+}
+
+/// How long it has been there, in seconds.
+fn uptime(server: &Server<Program>) -> u64 {
+    let info = bulk(server.address(), "INFO server").unwrap();
+    let line = info.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:"));
+    line.and_then(|seconds| seconds.parse().ok()).expect("it says so")
 }
 
 /// It knows the session, and not the last grant to it: what the session says that it has heard of is more than it has seen.

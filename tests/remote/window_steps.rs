@@ -19,7 +19,7 @@ async fn who_asks_later_is_given_what_those_in_line_leave() {
     let [mut full, mut waits, mut later, mut tries] = speakers(&store, &key, window(10, HOUR), [LONG; 4]);
     assert_eq!(full.wish(3, false).await.grants.len(), 1);
     let reply = waits.wish(8, true).await;
-    assert_eq!((reply.grants.len(), reply.alive), (0, true));
+    assert_eq!((reply.grants.len(), reply.alive, reply.census.waiting), (0, true, 1));
     let again = reply.again.expect("room comes back");
     assert!(again > HOUR / 2 && again <= HOUR + HOUR / 64, "{again:?}");
     // Seven are free, and eight are needed by somebody who came before.

@@ -12,6 +12,9 @@ use crate::remote::backend::{Census, Grant, Reply, Rule, Session, Step, Wish};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+/// The least time for those before to ask, in microseconds.
+const PACE: u64 = 1_000;
+
 #[derive(Debug)]
 pub(crate) struct Rates {
     meter: Kind,
@@ -122,12 +125,12 @@ impl Kind {
         }
     }
 
-    /// The same, for whoever comes after others who need `ahead` of a window. Never at once: those have to ask first.
+    /// The same, for whoever comes after others who need `ahead` of a window. Not at once: those have to ask first.
     fn wait_behind(&self, n: u64, ahead: u64) -> Option<u64> {
         match self {
             Self::Window(window, length) if ahead > 0 => {
                 let wait = window.ready(n, ahead)?.saturating_sub(window.now());
-                Some(wait.max(segment(*length)))
+                Some(wait.max(segment(*length)).max(PACE))
             }
             _ => self.wait(n),
         }

@@ -22,20 +22,24 @@ impl Desk {
     /// How much is missing, at least, before anything changes at `now`.
     pub(super) fn note_missing(&mut self, now: Instant) {
         if self.plan.spends() {
-            let missing = self.missing(now);
+            let missing = self.missing(0, now);
             self.lows.note(missing);
         }
     }
 
-    /// Something was taken just now. Returns the moment of it.
-    pub(super) fn begin_missing(&mut self, now: Instant) -> u64 {
-        let missing = self.missing(now);
-        self.lows.begin(missing)
+    /// The same, and `n` that are at hand are to be taken. Returns the moment from which on they are missing.
+    pub(super) fn begin_missing(&mut self, n: u64, now: Instant) -> u64 {
+        let before = self.missing(0, now);
+        self.lows.note(before);
+        // As a rule the sum; less where more is at hand than can be missing.
+        let after = if before > 0 { before + n } else { self.missing(n, now) };
+        self.lows.begin(after)
     }
 
-    fn missing(&self, now: Instant) -> u64 {
+    /// The same once `n` more were taken.
+    fn missing(&self, n: u64, now: Instant) -> u64 {
         let here = self.credit_total + self.coming();
-        (self.most() + self.missing_there(now)).saturating_sub(here)
+        (self.most() + self.missing_there(now) + n).saturating_sub(here)
     }
 
     /// How much a process may have at hand.
@@ -56,16 +60,19 @@ impl Desk {
         }
     }
 
-    /// What the store has said of itself, asked at `sent`: `first` when it was asked this for the first time, and what it gives may
-    /// be used at `from`.
-    pub(super) fn note_short(&mut self, reply: &Reply, first: bool, sent: Instant, from: Instant) {
+    /// What the store has said of itself, asked at `sent`.
+    pub(super) fn note_short(&mut self, reply: &Reply, sent: Instant) {
         let (limit, used) = (reply.census.limit, reply.census.in_use.min(reply.census.limit));
         // A part of a token counts as one there.
         let known = (used.saturating_sub(1), sent);
-        let given: u64 = reply.grants.iter().map(|grant| grant.units).sum();
+        // What was asked for before, and is told again, may have been given some time ago.
+        let once = |wish| self.wishes.get(&wish).is_some_and(|wished| wished.said == 1);
+        let fresh = reply.grants.iter().filter(|grant| once(grant.wish));
+        let given: u64 = fresh.map(|grant| grant.units).sum();
         self.short = match reply.again {
-            Some(_) if first && given > 0 => (limit, from),
-            None if first && given > known.0 => (given.min(limit), sent),
+            // What is given for later leaves nothing until then.
+            Some(again) if given > 0 => (limit, self.clock.after(sent, again)),
+            None if given > known.0 => (given.min(limit), sent),
             _ => known,
         };
     }

@@ -111,7 +111,8 @@ impl Desk {
             .min(self.credit_total);
         if over > 0 {
             self.tally.expired += over;
-            self.draw(over, now);
+            self.note_missing(now);
+            self.draw(over);
         }
     }
 

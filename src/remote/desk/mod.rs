@@ -83,6 +83,8 @@ struct Wished {
     queue: bool,
     /// The store has answered it.
     told: bool,
+    /// How often it has been said.
+    said: u32,
     /// Who alone is to get what it gives.
     owner: Option<u64>,
 }

@@ -38,11 +38,12 @@ impl Desk {
         if self.plan.spends() {
             // What comes back of it lives no longer than it would have.
             let until = self.credit.front().map_or(Instant::ZERO, |(until, _)| *until);
-            self.spend(n, now);
+            let missing = self.begin_missing(n, now);
+            self.spend(n);
             return RemoteTicket {
                 units: n,
                 term: self.term,
-                token: self.begin_missing(now),
+                token: missing,
                 order: until.ticks(),
             };
         }
@@ -60,14 +61,13 @@ impl Desk {
         }
     }
 
-    pub(super) fn spend(&mut self, n: u64, now: Instant) {
+    fn spend(&mut self, n: u64) {
         self.spent += n;
-        self.draw(n, now);
+        self.draw(n);
     }
 
     /// Takes so many tokens off those at hand, first those that are dropped first.
-    pub(super) fn draw(&mut self, mut n: u64, now: Instant) {
-        self.note_missing(now);
+    pub(super) fn draw(&mut self, mut n: u64) {
         while n > 0
             && let Some((_, units)) = self.credit.front_mut()
         {
@@ -204,7 +204,8 @@ impl Desk {
         let more = actual - charged;
         self.drop_stale(now);
         let part = more.min(self.free(now));
-        self.spend(part, now);
+        self.note_missing(now);
+        self.spend(part);
         if more > part {
             self.debt += more - part;
             self.poke();

@@ -123,12 +123,15 @@ impl Desk {
             return None;
         }
         live.seq += 1;
-        let fresh = self.wishes.iter().filter(|(_, wished)| !wished.told);
-        let wish = |(&id, wished): (&u64, &Wished)| Wish {
-            id,
-            need: wished.need,
-            want: wished.want,
-            queue: wished.queue,
+        let fresh = self.wishes.iter_mut().filter(|(_, wished)| !wished.told);
+        let wish = |(&id, wished): (&u64, &mut Wished)| {
+            wished.said += 1;
+            Wish {
+                id,
+                need: wished.need,
+                want: wished.want,
+                queue: wished.queue,
+            }
         };
         let change = self.change.map(|(rule, _)| rule);
         // A rate answers one wish at a time.
@@ -141,7 +144,7 @@ impl Desk {
             ttl: self.plan.ttl,
             returned: live.returned,
             charged: live.charged,
-            wishes: fresh.map(wish).take(most).collect(),
+            wishes: fresh.take(most).map(wish).collect(),
             withdrawn: self.withdrawn.iter().copied().collect(),
             seen: live.seen,
             limit: match change {
@@ -192,7 +195,7 @@ impl Desk {
             Ok(reply) => reply,
             Err(error) => return self.fail(step, now, error),
         };
-        let first = self.failing_since.take().is_none();
+        self.failing_since = None;
         self.retry_at = None;
         self.last_error = None;
         if std::mem::take(&mut self.away) {
@@ -242,7 +245,7 @@ impl Desk {
             .map(|again| self.clock.after(now, again));
         let granted = !reply.grants.is_empty();
         let from = reply.again.map_or(now, |again| self.clock.after(now, again));
-        self.note_short(&reply, first, sent, from);
+        self.note_short(&reply, sent);
         for grant in &reply.grants {
             self.receive(*grant, from, now);
         }

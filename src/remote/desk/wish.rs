@@ -129,6 +129,7 @@ impl Desk {
             want,
             queue,
             told: false,
+            said: 0,
             owner,
         };
         self.wishes.insert(id, wished);

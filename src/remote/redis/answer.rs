@@ -48,9 +48,14 @@ impl Answer {
             },
             floor: self.number(7)?,
             rule: None,
-            grants: self.grants(8)?,
+            grants: self.grants(9)?,
             age: Duration::ZERO,
         })
+    }
+
+    /// Whose history the script for permits has seen, where it has looked.
+    pub(super) fn history(&self) -> Option<&str> {
+        self.word(8).ok().filter(|history| *history != "-")
     }
 
     /// The rule that a script tells, of the kind of `known`.

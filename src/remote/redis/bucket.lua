@@ -9,8 +9,8 @@
 -- ARGV: price, gain, brim, then the step: session, seq, begin, ttl, charged, seen, end, wish, need, want,
 --   queue: whether the tokens may be granted for later; the edition of the rule above, and the rule that it is to become, or
 --   three times "".
--- Answers: alive, in so many microseconds or "", burst, taken, edition or "", price, gain, brim, then the grant, if there is one:
---   wish, units, token. The second says when to ask again, or when what was granted may be used. An edition is told that is later
+-- Answers: alive, in so many microseconds or "", burst, taken, edition or "", price, gain, brim, how many wait in line, then the
+--   grant, if there is one: wish, units, token. The second says when to ask again, or when what was granted may be used. An edition is told that is later
 --   than the one that was given.
 local price, gain, brim = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local asked_edition, REMEMBERED = tonumber(ARGV[15]), tonumber(ARGV[19])
@@ -61,7 +61,7 @@ end
 local function free() return math.max(math.floor((brim - level) / price), 0) end
 
 local last = redis.call('HMGET', KEYS[2], 'seq', 'charged', 'asked', 'units', 'token', 'due')
-local answer = { '0', '', '', '', '', '', '', '' }
+local answer = { '0', '', '', '', '', '', '', '', '0' }
 if ARGV[10] == '1' then
     redis.call('DEL', KEYS[2])
 elseif last[1] or begin then

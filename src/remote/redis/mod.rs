@@ -23,9 +23,15 @@
 //! Replication is asynchronous: a replica that takes over may not know the last grants. It knows that it is not the server which
 //! made those that it knows, and so does one that was started again from what it had saved, or from nothing: either grants no
 //! permits until a time to live has passed, so that what it does not know has run out, and tells sessions of which it has
-//! forgotten something that they are lost. All processes should have the same time to live for that. What it cannot know is a
-//! limiter of which it has never heard; and tokens of rates that were given out last are there again. Fencing tokens grow on, by
-//! the server's clock.
+//! forgotten something that they are lost. The time to live is the longest that it knows of, or of the process that asks; where
+//! others have a longer one, tell all: [`longest_ttl`](RedisOptions::longest_ttl).
+//!
+//! Of a limiter of which it has never heard a server cannot say whether others have. One that was started a time to live ago, or
+//! that this process has known for so long since it took over, grants at once; any other one after a time to live. So a process
+//! that begins at a server which once took over waits so long for its first permits of limiters that nobody uses.
+//!
+//! Tokens of rates that were given out last before another server took over are there again. Fencing tokens grow on, by the
+//! server's clock.
 //!
 //! A clock that is set back stands still for permits until it has caught up, so that nobody loses one, and those of the dead stay
 //! so much longer; rates and windows go on. One that is set forward ends the leases that it jumps over, and their
@@ -33,6 +39,7 @@
 
 mod answer;
 mod ears;
+mod histories;
 mod link;
 mod options;
 
@@ -43,6 +50,7 @@ use super::key::Key;
 use ::redis::{RedisError, Script, ScriptInvocation};
 use answer::Answer;
 use ears::Ears;
+use histories::Histories;
 use link::Link;
 pub use options::RedisOptions;
 use std::fmt;
@@ -78,6 +86,8 @@ struct Inner {
     /// The rights suffice, and this process has subscribed to its channel.
     ready: OnceCell<()>,
     ears: Arc<Ears>,
+    histories: Histories,
+    longest_ttl: Duration,
     rights: Script,
     permits: Script,
     bucket: Script,
@@ -105,6 +115,7 @@ impl Redis {
         link: impl FnOnce(Arc<Ears>) -> Result<Link, RemoteError>,
         prefix: Box<str>,
         timeout: Duration,
+        longest_ttl: Duration,
     ) -> Result<Self, RemoteError> {
         let ears = Arc::<Ears>::default();
         let random = RandomState::new().build_hasher().finish();
@@ -115,6 +126,8 @@ impl Redis {
             timeout,
             ready: OnceCell::new(),
             ears,
+            histories: Histories::default(),
+            longest_ttl,
             rights: Script::new(include_str!("rights.lua")),
             permits: Script::new(include_str!("permits.lua")),
             bucket: Script::new(include_str!("bucket.lua")),
@@ -172,7 +185,9 @@ impl Redis {
             .arg(u8::from(step.end))
             .arg(step.heard)
             .arg(step.oldest.map_or(String::new(), |token| token.to_string()))
-            .arg(step.wishes.len());
+            .arg(step.wishes.len())
+            .arg(inner.histories.known())
+            .arg(micros(inner.longest_ttl));
         for wish in &step.wishes {
             call.arg(wish.id)
                 .arg(wish.need)
@@ -182,7 +197,11 @@ impl Redis {
         for id in &step.withdrawn {
             call.arg(*id);
         }
-        self.call(&call).await?.of_permits()
+        let answer = self.call(&call).await?;
+        if let Some(history) = answer.history() {
+            inner.histories.note(history);
+        }
+        answer.of_permits()
     }
 
     /// Once for all limiters on this connection, before there is something to be told, and before a right that is missing leaves
@@ -240,14 +259,15 @@ impl Redis {
             census: Census {
                 limit: answer.number(2)?,
                 in_use: answer.number(3)?,
-                ..Census::default()
+                waiting: answer.number(8)?,
+                sessions: 0,
             },
             floor: 0,
             rule: match answer.word(4)? {
                 "" => None,
                 _ => Some((answer.number(4)?, answer.rule(rule)?)),
             },
-            grants: answer.grants(8)?,
+            grants: answer.grants(9)?,
             age: Duration::ZERO,
         })
     }

@@ -26,6 +26,7 @@ pub struct RedisOptions {
     password: Option<Box<str>>,
     prefix: Box<str>,
     timeout: Duration,
+    longest_ttl: Duration,
     #[cfg(feature = "remote-tls")]
     tls: Option<Tls>,
 }
@@ -40,6 +41,7 @@ impl RedisOptions {
             password: None,
             prefix: "tollgate:".into(),
             timeout: Duration::from_millis(500),
+            longest_ttl: Duration::ZERO,
             #[cfg(feature = "remote-tls")]
             tls: None,
         }
@@ -79,6 +81,15 @@ impl RedisOptions {
         self
     }
 
+    /// The longest [time to live](crate::remote::RemoteBuilder::ttl) that any process has at this store, where they differ: a server
+    /// that may have forgotten something grants no permits for so long. Unless it is set, the longest that the server knows of and that
+    /// of the limiter that asks: a server that has forgotten everything may then grant what a process still holds whose time to
+    /// live is longer.
+    pub fn longest_ttl(mut self, ttl: Duration) -> Self {
+        self.longest_ttl = ttl;
+        self
+    }
+
     /// The certificates of an encrypted connection, where they are not the system's. For addresses that begin with `rediss://`.
     #[cfg(feature = "remote-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "remote-tls")))]
@@ -111,7 +122,7 @@ impl RedisOptions {
         let infos = self.addresses.iter().map(|address| self.info(address));
         let infos: Vec<_> = infos.collect::<Result<_, _>>()?;
         let link = |ears: Arc<Ears>| self.link(infos, move |push: &PushInfo| ears.hear(push));
-        Redis::new(link, self.prefix.clone(), self.timeout)
+        Redis::new(link, self.prefix.clone(), self.timeout, self.longest_ttl)
     }
 
     fn link(

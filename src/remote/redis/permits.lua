@@ -1,20 +1,22 @@
 -- Permits that many machines share. Carries out one step; see Backend in src/remote/backend.rs for what it promises.
 --
 -- KEYS, all with one hash tag, all gone with the last session:
---   1 hash: limit, used, token, place, now, frozen, run (the server that it is of), and by "w<session>:<wish>" how many are needed and wanted
+--   1 hash: limit, used, token, place, now, frozen, run (the server that it is of, and whose history), ttl (the longest), and by
+--     "w<session>:<wish>" how many are needed and wanted
 --   2 sorted set: sessions by the microsecond at which they expire
 --   3 hash: by session, its record, packed
 --   4 sorted set: "<session>:<wish>" by place in the queue
 --   5 sorted set: sessions that hold something, by the token of the oldest grant of which they do
 -- ARGV: limit, channel, then the step: session, seq, begin, ttl, returned, seen, new limit or "", keeps, end, heard, oldest or "",
---   number of wishes, for each id, need, want, queue; the ids that are withdrawn.
+--   number of wishes; whose histories the client has known for how long, as "<id>:<microseconds>", one after the other; the longest
+--   time to live of anybody; for each wish id, need, want, queue; the ids that are withdrawn.
 -- Answers, as strings, since a double has too many digits for a number of Lua's and too few for one of 64 bits:
---   alive, others wait, look again in so many microseconds or "", limit, used, waiting, sessions, floor, then for each grant:
---   wish, units, token.
+--   alive, others wait, look again in so many microseconds or "", limit, used, waiting, sessions, floor, whose history this is or "-",
+--   then for each grant: wish, units, token.
 --
 -- A record: [seq, granted, returned, highest wish, keeps, channel, expires, queued, grants, oldest or 0], a grant: [wish, units, token].
 local SEQ, GRANTED, RETURNED, ASKED, KEEPS, CHANNEL, EXPIRES, QUEUED, GRANTS, OLDEST = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-local LOOKOUTS, SWEEP = 64, 64
+local LOOKOUTS, SWEEP, FIRST = 64, 64, 17
 local state, dues, sessions, queue, oldest = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local session, seq, begin, ttl = ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1', tonumber(ARGV[6])
 local returned, seen, keeps, ends = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[10] == '1', ARGV[11] == '1'
@@ -26,7 +28,7 @@ local function clock()
     return time[1] * 1000000 + time[2]
 end
 
-local known = redis.call('HMGET', state, 'limit', 'used', 'token', 'place', 'now', 'frozen', 'run')
+local known = redis.call('HMGET', state, 'limit', 'used', 'token', 'place', 'now', 'frozen', 'run', 'ttl')
 local fresh = not known[1]
 local limit, used, token = tonumber(known[1] or ARGV[1]), tonumber(known[2] or 0), tonumber(known[3] or 0)
 -- The last token before this step.
@@ -34,20 +36,34 @@ local last = token
 local place, now, frozen = tonumber(known[4] or 0), tonumber(known[5] or 0), tonumber(known[6] or 0)
 -- The server's clock may be set back; ours is not.
 now = math.max(now, clock())
+-- What a server does not know has run out after this time.
+local longest = math.max(ttl, tonumber(ARGV[16]), tonumber(known[8] or 0))
 
 -- What is known here may be less than what was granted, when this server was started since, or has taken over from another: it
 -- grants nothing then until all that it may not know has run out. Asked once, before the first grant of a step.
-local run, looked, unsure = known[7], false, 0
+--
+-- A server has another history (the id of its replication) from then on when it is started or takes over; and also, without having
+-- missed anything, when it has had no replica for long.
+local run, looked, history, took_over = known[7], false, '-', nil
+-- Until when it may not know something of before it was what it is: started, or in charge. The former it says in whole seconds, which
+-- may be one too many; the latter nobody knows but who has seen it since.
+local function unsure()
+    local age = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)')
+    age = (tonumber(age or 0) - 1) * 1000000
+    if took_over then age = tonumber(string.match(' ' .. ARGV[15], ' ' .. history .. ':(%d+)') or 0) end
+    return now + longest - math.max(age, 0)
+end
 local function look_at_server()
     looked = true
-    local server = redis.call('INFO', 'server')
-    local here = string.match(server, 'run_id:(%w+)')
-    -- Until when it may not know something of before its start. Whole seconds, which may be one too many.
-    local uptime = tonumber(string.match(server, 'uptime_in_seconds:(%d+)') or 0) - 1
-    unsure = now + ttl - math.max(uptime, 0) * 1000000
-    if run == here then return end
-    run = here
-    frozen = fresh and unsure or math.max(frozen, now + ttl)
+    local replication = redis.call('INFO', 'replication')
+    history = string.match(replication, 'master_replid:(%w+)') or '-'
+    took_over = tonumber(string.match(replication, 'second_repl_offset:(%-?%d+)') or 0) >= 0
+    local was, since = string.match(run or '', '^(%w+) (%w+)$')
+    if since == history then return end
+    local here = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or '0'
+    run = here .. ' ' .. history
+    if was == here and not took_over then return end
+    frozen = fresh and unsure() or math.max(frozen, now + longest)
 end
 local function is_frozen()
     if not looked then look_at_server() end
@@ -152,7 +168,7 @@ elseif held or begin then
         held[GRANTS] = unseen
         set_oldest(session, held, tonumber(ARGV[13]) or unseen[1] and unseen[1][3] or 0)
         local wishes = tonumber(ARGV[14])
-        for at = 15 + 4 * wishes, #ARGV do
+        for at = FIRST + 4 * wishes, #ARGV do
             local wish = session .. ':' .. ARGV[at]
             if redis.call('ZREM', queue, wish) == 1 then
                 redis.call('HDEL', state, 'w' .. wish)
@@ -161,7 +177,7 @@ elseif held or begin then
         end
         promote()
         for n = 0, wishes - 1 do
-            local at = 15 + 4 * n
+            local at = FIRST + 4 * n
             local id, need, want = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
             if id > held[ASKED] then
                 held[ASKED] = id
@@ -194,12 +210,12 @@ end
 
 local all, idle = redis.call('ZCARD', dues), false
 -- That there is something which it may not know is forgotten only where its age tells the same.
-if all == 0 then idle = not is_frozen() or frozen <= unsure end
+if all == 0 then idle = not is_frozen() or frozen <= unsure() end
 if idle then
     redis.call('DEL', unpack(KEYS))
 else
     redis.call('HSET', state, 'limit', int(limit), 'used', int(used), 'token', int(token), 'place', int(place),
-        'now', int(now), 'frozen', int(frozen), 'run', run or '')
+        'now', int(now), 'frozen', int(frozen), 'run', run or '', 'ttl', int(longest))
     -- If all die, the keys go soon after the last session; and not before what this server may not know has run out.
     local gone = tonumber(redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2] or frozen)
     local left = math.ceil((gone - now) / 1000) + 1
@@ -207,7 +223,7 @@ else
 end
 
 local census = { int(limit), int(used), int(waiting), int(all),
-    int(tonumber(redis.call('ZRANGE', oldest, 0, 0, 'WITHSCORES')[2]) or token + 1) }
+    int(tonumber(redis.call('ZRANGE', oldest, 0, 0, 'WITHSCORES')[2]) or token + 1), history }
 -- After all has been written: who is told hears what it would be answered, "-" for when to look again.
 for id in pairs(told) do
     if id ~= session and records[id] and records[id][CHANNEL] ~= '' then

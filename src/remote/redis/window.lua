@@ -18,6 +18,7 @@ local need, want = tonumber(ARGV[12]), tonumber(ARGV[13])
 local asked_edition, REMEMBERED = tonumber(ARGV[15]), tonumber(ARGV[19])
 
 local SESSION, WISH, NEED, EXPIRES = 1, 2, 3, 4
+local PACE = 1000
 
 local function int(number) return string.format('%.0f', number) end
 
@@ -77,7 +78,7 @@ local function take(n)
 end
 
 local last = redis.call('HMGET', KEYS[2], 'seq', 'charged', 'asked', 'units', 'token')
-local answer = { '0', '', '', '', '', '', '', '' }
+local answer = { '0', '', '', '', '', '', '', '', '0' }
 if ends then
     redis.call('DEL', KEYS[2])
 elseif last[1] or begin then
@@ -123,7 +124,7 @@ elseif last[1] or begin then
                         break
                     end
                 end
-                if before > 0 then wait = math.max(wait, length) end
+                if before > 0 then wait = math.max(wait, length, PACE) end
                 answer[2] = int(wait)
             end
         end
@@ -135,7 +136,7 @@ elseif last[1] or begin then
         for _, number in ipairs({ asked, units, fence }) do table.insert(answer, int(number)) end
     end
 end
-answer[3], answer[4] = int(limit), int(math.min(total, limit))
+answer[3], answer[4], answer[9] = int(limit), int(math.min(total, limit)), int(#line)
 if edition > asked_edition then
     answer[5], answer[6], answer[7], answer[8] = int(edition), int(limit), int(length), int(segments)
 end
