@@ -30,6 +30,7 @@
 //! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
 //! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
 //! | run an async function over many items, so many at once | `fan_out` | `fan-out` |
+//! | tell who finds no room when to come back, and let it in then | [`shed::WaitingRoom`], [`Policy::lane`] | |
 //! | limit a service of tower, axum, hyper or tonic | `tower::LimitLayer` | `tower` |
 //! | tell clients: `Retry-After`, `RateLimit`, keys behind proxies | `axum::HttpRefusals`, `axum::ClientIp` | `axum` |
 //! | see how every leg stands | [`Limiter::survey`], [`standing`] | |

@@ -12,7 +12,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tollgate::tower::LimitLayer;
+use tollgate::shed::WaitingRoom;
+use tollgate::tower::{Head, LimitLayer};
 use tollgate::{LimiterExt, Policy, Quota, Semaphore, TokenBucket};
 use tower::{Service, ServiceBuilder, service_fn};
 
@@ -50,6 +51,8 @@ pub(crate) fn rows(rows: &Rows) {
     };
     let refusing = LimitLayer::new(Arc::new(legs()));
     let waiting = LimitLayer::waiting(Policy::new(legs()));
+    let room = WaitingRoom::new(1_000, Quota::per_second(1)).expect("a rate above zero");
+    let room = LimitLayer::waiting(Policy::new(legs())).waiting_room(Arc::new(room), |_: &Head<'_>| Some(1_u64));
     for (name, ours) in [
         (
             "layer/refusing",
@@ -58,6 +61,10 @@ pub(crate) fn rows(rows: &Rows) {
         (
             "layer/waiting",
             requests(ServiceBuilder::new().layer(waiting).service(service_fn(answer))),
+        ),
+        (
+            "layer/waiting-room",
+            requests(ServiceBuilder::new().layer(room).service(service_fn(answer))),
         ),
     ] {
         rows.wall(

@@ -49,9 +49,12 @@ pub(crate) fn router(limits: Arc<Limits>, store: Arc<Store>) -> Router {
 
     let own = HttpRefusals::new();
     let refusals = |how| Counted(how, Arc::clone(&limits.counts));
-    let core = LimitLayer::waiting(limits.core.clone()).respond(refusals(own));
     // One proxy, on this machine: what it appends to `X-Forwarded-For` is believed, what anybody else writes is not.
     let address = ClientIp::behind(1).trusting(Ipv4Addr::LOCALHOST.into(), 8);
+    // Who finds the core full has its place by the same address: a 503 says when to come back, and that holds.
+    let core = LimitLayer::waiting(limits.core.clone())
+        .waiting_room(Arc::clone(&limits.room), address.clone())
+        .respond(refusals(own));
     let client = LimitLayer::keyed(Arc::clone(&limits.clients), address).respond(refusals(own.rate_limit_fields()));
     let site = Router::new()
         .fallback(answer)

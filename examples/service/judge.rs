@@ -94,10 +94,10 @@ pub(crate) struct Promises {
     pub(crate) broken: u64,
     /// After a 429: admitted by the rate, and refused for want of a permit.
     pub(crate) elsewhere: u64,
-    /// After a 503, whose instant is a guess: admitted.
-    pub(crate) guessed: u64,
-    /// After a 503: refused again, for what reason ever.
-    pub(crate) guessed_wrong: u64,
+    /// After a 503: admitted.
+    pub(crate) let_in: u64,
+    /// After a 503: refused again, for what reason ever, although a place was kept.
+    pub(crate) sent_away: u64,
     /// After either: no answer, or one that is no refusal.
     pub(crate) failed: u64,
 }
@@ -110,8 +110,8 @@ impl Promises {
             (true, End::Admitted { .. }) => &mut self.kept,
             (true, End::Refused { rate: true, .. }) => &mut self.broken,
             (true, End::Refused { .. }) => &mut self.elsewhere,
-            (false, End::Admitted { .. }) => &mut self.guessed,
-            (false, End::Refused { .. }) => &mut self.guessed_wrong,
+            (false, End::Admitted { .. }) => &mut self.let_in,
+            (false, End::Refused { .. }) => &mut self.sent_away,
         };
         *count += 1;
     }
@@ -121,8 +121,8 @@ impl Promises {
             kept: self.kept + other.kept,
             broken: self.broken + other.broken,
             elsewhere: self.elsewhere + other.elsewhere,
-            guessed: self.guessed + other.guessed,
-            guessed_wrong: self.guessed_wrong + other.guessed_wrong,
+            let_in: self.let_in + other.let_in,
+            sent_away: self.sent_away + other.sent_away,
             failed: self.failed + other.failed,
         }
     }
@@ -145,6 +145,13 @@ pub(crate) fn missed(tally: &Tally, promises: &Promises, peak: u64, limit: u64) 
         format!("{} refusals without Retry-After", tally.untold),
     );
     bar(promises.broken == 0, format!("{} promises broken", promises.broken));
+    bar(
+        promises.sent_away == 0,
+        format!(
+            "{} who kept to the Retry-After of a 503 were refused again",
+            promises.sent_away
+        ),
+    );
     bar(
         promises.failed == 0,
         format!("{} who kept to Retry-After had no answer", promises.failed),

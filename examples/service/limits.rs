@@ -10,6 +10,7 @@ use tollgate::adaptive::Vegas;
 use tollgate::policy::Named;
 use tollgate::policy::live::LiveLegs;
 use tollgate::policy::spec::PolicySpec;
+use tollgate::shed::WaitingRoom;
 use tollgate::standing::{Standing, State};
 use tollgate::tower::{Refused, Respond};
 use tollgate::{
@@ -21,6 +22,10 @@ use tollgate::{
 pub(crate) const PER_CLIENT: Quota = Quota::per_minute(30).burst(40);
 /// How many clients are known at once.
 const CLIENTS: usize = 50_000;
+/// What the core surely serves of those who come back when they were told, and the share of what it is seen to serve that is
+/// given out if that is more.
+const COME_BACK: Quota = Quota::per_second(20);
+const SHARE: f64 = 0.4;
 /// How many connections the database bears.
 pub(crate) const CONNECTIONS: usize = 3;
 /// How many jobs may wait.
@@ -33,6 +38,8 @@ pub(crate) struct Limits {
     pub(crate) clients: Arc<Keyed<IpAddr, Named<TokenBucket>>>,
     /// Level two: how much the core does at once; from a file.
     pub(crate) core: Policy<LiveLegs>,
+    /// Who finds no room there is told when to come back, and let in then: as many as there can be clients.
+    pub(crate) room: Arc<WaitingRoom>,
     /// Level three: whether, and how often, the downstream is asked.
     pub(crate) breaker: Arc<CircuitBreaker>,
     pub(crate) adaptive: Arc<Named<Adaptive>>,
@@ -72,6 +79,7 @@ impl Limits {
                 TokenBucket::new(PER_CLIENT).named("client")
             })),
             core: policy.build(&Clock::real())?,
+            room: Arc::new(WaitingRoom::new(CLIENTS, COME_BACK)?.share(SHARE)?),
             breaker: Arc::new(breaker),
             adaptive: Arc::new(adaptive.named("downstream")),
             connections: Arc::new(Semaphore::builder(CONNECTIONS).name("database").build()?),
@@ -111,12 +119,13 @@ impl Limits {
         self.connections.survey(&mut show);
         self.adaptive.survey(&mut show);
         self.breaker.survey(&mut show);
-        let jobs = self.jobs.stats();
+        let (jobs, room) = (self.jobs.stats(), self.room.stats());
         json!({
             "served": self.counts.served.load(Ordering::Relaxed),
             "fallbacks": self.counts.fallbacks.load(Ordering::Relaxed),
             "refused": *self.counts.refused.lock().unwrap_or_else(PoisonError::into_inner),
             "clients": self.clients.len(),
+            "room": { "told": self.room.len(), "came": room.redeemed, "broken": room.broken },
             "legs": legs,
             "jobs": { "queued": jobs.queued, "finished": jobs.finished, "limit": JOBS },
         })

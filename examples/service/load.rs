@@ -21,6 +21,8 @@ use tollgate::Semaphore;
 const USE: f64 = 0.8;
 /// So many requests are under way at most, each on a connection with two ends in this process. Whoever is late counts as late.
 const UNDER_WAY: usize = 400;
+/// How many clients do as they are told.
+const HONEST: u32 = 16;
 /// How often a second of calibration looks at what is in use, which takes a little less than the second.
 const LOOKS: u32 = 140;
 
@@ -183,7 +185,7 @@ pub(crate) async fn report(driver: &Arc<Driver>, limits: &Limits, times: f64, ti
 
     limits.counts.peak.store(0, Ordering::SeqCst);
     let until = Instant::now() + time;
-    let honest = tokio::spawn(Arc::clone(driver).honest(4, until));
+    let honest = tokio::spawn(Arc::clone(driver).honest(HONEST, until));
     let mut tally = driver.run(rate * times, time).await;
     let promises = honest.await?;
     let (peak, limit) = (limits.counts.peak.load(Ordering::SeqCst), limits.core_limit());
@@ -222,9 +224,13 @@ pub(crate) async fn report(driver: &Arc<Driver>, limits: &Limits, times: f64, ti
         promises.kept, promises.broken, promises.elsewhere
     );
     println!(
-        "  after 503 {:8}  of {} were admitted: when a permit comes back is a guess",
-        promises.guessed,
-        promises.guessed + promises.guessed_wrong
+        "  after 503 {:8}  came back then and were admitted; {} were refused again",
+        promises.let_in, promises.sent_away
+    );
+    let room = limits.room.stats();
+    println!(
+        "places      {:8}  given out, {} asked for again, {} missed, {} of those who came refused",
+        room.booked, room.redeemed, room.missed, room.broken
     );
     let missed = missed(&tally, &promises, peak, limit);
     println!(

@@ -14,8 +14,8 @@
 //!
 //! `--load N` looks for the rate at which the core is 80 % in use, and sends N times as much over real sockets, with the
 //! clients and paths of a real web server's day. Exit code 1: 0.2 % or more failed other than by a refusal, more was in flight
-//! than the limit, a refusal had no `Retry-After`, or a client that kept to that of a 429 was refused by its rate again. That
-//! of a 503 is a guess, of a second: nobody knows when a permit comes back. The report says how good it was.
+//! than the limit, a refusal had no `Retry-After`, a client that kept to that of a 429 was refused by its rate again, or one
+//! that kept to that of a 503 was refused again at all: a waiting room keeps a place for it.
 
 mod app;
 mod downstream;

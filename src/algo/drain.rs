@@ -98,8 +98,11 @@ impl Drain {
     }
 
     /// Forgets what was carried over: nothing was left to flow out.
+    #[inline]
     pub(crate) fn run_dry(&mut self) {
-        self.carry = 0;
+        if self.carry != 0 {
+            self.carry = 0;
+        }
     }
 
     /// The least number of ticks in which so many grains flow out; nothing when that is never.

@@ -40,6 +40,8 @@ pub(crate) struct Shape {
     /// In grains.
     max: u64,
     cold: u32,
+    /// What one permit costs when all is stored, in fine ticks.
+    first: u128,
 }
 
 impl Shape {
@@ -68,22 +70,33 @@ impl Shape {
         let yielded = u128::from(count) * u128::from(period_nanos);
         let threshold = grains(yielded, 2 * u128::from(nanos));
         let max = threshold + grains(2 * yielded, u128::from(1 + cold) * u128::from(nanos));
-        Some(Self {
+        let shape = Self {
             interval,
             period,
             threshold,
             max,
             cold,
-        })
+            first: 0,
+        };
+        let first = shape.cost_of(max, 1);
+        Some(Self { first, ..shape })
     }
 
     /// What `n` permits cost when so many grains are stored, in fine ticks, rounded up.
+    #[inline]
     fn cost(&self, stored: u64, n: u64) -> u128 {
+        if stored == self.max && n == 1 {
+            return self.first;
+        }
+        self.cost_of(stored, n)
+    }
+
+    fn cost_of(&self, stored: u64, n: u64) -> u128 {
         let taken = u128::from(n) << GRAIN;
         let above = |stored: u128| stored.saturating_sub(u128::from(self.threshold));
         let (from, to) = (above(stored.into()), above(u128::from(stored).saturating_sub(taken)));
         let mut intervals = taken;
-        if self.threshold > 0 {
+        if from > 0 && self.threshold > 0 {
             let steepness = u128::from(self.cold) * u128::from(self.cold) - 1;
             intervals += (steepness * (from * from - to * to)).div_ceil(8 * u128::from(self.threshold));
         }
@@ -181,11 +194,15 @@ impl Warmup {
         // As fine as 128 bits leave room for, so that no part of a tick is lost each time.
         let period = u128::from(shape.period) << IDLE;
         let idle = ((now - self.state.free_at) >> (FINE - IDLE)).min(period);
-        let gained = idle * u128::from(shape.max) / period.max(1);
-        State {
-            free_at: now,
-            stored: shape.max.min(self.state.stored.saturating_add(gained as u64)),
-        }
+        let (gained, period) = (idle * u128::from(shape.max), period.max(1));
+        let missing = u128::from(shape.max.saturating_sub(self.state.stored));
+        // Whether all has come again takes no division.
+        let stored = if gained >= missing * period {
+            shape.max
+        } else {
+            self.state.stored + (gained / period) as u64
+        };
+        State { free_at: now, stored }
     }
 
     fn is_free(&self) -> bool {

@@ -7,6 +7,7 @@
 //! | limit by a header field, or by what an outer layer found out | [`HeaderKey`], [`ExtensionKey`] |
 //! | answer with 429 or 503, `Retry-After` and problem details | [`HttpRefusals`] |
 //! | state policies and what is left, in `RateLimit` fields | [`HttpRefusals::rate_limit_fields`] |
+//! | tell who finds no room when to come back, so that it holds | [`LimitLayer::waiting_room`](crate::tower::LimitLayer::waiting_room) |
 //! | let CORS preflights pass | [`is_preflight`] |
 //!
 //! ```

@@ -16,7 +16,8 @@ use std::time::Duration;
 ///
 /// `Retry-After` is in seconds, rounded up. Where the limiter knows the instant, a request that comes then is not refused,
 /// unless others were admitted meanwhile. Where nobody knows (all permits are in use, and somebody has to come back first) it
-/// is a guess, [`retry_unknown`](Self::retry_unknown). A refusal for good has none.
+/// is a guess, [`retry_unknown`](Self::retry_unknown), unless a
+/// [waiting room](crate::tower::LimitLayer::waiting_room) keeps a place for who is refused. A refusal for good has none.
 ///
 /// Layers may be nested. The fields of all are in the response then, and of what they say of when to come back the latest
 /// holds.

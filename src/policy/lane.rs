@@ -28,16 +28,20 @@ impl<L: Limiter + 'static> Policy<L> {
     /// let clock = ManualClock::new();
     /// let policy = Policy::builder().clock(&clock).over(Semaphore::new(1))?;
     /// let lane = policy.lane(Duration::from_secs(1));
+    /// let served = std::cell::RefCell::new(Vec::new());
     /// clock.run(async {
     ///     let busy = policy.admit(1).await.unwrap();
-    ///     let everybody = futures::future::join_all((0..100).map(|_| policy.admit(1)));
-    ///     let (first, _, _) = futures::join!(
-    ///         async { futures::future::select(Box::pin(lane.admit(1)), Box::pin(everybody)).await },
-    ///         async { drop(busy) },
-    ///         async {},
-    ///     );
-    ///     assert!(matches!(first, futures::future::Either::Left((Ok(_), _))));
+    ///     let line = futures::future::join_all((0..3).map(async |_| {
+    ///         drop(policy.admit(1).await);
+    ///         served.borrow_mut().push("line");
+    ///     }));
+    ///     let express = async {
+    ///         drop(lane.admit(1).await);
+    ///         served.borrow_mut().push("lane");
+    ///     };
+    ///     futures::join!(line, express, async { drop(busy) });
     /// });
+    /// assert_eq!(served.into_inner(), ["line", "lane", "line", "line"]);
     /// # Ok::<(), tollgate::PolicyError>(())
     /// ```
     pub fn lane(&self, max_wait: Duration) -> Policy<Lane<L>> {

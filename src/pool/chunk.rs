@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn a_chunk_holds_no_more_than_so_many_tasks_and_bytes() {
         assert_eq!(Chunk::of(0..100u64).len(), MOST);
-        assert_eq!(Chunk::of((0..100).map(|_| [0u64; 30])).len(), 4);
+        assert_eq!(Chunk::of((0..100).map(|_| [0u64; 30])).len(), 3);
         assert_eq!(Chunk::of((0..100).map(|_| [0u64; 300])).len(), 1);
         let three = Chunk::of(0..3);
         assert_eq!(

@@ -36,7 +36,12 @@ pub(super) fn take_front<E: Ranked>(queue: &mut VecDeque<E>, n: usize) -> Option
 
 /// Empties a queue task by task.
 pub(super) fn one_by_one<E: Ranked>(queue: &mut VecDeque<E>) -> impl Iterator<Item = E> {
-    std::iter::from_fn(|| take_front(queue, 1))
+    let together = if seeded!("pool_drains_what_stands_together") {
+        usize::MAX
+    } else {
+        1
+    };
+    std::iter::from_fn(move || take_front(queue, together))
 }
 
 pub(super) struct Lanes<E> {
@@ -192,6 +197,7 @@ impl<E: Ranked> Lanes<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::chunk::Chunk;
     use crate::pool::entry::{Entry, Plain};
     use crate::pool::wishes::Spec;
 
@@ -213,6 +219,36 @@ mod tests {
         }
         let before = std::iter::from_fn(|| lanes.pop()).take_while(|entry| entry.weight() != 7);
         assert_eq!(before.count() as u32, AGEING);
+    }
+
+    #[test]
+    fn all_are_alike_again_once_the_special_ones_have_gone() {
+        let mut lanes = Lanes::new();
+        lanes.push(entry(Priority::Normal, 1));
+        assert!(lanes.is_uniform());
+        lanes.push_front(entry(Priority::High, 1));
+        lanes.push(entry(Priority::Normal, 2));
+        assert_eq!((lanes.is_uniform(), lanes.len(), lanes.waiting()), (false, 3, 3));
+        assert!(lanes.pop().is_some() && lanes.pop().is_some());
+        assert!(!lanes.is_uniform());
+        assert!(lanes.pop().is_some());
+        assert_eq!((lanes.is_uniform(), lanes.len()), (true, 0));
+    }
+
+    /// Given a chunk of ten between two tasks, then it is split where it must be, and counts as ten.
+    #[test]
+    fn what_stands_together_is_taken_in_parts() {
+        let mut lanes = Lanes::new();
+        lanes.push(entry(Priority::Normal, 1));
+        lanes.push(Entry::parts(Chunk::of((0..10).map(|_| || ())), &Spec::DEFAULT));
+        lanes.push(entry(Priority::Normal, 1));
+        assert_eq!((lanes.len(), lanes.is_uniform()), (12, true));
+        let counts = [4, 4, 1, 2, 7].map(|n| lanes.pop_common(n).map_or(0, |entry| entry.count()));
+        assert_eq!((counts, lanes.len()), ([1, 4, 1, 2, 3], 1));
+        lanes.push_front(Entry::parts(Chunk::of((0..3).map(|_| || ())), &Spec::DEFAULT));
+        assert_eq!(lanes.evict().map(|entry| entry.count()), Some(1));
+        assert_eq!(lanes.pop().map(|entry| entry.count()), Some(1));
+        assert_eq!(lanes.drain().len(), 2);
     }
 
     #[test]

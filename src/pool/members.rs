@@ -113,6 +113,8 @@ pub(super) struct Members<H: Member> {
     /// Those below have started, or ended, or are none of ours.
     helped: usize,
     stops: bool,
+    /// All were cancelled by the group.
+    cancelled: bool,
 }
 
 impl<H: Member> Members<H> {
@@ -126,6 +128,7 @@ impl<H: Member> Members<H> {
             left: 0,
             helped: 0,
             stops: true,
+            cancelled: false,
         }
     }
 
@@ -160,7 +163,8 @@ impl<H: Member> Members<H> {
         self.left
     }
 
-    pub(super) fn cancel(&self) {
+    pub(super) fn cancel(&mut self) {
+        self.cancelled = true;
         self.shared.stop();
         for handle in self.handles.iter().flatten() {
             handle.cancel();
@@ -198,8 +202,8 @@ impl<H: Member> Members<H> {
             Ok(Some(Ok(value))) => return Ok(value),
             Ok(Some(Err(error))) => Failed::Error(error),
             Ok(None) => Failed::Task(TaskError::Cancelled),
-            // The group itself has dropped it.
-            Err(TaskError::Aborted) if self.shared.is_stopped() => Failed::Task(TaskError::Cancelled),
+            // The group itself has dropped it, and not its pool.
+            Err(TaskError::Aborted) if self.cancelled => Failed::Task(TaskError::Cancelled),
             Err(why) => Failed::Task(why),
         };
         if self.stops {
@@ -266,4 +270,35 @@ impl<T, E> Results<T, E> {
 pub(super) fn in_order<R>(mut results: Vec<(usize, R)>) -> Vec<R> {
     results.sort_by_key(|(id, _)| *id);
     results.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What of these failures a group ends with.
+    fn first_of(failures: [Failed<u8>; 3]) -> Failed<u8> {
+        let mut results = Results::<(), u8>::default();
+        for (id, failure) in failures.into_iter().enumerate() {
+            results.note(id, Err(failure));
+        }
+        results.all_or_first().expect_err("a failure")
+    }
+
+    #[test]
+    fn the_first_failure_is_the_first_that_was_not_kept_from_running() {
+        let cancelled = || Failed::Task(TaskError::Cancelled);
+        assert_eq!(
+            first_of([cancelled(), Failed::Error(1), cancelled()]).into_error(),
+            Some(1)
+        );
+        assert_eq!(
+            first_of([Failed::Error(1), Failed::Error(2), cancelled()]).into_error(),
+            Some(1)
+        );
+        let aborted = first_of([cancelled(), Failed::Task(TaskError::Aborted), Failed::Error(2)]);
+        assert!(matches!(aborted, Failed::Task(TaskError::Aborted)));
+        assert!(first_of([cancelled(), cancelled(), cancelled()]).is_cancelled());
+        assert!(!Failed::Error(1).is_cancelled());
+    }
 }

@@ -54,3 +54,25 @@ impl Quiet {
         Poll::Pending
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Given somebody who waits, when all has ended and more begins before the next look, then that moment counts.
+    #[test]
+    fn a_quiet_moment_counts_although_it_is_over() {
+        let (mut quiet, mut since, mut told) = (Quiet::default(), None, Vec::new());
+        quiet.begun(2);
+        let mut look = |quiet: &mut Quiet, gone| quiet.poll(&mut since, gone, Waker::noop().clone()).is_ready();
+        assert!(!look(&mut quiet, None));
+        quiet.finished(1, &mut told);
+        assert_eq!((look(&mut quiet, None), told.len()), (false, 0));
+        quiet.finished(1, &mut told);
+        quiet.begun(1);
+        assert_eq!((look(&mut quiet, None), told.len()), (true, 1));
+        assert!(!look(&mut quiet, Some(true)));
+        quiet.finished(1, &mut told);
+        assert!(!look(&mut quiet, Some(false)) && look(&mut quiet, Some(true)));
+    }
+}

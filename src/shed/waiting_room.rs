@@ -26,18 +26,19 @@ use std::time::Duration;
 /// so many: in a lane beside the newcomers' line that is half of what it can do, since the two take turns at a semaphore.
 /// With a [`share`](Self::share) the rate is that part of what was measured while newcomers were turned away, if that is
 /// more than the quota: the lesser of the latest two stretches of 64 that had waited and were [served](Self::note_served).
+/// When the rate changes, the next place is behind as many as are still to come, at the new rate.
 ///
 /// # The places
 /// A key has one place at most, and is told the same instant until that has come. It may come as late as the
 /// [`grace`](Self::grace), 5 s unless set; then the place is another's. So nobody collects places but who has many keys: let a
 /// rate by the same key stand before.
 ///
-/// There are at most `places` at a time, the furthest `places / rate` ahead. Who finds none is told when all that were given
-/// out have come ([`RoomFull`]). That is no promise, and cannot be: what is told to more than can be remembered is not known
+/// There are at most `places` at a time, the furthest `places / rate` ahead. Who finds none is told when the last of them is
+/// due ([`RoomFull`]). That is no promise, and cannot be: what is told to more than can be remembered is not known
 /// again. With as many places as there can be keys it does not happen.
 ///
 /// # Memory
-/// Of a key 128 bits of a hash are kept, by a secret that the operating system draws. So the room takes some 100 bytes for each
+/// Of a key 128 bits of a hash are kept, by a secret that the operating system draws. So the room takes 100 to 150 bytes for each
 /// place, and none of it is the key's choice. Two keys of one hash would share a place.
 ///
 /// # Memory ordering
@@ -197,7 +198,8 @@ impl WaitingRoom {
         self.book.lock().quota
     }
 
-    /// Changes the rate from the next place on. What was told stays.
+    /// Changes the rate from the next place on, which is behind as many as are still to come, at the new rate. What was told
+    /// stays.
     ///
     /// # Errors
     /// [`ShedError::NoRate`] for a quota of zero. Nothing is changed then.
@@ -355,7 +357,8 @@ pub struct RoomFull {
 }
 
 impl RoomFull {
-    /// When all places that were given out have come. Who asks again then has no place, but nobody was promised a later one.
+    /// When the last of all places is due. Who asks again then has no place, but nobody has been promised a later instant, unless
+    /// others have come meanwhile.
     pub fn retry_after(&self) -> Duration {
         self.retry_after
     }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 use tollgate::conformance::Suite;
 use tollgate::keyed::{FairBudget, FairShare, Shared};
-use tollgate::policy::{Named, Per, PerCall};
+use tollgate::policy::{Lane, Named, Per, PerCall};
 use tollgate::sync::bell::Bell;
 use tollgate::{
     And, Ask, BoxLimiter, Clock, Cost, Demand, Inherit, Instant, Keyed, Leased, Legs, Limiter, LimiterExt, ManualClock,
@@ -369,6 +369,21 @@ fn a_reference_conforms() {
 #[test]
 fn a_shared_handle_conforms() {
     Suite::of_permits(3, |clock| -> Arc<Semaphore> { Arc::new(in_flight(clock)) }).check();
+}
+
+#[test]
+fn a_lane_conforms() {
+    Suite::of_permits(3, |clock| -> Policy<Lane<Semaphore>> {
+        let policy = Policy::builder().clock(clock).over(in_flight(clock)).unwrap();
+        policy.lane(MINUTE)
+    })
+    .loosen(|lane| lane.limiter().policy().limiter().set_limit(4))
+    .check();
+    Suite::of_rate(5, Duration::from_millis(500), |clock| -> Policy<Lane<TokenBucket>> {
+        Policy::new(TokenBucket::new(Quota::per_second(10).burst(5)).on(clock)).lane(MINUTE)
+    })
+    .inexact_cancel()
+    .check();
 }
 
 #[test]

@@ -19,6 +19,8 @@ mod any_window_rounds;
 mod axum_limits;
 #[cfg(feature = "axum")]
 mod axum_nested;
+#[cfg(feature = "axum")]
+mod axum_room;
 mod bad_input;
 mod boxed;
 mod breaker;
@@ -63,6 +65,8 @@ mod policy_source;
 mod pool;
 #[cfg(feature = "pool")]
 mod pool_corners;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_counts;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_details;
 #[cfg(feature = "pool")]
@@ -148,4 +152,7 @@ mod tower_layer;
 #[cfg(feature = "tower")]
 mod tower_ready;
 #[cfg(feature = "tower")]
+mod tower_room;
+#[cfg(feature = "tower")]
 mod tower_wire;
+mod waiting_room;

@@ -53,6 +53,21 @@ fn a_replay_has_more_by_what_came_beyond_the_room_before_it() {
     }
 }
 
+/// Given five and five of ten, of which the first are given back and, after three seconds, taken by another, so that as much has
+/// been taken as when the second were, then these give back two: without them it would have been full when the other came.
+#[test]
+fn a_bucket_that_looks_untouched_may_have_been_full() {
+    let clock = ManualClock::new();
+    let bucket = TokenBucket::new(Quota::per_second(1).burst(10)).on(&clock);
+    let [first, second] = [5, 5].map(|n| take(&bucket, &clock, clock.now(), n).unwrap());
+    cancel(&bucket, &clock, clock.now(), first);
+    clock.advance(SECOND * 3);
+    bucket.try_acquire(5).unwrap();
+    assert_eq!(bucket.available(), 3);
+    cancel(&bucket, &clock, clock.now(), second);
+    assert_eq!(bucket.available(), 5);
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Plan {
     Advance(i64),

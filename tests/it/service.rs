@@ -70,9 +70,14 @@ fn each_bar_can_be_missed() {
         of(&|_, promises| *promises = Promises::default()),
         ["no promise was kept"]
     );
-    // Another reason to be refused, and a guess that was wrong, break no promise, and keep none.
+    // The core knows of no promise that a rate has made.
     assert_eq!(of(&|_, promises| promises.add(true, &refusal(Some("1")))), [""; 0]);
-    assert_eq!(of(&|_, promises| promises.add(false, &refusal(Some("1")))), [""; 0]);
+    for again in [&refusal(Some("1")), &limited] {
+        assert_eq!(
+            of(&|_, promises| promises.add(false, again)),
+            ["1 who kept to the Retry-After of a 503 were refused again"]
+        );
+    }
     let none = |promises: &mut Promises| {
         *promises = Promises::default();
         promises.add(true, &refusal(Some("1")));

@@ -93,6 +93,47 @@ fn an_abort_beside_the_start_lists_the_task_or_lets_it_end() {
     });
 }
 
+/// A batch stands in the queue as one, and on the worker's shelf in part: wherever the end comes, each of its tasks has run
+/// or is listed.
+#[test]
+fn an_abort_beside_a_batch_lists_what_has_not_run() {
+    super::bounded(2, || {
+        let pool = modelled(1).queue(3).build().unwrap();
+        let ran = [(); 3].map(|()| Arc::new(AtomicUsize::new(0)));
+        let mark = |ran: &Arc<AtomicUsize>| {
+            let ran = Arc::clone(ran);
+            move || _ = ran.fetch_add(1, Ordering::Relaxed)
+        };
+        assert!(pool.execute_all(ran.iter().map(mark)).is_empty());
+        let listed = pool.abort().unstarted.len();
+        let _ = pool.shutdown(LONG);
+        let ran = ran.map(|ran| ran.load(Ordering::Relaxed));
+        assert!(ran.iter().all(|&times| times <= 1));
+        assert_eq!(ran.iter().sum::<usize>() + listed, 3);
+    });
+}
+
+#[test]
+fn a_batch_beside_the_end_is_run_or_handed_back() {
+    super::bounded(2, || {
+        let pool = modelled(1).build().unwrap();
+        let ran = Arc::new(AtomicUsize::new(0));
+        let (other, mark) = (pool.clone(), Arc::clone(&ran));
+        let submitter = thread::spawn(move || {
+            let task = |_| {
+                let mark = Arc::clone(&mark);
+                move || _ = mark.fetch_add(1, Ordering::Relaxed)
+            };
+            for rejected in other.execute_all((0..2).map(task)) {
+                (rejected.task)();
+            }
+        });
+        assert!(pool.shutdown(LONG).is_clean());
+        submitter.join().unwrap();
+        assert_eq!(ran.load(Ordering::Relaxed), 2);
+    });
+}
+
 #[test]
 fn a_submission_beside_the_end_is_run_or_handed_back() {
     super::bounded(2, || {

@@ -1,12 +1,61 @@
 //! A certificate authority of a test's own.
 
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use tollgate::remote::Tls;
 
 /// Whoever it signs for is believed by those who have its root.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// Its own certificate, in PEM.
     pub(crate) root: String,
+}
+
+/// What a server shows that is spoken to encrypted, and at which port, beside the one where it speaks in the clear. It asks
+/// whoever comes for a certificate of the same authority.
+#[derive(Clone)]
+pub(crate) struct Guard {
+    port: Arc<AtomicU16>,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) root: Arc<str>,
+}
+
+impl Guard {
+    /// For who goes by `name`.
+    pub(crate) fn new(authority: &Authority, name: &str) -> Self {
+        Self {
+            port: Arc::default(),
+            identity: authority.sign(name).into(),
+            root: authority.root.as_str().into(),
+        }
+    }
+
+    /// A free port from now on.
+    pub(crate) fn take_port(&self) -> u16 {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+        let free = free.expect("a port").port();
+        // Relaxed: it is read when the server is ready.
+        self.port.store(free, Ordering::Relaxed);
+        free
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        // Relaxed: see `take_port`.
+        self.port.load(Ordering::Relaxed)
+    }
+
+    /// Writes its certificate, its key, and the root, and returns where.
+    pub(crate) fn write(&self, folder: &Path) -> [PathBuf; 3] {
+        let Identity { certificate, key } = &*self.identity;
+        [("certificate", &**certificate), ("key", key), ("root", &self.root)].map(|(name, text)| {
+            let path = folder.join(name).with_extension("pem");
+            std::fs::write(&path, text).expect("a folder of our own");
+            path
+        })
+    }
 }
 
 /// A certificate, and its private key, in PEM.
@@ -35,6 +84,17 @@ impl Authority {
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate").pem();
         let key = key.serialize_pem();
         Identity { certificate, key }
+    }
+
+    /// What a client goes by whom it knows, and who believes it.
+    pub(crate) fn known(&self) -> Tls {
+        let Identity { certificate, key } = self.sign("client.test");
+        self.believed().client(certificate.into_bytes(), key.into_bytes())
+    }
+
+    /// What one goes by who believes it, and is nobody.
+    pub(crate) fn believed(&self) -> Tls {
+        Tls::new().roots(self.root.as_bytes())
     }
 }
 

@@ -11,15 +11,16 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(crate) struct Consul;
 
-impl Store for Consul {
-    fn command(&self, port: u16, folder: &Path) -> Command {
+impl Consul {
+    /// One of `servers` at these ports: for clients, for the others' servers, and for their gossip.
+    pub(crate) fn agent(&self, servers: u8, port: u16, [server, gossip]: [u16; 2], folder: &Path) -> Command {
         let program = std::env::var_os("TOLLGATE_CONSUL_SERVER")
             .expect("TOLLGATE_CONSUL_SERVER is a program; ci/with-consul finds or fetches it");
-        let [server, gossip] = ports(folder).expect("ports of its own");
         // The process that becomes the server says who it is.
         let mut command = Command::new("sh");
         command.args(["-c", r#"exec "$0" "$@" -node-meta "pid:$$""#]);
-        command.arg(program).args(["agent", "-server", "-bootstrap-expect=1"]);
+        command.arg(program).args(["agent", "-server"]);
+        command.arg(format!("-bootstrap-expect={servers}"));
         command.args(["-bind", "127.0.0.1", "-client", "127.0.0.1", "-disable-host-node-id"]);
         command.args([
             "-dns-port",
@@ -47,6 +48,13 @@ impl Store for Consul {
             command.arg("-hcl").arg(setting);
         }
         command
+    }
+}
+
+impl Store for Consul {
+    fn command(&self, port: u16, folder: &Path) -> Command {
+        let ports = ports(folder).expect("ports of its own");
+        self.agent(1, port, ports, folder)
     }
 
     fn ready(&self, address: SocketAddr, pid: u32) -> bool {

@@ -1,55 +1,40 @@
 //! Encrypted connections to a real server, and what is refused.
 
-use crate::certificates::{Authority, Identity};
+use crate::certificates::{Authority, Guard, Identity};
 use crate::redis::Redis as Program;
 use crate::rig::server::{Server, Store};
 use crate::speaker::{LONG, Speaker};
 use crate::store::key;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 use tollgate::Quota;
 use tollgate::remote::{Redis, Remote, RemoteError, Rule, StoreError, Tls};
 
 /// A server that speaks in the clear at its port, and encrypted at another.
 #[derive(Clone)]
-struct Encrypted {
-    port: Arc<AtomicU16>,
-    identity: Arc<Identity>,
-    root: Arc<str>,
-}
+struct Encrypted(Guard);
 
 impl Encrypted {
     async fn start(authority: &Authority, name: &str) -> (Server<Self>, String) {
-        let encrypted = Self {
-            port: Arc::default(),
-            identity: authority.sign(name).into(),
-            root: authority.root.as_str().into(),
-        };
-        let server = Server::start(encrypted.clone()).await.expect("a server");
-        // Relaxed: the same thread.
-        let port = encrypted.port.load(Ordering::Relaxed);
-        (server, format!("rediss://127.0.0.1:{port}/"))
+        let guard = Guard::new(authority, name);
+        let server = Server::start(Self(guard.clone())).await.expect("a server");
+        (server, format!("rediss://127.0.0.1:{}/", guard.port()))
     }
 }
 
 impl Store for Encrypted {
     fn command(&self, port: u16, folder: &Path) -> Command {
         let mut command = Program.command(port, folder);
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-        self.port.store(free.expect("a port").port(), Ordering::Relaxed);
-        command.args(["--tls-port", &self.port.load(Ordering::Relaxed).to_string()]);
-        for (option, text) in [
-            ("--tls-cert-file", &*self.identity.certificate),
-            ("--tls-key-file", &*self.identity.key),
-            ("--tls-ca-cert-file", &*self.root),
+        command.args(["--tls-port", &self.0.take_port().to_string()]);
+        let [certificate, key, root] = self.0.write(folder);
+        for (option, path) in [
+            ("--tls-cert-file", certificate),
+            ("--tls-key-file", key),
+            ("--tls-ca-cert-file", root),
         ] {
-            let path = folder.join(&option[2..]);
-            std::fs::write(&path, text).expect("a file");
             command.arg(option).arg(path);
         }
         command
@@ -62,12 +47,6 @@ impl Store for Encrypted {
     fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>> {
         Program.keys(address)
     }
-}
-
-fn known(authority: &Authority) -> Tls {
-    let Identity { certificate, key } = authority.sign("client.test");
-    let tls = Tls::new().roots(authority.root.as_bytes());
-    tls.client(certificate.into_bytes(), key.into_bytes())
 }
 
 /// A rate, so that nothing is frozen on a server that was just started.
@@ -89,7 +68,7 @@ async fn refused(address: &str, tls: Tls) -> String {
 async fn a_server_that_asks_for_certificates_serves_who_has_one() {
     let authority = Authority::new();
     let (_server, address) = Encrypted::start(&authority, "127.0.0.1").await;
-    let options = Redis::options(address.as_str()).tls(known(&authority));
+    let options = Redis::options(address.as_str()).tls(authority.known());
     let remote = Remote::permits(key(), 2).spawn(options.connect().unwrap()).unwrap();
     // Also what is told over the connection beside answers: the first waits until the server has been up for long enough.
     let permit = remote
@@ -101,23 +80,22 @@ async fn a_server_that_asks_for_certificates_serves_who_has_one() {
     remote.close().await;
 
     // Without one nobody is let in.
-    let nameless = Tls::new().roots(authority.root.as_bytes());
-    refused(&address, nameless).await;
+    refused(&address, authority.believed()).await;
     // Nor with one that somebody else has signed.
     let stranger = Authority::new();
     let Identity { certificate, key } = stranger.sign("client.test");
-    let stranger = Tls::new().roots(authority.root.as_bytes());
-    refused(&address, stranger.client(certificate.into_bytes(), key.into_bytes())).await;
+    let stranger = authority.believed().client(certificate.into_bytes(), key.into_bytes());
+    refused(&address, stranger).await;
 }
 
 #[tokio::test]
 async fn a_server_that_is_not_who_was_asked_for_is_told_nothing() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let (_server, address) = Encrypted::start(&authority, "127.0.0.1").await;
-    let why = refused(&address, Tls::new().roots(stranger.root.as_bytes())).await;
+    let why = refused(&address, stranger.believed()).await;
     assert!(why.contains("invalid peer certificate"), "{why}");
     let (_server, address) = Encrypted::start(&authority, "elsewhere.test").await;
-    let why = refused(&address, known(&authority)).await;
+    let why = refused(&address, authority.known()).await;
     assert!(why.contains("not valid for name"), "{why}");
 }
 
@@ -151,7 +129,7 @@ async fn certificates_that_cannot_be_used_are_found_before_anything_is_said() {
         );
     }
     for address in ["redis://127.0.0.1", "unix:///nowhere", "rediss://127.0.0.1/#insecure"] {
-        let error = Redis::options(address).tls(known(&authority)).connect().unwrap_err();
+        let error = Redis::options(address).tls(authority.known()).connect().unwrap_err();
         assert!(matches!(error, RemoteError::Address { .. }), "{error:?}");
     }
 }

@@ -1,8 +1,6 @@
 //! etcd where not everybody may do everything: encrypted connections, names and passwords, and what is said when a right is
 //! missing.
 
-#[cfg(feature = "remote-tls")]
-use crate::certificates::{Authority, Identity};
 use crate::etcd::{Etcd as Program, ask_as};
 use crate::etcd_steps::base64;
 use crate::rig::server::{Server, Store};
@@ -196,100 +194,65 @@ async fn who_we_are_is_said_once_and_never_printed() {
     assert!(!printed.contains("word"), "{printed}");
 }
 
-/// A server that speaks encrypted, to those whom the authority knows, and says at its port in the clear whether it is well.
 #[cfg(feature = "remote-tls")]
-#[derive(Clone)]
-struct Encrypted {
-    port: std::sync::Arc<std::sync::atomic::AtomicU16>,
-    identity: std::sync::Arc<Identity>,
-    root: std::sync::Arc<str>,
-}
+mod encrypted {
+    use super::*;
+    use crate::certificates::{Authority, Guard};
+    use crate::speaker::serves_who_waits;
 
-#[cfg(feature = "remote-tls")]
-impl Store for Encrypted {
-    fn command(&self, port: u16, folder: &Path) -> Command {
-        use std::net::{Ipv4Addr, TcpListener};
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-        let free = free.expect("a port").port();
-        // Relaxed: the test reads it when the server is ready.
-        self.port.store(free, std::sync::atomic::Ordering::Relaxed);
-        let mut command = Program.command(port, folder);
-        let encrypted = format!("https://127.0.0.1:{free}");
-        // What is said last counts.
-        command.args([
-            "--listen-client-urls",
-            &encrypted,
-            "--advertise-client-urls",
-            &encrypted,
-        ]);
-        command.args(["--listen-metrics-urls", &format!("http://127.0.0.1:{port}")]);
-        for (option, text) in [
-            ("--cert-file", &*self.identity.certificate),
-            ("--key-file", &*self.identity.key),
-            ("--trusted-ca-file", &*self.root),
-        ] {
-            let path = folder.join(&option[2..]);
-            std::fs::write(&path, text).expect("a file");
-            command.arg(option).arg(path);
+    /// A server that speaks encrypted, to those whom the authority knows, and says at its port in the clear whether it is well.
+    #[derive(Clone)]
+    struct Encrypted(Guard);
+
+    impl Store for Encrypted {
+        fn command(&self, port: u16, folder: &Path) -> Command {
+            let mut command = Program.command(port, folder);
+            let encrypted = format!("https://127.0.0.1:{}", self.0.take_port());
+            // What is said last counts.
+            command.args([
+                "--listen-client-urls",
+                &encrypted,
+                "--advertise-client-urls",
+                &encrypted,
+            ]);
+            command.args(["--listen-metrics-urls", &format!("http://127.0.0.1:{port}")]);
+            let [certificate, key, root] = self.0.write(folder);
+            for (option, path) in [
+                ("--cert-file", certificate),
+                ("--key-file", key),
+                ("--trusted-ca-file", root),
+            ] {
+                command.arg(option).arg(path);
+            }
+            command.arg("--client-cert-auth");
+            command
         }
-        command.arg("--client-cert-auth");
-        command
-    }
 
-    fn ready(&self, address: SocketAddr, pid: u32) -> bool {
-        Program.ready(address, pid)
-    }
-
-    fn keys(&self, _: SocketAddr) -> io::Result<Vec<String>> {
-        Err(io::Error::other("it is asked for by nobody who has a certificate"))
-    }
-}
-
-#[cfg(feature = "remote-tls")]
-#[tokio::test]
-async fn a_limiter_is_reached_encrypted_by_those_who_know_each_other() {
-    use std::sync::atomic::Ordering;
-    use tollgate::remote::Tls;
-    let authority = Authority::new();
-    let store = Encrypted {
-        port: std::sync::Arc::default(),
-        identity: authority.sign("127.0.0.1").into(),
-        root: authority.root.as_str().into(),
-    };
-    let _server = Server::start(store.clone()).await.expect("a server");
-    // Relaxed: see above.
-    let address = format!("https://127.0.0.1:{}", store.port.load(Ordering::Relaxed));
-    let options = || Etcd::options(&*address).timeout(PATIENCE);
-    let Identity {
-        certificate,
-        key: secret,
-    } = authority.sign("client.test");
-    let believes = Tls::new().roots(authority.root.as_bytes());
-    let known = believes.clone().client(certificate.into_bytes(), secret.into_bytes());
-    let store = options().tls(known).connect().unwrap();
-    let remote = Remote::permits(key(), 2).ttl(LONG).spawn(store).unwrap();
-    let held = remote.acquire(2).await.unwrap();
-    // Also what is told over a connection that stays open: whoever waits is served.
-    let (second, ()) = tokio::join!(remote.acquire(1), async {
-        while remote.stats().waiting == 0 {
-            tokio::task::yield_now().await;
+        fn ready(&self, address: SocketAddr, pid: u32) -> bool {
+            Program.ready(address, pid)
         }
-        drop(held);
-    });
-    drop(second.unwrap());
-    remote.close().await;
 
-    // Who shows nothing is not let in, and a server that another authority has signed is not believed.
-    let stranger = Tls::new().roots(Authority::new().root.as_bytes());
-    for tls in [believes, stranger] {
-        let error = refused(options().tls(tls)).await;
-        assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
+        fn keys(&self, _: SocketAddr) -> io::Result<Vec<String>> {
+            Err(io::Error::other("it is asked for by nobody who has a certificate"))
+        }
     }
-    let known = Tls::new().roots(authority.root.as_bytes());
-    let refused = Etcd::options("http://127.0.0.1:1")
-        .tls(known)
-        .connect()
-        .map(drop)
-        .unwrap_err();
-    assert!(matches!(refused, RemoteError::Address { .. }), "{refused}");
+
+    #[tokio::test]
+    async fn a_limiter_is_reached_encrypted_by_those_who_know_each_other() {
+        let authority = Authority::new();
+        let guard = Guard::new(&authority, "127.0.0.1");
+        let _server = Server::start(Encrypted(guard.clone())).await.expect("a server");
+        let address = format!("https://127.0.0.1:{}", guard.port());
+        let options = || Etcd::options(&*address).timeout(PATIENCE);
+        serves_who_waits(options().tls(authority.known()).connect().unwrap()).await;
+
+        // Who shows nothing is not let in, and a server that another authority has signed is not believed.
+        for tls in [authority.believed(), Authority::new().believed()] {
+            let error = refused(options().tls(tls)).await;
+            assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
+        }
+        let clear = Etcd::options("http://127.0.0.1:1").tls(authority.believed());
+        let refused = clear.connect().map(drop).unwrap_err();
+        assert!(matches!(refused, RemoteError::Address { .. }), "{refused}");
+    }
 }

@@ -1,6 +1,7 @@
 //! Permits in etcd: what only etcd does.
 
 use crate::etcd::ask;
+use crate::lined::asked_after_a_wait;
 use crate::rig::proxy::{Mode, Proxy};
 use crate::speaker::{LONG, Speaker};
 use crate::store::key;
@@ -171,33 +172,8 @@ async fn a_watch_that_was_compacted_away_looks_anew() {
 #[tokio::test]
 async fn a_wait_is_told_of_every_change_and_asks_once() {
     let (proxy, waiting) = proxied().await;
-    let (store, key) = (store(), key());
-    let mut holder = Speaker::new(&store, &key, ONE, LONG);
-    holder.wish(1, true).await;
-    let remote = Remote::permits(key.clone(), 1).ttl(LONG).spawn(waiting).unwrap();
-    let mut waits = pin!(remote.acquire(1));
-    assert!(matches!(futures::poll!(waits.as_mut()), Poll::Pending));
-    while holder.look().await.census.waiting == 0 {
-        sleep(Duration::from_millis(1)).await;
-    }
-    // It has begun to watch.
-    let before = loop {
-        let before = exchanges(&proxy);
-        sleep(Duration::from_millis(100)).await;
-        if before == exchanges(&proxy) {
-            break before;
-        }
-    };
-    for _ in 0..20 {
-        let mut other = Speaker::new(&store, &key, ONE, LONG);
-        other.wish(1, true).await;
-        other.end().await;
-    }
-    holder.give(1).await;
-    let permit = waits.await.unwrap();
     // The look, and beside it what renews the leases of the session and of the limit.
-    assert!(exchanges(&proxy) - before <= 3);
-    drop(permit);
+    assert!(asked_after_a_wait(&proxy, waiting, store()).await <= 3);
 }
 
 /// More wishes than a transaction takes changes.

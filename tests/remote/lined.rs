@@ -1,9 +1,13 @@
 //! Permits at stores that keep nodes in line, a step at a time: the same tests for each of them.
 
+use crate::rig::proxy::Proxy;
 use crate::speaker::{LONG, Speaker};
 use crate::store::key;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
-use tollgate::remote::{Backend, Grant, Key, Reply, Rule, Wish};
+use tokio::time::sleep;
+use tollgate::remote::{Backend, Grant, Key, Remote, Reply, Rule, Wish};
 
 /// Something expires soon. Clients of ZooKeeper give a connection up that was silent for two fifths of it.
 pub(crate) const BRIEF: Duration = Duration::from_millis(1_500);
@@ -282,6 +286,39 @@ pub(crate) async fn a_raised_limit_is_told_to_whoever_waits(store: impl Backend)
     waits.wish(1, true).await;
     holder.say(|step| step.limit = Some(2)).await.unwrap();
     at.told(&mut waits).await;
+}
+
+/// How often a waiter whose words pass `proxy` asks the store from the time on at which it waits: others come and go meanwhile, and
+/// then it is its turn.
+pub(crate) async fn asked_after_a_wait<B: Backend>(proxy: &Proxy, waiting: B, store: B) -> u64 {
+    let exchanges = || proxy.exchanges().iter().sum::<u64>();
+    let (key, rule) = (key(), permits(1));
+    let mut holder = Speaker::new(&store, &key, rule, LONG);
+    holder.wish(1, true).await;
+    let remote = Remote::permits(key.clone(), 1).ttl(LONG).spawn(waiting).unwrap();
+    let mut waits = pin!(remote.acquire(1));
+    assert!(matches!(futures::poll!(waits.as_mut()), Poll::Pending));
+    while holder.look().await.census.waiting == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    // It has begun to watch, and goes on to: what it says by itself in the meantime is said once in 200 s.
+    let before = loop {
+        let before = exchanges();
+        sleep(Duration::from_millis(100)).await;
+        if before == exchanges() {
+            break before;
+        }
+    };
+    for _ in 0..20 {
+        let mut other = Speaker::new(&store, &key, rule, LONG);
+        other.wish(1, true).await;
+        other.end().await;
+    }
+    holder.give(1).await;
+    let permit = waits.await.unwrap();
+    let asked = exchanges() - before;
+    drop(permit);
+    asked
 }
 
 /// A block is what is free, or a share of it, and whoever keeps one is told when others wait.

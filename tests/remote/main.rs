@@ -42,9 +42,12 @@ mod faults;
 mod forged;
 mod gate;
 mod lawful;
+mod leaders;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 mod lined;
+mod minute;
 mod proxied;
+mod quorum;
 mod rate_steps;
 mod redis;
 mod rights;

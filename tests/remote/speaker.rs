@@ -9,6 +9,24 @@ pub(crate) const LONG: Duration = Duration::from_secs(600);
 /// Something expires soon, and tests wait until it has.
 pub(crate) const SHORT: Duration = Duration::from_millis(200);
 
+/// A limiter at `store` grants what is free, and serves who waits: what is told over a connection that stays open arrives as well.
+#[cfg(feature = "remote-tls")]
+pub(crate) async fn serves_who_waits(store: impl Backend) {
+    let remote = tollgate::remote::Remote::permits(crate::store::key(), 2)
+        .ttl(LONG)
+        .spawn(store);
+    let remote = remote.expect("settings that can be");
+    let held = remote.acquire(2).await.expect("it is free");
+    let (second, ()) = tokio::join!(remote.acquire(1), async {
+        while remote.stats().waiting == 0 {
+            tokio::task::yield_now().await;
+        }
+        drop(held);
+    });
+    drop(second.expect("it comes free"));
+    remote.close().await;
+}
+
 /// Clients of `rule` whose sessions last so long.
 pub(crate) fn speakers<'a, B: Backend, const N: usize>(
     store: &'a B,

@@ -33,15 +33,31 @@ impl Zookeeper {
             data.display()
         );
         std::fs::write(&settings, text).expect("a folder of our own");
-        let mut command = Command::new(told("TOLLGATE_JAVA"));
-        command
-            .args(["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
-            .args(["-Dzookeeper.forceSync=no", "-Dznode.container.checkIntervalMs=100"])
-            .args(["-cp", &told("TOLLGATE_ZOOKEEPER_CLASSES")])
-            .arg("org.apache.zookeeper.server.ZooKeeperServerMain")
-            .arg(settings);
-        command
+        program("org.apache.zookeeper.server.ZooKeeperServerMain", &settings)
     }
+}
+
+/// Runs this class with these settings.
+pub(crate) fn program(class: &str, settings: &Path) -> Command {
+    let mut command = Command::new(told("TOLLGATE_JAVA"));
+    command
+        .args(["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
+        .args(["-Dzookeeper.forceSync=no", "-Dznode.container.checkIntervalMs=100"])
+        .args(["-cp", &told("TOLLGATE_ZOOKEEPER_CLASSES"), class])
+        .arg(settings);
+    command
+}
+
+/// What it says it is.
+pub(crate) fn mode(address: SocketAddr) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    stream.write_all(b"srvr")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let mut lines = answer.lines();
+    let mode = lines.find_map(|line| line.strip_prefix("Mode: "));
+    mode.map(str::to_owned).ok_or_else(|| io::Error::other(answer))
 }
 
 impl Store for Zookeeper {
@@ -50,15 +66,7 @@ impl Store for Zookeeper {
     }
 
     fn ready(&self, address: SocketAddr, _pid: u32) -> bool {
-        let serves = || -> io::Result<bool> {
-            let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
-            stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-            stream.write_all(b"srvr")?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer)?;
-            Ok(answer.lines().any(|line| line == "Mode: standalone"))
-        };
-        serves().unwrap_or(false)
+        mode(address).is_ok_and(|mode| mode == "standalone")
     }
 
     /// A client that is heard and hears nothing tries to come back for 1.4 times its session, and is heard each time.

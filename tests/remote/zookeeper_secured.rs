@@ -121,41 +121,33 @@ async fn servers_that_cannot_be_are_refused_at_once_and_nothing_is_printed() {
 #[cfg(feature = "remote-tls")]
 mod encrypted {
     use super::*;
-    use crate::certificates::{Authority, Identity};
+    use crate::certificates::{Authority, Guard, Identity};
     use crate::rig::server::Store;
+    use crate::speaker::serves_who_waits;
     use std::io;
-    use std::net::{Ipv4Addr, TcpListener};
     use std::path::Path;
     use std::process::Command;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU16, Ordering};
     use tollgate::remote::Tls;
 
     /// A server that speaks in the clear at its port, and encrypted at another, to those whom the authority knows.
     #[derive(Clone)]
-    struct Encrypted {
-        port: Arc<AtomicU16>,
-        identity: Arc<Identity>,
-        root: Arc<str>,
-    }
+    struct Encrypted(Guard);
 
     impl Store for Encrypted {
         fn command(&self, port: u16, folder: &Path) -> Command {
-            let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-            let free = free.expect("a port").port();
-            // Relaxed: the test reads it when the server is ready.
-            self.port.store(free, Ordering::Relaxed);
-            let (keys, roots) = (folder.join("keys.pem"), folder.join("roots.pem"));
-            let Identity { certificate, key } = &*self.identity;
+            let [_, _, root] = self.0.write(folder);
+            // Both in one file.
+            let Identity { certificate, key } = &*self.0.identity;
+            let keys = folder.join("keys.pem");
             std::fs::write(&keys, format!("{key}\n{certificate}")).expect("a file");
-            std::fs::write(&roots, &*self.root).expect("a file");
             let settings = format!(
-                "secureClientPort={free}\nsecureClientPortAddress=127.0.0.1\n\
+                "secureClientPort={}\nsecureClientPortAddress=127.0.0.1\n\
                  serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
                  ssl.keyStore.location={}\nssl.keyStore.type=PEM\nssl.trustStore.location={}\nssl.trustStore.type=PEM\n\
                  ssl.clientAuth=need\nssl.hostnameVerification=false\n",
+                self.0.take_port(),
                 keys.display(),
-                roots.display()
+                root.display()
             );
             Program.command_with(port, folder, &settings)
         }
@@ -172,37 +164,15 @@ mod encrypted {
     #[tokio::test]
     async fn a_limiter_is_reached_encrypted_by_those_who_know_each_other() {
         let authority = Authority::new();
-        let store = Encrypted {
-            port: Arc::default(),
-            identity: authority.sign("127.0.0.1").into(),
-            root: authority.root.as_str().into(),
-        };
-        let server = Server::start(store.clone()).await.expect("a server");
-        // Relaxed: see above.
-        let address = format!("127.0.0.1:{}", store.port.load(Ordering::Relaxed));
+        let guard = Guard::new(&authority, "127.0.0.1");
+        let server = Server::start(Encrypted(guard.clone())).await.expect("a server");
+        let address = format!("127.0.0.1:{}", guard.port());
         let options = || Zookeeper::options(&*address);
-        let Identity {
-            certificate,
-            key: secret,
-        } = authority.sign("client.test");
-        let believes = Tls::new().roots(authority.root.as_bytes());
-        let known = believes.clone().client(certificate.into_bytes(), secret.into_bytes());
-        let remote = Remote::permits(key(), 2).ttl(LONG);
-        let remote = remote.spawn(options().tls(known).connect().unwrap()).unwrap();
-        let held = remote.acquire(2).await.unwrap();
-        let (second, ()) = tokio::join!(remote.acquire(1), async {
-            while remote.stats().waiting == 0 {
-                tokio::task::yield_now().await;
-            }
-            drop(held);
-        });
-        drop(second.unwrap());
-        remote.close().await;
+        serves_who_waits(options().tls(authority.known()).connect().unwrap()).await;
         assert_eq!(server.keys().unwrap(), [""; 0]);
 
         // Who shows nothing is not let in, and a server that another authority has signed is not believed.
-        let stranger = Tls::new().roots(Authority::new().root.as_bytes());
-        for tls in [believes, stranger] {
+        for tls in [authority.believed(), Authority::new().believed()] {
             let error = refused(options().tls(tls), key()).await;
             assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
         }
@@ -210,9 +180,12 @@ mod encrypted {
 
     #[tokio::test]
     async fn certificates_are_never_for_one_who_speaks_in_the_clear() {
-        let tls = || Tls::new().roots(Authority::new().root.as_bytes());
         for servers in ["tcp://zoo", "zoo1,tcp://zoo2", "zoo..keeper:2281"] {
-            let refused = Zookeeper::options(servers).tls(tls()).connect().map(drop).unwrap_err();
+            let refused = Zookeeper::options(servers)
+                .tls(Authority::new().believed())
+                .connect()
+                .map(drop)
+                .unwrap_err();
             assert!(matches!(refused, RemoteError::Address { .. }), "{servers}: {refused}");
         }
         let refused = Zookeeper::options("zoo")

@@ -1,6 +1,6 @@
 //! Permits in ZooKeeper: what the published algorithms got wrong, and what only ZooKeeper does.
 
-use crate::lined::BRIEF;
+use crate::lined::{BRIEF, asked_after_a_wait};
 use crate::rig::proxy::{Mode, Proxy};
 use crate::speaker::{LONG, Speaker};
 use crate::store::key;
@@ -235,33 +235,7 @@ async fn an_uncontended_acquire_takes_one_round_trip() {
 #[tokio::test]
 async fn a_wait_is_told_of_every_change_and_asks_once() {
     let (proxy, waiting) = proxied().await;
-    let (store, key) = (store(), key());
-    let rule = Rule::Permits { limit: 1 };
-    let mut holder = Speaker::new(&store, &key, rule, LONG);
-    holder.wish(1, true).await;
-    let remote = Remote::permits(key.clone(), 1).ttl(LONG).spawn(waiting).unwrap();
-    let mut waits = pin!(remote.acquire(1));
-    assert!(matches!(futures::poll!(waits.as_mut()), Poll::Pending));
-    while holder.look().await.census.waiting == 0 {
-        sleep(Duration::from_millis(1)).await;
-    }
-    // It has begun to watch, and goes on to: what it says by itself in the meantime are pings, once in 200 s.
-    let before = loop {
-        let before = exchanges(&proxy);
-        sleep(Duration::from_millis(100)).await;
-        if before == exchanges(&proxy) {
-            break before;
-        }
-    };
-    for _ in 0..20 {
-        let mut other = Speaker::new(&store, &key, rule, LONG);
-        other.wish(1, true).await;
-        other.end().await;
-    }
-    holder.give(1).await;
-    let permit = waits.await.unwrap();
-    assert_eq!(exchanges(&proxy) - before, 1);
-    drop(permit);
+    assert_eq!(asked_after_a_wait(&proxy, waiting, store()).await, 1);
 }
 
 #[tokio::test]

@@ -4,32 +4,33 @@ use crate::time::Instant;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-/// The places of a waiting room, at most one for a key. Instants are an interval apart and never go back, so places end in the
-/// order in which they were given.
+/// The places of a waiting room, at most one for a key.
 ///
 /// ```text
 ///  none --book--> early --at--> open --redeem--> none
 ///                   |             `---grace over---> none: missed
-///                   `-book: the same place, `redeem` changes nothing
+///                   `-book: the same place; `redeem` changes nothing
 /// ```
 #[derive(Debug)]
 pub(crate) struct Appointments<K> {
     places: HashMap<K, Place>,
-    /// Whose place it is, by its number. Has the same places as `places`.
-    order: BTreeMap<u64, K>,
+    /// Whose place it is, in the order of instants. Together these have the same places as `places`.
+    early: BTreeMap<Place, K>,
+    open: BTreeMap<Place, K>,
     number: u64,
-    /// The earliest instant that nobody has been given yet.
+    /// The instant of the next place, and how far it was behind the one before.
     next: Instant,
+    interval: Option<u64>,
     most: usize,
     /// How long a place is kept, in ticks.
     grace: u64,
     missed: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
-    number: u64,
     at: Instant,
+    number: u64,
 }
 
 /// What came of asking for a place.
@@ -48,9 +49,11 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
     pub(crate) fn new(most: usize, grace: u64) -> Self {
         Self {
             places: HashMap::new(),
-            order: BTreeMap::new(),
+            early: BTreeMap::new(),
+            open: BTreeMap::new(),
             number: 0,
             next: Instant::ZERO,
+            interval: None,
             most,
             grace,
             missed: 0,
@@ -66,48 +69,65 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
         self.missed
     }
 
-    /// A place for `key`, not before `now`, and `interval` ticks behind the latest. A key keeps the one that it has, unless its
-    /// instant has come: told once more, it could pass before anybody who is told comes back.
+    /// A place for `key`, not before `now`, and `interval` ticks behind the one before; where the interval is another than
+    /// before, behind as many as are still to come, had they this interval. So from any change on no more are given out up
+    /// to any instant than the rate since then allows, and what was told stays.
+    ///
+    /// A key keeps the place that it has, unless its instant has come: told once more, it could be over before the key is back.
     pub(crate) fn book(&mut self, key: K, now: Instant, interval: u64) -> Booked {
-        self.expire(now);
+        self.pass(now);
         match self.places.get(&key) {
             Some(place) if place.at > now => return Booked::Known(place.at),
             Some(_) => self.cancel(key),
             None => false,
         };
-        let at = self.next.max(now);
         if self.len() >= self.most {
-            return Booked::Full(at);
+            let last = self.early.last_key_value().map(|(place, _)| place.at);
+            return Booked::Full(last.unwrap_or(now));
         }
-        let number = self.number;
+        if self.interval.replace(interval) != Some(interval) {
+            let ahead = self.early.len() as u64;
+            self.next = now.after_ticks(interval.saturating_mul(ahead));
+        }
+        let at = self.next.max(now);
+        let place = Place {
+            at,
+            number: self.number,
+        };
         self.number += 1;
         self.next = at.after_ticks(interval);
-        self.places.insert(key, Place { number, at });
-        self.order.insert(number, key);
+        self.places.insert(key, place);
+        self.early.insert(place, key);
         Booked::New(at)
     }
 
     /// Takes the place of `key`, if its instant has come and its grace is not over.
     pub(crate) fn redeem(&mut self, key: K, now: Instant) -> bool {
-        self.expire(now);
+        self.pass(now);
         let open = self.places.get(&key).is_some_and(|place| place.at <= now);
         (open || seeded!("room_lets_in_early")) && self.cancel(key)
     }
 
     /// Gives up the place of `key`, if it has one.
     pub(crate) fn cancel(&mut self, key: K) -> bool {
-        let place = self.places.remove(&key);
-        place.and_then(|place| self.order.remove(&place.number)).is_some()
+        let Some(place) = self.places.remove(&key) else {
+            return false;
+        };
+        if self.early.remove(&place).is_none() {
+            self.open.remove(&place);
+        }
+        true
     }
 
-    /// Drops the places whose grace is over.
-    fn expire(&mut self, now: Instant) {
-        while let Some((_, &key)) = self.order.first_key_value() {
-            let over = |place: &Place| place.at.after_ticks(self.grace) < now;
-            if !self.places.get(&key).is_some_and(over) {
-                return;
-            }
-            self.cancel(key);
+    /// Opens the places whose instant has come, and drops those whose grace is over.
+    pub(crate) fn pass(&mut self, now: Instant) {
+        while let Some(entry) = self.early.first_entry().filter(|entry| entry.key().at <= now) {
+            let (place, key) = entry.remove_entry();
+            self.open.insert(place, key);
+        }
+        let over = |place: &Place| place.at.after_ticks(self.grace) < now;
+        while let Some(entry) = self.open.first_entry().filter(|entry| over(entry.key())) {
+            self.places.remove(&entry.remove());
             self.missed += 1;
         }
     }
@@ -157,10 +177,24 @@ mod tests {
         for key in ['a', 'b'] {
             let _ = room.book(key, at(0), 10);
         }
-        assert_eq!(room.book('c', at(5), 10), Booked::Full(at(20)));
+        assert_eq!(room.book('c', at(5), 10), Booked::Full(at(10)));
         assert_eq!(room.book('b', at(5), 10), Booked::Known(at(10)));
         assert!(room.redeem('a', at(5)));
         assert_eq!(room.book('c', at(5), 10), Booked::New(at(20)));
+    }
+
+    /// Given two places at a slow rate, then at a faster one the next are behind two of the faster; and at a slower one behind
+    /// all that are still to come, had they its interval.
+    #[test]
+    fn another_interval_counts_from_those_who_are_still_to_come() {
+        let mut room = Appointments::new(100, GRACE);
+        let mut book = |key, now, interval| match room.book(key, at(now), interval) {
+            Booked::New(due) => due.ticks(),
+            booked => panic!("{booked:?}"),
+        };
+        assert_eq!([book(0, 0, 100), book(1, 0, 100), book(2, 0, 100)], [0, 100, 200]);
+        assert_eq!([book(3, 0, 10), book(4, 0, 10)], [20, 30], "the first may come already");
+        assert_eq!([book(5, 35, 50), book(6, 35, 50)], [35 + 100, 35 + 150]);
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -186,7 +220,7 @@ mod tests {
         #[test]
         fn every_promise_is_kept_and_nothing_else(steps in prop::collection::vec(step(), 1..200)) {
             let mut room = Appointments::new(MOST, GRACE);
-            let (mut promised, mut now, mut latest) = (HashMap::new(), 0, 0);
+            let (mut promised, mut now) = (HashMap::new(), 0);
             for step in steps {
                 promised.retain(|_, &mut due| due + GRACE >= now);
                 match step {
@@ -195,9 +229,8 @@ mod tests {
                         match (room.book(key, at(now), interval), known) {
                             (Booked::Known(due), Some(known)) => prop_assert_eq!(due, at(known)),
                             (Booked::New(due), None) => {
-                                prop_assert!(due >= at(now) && due.ticks() >= latest);
-                                latest = due.ticks();
-                                promised.insert(key, latest);
+                                prop_assert!(due >= at(now));
+                                promised.insert(key, due.ticks());
                             }
                             (Booked::Full(end), None) => {
                                 promised.remove(&key);
@@ -215,12 +248,12 @@ mod tests {
                         }
                     }
                     Step::Cancel(key) => {
-                        room.expire(at(now));
+                        room.pass(at(now));
                         prop_assert_eq!(room.cancel(key), promised.remove(&key).is_some());
                     }
                     Step::Pass(ticks) => now += ticks,
                 }
-                prop_assert!(room.len() <= MOST && room.len() == room.order.len());
+                prop_assert!(room.len() <= MOST && room.len() == room.early.len() + room.open.len());
             }
         }
     }

@@ -149,15 +149,22 @@ impl TokenBucket {
         let units = if seeded!("bucket_cancel_keeps") { 0 } else { units };
         self.forget_spent(writer, params, seen.now);
         let units = self.shift_position(seen.word, |word| {
-            let mut units = units;
-            if word != seen.word && !seeded!("bucket_cancels_by_an_old_reading") {
-                // Whoever has taken meanwhile may have found it full.
-                let now = self.clock.now().max(seen.now);
-                units = units.min(self.to_give_back(writer, &booked.ticket, params, now));
-            }
-            word.position().saturating_sub(units)
+            let overtaken = word != seen.word && !seeded!("bucket_cancels_by_an_old_reading");
+            let still = if overtaken {
+                self.still_to_give_back(writer, &booked.ticket, params, seen)
+            } else {
+                u64::MAX
+            };
+            word.position().saturating_sub(units.min(still))
         });
         remember(writer, &booked.ticket, seen.word, units);
+    }
+
+    /// How much may be given back now that somebody has moved the word since: who took may have found the bucket full.
+    #[cold]
+    fn still_to_give_back(&self, writer: &Writer, ticket: &BucketTicket, params: &Params, seen: Seen) -> u64 {
+        let now = self.clock.now().max(seen.now);
+        self.to_give_back(writer, ticket, params, now)
     }
 
     /// Forgets who gave back before all who have room left to give back.

@@ -31,6 +31,10 @@ impl Given {
 
     /// Counts what the reservation at `position` has given back.
     pub(super) fn add(&mut self, position: u64, units: u64) {
+        let is_newest = self.entries.last().is_none_or(|&(newest, _)| behind(newest, position));
+        if is_newest && self.has_room() {
+            return self.entries.push((position, units));
+        }
         let at = self.entries.partition_point(|&(other, _)| behind(other, position));
         match self.entries.get_mut(at) {
             Some((other, sum)) if *other == position => *sum += units,

@@ -88,6 +88,9 @@ impl Seen {
                 Some("holders") => document = Some(entry),
                 Some("") | None => {}
                 Some(key) => {
+                    if seeded!("holders_share_with_slots") && key.starts_with("at/") {
+                        continue;
+                    }
                     let Some(name) = key.strip_prefix("by/") else {
                         // Slots, most likely: what they have given out is not in the document.
                         let why = format!("{} is not of a limiter with a document of permits", entry.key);
@@ -214,7 +217,8 @@ impl Seen {
         id: Option<&str>,
         seats: &Seats,
     ) -> Result<Option<Vec<Op>>, StoreError> {
-        let Some(id) = id.filter(|_| self.index == 0 && step.begin && !step.end) else {
+        let Some(id) = id.filter(|_| self.index == 0 && step.begin && !step.end && !seeded!("holders_grant_first"))
+        else {
             return Ok(None);
         };
         // For the session, so that one that is over leaves no document behind.
@@ -238,7 +242,11 @@ impl Seen {
             (true, Some(owner)) => step.end || id == Some(owner),
             (false, Some(_)) => true,
         };
-        let dead: Vec<_> = self.book.sessions().filter(|&session| !alive(session)).collect();
+        let dead = self
+            .book
+            .sessions()
+            .filter(|&session| !alive(session) && !seeded!("holders_keep_the_dead"));
+        let dead: Vec<_> = dead.collect();
         let was_there = self.book.sessions().any(|known| known == session) && !dead.contains(&session);
         self.book.bury(&dead);
         let step = Step {
@@ -294,8 +302,9 @@ impl Seen {
         };
         // What a step before it says may still come: it does nothing if the document is another one then.
         let revokes = role == Role::There && (step.limit.is_some() || !step.withdrawn.is_empty());
+        let revokes = revokes && !seeded!("holders_save_a_write");
         // Somebody has made it, and gone before there was anything in it.
-        let forlorn = step.end && empty && self.index > 0;
+        let forlorn = step.end && empty && self.index > 0 && !seeded!("holders_leave_a_document");
         if same && !revokes && !forlorn {
             // What is known of the session is known by reading.
             ops.retain(|_| step.end);

@@ -19,7 +19,8 @@
 //! node through whose agent the session was made is deregistered, or when somebody destroys the session. An agent that leaves is
 //! deregistered, and client agents leave when they are stopped, unless `leave_on_terminate = false`. Others are granted the
 //! permits then, while a holder that cannot reach its agent knows nothing of it before its lease is over: for up to a time to
-//! live there may be two holders of one permit. So set that on agents, or speak to the servers.
+//! live there may be two holders of one permit. So set that on agents, or speak to the servers; or take slots with a lock delay,
+//! which a document cannot have: what a session holds in it is no key that it has locked.
 //!
 //! The first three sessions that wait look out for the dead; when all three of them are dead as well, the others find out when they
 //! renew. A session that was made though nobody heard the answer holds nothing, and ends by itself.

@@ -12,7 +12,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 
 /// One session of ours.
@@ -94,6 +94,20 @@ impl Seat {
     }
 }
 
+/// A session of Consul's. When nobody waits for it any more, it is ended as soon as it is known: it would live for two lives.
+async fn made(agent: &Agent, ttl: Duration) -> Result<String, StoreError> {
+    let (told, id) = oneshot::channel();
+    let agent = agent.clone();
+    tokio::spawn(async move {
+        if let Err(Ok(id)) = told.send(agent.create(ttl).await) {
+            // If this fails, its time to live ends it.
+            let _ = agent.destroy(&id).await;
+        }
+    });
+    let why = "the runtime ends".into();
+    id.await.unwrap_or(Err(StoreError::Unreachable { why }))
+}
+
 /// A connection that has gone silent is given up, at the latest, after so long; news are looked for without it meanwhile.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
@@ -173,7 +187,7 @@ impl Seats {
             return Ok(None);
         }
         let sent = self.clock.now();
-        let id = agent.create(step.ttl).await?.into();
+        let id = made(agent, step.ttl).await?.into();
         let seat = Arc::new(Seat {
             id,
             clock: self.clock.clone(),
@@ -204,6 +218,7 @@ impl Seats {
     pub(super) fn nonce(&self) -> String {
         // Relaxed: a number of its own is all that is wanted.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let number = if seeded!("consul_writes_the_same") { 0 } else { number };
         format!("{:016x}.{number}", self.seed)
     }
 
@@ -212,5 +227,50 @@ impl Seats {
         // Relaxed: as above.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         time.mul_f64(nth_fraction(self.seed, number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::remote::http::HttpOptions;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    /// What is asked, up to its body.
+    async fn asked(stream: &mut TcpStream) -> String {
+        let mut buffer = vec![0; 4096];
+        let read = stream.read(&mut buffer).await.expect("a request");
+        String::from_utf8_lossy(&buffer[..read]).into_owned()
+    }
+
+    async fn answer(stream: &mut TcpStream, body: &str) {
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(answer.as_bytes()).await.expect("somebody listens");
+    }
+
+    /// The step ran out of time before the store had answered.
+    #[tokio::test]
+    async fn a_session_that_nobody_waits_for_any_more_is_ended_when_it_is_there() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let mut options = HttpOptions::new(address.into());
+        options.timeout = Duration::from_secs(60);
+        let agent = Agent::new(options.connect().unwrap(), None);
+        let (seats, key) = (Seats::of_seed(1), Key::new("key").unwrap());
+        let session = Session { client: 1, number: 1 };
+        let step = Step::first(session, Duration::from_secs(10));
+        let mut stream;
+        {
+            let mut of = std::pin::pin!(seats.of(&agent, &key, &step));
+            assert!(futures::poll!(of.as_mut()).is_pending());
+            stream = listener.accept().await.unwrap().0;
+            assert!(asked(&mut stream).await.starts_with("PUT /v1/session/create"));
+            assert!(futures::poll!(of.as_mut()).is_pending());
+        }
+        answer(&mut stream, r#"{"ID":"unwanted"}"#).await;
+        assert!(asked(&mut stream).await.starts_with("PUT /v1/session/destroy/unwanted"));
+        answer(&mut stream, "true").await;
+        assert!(seats.get(&key, session).is_none());
     }
 }

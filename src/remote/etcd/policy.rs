@@ -144,7 +144,7 @@ impl PolicySource for EtcdPolicy {
                 Ok(Some(seen)) => Ok(seen),
                 Ok(None) | Err(_) => {
                     // One that ends before its time is not begun anew at once: it may always end.
-                    if self.heard.take().is_some() && Instant::now() < self.look_at {
+                    if self.heard.take().is_some() && Instant::now() < self.look_at && !seeded!("etcd_policy_spins") {
                         self.retry_at = Some(Instant::now() + self.retry);
                         continue;
                     }

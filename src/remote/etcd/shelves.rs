@@ -130,7 +130,7 @@ impl Shelves {
             match Kept::read(&under, pair).ok_or_else(|| foreign(&pair.key))? {
                 Kept::Limit(limit) => set = Some(limit),
                 Kept::Present(there) if session == Some(there) => {
-                    if pair.lease == lease.id {
+                    if pair.lease == lease.id || seeded!("etcd_adopts_the_dead") {
                         lease.note_change(pair.mod_revision);
                         sessions.push(there);
                     }
@@ -160,7 +160,7 @@ impl Shelves {
         success.extend_from_slice(changes);
         success.push(words::look(&under));
         let txn = json!({
-            "compare": [words::changed_by(&present, changed_by)],
+            "compare": if seeded!("etcd_is_late") { vec![] } else { vec![words::changed_by(&present, changed_by)] },
             "success": success,
             "failure": [words::look(&under)],
         });
@@ -199,6 +199,9 @@ impl Shelves {
         let mut changes = Vec::new();
         if ops.begin {
             changes.extend(self.limited(lease, &at, limit, ops.limit).await?);
+            if seeded!("etcd_puts_the_limit_twice") {
+                changes.extend(ops.limit.map(|limit| words::put_again(&at, &limit.to_string())));
+            }
         } else if let Some(limit) = ops.limit {
             changes.push(words::put_again(&at, &limit.to_string()));
         }
@@ -431,7 +434,7 @@ impl Shelf for Shelves {
     ) -> Result<Option<Line>, StoreError> {
         let line = if ops.is_empty() {
             self.look(lease, key, limit, session).await?
-        } else if lease.is_due() {
+        } else if lease.is_due() && !seeded!("etcd_renews_at_rest") {
             // Whoever always has something to say renews beside it.
             let changed = self.change_all(lease, key, limit, session, ops);
             let (line, kept) = join(changed, self.keep_up(lease)).await;
@@ -467,11 +470,11 @@ impl Shelf for Shelves {
             }
             let mut found = done.firsts();
             let (present, limit) = (found.next().flatten(), found.next().flatten());
-            if let Some(present) = present {
+            if let Some(present) = present.filter(|_| !seeded!("etcd_ends_in_passing")) {
                 self.revoke(present.lease).await?;
                 continue;
             }
-            match limit.filter(|limit| limit.number().is_some()) {
+            match limit.filter(|limit| limit.number().is_some() || seeded!("etcd_takes_all_away")) {
                 Some(limit) if limit.mod_revision != revision => revision = limit.mod_revision,
                 // Others are there, or it is none of ours.
                 _ => return Ok(()),

@@ -208,7 +208,7 @@ impl Account {
             } else if !wished.queue {
                 refused.push(node.wish);
             } else if oversized {
-                wished.refused = true;
+                wished.refused = !seeded!("queue_drops_the_refused");
                 self.doomed.extend(wished.node.take().map(|(name, _)| name));
             } else {
                 wished.units = wished.need;

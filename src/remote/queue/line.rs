@@ -148,6 +148,12 @@ impl Line {
 
     /// A node has gone.
     pub(crate) fn goes(&mut self, name: &str) {
+        if seeded!("line_takes_an_end_for_a_turn")
+            && let Some(at) = self.nodes.iter().position(|node| &*node.name == name)
+            && let Some(next) = self.nodes.get(at + 1)
+        {
+            self.held.insert(next.name.clone());
+        }
         self.nodes.retain(|node| &*node.name != name);
         self.held.remove(name);
         self.settle();
@@ -172,7 +178,14 @@ impl Line {
         let mut sum = 0_u64;
         for node in &self.nodes {
             sum = sum.saturating_add(node.units);
+            if seeded!("line_admits_the_first") && !self.held.is_empty() {
+                break;
+            }
             if sum > self.limit {
+                if seeded!("line_is_passed") {
+                    sum -= node.units;
+                    continue;
+                }
                 break;
             }
             if !self.held.contains(&node.name) {
@@ -184,7 +197,12 @@ impl Line {
 
 /// How many units these stand for, all together.
 fn sum<'a>(nodes: impl Iterator<Item = &'a Node>) -> u64 {
-    nodes.map(|node| node.units).fold(0, u64::saturating_add)
+    let add = if seeded!("line_adds_up_blindly") {
+        u64::wrapping_add
+    } else {
+        u64::saturating_add
+    };
+    nodes.map(|node| node.units).fold(0, add)
 }
 
 #[cfg(test)]
@@ -220,6 +238,22 @@ mod tests {
             (2, 2, 0)
         );
         assert_eq!((line.room_for("n2"), line.room_for("n3")), (2, 0));
+    }
+
+    /// It waited, and so did those behind it.
+    #[test]
+    fn a_waiter_that_goes_admits_nobody() {
+        let mut line = Line::new(4, [], vec![node(1, 4), node(2, 1), node(3, 1)]);
+        line.goes("n2");
+        assert_eq!(held(&line), [1]);
+        line.goes("n1");
+        assert_eq!(held(&line), [3]);
+    }
+
+    #[test]
+    fn as_many_as_the_limit_are_held() {
+        let line = Line::new(3, [], (1..=4).map(|place| node(place, 1)).collect());
+        assert_eq!(held(&line), [1, 2, 3]);
     }
 
     #[test]

@@ -145,6 +145,9 @@ impl<S: Shelf> Queue<S> {
         let Some(line) = line else {
             // What is left of it is nobody's. Until it has gone it is known here.
             let ended = inner.shelf.end(Some(&slot.term), step.ttl, key, step.session);
+            if seeded!("queue_forgets_the_lost") {
+                inner.forget(key, step.session);
+            }
             ended.await?;
             inner.forget(key, step.session);
             return inner.unknown(&slot.term, key, limit, step.session).await;
@@ -165,6 +168,9 @@ impl<S: Shelf> Queue<S> {
 
     /// Nobody asks for news of this session any more. What could not be taken down of it still is.
     pub(crate) fn leave(&self, key: &Key, session: Session) {
+        if seeded!("queue_forgets_the_parted") {
+            self.0.forget(key, session);
+        }
         self.0.unseat(key, session);
     }
 }
@@ -236,7 +242,7 @@ impl<S: Shelf> Inner<S> {
     async fn unknown(&self, term: &S::Term, key: &Key, limit: u64, session: Session) -> Result<Reply, StoreError> {
         let line = self.look(term, key, limit, session, &Ops::default()).await?;
         let mut rooms = self.rooms.lock();
-        let deserted = rooms.get(key).is_some_and(Room::is_deserted);
+        let deserted = rooms.get(key).is_some_and(Room::is_deserted) && !seeded!("queue_keeps_rooms");
         let room = if deserted { rooms.remove(key) } else { None };
         drop(rooms);
         drop(room);

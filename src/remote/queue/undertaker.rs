@@ -21,7 +21,7 @@ impl<S: Shelf> Inner<S> {
                 continue;
             };
             // Read once nobody is about to put it off.
-            if *slot.due.lock() > now {
+            if *slot.due.lock() > now || seeded!("queue_takes_nobody_down") {
                 continue;
             }
             // It is tried until it is done, or until there is nothing more to be done.

@@ -115,7 +115,7 @@ impl Link {
                 let mark = format!("{path}/{mark}");
                 // The least of them counts: those before it go once it is there.
                 let earlier = marks.insert(format!("{path}/{name}"), mark.clone());
-                gone.extend(earlier.filter(|earlier| *earlier != mark));
+                gone.extend(earlier.filter(|earlier| *earlier != mark && !seeded!("zookeeper_keeps_marks")));
                 left.push(mark);
             }
             let marks: Vec<_> = gone.iter().filter_map(|gone| marks.remove(gone)).collect();
@@ -189,6 +189,7 @@ impl Link {
                 Ok(()) => return Ok(()),
                 Err(Error::NodeExists) => match self.client.check_stat(&present).await.map_err(failed)? {
                     Some(stat) if stat.ephemeral_owner == self.client.session_id().0 => return Ok(()),
+                    Some(_) if seeded!("zookeeper_adopts_the_dead") => return Ok(()),
                     Some(_) => {
                         // With all that it made: what of that is still under way is refused then.
                         let why = "an earlier attempt to begin has not expired yet".into();
@@ -303,7 +304,7 @@ impl Link {
                 .collect();
             let done = deleted.is_empty();
             // One that has no limit is none of ours.
-            let is_ours = limit_of(&path, &seen.limit).is_ok();
+            let is_ours = limit_of(&path, &seen.limit).is_ok() || seeded!("zookeeper_takes_all_away");
             let last = is_ours.then(|| self.client.delete(&path, None));
             for deleted in deleted {
                 done_before(deleted.await, &Error::NoNode)?;

@@ -103,6 +103,22 @@ fn tokens_grow_from_one_document_to_the_next_also_for_who_read_before_both() {
     assert_eq!(keys.list(), []);
 }
 
+/// Its key has gone with its session, and all that it held and waited for goes with that.
+#[test]
+fn the_dead_hold_nothing() {
+    let mut keys = Keys::default();
+    let (mut dies, mut other) = (Client::new(1), Client::new(2));
+    dies.say(&mut keys, wish(1, LIMIT));
+    dies.say(&mut keys, wish(2, LIMIT));
+    assert_eq!(other.say(&mut keys, wish(1, 1)).grants, []);
+    keys.die(&dies.id);
+    let reply = other.say(&mut keys, |_| {});
+    assert_eq!(
+        (reply.grants.len(), reply.census.in_use, reply.census.waiting),
+        (1, 1, 0)
+    );
+}
+
 /// Whoever ends takes along a document that another has made who did not come.
 #[test]
 fn a_document_that_nobody_came_to_goes_with_the_next_end() {

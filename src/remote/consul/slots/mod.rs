@@ -28,7 +28,7 @@ use view::{Bound, Change, Leaving, Limit, Slot, View};
 /// A transaction has room for so many slots, and for what goes with them.
 const MOST: u64 = 60;
 
-/// Sessions with less than so many wishes before theirs look whether anybody is gone.
+/// Sessions with less than so many others before them look whether anybody is gone.
 const LOOKOUTS: usize = 3;
 
 /// Permits in Consul, in slots: each permit is a key that is locked. A handle: clones share connections.
@@ -37,9 +37,10 @@ const LOOKOUTS: usize = 3;
 ///
 /// # Fairness
 /// Those who wait say so, and whoever sees that others came before leaves what they need alone. But nobody hands a permit on:
-/// all who wait are woken whenever a slot is taken or given back, each looks by itself, and one who has not seen yet that another waits may pass it; so it may when that one asked for several
-/// equal wishes at once, of which only one is left room for, and the census counts one.
-/// So nobody is passed for ever, and the order of two who ask at about the same time is not promised.
+/// all who wait are woken whenever a slot is taken or given back, each looks by itself, and one who has not seen yet that another
+/// waits may pass it. So nobody is passed for ever, and the order of two who ask at about the same time is not promised. Nor is
+/// that of several equal wishes of one process at once: others leave room for one of them, since it takes them one after the
+/// other, a write for each, and room for all of them would lie idle as long as it is slow.
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -231,6 +232,7 @@ fn ops(place: &Place, change: &Change, session: Session, id: &str, seats: &Seats
     }];
     match change.bound {
         Bound::Any => {}
+        Bound::Same(_) if seeded!("slots_lock_blindly") => {}
         Bound::Same(index) => ops.push(Op::check_index(&place.limit(), index)),
         Bound::Set(limit, index) => {
             let nonce = seats.nonce();
@@ -256,7 +258,10 @@ fn ops_of_leaving(place: &Place, leaving: &Leaving, session: Session, id: &str) 
     let life = place.life(session);
     // Consul takes a deletion of what is not there for done: so an end that comes late would delete what others hold.
     let mut ops = vec![Op::check_session(&life, id), Op::delete_cas(&life, leaving.life)];
-    if let Some((name, id)) = &leaving.other {
+    if seeded!("slots_end_unguarded") {
+        ops.remove(0);
+    }
+    if let Some((name, id)) = leaving.other.as_ref().filter(|_| !seeded!("slots_leave_the_limit")) {
         ops.push(Op::check_session(&format!("{}by/{name}", place.0), id));
     }
     ops.extend(leaving.slots.iter().map(|&number| Op::delete(&place.slot(number))));

@@ -367,6 +367,23 @@ fn a_step_that_comes_late_does_nothing_though_the_one_after_it_had_nothing_to_ch
     assert_eq!(keys.change(&late), None);
 }
 
+/// They are counted each, and those behind leave room for one.
+#[test]
+fn equal_wishes_of_one_step_are_left_room_for_one_by_one() {
+    let (seats, mut keys) = (Seats::of_seed(1), Keys::default());
+    let [mut holds, mut waits, mut behind] = [1, 2, 3].map(Client::new);
+    holds.wish(&mut keys, &seats, &[LIMIT]);
+    waits.wish(&mut keys, &seats, &[1, 1]);
+    behind.read(&keys);
+    let census = behind.view.as_ref().unwrap().reply(&behind.step, LIMIT, None).census;
+    assert_eq!(census.waiting, 2);
+    holds.say(&mut keys, &seats, |step| step.returned = 2);
+    behind.wish(&mut keys, &seats, &[1, 1]);
+    assert_eq!(behind.held(), 1);
+    waits.say(&mut keys, &seats, |_| {});
+    assert_eq!(waits.held(), 1);
+}
+
 /// Each of the last two sees the other, so that neither takes the limit along.
 #[test]
 fn the_last_two_that_end_at_once_leave_nothing() {

@@ -57,9 +57,8 @@ struct Taken {
     index: u64,
 }
 
-/// What another session waits for, in order: since when, its name, and how many it needs. Wishes of one step that need the same
-/// are one here: those behind leave room for one of them.
-type Waits = (u64, String, u64);
+/// What another session waits for, in order: since when, its name, which wish, and how many it needs.
+type Waits = (u64, String, u64, u64);
 
 /// The folder at one instant.
 #[derive(Clone, Debug, Default)]
@@ -173,10 +172,14 @@ impl View {
                     view.others += 1;
                     view.other.get_or_insert_with(|| (session.to_owned(), owner.clone()));
                     let waits = life.pending.iter().filter(|pending| pending.since != TRIES);
-                    let waits = waits.map(|pending| (pending.since, session.to_owned(), pending.need));
+                    let waits = waits.map(|pending| (pending.since, session.to_owned(), pending.wish, pending.need));
                     view.others_wait.extend(waits);
                 }
-            } else if !(key.is_empty() || key.starts_with("at/") || key.starts_with("by/")) {
+            } else if !(seeded!("slots_share_with_a_document")
+                || key.is_empty()
+                || key.starts_with("at/")
+                || key.starts_with("by/"))
+            {
                 // A document, most likely: what it has given out is in no slot.
                 return Err(foreign(entry));
             }
@@ -188,10 +191,20 @@ impl View {
         self.life.is_some()
     }
 
-    /// How many wishes of others come before ours; `None` when we wait for nothing.
+    /// How many others come before us; `None` when we wait for nothing.
     pub(super) fn place(&self) -> Option<usize> {
         let (life, _) = self.life.as_ref()?;
-        life.pending.first().map(|first| self.ahead(first).count())
+        let first = life.pending.first()?;
+        let others: BTreeSet<_> = self.ahead(first).map(|(_, name, ..)| name).collect();
+        Some(others.len())
+    }
+
+    /// What those before this one need. Of equal wishes of one step only one counts: a session takes what is free by one write
+    /// for each, and as long as one that is slow, or stopped, had not, room for all of them would lie idle.
+    fn kept(&self, pending: &Pending, limit: u64) -> u64 {
+        let ahead = self.ahead(pending).filter(|(.., need)| *need <= limit);
+        let needs: BTreeSet<_> = ahead.map(|(since, name, _, need)| (since, name, need)).collect();
+        needs.iter().map(|(.., need)| **need).sum()
     }
 
     /// The wishes of others that come before this one.
@@ -225,6 +238,7 @@ impl View {
             life.seq = step.seq;
             // What a step before it says may still come: it does nothing if our key is another one then.
             revokes = step.limit.is_some() || step.withdrawn.iter().any(|&wish| wish > life.asked);
+            revokes &= !seeded!("slots_save_a_write");
             if let Some(limit) = step.limit.filter(|&limit| limit != now) {
                 (now, sets) = (limit, true);
             }
@@ -257,14 +271,15 @@ impl View {
                 }
             }
         }
-        let lowers = sets && !fresh && self.limit.is_some_and(|(limit, _)| now < limit);
+        let lowers =
+            sets && !fresh && self.limit.is_some_and(|(limit, _)| now < limit) && !seeded!("slots_lower_blindly");
         let new = replaces.is_none() || life.pending != before.pending;
         let asks = life.clone();
         let (mut locked, mut wish) = (Vec::new(), 0);
         if !(lowers || queues && new) {
             (locked, wish) = self.grant(&mut life, now, &freed);
         }
-        if locked.len() + freed.len() > super::MOST as usize {
+        if locked.len() + freed.len() > super::MOST as usize && !seeded!("slots_write_all_at_once") {
             // More than there is room for in one write: what is free then is taken by the next.
             (locked, life) = (Vec::new(), asks);
         }
@@ -305,14 +320,11 @@ impl View {
             .filter(|number| !self.taken.contains_key(number));
         let room = limit.saturating_sub(in_use).saturating_sub(delayed.count() as u64);
         let free = (0..limit).filter(|number| !self.delayed.contains(number));
-        let free = free.filter(|number| !self.taken.contains_key(number) || freed.contains(number));
+        let is_free = |number: &u64| !self.taken.contains_key(number) || freed.contains(number);
+        // Consul lets a session lock again what it has locked.
+        let free = free.filter(|number| is_free(number) || seeded!("slots_lock_their_own"));
         // What those before us need is left for them, unless they need more than there is.
-        let kept = life.pending.first().map_or(0, |first| {
-            self.ahead(first)
-                .map(|&(.., need)| need)
-                .filter(|&need| need <= limit)
-                .sum()
-        });
+        let kept = life.pending.first().map_or(0, |first| self.kept(first, limit));
         let room = room.saturating_sub(kept);
         let fits = life.pending.first().is_some_and(|first| first.need <= room);
         if !fits {
@@ -330,7 +342,7 @@ impl View {
         let units = first.want.min(most).min(room) as usize;
         let free: Vec<u64> = free.collect();
         // Those who begin at one place are in each other's way.
-        let begin = if free.is_empty() {
+        let begin = if free.is_empty() || seeded!("slots_begin_at_the_first") {
             0
         } else {
             usize::from(life.nonce_seed(&self.name)) % free.len()

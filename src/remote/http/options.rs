@@ -1,0 +1,167 @@
+//! Where a store is that speaks HTTP, and what it is told with each call.
+
+use super::{Connector, Http};
+use crate::remote::error::RemoteError;
+#[cfg(feature = "remote-tls")]
+use crate::remote::tls::Tls;
+use http::header::{HeaderName, HeaderValue};
+use http::{HeaderMap, Uri};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use std::time::Duration;
+
+/// Where a store is, and what it is told with each call.
+#[derive(Clone)]
+pub(in crate::remote) struct HttpOptions {
+    pub(in crate::remote) address: Box<str>,
+    pub(in crate::remote) headers: HeaderMap,
+    /// How long an answer may take.
+    pub(in crate::remote) timeout: Duration,
+    #[cfg(feature = "remote-tls")]
+    pub(in crate::remote) tls: Option<Tls>,
+}
+
+impl HttpOptions {
+    pub(in crate::remote) fn new(address: Box<str>) -> Self {
+        Self {
+            address,
+            headers: HeaderMap::new(),
+            timeout: Duration::from_secs(1),
+            #[cfg(feature = "remote-tls")]
+            tls: None,
+        }
+    }
+
+    /// Says `value`, a secret, under `name` with each call.
+    ///
+    /// # Errors
+    /// [`RemoteError::Address`] when it has characters that no header has.
+    pub(in crate::remote) fn secret(&mut self, name: &'static str, value: &str) -> Result<(), RemoteError> {
+        say(&mut self.headers, name, value)
+    }
+
+    /// Makes the client. The store is spoken to when it is first needed.
+    ///
+    /// # Errors
+    /// [`RemoteError::Address`], [`RemoteError::Certificate`], [`RemoteError::Duration`], or [`RemoteError::NoRuntime`] outside a tokio runtime.
+    pub(in crate::remote) fn connect(self) -> Result<Http, RemoteError> {
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(RemoteError::NoRuntime);
+        }
+        let allowed = (Duration::from_millis(1), Duration::from_secs(60));
+        if self.timeout < allowed.0 || self.timeout > allowed.1 {
+            return Err(RemoteError::Duration {
+                what: "time-out",
+                given: self.timeout,
+                allowed,
+            });
+        }
+        let base = base(&self.address)?;
+        let connector = self.connector(base.starts_with("https:"))?;
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(Duration::from_secs(30))
+            .build(connector);
+        Ok(Http {
+            client,
+            base,
+            headers: self.headers,
+            timeout: self.timeout,
+        })
+    }
+}
+
+impl HttpOptions {
+    fn plain(&self) -> HttpConnector {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(self.timeout));
+        // Whoever waits for what a store says by itself is to notice that nobody is there: after 25 s.
+        connector.set_keepalive(Some(Duration::from_secs(10)));
+        connector.set_keepalive_interval(Some(Duration::from_secs(5)));
+        connector.set_keepalive_retries(Some(3));
+        connector
+    }
+
+    #[cfg(not(feature = "remote-tls"))]
+    fn connector(&self, encrypted: bool) -> Result<Connector, RemoteError> {
+        if encrypted {
+            return Err(unusable("https:// needs the feature `remote-tls`"));
+        }
+        Ok(self.plain())
+    }
+
+    #[cfg(feature = "remote-tls")]
+    fn connector(&self, encrypted: bool) -> Result<Connector, RemoteError> {
+        if !encrypted && self.tls.is_some() {
+            return Err(unusable(
+                "certificates are given, and the address does not begin with https://",
+            ));
+        }
+        let tls = self.tls.clone().unwrap_or_default();
+        // What the system believes is looked for only where it counts.
+        let system = if encrypted && tls.roots.is_none() {
+            system_roots()?
+        } else {
+            rustls::RootCertStore::empty()
+        };
+        let mut connector = self.plain();
+        connector.enforce_http(false);
+        let builder = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls.config(system)?);
+        Ok(builder.https_or_http().enable_http1().wrap_connector(connector))
+    }
+}
+
+/// The certificates that the system believes.
+#[cfg(feature = "remote-tls")]
+fn system_roots() -> Result<rustls::RootCertStore, RemoteError> {
+    let mut store = rustls::RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    let (added, _) = store.add_parsable_certificates(found.certs);
+    if added == 0 {
+        let why = found
+            .errors
+            .first()
+            .map_or("there are none".into(), ToString::to_string);
+        return Err(RemoteError::Certificate {
+            what: "root certificates of the system",
+            why: why.into(),
+        });
+    }
+    Ok(store)
+}
+
+pub(super) fn say(headers: &mut HeaderMap, name: &'static str, value: &str) -> Result<(), RemoteError> {
+    let value = HeaderValue::from_str(value);
+    let mut value = value.map_err(|_| unusable(format!("the {name} has control characters")))?;
+    value.set_sensitive(true);
+    headers.insert(HeaderName::from_static(name), value);
+    Ok(())
+}
+
+/// The scheme, the host and the path that an address begins with, without a slash at the end.
+fn base(address: &str) -> Result<Box<str>, RemoteError> {
+    // Not repeated in a message: it may have a password.
+    let uri: Uri = address
+        .parse()
+        .map_err(|_| unusable("it is none, such as http://127.0.0.1:8500"))?;
+    match uri.scheme_str() {
+        Some("http" | "https") => {}
+        _ => return Err(unusable("it does not begin with http:// or https://")),
+    }
+    let Some(authority) = uri.authority() else {
+        return Err(unusable("it names no host"));
+    };
+    if authority.as_str().contains('@') {
+        return Err(unusable("names and passwords belong into the options"));
+    }
+    if uri.query().is_some() {
+        return Err(unusable("it has a query"));
+    }
+    Ok(address.trim_end_matches('/').into())
+}
+
+fn unusable(why: impl Into<Box<str>>) -> RemoteError {
+    RemoteError::Address { why: why.into() }
+}
