@@ -38,7 +38,7 @@ fn is_served(wait: &mut Wait<'_>) -> bool {
     poll(wait.as_mut()).is_ready()
 }
 
-/// Others take one each time there is room for one: there was never room for ten.
+/// Others take one now and then, each time in another segment: there was never room for ten.
 #[test]
 fn a_large_request_is_not_passed_for_ever() {
     let world = World::new();
@@ -49,7 +49,9 @@ fn a_large_request_is_not_passed_for_ever() {
     let mut one = Box::pin(other.acquire(1));
     while !is_served(&mut ten) {
         assert!(waited <= WINDOW + 2 * SEGMENT, "it is passed");
-        takes(&small, 1);
+        if waited.as_millis().is_multiple_of(50) {
+            takes(&small, 1);
+        }
         let _ = poll(one.as_mut());
         world.clock.advance(MS);
         waited += MS;

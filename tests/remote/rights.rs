@@ -14,11 +14,11 @@ const PERMITS: Rule = Rule::Permits { limit: 2 };
 fn documented() -> Vec<&'static str> {
     let source = include_str!("../../src/remote/redis/mod.rs");
     let from = source
-        .find("//! ACL SETUSER")
+        .find("/// ACL SETUSER")
         .expect("the documentation names the rights");
     let lines = source[from..].lines().take_while(|line| !line.contains("```"));
     lines
-        .flat_map(|line| line.trim_start_matches("//!").split_whitespace())
+        .flat_map(|line| line.trim_start_matches("///").split_whitespace())
         .collect()
 }
 

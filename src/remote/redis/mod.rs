@@ -6,36 +6,6 @@
 //! | `bucket.lua` | a token bucket, GCRA in whole numbers |
 //! | `window.lua` | a sliding window in segments |
 //! | `rights.lua` | nothing: whether all that is needed is allowed |
-//!
-//! # What it needs
-//! Redis 6.2 or later, or Valkey: one server, or with the feature `redis-cluster` a cluster, of which each limiter lies on one
-//! server, since all its keys carry one hash tag. `maxmemory-policy noeviction`: a server that evicts keys forgets permits that are
-//! held. Of rights it needs these, which are tried out on a key that is gone at once, before the first
-//! step; where one is missing that step is [refused](StoreError::Refused), and says which.
-//!
-//! ```text
-//! ACL SETUSER gate on >secret resetkeys ~tollgate:* resetchannels &tollgate:* -@all
-//!   +eval +evalsha +script|load +subscribe +publish +time +info +hmget +hget +hset +hdel +hgetall +hkeys
-//!   +zadd +zrem +zrange +zrangebyscore +zscore +zcard +pexpire +del
-//! ```
-//!
-//! # What is not promised
-//! Replication is asynchronous: a replica that takes over may not know the last grants. It knows that it is not the server which
-//! made those that it knows, and so does one that was started again from what it had saved, or from nothing: either grants no
-//! permits until a time to live has passed, so that what it does not know has run out, and tells sessions of which it has
-//! forgotten something that they are lost. The time to live is the longest that it knows of, or of the process that asks; where
-//! others have a longer one, tell all: [`longest_ttl`](RedisOptions::longest_ttl).
-//!
-//! Of a limiter of which it has never heard a server cannot say whether others have. One that was started a time to live ago, or
-//! that this process has known for so long since it took over, grants at once; any other one after a time to live. So a process
-//! that begins at a server which once took over waits so long for its first permits of limiters that nobody uses.
-//!
-//! Tokens of rates that were given out last before another server took over are there again. Fencing tokens grow on, by the
-//! server's clock.
-//!
-//! A clock that is set back stands still for permits until it has caught up, so that nobody loses one, and those of the dead stay
-//! so much longer; rates and windows go on. One that is set forward ends the leases that it jumps over, and their
-//! holders learn it with their next renewal, a third of the time to live later at most.
 
 mod answer;
 mod ears;
@@ -74,6 +44,36 @@ use tokio::sync::OnceCell;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # What it needs
+/// Redis 6.2 or later, or Valkey: one server, or with the feature `redis-cluster` a cluster, of which each limiter lies on one
+/// server, since all its keys carry one hash tag. `maxmemory-policy noeviction`: a server that evicts keys forgets permits that are
+/// held. Of rights it needs these, which are tried out on a key that is gone at once, before the first step; where one is missing that
+/// step is [refused](super::StoreError::Refused), and says which.
+///
+/// ```text
+/// ACL SETUSER gate on >secret resetkeys ~tollgate:* resetchannels &tollgate:* -@all
+///   +eval +evalsha +script|load +subscribe +publish +time +info +hmget +hget +hset +hdel +hgetall +hkeys
+///   +zadd +zrem +zrange +zrangebyscore +zscore +zcard +pexpire +del
+/// ```
+///
+/// # What is not promised
+/// Replication is asynchronous: a replica that takes over may not know the last grants. It knows that it is not the server which
+/// made those that it knows, and so does one that was started again from what it had saved, or from nothing: either grants no
+/// permits until a time to live has passed, so that what it does not know has run out, and tells sessions of which it has
+/// forgotten something that they are lost. The time to live is the longest that it knows of, or of the process that asks; where
+/// others have a longer one, tell all: [`longest_ttl`](RedisOptions::longest_ttl).
+///
+/// Of a limiter of which it has never heard a server cannot say whether others have. One that was started a time to live ago, or
+/// that this process has known for so long since it took over, grants at once; any other one after a time to live. So a process
+/// that begins at a server which once took over waits so long for its first permits of limiters that nobody uses.
+///
+/// Tokens of rates that were given out last before another server took over are there again. Fencing tokens grow on, by the
+/// server's clock.
+///
+/// A clock that is set back stands still for permits until it has caught up, so that nobody loses one, and those of the dead stay
+/// so much longer; rates and windows go on. One that is set forward ends the leases that it jumps over, and their
+/// holders learn it with their next renewal, a third of the time to live later at most.
 #[derive(Clone)]
 pub struct Redis(Arc<Inner>);
 
