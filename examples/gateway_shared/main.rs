@@ -9,8 +9,6 @@
 //! cargo run --example gateway_shared --features etcd -- --backend etcd --address http://127.0.0.1:2379
 //! ```
 //!
-//! Redis alone counts rates: with the others each process has its part of the rates, and they share what is in flight.
-//!
 //! Each process spends what it was given in blocks. So the store is given a smaller burst: a block less for each process. The
 //! audit looks at every span of time, from what all of them have written down on one clock, and fails if the budget was
 //! exceeded in any of them.
@@ -23,7 +21,7 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::remote::{Backend, Blocks, Key, Memory, Remote, RemoteError};
-use tollgate::{Ask, Clock, Cost, Limiter, LimiterExt, Policy, Quota, SlidingLog, TokenBucket};
+use tollgate::{Ask, Clock, Cost, Limiter, LimiterExt, Policy, Quota};
 
 const TOKENS: Cost = Cost::new("tokens");
 const PROCESSES: u64 = 3;
@@ -138,25 +136,19 @@ async fn worker_at(backend: &str, address: &str, time: Duration) -> Result<Vec<A
         #[cfg(feature = "redis")]
         "redis" => serve(shared(&tollgate::remote::Redis::options(address).connect()?)?, time).await,
         #[cfg(feature = "consul")]
-        "consul-holders" => serve(in_parts(&tollgate::remote::Consul::options(address).connect()?)?, time).await,
+        "consul-holders" => serve(shared(&tollgate::remote::Consul::options(address).connect()?)?, time).await,
         #[cfg(feature = "consul")]
         "consul-slots" => {
             serve(
-                in_parts(&tollgate::remote::Consul::options(address).connect()?.slots())?,
+                shared(&tollgate::remote::Consul::options(address).connect()?.slots())?,
                 time,
             )
             .await
         }
         #[cfg(feature = "zookeeper")]
-        "zookeeper" => {
-            serve(
-                in_parts(&tollgate::remote::Zookeeper::options(address).connect()?)?,
-                time,
-            )
-            .await
-        }
+        "zookeeper" => serve(shared(&tollgate::remote::Zookeeper::options(address).connect()?)?, time).await,
         #[cfg(feature = "etcd")]
-        "etcd" => serve(in_parts(&tollgate::remote::Etcd::options(address).connect()?)?, time).await,
+        "etcd" => serve(shared(&tollgate::remote::Etcd::options(address).connect()?)?, time).await,
         _ => {
             let _ = (address, time);
             Err(format!("the backend {backend} is unknown, or its feature is not compiled in").into())
@@ -182,27 +174,11 @@ fn shared<B: Backend + Clone>(store: &B) -> Result<Policy<impl Limiter + use<B>>
     let calls_leg = Remote::rate(key("calls")?, quota(BUDGET.calls, calls)).blocks(blocks);
     let tokens_leg = Remote::rate(key("tokens")?, quota(BUDGET.tokens, tokens)).blocks(Blocks::up_to(tokens));
     let window_leg = Remote::window(key("window")?, left(window, calls), length).blocks(blocks);
-    let in_flight = Remote::permits(key("in-flight")?, BUDGET.in_flight).ttl(Duration::from_secs(2));
+    let in_flight = Remote::permits(key("in-flight")?, BUDGET.in_flight);
     let policy = Policy::builder()
         .limit(calls_leg.spawn(store.clone())?.named("calls"))
         .limit(tokens_leg.spawn(store.clone())?.per(TOKENS).named("tokens"))
         .limit(window_leg.spawn(store.clone())?.named("window"))
-        .limit(in_flight.spawn(store.clone())?.named("in flight"))
-        .max_wait(Duration::from_secs(10))
-        .build()?;
-    Ok(policy)
-}
-
-/// What is in flight lies in the store; of the rest each process has its part.
-#[cfg_attr(not(feature = "consul"), allow(dead_code))]
-fn in_parts<B: Backend + Clone>(store: &B) -> Result<Policy<impl Limiter + use<B>>, Failure> {
-    let part = |(rate, burst): (u64, u64)| Quota::per_second(rate / PROCESSES).burst(burst / PROCESSES);
-    let (window, length) = BUDGET.window;
-    let in_flight = Remote::permits(Key::new("gateway:in-flight")?, BUDGET.in_flight).ttl(Duration::from_secs(10));
-    let policy = Policy::builder()
-        .limit(TokenBucket::new(part(BUDGET.calls)).named("calls"))
-        .limit(TokenBucket::new(part(BUDGET.tokens)).per(TOKENS).named("tokens"))
-        .limit(SlidingLog::new(window / PROCESSES, length)?.named("window"))
         .limit(in_flight.spawn(store.clone())?.named("in flight"))
         .max_wait(Duration::from_secs(10))
         .build()?;

@@ -23,9 +23,9 @@
 //!
 //! | workers | CPU time per task | |
 //! |---|---|---|
-//! | `2` | 10.28 µs | 2 threads are started |
-//! | `1..=32` | 10.41 to 10.48 µs | one at first, then no more than 16 at once and 100 a second |
-//! | `32` | 10.66 to 10.73 µs | 32 threads are started, 30 of them for nothing |
+//! | `2` | 10.28 to 10.36 µs | 2 threads are started |
+//! | `1..=32` | 10.41 to 10.58 µs | one at first, then no more than 16 at once and 100 a second |
+//! | `32` | 10.64 to 10.75 µs | 32 threads are started, 30 of them for nothing |
 //!
 //! So where tasks compute, an elastic pool costs a hundredth or two more than a fixed one of the right size, and less
 //! than a fixed one that is too large. Once the threads are there, both cost the same per task.

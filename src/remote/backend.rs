@@ -198,7 +198,8 @@ pub enum News {
 /// A place that keeps permits for many machines.
 ///
 /// It promises, for each key by itself:
-/// - a step is carried out whole, as if no other ran at the same time, by the store's own clock;
+/// - a step is carried out whole, as if no other ran at the same time, by the store's own clock, or, where it has none to go by
+///   and counts tokens, by no more time than has passed;
 /// - carried out twice, it does what it would do once; one with a lower number than the last of its session does nothing;
 /// - the units of sessions that have not expired never exceed the limit, unless the limit was lowered below them;
 /// - wishes are granted in the order in which they came, in a window those of sessions that keep asking; a token is never given twice, and grows;

@@ -24,6 +24,14 @@
 //! # Time
 //! The store goes by its own clock; that of a process only measures how long ago it sent something. Clocks may differ by
 //! anything, and run apart by one in a hundred.
+//!
+//! Consul, ZooKeeper and etcd tell nobody the time. What comes back to a rate or window there is counted by what each process has
+//! seen itself: that of so many tokens each was taken *before* an instant of its own, from which on it counts the time. It
+//! compares no instant with those of others, so that no clock has to be set right, and none that is set wrong brings a token too
+//! many: in no span of time is there more than the burst and what comes in it. Only their speed counts: where a clock is fast by
+//! one in a hundred, tokens come faster by as much. What is lost by that is the time in which nobody looked on: a process that
+//! comes new finds a bucket as it was when somebody last took from it, and counts from then on. That is one filling of the bucket,
+//! or one window, at most, and only where none of those is left who took before.
 
 mod acquire;
 mod backend;
@@ -41,6 +49,8 @@ mod fence;
 #[allow(dead_code, reason = "not every store needs all of it")]
 mod http;
 mod key;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+mod kv;
 mod limiter;
 mod lost;
 mod memory;

@@ -1,7 +1,7 @@
 //! Changes while running, in a real store.
 
 #[path = "changes.rs"]
-mod changes;
+pub(crate) mod changes;
 
 use crate::speaker::LONG;
 use crate::store::{key, own_unopened, store};

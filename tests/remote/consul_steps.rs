@@ -445,22 +445,13 @@ async fn a_document_and_slots_under_one_key_are_refused() {
 
 /// What cannot be done is said at once.
 #[tokio::test]
-async fn rates_windows_and_lives_that_cannot_be_are_refused_when_a_limiter_is_built() {
+async fn limits_and_lives_that_cannot_be_are_refused_when_a_limiter_is_built() {
     use tollgate::remote::{Remote, RemoteError};
     let (store, key) = store::<Consul>();
     let slots = store.slots();
-    let rate = || Remote::rate(key.clone(), tollgate::Quota::per_second(1));
-    let window = || Remote::window(key.clone(), 1, SHORT);
     let short = || Remote::permits(key.clone(), 1).ttl(SHORT / 2);
-    for refused in [
-        rate().spawn(store.clone()).map(drop),
-        window().spawn(store.clone()).map(drop),
-        rate().spawn(slots.clone()).map(drop),
-        window().spawn(slots.clone()).map(drop),
-        Remote::permits(key.clone(), 61).spawn(slots.clone()).map(drop),
-    ] {
-        assert!(matches!(refused, Err(RemoteError::Unsupported { .. })), "{refused:?}");
-    }
+    let refused = Remote::permits(key.clone(), 61).spawn(slots.clone()).map(drop);
+    assert!(matches!(refused, Err(RemoteError::Unsupported { .. })), "{refused:?}");
     for refused in [short().spawn(store.clone()).map(drop), short().spawn(slots).map(drop)] {
         assert!(matches!(refused, Err(RemoteError::Duration { .. })), "{refused:?}");
     }

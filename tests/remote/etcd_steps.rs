@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
+use tollgate::Reason;
 use tollgate::remote::{Backend, Etcd, Key, Remote, RemoteError, Rule, StoreError};
-use tollgate::{Quota, Reason};
 
 mod steps {
     crate::lined::lined!(super::store());
@@ -237,12 +237,6 @@ async fn names_that_begin_alike_are_not_mixed_up() {
 
 #[tokio::test]
 async fn what_it_cannot_do_is_said_when_it_is_built() {
-    let (store, key) = (store(), key());
-    let unsupported = |built: Result<_, RemoteError>| matches!(built, Err(RemoteError::Unsupported { .. }));
-    assert!(unsupported(
-        Remote::rate(key.clone(), Quota::per_second(5)).spawn(store.clone())
-    ));
-    assert!(unsupported(Remote::window(key, 5, Duration::from_secs(1)).spawn(store)));
     for (address, prefix) in [("127.0.0.1:1", "a"), ("http://a:1", "")] {
         let built = Etcd::options(address).prefix(prefix).connect();
         assert!(matches!(built, Err(RemoteError::Address { .. })), "{address} {prefix}");

@@ -35,6 +35,8 @@ mod etcd_corners;
 #[cfg(feature = "etcd")]
 mod etcd_faults;
 #[cfg(feature = "etcd")]
+mod etcd_rates;
+#[cfg(feature = "etcd")]
 mod etcd_secured;
 #[cfg(feature = "etcd")]
 mod etcd_steps;
@@ -49,6 +51,8 @@ mod minute;
 mod proxied;
 mod quorum;
 mod rate_steps;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+mod rates_shared;
 mod redis;
 mod rights;
 mod served;

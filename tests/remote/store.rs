@@ -49,12 +49,12 @@ fn connect(address: &str) -> Redis {
     options.connect().expect("settings that can be")
 }
 
-/// A name that no other test uses.
+/// A name that no other test uses, nor has one that failed, and left something behind.
 pub(crate) fn key() -> Key {
     static KEYS: AtomicU64 = AtomicU64::new(0);
     // Relaxed: a number of its own is all that is wanted.
     let number = KEYS.fetch_add(1, Ordering::Relaxed);
-    Key::new(format!("test-{number}")).expect("a name")
+    Key::new(format!("test-{}-{number}", std::process::id())).expect("a name")
 }
 
 /// The part of a name that says in which slot of a cluster it lies.

@@ -1,9 +1,47 @@
-//! The line of a window in a real store, a step at a time.
+//! The line of a window in a real store, a step at a time. The same tests for each store.
 
 use crate::speaker::{LONG, SHORT, Speaker, speakers};
-use crate::store::{key, own_unopened, store};
+use crate::store::{key, own_unopened};
 use std::time::Duration;
-use tollgate::remote::Rule;
+use tollgate::remote::{Backend, Rule};
+
+mod redis {
+    crate::window_steps::lines!(crate::store::store());
+}
+#[cfg(feature = "consul")]
+mod consul {
+    crate::window_steps::lines!(crate::consul_store::store::<tollgate::remote::Consul>().0);
+}
+#[cfg(feature = "etcd")]
+mod etcd {
+    crate::window_steps::lines!(crate::etcd_steps::store());
+}
+#[cfg(feature = "zookeeper")]
+mod zookeeper {
+    crate::window_steps::lines!(crate::zookeeper_steps::store());
+}
+
+/// The tests, at the store that `$store` makes.
+macro_rules! lines {
+    ($store:expr; $($name:ident)*) => {
+        $(
+            #[tokio::test]
+            async fn $name() {
+                $crate::window_steps::$name($store).await;
+            }
+        )*
+    };
+    ($store:expr) => {
+        $crate::window_steps::lines! {
+            $store;
+            who_asks_later_is_given_what_those_in_line_leave
+            who_wants_more_leaves_what_others_wait_for
+            who_leaves_the_line_is_in_nobodys_way
+            who_died_in_line_is_in_the_way_for_a_time_to_live
+        }
+    };
+}
+pub(crate) use lines;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 /// Long enough for a few steps, and over soon.
@@ -13,9 +51,8 @@ fn window(limit: u64, length: Duration) -> Rule {
     Rule::Window { limit, length }
 }
 
-#[tokio::test]
-async fn who_asks_later_is_given_what_those_in_line_leave() {
-    let (store, key) = (store(), key());
+pub(crate) async fn who_asks_later_is_given_what_those_in_line_leave(store: impl Backend) {
+    let key = key();
     let [mut full, mut waits, mut later, mut tries] = speakers(&store, &key, window(10, HOUR), [LONG; 4]);
     assert_eq!(full.wish(3, false).await.grants.len(), 1);
     let reply = waits.wish(8, true).await;
@@ -34,9 +71,8 @@ async fn who_asks_later_is_given_what_those_in_line_leave() {
 }
 
 /// It takes more than it needs as far as nobody else waits.
-#[tokio::test]
-async fn who_wants_more_leaves_what_others_wait_for() {
-    let (store, key) = (store(), key());
+pub(crate) async fn who_wants_more_leaves_what_others_wait_for(store: impl Backend) {
+    let key = key();
     let [mut full, mut first, mut second] = speakers(&store, &key, window(10, HOUR), [LONG; 3]);
     assert_eq!(full.wish(6, false).await.grants.len(), 1);
     assert_eq!(first.wish(5, true).await.grants.len(), 0);
@@ -48,9 +84,8 @@ async fn who_wants_more_leaves_what_others_wait_for() {
     assert_eq!(second.wish(2, true).await.grants[0].units, 2);
 }
 
-#[tokio::test]
-async fn who_leaves_the_line_is_in_nobodys_way() {
-    let (store, key) = (store(), key());
+pub(crate) async fn who_leaves_the_line_is_in_nobodys_way(store: impl Backend) {
+    let key = key();
     let [mut full, mut waits, mut ends, mut later] = speakers(&store, &key, window(4, HOUR), [LONG; 4]);
     assert_eq!(full.wish(1, false).await.grants.len(), 1);
     assert_eq!(waits.wish(4, true).await.grants.len(), 0);
@@ -66,9 +101,8 @@ async fn who_leaves_the_line_is_in_nobodys_way() {
 }
 
 /// Its place lasts as long as its session.
-#[tokio::test]
-async fn who_died_in_line_is_in_the_way_for_a_time_to_live() {
-    let (store, key) = (store(), key());
+pub(crate) async fn who_died_in_line_is_in_the_way_for_a_time_to_live(store: impl Backend) {
+    let key = key();
     let [mut full, mut later] = speakers(&store, &key, window(4, HOUR), [LONG; 2]);
     let mut dies = Speaker::new(&store, &key, window(4, HOUR), BRIEF);
     assert_eq!(full.wish(1, false).await.grants.len(), 1);

@@ -10,8 +10,8 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
+use tollgate::Reason;
 use tollgate::remote::{Backend, Key, Remote, RemoteError, Rule, StoreError, Zookeeper};
-use tollgate::{Quota, Reason};
 use zookeeper_client::{Acls, Client, CreateMode};
 
 mod steps {
@@ -314,12 +314,6 @@ async fn the_key_goes_with_the_last_session_also_when_it_dies() {
 
 #[tokio::test]
 async fn what_it_cannot_do_is_said_when_it_is_built() {
-    let (store, key) = (store(), key());
-    let unsupported = |built: Result<_, RemoteError>| matches!(built, Err(RemoteError::Unsupported { .. }));
-    assert!(unsupported(
-        Remote::rate(key.clone(), Quota::per_second(5)).spawn(store.clone())
-    ));
-    assert!(unsupported(Remote::window(key, 5, Duration::from_secs(1)).spawn(store)));
     let nowhere = |servers: &str, prefix: &str| Zookeeper::options(servers).prefix(prefix).connect();
     for (servers, prefix) in [("", "/a"), ("a:1", "a"), ("a:1", "/a/"), ("a:1", "/../a")] {
         let built = nowhere(servers, prefix);

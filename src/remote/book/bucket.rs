@@ -55,13 +55,19 @@ fn gcd(a: u128, b: u128) -> u128 {
 /// The state of a bucket.
 #[derive(Debug)]
 pub(crate) struct Bucket {
-    level: u64,
+    pub(super) level: u64,
     at: u64,
 }
 
 impl Bucket {
+    /// With this level.
+    #[inline]
+    pub(super) fn filled(level: u64, now: u64) -> Self {
+        Self { level, at: now }
+    }
+
     pub(super) fn full(now: u64) -> Self {
-        Self { level: 0, at: now }
+        Self::filled(0, now)
     }
 
     pub(super) fn advance(&mut self, fill: &Fill, now: u64) {

@@ -2,18 +2,30 @@
 //! nothing but documents, the document. Time is microseconds of the store's clock.
 
 mod bucket;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+mod note;
 mod permits;
 mod rates;
 #[cfg(feature = "consul")]
 #[allow(dead_code, reason = "not every store needs all of it")]
 mod sheet;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+mod turn;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+mod witness;
 
 use super::backend::{News, Reply, Rule, Session, Step};
 pub(crate) use bucket::Fill;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+pub(crate) use note::Note;
 pub(crate) use permits::Permits;
 pub(crate) use rates::{Kind as Meter, Rates};
 #[cfg(feature = "consul")]
 pub(crate) use sheet::Sheet;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+pub(crate) use turn::{After, Odd, Turn, fresh_in, turn};
+#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+pub(crate) use witness::Witness;
 
 /// The state of one key.
 #[derive(Debug)]

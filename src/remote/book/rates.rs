@@ -17,18 +17,18 @@ const PACE: u64 = 1_000;
 
 #[derive(Debug)]
 pub(crate) struct Rates {
-    meter: Kind,
-    rule: Rule,
+    pub(super) meter: Kind,
+    pub(super) rule: Rule,
     /// Above zero once the rule was changed while it was used.
-    edition: u64,
+    pub(super) edition: u64,
     /// When somebody last asked.
     asked_at: u64,
-    token: u64,
+    pub(super) token: u64,
     now: u64,
-    takers: BTreeMap<Session, Taker>,
+    pub(super) takers: BTreeMap<Session, Taker>,
     /// Those who wait for room in a window, in order. Each is a taker.
-    line: Vec<Place>,
-    dues: BTreeSet<(u64, Session)>,
+    pub(super) line: Vec<Place>,
+    pub(super) dues: BTreeSet<(u64, Session)>,
 }
 
 /// What is counted: either of the two.
@@ -39,22 +39,22 @@ pub(crate) enum Kind {
 }
 
 #[derive(Debug, Default)]
-struct Taker {
-    expires: u64,
-    seq: u64,
-    charged: u64,
-    asked: u64,
-    grants: Vec<Grant>,
+pub(super) struct Taker {
+    pub(super) expires: u64,
+    pub(super) seq: u64,
+    pub(super) charged: u64,
+    pub(super) asked: u64,
+    pub(super) grants: Vec<Grant>,
     /// When the last of them may be used.
-    due: u64,
+    pub(super) due: u64,
 }
 
 /// A session has one place, whichever of its wishes it is for.
 #[derive(Debug)]
-struct Place {
-    session: Session,
-    wish: u64,
-    need: u64,
+pub(super) struct Place {
+    pub(super) session: Session,
+    pub(super) wish: u64,
+    pub(super) need: u64,
 }
 
 impl Kind {
@@ -168,7 +168,7 @@ impl Kind {
 }
 
 /// The length of a segment, in microseconds.
-fn segment(length: Duration) -> u64 {
+pub(super) fn segment(length: Duration) -> u64 {
     micros(length).div_ceil(Rule::SEGMENTS).max(1)
 }
 
@@ -202,6 +202,21 @@ impl Rates {
     pub(super) fn is_empty(&self, now: u64) -> bool {
         let known = self.edition > 0 && now < self.asked_at.saturating_add(micros(Rule::REMEMBERED));
         self.takers.is_empty() && self.meter.is_as_new(now) && !known
+    }
+
+    /// In how many microseconds it is empty, if nobody asks before.
+    #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+    pub(super) fn fresh_in(&self, now: u64) -> u64 {
+        let meter = match &self.meter {
+            Kind::Bucket(bucket, fill) => now.saturating_add(bucket.level.div_ceil(fill.gain)),
+            Kind::Window(window, _) => window.fresh_at().unwrap_or(u64::MAX),
+        };
+        let known = if self.edition > 0 { micros(Rule::REMEMBERED) } else { 0 };
+        let takers = self.dues.last().map_or(now, |&(due, _)| due);
+        meter
+            .max(takers)
+            .max(self.asked_at.saturating_add(known))
+            .saturating_sub(now)
     }
 
     pub(super) fn sweep(&mut self, now: u64) {

@@ -3,6 +3,7 @@
 //! Sessions do not expire by themselves in it: the store says which of them it knows no more, and they are ended.
 
 use super::Outcome;
+use super::note::session;
 use super::permits::{Held, Permits, Queued};
 use crate::remote::backend::{Grant, Session, Step};
 use serde::{Deserialize, Serialize};
@@ -180,16 +181,6 @@ impl Permits {
 const NEVER: u64 = u64::MAX;
 /// Nobody has counted as far: what comes on top of it is a number still.
 const FARTHEST: u64 = u64::MAX >> 1;
-
-fn session(name: &str) -> Option<Session> {
-    let (client, number) = name.split_once('.')?;
-    let client = u64::from_str_radix(client, 16).ok()?;
-    let session = Session {
-        client,
-        number: number.parse().ok()?,
-    };
-    (session.to_string() == name).then_some(session)
-}
 
 #[cfg(test)]
 mod tests {

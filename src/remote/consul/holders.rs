@@ -344,7 +344,7 @@ impl Consul {
 
 impl Backend for Consul {
     fn supports(&self, rule: &Rule, ttl: Duration) -> Result<(), RemoteError> {
-        super::supports(rule, ttl, "Consul with a document of holders")
+        super::supports(rule, ttl)
     }
 
     async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
@@ -356,6 +356,6 @@ impl Backend for Consul {
     }
 
     fn leave(&self, key: &Key, session: Session) {
-        self.0.seats.remove(key, session);
+        self.0.leave(key, session);
     }
 }

@@ -6,7 +6,7 @@
 //! | who is served first | who asked first | who asked first, nearly |
 //! | an acquire that finds permits | a read and a write | a read and a write |
 //! | in each other's way are | all who change the document | those who want the same slot |
-//! | rates and windows | no | no |
+//! | rates and windows | yes | yes, the same |
 //!
 //! # Sessions
 //! Each session of a limiter is a session of Consul's, whose keys are deleted when it ends. Consul ends a session that was not
@@ -25,6 +25,19 @@
 //! The first three sessions that wait look out for the dead; when all three of them are dead as well, the others find out when they
 //! renew. A session that was made though nobody heard the answer holds nothing, and ends by itself.
 //!
+//! # Rates and windows
+//! What is known of one is a value under `rate` in the folder of the limiter. A step of a process writes it anew if nobody else has,
+//! and reads it before, unless the process was alone there of late: one round trip, or two. It has no session of Consul's, and any
+//! time to live will do. What it takes stays counted whoever dies; nobody is asked the time, see [`remote`](super#time).
+//!
+//! Processes are in each other's way there: whoever was overtaken reads again, after a pause of up to 64 ms. Where more than some
+//! hundred steps a second are to be expected of all of them together, take tokens by the [block](super::Blocks): a step carries
+//! what a whole process wants.
+//!
+//! The value goes when it is as good as none: as soon as the bucket is full again, or the window empty, and the time to live of all
+//! sessions is over that have not been closed. Whoever wrote it last takes it away then, if it still runs; otherwise whoever has
+//! used it and is still there. When all have died at once it stays until somebody uses the limiter again.
+//!
 //! # What it needs
 //! Consul 1.8 or later. A time to live of 10 s to a day: the shortest is the server's `session_ttl_min`, and steps with a shorter
 //! one are [refused](super::StoreError::Refused). One connection for each
@@ -35,7 +48,7 @@
 //! # What is not promised
 //! Consul writes to a majority of its servers before it answers, and forgets nothing when servers change. A cluster that is
 //! started anew with nothing, or from a snapshot, has forgotten who holds what, and its tokens may be smaller than they were: keep
-//! all processes from it for a time to live, and tell resources that check fences.
+//! all processes from it for a time to live, and tell resources that check fences. What rates gave out since is there again.
 
 mod agent;
 mod holders;
@@ -46,10 +59,12 @@ mod options;
 mod policy;
 mod seats;
 mod slots;
+mod values;
 
-use super::backend::{Reply, Rule, Step, StoreError};
+use super::backend::{Reply, Rule, Session, Step, StoreError};
 use super::error::RemoteError;
 use super::key::Key;
+use super::kv::Ledger;
 use agent::Agent;
 pub use options::ConsulOptions;
 #[cfg(feature = "policy-file")]
@@ -59,8 +74,9 @@ pub use slots::ConsulSlots;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+use values::Folders;
 
-/// Permits in Consul, in a document: all of a limiter's permits, their holders and the queue are one value, which is read,
+/// Permits in Consul, in a document, and rates and windows: all of a limiter's permits, their holders and the queue are one value, which is read,
 /// changed, and written if nobody else has changed it meanwhile. A handle: clones share connections.
 ///
 /// Requests are served in the order in which they reach the store. Who waits sleeps on a key of its own, and whoever gives back
@@ -91,6 +107,22 @@ struct Inner {
     agent: Agent,
     prefix: Box<str>,
     seats: Seats,
+    rates: Ledger<Folders>,
+}
+
+impl Inner {
+    fn new(agent: Agent, prefix: Box<str>) -> Self {
+        let folders = Folders {
+            agent: agent.clone(),
+            prefix: prefix.clone(),
+        };
+        Self {
+            agent,
+            prefix,
+            seats: Seats::default(),
+            rates: Ledger::new(folders),
+        }
+    }
 }
 
 impl Consul {
@@ -100,21 +132,14 @@ impl Consul {
     }
 }
 
-/// What both cannot do, and how long sessions can live.
-fn supports(rule: &Rule, ttl: Duration, store: &'static str) -> Result<(), RemoteError> {
-    let what = match rule {
-        Rule::Permits { .. } => {
-            let allowed = (Duration::from_secs(1), Duration::from_secs(86_400));
-            if ttl < allowed.0 || ttl > allowed.1 {
-                let (what, given) = ("time to live", ttl);
-                return Err(RemoteError::Duration { what, given, allowed });
-            }
-            return Ok(());
-        }
-        Rule::Rate { .. } => "rates, since it tells no time",
-        Rule::Window { .. } => "windows, since it tells no time",
-    };
-    Err(RemoteError::Unsupported { what, store })
+/// How long sessions can live. Rates and windows have none at the store.
+fn supports(rule: &Rule, ttl: Duration) -> Result<(), RemoteError> {
+    let allowed = (Duration::from_secs(1), Duration::from_secs(86_400));
+    if matches!(rule, Rule::Permits { .. }) && (ttl < allowed.0 || ttl > allowed.1) {
+        let (what, given) = ("time to live", ttl);
+        return Err(RemoteError::Duration { what, given, allowed });
+    }
+    Ok(())
 }
 
 /// Either of the two ways to keep permits.
@@ -133,11 +158,15 @@ trait Keeping: Sync {
 
 /// Carries out a step: makes or renews its session, and attempts it until nobody else was quicker.
 async fn step(keeping: &impl Keeping, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+    let Inner {
+        agent,
+        seats,
+        prefix,
+        rates,
+    } = keeping.inner();
     let Rule::Permits { limit } = *rule else {
-        let why = "there are only permits in Consul".into();
-        return Err(StoreError::Refused { why });
+        return rates.step(key, rule, step).await;
     };
-    let Inner { agent, seats, prefix } = keeping.inner();
     let folder = folder(prefix, key);
     let started = seats.now();
     let seat = seats.of(agent, key, step).await?;
@@ -178,6 +207,14 @@ async fn step(keeping: &impl Keeping, key: &Key, rule: &Rule, step: &Step) -> Re
         _ => seats.remove(key, step.session),
     }
     Ok(reply)
+}
+
+impl Inner {
+    /// Nobody asks for this session any more.
+    fn leave(&self, key: &Key, session: Session) {
+        self.seats.remove(key, session);
+        self.rates.leave(key, session);
+    }
 }
 
 /// The folder of a limiter, in which no other one's keys are: a slash in its name is none here.

@@ -1,7 +1,7 @@
 //! Where a Consul is, and how it is spoken to.
 
+use super::Consul;
 use super::agent::Agent;
-use super::{Consul, Seats};
 use crate::remote::error::RemoteError;
 use crate::remote::http::HttpOptions;
 #[cfg(feature = "remote-tls")]
@@ -78,11 +78,7 @@ impl ConsulOptions {
     /// [`RemoteError::Duration`]; [`RemoteError::NoRuntime`] outside a tokio runtime.
     pub fn connect(self) -> Result<Consul, RemoteError> {
         let agent = self.agent()?;
-        Ok(Consul(Arc::new(super::Inner {
-            agent,
-            prefix: self.prefix,
-            seats: Seats::default(),
-        })))
+        Ok(Consul(Arc::new(super::Inner::new(agent, self.prefix))))
     }
 
     pub(super) fn agent(&self) -> Result<Agent, RemoteError> {

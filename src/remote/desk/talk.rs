@@ -226,8 +226,7 @@ impl Desk {
             live.heard = live.heard.max(step.seq);
             live.deadline = Some(deadline);
             // A store that has not renewed the session is not asked again at once.
-            let least = self.plan.renewal / if seeded!("remote_renews_at_once") { 400 } else { 4 };
-            let renewal = self.plan.renewal.saturating_sub(reply.age).max(least);
+            let renewal = self.plan.renewal.saturating_sub(reply.age).max(self.plan.renewal / 4);
             live.renew_at = self.clock.after(sent, renewal);
             live.returned_told = step.returned;
             live.charged_told = step.charged;

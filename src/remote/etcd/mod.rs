@@ -5,6 +5,7 @@
 //! | `shelves` | what lies at the store, and how it is changed |
 //! | `door` | who we say we are |
 //! | `lease` | what a session lives by |
+//! | `values`, `tenure` | what is known of a rate or window, and how long it stays |
 //! | `words`, `stream` | what is said and heard |
 //! | `options` | where the server is |
 //! | `policy` | policies that are pushed from it |
@@ -18,20 +19,22 @@ mod options;
 mod policy;
 mod shelves;
 mod stream;
+mod tenure;
+mod values;
 mod words;
 
 use super::backend::{Backend, Reply, Rule, Session, Step, StoreError};
-use super::error::RemoteError;
 use super::key::Key;
+use super::kv::Ledger;
 use super::queue::Queue;
 pub use options::EtcdOptions;
 #[cfg(feature = "policy-file")]
 pub use policy::EtcdPolicy;
 use shelves::Shelves;
 use std::fmt;
-use std::time::Duration;
+use tenure::Tenures;
 
-/// Permits in etcd 3.4 or later. A handle: clones share their connections, and so can all limiters of a process.
+/// Permits, rates and windows in etcd 3.4 or later. A handle: clones share their connections, and so can all limiters of a process.
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -61,14 +64,33 @@ use std::time::Duration;
 /// takes three round trips more. A watch whose connection has died without a word is noticed after some 25 s, and one that a proxy
 /// keeps open and silent is not: who waits is then served when the lease is renewed.
 ///
+/// # Rates and windows
+/// What is known of one is a value under its key. A step of a process puts it anew if nobody else has, and reads it before, unless
+/// the process was alone there of late: one round trip, or two. Nobody is asked the time, see [`remote`](super#time). Whoever was
+/// overtaken reads again, after a pause of up to 64 ms: where more than some hundred steps a second are to be expected of all
+/// processes together, take tokens by the [block](super::Blocks).
+///
+/// The value goes as soon as the bucket is full again, or the window empty, and the time to live of all sessions is over that have
+/// not been closed: whoever put it last deletes it then. It lies under a lease that nobody renews, so that it goes as well when all
+/// have died: after up to three times as long, and three seconds. That is one more round trip for a new lease now and then.
+///
 /// # Fencing
 /// Tokens grow with the store's revisions, as long as it keeps its data.
 ///
 /// # What is not promised
-/// Rates and windows are not for etcd, which tells nobody the time: they are refused. A new leader prolongs all leases. A server
-/// that has lost its data has forgotten who holds what, and grants it again at once.
+/// A new leader prolongs all leases. A server that has lost its data has forgotten who holds what, and what rates gave out, and
+/// grants it again at once.
 #[derive(Clone)]
-pub struct Etcd(Queue<Shelves>);
+pub struct Etcd {
+    permits: Queue<Shelves>,
+    rates: Ledger<Values>,
+}
+
+/// What is known of rates and windows.
+pub(crate) struct Values {
+    shelves: Shelves,
+    tenures: Tenures,
+}
 
 impl Etcd {
     /// The etcd at `address`: `http://host:port`.
@@ -77,37 +99,37 @@ impl Etcd {
     }
 
     fn new(shelves: Shelves) -> Self {
-        Self(Queue::new(shelves))
+        Self {
+            permits: Queue::new(shelves.clone()),
+            rates: Ledger::new(Values {
+                shelves,
+                tenures: Tenures::default(),
+            }),
+        }
     }
 }
 
 impl Backend for Etcd {
-    fn supports(&self, rule: &Rule, _ttl: Duration) -> Result<(), RemoteError> {
-        let what = match rule {
-            Rule::Permits { .. } => return Ok(()),
-            Rule::Rate { .. } => "rates",
-            Rule::Window { .. } => "windows",
-        };
-        let store = "etcd";
-        Err(RemoteError::Unsupported { what, store })
-    }
-
     async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
-        self.0.step(key, rule, step).await
+        match rule {
+            Rule::Permits { .. } => self.permits.step(key, rule, step).await,
+            Rule::Rate { .. } | Rule::Window { .. } => self.rates.step(key, rule, step).await,
+        }
     }
 
     async fn news(&self, key: &Key, session: Session) {
-        self.0.news(key, session).await;
+        self.permits.news(key, session).await;
     }
 
     fn leave(&self, key: &Key, session: Session) {
-        self.0.leave(key, session);
+        self.permits.leave(key, session);
+        self.rates.leave(key, session);
     }
 }
 
 impl fmt::Debug for Etcd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shelves = self.0.shelf();
+        let shelves = self.permits.shelf();
         f.debug_struct("Etcd")
             .field("prefix", &shelves.prefix)
             .field("http", &shelves.door)

@@ -66,7 +66,7 @@ impl Etcd {
     /// [`StoreError`] when the server does not answer, [`PolicyFileError`](crate::policy::file::PolicyFileError) when there is
     /// no policy under the key.
     pub async fn policy(&self, key: &str) -> Result<(PolicySpec, EtcdPolicy), SourceError> {
-        let door = self.0.shelf().door.clone();
+        let door = self.permits.shelf().door.clone();
         let (content, heard) = look(&door, key).await?;
         let (spec, kept) = Kept::first(key, content)?;
         let source = EtcdPolicy {

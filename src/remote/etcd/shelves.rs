@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
+#[derive(Clone)]
 pub(crate) struct Shelves {
     pub(super) door: Door,
     pub(super) prefix: Box<str>,
@@ -35,7 +36,7 @@ const CHANGES: usize = 60;
 /// Nodes of one transaction have one revision: their places are told apart by so many bits below it.
 const BITS: u32 = 6;
 /// The longest lease that servers grant, in seconds.
-const LONGEST: u64 = 9_000_000_000;
+pub(super) const LONGEST: u64 = 9_000_000_000;
 /// How often an end is gone on with that finds something else than it expected.
 const ATTEMPTS: usize = 4;
 
@@ -44,11 +45,11 @@ impl Shelves {
         Self { door, prefix }
     }
 
-    fn under(&self, key: &Key) -> String {
+    pub(super) fn under(&self, key: &Key) -> String {
         format!("{}{}/", self.prefix, escaped(key.as_str()))
     }
 
-    async fn ask(&self, path: &str, body: &Value) -> Result<Answer, StoreError> {
+    pub(super) async fn ask(&self, path: &str, body: &Value) -> Result<Answer, StoreError> {
         let answer = self.door.ask(path, body).await?;
         if answer.status == StatusCode::FORBIDDEN {
             let (prefix, said) = (&self.prefix, answer.text());
@@ -58,11 +59,11 @@ impl Shelves {
         Ok(answer)
     }
 
-    async fn call<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, StoreError> {
+    pub(super) async fn call<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, StoreError> {
         self.ask(path, body).await?.json()
     }
 
-    async fn grant(&self, ttl: Duration) -> Result<(i64, Duration), StoreError> {
+    pub(super) async fn grant(&self, ttl: Duration) -> Result<(i64, Duration), StoreError> {
         // Whole seconds, and never less than was asked for.
         let seconds = u64::try_from(ttl.as_nanos().div_ceil(1_000_000_000)).unwrap_or(u64::MAX);
         let granted: Granted = self
@@ -91,7 +92,7 @@ impl Shelves {
         self.read(lease, key, limit, Some(session), &found?.kvs)
     }
 
-    async fn found(&self, key: &Key) -> Result<Found, StoreError> {
+    pub(super) async fn found(&self, key: &Key) -> Result<Found, StoreError> {
         self.call("/v3/kv/range", &words::all_under(&self.under(key))).await
     }
 

@@ -23,7 +23,7 @@ pub(super) fn all_under(prefix: &str) -> Value {
     json!({ "key": encoded(prefix), "range_end": encoded(after(prefix)) })
 }
 
-pub(super) fn put(key: &str, value: &str, lease: i64) -> Value {
+pub(super) fn put(key: &str, value: &(impl AsRef<[u8]> + ?Sized), lease: i64) -> Value {
     json!({ "request_put": { "key": encoded(key), "value": encoded(value), "lease": lease.to_string() } })
 }
 

@@ -28,8 +28,8 @@ impl Access {
 }
 
 pub(crate) struct Link {
-    client: Client,
-    access: Access,
+    pub(super) client: Client,
+    pub(super) access: Access,
     /// Above all nodes, with a slash at its end.
     prefix: Box<str>,
     ttl: Duration,
@@ -78,7 +78,7 @@ impl Link {
         *confirmed = sent.max(*confirmed);
     }
 
-    fn path(&self, key: &str) -> String {
+    pub(super) fn path(&self, key: &str) -> String {
         format!("{}{}", self.prefix, escaped(key))
     }
 
@@ -204,12 +204,10 @@ impl Link {
             let container = CreateMode::Container.with_acls(self.access.acls());
             let limit = limit.to_string();
             let mut made = self.client.create(path, limit.as_bytes(), &container).await;
-            let above_all = self.prefix.rsplit_once('/').map_or("", |(above, _)| above);
-            if made == Err(Error::NoNode) && !above_all.is_empty() {
+            if made == Err(Error::NoNode) {
                 // Somebody has taken it away: it was there when the session was made. Not before it is known to have gone: who may
                 // do everything under it need not be allowed to make it.
-                let above = CreateMode::Persistent.with_acls(self.access.acls());
-                self.client.mkdir(above_all, &above).await.map_err(failed)?;
+                self.make_above().await?;
                 made = self.client.create(path, limit.as_bytes(), &container).await;
             }
             done_before(made, &Error::NodeExists)?;
@@ -218,8 +216,19 @@ impl Link {
         Err(StoreError::Unreachable { why })
     }
 
+    /// Makes the nodes above those of keys be there.
+    pub(super) async fn make_above(&self) -> Result<(), StoreError> {
+        let above = CreateMode::Persistent.with_acls(self.access.acls());
+        if let Some((above_all, _)) = self.prefix.rsplit_once('/')
+            && !above_all.is_empty()
+        {
+            self.client.mkdir(above_all, &above).await.map_err(failed)?;
+        }
+        Ok(())
+    }
+
     /// Asks, at once, for all names, and then for the limit: so it is one that was in force when the names were read, or after.
-    fn look(&self, path: &str) -> impl Future<Output = Result<Seen, Error>> + Send + '_ {
+    pub(super) fn look(&self, path: &str) -> impl Future<Output = Result<Seen, Error>> + Send + '_ {
         let mut reader = self.client.new_multi_reader();
         let asked = reader.add_get_children(path).and_then(|()| reader.add_get_data(path));
         let answer = asked.map(|()| reader.commit());
@@ -385,9 +394,9 @@ impl Link {
 }
 
 /// What lies under a key.
-struct Seen {
-    names: Vec<String>,
-    limit: Vec<u8>,
+pub(super) struct Seen {
+    pub(super) names: Vec<String>,
+    pub(super) limit: Vec<u8>,
     /// The next sequence number.
     next: i32,
 }

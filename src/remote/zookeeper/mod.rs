@@ -6,6 +6,7 @@
 //! | `link` | a session at the servers, and what is done in it |
 //! | `options`, `servers` | where the servers are |
 //! | `rights` | what we must be allowed |
+//! | `values` | what is known of a rate or window |
 //!
 //! All under a key lies in one node, whose data is the limit, and whose children are the sessions and their wishes. Whether a
 //! wish is granted is seen from the names of the children alone: see [`queue`](super::queue).
@@ -15,10 +16,11 @@ mod names;
 mod options;
 mod rights;
 mod servers;
+mod values;
 
 use super::backend::{Backend, Reply, Rule, Session, Step, StoreError};
-use super::error::RemoteError;
 use super::key::Key;
+use super::kv::Ledger;
 use super::queue::{Change, Line, Ops, Queue, Shelf};
 use link::Link;
 pub use options::ZookeeperOptions;
@@ -30,7 +32,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Permits in ZooKeeper 3.6 or later. A handle: clones share their sessions, and so can all limiters of a process.
+/// Permits, rates and windows in ZooKeeper 3.6 or later. A handle: clones share their sessions, and so can all limiters of a process.
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -60,6 +62,16 @@ use tokio::time::Instant;
 /// does not send a second request before the first is acknowledged. Whoever waits asks the server only when its turn has come,
 /// once, so nobody asks in vain. The first step at a key, and of a session, takes a few round trips more.
 ///
+/// # Rates and windows
+/// What is known of one is the data of a node under that of the key. A step of a process sets it if it is of the version that the
+/// process knows, and reads it before, unless the process was alone there of late: one round trip, or three. Nobody is asked the
+/// time, see [`remote`](super#time). Whoever was overtaken reads again, after a pause of up to 64 ms: where more than some hundred
+/// steps a second are to be expected of all processes together, take tokens by the [block](super::Blocks).
+///
+/// Both nodes go as soon as the bucket is full again, or the window empty, and the time to live of all sessions is over that have
+/// not been closed: whoever set the data last deletes them then, if it still runs; otherwise whoever has used it and is still there.
+/// When all have died at once they stay until somebody uses the limiter again.
+///
 /// # Several servers
 /// A renewal is answered for by the leader, not by a follower that the others may have lost. But the leader hears that a session is
 /// alive only with the follower's next answer to its own ping. So where a follower is cut off just then, it ends a session earlier
@@ -70,11 +82,13 @@ use tokio::time::Instant;
 /// Tokens are numbers of transactions. They grow as long as the servers keep their data.
 ///
 /// # What is not promised
-/// Rates and windows are not for ZooKeeper: they are refused. Servers that have lost their data have forgotten who holds what,
-/// and grant it again at once. Sequence numbers of nodes begin anew after 2^32 at one key; whoever holds a permit that is older
+/// Servers that have lost their data have forgotten who holds what, and what rates gave out, and grant it again at once. Sequence numbers of nodes begin anew after 2^32 at one key; whoever holds a permit that is older
 /// than that, while the key was never without a session, may be taken for a newcomer.
 #[derive(Clone)]
-pub struct Zookeeper(Queue<Nodes>);
+pub struct Zookeeper {
+    permits: Queue<Nodes>,
+    rates: Ledger<Nodes>,
+}
 
 impl Zookeeper {
     /// The ZooKeeper at `servers`: `host:port`, several by commas.
@@ -83,23 +97,27 @@ impl Zookeeper {
     }
 
     fn new(nodes: Nodes) -> Self {
-        Self(Queue::new(nodes))
+        Self {
+            permits: Queue::new(nodes.clone()),
+            rates: Ledger::new(nodes),
+        }
     }
 }
 
 type Linked = Option<Result<Arc<Link>, StoreError>>;
 
+#[derive(Clone)]
 pub(crate) struct Nodes {
     options: Arc<ZookeeperOptions>,
     /// Sessions at the servers, by how long they last; those that are being made are empty.
-    links: Mutex<HashMap<Duration, watch::Receiver<Linked>>>,
+    links: Arc<Mutex<HashMap<Duration, watch::Receiver<Linked>>>>,
 }
 
 impl Nodes {
     fn new(options: ZookeeperOptions) -> Self {
         Self {
             options: Arc::new(options),
-            links: Mutex::default(),
+            links: Arc::default(),
         }
     }
 
@@ -177,33 +195,27 @@ impl Shelf for Nodes {
 }
 
 impl Backend for Zookeeper {
-    fn supports(&self, rule: &Rule, _ttl: Duration) -> Result<(), RemoteError> {
-        let what = match rule {
-            Rule::Permits { .. } => return Ok(()),
-            Rule::Rate { .. } => "rates",
-            Rule::Window { .. } => "windows",
-        };
-        let store = "ZooKeeper";
-        Err(RemoteError::Unsupported { what, store })
-    }
-
     async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
-        self.0.step(key, rule, step).await
+        match rule {
+            Rule::Permits { .. } => self.permits.step(key, rule, step).await,
+            Rule::Rate { .. } | Rule::Window { .. } => self.rates.step(key, rule, step).await,
+        }
     }
 
     async fn news(&self, key: &Key, session: Session) {
-        self.0.news(key, session).await;
+        self.permits.news(key, session).await;
     }
 
     fn leave(&self, key: &Key, session: Session) {
-        self.0.leave(key, session);
+        self.permits.leave(key, session);
+        self.rates.leave(key, session);
     }
 }
 
 impl fmt::Debug for Zookeeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Zookeeper")
-            .field("options", &self.0.shelf().options)
+            .field("options", &self.permits.shelf().options)
             .finish_non_exhaustive()
     }
 }

@@ -54,7 +54,7 @@ const LOOKOUTS: usize = 3;
 /// ```
 ///
 /// # Bounds
-/// At most 60 permits: what a transaction of Consul's has room for.
+/// At most 60 permits: what a transaction of Consul's has room for. Rates and windows are those of [`Consul`].
 ///
 /// Nothing is left when the last session ends. When the last ones die, or end while one that has died is not gone yet, the limit
 /// stays until somebody uses the limiter again, who replaces it.
@@ -70,11 +70,7 @@ impl Consul {
 
 impl Inner {
     fn delayed(&self, delay: Duration) -> Self {
-        Self {
-            agent: self.agent.with_delay(delay),
-            prefix: self.prefix.clone(),
-            seats: Seats::default(),
-        }
+        Self::new(self.agent.with_delay(delay), self.prefix.clone())
     }
 }
 
@@ -274,14 +270,12 @@ fn ops_of_leaving(place: &Place, leaving: &Leaving, session: Session, id: &str) 
 
 impl Backend for ConsulSlots {
     fn supports(&self, rule: &Rule, ttl: Duration) -> Result<(), RemoteError> {
-        let store = "Consul with slots";
         match *rule {
-            Rule::Permits { limit: ..=MOST } => super::supports(rule, ttl, store),
-            Rule::Permits { .. } => Err(RemoteError::Unsupported {
+            Rule::Permits { limit } if limit > MOST => Err(RemoteError::Unsupported {
                 what: "more than 60 permits",
-                store,
+                store: "Consul with slots",
             }),
-            _ => super::supports(rule, ttl, store),
+            _ => super::supports(rule, ttl),
         }
     }
 
@@ -294,7 +288,7 @@ impl Backend for ConsulSlots {
     }
 
     fn leave(&self, key: &Key, session: Session) {
-        self.0.seats.remove(key, session);
+        self.0.leave(key, session);
     }
 }
 

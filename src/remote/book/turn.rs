@@ -1,0 +1,223 @@
+//! A step at a [`Note`]: the book is opened for it as the [`Witness`] knows it, does what the reference does, and is written down
+//! again.
+
+use super::bucket::Bucket;
+use super::note::{Metered, Note, Noted};
+use super::rates::{Kind, Rates, Taker, segment};
+use super::witness::{Lot, Seen, Witness, gathered};
+use super::{Fill, micros};
+use crate::algo::window::Window;
+use crate::remote::backend::{Reply, Rule, Step};
+
+/// What a step comes to.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pub(crate) reply: Reply,
+    pub(crate) after: After,
+}
+
+/// What becomes of the note.
+#[derive(Debug)]
+pub(crate) enum After {
+    /// It stays, or there is none.
+    Same,
+    /// Nothing is lost with it.
+    Gone,
+    /// It is to be this one, which is as good as none in so many microseconds, if nobody asks before.
+    New(Box<Note>, u64),
+}
+
+/// Why there is no step to be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Odd {
+    /// The note contradicts itself.
+    Note,
+    /// It is of another kind of limiter, or of a window of another length.
+    Kind,
+}
+
+/// Carries out `step` at `now`, of a client that was set up with `rule`, at what the witness has seen last; at none when there is
+/// none. `fresh` is a number that was never used.
+pub(crate) fn turn(
+    seen: Option<(&Note, &Witness)>,
+    now: u64,
+    fresh: u64,
+    rule: &Rule,
+    step: &Step,
+) -> Result<Turn, Odd> {
+    let (mut book, kept) = match seen {
+        Some((note, witness)) => {
+            let kept = note.rule().ok_or(Odd::Note)?;
+            (Rates::open(note, witness, &kept, now), kept)
+        }
+        None => (Rates::new(rule, now, 0), *rule),
+    };
+    if !book.fits(rule) {
+        return Err(Odd::Kind);
+    }
+    book.sweep(now);
+    let knew = book.takers.contains_key(&step.session);
+    // Of two rules that differ without a change, that of whoever came last counts: those who are there are not asked again.
+    let sets = step.edition > book.edition || step.begin && !knew && !step.end;
+    let before = book.poured();
+    let reply = book.step(now, if sets { rule } else { &kept }, step).reply;
+    let after = if book.is_empty(now) && (seen.is_some() || !reply.alive) {
+        seen.map_or(After::Same, |_| After::Gone)
+    } else if reply.alive || knew {
+        let note = book.note(seen, before, now, fresh, step);
+        After::New(Box::new(note), book.fresh_in(now))
+    } else {
+        After::Same
+    };
+    Ok(Turn { reply, after })
+}
+
+/// In how many microseconds a note that was just seen is as good as none, if nobody asks before.
+pub(crate) fn fresh_in(note: &Note, witness: &Witness, now: u64) -> Result<u64, Odd> {
+    let kept = note.rule().ok_or(Odd::Note)?;
+    let mut book = Rates::open(note, witness, &kept, now);
+    book.sweep(now);
+    Ok(book.fresh_in(now))
+}
+
+impl Rates {
+    /// As the witness knows it.
+    fn open(note: &Note, witness: &Witness, rule: &Rule, now: u64) -> Self {
+        let mut book = Self::new(rule, now, note.token);
+        book.edition = note.edition;
+        book.meter = match (&note.meter, &witness.seen) {
+            (Metered::Bucket { price, gain, brim, .. }, Seen::Level { level, at }) => {
+                let (price, gain, brim) = (*price, *gain, *brim);
+                Kind::Bucket(Bucket::filled(*level, *at), Fill { price, gain, brim })
+            }
+            (_, Seen::Lots(lots)) => Kind::of_lots(rule, lots, now),
+            _ => book.meter,
+        };
+        for (session, heard) in &witness.heard {
+            let Some(noted) = note.takers.get(&session.to_string()) else {
+                continue;
+            };
+            let expires = heard.at.saturating_add(noted.ttl);
+            book.dues.insert((expires, *session));
+            let taker = Taker {
+                expires,
+                seq: noted.seq,
+                charged: noted.charged,
+                asked: noted.asked,
+                grants: noted.grants().collect(),
+                due: heard.due,
+            };
+            book.takers.insert(*session, taker);
+        }
+        book.line = note.line().collect();
+        book
+    }
+
+    /// What was taken and counts, in parts of a token or in tokens.
+    fn poured(&self) -> u64 {
+        match &self.meter {
+            Kind::Bucket(bucket, _) => bucket.level,
+            Kind::Window(window, _) => {
+                u64::try_from(i128::from(Window::limit(window)) - window.room()).unwrap_or(u64::MAX)
+            }
+        }
+    }
+
+    /// After a step, before which so much counted.
+    fn note(&self, seen: Option<(&Note, &Witness)>, before: u64, now: u64, fresh: u64, step: &Step) -> Note {
+        let mut meter = self.metered();
+        let more = self.poured().saturating_sub(before);
+        let (mut era, mut taken) = (fresh, 0);
+        match (&mut meter, seen) {
+            (Metered::Bucket { price, gain, .. }, Some((note, _))) => {
+                if let Metered::Bucket {
+                    price: old,
+                    gain: filled,
+                    ..
+                } = &note.meter
+                    && (&*price, &*gain) == (old, filled)
+                {
+                    (era, taken) = (note.era, note.taken.saturating_add(more.div_ceil(*price)));
+                }
+            }
+            (Metered::Window { nanos, lots, .. }, seen) => {
+                let mut known = Vec::new();
+                if let Some((
+                    note,
+                    Witness {
+                        seen: Seen::Lots(seen), ..
+                    },
+                )) = seen
+                {
+                    (era, taken) = (note.era, note.taken);
+                    known.clone_from(seen);
+                }
+                taken += more;
+                known.extend((more > 0).then_some(Lot {
+                    upto: taken,
+                    count: more,
+                    at: now,
+                }));
+                let segment = segment(std::time::Duration::from_nanos(*nanos));
+                let age = |lot: &Lot| now.saturating_sub(lot.at);
+                known.retain(|lot| age(lot) < segment * Rule::SEGMENTS);
+                *lots = gathered(known, segment)
+                    .iter()
+                    .map(|lot| (lot.count, age(lot)))
+                    .collect();
+            }
+            _ => {}
+        }
+        let takers = self.takers.iter().map(|(session, taker)| {
+            let name = session.to_string();
+            let noted = seen.and_then(|(note, _)| note.takers.get(&name));
+            let ttl = match noted {
+                Some(noted) if *session != step.session => noted.ttl,
+                _ => micros(step.ttl),
+            };
+            let noted = Noted {
+                ttl,
+                seq: taker.seq,
+                charged: taker.charged,
+                asked: taker.asked,
+                due: taker.due.saturating_sub(now),
+                grants: taker
+                    .grants
+                    .iter()
+                    .map(|grant| (grant.wish, grant.units, grant.token))
+                    .collect(),
+            };
+            (name, noted)
+        });
+        let line = self
+            .line
+            .iter()
+            .map(|place| (place.session.to_string(), place.wish, place.need));
+        Note {
+            nonce: fresh,
+            era,
+            taken,
+            edition: self.edition,
+            token: self.token,
+            meter,
+            takers: takers.collect(),
+            line: line.collect(),
+        }
+    }
+}
+
+impl Kind {
+    /// A window in which these were taken.
+    fn of_lots(rule: &Rule, lots: &[Lot], now: u64) -> Self {
+        let mut meter = Self::new(rule, lots.first().map_or(now, |lot| lot.at));
+        for lot in lots {
+            meter.advance(lot.at);
+            meter.take(lot.count);
+        }
+        meter.advance(now);
+        meter
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,266 @@
+//! Processes that read and write at instants of their own, each by another clock, and the true time.
+
+use super::*;
+use crate::Quota;
+use crate::remote::backend::{Session, Wish};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(3_600);
+
+/// The store, and the true time, in microseconds.
+#[derive(Default)]
+struct World {
+    now: u64,
+    note: Option<Note>,
+    writes: u64,
+    random: u64,
+    /// When each token was given out, in order.
+    given: Vec<u64>,
+    grants: BTreeSet<u64>,
+}
+
+/// A process, whose clock is another one.
+struct Process {
+    clock: u64,
+    witness: Option<Witness>,
+    step: Step,
+    /// What is on its way to the store, and which write it is to be.
+    sent: Option<(u64, Turn)>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        Self {
+            random: seed,
+            ..Self::default()
+        }
+    }
+
+    /// Marsaglia, "Xorshift RNGs", 2003.
+    fn draw(&mut self, below: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % below
+    }
+}
+
+impl Process {
+    fn new(client: u64, clock: u64) -> Self {
+        let step = Step {
+            seq: 0,
+            ..Step::first(Session { client, number: 1 }, LONG)
+        };
+        Self {
+            clock,
+            witness: None,
+            step,
+            sent: None,
+        }
+    }
+
+    /// The note has been read, or written.
+    fn see(&mut self, world: &World) {
+        let now = world.now + self.clock;
+        self.witness = world.note.as_ref().map(|note| match self.witness.take() {
+            None => Witness::of(note, now),
+            Some(mut witness) => {
+                witness.see(note, now);
+                witness
+            }
+        });
+    }
+
+    /// Reads, wishes for so many unless it wishes for others still, and sends what comes of it.
+    fn read(&mut self, world: &mut World, rule: &Rule, need: u64) {
+        self.see(world);
+        self.step.seq += 1;
+        if self.step.wishes.is_empty() {
+            let id = self.step.seq;
+            let (want, queue) = (need, false);
+            self.step.wishes.push(Wish { id, need, want, queue });
+        }
+        let (fresh, seen) = (world.draw(u64::MAX), world.note.as_ref().zip(self.witness.as_ref()));
+        let turn = turn(seen, world.now + self.clock, fresh, rule, &self.step).expect("the same rule");
+        self.sent = Some((world.writes, turn));
+    }
+
+    /// What was sent arrives, and changes the note if nobody was quicker. The answer may be lost.
+    fn write(&mut self, world: &mut World, is_lost: bool) {
+        let Some((_, turn)) = self.sent.take().filter(|(writes, _)| *writes == world.writes) else {
+            return;
+        };
+        let After::New(note, _) = turn.after else {
+            panic!("{turn:?}");
+        };
+        let text = note.text().expect("JSON");
+        world.note = Some(Note::read(&text).expect("what was written can be read"));
+        world.writes += 1;
+        for grant in &turn.reply.grants {
+            if world.grants.insert(grant.token) {
+                let given = std::iter::repeat_n(world.now, grant.units as usize);
+                world.given.extend(given);
+            }
+        }
+        if is_lost {
+            return;
+        }
+        world.now += world.draw(100);
+        self.see(world);
+        // What is not granted is not wished for any more.
+        self.step.wishes.clear();
+        let last = turn.reply.grants.last();
+        self.step.seen = last.map_or(self.step.seen, |grant| grant.token);
+    }
+}
+
+/// Some processes want more than there is for so many microseconds, with rests. Of each sixteen answers one is lost.
+fn run(seed: u64, rule: &Rule, processes: u64, time: u64, rest: u64) -> World {
+    let mut world = World::new(seed);
+    let mut processes: Vec<_> = (0..processes)
+        .map(|client| Process::new(client, (1 << 40) + world.draw(1 << 40)))
+        .collect();
+    while world.now < time {
+        let which = world.draw(processes.len() as u64) as usize;
+        let process = &mut processes[which];
+        if process.sent.is_some() {
+            let is_lost = world.draw(16) == 0;
+            process.write(&mut world, is_lost);
+        } else {
+            let need = 1 + world.draw(3);
+            process.read(&mut world, rule, need);
+        }
+        world.now += match world.draw(200) {
+            0 => world.draw(rest),
+            _ => world.draw(300),
+        };
+    }
+    world
+}
+
+fn quota(text: &str) -> Quota {
+    text.parse().expect("a quota")
+}
+
+#[test]
+fn no_span_of_true_time_has_more_than_the_burst_and_what_comes_in_it() {
+    let quota = quota("1000/s burst 20");
+    let fill = Fill::of(&quota).expect("it fits");
+    for seed in 1..=30 {
+        let given = run(seed, &Rule::Rate { quota }, 1 + seed % 5, 300_000, 60_000).given;
+        for (first, &from) in given.iter().enumerate() {
+            for (count, &until) in (1..).zip(&given[first..]) {
+                let most = fill.brim + (until - from) * fill.gain;
+                assert!(
+                    count * fill.price <= most,
+                    "{count} from {from} to {until}, seed {seed}"
+                );
+            }
+        }
+    }
+}
+
+/// Nobody tells the time, and yet none of it is lost as long as all of it is wanted.
+#[test]
+fn what_comes_is_given_out() {
+    let quota = quota("1000/s burst 20");
+    for seed in 1..=5 {
+        let given = run(seed, &Rule::Rate { quota }, seed, 500_000, 300).given.len();
+        assert!(given >= 500, "{given}, seed {seed}");
+    }
+}
+
+#[test]
+fn no_window_of_true_time_has_more_than_its_limit() {
+    let length = Duration::from_millis(64);
+    for seed in 1..=30 {
+        let rule = Rule::Window { limit: 20, length };
+        let given = run(seed, &rule, 1 + seed % 5, 300_000, 100_000).given;
+        for pair in given.windows(21) {
+            let span = pair[20] - pair[0];
+            assert!(span >= 64_000, "21 in {span} microseconds, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn room_in_a_window_comes_back_in_time() {
+    let length = Duration::from_millis(64);
+    for seed in 1..=5 {
+        let rule = Rule::Window { limit: 10, length };
+        let given = run(seed, &rule, seed, 640_000, 300).given.len();
+        // Of ten windows, each of which may be some segments late.
+        assert!(given >= 90, "{given}, seed {seed}");
+    }
+}
+
+/// One who comes knows what is written, and no more: it counts the time from then on.
+#[test]
+fn who_comes_late_counts_from_then_on() {
+    let rule = Rule::Rate {
+        quota: quota("1000/s burst 10"),
+    };
+    let mut world = World::new(1);
+    let (mut one, mut late) = (Process::new(1, 1 << 40), Process::new(2, 1 << 50));
+    let say = |process: &mut Process, world: &mut World, need| {
+        process.step.wishes.clear();
+        process.read(world, &rule, need);
+        process.write(world, false);
+        world.given.len()
+    };
+    assert_eq!(say(&mut one, &mut world, 10), 10);
+    world.now += 5_000;
+    assert_eq!(say(&mut late, &mut world, 1), 10);
+    world.now += 1_000;
+    assert_eq!(say(&mut late, &mut world, 1), 11);
+    // Who was there knows that more have come, and what they were taken for.
+    assert_eq!(say(&mut one, &mut world, 5), 16);
+    // And tells.
+    assert_eq!(say(&mut late, &mut world, 5), 16);
+    world.now += 5_000;
+    assert_eq!(say(&mut late, &mut world, 5), 21);
+}
+
+#[test]
+fn what_contradicts_itself_is_no_note() {
+    let mut notes = Vec::new();
+    let rules = [
+        Rule::Rate {
+            quota: quota("1000/s burst 10"),
+        },
+        Rule::Window {
+            limit: 10,
+            length: LONG,
+        },
+    ];
+    for rule in rules {
+        let mut world = World::new(1);
+        let mut one = Process::new(1, 0);
+        for _ in 0..2 {
+            one.read(&mut world, &rule, 1);
+            one.write(&mut world, false);
+        }
+        notes.push(String::from_utf8(world.note.unwrap().text().unwrap()).unwrap());
+    }
+    let [bucket, window] = [&notes[0], &notes[1]];
+    for (good, from, to) in [
+        (bucket, "\"price\":1000", "\"price\":0"),
+        (bucket, "\"gain\":1", "\"gain\":0"),
+        (bucket, "\"brim\":10000", "\"brim\":1"),
+        (bucket, "\"level\":", "\"level\":9"),
+        (bucket, "\"level\":", "\"levels\":"),
+        (bucket, "0000000000000001.1", "1.1"),
+        (bucket, "\"ttl\":3600000000", "\"ttl\":18446744073709551615"),
+        (window, "\"taken\":2", "\"taken\":1"),
+        (window, "\"nanos\":", "\"nanos\":0,\"x\":"),
+        (window, "\"nanos\":3600000000000", "\"nanos\":0"),
+        (window, "\"limit\":10", "\"limit\":18446744073709551615"),
+    ] {
+        assert!(Note::read(good.as_bytes()).is_some(), "{good}");
+        let bad = good.replace(from, to);
+        assert_ne!(&bad, good, "{from}");
+        let read = Note::read(bad.as_bytes());
+        assert!(read.is_none() || to == "\"level\":9", "{bad}");
+    }
+}

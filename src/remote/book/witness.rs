@@ -1,0 +1,186 @@
+//! What one process has seen of a [`Note`], by its own clock: so that time counts though nobody tells it.
+//!
+//! A note says how things stood when it was written, and not when that was. Whoever reads it knows that it was before. So a
+//! process that has seen at its instant `t` that `taken` tokens were taken by then, and sees later that more are, knows of each
+//! of the former that it was taken before `t`, and of each of the latter before now: it supposes that they were taken just then.
+//! What it finds so counts for as much as it does in truth, or more; and so does what the note says, which somebody else found
+//! in the same way. The lesser of both is the better one. No clock is compared with another: each measures only how long its own
+//! process has known something.
+//!
+//! In the course of this nothing is lost of the time in which a bucket fills: of the tokens that were taken before a process saw
+//! the note for the first time it counts the time from then on, and of all others that from their taking on, as long as the
+//! bucket does not run over.
+
+use super::note::{Metered, Note, session};
+use crate::remote::backend::Session;
+use std::collections::BTreeMap;
+
+/// Instants are microseconds of this process.
+#[derive(Clone, Debug)]
+pub(crate) struct Witness {
+    era: u64,
+    /// How many tokens were taken when the note was last seen.
+    pub(super) taken: u64,
+    pub(super) seen: Seen,
+    pub(super) heard: BTreeMap<Session, Heard>,
+}
+
+/// What of it counts still.
+#[derive(Clone, Debug)]
+pub(super) enum Seen {
+    /// Of a bucket: no more than this level at that instant.
+    Level { level: u64, at: u64 },
+    /// Of a window: the oldest first.
+    Lots(Vec<Lot>),
+}
+
+/// Some of the tokens of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lot {
+    /// From the end of the lot before to this one, counted in all that were taken.
+    pub(super) upto: u64,
+    pub(super) count: u64,
+    /// They were taken then or before.
+    pub(super) at: u64,
+}
+
+/// When a session was first seen as it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heard {
+    seq: u64,
+    pub(super) at: u64,
+    pub(super) due: u64,
+}
+
+impl Witness {
+    /// Of a note that is seen for the first time.
+    pub(crate) fn of(note: &Note, now: u64) -> Self {
+        let seen = match &note.meter {
+            Metered::Bucket { level, .. } => Seen::Level { level: *level, at: now },
+            Metered::Window { lots, .. } => Seen::Lots(read(lots, note.taken, now)),
+        };
+        let mut witness = Self {
+            era: note.era,
+            taken: note.taken,
+            seen,
+            heard: BTreeMap::new(),
+        };
+        witness.hear(note, now);
+        witness
+    }
+
+    /// Sees a note that has been there at `now`, or before.
+    pub(crate) fn see(&mut self, note: &Note, now: u64) {
+        let more = note.taken.checked_sub(self.taken).filter(|_| note.era == self.era);
+        let Some(more) = more else {
+            // Of another era; or of a store that has fallen back: what is known better is of no use there.
+            let heard = std::mem::take(&mut self.heard);
+            *self = Self {
+                heard,
+                ..Self::of(note, now)
+            };
+            return self.hear(note, now);
+        };
+        match (&mut self.seen, &note.meter) {
+            (
+                Seen::Level { level, at },
+                Metered::Bucket {
+                    price,
+                    gain,
+                    level: noted,
+                    ..
+                },
+            ) => {
+                let drained = level.saturating_sub(now.saturating_sub(*at).saturating_mul(*gain));
+                // As if they had been taken just now.
+                *level = drained.saturating_add(more.saturating_mul(*price)).min(*noted);
+                *at = now.max(*at);
+            }
+            (Seen::Lots(known), Metered::Window { lots, .. }) => {
+                let noted = read(lots, note.taken, now);
+                *known = lesser(known, self.taken, &noted, note.taken, now);
+            }
+            (seen, _) => *seen = Self::of(note, now).seen,
+        }
+        self.taken = note.taken;
+        self.hear(note, now);
+    }
+
+    /// Of each session when it was first seen as it is.
+    fn hear(&mut self, note: &Note, now: u64) {
+        let known = std::mem::take(&mut self.heard);
+        self.heard = note
+            .takers
+            .iter()
+            .filter_map(|(name, noted)| {
+                let (session, due) = (session(name)?, now.saturating_add(noted.due));
+                let new = Heard {
+                    seq: noted.seq,
+                    at: now,
+                    due,
+                };
+                let same = known.get(&session).filter(|known| known.seq == noted.seq);
+                let heard = same.map_or(new, |same| Heard {
+                    due: same.due.min(due),
+                    ..*same
+                });
+                Some((session, heard))
+            })
+            .collect();
+    }
+}
+
+/// The lots of a note, by an instant at which it was there.
+fn read(lots: &[(u64, u64)], taken: u64, now: u64) -> Vec<Lot> {
+    let mut upto = taken - lots.iter().map(|(count, _)| count).sum::<u64>();
+    let lot = |&(count, age): &(u64, u64)| {
+        upto += count;
+        let at = now.saturating_sub(age);
+        Lot { upto, count, at }
+    };
+    lots.iter().map(lot).collect()
+}
+
+/// Where the first lot begins, of lots that end where `taken` were.
+fn base(lots: &[Lot], taken: u64) -> u64 {
+    lots.first().map_or(taken, |lot| lot.upto - lot.count)
+}
+
+/// Of each token the earlier instant. `known` ends where fewer had been taken, and says nothing of the others.
+fn lesser(known: &[Lot], known_taken: u64, noted: &[Lot], taken: u64, now: u64) -> Vec<Lot> {
+    // What one of them does not count any more has left the window.
+    let mut from = base(known, known_taken).max(base(noted, taken));
+    let mut ends: Vec<_> = known.iter().chain(noted).map(|lot| lot.upto).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    let at = |lots: &[Lot], upto: u64| lots.iter().find(|lot| lot.upto >= upto).map(|lot| lot.at);
+    let mut lots = Vec::new();
+    ends.retain(|&upto| upto > from);
+    for upto in ends {
+        let instants = at(known, upto).into_iter().chain(at(noted, upto));
+        lots.push(Lot {
+            upto,
+            count: upto - from,
+            at: instants.min().unwrap_or(now),
+        });
+        from = upto;
+    }
+    lots
+}
+
+/// So many microseconds of a window count as one: its lots are as many at most as it has such segments, and one more.
+pub(super) fn gathered(lots: Vec<Lot>, segment: u64) -> Vec<Lot> {
+    let mut gathered: Vec<Lot> = Vec::new();
+    for lot in lots {
+        match gathered.last_mut() {
+            Some(last) if last.at / segment == lot.at / segment => {
+                *last = Lot {
+                    count: last.count + lot.count,
+                    ..lot
+                };
+            }
+            _ => gathered.push(lot),
+        }
+    }
+    gathered
+}

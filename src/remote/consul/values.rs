@@ -1,0 +1,59 @@
+//! Rates and windows in Consul: `rate`, in the folder of a limiter, is what is known of it.
+
+use super::agent::{Agent, Op};
+use super::folder;
+use crate::remote::backend::StoreError;
+use crate::remote::key::Key;
+use crate::remote::kv::{Found, Values, Written};
+use std::time::Duration;
+
+/// Values in the folders of limiters.
+pub(super) struct Folders {
+    pub(super) agent: Agent,
+    pub(super) prefix: Box<str>,
+}
+
+impl Folders {
+    fn place(&self, key: &Key) -> String {
+        format!("{}rate", folder(&self.prefix, key))
+    }
+}
+
+impl Values for Folders {
+    /// The number of the write: of all writes to the store.
+    type At = u64;
+
+    async fn read(&self, key: &Key, _ttl: Duration) -> Result<Option<Found<u64>>, StoreError> {
+        let folder = folder(&self.prefix, key);
+        let (entries, _) = self.agent.list(&folder).await?;
+        let mut found = None;
+        for entry in entries.into_iter().filter(|entry| entry.key != folder) {
+            if entry.key.strip_prefix(&folder) != Some("rate") {
+                let why = format!("{} is not of a rate or window", entry.key).into();
+                return Err(StoreError::Refused { why });
+            }
+            let (at, value) = (entry.index, entry.value);
+            found = Some(Found { at, value });
+        }
+        Ok(found)
+    }
+
+    async fn write(
+        &self,
+        key: &Key,
+        _ttl: Duration,
+        at: Option<&u64>,
+        value: Vec<u8>,
+        _lasts: Duration,
+    ) -> Result<Written<u64>, StoreError> {
+        let op = Op::cas(&self.place(key), &value, at.copied().unwrap_or(0));
+        let written = self.agent.change(&[op]).await?;
+        Ok(written.map_or(Written::Overtaken, Written::At))
+    }
+
+    async fn delete(&self, key: &Key, _ttl: Duration, at: &u64) -> Result<bool, StoreError> {
+        // What is not there has been deleted: by an attempt whose answer was lost, or by others.
+        let op = Op::delete_cas(&self.place(key), *at);
+        Ok(self.agent.change(&[op]).await?.is_some())
+    }
+}

@@ -1,0 +1,87 @@
+//! Rates and windows in etcd: `<prefix><key>/r` is what is known of one, and goes when nobody has changed it for so long that it
+//! says nothing any more.
+
+use super::Values;
+use super::words::{self, Done, Found as Pairs};
+use crate::remote::backend::StoreError;
+use crate::remote::http::Answer;
+use crate::remote::key::Key;
+use crate::remote::kv::{self, Found, Written};
+use http::StatusCode;
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::time::Instant;
+
+impl Values {
+    fn place(&self, key: &Key) -> String {
+        format!("{}r", self.shelves.under(key))
+    }
+
+    /// Does this if that holds.
+    async fn ask_if(&self, holds: &Value, then: &Value) -> Result<Answer, StoreError> {
+        let txn = json!({ "compare": [holds], "success": [then] });
+        self.shelves.ask("/v3/kv/txn", &txn).await
+    }
+}
+
+impl kv::Values for Values {
+    /// The revision by which it was put.
+    type At = i64;
+
+    async fn read(&self, key: &Key, _ttl: Duration) -> Result<Option<Found<i64>>, StoreError> {
+        let pairs: Pairs = self.shelves.found(key).await?;
+        let place = self.place(key);
+        let mut found = None;
+        for pair in pairs.kvs {
+            if pair.key != place {
+                let why = format!("`{}` is not of a rate or window", pair.key).into();
+                return Err(StoreError::Refused { why });
+            }
+            let (at, value) = (pair.mod_revision, pair.bytes);
+            found = Some(Found { at, value });
+        }
+        Ok(found)
+    }
+
+    async fn write(
+        &self,
+        key: &Key,
+        _ttl: Duration,
+        at: Option<&i64>,
+        value: Vec<u8>,
+        lasts: Duration,
+    ) -> Result<Written<i64>, StoreError> {
+        let place = self.place(key);
+        let mut holds = match at {
+            Some(&revision) => words::changed_by(&place, revision),
+            None => words::nothing_under(&self.shelves.under(key)),
+        };
+        loop {
+            let (lease, until) = self.tenures.lease(&self.shelves, lasts).await?;
+            let answer = self.ask_if(&holds, &words::put(&place, &value, lease)).await?;
+            if answer.status == StatusCode::NOT_FOUND && answer.text().contains("lease not found") {
+                // Somebody has revoked it, or this process was stopped for long.
+                self.tenures.forget(lease);
+                return Ok(Written::Overtaken);
+            }
+            let done: Done = answer.json()?;
+            if !done.succeeded {
+                return Ok(Written::Overtaken);
+            }
+            let revision = done.header.revision;
+            if until.is_none_or(|until| until.saturating_duration_since(Instant::now()) >= lasts) {
+                return Ok(Written::At(revision));
+            }
+            // It took so long that it would go too early.
+            self.tenures.forget(lease);
+            holds = words::changed_by(&place, revision);
+        }
+    }
+
+    async fn delete(&self, key: &Key, _ttl: Duration, at: &i64) -> Result<bool, StoreError> {
+        let place = self.place(key);
+        let holds = words::changed_by(&place, *at);
+        let answer = self.ask_if(&holds, &words::delete(&place)).await?;
+        Ok(answer.json::<Done>()?.succeeded)
+    }
+}

@@ -1,0 +1,343 @@
+//! Rates and windows at stores that keep values and change one only if nobody else has: one [`Note`] for each key.
+//!
+//! A step reads the note, does what the reference does, and writes it down if it is still the one that was read; otherwise
+//! somebody was quicker, and it begins again. Between two steps of this process at the same key nothing is read: what was
+//! written last is taken for what is there, until somebody was quicker once.
+//!
+//! Nobody is asked the time. What comes back with time is counted by what this process has seen itself, and when: see
+//! [`Witness`]. So no clock of another machine, nor one that is set, can bring more than there is, and none has to be right:
+//! it only has to run at the speed of time.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | [`Values`] | what a store has to be able to do |
+//! | [`Ledger`] | the steps of a process, and what it knows of each key |
+//! | [`tidy`] | notes that are as good as none are taken away by whoever wrote them last |
+
+#[cfg(test)]
+mod tests;
+mod tidy;
+
+use super::backend::{Reply, Rule, Session, Step, StoreError};
+use super::book::{After, Note, Odd, Turn, Witness, turn};
+use super::key::Key;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+
+/// A store that keeps one value for each key, and changes it only if it is the one that was read.
+pub(crate) trait Values: Send + Sync + 'static {
+    /// Says which value it was: no two that were ever there have the same.
+    type At: Clone + PartialEq + Send + Sync + 'static;
+
+    /// What is there, or was a moment ago. `ttl` is that of the limiter who asks.
+    fn read(
+        &self,
+        key: &Key,
+        ttl: Duration,
+    ) -> impl Future<Output = Result<Option<Found<Self::At>>, StoreError>> + Send;
+
+    /// Makes it this value, if it is the one at `at` still; if there is none, without one. The value is of no use any more when
+    /// it was not changed for `lasts`, and may go then.
+    fn write(
+        &self,
+        key: &Key,
+        ttl: Duration,
+        at: Option<&Self::At>,
+        value: Vec<u8>,
+        lasts: Duration,
+    ) -> impl Future<Output = Result<Written<Self::At>, StoreError>> + Send;
+
+    /// Deletes it, if it is the one at `at` still. False when it is not.
+    fn delete(&self, key: &Key, ttl: Duration, at: &Self::At) -> impl Future<Output = Result<bool, StoreError>> + Send;
+}
+
+/// A value that is there.
+#[derive(Clone, Debug)]
+pub(crate) struct Found<A> {
+    pub(crate) at: A,
+    pub(crate) value: Vec<u8>,
+}
+
+/// What became of a write.
+#[derive(Clone, Debug)]
+pub(crate) enum Written<A> {
+    /// It is there.
+    At(A),
+    /// Somebody was quicker.
+    Overtaken,
+}
+
+/// The longest note: what all stores take.
+const LONGEST: usize = 320 * 1024;
+/// The longest pause between two attempts.
+const LONGEST_PAUSE: Duration = Duration::from_millis(64);
+
+/// The steps of a process. A handle.
+pub(crate) struct Ledger<V: Values>(Arc<Inner<V>>);
+
+impl<V: Values> Clone for Ledger<V> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+struct Inner<V: Values> {
+    values: V,
+    pages: Mutex<HashMap<Key, Arc<Page<V::At>>>>,
+    /// The beginning of the time of this process, and that instant in microseconds: after all of its life before.
+    begun: (Instant, u64),
+    random: RandomState,
+    numbers: AtomicU64,
+}
+
+/// What is known of a key. One step at a time is taken there.
+struct Page<A> {
+    state: tokio::sync::Mutex<State<A>>,
+    /// The clients of this process who are there, and in which of their sessions.
+    clients: Mutex<BTreeMap<u64, u64>>,
+    /// It is due earlier than before.
+    earlier: Notify,
+}
+
+struct State<A> {
+    /// What is there, as far as is known.
+    known: Option<(Note, A)>,
+    /// Nobody else was seen to change it of late: it is not read again.
+    is_alone: bool,
+    witness: Option<Witness>,
+    /// When what was written last is as good as none.
+    due: Option<Instant>,
+    /// Somebody looks after that.
+    is_tidied: bool,
+    ttl: Duration,
+}
+
+impl<A> Page<A> {
+    fn new(ttl: Duration) -> Self {
+        let state = State {
+            known: None,
+            is_alone: true,
+            witness: None,
+            due: None,
+            is_tidied: false,
+            ttl,
+        };
+        Self {
+            state: tokio::sync::Mutex::new(state),
+            clients: Mutex::default(),
+            earlier: Notify::new(),
+        }
+    }
+
+    /// A client is there.
+    fn enter(&self, session: Session) {
+        self.clients.lock().insert(session.client, session.number);
+    }
+
+    /// It has gone, unless it is there again in a later session.
+    fn leave(&self, session: Session) {
+        let mut clients = self.clients.lock();
+        if clients.get(&session.client) == Some(&session.number) {
+            clients.remove(&session.client);
+        }
+    }
+
+    fn is_deserted(&self) -> bool {
+        self.clients.lock().is_empty()
+    }
+}
+
+impl<V: Values> Ledger<V> {
+    pub(crate) fn new(values: V) -> Self {
+        let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        // Only tokens and editions are named by it, which are to grow: nothing is counted by it.
+        let named = u64::try_from(since.as_micros()).unwrap_or(0);
+        Self(Arc::new(Inner {
+            values,
+            pages: Mutex::default(),
+            begun: (Instant::now(), named),
+            random: RandomState::new(),
+            numbers: AtomicU64::new(0),
+        }))
+    }
+
+    /// Carries out `step` at `key`.
+    pub(crate) async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+        let inner = &*self.0;
+        let page = inner.page(key, step.ttl);
+        if step.end {
+            page.leave(step.session);
+        } else {
+            page.enter(step.session);
+        }
+        let mut state = page.state.lock().await;
+        let before = state.due;
+        state.ttl = step.ttl;
+        let mut attempts = 0_u32;
+        let reply = loop {
+            if let Some(reply) = inner.attempt(key, rule, step, &mut state).await? {
+                break reply;
+            }
+            attempts += 1;
+            let pause = Duration::from_millis(1 << attempts.min(6)).min(LONGEST_PAUSE);
+            sleep(inner.part_of(pause)).await;
+        };
+        if before > state.due {
+            page.earlier.notify_one();
+        }
+        let untidied = !state.is_tidied;
+        state.is_tidied |= state.due.is_some();
+        let tidies = untidied && state.is_tidied;
+        drop(state);
+        if tidies {
+            tokio::spawn(tidy::tidy(self.clone(), key.clone(), page));
+        } else if untidied {
+            inner.forget(key, &page);
+        }
+        Ok(reply)
+    }
+
+    /// This session takes no steps any more.
+    pub(crate) fn leave(&self, key: &Key, session: Session) {
+        let page = self.0.pages.lock().get(key).cloned();
+        let Some(page) = page else { return };
+        page.leave(session);
+        // Where somebody is at it, or looks after it, it is forgotten by them.
+        if page.state.try_lock().is_ok_and(|state| !state.is_tidied) {
+            self.0.forget(key, &page);
+        }
+    }
+}
+
+impl<V: Values> Inner<V> {
+    fn page(&self, key: &Key, ttl: Duration) -> Arc<Page<V::At>> {
+        let mut pages = self.pages.lock();
+        let page = pages.entry(key.clone()).or_insert_with(|| Arc::new(Page::new(ttl)));
+        Arc::clone(page)
+    }
+
+    /// Nothing is known of the key any more, unless somebody of this process is there.
+    fn forget(&self, key: &Key, page: &Arc<Page<V::At>>) {
+        let mut pages = self.pages.lock();
+        let gone = pages.get(key).is_some_and(|known| Arc::ptr_eq(known, page)) && page.is_deserted();
+        let gone = if gone { pages.remove(key) } else { None };
+        drop(pages);
+        drop(gone);
+    }
+
+    /// One attempt. `None` when somebody was quicker.
+    async fn attempt(
+        &self,
+        key: &Key,
+        rule: &Rule,
+        step: &Step,
+        state: &mut State<V::At>,
+    ) -> Result<Option<Reply>, StoreError> {
+        if !state.is_alone || state.known.is_none() {
+            self.read(key, state).await?;
+        }
+        // Until it is known what became of the write it is not known what is there.
+        let known = state.known.take();
+        let seen = known.as_ref().map(|(note, _)| note).zip(state.witness.as_ref());
+        let turned = turn(seen, self.now(), self.fresh(), rule, step);
+        let Turn { reply, after } = turned.map_err(|odd| refused(key, odd))?;
+        match after {
+            After::Same => {
+                state.known = known;
+                Ok(Some(reply))
+            }
+            After::Gone => {
+                let Some((_, at)) = known else { return Ok(Some(reply)) };
+                let gone = self.values.delete(key, step.ttl, &at).await?;
+                state.is_alone &= gone;
+                if gone {
+                    (state.witness, state.due) = (None, None);
+                }
+                Ok(gone.then_some(reply))
+            }
+            After::New(note, lasts) => {
+                let value = self.text(key, &note)?;
+                let at = known.as_ref().map(|(_, at)| at);
+                let lasts = Duration::from_micros(lasts);
+                let Written::At(at) = self.values.write(key, step.ttl, at, value, lasts).await? else {
+                    state.is_alone = false;
+                    return Ok(None);
+                };
+                self.see(state, &note);
+                state.due = Some(Instant::now() + lasts);
+                state.known = Some((*note, at));
+                Ok(Some(reply))
+            }
+        }
+    }
+
+    /// Sees what is there.
+    async fn read(&self, key: &Key, state: &mut State<V::At>) -> Result<(), StoreError> {
+        let known = state.known.take();
+        let found = self.values.read(key, state.ttl).await?;
+        state.is_alone = known.map(|(_, at)| at).as_ref() == found.as_ref().map(|found| &found.at);
+        match found {
+            Some(Found { at, value }) => {
+                let note = Note::read(&value).ok_or_else(|| refused(key, Odd::Note))?;
+                self.see(state, &note);
+                state.known = Some((note, at));
+            }
+            None => state.witness = None,
+        }
+        Ok(())
+    }
+
+    fn see(&self, state: &mut State<V::At>, note: &Note) {
+        // Rounded up, where steps are rounded down: what has passed is never counted as more.
+        let now = self.now() + 1;
+        match &mut state.witness {
+            Some(witness) => witness.see(note, now),
+            None => state.witness = Some(Witness::of(note, now)),
+        }
+    }
+
+    fn text(&self, key: &Key, note: &Note) -> Result<Vec<u8>, StoreError> {
+        let refused = |why: String| StoreError::Refused { why: why.into() };
+        let text = note.text().map_err(|error| refused(error.to_string()))?;
+        if text.len() > LONGEST {
+            let length = text.len();
+            return Err(refused(format!(
+                "what is known of `{key}` would be {length} bytes long, and {LONGEST} are allowed"
+            )));
+        }
+        Ok(text)
+    }
+
+    /// Microseconds of this process.
+    fn now(&self) -> u64 {
+        let (begun, named) = self.begun;
+        let passed = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        named.saturating_add(passed)
+    }
+
+    /// A number that was never used.
+    fn fresh(&self) -> u64 {
+        // Relaxed: a number of its own is all that is wanted.
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        self.random.hash_one(number)
+    }
+
+    /// A part of `time`, at random: those who were in each other's way are not again.
+    fn part_of(&self, time: Duration) -> Duration {
+        time.mul_f64((self.fresh() >> 11) as f64 / (1_u64 << 53) as f64)
+    }
+}
+
+fn refused(key: &Key, odd: Odd) -> StoreError {
+    let why = match odd {
+        Odd::Note => format!("what lies at `{key}` is no rate or window"),
+        Odd::Kind => format!("`{key}` is another kind of limiter, or a window of another length"),
+    };
+    StoreError::Refused { why: why.into() }
+}

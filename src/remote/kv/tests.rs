@@ -1,0 +1,223 @@
+//! Steps at values in memory, in virtual time.
+
+use super::*;
+use crate::Quota;
+use std::sync::atomic::AtomicBool;
+
+const TTL: Duration = Duration::from_secs(10);
+
+/// A store of values.
+#[derive(Clone, Default)]
+struct Fake(Arc<Fakes>);
+
+#[derive(Default)]
+struct Fakes {
+    values: Mutex<HashMap<Key, (u64, Vec<u8>)>>,
+    writes: AtomicU64,
+    reads: AtomicU64,
+    is_away: AtomicBool,
+}
+
+impl Fake {
+    fn len(&self) -> usize {
+        self.0.values.lock().len()
+    }
+
+    fn reads(&self) -> u64 {
+        self.0.reads.load(Ordering::SeqCst)
+    }
+
+    fn set_away(&self, away: bool) {
+        self.0.is_away.store(away, Ordering::SeqCst);
+    }
+
+    fn answer(&self) -> Result<(), StoreError> {
+        let why = "it is away".into();
+        let away = self.0.is_away.load(Ordering::SeqCst);
+        if away {
+            Err(StoreError::Unreachable { why })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Values for Fake {
+    type At = u64;
+
+    async fn read(&self, key: &Key, _ttl: Duration) -> Result<Option<Found<u64>>, StoreError> {
+        self.answer()?;
+        self.0.reads.fetch_add(1, Ordering::SeqCst);
+        let found = self.0.values.lock().get(key).cloned();
+        Ok(found.map(|(at, value)| Found { at, value }))
+    }
+
+    async fn write(
+        &self,
+        key: &Key,
+        _ttl: Duration,
+        at: Option<&u64>,
+        value: Vec<u8>,
+        _lasts: Duration,
+    ) -> Result<Written<u64>, StoreError> {
+        self.answer()?;
+        let mut values = self.0.values.lock();
+        if values.get(key).map(|(at, _)| at) != at {
+            return Ok(Written::Overtaken);
+        }
+        let at = self.0.writes.fetch_add(1, Ordering::SeqCst) + 1;
+        values.insert(key.clone(), (at, value));
+        Ok(Written::At(at))
+    }
+
+    async fn delete(&self, key: &Key, _ttl: Duration, at: &u64) -> Result<bool, StoreError> {
+        self.answer()?;
+        let mut values = self.0.values.lock();
+        let same = values.get(key).is_some_and(|(known, _)| known == at);
+        if same {
+            values.remove(key);
+        }
+        Ok(same)
+    }
+}
+
+/// A client of a process.
+struct Client {
+    ledger: Ledger<Fake>,
+    step: Step,
+}
+
+fn key() -> Key {
+    Key::new("calls").unwrap()
+}
+
+impl Client {
+    fn new(ledger: &Ledger<Fake>, client: u64) -> Self {
+        let ledger = ledger.clone();
+        let step = Step::first(Session { client, number: 1 }, TTL);
+        Self { ledger, step }
+    }
+
+    async fn say(&mut self, say: impl FnOnce(&mut Step)) -> Result<u64, StoreError> {
+        say(&mut self.step);
+        let quota = Quota::per_second(10).burst(10);
+        let reply = self.ledger.step(&key(), &Rule::Rate { quota }, &self.step).await?;
+        self.step.seq += 1;
+        self.step.begin = false;
+        let last = reply.grants.last().map(|grant| grant.token);
+        self.step.seen = last.unwrap_or(self.step.seen);
+        Ok(reply.grants.iter().map(|grant| grant.units).sum())
+    }
+
+    async fn take(&mut self, need: u64) -> Result<u64, StoreError> {
+        let (id, want, queue) = (self.step.seq, need, false);
+        let wish = crate::remote::Wish { id, need, want, queue };
+        self.say(|step| step.wishes = vec![wish]).await
+    }
+
+    async fn end(mut self) {
+        self.say(|step| step.end = true).await.unwrap();
+        self.ledger.leave(&key(), self.step.session);
+    }
+}
+
+fn pages(ledger: &Ledger<Fake>) -> usize {
+    ledger.0.pages.lock().len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_closed_goes_when_it_is_full_again_and_is_forgotten_here() {
+    let store = Fake::default();
+    let ledger = Ledger::new(store.clone());
+    let mut one = Client::new(&ledger, 1);
+    assert_eq!(one.take(10).await, Ok(10));
+    one.end().await;
+    sleep(Duration::from_millis(990)).await;
+    assert_eq!((store.len(), pages(&ledger)), (1, 1));
+    sleep(Duration::from_millis(20)).await;
+    assert_eq!((store.len(), pages(&ledger)), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_full_goes_when_it_is_closed() {
+    let store = Fake::default();
+    let ledger = Ledger::new(store.clone());
+    let mut one = Client::new(&ledger, 1);
+    assert_eq!(one.take(1).await, Ok(1));
+    sleep(TTL / 2).await;
+    one.end().await;
+    assert_eq!(store.len(), 0);
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(pages(&ledger), 0);
+}
+
+/// Nobody has a handle any more.
+#[tokio::test(start_paused = true)]
+async fn what_went_silent_goes_after_its_time_to_live() {
+    let store = Fake::default();
+    let mut one = Client::new(&Ledger::new(store.clone()), 1);
+    assert_eq!(one.take(10).await, Ok(10));
+    drop(one);
+    sleep(TTL - Duration::from_millis(10)).await;
+    assert_eq!(store.len(), 1);
+    sleep(Duration::from_millis(20)).await;
+    assert_eq!(store.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_store_did_not_hear_of_is_said_again() {
+    let store = Fake::default();
+    let ledger = Ledger::new(store.clone());
+    let mut one = Client::new(&ledger, 1);
+    assert_eq!(one.take(10).await, Ok(10));
+    one.end().await;
+    store.set_away(true);
+    sleep(Duration::from_secs(30)).await;
+    store.set_away(false);
+    assert_eq!(store.len(), 1);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!((store.len(), pages(&ledger)), (0, 0));
+}
+
+/// Who has left looks after it for a while, and not as long as others are there.
+#[tokio::test(start_paused = true)]
+async fn who_has_left_leaves_it_to_those_who_are_there() {
+    let store = Fake::default();
+    let (ours, theirs) = (Ledger::new(store.clone()), Ledger::new(store.clone()));
+    let (mut one, mut other) = (Client::new(&ours, 1), Client::new(&theirs, 2));
+    assert_eq!(one.take(1).await, Ok(1));
+    for _ in 0..10 {
+        assert_eq!(other.take(1).await, Ok(1));
+        sleep(TTL / 2).await;
+    }
+    one.end().await;
+    for _ in 0..20 {
+        assert_eq!(other.take(1).await, Ok(1));
+        sleep(TTL / 2).await;
+    }
+    assert_eq!((pages(&ours), pages(&theirs)), (0, 1));
+    sleep(TTL).await;
+    assert_eq!((store.len(), pages(&theirs)), (0, 1));
+    other.end().await;
+    assert_eq!(pages(&theirs), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_alone_does_not_read() {
+    let store = Fake::default();
+    let (ours, theirs) = (Ledger::new(store.clone()), Ledger::new(store.clone()));
+    let (mut one, mut other) = (Client::new(&ours, 1), Client::new(&theirs, 2));
+    for _ in 0..5 {
+        assert_eq!(one.take(1).await, Ok(1));
+    }
+    assert_eq!(store.reads(), 1);
+    assert_eq!(other.take(1).await, Ok(1));
+    assert_eq!(store.reads(), 2);
+    // It was overtaken, reads, and reads once more.
+    for _ in 0..3 {
+        assert_eq!(one.take(1).await, Ok(1));
+    }
+    assert_eq!(store.reads(), 4);
+    // Nine of ten: all are counted.
+    assert_eq!(other.take(2).await, Ok(0));
+}

@@ -1,0 +1,150 @@
+//! Rates and windows in ZooKeeper: the node of a key has one child, whose data is what is known of it.
+//!
+//! Versions of a node begin anew when it is made anew. So the child has another name each time, and to put one there changes the
+//! data of the node above, which has been changed never before then: it goes with its child.
+
+use super::link::{Link, failed};
+use super::{Nodes, Shelf};
+use crate::remote::backend::StoreError;
+use crate::remote::key::Key;
+use crate::remote::kv::{Found, Values, Written};
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+use zookeeper_client::{CreateMode, Error, MultiWriteError};
+
+/// What the node of a key says that is one of a rate or window.
+const RATE: &[u8] = b"rate";
+/// How often what goes while it is read is looked for again.
+const ATTEMPTS: usize = 4;
+
+/// A child, and its version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct At {
+    name: Box<str>,
+    version: i32,
+}
+
+impl Link {
+    async fn read_value(&self, key: &str) -> Result<Option<Found<At>>, StoreError> {
+        let path = self.path(key);
+        for _ in 0..ATTEMPTS {
+            let look = self.look(&path).await;
+            let (names, data) = match look {
+                Ok(seen) => (seen.names, seen.limit),
+                Err(Error::NoNode) => return Ok(None),
+                Err(error) => return Err(failed(error)),
+            };
+            if data != RATE || names.len() > 1 {
+                let why = format!("`{path}` is not of a rate or window").into();
+                return Err(StoreError::Refused { why });
+            }
+            let Some(name) = names.first() else { return Ok(None) };
+            match self.client.get_data(&format!("{path}/{name}")).await {
+                Ok((value, stat)) => {
+                    let (name, version) = (name.as_str().into(), stat.version);
+                    let at = At { name, version };
+                    return Ok(Some(Found { at, value }));
+                }
+                Err(Error::NoNode) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        let why = format!("what lies under `{path}` changes all the time").into();
+        Err(StoreError::Unreachable { why })
+    }
+
+    async fn make_value(&self, key: &str, value: &[u8]) -> Result<Written<At>, StoreError> {
+        let path = self.path(key);
+        let options = CreateMode::Persistent.with_acls(self.access.acls());
+        let mut made = self.client.create(&path, RATE, &options).await.map(drop);
+        if made == Err(Error::NoNode) {
+            self.make_above().await?;
+            made = self.client.create(&path, RATE, &options).await.map(drop);
+        }
+        if made == Err(Error::NodeExists) {
+            // Of one who went away before there was a child; or of permits.
+            match self.client.get_data(&path).await {
+                Ok((data, _)) if data == RATE => {}
+                Ok(_) | Err(Error::NoNode) => return Ok(Written::Overtaken),
+                Err(error) => return Err(failed(error)),
+            }
+        } else {
+            made.map_err(failed)?;
+        }
+        let name: Box<str> = format!("n-{:016x}", RandomState::new().hash_one(0)).into();
+        let mut changes = self.client.new_multi_writer();
+        let built = changes
+            .add_set_data(&path, RATE, Some(0))
+            .and_then(|()| changes.add_create(&format!("{path}/{name}"), value, &options));
+        built.map_err(failed)?;
+        match changes.commit().await {
+            Ok(_) => Ok(Written::At(At { name, version: 0 })),
+            Err(error) => overtaken(error).map(|()| Written::Overtaken),
+        }
+    }
+
+    async fn write_value(&self, key: &str, at: &At, value: &[u8]) -> Result<Written<At>, StoreError> {
+        let path = format!("{}/{}", self.path(key), at.name);
+        match self.client.set_data(&path, value, Some(at.version)).await {
+            Ok(stat) => Ok(Written::At(At {
+                name: at.name.clone(),
+                version: stat.version,
+            })),
+            Err(Error::BadVersion | Error::NoNode) => Ok(Written::Overtaken),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    async fn delete_value(&self, key: &str, at: &At) -> Result<bool, StoreError> {
+        let path = self.path(key);
+        let mut changes = self.client.new_multi_writer();
+        let built = changes
+            .add_delete(&format!("{path}/{}", at.name), Some(at.version))
+            .and_then(|()| changes.add_delete(&path, None));
+        built.map_err(failed)?;
+        match changes.commit().await {
+            Ok(_) => Ok(true),
+            Err(error) => overtaken(error).map(|()| false),
+        }
+    }
+}
+
+/// Something does not hold; or nothing was done.
+fn overtaken(error: MultiWriteError) -> Result<(), StoreError> {
+    match error {
+        MultiWriteError::OperationFailed {
+            source: Error::BadVersion | Error::NoNode | Error::NotEmpty,
+            ..
+        } => Ok(()),
+        MultiWriteError::OperationFailed { source, .. } | MultiWriteError::RequestFailed { source } => {
+            Err(failed(source))
+        }
+    }
+}
+
+impl Values for Nodes {
+    type At = At;
+
+    async fn read(&self, key: &Key, ttl: Duration) -> Result<Option<Found<At>>, StoreError> {
+        self.term(ttl).await?.read_value(key.as_str()).await
+    }
+
+    async fn write(
+        &self,
+        key: &Key,
+        ttl: Duration,
+        at: Option<&At>,
+        value: Vec<u8>,
+        _lasts: Duration,
+    ) -> Result<Written<At>, StoreError> {
+        let link = self.term(ttl).await?;
+        match at {
+            Some(at) => link.write_value(key.as_str(), at, &value).await,
+            None => link.make_value(key.as_str(), &value).await,
+        }
+    }
+
+    async fn delete(&self, key: &Key, ttl: Duration, at: &At) -> Result<bool, StoreError> {
+        self.term(ttl).await?.delete_value(key.as_str(), at).await
+    }
+}
