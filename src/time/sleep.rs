@@ -18,6 +18,7 @@ pub struct Sleep {
     at: Instant,
     armed: Armed,
     /// Whether the timer may be that of the runtime that is current when it is armed.
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "there is no runtime"))]
     by_runtime: bool,
 }
 

@@ -5,7 +5,6 @@
 //! time is `now + level / gain`, and no division rounds it.
 
 use crate::rate::Quota;
-use std::time::Duration;
 
 /// The parameters of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +36,9 @@ impl Fill {
     }
 
     /// A quota that fills so.
+    #[cfg(any(feature = "redis", feature = "consul", feature = "etcd", feature = "zookeeper"))]
     pub(crate) fn quota(&self) -> Option<Quota> {
-        let quota = Quota::new(self.gain, Duration::from_micros(self.price)).ok()?;
+        let quota = Quota::new(self.gain, std::time::Duration::from_micros(self.price)).ok()?;
         quota.with_burst(self.burst()).ok()
     }
 
