@@ -275,7 +275,8 @@ impl<B: Backend> Limiter for Remote<B> {
         self.shared.with(|desk| desk.put_back(ticket, false, now));
     }
 
-    /// What a rate was charged is corrected: too much comes to hand in this process, too little is told to the store.
+    /// What a rate was charged is corrected: too much comes to hand in this process, too little is told to the store. Of more
+    /// than [`MAX_UNITS`](super::MAX_UNITS) so many are charged.
     fn settle(&self, ticket: &mut RemoteTicket, settlement: Settlement<'_>) -> u32 {
         let now = self.shared.clock.now();
         let Some(actual) = settlement.actual() else { return 0 };

@@ -117,6 +117,8 @@ mod remote_back;
 #[cfg(feature = "remote")]
 mod remote_change;
 #[cfg(feature = "remote")]
+mod remote_charge;
+#[cfg(feature = "remote")]
 mod remote_faults;
 #[cfg(feature = "remote")]
 mod remote_fence;

@@ -80,7 +80,8 @@ impl Note {
         note.holds().then_some(note)
     }
 
-    fn holds(&self) -> bool {
+    /// It contradicts itself nowhere, and counts no further than anybody has.
+    pub(crate) fn holds(&self) -> bool {
         let takers = self.takers.iter().all(|(name, noted)| {
             let grants = noted
                 .grants

@@ -152,7 +152,7 @@ impl Rates {
                     (era, taken) = (note.era, note.taken);
                     known.clone_from(seen);
                 }
-                taken += more;
+                taken = taken.saturating_add(more);
                 known.extend((more > 0).then_some(Lot {
                     upto: taken,
                     count: more,

@@ -2,6 +2,7 @@
 
 use super::{Away, Desk, RemoteTicket, SHARED, UNCOUNTED};
 use crate::refusal::Reason;
+use crate::remote::plan::MAX_UNITS;
 use crate::time::Instant;
 use std::collections::btree_map;
 
@@ -192,8 +193,9 @@ impl Desk {
         self.credit_total += units;
     }
 
-    /// Corrects a charge of tokens.
+    /// Corrects a charge of tokens: to no more than can be asked for.
     pub(in crate::remote) fn settle(&mut self, ticket: &mut RemoteTicket, actual: u64, now: Instant) {
+        let actual = actual.min(MAX_UNITS);
         let charged = std::mem::replace(&mut ticket.units, actual);
         if ticket.term == UNCOUNTED || ticket.term == SHARED {
             return;
@@ -207,7 +209,7 @@ impl Desk {
         self.note_missing(now);
         self.spend(part);
         if more > part {
-            self.debt += more - part;
+            self.debt = self.debt.saturating_add(more - part);
             self.poke();
         }
     }

@@ -105,7 +105,7 @@ impl Desk {
         }
         let oldest = self.oldest();
         let live = self.live.as_mut()?;
-        live.charged += std::mem::take(&mut self.debt);
+        live.charged = live.charged.saturating_add(std::mem::take(&mut self.debt));
         let due = live.renew_at <= now && !self.plan.spends();
         let idle = self.held == 0 && self.wishes.is_empty() && self.line.is_empty();
         if due && idle && live.returned == live.returned_told && !speaks {
@@ -282,7 +282,7 @@ impl Desk {
     /// The session is not known to the store.
     fn unmake(&mut self) {
         if let Some(live) = self.live.take() {
-            self.debt += live.charged - live.charged_told;
+            self.debt = self.debt.saturating_add(live.charged - live.charged_told);
         }
     }
 

@@ -304,6 +304,12 @@ impl<V: Values> Inner<V> {
 
     fn text(&self, key: &Key, note: &Note) -> Result<Vec<u8>, StoreError> {
         let refused = |why: String| StoreError::Refused { why: why.into() };
+        // Nobody could read it.
+        if !note.holds() {
+            return Err(refused(format!(
+                "a step at `{key}` counts further than can be written down"
+            )));
+        }
         let text = note.text().map_err(|error| refused(error.to_string()))?;
         if text.len() > LONGEST {
             let length = text.len();

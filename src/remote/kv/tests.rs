@@ -221,3 +221,37 @@ async fn who_is_alone_does_not_read() {
     // Nine of ten: all are counted.
     assert_eq!(other.take(2).await, Ok(0));
 }
+
+/// What one client says that is no number to count with is refused to it alone.
+#[tokio::test(start_paused = true)]
+async fn who_counts_further_than_notes_do_is_refused_and_nobody_else() {
+    let store = Fake::default();
+    let (ours, theirs) = (Ledger::new(store.clone()), Ledger::new(store.clone()));
+    let (mut one, mut other) = (Client::new(&ours, 1), Client::new(&theirs, 2));
+    assert_eq!(one.take(1).await, Ok(1));
+    let refused = one.say(|step| step.charged = u64::MAX - 5).await;
+    let further = |error: &StoreError| error.to_string().contains("further");
+    assert!(refused.as_ref().is_err_and(further), "{refused:?}");
+    assert_eq!(other.take(1).await, Ok(1));
+    // Nothing of it was written: it may go on.
+    assert_eq!(one.say(|step| step.charged = 3).await, Ok(0));
+    assert_eq!(other.take(6).await, Ok(0), "five are left");
+    assert_eq!(other.take(5).await, Ok(5));
+}
+
+/// Nor does a window run over.
+#[tokio::test(start_paused = true)]
+async fn what_is_charged_to_a_window_may_be_more_than_a_number_holds() {
+    let (store, key) = (Fake::default(), key());
+    let rule = Rule::Window { limit: 10, length: Duration::from_secs(64) };
+    let ledger = Ledger::new(store.clone());
+    let mut step = Step::first(Session { client: 1, number: 1 }, TTL);
+    for charged in [2, u64::MAX - 1, u64::MAX >> 2, u64::MAX] {
+        step.charged = charged;
+        let answer = ledger.step(&key, &rule, &step).await;
+        assert_eq!(answer.is_ok(), charged <= u64::MAX >> 2, "{charged}: {answer:?}");
+        (step.seq, step.begin) = (step.seq + 1, false);
+        let text = store.0.values.lock()[&key].1.clone();
+        assert!(Note::read(&text).is_some(), "{charged}");
+    }
+}
