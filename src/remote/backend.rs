@@ -275,6 +275,11 @@ pub enum StoreError {
         /// The time that it had.
         after: Duration,
     },
+    /// The store answers, and others who change the same key were quicker all this time.
+    Busy {
+        /// The time that it was tried for.
+        after: Duration,
+    },
     /// The store refused the step: it does not allow it, or it holds something else under the key.
     Refused {
         /// What it says.
@@ -292,6 +297,7 @@ impl fmt::Display for StoreError {
         match self {
             Self::Unreachable { why } => write!(f, "the store cannot be reached: {why}"),
             Self::TimedOut { after } => write!(f, "the store did not answer within {after:?}"),
+            Self::Busy { after } => write!(f, "others who change the same key were quicker for {after:?}"),
             Self::Refused { why } => write!(f, "the store refused: {why}"),
             Self::Answer { given } => write!(f, "the store gave an answer that makes no sense: {given}"),
         }

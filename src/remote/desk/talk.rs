@@ -383,8 +383,16 @@ impl Desk {
         {
             live.returned_told = step.returned;
         }
+        if matches!(error, StoreError::Busy { .. }) {
+            // It answers.
+            self.failing_since = None;
+            if std::mem::take(&mut self.away) {
+                self.tell_watchers();
+            }
+        } else {
+            self.failing_since.get_or_insert(now);
+        }
         self.last_error = Some(error);
-        self.failing_since.get_or_insert(now);
         self.retry_at = Some(self.clock.after(now, self.plan.retry));
         if step.end {
             // After so many attempts it is left to expire.

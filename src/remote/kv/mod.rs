@@ -2,7 +2,8 @@
 //!
 //! A step reads the note, does what the reference does, and writes it down if it is still the one that was read; otherwise
 //! somebody was quicker, and it begins again. Between two steps of this process at the same key nothing is read: what was
-//! written last is taken for what is there, until somebody was quicker once.
+//! written last is taken for what is there, until somebody was quicker once. Who is overtaken all the time gives up after a while
+//! and says so: the store answers, and is not to be taken for one that is away.
 //!
 //! Nobody is asked the time. What comes back with time is counted by what this process has seen itself, and when: see
 //! [`Witness`]. So no clock of another machine, nor one that is set, can bring more than there is, and none has to be right:
@@ -28,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// A store that keeps one value for each key, and changes it only if it is the one that was read.
 pub(crate) trait Values: Send + Sync + 'static {
@@ -75,6 +76,8 @@ pub(crate) enum Written<A> {
 
 /// The longest note: what all stores take.
 const LONGEST: usize = 320 * 1024;
+/// For so long a step is tried at most, less than limiters wait for it.
+const LONGEST_STEP: Duration = Duration::from_millis(500);
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 
@@ -103,6 +106,8 @@ struct Page<A> {
     clients: Mutex<BTreeMap<u64, u64>>,
     /// It is due earlier than before.
     earlier: Notify,
+    /// When the store last answered a step.
+    answered: Mutex<Option<Instant>>,
 }
 
 struct State<A> {
@@ -110,6 +115,8 @@ struct State<A> {
     known: Option<(Note, A)>,
     /// Nobody else was seen to change it of late: it is not read again.
     is_alone: bool,
+    /// How many attempts in a row were overtaken.
+    attempts: u32,
     witness: Option<Witness>,
     /// When what was written last is as good as none.
     due: Option<Instant>,
@@ -123,6 +130,7 @@ impl<A> Page<A> {
         let state = State {
             known: None,
             is_alone: true,
+            attempts: 0,
             witness: None,
             due: None,
             is_tidied: false,
@@ -132,6 +140,7 @@ impl<A> Page<A> {
             state: tokio::sync::Mutex::new(state),
             clients: Mutex::default(),
             earlier: Notify::new(),
+            answered: Mutex::default(),
         }
     }
 
@@ -145,6 +154,21 @@ impl<A> Page<A> {
         let mut clients = self.clients.lock();
         if clients.get(&session.client) == Some(&session.number) {
             clients.remove(&session.client);
+        }
+    }
+
+    /// The store has answered.
+    fn note_answer(&self) {
+        *self.answered.lock() = Some(Instant::now());
+    }
+
+    /// Why a step that began then did not get its turn: whoever had it may have waited for a store that says nothing.
+    fn late(&self, begun: Instant) -> StoreError {
+        let after = begun.elapsed();
+        if self.answered.lock().is_some_and(|answered| answered >= begun) {
+            StoreError::Busy { after }
+        } else {
+            StoreError::TimedOut { after }
         }
     }
 
@@ -168,6 +192,9 @@ impl<V: Values> Ledger<V> {
     }
 
     /// Carries out `step` at `key`.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] when others were quicker all the time; what the store says.
     pub(crate) async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
         let inner = &*self.0;
         let page = inner.page(key, step.ttl);
@@ -176,16 +203,24 @@ impl<V: Values> Ledger<V> {
         } else {
             page.enter(step.session);
         }
-        let mut state = page.state.lock().await;
+        let begun = Instant::now();
+        let until = begun + (step.ttl / 8).min(LONGEST_STEP);
+        let turn = timeout_at(until, page.state.lock()).await;
+        let mut state = turn.map_err(|_| page.late(begun))?;
         let before = state.due;
         state.ttl = step.ttl;
-        let mut attempts = 0_u32;
         let reply = loop {
-            if let Some(reply) = inner.attempt(key, rule, step, &mut state).await? {
+            let attempt = inner.attempt(key, rule, step, &mut state).await?;
+            page.note_answer();
+            if let Some(reply) = attempt {
+                state.attempts = 0;
                 break reply;
             }
-            attempts += 1;
-            let pause = Duration::from_millis(1 << attempts.min(6)).min(LONGEST_PAUSE);
+            state.attempts = state.attempts.saturating_add(1);
+            if Instant::now() >= until {
+                return Err(page.late(begun));
+            }
+            let pause = Duration::from_millis(1 << state.attempts.min(6)).min(LONGEST_PAUSE);
             sleep(inner.part_of(pause)).await;
         };
         if before > state.due {

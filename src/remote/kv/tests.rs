@@ -4,6 +4,8 @@ use super::*;
 use crate::Quota;
 use std::sync::atomic::AtomicBool;
 
+mod busy;
+
 const TTL: Duration = Duration::from_secs(10);
 
 /// A store of values.
@@ -16,6 +18,8 @@ struct Fakes {
     writes: AtomicU64,
     reads: AtomicU64,
     is_away: AtomicBool,
+    is_silent: AtomicBool,
+    is_busy: AtomicBool,
 }
 
 impl Fake {
@@ -31,7 +35,10 @@ impl Fake {
         self.0.is_away.store(away, Ordering::SeqCst);
     }
 
-    fn answer(&self) -> Result<(), StoreError> {
+    async fn answer(&self) -> Result<(), StoreError> {
+        if self.0.is_silent.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
         let why = "it is away".into();
         let away = self.0.is_away.load(Ordering::SeqCst);
         if away {
@@ -46,7 +53,7 @@ impl Values for Fake {
     type At = u64;
 
     async fn read(&self, key: &Key, _ttl: Duration) -> Result<Option<Found<u64>>, StoreError> {
-        self.answer()?;
+        self.answer().await?;
         self.0.reads.fetch_add(1, Ordering::SeqCst);
         let found = self.0.values.lock().get(key).cloned();
         Ok(found.map(|(at, value)| Found { at, value }))
@@ -60,9 +67,10 @@ impl Values for Fake {
         value: Vec<u8>,
         _lasts: Duration,
     ) -> Result<Written<u64>, StoreError> {
-        self.answer()?;
+        self.answer().await?;
+        let busy = self.0.is_busy.load(Ordering::SeqCst);
         let mut values = self.0.values.lock();
-        if values.get(key).map(|(at, _)| at) != at {
+        if busy || values.get(key).map(|(at, _)| at) != at {
             return Ok(Written::Overtaken);
         }
         let at = self.0.writes.fetch_add(1, Ordering::SeqCst) + 1;
@@ -71,7 +79,7 @@ impl Values for Fake {
     }
 
     async fn delete(&self, key: &Key, _ttl: Duration, at: &u64) -> Result<bool, StoreError> {
-        self.answer()?;
+        self.answer().await?;
         let mut values = self.0.values.lock();
         let same = values.get(key).is_some_and(|(known, _)| known == at);
         if same {
@@ -243,7 +251,10 @@ async fn who_counts_further_than_notes_do_is_refused_and_nobody_else() {
 #[tokio::test(start_paused = true)]
 async fn what_is_charged_to_a_window_may_be_more_than_a_number_holds() {
     let (store, key) = (Fake::default(), key());
-    let rule = Rule::Window { limit: 10, length: Duration::from_secs(64) };
+    let rule = Rule::Window {
+        limit: 10,
+        length: Duration::from_secs(64),
+    };
     let ledger = Ledger::new(store.clone());
     let mut step = Step::first(Session { client: 1, number: 1 }, TTL);
     for charged in [2, u64::MAX - 1, u64::MAX >> 2, u64::MAX] {

@@ -1,0 +1,85 @@
+//! Stores at which others are always quicker, and those that say nothing.
+
+use super::*;
+use crate::remote::{Away, Backend, Remote, RemoteStats};
+use crate::ManualClock;
+
+impl Backend for Ledger<Fake> {
+    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+        Ledger::step(self, key, rule, step).await
+    }
+
+    async fn news(&self, _: &Key, _: Session) {
+        std::future::pending().await
+    }
+}
+
+/// Two limiters of one process, who admit while the store is away, are asked for ten seconds.
+async fn ask(store: &Fake) -> [RemoteStats; 2] {
+    let (clock, ledger) = (ManualClock::new(), Ledger::new(store.clone()));
+    let limiter = || {
+        let rate = Remote::rate(key(), Quota::per_second(10).burst(10)).ttl(Duration::from_secs(3));
+        let rate = rate.clock(&clock).away(Away::Admit);
+        Arc::new(rate.spawn(ledger.clone()).expect("there is a runtime"))
+    };
+    let limiters = [limiter(), limiter()];
+    let time = Duration::from_millis(10);
+    let asking = limiters.clone().map(|limiter| {
+        tokio::spawn(async move {
+            loop {
+                drop(limiter.acquire(1).await);
+                sleep(time).await;
+            }
+        })
+    });
+    for _ in 0..1_000 {
+        clock.advance(time);
+        sleep(time).await;
+    }
+    asking.iter().for_each(|asking| asking.abort());
+    limiters.map(|limiter| limiter.stats())
+}
+
+/// Whoever is overtaken knows that the store is there: nobody is admitted without being counted.
+#[tokio::test(start_paused = true)]
+async fn a_store_where_others_are_always_quicker_is_not_away() {
+    let store = Fake::default();
+    store.0.is_busy.store(true, Ordering::SeqCst);
+    for stats in ask(&store).await {
+        assert_eq!(
+            (stats.admitted, stats.admitted_away, stats.away),
+            (0, 0, false),
+            "{stats:?}"
+        );
+        assert!(matches!(stats.last_error, Some(StoreError::Busy { .. })), "{stats:?}");
+        assert!(stats.failures > 5, "{stats:?}");
+    }
+}
+
+/// Nor does the one who waits for another take that for an answer of the store.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_says_nothing_is_away_for_all_who_wait_for_each_other() {
+    let store = Fake::default();
+    store.0.is_silent.store(true, Ordering::SeqCst);
+    for stats in ask(&store).await {
+        assert!(stats.away && stats.admitted_away > 100, "{stats:?}");
+    }
+}
+
+/// In the end everybody comes to it, and from then on nobody pauses for what was before.
+#[tokio::test(start_paused = true)]
+async fn a_step_that_is_overtaken_ends_and_the_next_one_goes_on() {
+    let store = Fake::default();
+    let mut one = Client::new(&Ledger::new(store.clone()), 1);
+    store.0.is_busy.store(true, Ordering::SeqCst);
+    let begun = Instant::now();
+    let busy = one.take(1).await;
+    assert!(matches!(busy, Err(StoreError::Busy { .. })), "{busy:?}");
+    assert!(
+        (500..600).contains(&begun.elapsed().as_millis()),
+        "{:?}",
+        begun.elapsed()
+    );
+    store.0.is_busy.store(false, Ordering::SeqCst);
+    assert_eq!(one.take(1).await, Ok(1));
+}
