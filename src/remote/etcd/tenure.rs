@@ -7,46 +7,121 @@ use super::shelves::{LONGEST, Shelves};
 use crate::remote::backend::StoreError;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
-/// By how many seconds they last: the lease, and until when it does at least.
+/// By how many seconds they last.
 #[derive(Default)]
-pub(super) struct Tenures(Mutex<BTreeMap<u64, (i64, Instant)>>);
+pub(super) struct Tenures(Mutex<BTreeMap<u64, Tenure>>);
+
+/// A lease.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tenure {
+    pub(super) lease: i64,
+    /// When it was asked for, by two clocks: the one that cannot be set may stand still while the machine sleeps.
+    sent: (Instant, SystemTime),
+    lasts: Duration,
+}
 
 /// No lease.
 pub(super) const FOR_EVER: i64 = 0;
 
+impl Tenure {
+    fn begun(lease: i64, sent: (Instant, SystemTime), lasts: Duration) -> Self {
+        Self { lease, sent, lasts }
+    }
+
+    /// What is left of it at least: nothing, when somebody has set the clock back.
+    fn left(&self) -> Duration {
+        let (steady, wall) = self.sent;
+        let passed = wall.elapsed().unwrap_or(Duration::MAX).max(steady.elapsed());
+        self.lasts.saturating_sub(passed)
+    }
+
+    /// It is there for so long from now on, by the server's clock too.
+    pub(super) fn covers(&self, needed: Duration) -> bool {
+        self.lease == FOR_EVER || self.left() >= with_margin(needed)
+    }
+}
+
+/// Clocks run apart by a hundredth.
+fn with_margin(needed: Duration) -> Duration {
+    needed.saturating_add(needed / 50)
+}
+
 impl Tenures {
-    /// A lease that lasts for `needed` from now on, by the server's clock too, and until when it does at least; none, when there
-    /// is none that is as long.
-    pub(super) async fn lease(
-        &self,
-        shelves: &Shelves,
-        needed: Duration,
-    ) -> Result<(i64, Option<Instant>), StoreError> {
-        // Clocks run apart by a hundredth.
-        let needed = needed
-            .saturating_add(needed / 50)
-            .saturating_add(Duration::from_secs(1));
-        let seconds = needed.as_secs().saturating_mul(3).div_ceil(2).next_power_of_two();
+    /// A lease that lasts for `needed` from now on, by the server's clock too, and for a second in which to write; none, when
+    /// there is none that is as long.
+    pub(super) async fn lease(&self, shelves: &Shelves, needed: Duration) -> Result<Tenure, StoreError> {
+        let needed = needed.saturating_add(Duration::from_secs(1));
+        let seconds = with_margin(needed).as_secs().saturating_mul(3).div_ceil(2);
+        let seconds = seconds.checked_next_power_of_two().unwrap_or(u64::MAX);
+        let sent = (Instant::now(), SystemTime::now());
         if seconds > LONGEST {
-            return Ok((FOR_EVER, None));
+            return Ok(Tenure::begun(FOR_EVER, sent, Duration::MAX));
         }
-        let sent = Instant::now();
-        if let Some(&(lease, until)) = self.0.lock().get(&seconds)
-            && until.saturating_duration_since(sent) >= needed
-        {
-            return Ok((lease, Some(until)));
+        if let Some(known) = self.known(seconds, needed) {
+            return Ok(known);
         }
         let (lease, lasts) = shelves.grant(Duration::from_secs(seconds)).await?;
-        let until = sent + lasts;
-        self.0.lock().insert(seconds, (lease, until));
-        Ok((lease, Some(until)))
+        let tenure = Tenure::begun(lease, sent, lasts);
+        self.0.lock().insert(seconds, tenure);
+        Ok(tenure)
+    }
+
+    /// One that is there already.
+    fn known(&self, seconds: u64, needed: Duration) -> Option<Tenure> {
+        let known = self.0.lock().get(&seconds).copied();
+        known.filter(|tenure| tenure.covers(needed))
     }
 
     /// It has gone, before its time.
     pub(super) fn forget(&self, lease: i64) {
-        self.0.lock().retain(|_, (known, _)| *known != lease);
+        self.0.lock().retain(|_, known| known.lease != lease);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+    const LASTS: Duration = Duration::from_secs(8_192);
+
+    fn tenures(wall: SystemTime) -> Tenures {
+        let tenures = Tenures::default();
+        let tenure = Tenure::begun(7, (Instant::now(), wall), LASTS);
+        tenures.0.lock().insert(LASTS.as_secs(), tenure);
+        tenures
+    }
+
+    /// The machine slept for an hour, in which the one clock stood still.
+    #[test]
+    fn what_is_left_of_a_lease_is_known_after_a_sleep() {
+        let awake = tenures(SystemTime::now());
+        let slept = tenures(SystemTime::now() - HOUR);
+        let needed = LASTS - HOUR;
+        assert!(awake.known(LASTS.as_secs(), needed).is_some());
+        assert!(slept.known(LASTS.as_secs(), needed).is_none(), "another is asked for");
+        let left = |tenures: &Tenures| tenures.0.lock()[&LASTS.as_secs()].left();
+        assert!(left(&awake) > needed && left(&slept) <= needed);
+        assert!(slept.known(LASTS.as_secs(), needed / 2).is_some());
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_says_nothing() {
+        let set = tenures(SystemTime::now() + HOUR);
+        assert!(set.known(LASTS.as_secs(), Duration::from_millis(1)).is_none());
+    }
+
+    /// Of three seconds and a hundredth nobody knows that they are three by the server's clock.
+    #[test]
+    fn a_margin_is_kept_for_clocks_that_run_apart() {
+        let covers = |lasts, needed| {
+            let (lasts, needed) = (Duration::from_secs(lasts), Duration::from_secs(needed));
+            Tenure::begun(7, (Instant::now(), SystemTime::now()), lasts).covers(needed)
+        };
+        assert!(covers(10_300, 10_000));
+        assert!(!covers(10_100, 10_000));
     }
 }

@@ -10,7 +10,6 @@ use crate::remote::kv::{self, Found, Written};
 use http::StatusCode;
 use serde_json::{Value, json};
 use std::time::Duration;
-use tokio::time::Instant;
 
 impl Values {
     fn place(&self, key: &Key) -> String {
@@ -57,11 +56,11 @@ impl kv::Values for Values {
             None => words::nothing_under(&self.shelves.under(key)),
         };
         loop {
-            let (lease, until) = self.tenures.lease(&self.shelves, lasts).await?;
-            let answer = self.ask_if(&holds, &words::put(&place, &value, lease)).await?;
+            let tenure = self.tenures.lease(&self.shelves, lasts).await?;
+            let answer = self.ask_if(&holds, &words::put(&place, &value, tenure.lease)).await?;
             if answer.status == StatusCode::NOT_FOUND && answer.text().contains("lease not found") {
                 // Somebody has revoked it, or this process was stopped for long.
-                self.tenures.forget(lease);
+                self.tenures.forget(tenure.lease);
                 return Ok(Written::Overtaken);
             }
             let done: Done = answer.json()?;
@@ -69,11 +68,11 @@ impl kv::Values for Values {
                 return Ok(Written::Overtaken);
             }
             let revision = done.header.revision;
-            if until.is_none_or(|until| until.saturating_duration_since(Instant::now()) >= lasts) {
+            if tenure.covers(lasts) {
                 return Ok(Written::At(revision));
             }
             // It took so long that it would go too early.
-            self.tenures.forget(lease);
+            self.tenures.forget(tenure.lease);
             holds = words::changed_by(&place, revision);
         }
     }

@@ -1,8 +1,8 @@
 //! Stores at which others are always quicker, and those that say nothing.
 
 use super::*;
-use crate::remote::{Away, Backend, Remote, RemoteStats};
 use crate::ManualClock;
+use crate::remote::{Away, Backend, Remote, RemoteStats};
 
 impl Backend for Ledger<Fake> {
     async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
