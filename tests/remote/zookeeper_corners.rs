@@ -4,6 +4,7 @@ use crate::speaker::{LONG, Speaker};
 use crate::store::key;
 use crate::zookeeper::raw;
 use crate::zookeeper_steps::{address, names, store};
+use tollgate::Quota;
 use tollgate::remote::{Backend, Rule, StoreError};
 use zookeeper_client::{Acls, CreateMode};
 
@@ -90,4 +91,24 @@ async fn an_end_that_is_said_again_is_an_end() {
         again.step(&key, &RULE, &end).await.expect("it ends");
         assert!(client.get_data(&format!("/tollgate/{key}")).await.is_err());
     }
+}
+
+/// By hand, or by something that sweeps: what was taken is forgotten then, and the key is of use still.
+#[tokio::test]
+async fn a_rate_whose_note_was_taken_away_is_made_anew() {
+    let (store, again, key) = (store(), store(), key());
+    let client = raw(address()).await;
+    let quota = Quota::per_hour(10).burst(10);
+    let mut one = Speaker::new(&store, &key, Rule::Rate { quota }, LONG);
+    assert_eq!(one.wish(10, false).await.grants.len(), 1);
+    let names = names(&client, &key).await;
+    assert_eq!(names.len(), 1, "{names:?}");
+    client
+        .delete(&format!("/tollgate/{key}/{}", names[0]), None)
+        .await
+        .unwrap();
+    let mut other = Speaker::new(&again, &key, Rule::Rate { quota }, LONG);
+    let taken = other.wish(4, false).await;
+    assert_eq!((taken.grants.len(), taken.census.in_use), (1, 4));
+    other.end().await;
 }

@@ -64,7 +64,12 @@ impl Link {
         if made == Err(Error::NodeExists) {
             // Of one who went away before there was a child; or of permits.
             match self.client.get_data(&path).await {
-                Ok((data, _)) if data == RATE => {}
+                Ok((data, stat)) if data == RATE && stat.version == 0 => {}
+                Ok((data, stat)) if data == RATE => {
+                    // Somebody has taken its child away, or has just made one: then it stays.
+                    let _ = self.client.delete(&path, Some(stat.version)).await;
+                    return Ok(Written::Overtaken);
+                }
                 Ok(_) | Err(Error::NoNode) => return Ok(Written::Overtaken),
                 Err(error) => return Err(failed(error)),
             }
