@@ -12,8 +12,10 @@
 //! bucket does not run over.
 
 use super::note::{Metered, Note, session};
+use super::rates::segment;
 use crate::remote::backend::Session;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Instants are microseconds of this process.
 #[derive(Clone, Debug)]
@@ -96,9 +98,10 @@ impl Witness {
                 *level = drained.saturating_add(more.saturating_mul(*price)).min(*noted);
                 *at = now.max(*at);
             }
-            (Seen::Lots(known), Metered::Window { lots, .. }) => {
+            (Seen::Lots(known), Metered::Window { lots, nanos, .. }) => {
                 let noted = read(lots, note.taken, now);
-                *known = lesser(known, self.taken, &noted, note.taken, now);
+                let all = lesser(known, self.taken, &noted, note.taken, now);
+                *known = gathered(all, segment(Duration::from_nanos(*nanos)));
             }
             (seen, _) => *seen = Self::of(note, now).seen,
         }

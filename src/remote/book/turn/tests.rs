@@ -195,6 +195,29 @@ fn room_in_a_window_comes_back_in_time() {
     }
 }
 
+/// However often tokens are taken, no more lots are remembered than the window has segments, and one or two more.
+#[test]
+fn a_witness_of_a_window_gathers_its_lots() {
+    let length = Duration::from_secs(64);
+    let rule = Rule::Window { limit: 100_000, length };
+    let mut world = World::new(1);
+    let (mut one, mut other) = (Process::new(1, 1 << 40), Process::new(2, 1 << 50));
+    let mut most = 0;
+    for _ in 0..1_000 {
+        for process in [&mut one, &mut other] {
+            process.read(&mut world, &rule, 1);
+            process.write(&mut world, false);
+            let Some(Seen::Lots(lots)) = process.witness.as_ref().map(|witness| &witness.seen) else {
+                panic!("a window");
+            };
+            most = most.max(lots.len());
+        }
+        world.now += 100_000;
+    }
+    assert_eq!(world.given.len(), 2_000);
+    assert!((60..=66).contains(&most), "{most} lots");
+}
+
 /// One who comes knows what is written, and no more: it counts the time from then on.
 #[test]
 fn who_comes_late_counts_from_then_on() {
