@@ -85,6 +85,7 @@ impl Rates {
     fn open(note: &Note, witness: &Witness, rule: &Rule, now: u64) -> Self {
         let mut book = Self::new(rule, now, note.token);
         book.edition = note.edition;
+        book.asked_at = witness.asked.1;
         book.meter = match (&note.meter, &witness.seen) {
             (Metered::Bucket { price, gain, brim, .. }, Seen::Level { level, at }) => {
                 let (price, gain, brim) = (*price, *gain, *brim);

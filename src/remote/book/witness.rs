@@ -25,6 +25,8 @@ pub(crate) struct Witness {
     pub(super) taken: u64,
     pub(super) seen: Seen,
     pub(super) heard: BTreeMap<Session, Heard>,
+    /// Which note it was, and when it was first seen: nobody has asked since.
+    pub(super) asked: (u64, u64),
 }
 
 /// What of it counts still.
@@ -66,6 +68,7 @@ impl Witness {
             taken: note.taken,
             seen,
             heard: BTreeMap::new(),
+            asked: (note.nonce, now),
         };
         witness.hear(note, now);
         witness
@@ -73,6 +76,9 @@ impl Witness {
 
     /// Sees a note that has been there at `now`, or before.
     pub(crate) fn see(&mut self, note: &Note, now: u64) {
+        if note.nonce != self.asked.0 {
+            self.asked = (note.nonce, now);
+        }
         let more = note.taken.checked_sub(self.taken).filter(|_| note.era == self.era);
         let Some(more) = more else {
             // Of another era; or of a store that has fallen back: what is known better is of no use there.
