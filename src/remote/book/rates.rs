@@ -277,7 +277,7 @@ impl Rates {
         (self.rule, self.edition) = (*rule, edition);
     }
 
-    fn leave(&mut self, session: Session) {
+    pub(super) fn leave(&mut self, session: Session) {
         self.line.retain(|place| place.session != session);
     }
 

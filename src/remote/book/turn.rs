@@ -7,7 +7,10 @@ use super::rates::{Kind, Rates, Taker, segment};
 use super::witness::{Lot, Seen, Witness, gathered};
 use super::{Fill, micros};
 use crate::algo::window::Window;
-use crate::remote::backend::{Reply, Rule, Step};
+use crate::remote::backend::{Reply, Rule, Session, Step};
+
+/// So many sessions are remembered at most. Where nobody lives for long, nobody sees that others are dead.
+const SESSIONS: usize = 1_500;
 
 /// What a step comes to.
 #[derive(Debug)]
@@ -61,6 +64,7 @@ pub(crate) fn turn(
     let sets = step.edition > book.edition || step.begin && !knew && !step.end;
     let before = book.poured();
     let reply = book.step(now, if sets { rule } else { &kept }, step).reply;
+    book.crowd_out(step.session);
     let after = if book.is_empty(now) && (seen.is_some() || !reply.alive) {
         seen.map_or(After::Same, |_| After::Gone)
     } else if reply.alive || knew {
@@ -112,6 +116,18 @@ impl Rates {
         }
         book.line = note.line().collect();
         book
+    }
+
+    /// Forgets others when there are too many, those first who would be soonest. They begin anew, and what they took still counts:
+    /// whatever they were given without hearing of it they take once more.
+    fn crowd_out(&mut self, session: Session) {
+        while self.takers.len() > SESSIONS
+            && let Some(&(due, other)) = self.dues.iter().find(|(_, other)| *other != session)
+        {
+            self.dues.remove(&(due, other));
+            self.takers.remove(&other);
+            self.leave(other);
+        }
     }
 
     /// What was taken and counts, in parts of a token or in tokens.
@@ -178,6 +194,7 @@ impl Rates {
             };
             let noted = Noted {
                 ttl,
+                age: now.saturating_add(ttl).saturating_sub(taker.expires),
                 seq: taker.seq,
                 charged: taker.charged,
                 asked: taker.asked,

@@ -48,10 +48,11 @@ pub(super) struct Lot {
     pub(super) at: u64,
 }
 
-/// When a session was first seen as it is.
+/// What is known of a session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heard {
     seq: u64,
+    /// It was heard of for the last time then or before.
     pub(super) at: u64,
     pub(super) due: u64,
 }
@@ -115,7 +116,7 @@ impl Witness {
         self.hear(note, now);
     }
 
-    /// Of each session when it was first seen as it is.
+    /// Of each session the earliest instant by which it was as it is: as it was seen, or as somebody else has.
     fn hear(&mut self, note: &Note, now: u64) {
         let known = std::mem::take(&mut self.heard);
         self.heard = note
@@ -123,13 +124,15 @@ impl Witness {
             .iter()
             .filter_map(|(name, noted)| {
                 let (session, due) = (session(name)?, now.saturating_add(noted.due));
+                let at = now.saturating_sub(noted.age);
                 let new = Heard {
                     seq: noted.seq,
-                    at: now,
+                    at,
                     due,
                 };
                 let same = known.get(&session).filter(|known| known.seq == noted.seq);
                 let heard = same.map_or(new, |same| Heard {
+                    at: same.at.min(at),
                     due: same.due.min(due),
                     ..*same
                 });

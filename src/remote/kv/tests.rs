@@ -197,6 +197,22 @@ async fn a_changed_rule_goes_a_day_after_it_was_last_asked_for() {
     assert_eq!((store.len(), pages(&ledger)), (0, 0));
 }
 
+/// None of them watches another for its time to live; together they do.
+#[tokio::test(start_paused = true)]
+async fn who_dies_young_is_forgotten() {
+    let store = Fake::default();
+    for client in 0..20 {
+        let mut one = Client::new(&Ledger::new(store.clone()), client);
+        assert_eq!(one.take(1).await, Ok(1));
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!(one.take(1).await, Ok(1));
+    }
+    let (_, value) = store.0.values.lock()[&key()].clone();
+    let note: serde_json::Value = serde_json::from_slice(&value).unwrap();
+    let takers = note["takers"].as_object().unwrap().len();
+    assert!((1..=5).contains(&takers), "{takers}");
+}
+
 /// Who has left looks after it for a while, and not as long as others are there.
 #[tokio::test(start_paused = true)]
 async fn who_has_left_leaves_it_to_those_who_are_there() {

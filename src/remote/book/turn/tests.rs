@@ -3,7 +3,7 @@
 use super::*;
 use crate::Quota;
 use crate::remote::backend::{Session, Wish};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(3_600);
@@ -243,6 +243,103 @@ fn who_comes_late_counts_from_then_on() {
     assert_eq!(say(&mut late, &mut world, 5), 16);
     world.now += 5_000;
     assert_eq!(say(&mut late, &mut world, 5), 21);
+}
+
+/// Nor does anybody say that a session was silent for longer than it was.
+#[test]
+fn no_session_is_forgotten_before_its_time() {
+    let ttl = Duration::from_millis(20);
+    let rule = Rule::Rate {
+        quota: quota("1000/s burst 20"),
+    };
+    let mut forgotten = 0;
+    for seed in 1..=20 {
+        let mut world = World::new(seed);
+        let mut processes: Vec<_> = (0..5)
+            .map(|client| Process::new(client, (1 << 40) + world.draw(1 << 40)))
+            .collect();
+        for process in &mut processes {
+            process.step.ttl = ttl;
+        }
+        let mut heard = BTreeMap::new();
+        while world.now < 300_000 {
+            let which = world.draw(5) as usize;
+            let process = &mut processes[which];
+            if process.sent.is_some() {
+                let (writes, now) = (world.writes, world.now);
+                process.write(&mut world, false);
+                if world.writes > writes {
+                    heard.insert(process.step.session, now);
+                    let takers = &world.note.as_ref().unwrap().takers;
+                    for (session, &at) in &heard {
+                        let is_young = Duration::from_micros(now - at) < ttl;
+                        let is_there = takers.contains_key(&session.to_string());
+                        assert!(is_there || !is_young, "{session} at {now}, seed {seed}");
+                        forgotten += u64::from(!is_there);
+                    }
+                }
+                // One that has just looked may be started anew, and knows nothing.
+                if world.draw(4) == 0 {
+                    processes[which].witness = None;
+                }
+            } else {
+                process.read(&mut world, &rule, 1);
+            }
+            world.now += match world.draw(20) {
+                0 => world.draw(30_000),
+                _ => world.draw(300),
+            };
+        }
+    }
+    assert!(forgotten > 100, "{forgotten}");
+}
+
+/// Where nobody lives for long enough to see that others are dead.
+#[test]
+fn of_too_many_sessions_those_who_were_silent_for_longest_are_forgotten() {
+    let rule = Rule::Rate {
+        quota: quota("1000000/s burst 10000"),
+    };
+    let mut world = World::new(1);
+    let (mut one, mut other) = (Process::new(0, 1 << 40), Process::new(5_000, 1 << 50));
+    for process in [&mut one, &mut other] {
+        process.read(&mut world, &rule, 1);
+        process.write(&mut world, false);
+    }
+    let note = world.note.as_mut().unwrap();
+    let young = note.takers[&other.step.session.to_string()].clone();
+    for client in 1..3_000 {
+        let name = Session { client, number: 1 }.to_string();
+        let age = 3_000 - client;
+        note.takers.insert(name, Noted { age, ..young.clone() });
+    }
+    note.takers.get_mut(&one.step.session.to_string()).unwrap().age = 3_000;
+    other.read(&mut world, &rule, 1);
+    other.write(&mut world, false);
+    let note = world.note.as_ref().unwrap();
+    assert_eq!(note.takers.len(), SESSIONS);
+    let length = note.text().unwrap().len();
+    assert!(length < 300 * 1_024, "{length} bytes");
+    for (client, is_there) in [
+        (1, false),
+        (3_000 - SESSIONS as u64, false),
+        (2_999, true),
+        (5_000, true),
+    ] {
+        let name = Session { client, number: 1 }.to_string();
+        assert_eq!(note.takers.contains_key(&name), is_there, "{name}");
+    }
+    // Who was forgotten is told, takes nothing, and begins anew.
+    one.step.begin = false;
+    one.read(&mut world, &rule, 1);
+    let turn = one.sent.take().unwrap().1;
+    assert!(!turn.reply.alive && matches!(turn.after, After::Same), "{turn:?}");
+    one.step.begin = true;
+    one.read(&mut world, &rule, 1);
+    one.write(&mut world, false);
+    let note = world.note.as_ref().unwrap();
+    assert_eq!(note.takers.len(), SESSIONS);
+    assert!(note.takers.contains_key(&one.step.session.to_string()));
 }
 
 #[test]
