@@ -9,8 +9,9 @@ use super::{Fill, micros};
 use crate::algo::window::Window;
 use crate::remote::backend::{Reply, Rule, Session, Step};
 
-/// So many sessions are remembered at most. Where nobody lives for long, nobody sees that others are dead.
-const SESSIONS: usize = 1_500;
+/// Sessions may fill so many bytes of a note: 1,500 of them, each with a grant that it has not seen. Where nobody lives for
+/// long, nobody sees that others are dead.
+const SESSIONS: usize = 1_500 * 160;
 
 /// What a step comes to.
 #[derive(Debug)]
@@ -121,11 +122,13 @@ impl Rates {
     /// Forgets others when there are too many, those first who would be soonest. They begin anew, and what they took still counts:
     /// whatever they were given without hearing of it they take once more.
     fn crowd_out(&mut self, session: Session) {
-        while self.takers.len() > SESSIONS
+        let size = |taker: &Taker| 128 + 32 * taker.grants.len();
+        let mut filled: usize = self.takers.values().map(size).sum();
+        while filled > SESSIONS
             && let Some(&(due, other)) = self.dues.iter().find(|(_, other)| *other != session)
         {
             self.dues.remove(&(due, other));
-            self.takers.remove(&other);
+            filled -= self.takers.remove(&other).as_ref().map_or(0, size);
             self.leave(other);
         }
     }

@@ -280,7 +280,7 @@ fn no_session_is_forgotten_before_its_time() {
                 }
                 // One that has just looked may be started anew, and knows nothing.
                 if world.draw(4) == 0 {
-                    processes[which].witness = None;
+                    process.witness = None;
                 }
             } else {
                 process.read(&mut world, &rule, 1);
@@ -297,49 +297,53 @@ fn no_session_is_forgotten_before_its_time() {
 /// Where nobody lives for long enough to see that others are dead.
 #[test]
 fn of_too_many_sessions_those_who_were_silent_for_longest_are_forgotten() {
-    let rule = Rule::Rate {
-        quota: quota("1000000/s burst 10000"),
-    };
-    let mut world = World::new(1);
-    let (mut one, mut other) = (Process::new(0, 1 << 40), Process::new(5_000, 1 << 50));
-    for process in [&mut one, &mut other] {
-        process.read(&mut world, &rule, 1);
-        process.write(&mut world, false);
+    for (grants, stay) in [(1, 1_500), (100, 73)] {
+        let rule = Rule::Window {
+            limit: 1_000_000,
+            length: LONG,
+        };
+        let mut world = World::new(1);
+        let (mut one, mut other) = (Process::new(0, 1 << 50), Process::new(1 << 63, 1 << 40));
+        for process in [&mut one, &mut other] {
+            process.read(&mut world, &rule, 1);
+            process.write(&mut world, false);
+        }
+        // Dead, and in line besides.
+        let name = |client| Session { client, number: 1 }.to_string();
+        let note = world.note.as_mut().unwrap();
+        let young = Noted {
+            grants: vec![(10_000, 1_000, note.token); grants],
+            ..note.takers[&other.step.session.to_string()].clone()
+        };
+        for client in 0..3_000 {
+            let age = 3_000_000 - client;
+            note.takers.insert(name(client), Noted { age, ..young.clone() });
+            note.line.push((name(client), 10_000, 1_000));
+        }
+        other.read(&mut world, &rule, 1);
+        other.write(&mut world, false);
+        let note = world.note.as_ref().unwrap();
+        assert_eq!((note.takers.len(), note.line.len()), (stay, stay - 1));
+        let length = note.text().unwrap().len();
+        assert!(length < 300 * 1_024, "{length} bytes");
+        for (client, is_there) in [
+            (0, false),
+            (3_000 - stay as u64, false),
+            (3_001 - stay as u64, true),
+            (1 << 63, true),
+        ] {
+            assert_eq!(note.takers.contains_key(&name(client)), is_there, "{client}");
+        }
+        // Who was forgotten is told, takes nothing, and begins anew.
+        one.step.begin = false;
+        one.read(&mut world, &rule, 1);
+        let turn = one.sent.take().unwrap().1;
+        assert!(!turn.reply.alive && matches!(turn.after, After::Same), "{turn:?}");
+        one.step.begin = true;
+        one.read(&mut world, &rule, 1);
+        one.write(&mut world, false);
+        assert!(world.note.unwrap().takers.contains_key(&name(0)));
     }
-    let note = world.note.as_mut().unwrap();
-    let young = note.takers[&other.step.session.to_string()].clone();
-    for client in 1..3_000 {
-        let name = Session { client, number: 1 }.to_string();
-        let age = 3_000 - client;
-        note.takers.insert(name, Noted { age, ..young.clone() });
-    }
-    note.takers.get_mut(&one.step.session.to_string()).unwrap().age = 3_000;
-    other.read(&mut world, &rule, 1);
-    other.write(&mut world, false);
-    let note = world.note.as_ref().unwrap();
-    assert_eq!(note.takers.len(), SESSIONS);
-    let length = note.text().unwrap().len();
-    assert!(length < 300 * 1_024, "{length} bytes");
-    for (client, is_there) in [
-        (1, false),
-        (3_000 - SESSIONS as u64, false),
-        (2_999, true),
-        (5_000, true),
-    ] {
-        let name = Session { client, number: 1 }.to_string();
-        assert_eq!(note.takers.contains_key(&name), is_there, "{name}");
-    }
-    // Who was forgotten is told, takes nothing, and begins anew.
-    one.step.begin = false;
-    one.read(&mut world, &rule, 1);
-    let turn = one.sent.take().unwrap().1;
-    assert!(!turn.reply.alive && matches!(turn.after, After::Same), "{turn:?}");
-    one.step.begin = true;
-    one.read(&mut world, &rule, 1);
-    one.write(&mut world, false);
-    let note = world.note.as_ref().unwrap();
-    assert_eq!(note.takers.len(), SESSIONS);
-    assert!(note.takers.contains_key(&one.step.session.to_string()));
 }
 
 #[test]
