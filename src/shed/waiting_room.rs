@@ -26,7 +26,9 @@ use std::time::Duration;
 /// so many: in a lane beside the newcomers' line that is half of what it can do, since the two take turns at a semaphore.
 /// With a [`share`](Self::share) the rate is that part of what was measured while newcomers were turned away, if that is
 /// more than the quota: the lesser of the latest two stretches of 64 that had waited and were [served](Self::note_served).
-/// When the rate changes, the next place is behind as many as are still to come, at the new rate.
+/// When the rate changes, the next place is behind as many as are still to come, at the new rate, and as far from each of
+/// them as this rate has it. So at a faster rate new places fill the gaps between those that were told, where these are wide
+/// enough, and are behind the last of them where not: no stretch of time holds more than the faster rate allows.
 ///
 /// # The places
 /// A key has one place at most, and is told the same instant until that has come. It may come as late as the
@@ -198,8 +200,8 @@ impl WaitingRoom {
         self.book.lock().quota
     }
 
-    /// Changes the rate from the next place on, which is behind as many as are still to come, at the new rate. What was told
-    /// stays.
+    /// Changes the rate from the next place on, which is behind as many as are still to come, at the new rate, and where it is
+    /// not too near to one of them. What was told stays.
     ///
     /// # Errors
     /// [`ShedError::NoRate`] for a quota of zero. Nothing is changed then.

@@ -70,8 +70,11 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
     }
 
     /// A place for `key`, not before `now`, and `interval` ticks behind the one before; where the interval is another than
-    /// before, behind as many as are still to come, had they this interval. So from any change on no more are given out up
-    /// to any instant than the rate since then allows, and what was told stays.
+    /// before, behind as many as are still to come, had they this interval. What was told stays, and a new place is at least
+    /// `interval` from each of these: in gaps that are wide enough, or else behind the last. So no stretch of time holds more
+    /// than the fastest of the rates allows that its places were given out at.
+    ///
+    /// From one change of the interval to the next this walks once over the places that are still to come, in all.
     ///
     /// A key keeps the place that it has, unless its instant has come: told once more, it could be over before the key is back.
     pub(crate) fn book(&mut self, key: K, now: Instant, interval: u64) -> Booked {
@@ -89,7 +92,7 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
             let ahead = self.early.len() as u64;
             self.next = now.after_ticks(interval.saturating_mul(ahead));
         }
-        let at = self.next.max(now);
+        let at = self.gap_from(self.next.max(now), interval);
         let place = Place {
             at,
             number: self.number,
@@ -99,6 +102,21 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
         self.places.insert(key, place);
         self.early.insert(place, key);
         Booked::New(at)
+    }
+
+    /// The first instant from `at` on that is `interval` from every place that is still to come.
+    fn gap_from(&self, mut at: Instant, interval: u64) -> Instant {
+        let near = Place {
+            at: Instant::from_ticks(at.ticks().saturating_sub(interval).saturating_add(1)),
+            number: 0,
+        };
+        for place in self.early.range(near..).map(|(place, _)| place) {
+            if place.at >= at.after_ticks(interval) {
+                break;
+            }
+            at = place.at.after_ticks(interval);
+        }
+        at
     }
 
     /// Takes the place of `key`, if its instant has come and its grace is not over.
@@ -194,7 +212,29 @@ mod tests {
         };
         assert_eq!([book(0, 0, 100), book(1, 0, 100), book(2, 0, 100)], [0, 100, 200]);
         assert_eq!([book(3, 0, 10), book(4, 0, 10)], [20, 30], "the first may come already");
-        assert_eq!([book(5, 35, 50), book(6, 35, 50)], [35 + 100, 35 + 150]);
+        assert_eq!([book(5, 35, 50), book(6, 35, 50)], [150, 250]);
+    }
+
+    /// Given a thousand places at one rate and a thousand at twice that: no stretch of time holds more than the faster rate.
+    #[test]
+    fn a_faster_rate_fills_the_gaps_between_what_was_told() {
+        let mut room = Appointments::new(usize::MAX, GRACE);
+        let mut dues = Vec::new();
+        for (key, interval) in (0..1_000)
+            .map(|key| (key, 100))
+            .chain((1_000..2_000).map(|key| (key, 50)))
+        {
+            match room.book(key, at(0), interval) {
+                Booked::New(due) => dues.push(due.ticks()),
+                booked => panic!("{booked:?}"),
+            }
+        }
+        dues.sort_unstable();
+        let most = dues
+            .iter()
+            .map(|&from| dues.iter().filter(|&&due| (from..=from + 1_000).contains(&due)).count());
+        assert_eq!(most.max(), Some(21));
+        assert_eq!(dues.last(), Some(&124_900), "and no gap is left");
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -229,7 +269,9 @@ mod tests {
                         match (room.book(key, at(now), interval), known) {
                             (Booked::Known(due), Some(known)) => prop_assert_eq!(due, at(known)),
                             (Booked::New(due), None) => {
+                                let mut ahead = promised.values().filter(|&&other| other > now);
                                 prop_assert!(due >= at(now));
+                                prop_assert!(ahead.all(|&other| due.ticks().abs_diff(other) >= interval));
                                 promised.insert(key, due.ticks());
                             }
                             (Booked::Full(end), None) => {
