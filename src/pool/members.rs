@@ -153,8 +153,11 @@ impl<H: Member> Members<H> {
         (id, notice)
     }
 
-    /// It has been let in.
+    /// It has been let in: to a group that is cancelled only to end.
     pub(super) fn enter(&mut self, id: usize, handle: H) {
+        if self.cancelled {
+            handle.cancel();
+        }
         self.handles[id] = Some(handle);
         self.left += 1;
     }
@@ -206,7 +209,8 @@ impl<H: Member> Members<H> {
             Err(TaskError::Aborted) if self.cancelled => Failed::Task(TaskError::Cancelled),
             Err(why) => Failed::Task(why),
         };
-        if self.stops {
+        // Once: most that fail then do because they were cancelled.
+        if self.stops && !self.cancelled {
             self.cancel();
         }
         Err(result)
@@ -275,6 +279,37 @@ pub(super) fn in_order<R>(mut results: Vec<(usize, R)>) -> Vec<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    /// Counts how many times members are cancelled.
+    struct Counting(Rc<Cell<usize>>);
+
+    impl Member for Counting {
+        fn cancel(&self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+
+    /// A group of a thousand whose tasks all fail cancels each of them once, and one that comes later at once.
+    #[test]
+    fn each_member_is_cancelled_once_however_many_fail() {
+        let (count, mut members) = (Rc::new(Cell::new(0)), Members::new());
+        let enter = |members: &mut Members<_>| {
+            let (id, _notice) = members.announce();
+            members.enter(id, Counting(Rc::clone(&count)));
+        };
+        for _ in 0..1_000 {
+            enter(&mut members);
+        }
+        for _ in 0..1_000 {
+            assert!(members.ended::<(), u8>(Err(TaskError::Cancelled)).is_err());
+        }
+        assert_eq!(count.get(), 1_000);
+        enter(&mut members);
+        assert_eq!(count.get(), 1_001);
+        assert!(members.ended::<(), u8>(Ok(None)).is_err());
+    }
 
     /// What of these failures a group ends with.
     fn first_of(failures: [Failed<u8>; 3]) -> Failed<u8> {

@@ -26,11 +26,14 @@ use std::time::Duration;
 /// so many: in a lane beside the newcomers' line that is half of what it can do, since the two take turns at a semaphore.
 /// With a [`share`](Self::share) the rate is that part of what was measured while newcomers were turned away, if that is
 /// more than the quota: the lesser of the latest two stretches of 64 that had waited and were [served](Self::note_served).
-/// When the rate changes, the next place is behind as many as are still to come, at the new rate.
+/// When the rate changes, the next place is behind as many as are still to come, at the new rate, and as far from each of
+/// them as this rate has it. So at a faster rate new places fill the gaps between those that were told, where these are wide
+/// enough, and are behind the last of them where not: no stretch of time holds more than the faster rate allows.
 ///
 /// # The places
 /// A key has one place at most, and is told the same instant until that has come. It may come as late as the
-/// [`grace`](Self::grace), 5 s unless set; then the place is another's. So nobody collects places but who has many keys: let a
+/// [`grace`](Self::grace), 5 s unless set; then the place is another's. Asking meanwhile, it is told to come at once, and with
+/// less than [`LEAST_GRACE`](Self::LEAST_GRACE) left it is given another place. So nobody collects places but who has many keys: let a
 /// rate by the same key stand before.
 ///
 /// There are at most `places` at a time, the furthest `places / rate` ahead. Who finds none is told when the last of them is
@@ -111,7 +114,8 @@ pub struct WaitingRoomStats {
     pub booked: u64,
     /// Of these, how many somebody came back for in time.
     pub redeemed: u64,
-    /// Of these, how many ended without anybody.
+    /// Of these, how many ended without anybody, or were so near their end that the key was given another. So what was booked
+    /// and neither redeemed, missed nor cancelled is [`len`](WaitingRoom::len).
     pub missed: u64,
     /// Of those who came back in time, how many were refused all the same: promises that were not kept. Zero where nobody
     /// says so by [`note_broken`](WaitingRoom::note_broken).
@@ -177,7 +181,7 @@ impl WaitingRoom {
 
     fn build(set: Set, clock: &Clock) -> Self {
         let book = Book {
-            appointments: Appointments::new(set.places, clock.ticks_of(set.grace)),
+            appointments: Appointments::new(set.places, clock.ticks_of(set.grace), clock.ticks_of(Self::LEAST_GRACE)),
             throughput: Throughput::new(clock.ticks_of(GAP)),
             quota: set.quota,
             counts: WaitingRoomStats::default(),
@@ -198,8 +202,8 @@ impl WaitingRoom {
         self.book.lock().quota
     }
 
-    /// Changes the rate from the next place on, which is behind as many as are still to come, at the new rate. What was told
-    /// stays.
+    /// Changes the rate from the next place on, which is behind as many as are still to come, at the new rate, and where it is
+    /// not too near to one of them. What was told stays.
     ///
     /// # Errors
     /// [`ShedError::NoRate`] for a quota of zero. Nothing is changed then.

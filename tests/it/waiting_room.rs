@@ -139,7 +139,25 @@ fn another_rate_is_for_those_who_come_next() {
     clock.advance(Duration::from_millis(200));
     assert_eq!([1, 2, 3_u64].map(|key| room.redeem(&key)), [true, true, false]);
     room.set_rate(Quota::new(1, 365 * 86_400 * SECOND).unwrap()).unwrap();
-    assert_eq!([wait(6), wait(3)], [365 * 86_400_000, 800]);
+    assert_eq!(
+        [wait(6), wait(3)],
+        [365 * 86_400_000 + 800, 800],
+        "a year behind the last"
+    );
+}
+
+/// Given a hundred seconds of promises and then a rate twice as fast: no second has more of them than this rate.
+#[test]
+fn a_faster_rate_gives_out_no_more_than_itself() {
+    let (_clock, room) = room(10_000, 10);
+    let mut waits: Vec<_> = (0..1_000).map(|key| room.book(&key).unwrap()).collect();
+    room.set_rate(Quota::per_second(20)).unwrap();
+    waits.extend((1_000..2_000).map(|key| room.book(&key).unwrap()));
+    let mut seconds = [0; 125];
+    for wait in waits {
+        seconds[wait.as_secs() as usize] += 1;
+    }
+    assert_eq!(seconds.iter().max(), Some(&20), "{seconds:?}");
 }
 
 /// While somebody is turned away all the time, what is served is measured, and the share of it is given out: at once less,

@@ -8,7 +8,7 @@ use std::hash::Hash;
 ///
 /// ```text
 ///  none --book--> early --at--> open --redeem--> none
-///                   |             `---grace over---> none: missed
+///                   |             `---grace over, or `book` near its end---> none: missed
 ///                   `-book: the same place; `redeem` changes nothing
 /// ```
 #[derive(Debug)]
@@ -24,6 +24,8 @@ pub(crate) struct Appointments<K> {
     most: usize,
     /// How long a place is kept, in ticks.
     grace: u64,
+    /// So much of it, in ticks, whoever is told of a place must have left.
+    least: u64,
     missed: u64,
 }
 
@@ -38,15 +40,15 @@ struct Place {
 pub(crate) enum Booked {
     /// It is given one, for this instant.
     New(Instant),
-    /// It has had one, for this instant.
+    /// It has one, and may come from this instant on.
     Known(Instant),
     /// There is none. No place is for a later instant than this.
     Full(Instant),
 }
 
 impl<K: Hash + Eq + Copy> Appointments<K> {
-    /// At most `most` places, each kept for `grace` ticks.
-    pub(crate) fn new(most: usize, grace: u64) -> Self {
+    /// At most `most` places, each kept for `grace` ticks, and told while `least` ticks of these are left, which is not more.
+    pub(crate) fn new(most: usize, grace: u64, least: u64) -> Self {
         Self {
             places: HashMap::new(),
             early: BTreeMap::new(),
@@ -56,6 +58,7 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
             interval: None,
             most,
             grace,
+            least,
             missed: 0,
         }
     }
@@ -70,17 +73,26 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
     }
 
     /// A place for `key`, not before `now`, and `interval` ticks behind the one before; where the interval is another than
-    /// before, behind as many as are still to come, had they this interval. So from any change on no more are given out up
-    /// to any instant than the rate since then allows, and what was told stays.
+    /// before, behind as many as are still to come, had they this interval. What was told stays, and a new place is at least
+    /// `interval` from each of these: in gaps that are wide enough, or else behind the last. So no stretch of time holds more
+    /// than the fastest of the rates allows that its places were given out at.
     ///
-    /// A key keeps the place that it has, unless its instant has come: told once more, it could be over before the key is back.
+    /// From one change of the interval to the next this walks once over the places that are still to come, in all.
+    ///
+    /// A key keeps the place that it has, and may come at once when its instant has come; unless too little of its time is left:
+    /// it could be over before the key is back.
     pub(crate) fn book(&mut self, key: K, now: Instant, interval: u64) -> Booked {
         self.pass(now);
         match self.places.get(&key) {
-            Some(place) if place.at > now => return Booked::Known(place.at),
-            Some(_) => self.cancel(key),
-            None => false,
-        };
+            Some(place) if now.after_ticks(self.least) <= place.at.after_ticks(self.grace) => {
+                return Booked::Known(place.at.max(now));
+            }
+            Some(_) => {
+                self.missed += 1;
+                self.cancel(key);
+            }
+            None => {}
+        }
         if self.len() >= self.most {
             let last = self.early.last_key_value().map(|(place, _)| place.at);
             return Booked::Full(last.unwrap_or(now));
@@ -89,7 +101,7 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
             let ahead = self.early.len() as u64;
             self.next = now.after_ticks(interval.saturating_mul(ahead));
         }
-        let at = self.next.max(now);
+        let at = self.gap_from(self.next.max(now), interval);
         let place = Place {
             at,
             number: self.number,
@@ -99,6 +111,21 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
         self.places.insert(key, place);
         self.early.insert(place, key);
         Booked::New(at)
+    }
+
+    /// The first instant from `at` on that is `interval` from every place that is still to come.
+    fn gap_from(&self, mut at: Instant, interval: u64) -> Instant {
+        let near = Place {
+            at: Instant::from_ticks(at.ticks().saturating_sub(interval).saturating_add(1)),
+            number: 0,
+        };
+        for place in self.early.range(near..).map(|(place, _)| place) {
+            if place.at >= at.after_ticks(interval) {
+                break;
+            }
+            at = place.at.after_ticks(interval);
+        }
+        at
     }
 
     /// Takes the place of `key`, if its instant has come and its grace is not over.
@@ -141,6 +168,7 @@ mod tests {
     use std::collections::HashMap;
 
     const GRACE: u64 = 20;
+    const LEAST: u64 = 5;
     const MOST: usize = 4;
 
     fn at(ticks: u64) -> Instant {
@@ -149,7 +177,7 @@ mod tests {
 
     #[test]
     fn places_are_an_interval_apart_and_open_for_the_grace() {
-        let mut room = Appointments::new(MOST, GRACE);
+        let mut room = Appointments::new(MOST, GRACE, LEAST);
         assert_eq!(room.book('a', at(100), 10), Booked::New(at(100)));
         assert_eq!(room.book('b', at(100), 10), Booked::New(at(110)));
         assert_eq!(room.book('b', at(105), 10), Booked::Known(at(110)));
@@ -163,17 +191,18 @@ mod tests {
     }
 
     #[test]
-    fn an_instant_that_has_come_is_not_told_again() {
-        let mut room = Appointments::new(1, GRACE);
+    fn a_place_is_told_while_enough_of_its_time_is_left() {
+        let mut room = Appointments::new(1, GRACE, LEAST);
         assert_eq!(room.book('a', at(0), 10), Booked::New(at(0)));
-        assert_eq!(room.book('a', at(15), 10), Booked::New(at(15)));
-        assert_eq!(room.len(), 1);
-        assert!(room.redeem('a', at(35)));
+        assert_eq!(room.book('a', at(15), 10), Booked::Known(at(15)), "it may come at once");
+        assert_eq!(room.book('a', at(16), 10), Booked::New(at(16)));
+        assert_eq!((room.len(), room.missed()), (1, 1));
+        assert!(room.redeem('a', at(36)));
     }
 
     #[test]
     fn a_full_room_says_when_all_of_it_has_come() {
-        let mut room = Appointments::new(2, GRACE);
+        let mut room = Appointments::new(2, GRACE, LEAST);
         for key in ['a', 'b'] {
             let _ = room.book(key, at(0), 10);
         }
@@ -187,14 +216,36 @@ mod tests {
     /// all that are still to come, had they its interval.
     #[test]
     fn another_interval_counts_from_those_who_are_still_to_come() {
-        let mut room = Appointments::new(100, GRACE);
+        let mut room = Appointments::new(100, GRACE, LEAST);
         let mut book = |key, now, interval| match room.book(key, at(now), interval) {
             Booked::New(due) => due.ticks(),
             booked => panic!("{booked:?}"),
         };
         assert_eq!([book(0, 0, 100), book(1, 0, 100), book(2, 0, 100)], [0, 100, 200]);
         assert_eq!([book(3, 0, 10), book(4, 0, 10)], [20, 30], "the first may come already");
-        assert_eq!([book(5, 35, 50), book(6, 35, 50)], [35 + 100, 35 + 150]);
+        assert_eq!([book(5, 35, 50), book(6, 35, 50)], [150, 250]);
+    }
+
+    /// Given a thousand places at one rate and a thousand at twice that: no stretch of time holds more than the faster rate.
+    #[test]
+    fn a_faster_rate_fills_the_gaps_between_what_was_told() {
+        let mut room = Appointments::new(usize::MAX, GRACE, LEAST);
+        let mut dues = Vec::new();
+        for (key, interval) in (0..1_000)
+            .map(|key| (key, 100))
+            .chain((1_000..2_000).map(|key| (key, 50)))
+        {
+            match room.book(key, at(0), interval) {
+                Booked::New(due) => dues.push(due.ticks()),
+                booked => panic!("{booked:?}"),
+            }
+        }
+        dues.sort_unstable();
+        let most = dues
+            .iter()
+            .map(|&from| dues.iter().filter(|&&due| (from..=from + 1_000).contains(&due)).count());
+        assert_eq!(most.max(), Some(21));
+        assert_eq!(dues.last(), Some(&124_900), "and no gap is left");
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -219,17 +270,21 @@ mod tests {
         /// never more than there may be.
         #[test]
         fn every_promise_is_kept_and_nothing_else(steps in prop::collection::vec(step(), 1..200)) {
-            let mut room = Appointments::new(MOST, GRACE);
-            let (mut promised, mut now) = (HashMap::new(), 0);
+            let mut room = Appointments::new(MOST, GRACE, LEAST);
+            let (mut promised, mut now) = (HashMap::<u8, u64>::new(), 0);
+            let (mut booked, mut gone) = (0, 0);
             for step in steps {
                 promised.retain(|_, &mut due| due + GRACE >= now);
                 match step {
                     Step::Book(key, interval) => {
-                        let known = promised.get(&key).copied().filter(|&due| due > now);
+                        let known = promised.get(&key).copied().filter(|&due| now + LEAST <= due + GRACE);
                         match (room.book(key, at(now), interval), known) {
-                            (Booked::Known(due), Some(known)) => prop_assert_eq!(due, at(known)),
+                            (Booked::Known(due), Some(known)) => prop_assert_eq!(due, at(known.max(now))),
                             (Booked::New(due), None) => {
+                                let mut ahead = promised.values().filter(|&&other| other > now);
                                 prop_assert!(due >= at(now));
+                                prop_assert!(ahead.all(|&other| due.ticks().abs_diff(other) >= interval));
+                                booked += 1;
                                 promised.insert(key, due.ticks());
                             }
                             (Booked::Full(end), None) => {
@@ -244,15 +299,19 @@ mod tests {
                         let open = promised.get(&key).is_some_and(|&due| due <= now);
                         prop_assert_eq!(room.redeem(key, at(now)), open);
                         if open {
+                            gone += 1;
                             promised.remove(&key);
                         }
                     }
                     Step::Cancel(key) => {
                         room.pass(at(now));
-                        prop_assert_eq!(room.cancel(key), promised.remove(&key).is_some());
+                        let had = promised.remove(&key).is_some();
+                        gone += u64::from(had);
+                        prop_assert_eq!(room.cancel(key), had);
                     }
                     Step::Pass(ticks) => now += ticks,
                 }
+                prop_assert_eq!(booked, gone + room.missed() + room.len() as u64);
                 prop_assert!(room.len() <= MOST && room.len() == room.early.len() + room.open.len());
             }
         }
