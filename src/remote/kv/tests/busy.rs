@@ -10,7 +10,7 @@ impl Backend for Ledger<Fake> {
     }
 
     async fn news(&self, _: &Key, _: Session) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
