@@ -37,7 +37,7 @@ use std::time::Duration;
 /// rate by the same key stand before.
 ///
 /// There are at most `places` at a time, the furthest `places / rate` ahead. Who finds none is told when the last of them is
-/// due ([`RoomFull`]). That is no promise, and cannot be: what is told to more than can be remembered is not known
+/// due, or the first of them over where all are ([`RoomFull`]). That is no promise, and cannot be: what is told to more than can be remembered is not known
 /// again. With as many places as there can be keys it does not happen.
 ///
 /// # Memory
@@ -361,8 +361,8 @@ pub struct RoomFull {
 }
 
 impl RoomFull {
-    /// When the last of all places is due. Who asks again then has no place, but nobody has been promised a later instant, unless
-    /// others have come meanwhile.
+    /// When the last of all places is due, or where all are, when the first of them is over. Who asks again then has no place,
+    /// but nobody has been promised a later instant, unless others have come meanwhile. Zero in a room without places alone.
     pub fn retry_after(&self) -> Duration {
         self.retry_after
     }

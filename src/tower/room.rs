@@ -163,7 +163,12 @@ fn is_want_of_room(reason: Reason) -> bool {
 fn told<K: Hash, L: Limiter>(room: &WaitingRoom, key: Option<&K>, mut refused: Refused<L>) -> Refused<L> {
     let rejection = &mut refused.rejection;
     if let (Some(key), true) = (key, is_want_of_room(rejection.reason)) {
-        let wait = room.book(key).unwrap_or_else(|full| full.retry_after());
+        let wait = match room.book(key) {
+            Ok(wait) => wait,
+            // There are no places at all.
+            Err(full) if full.retry_after().is_zero() => return refused,
+            Err(full) => full.retry_after(),
+        };
         rejection.retry_after = rejection.retry_after.max(Some(wait));
         // An instant is known now, where `Saturated` says that there is none.
         rejection.reason = match rejection.reason {

@@ -42,7 +42,8 @@ pub(crate) enum Booked {
     New(Instant),
     /// It has one, and may come from this instant on.
     Known(Instant),
-    /// There is none. No place is for a later instant than this.
+    /// There is none. All have come at this instant, or where all have, the first is over: later than now, unless there can be
+    /// none at all.
     Full(Instant),
 }
 
@@ -95,7 +96,9 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
         }
         if self.len() >= self.most {
             let last = self.early.last_key_value().map(|(place, _)| place.at);
-            return Booked::Full(last.unwrap_or(now));
+            let ends = |place: &Place| place.at.after_ticks(self.grace).after_ticks(1);
+            let over = || self.open.first_key_value().map(|(place, _)| ends(place));
+            return Booked::Full(last.or_else(over).unwrap_or(now));
         }
         if self.interval.replace(interval) != Some(interval) {
             let ahead = self.early.len() as u64;
@@ -210,6 +213,8 @@ mod tests {
         assert_eq!(room.book('b', at(5), 10), Booked::Known(at(10)));
         assert!(room.redeem('a', at(5)));
         assert_eq!(room.book('c', at(5), 10), Booked::New(at(20)));
+        assert_eq!(room.book('d', at(25), 10), Booked::Full(at(31)), "the first is over");
+        assert_eq!(room.book('d', at(31), 10), Booked::New(at(31)));
     }
 
     /// Given two places at a slow rate, then at a faster one the next are behind two of the faster; and at a slower one behind
@@ -290,7 +295,7 @@ mod tests {
                             (Booked::Full(end), None) => {
                                 promised.remove(&key);
                                 prop_assert_eq!(promised.len(), MOST);
-                                prop_assert!(promised.values().all(|&due| at(due) <= end));
+                                prop_assert!(end > at(now) && promised.values().all(|&due| at(due) <= end));
                             }
                             (booked, known) => prop_assert!(false, "{booked:?} beside {known:?}"),
                         }
