@@ -118,7 +118,11 @@ impl Plan {
 
     /// How long tokens that were not spent are kept.
     pub(super) fn expiry(&self) -> Duration {
-        self.blocks.unwrap_or(Blocks::up_to(0)).expiry
+        match (self.blocks, self.rule) {
+            // What comes back late would be there beside what the window has again.
+            (None, Rule::Window { length, .. }) => Duration::from_millis(10).min(length / Rule::SEGMENTS as u32),
+            (blocks, _) => blocks.unwrap_or(Blocks::up_to(0)).expiry,
+        }
     }
 
     /// The time from sending a step until what it holds is lost, unless it is renewed: a hundredth less than the store

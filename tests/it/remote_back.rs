@@ -118,3 +118,19 @@ fn what_could_come_back_once_comes_back_once() {
         assert!(first + take_all(&rate) <= 10);
     }
 }
+
+/// More than a block: what is at hand is kept until the rest has come.
+#[test]
+fn whoever_asks_for_more_than_a_block_holds_is_served() {
+    let world = World::new();
+    let quota = Quota::per_second(100).burst(100);
+    let rate = Remote::rate(world.key.clone(), quota).blocks(Blocks::up_to(5).keep(5));
+    let rate = world.make(rate);
+    assert!(now(rate.acquire(1)).is_ok());
+    let mut waits = Box::pin(rate.acquire(10));
+    let served = (0..100).any(|_| {
+        world.clock.advance(10 * MS);
+        poll(waits.as_mut()).is_ready()
+    });
+    assert!(served);
+}

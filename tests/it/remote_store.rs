@@ -388,3 +388,26 @@ fn what_was_granted_for_later_is_ready_then_and_not_before() {
     world.clock.advance(Duration::from_nanos(1));
     drop(remote.try_acquire(2).unwrap());
 }
+
+/// A grant that nobody heard of, of a request that has gone, is told again beside a refusal: when that ends says nothing of it.
+#[test]
+fn a_grant_that_is_told_beside_a_refusal_keeps_nobody_from_asking() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let world = World::new(Fault::None);
+    let window = Remote::window(Key::new("shared").unwrap(), 10, HOUR).ttl(TTL);
+    let remote = world.build(window.clock(&world.clock));
+    world.line.set(Fault::Unheard(1));
+    assert!(poll(pin!(remote.acquire_now(4)).as_mut()).is_pending());
+    let mut waits = pin!(remote.acquire(8));
+    assert!(poll(waits.as_mut()).is_pending());
+    for _ in 0..8 {
+        world.clock.advance(TTL / 4);
+        assert!(poll(waits.as_mut()).is_pending());
+    }
+    let steps = remote.stats().steps;
+    world.clock.advance(TTL);
+    assert!(remote.stats().steps > steps, "its place is to be kept");
+    world.clock.advance(HOUR + HOUR / 32);
+    assert!(poll(waits.as_mut()).is_ready());
+    assert!(now(remote.acquire_now(3)).is_err());
+}

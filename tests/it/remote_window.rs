@@ -171,3 +171,17 @@ fn more_than_the_limit_is_refused_and_in_nobodys_way() {
     assert_eq!(refused.reason(), Reason::Oversized);
     assert!(takes(&other, 4));
 }
+
+/// What is given up when it has left the window is there no more: the window has as much again.
+#[test]
+fn what_is_given_up_late_is_not_there_beside_a_window_that_is_free() {
+    let world = World::new();
+    let window = Remote::window(world.key.clone(), 10, 50 * MS).ttl(TTL);
+    let machine = world.make(window);
+    assert!(takes(&machine, 10));
+    let waits = wait(&machine, 10);
+    world.clock.advance(60 * MS);
+    world.clock.advance(60 * MS);
+    drop(waits);
+    assert!(!(takes(&machine, 10) && takes(&machine, 10)));
+}

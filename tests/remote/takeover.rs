@@ -157,6 +157,28 @@ async fn who_takes_over_waits_for_the_longest_time_to_live() {
     assert!(reply.again.is_some_and(|again| again > LONG / 2), "{reply:?}");
 }
 
+/// It does so also when all have gone that it knew, by themselves or in order.
+#[tokio::test]
+async fn who_takes_over_waits_for_the_longest_time_to_live_also_when_those_have_gone() {
+    let pair = Pair::new().await;
+    let (store, name) = (pair.store.clone(), Key::new("gone").unwrap());
+    let mut long = Speaker::new(&store, &name, PERMITS, LONG);
+    long.look().await;
+    pair.in_step().await;
+    let (_server, store, _) = pair.promote();
+    let mut asks = Speaker::new(&store, &name, PERMITS, SHORT);
+    assert_eq!(asks.wish(1, false).await.grants, []);
+    long.at(&store, &name).end().await;
+    // The one that is left lapses.
+    tokio::time::sleep(4 * SHORT).await;
+    for _ in 0..2 {
+        let mut asks = Speaker::new(&store, &name, PERMITS, SHORT);
+        let reply = asks.wish(1, true).await;
+        assert!(reply.again.is_some_and(|again| again > LONG / 2), "{reply:?}");
+        asks.end().await;
+    }
+}
+
 /// It has heard of none, and was told.
 #[tokio::test]
 async fn who_begins_anew_waits_for_the_longest_time_to_live_that_it_was_told() {

@@ -56,6 +56,8 @@ pub(super) enum Metered {
 pub(super) struct Noted {
     /// It is forgotten when nothing was heard of it for so many microseconds.
     pub(super) ttl: u64,
+    /// Nothing was heard of it for at least so many microseconds.
+    pub(super) age: u64,
     pub(super) seq: u64,
     pub(super) charged: u64,
     pub(super) asked: u64,
@@ -86,7 +88,7 @@ impl Note {
                 .grants
                 .iter()
                 .flat_map(|&(wish, units, token)| [wish, units, token]);
-            let mut numbers = [noted.ttl, noted.seq, noted.charged, noted.asked, noted.due]
+            let mut numbers = [noted.ttl, noted.age, noted.seq, noted.charged, noted.asked, noted.due]
                 .into_iter()
                 .chain(grants);
             session(name).is_some() && numbers.all(|number| number <= FARTHEST)

@@ -22,7 +22,7 @@ pub(crate) struct Rates {
     /// Above zero once the rule was changed while it was used.
     pub(super) edition: u64,
     /// When somebody last asked.
-    asked_at: u64,
+    pub(super) asked_at: u64,
     pub(super) token: u64,
     now: u64,
     pub(super) takers: BTreeMap<Session, Taker>,
@@ -277,7 +277,7 @@ impl Rates {
         (self.rule, self.edition) = (*rule, edition);
     }
 
-    fn leave(&mut self, session: Session) {
+    pub(super) fn leave(&mut self, session: Session) {
         self.line.retain(|place| place.session != session);
     }
 

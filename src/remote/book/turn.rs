@@ -7,7 +7,11 @@ use super::rates::{Kind, Rates, Taker, segment};
 use super::witness::{Lot, Seen, Witness, gathered};
 use super::{Fill, micros};
 use crate::algo::window::Window;
-use crate::remote::backend::{Reply, Rule, Step};
+use crate::remote::backend::{Reply, Rule, Session, Step};
+
+/// Sessions may fill so many bytes of a note: 1,500 of them, each with a grant that it has not seen. Where nobody lives for
+/// long, nobody sees that others are dead.
+const SESSIONS: usize = 1_500 * 160;
 
 /// What a step comes to.
 #[derive(Debug)]
@@ -61,6 +65,7 @@ pub(crate) fn turn(
     let sets = step.edition > book.edition || step.begin && !knew && !step.end;
     let before = book.poured();
     let reply = book.step(now, if sets { rule } else { &kept }, step).reply;
+    book.crowd_out(step.session);
     let after = if book.is_empty(now) && (seen.is_some() || !reply.alive) {
         seen.map_or(After::Same, |_| After::Gone)
     } else if reply.alive || knew {
@@ -85,6 +90,7 @@ impl Rates {
     fn open(note: &Note, witness: &Witness, rule: &Rule, now: u64) -> Self {
         let mut book = Self::new(rule, now, note.token);
         book.edition = note.edition;
+        book.asked_at = witness.asked.1;
         book.meter = match (&note.meter, &witness.seen) {
             (Metered::Bucket { price, gain, brim, .. }, Seen::Level { level, at }) => {
                 let (price, gain, brim) = (*price, *gain, *brim);
@@ -111,6 +117,20 @@ impl Rates {
         }
         book.line = note.line().collect();
         book
+    }
+
+    /// Forgets others when there are too many, those first who would be soonest. They begin anew, and what they took still counts:
+    /// whatever they were given without hearing of it they take once more.
+    fn crowd_out(&mut self, session: Session) {
+        let size = |taker: &Taker| 128 + 32 * taker.grants.len();
+        let mut filled: usize = self.takers.values().map(size).sum();
+        while filled > SESSIONS
+            && let Some(&(due, other)) = self.dues.iter().find(|(_, other)| *other != session)
+        {
+            self.dues.remove(&(due, other));
+            filled -= self.takers.remove(&other).as_ref().map_or(0, size);
+            self.leave(other);
+        }
     }
 
     /// What was taken and counts, in parts of a token or in tokens.
@@ -177,6 +197,7 @@ impl Rates {
             };
             let noted = Noted {
                 ttl,
+                age: now.saturating_add(ttl).saturating_sub(taker.expires),
                 seq: taker.seq,
                 charged: taker.charged,
                 asked: taker.asked,

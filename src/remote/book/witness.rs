@@ -12,8 +12,10 @@
 //! bucket does not run over.
 
 use super::note::{Metered, Note, session};
+use super::rates::segment;
 use crate::remote::backend::Session;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Instants are microseconds of this process.
 #[derive(Clone, Debug)]
@@ -23,6 +25,8 @@ pub(crate) struct Witness {
     pub(super) taken: u64,
     pub(super) seen: Seen,
     pub(super) heard: BTreeMap<Session, Heard>,
+    /// Which note it was, and when it was first seen: nobody has asked since.
+    pub(super) asked: (u64, u64),
 }
 
 /// What of it counts still.
@@ -44,10 +48,11 @@ pub(super) struct Lot {
     pub(super) at: u64,
 }
 
-/// When a session was first seen as it is.
+/// What is known of a session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heard {
     seq: u64,
+    /// It was heard of for the last time then or before.
     pub(super) at: u64,
     pub(super) due: u64,
 }
@@ -64,6 +69,7 @@ impl Witness {
             taken: note.taken,
             seen,
             heard: BTreeMap::new(),
+            asked: (note.nonce, now),
         };
         witness.hear(note, now);
         witness
@@ -71,6 +77,9 @@ impl Witness {
 
     /// Sees a note that has been there at `now`, or before.
     pub(crate) fn see(&mut self, note: &Note, now: u64) {
+        if note.nonce != self.asked.0 {
+            self.asked = (note.nonce, now);
+        }
         let more = note.taken.checked_sub(self.taken).filter(|_| note.era == self.era);
         let Some(more) = more else {
             // Of another era; or of a store that has fallen back: what is known better is of no use there.
@@ -96,9 +105,10 @@ impl Witness {
                 *level = drained.saturating_add(more.saturating_mul(*price)).min(*noted);
                 *at = now.max(*at);
             }
-            (Seen::Lots(known), Metered::Window { lots, .. }) => {
+            (Seen::Lots(known), Metered::Window { lots, nanos, .. }) => {
                 let noted = read(lots, note.taken, now);
-                *known = lesser(known, self.taken, &noted, note.taken, now);
+                let all = lesser(known, self.taken, &noted, note.taken, now);
+                *known = gathered(all, segment(Duration::from_nanos(*nanos)));
             }
             (seen, _) => *seen = Self::of(note, now).seen,
         }
@@ -106,7 +116,7 @@ impl Witness {
         self.hear(note, now);
     }
 
-    /// Of each session when it was first seen as it is.
+    /// Of each session the earliest instant by which it was as it is: as it was seen, or as somebody else has.
     fn hear(&mut self, note: &Note, now: u64) {
         let known = std::mem::take(&mut self.heard);
         self.heard = note
@@ -114,13 +124,15 @@ impl Witness {
             .iter()
             .filter_map(|(name, noted)| {
                 let (session, due) = (session(name)?, now.saturating_add(noted.due));
+                let at = now.saturating_sub(noted.age);
                 let new = Heard {
                     seq: noted.seq,
-                    at: now,
+                    at,
                     due,
                 };
                 let same = known.get(&session).filter(|known| known.seq == noted.seq);
                 let heard = same.map_or(new, |same| Heard {
+                    at: same.at.min(at),
                     due: same.due.min(due),
                     ..*same
                 });

@@ -103,11 +103,13 @@ impl Desk {
         }
     }
 
-    /// So many tokens come to hand: of what came back meanwhile no more is kept than a block holds beside them.
+    /// So many tokens come to hand: of what came back meanwhile no more is kept than a block holds beside them, or than whoever
+    /// is first waits for.
     fn make_room(&mut self, units: u64, now: Instant) {
         let Some(blocks) = self.plan.blocks else { return };
+        let head = self.line.first_key_value().map_or(0, |(_, head)| head.need);
         let over = (self.credit_total + units)
-            .saturating_sub(blocks.most)
+            .saturating_sub(blocks.most.max(head))
             .min(self.credit_total);
         if over > 0 {
             self.tally.expired += over;

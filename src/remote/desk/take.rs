@@ -168,10 +168,9 @@ impl Desk {
             missing
         };
         self.spent = self.spent.saturating_sub(units);
-        let most = self
-            .plan
-            .blocks
-            .map_or(ticket.units, |blocks| blocks.most.max(ticket.units));
+        // A ticket that was settled says what is left of it.
+        let own = ticket.units.max(units);
+        let most = self.plan.blocks.map_or(own, |blocks| blocks.most.max(own));
         let units = missing.min(most.saturating_sub(self.credit_total));
         if until > now && units > 0 {
             self.lows.lower(ticket.token, units);

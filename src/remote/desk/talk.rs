@@ -246,8 +246,14 @@ impl Desk {
         let granted = !reply.grants.is_empty();
         let from = reply.again.map_or(now, |again| self.clock.after(now, again));
         self.note_short(&reply, sent);
+        let refused = |wish: &Wish| reply.grants.iter().all(|grant| grant.wish != wish.id);
+        let refuses = self.plan.spends() && step.wishes.iter().any(refused);
         for grant in &reply.grants {
-            self.receive(*grant, from, now);
+            if refuses {
+                self.pass_by(grant);
+            } else {
+                self.receive(*grant, from, now);
+            }
         }
         self.dismiss_refused(step, &reply, now);
         self.note_recall(reply.others_wait, granted, now);
@@ -286,6 +292,16 @@ impl Desk {
         }
     }
 
+    /// Tokens of a wish that was withdrawn before it was answered, told beside the refusal of another: nobody knows any more from
+    /// when on they may be used.
+    fn pass_by(&mut self, grant: &Grant) {
+        let Some(live) = &mut self.live else { return };
+        if grant.token > live.seen {
+            live.seen = grant.token;
+            self.tally.expired += grant.units;
+        }
+    }
+
     /// Units that a wish was given; those of a rate may be used at `from`.
     fn receive(&mut self, grant: Grant, from: Instant, now: Instant) {
         let Some(live) = &mut self.live else { return };
@@ -298,10 +314,14 @@ impl Desk {
         }
         self.token = grant.token;
         self.order = 0;
-        let owner = self.wishes.remove(&grant.wish).and_then(|wished| wished.owner);
+        let wished = self.wishes.remove(&grant.wish);
+        let owner = wished.and_then(|wished| wished.owner);
         if self.plan.spends() {
-            self.placed = self.placed.filter(|_| owner.is_some());
-            self.coming.push_back((from, grant.units));
+            if wished.is_some_and(|wished| wished.queue) {
+                self.placed = None;
+            }
+            let at = self.coming.partition_point(|&(other, _)| other <= from);
+            self.coming.insert(at, (from, grant.units));
             self.drop_stale(now);
         } else {
             self.held += grant.units;

@@ -179,6 +179,40 @@ async fn what_the_store_did_not_hear_of_is_said_again() {
     assert_eq!((store.len(), pages(&ledger)), (0, 0));
 }
 
+/// It is remembered for a while, and no longer, though somebody of its process looks after it.
+#[tokio::test(start_paused = true)]
+async fn a_changed_rule_goes_a_day_after_it_was_last_asked_for() {
+    let store = Fake::default();
+    let ledger = Ledger::new(store.clone());
+    let mut one = Client::new(&ledger, 1);
+    assert_eq!(one.take(1).await, Ok(1));
+    let quota = Quota::per_second(20).burst(10);
+    let change = Some(Rule::Rate { quota });
+    one.say(|step| step.change = change).await.unwrap();
+    one.say(|step| step.change = None).await.unwrap();
+    one.end().await;
+    sleep(Rule::REMEMBERED - Duration::from_secs(2)).await;
+    assert_eq!((store.len(), pages(&ledger)), (1, 1));
+    sleep(Duration::from_secs(4)).await;
+    assert_eq!((store.len(), pages(&ledger)), (0, 0));
+}
+
+/// None of them watches another for its time to live; together they do.
+#[tokio::test(start_paused = true)]
+async fn who_dies_young_is_forgotten() {
+    let store = Fake::default();
+    for client in 0..20 {
+        let mut one = Client::new(&Ledger::new(store.clone()), client);
+        assert_eq!(one.take(1).await, Ok(1));
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!(one.take(1).await, Ok(1));
+    }
+    let (_, value) = store.0.values.lock()[&key()].clone();
+    let note: serde_json::Value = serde_json::from_slice(&value).unwrap();
+    let takers = note["takers"].as_object().unwrap().len();
+    assert!((1..=5).contains(&takers), "{takers}");
+}
+
 /// Who has left looks after it for a while, and not as long as others are there.
 #[tokio::test(start_paused = true)]
 async fn who_has_left_leaves_it_to_those_who_are_there() {

@@ -103,8 +103,10 @@ impl Redis {
     /// The servers of a cluster, of which it is enough to name some: addresses as for [`options`](Self::options), all with the
     /// same user, and the same kind of connection. The others are found, also later.
     ///
-    /// Each limiter lies on one server, and moves with its hash slot. To a server that has not had it before it comes as to one that
-    /// takes over: permits are granted when a time to live has passed. Messages for those who wait go through all servers.
+    /// Each limiter lies on one server, and moves with its hash slot, with what is known of it; while a slot is being moved its
+    /// limiters may not answer, which is to be over before a lease is. A slot that is given to another server without its keys is
+    /// there as new. Messages for those who wait go through all servers. Beside the rights that one server needs these are needed:
+    /// `+cluster|slots +ping +asking`.
     #[cfg(feature = "redis-cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-cluster")))]
     pub fn cluster<A: Into<Box<str>>>(addresses: impl IntoIterator<Item = A>) -> RedisOptions {

@@ -58,7 +58,7 @@ local function look_at_server()
     local replication = redis.call('INFO', 'replication')
     history = string.match(replication, 'master_replid:(%w+)') or '-'
     took_over = tonumber(string.match(replication, 'second_repl_offset:(%-?%d+)') or 0) >= 0
-    local was, since = string.match(run or '', '^(%w+) (%w+)$')
+    local was, since = string.match(run or '', '^(%w+) ([%w-]+)$')
     if since == history then return end
     local here = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or '0'
     run = here .. ' ' .. history
@@ -209,15 +209,15 @@ for id in pairs(changed) do
 end
 
 local all, idle = redis.call('ZCARD', dues), false
--- That there is something which it may not know is forgotten only where its age tells the same.
-if all == 0 then idle = not is_frozen() or frozen <= unsure() end
+-- That there is something which it may not know is not forgotten, nor for how long; of a key that it did not know it knows no more.
+if all == 0 then idle = fresh or not is_frozen() end
 if idle then
     redis.call('DEL', unpack(KEYS))
 else
     redis.call('HSET', state, 'limit', int(limit), 'used', int(used), 'token', int(token), 'place', int(place),
         'now', int(now), 'frozen', int(frozen), 'run', run or '', 'ttl', int(longest))
     -- If all die, the keys go soon after the last session; and not before what this server may not know has run out.
-    local gone = tonumber(redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2] or frozen)
+    local gone = math.max(frozen, tonumber(redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2] or 0))
     local left = math.ceil((gone - now) / 1000) + 1
     for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, left) end
 end

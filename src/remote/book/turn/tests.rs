@@ -3,7 +3,7 @@
 use super::*;
 use crate::Quota;
 use crate::remote::backend::{Session, Wish};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(3_600);
@@ -195,6 +195,29 @@ fn room_in_a_window_comes_back_in_time() {
     }
 }
 
+/// However often tokens are taken, no more lots are remembered than the window has segments, and one or two more.
+#[test]
+fn a_witness_of_a_window_gathers_its_lots() {
+    let length = Duration::from_secs(64);
+    let rule = Rule::Window { limit: 100_000, length };
+    let mut world = World::new(1);
+    let (mut one, mut other) = (Process::new(1, 1 << 40), Process::new(2, 1 << 50));
+    let mut most = 0;
+    for _ in 0..1_000 {
+        for process in [&mut one, &mut other] {
+            process.read(&mut world, &rule, 1);
+            process.write(&mut world, false);
+            let Some(Seen::Lots(lots)) = process.witness.as_ref().map(|witness| &witness.seen) else {
+                panic!("a window");
+            };
+            most = most.max(lots.len());
+        }
+        world.now += 100_000;
+    }
+    assert_eq!(world.given.len(), 2_000);
+    assert!((60..=66).contains(&most), "{most} lots");
+}
+
 /// One who comes knows what is written, and no more: it counts the time from then on.
 #[test]
 fn who_comes_late_counts_from_then_on() {
@@ -220,6 +243,107 @@ fn who_comes_late_counts_from_then_on() {
     assert_eq!(say(&mut late, &mut world, 5), 16);
     world.now += 5_000;
     assert_eq!(say(&mut late, &mut world, 5), 21);
+}
+
+/// Nor does anybody say that a session was silent for longer than it was.
+#[test]
+fn no_session_is_forgotten_before_its_time() {
+    let ttl = Duration::from_millis(20);
+    let rule = Rule::Rate {
+        quota: quota("1000/s burst 20"),
+    };
+    let mut forgotten = 0;
+    for seed in 1..=20 {
+        let mut world = World::new(seed);
+        let mut processes: Vec<_> = (0..5)
+            .map(|client| Process::new(client, (1 << 40) + world.draw(1 << 40)))
+            .collect();
+        for process in &mut processes {
+            process.step.ttl = ttl;
+        }
+        let mut heard = BTreeMap::new();
+        while world.now < 300_000 {
+            let which = world.draw(5) as usize;
+            let process = &mut processes[which];
+            if process.sent.is_some() {
+                let (writes, now) = (world.writes, world.now);
+                process.write(&mut world, false);
+                if world.writes > writes {
+                    heard.insert(process.step.session, now);
+                    let takers = &world.note.as_ref().unwrap().takers;
+                    for (session, &at) in &heard {
+                        let is_young = Duration::from_micros(now - at) < ttl;
+                        let is_there = takers.contains_key(&session.to_string());
+                        assert!(is_there || !is_young, "{session} at {now}, seed {seed}");
+                        forgotten += u64::from(!is_there);
+                    }
+                }
+                // One that has just looked may be started anew, and knows nothing.
+                if world.draw(4) == 0 {
+                    process.witness = None;
+                }
+            } else {
+                process.read(&mut world, &rule, 1);
+            }
+            world.now += match world.draw(20) {
+                0 => world.draw(30_000),
+                _ => world.draw(300),
+            };
+        }
+    }
+    assert!(forgotten > 100, "{forgotten}");
+}
+
+/// Where nobody lives for long enough to see that others are dead.
+#[test]
+fn of_too_many_sessions_those_who_were_silent_for_longest_are_forgotten() {
+    for (grants, stay) in [(1, 1_500), (100, 73)] {
+        let rule = Rule::Window {
+            limit: 1_000_000,
+            length: LONG,
+        };
+        let mut world = World::new(1);
+        let (mut one, mut other) = (Process::new(0, 1 << 50), Process::new(1 << 63, 1 << 40));
+        for process in [&mut one, &mut other] {
+            process.read(&mut world, &rule, 1);
+            process.write(&mut world, false);
+        }
+        // Dead, and in line besides.
+        let name = |client| Session { client, number: 1 }.to_string();
+        let note = world.note.as_mut().unwrap();
+        let young = Noted {
+            grants: vec![(10_000, 1_000, note.token); grants],
+            ..note.takers[&other.step.session.to_string()].clone()
+        };
+        for client in 0..3_000 {
+            let age = 3_000_000 - client;
+            note.takers.insert(name(client), Noted { age, ..young.clone() });
+            note.line.push((name(client), 10_000, 1_000));
+        }
+        other.read(&mut world, &rule, 1);
+        other.write(&mut world, false);
+        let note = world.note.as_ref().unwrap();
+        assert_eq!((note.takers.len(), note.line.len()), (stay, stay - 1));
+        let length = note.text().unwrap().len();
+        assert!(length < 300 * 1_024, "{length} bytes");
+        for (client, is_there) in [
+            (0, false),
+            (3_000 - stay as u64, false),
+            (3_001 - stay as u64, true),
+            (1 << 63, true),
+        ] {
+            assert_eq!(note.takers.contains_key(&name(client)), is_there, "{client}");
+        }
+        // Who was forgotten is told, takes nothing, and begins anew.
+        one.step.begin = false;
+        one.read(&mut world, &rule, 1);
+        let turn = one.sent.take().unwrap().1;
+        assert!(!turn.reply.alive && matches!(turn.after, After::Same), "{turn:?}");
+        one.step.begin = true;
+        one.read(&mut world, &rule, 1);
+        one.write(&mut world, false);
+        assert!(world.note.unwrap().takers.contains_key(&name(0)));
+    }
 }
 
 #[test]
