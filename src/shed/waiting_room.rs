@@ -32,13 +32,13 @@ use std::time::Duration;
 ///
 /// # The places
 /// A key has one place at most, and is told the same instant until that has come. It may come as late as the
-/// [`grace`](Self::grace), 5 s unless set; then the place is another's. Asking meanwhile, it is told to come at once, and with
-/// less than [`LEAST_GRACE`](Self::LEAST_GRACE) left it is given another place. So nobody collects places but who has many keys: let a
-/// rate by the same key stand before.
+/// [`grace`](Self::grace), 5 s unless set; then the place is another's. Asking meanwhile, it is told to come at once, and
+/// with less than [`LEAST_GRACE`](Self::LEAST_GRACE) left it is given another place. So nobody collects places but who has
+/// many keys: let a rate by the same key stand before.
 ///
-/// There are at most `places` at a time, the furthest `places / rate` ahead. Who finds none is told when the last of them is
-/// due ([`RoomFull`]). That is no promise, and cannot be: what is told to more than can be remembered is not known
-/// again. With as many places as there can be keys it does not happen.
+/// There are at most `places` at a time, the furthest `places / rate` ahead. Who finds none is told when the last of them
+/// is due, or the first of them over where all are ([`RoomFull`]). That is no promise, and cannot be: what is told to more
+/// than can be remembered is not known again. With as many places as there can be keys it does not happen.
 ///
 /// # Memory
 /// Of a key 128 bits of a hash are kept, by a secret that the operating system draws. So the room takes 100 to 150 bytes for each
@@ -240,22 +240,29 @@ impl WaitingRoom {
     /// # Errors
     /// [`RoomFull`] when there is no place.
     pub fn book<K: Hash + ?Sized>(&self, key: &K) -> Result<Duration, RoomFull> {
+        self.book_from(key, Duration::ZERO)
+    }
+
+    /// [`book`](Self::book) for a key that is not to come before `not_before` from now on: its place is then or later. None is
+    /// kept for what is further ahead than the places reach, and what is told is `not_before`.
+    pub(crate) fn book_from<K: Hash + ?Sized>(&self, key: &K, not_before: Duration) -> Result<Duration, RoomFull> {
         let (print, now) = (self.print(key), self.clock.now());
+        let back = self.clock.after(now, not_before);
         // Relaxed: a number that says nothing about any other memory.
         let served = self.served.load(Ordering::Relaxed);
         let booked = self.open(|book| {
             book.throughput.turned_away(now, served);
             let interval = self.interval(book);
-            let booked = book.appointments.book(print, now, interval);
+            let booked = book.appointments.book(print, now, interval, back);
             match booked {
                 Booked::New(_) => book.counts.booked += 1,
-                Booked::Known(_) => {}
+                Booked::Known(_) | Booked::Beyond(_) => {}
                 Booked::Full(_) => book.counts.full += 1,
             }
             booked
         });
         match booked {
-            Booked::New(at) | Booked::Known(at) => Ok(self.clock.between(now, at)),
+            Booked::New(at) | Booked::Known(at) | Booked::Beyond(at) => Ok(self.clock.between(now, at)),
             Booked::Full(end) => Err(RoomFull {
                 places: self.set.places,
                 retry_after: self.clock.between(now, end),
@@ -361,8 +368,8 @@ pub struct RoomFull {
 }
 
 impl RoomFull {
-    /// When the last of all places is due. Who asks again then has no place, but nobody has been promised a later instant, unless
-    /// others have come meanwhile.
+    /// When the last of all places is due, or where all are, when the first of them is over. Who asks again then has no place,
+    /// but nobody has been promised a later instant, unless others have come meanwhile. Zero in a room without places alone.
     pub fn retry_after(&self) -> Duration {
         self.retry_after
     }

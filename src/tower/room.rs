@@ -26,6 +26,10 @@ impl<L: Limiter + 'static, P, C, R> LimitLayer<InLine<L, P>, C, R> {
     /// twice as fast as the room gives out places. Who comes earlier is a newcomer, and keeps its place; so does
     /// whoever comes a second time for one place.
     ///
+    /// A rate hands out no turns, so that in a policy with one a place says when there is room, and the lane takes from the rate
+    /// what others leave. No place is for an instant before the one that the rate knows, and none is kept for one that is
+    /// further ahead than all places of the room and the grace reach: then the client is told the rate's alone.
+    ///
     /// A request that waits may leave at any time; the place that it came for is used up then. While no place is taken a
     /// request reads one number more than without a room, and no key.
     ///
@@ -153,7 +157,7 @@ where
     }
 }
 
-/// Refused for what a place makes up for: not for good, not by a rate that knows its instant, not by a circuit.
+/// Refused for what a place makes up for: not for good, not by a circuit. `TimedOut` may be a rate's, which knows its instant.
 fn is_want_of_room(reason: Reason) -> bool {
     matches!(reason, Reason::Saturated | Reason::QueueFull | Reason::TimedOut)
 }
@@ -163,7 +167,13 @@ fn is_want_of_room(reason: Reason) -> bool {
 fn told<K: Hash, L: Limiter>(room: &WaitingRoom, key: Option<&K>, mut refused: Refused<L>) -> Refused<L> {
     let rejection = &mut refused.rejection;
     if let (Some(key), true) = (key, is_want_of_room(rejection.reason)) {
-        let wait = room.book(key).unwrap_or_else(|full| full.retry_after());
+        let known = rejection.retry_after.unwrap_or_default();
+        let wait = match room.book_from(key, known) {
+            Ok(wait) => wait,
+            // There are no places at all.
+            Err(full) if full.retry_after().is_zero() => return refused,
+            Err(full) => full.retry_after(),
+        };
         rejection.retry_after = rejection.retry_after.max(Some(wait));
         // An instant is known now, where `Saturated` says that there is none.
         rejection.reason = match rejection.reason {

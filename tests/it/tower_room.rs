@@ -47,8 +47,12 @@ fn spec(limit: u64) -> PolicySpec {
 }
 
 fn rig(limit: u64, room: WaitingRoom) -> Rig {
+    rig_of(spec(limit), room)
+}
+
+fn rig_of(spec: PolicySpec, room: WaitingRoom) -> Rig {
     let clock = ManualClock::new();
-    let core = spec(limit).build(&clock).unwrap();
+    let core = spec.build(&clock).unwrap();
     let room = Arc::new(room.on(&clock));
     let [inside, most] = [0, 0].map(|count| Arc::new(AtomicU64::new(count)));
     let looks = Arc::new(AtomicUsize::new(0));
@@ -335,5 +339,56 @@ fn a_full_room_says_when_those_before_have_come() {
         let waits = all.into_iter().map(|end| end.unwrap_err().retry_after.unwrap());
         assert_eq!(waits.collect::<Vec<_>>(), [0, 1, 1, 1].map(|seconds| seconds * SECOND));
         assert_eq!((rig.room.len(), rig.room.stats().full), (2, 2));
+    });
+}
+
+/// Given a client that comes a little too early and stands in line across its instant in vain: it has its place still, and is
+/// let in by it.
+#[test]
+fn who_waits_across_its_instant_keeps_its_place() {
+    let rig = rig(1, of_rate(10, 1));
+    rig.clock.run(async {
+        let busy = rig.core.try_admit(1).unwrap();
+        assert_eq!(rig.ask(Some(1)).await.unwrap_err().retry_after, Some(Duration::ZERO));
+        assert_eq!(rig.ask(Some(7)).await.unwrap_err().retry_after, Some(900 * MS));
+        rig.sleep(850 * MS).await;
+        let again = rig.ask(Some(7)).await.unwrap_err();
+        assert_eq!((again.retry_after, rig.room.stats().booked), (Some(Duration::ZERO), 2));
+        drop(busy);
+        rig.sleep(told(&again)).await;
+        assert_eq!(rig.ask(Some(7)).await, Ok(()));
+        assert_eq!((rig.room.stats().redeemed, rig.room.len()), (1, 1));
+    });
+}
+
+/// Given a rate beside the core that has its next token in a minute: the place is for then, so that it is there when the client
+/// is, which was told so.
+#[test]
+fn a_place_is_not_over_before_a_rate_lets_in() {
+    let mut slow = spec(4);
+    slow.legs
+        .insert(0, LegSpec::new("rate", Rule::token_bucket(Quota::per_minute(1))));
+    let rig = rig_of(slow, of_rate(100, 1));
+    rig.clock.run(async {
+        assert_eq!(rig.ask(Some(1)).await, Ok(()));
+        let refused = rig.ask(Some(2)).await.unwrap_err();
+        assert_eq!((refused.reason, &*refused.leg), (Reason::TimedOut, "rate"));
+        let wait = refused.retry_after.unwrap();
+        assert!(wait > 59 * SECOND, "{wait:?}");
+        rig.sleep(wait).await;
+        assert_eq!(rig.ask(Some(2)).await, Ok(()));
+        let stats = rig.room.stats();
+        assert_eq!((stats.booked, stats.redeemed, stats.missed), (1, 1, 0));
+    });
+}
+
+/// Without a single place a refusal says no more than it did without a room.
+#[test]
+fn no_places_are_no_promises() {
+    let rig = rig(1, of_rate(0, 1));
+    rig.clock.run(async {
+        let _busy = rig.core.try_admit(1).unwrap();
+        let refused = rig.ask(Some(1)).await.unwrap_err();
+        assert_eq!((refused.reason, refused.retry_after), (Reason::TimedOut, None));
     });
 }

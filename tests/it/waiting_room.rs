@@ -126,6 +126,23 @@ fn memory_is_bounded_and_a_full_room_says_so() {
     assert_eq!(none.book("ada").unwrap_err().retry_after(), Duration::ZERO);
 }
 
+/// Given a full room whose places have all come due and that nobody came for: the next is told when the first of them is over,
+/// and finds that place then.
+#[test]
+fn a_full_room_of_places_that_have_come_says_when_one_is_over() {
+    let (clock, room) = room(2, 1_000);
+    for key in 0..2 {
+        assert!(room.book(&key).is_ok());
+    }
+    clock.advance(Duration::from_millis(10));
+    let wait = room.book(&2).unwrap_err().retry_after();
+    assert!(wait > WaitingRoom::GRACE - Duration::from_millis(10), "{wait:?}");
+    assert!(wait <= WaitingRoom::GRACE, "{wait:?}");
+    clock.advance(wait);
+    assert_eq!(room.book(&2), Ok(Duration::ZERO));
+    assert_eq!(room.stats().missed, 1);
+}
+
 /// Whoever was told is not told otherwise by another rate; those who come next are behind as many as are still to come.
 #[test]
 fn another_rate_is_for_those_who_come_next() {

@@ -42,7 +42,10 @@ pub(crate) enum Booked {
     New(Instant),
     /// It has one, and may come from this instant on.
     Known(Instant),
-    /// There is none. No place is for a later instant than this.
+    /// There is none for so late an instant as this, before which it need not come.
+    Beyond(Instant),
+    /// There is none. All have come at this instant, or where all have, the first is over: later than now, unless there can be
+    /// none at all.
     Full(Instant),
 }
 
@@ -81,11 +84,18 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
     ///
     /// A key keeps the place that it has, and may come at once when its instant has come; unless too little of its time is left:
     /// it could be over before the key is back.
-    pub(crate) fn book(&mut self, key: K, now: Instant, interval: u64) -> Booked {
+    ///
+    /// Nobody comes before `not_before`, so that a place is moved there; two that are moved may be at one instant. Where that is
+    /// later than all places of the room and the grace reach, there is none: it would be taken for as long.
+    pub(crate) fn book(&mut self, key: K, now: Instant, interval: u64, not_before: Instant) -> Booked {
         self.pass(now);
+        let back = now.max(not_before);
         match self.places.get(&key) {
-            Some(place) if now.after_ticks(self.least) <= place.at.after_ticks(self.grace) => {
-                return Booked::Known(place.at.max(now));
+            Some(place) if back.after_ticks(self.least) <= place.at.after_ticks(self.grace) => {
+                return Booked::Known(place.at.max(back));
+            }
+            _ if back > now.after_ticks(interval.saturating_mul(self.most as u64).max(self.grace)) => {
+                return Booked::Beyond(back);
             }
             Some(_) => {
                 self.missed += 1;
@@ -95,19 +105,22 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
         }
         if self.len() >= self.most {
             let last = self.early.last_key_value().map(|(place, _)| place.at);
-            return Booked::Full(last.unwrap_or(now));
+            let ends = |place: &Place| place.at.after_ticks(self.grace).after_ticks(1);
+            let over = || self.open.first_key_value().map(|(place, _)| ends(place));
+            return Booked::Full(last.or_else(over).unwrap_or(now));
         }
         if self.interval.replace(interval) != Some(interval) {
             let ahead = self.early.len() as u64;
             self.next = now.after_ticks(interval.saturating_mul(ahead));
         }
-        let at = self.gap_from(self.next.max(now), interval);
+        let slot = self.gap_from(self.next.max(now), interval);
+        let at = slot.max(not_before);
         let place = Place {
             at,
             number: self.number,
         };
         self.number += 1;
-        self.next = at.after_ticks(interval);
+        self.next = slot.after_ticks(interval);
         self.places.insert(key, place);
         self.early.insert(place, key);
         Booked::New(at)
@@ -178,14 +191,14 @@ mod tests {
     #[test]
     fn places_are_an_interval_apart_and_open_for_the_grace() {
         let mut room = Appointments::new(MOST, GRACE, LEAST);
-        assert_eq!(room.book('a', at(100), 10), Booked::New(at(100)));
-        assert_eq!(room.book('b', at(100), 10), Booked::New(at(110)));
-        assert_eq!(room.book('b', at(105), 10), Booked::Known(at(110)));
+        assert_eq!(room.book('a', at(100), 10, at(100)), Booked::New(at(100)));
+        assert_eq!(room.book('b', at(100), 10, at(100)), Booked::New(at(110)));
+        assert_eq!(room.book('b', at(105), 10, at(105)), Booked::Known(at(110)));
         assert!(!room.redeem('b', at(109)), "early");
         assert!(room.redeem('b', at(110)));
         assert!(!room.redeem('b', at(110)), "once");
         assert!(room.redeem('a', at(120)), "the last instant");
-        assert_eq!(room.book('a', at(200), 10), Booked::New(at(200)));
+        assert_eq!(room.book('a', at(200), 10, at(200)), Booked::New(at(200)));
         assert!(!room.redeem('a', at(221)), "too late");
         assert_eq!((room.len(), room.missed()), (0, 1));
     }
@@ -193,9 +206,13 @@ mod tests {
     #[test]
     fn a_place_is_told_while_enough_of_its_time_is_left() {
         let mut room = Appointments::new(1, GRACE, LEAST);
-        assert_eq!(room.book('a', at(0), 10), Booked::New(at(0)));
-        assert_eq!(room.book('a', at(15), 10), Booked::Known(at(15)), "it may come at once");
-        assert_eq!(room.book('a', at(16), 10), Booked::New(at(16)));
+        assert_eq!(room.book('a', at(0), 10, at(0)), Booked::New(at(0)));
+        assert_eq!(
+            room.book('a', at(15), 10, at(15)),
+            Booked::Known(at(15)),
+            "it may come at once"
+        );
+        assert_eq!(room.book('a', at(16), 10, at(16)), Booked::New(at(16)));
         assert_eq!((room.len(), room.missed()), (1, 1));
         assert!(room.redeem('a', at(36)));
     }
@@ -204,12 +221,18 @@ mod tests {
     fn a_full_room_says_when_all_of_it_has_come() {
         let mut room = Appointments::new(2, GRACE, LEAST);
         for key in ['a', 'b'] {
-            let _ = room.book(key, at(0), 10);
+            let _ = room.book(key, at(0), 10, at(0));
         }
-        assert_eq!(room.book('c', at(5), 10), Booked::Full(at(10)));
-        assert_eq!(room.book('b', at(5), 10), Booked::Known(at(10)));
+        assert_eq!(room.book('c', at(5), 10, at(5)), Booked::Full(at(10)));
+        assert_eq!(room.book('b', at(5), 10, at(5)), Booked::Known(at(10)));
         assert!(room.redeem('a', at(5)));
-        assert_eq!(room.book('c', at(5), 10), Booked::New(at(20)));
+        assert_eq!(room.book('c', at(5), 10, at(5)), Booked::New(at(20)));
+        assert_eq!(
+            room.book('d', at(25), 10, at(25)),
+            Booked::Full(at(31)),
+            "the first is over"
+        );
+        assert_eq!(room.book('d', at(31), 10, at(31)), Booked::New(at(31)));
     }
 
     /// Given two places at a slow rate, then at a faster one the next are behind two of the faster; and at a slower one behind
@@ -217,7 +240,7 @@ mod tests {
     #[test]
     fn another_interval_counts_from_those_who_are_still_to_come() {
         let mut room = Appointments::new(100, GRACE, LEAST);
-        let mut book = |key, now, interval| match room.book(key, at(now), interval) {
+        let mut book = |key, now, interval| match room.book(key, at(now), interval, at(now)) {
             Booked::New(due) => due.ticks(),
             booked => panic!("{booked:?}"),
         };
@@ -235,7 +258,7 @@ mod tests {
             .map(|key| (key, 100))
             .chain((1_000..2_000).map(|key| (key, 50)))
         {
-            match room.book(key, at(0), interval) {
+            match room.book(key, at(0), interval, at(0)) {
                 Booked::New(due) => dues.push(due.ticks()),
                 booked => panic!("{booked:?}"),
             }
@@ -248,9 +271,29 @@ mod tests {
         assert_eq!(dues.last(), Some(&124_900), "and no gap is left");
     }
 
+    #[test]
+    fn nobody_is_given_a_place_that_is_over_when_it_may_come() {
+        let mut room = Appointments::new(4, GRACE, LEAST);
+        assert_eq!(room.book('a', at(0), 10, at(30)), Booked::New(at(30)), "moved");
+        assert_eq!(
+            room.book('b', at(0), 10, at(0)),
+            Booked::New(at(10)),
+            "as far as if it were not"
+        );
+        assert_eq!(room.book('b', at(0), 10, at(25)), Booked::Known(at(25)), "in time");
+        assert_eq!(room.book('b', at(0), 10, at(26)), Booked::New(at(26)), "not in time");
+        assert_eq!(room.missed(), 1);
+        assert_eq!(
+            room.book('c', at(0), 10, at(41)),
+            Booked::Beyond(at(41)),
+            "4 places, 10 apart"
+        );
+        assert_eq!(room.len(), 2);
+    }
+
     #[derive(Clone, Copy, Debug)]
     enum Step {
-        Book(u8, u64),
+        Book(u8, u64, u64),
         Redeem(u8),
         Cancel(u8),
         Pass(u64),
@@ -258,7 +301,11 @@ mod tests {
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            (0..6u8, 0..12u64).prop_map(|(key, interval)| Step::Book(key, interval)),
+            (0..6u8, 0..12u64, 0..60u64).prop_map(|(key, interval, later)| Step::Book(
+                key,
+                interval,
+                later.saturating_sub(20)
+            )),
             (0..6u8).prop_map(Step::Redeem),
             (0..6u8).prop_map(Step::Cancel),
             (0..15u64).prop_map(Step::Pass),
@@ -276,21 +323,27 @@ mod tests {
             for step in steps {
                 promised.retain(|_, &mut due| due + GRACE >= now);
                 match step {
-                    Step::Book(key, interval) => {
-                        let known = promised.get(&key).copied().filter(|&due| now + LEAST <= due + GRACE);
-                        match (room.book(key, at(now), interval), known) {
-                            (Booked::Known(due), Some(known)) => prop_assert_eq!(due, at(known.max(now))),
+                    Step::Book(key, interval, later) => {
+                        let back = now + later;
+                        let known = promised.get(&key).copied().filter(|&due| back + LEAST <= due + GRACE);
+                        match (room.book(key, at(now), interval, at(back)), known) {
+                            (Booked::Known(due), Some(known)) => prop_assert_eq!(due, at(known.max(back))),
                             (Booked::New(due), None) => {
+                                promised.remove(&key);
                                 let mut ahead = promised.values().filter(|&&other| other > now);
-                                prop_assert!(due >= at(now));
-                                prop_assert!(ahead.all(|&other| due.ticks().abs_diff(other) >= interval));
+                                let apart = ahead.all(|&other| due.ticks().abs_diff(other) >= interval);
+                                prop_assert!(due >= at(back) && (apart || due == at(back) && later > 0));
                                 booked += 1;
                                 promised.insert(key, due.ticks());
+                            }
+                            (Booked::Beyond(due), None) => {
+                                prop_assert_eq!(due, at(back));
+                                prop_assert!(later > GRACE && later > interval * MOST as u64);
                             }
                             (Booked::Full(end), None) => {
                                 promised.remove(&key);
                                 prop_assert_eq!(promised.len(), MOST);
-                                prop_assert!(promised.values().all(|&due| at(due) <= end));
+                                prop_assert!(end > at(now) && promised.values().all(|&due| at(due) <= end));
                             }
                             (booked, known) => prop_assert!(false, "{booked:?} beside {known:?}"),
                         }
