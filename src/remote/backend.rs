@@ -164,6 +164,8 @@ pub struct Reply {
     pub rule: Option<(u64, Rule)>,
     /// How things stand.
     pub census: Census,
+    /// What is given out may be less than [`census`](Self::census) says, for stores that do not know it exactly.
+    pub bound: bool,
     /// How long before the step the session was last renewed, for stores where steps do not renew it: the lease is shorter by
     /// so much.
     pub age: Duration,

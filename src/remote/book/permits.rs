@@ -281,6 +281,7 @@ impl Permits {
             floor,
             rule: None,
             census,
+            bound: false,
             age: Duration::ZERO,
         }
     }

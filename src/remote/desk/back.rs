@@ -70,6 +70,8 @@ impl Desk {
         let fresh = reply.grants.iter().filter(|grant| once(grant.wish));
         let given: u64 = fresh.map(|grant| grant.units).sum();
         self.short = match reply.again {
+            // It may be fuller than it says: what was given, now or for later, is all that was there for certain.
+            _ if reply.bound && !seeded!("remote_trusts_bounds") => (given.min(limit), sent),
             // What is given for later leaves nothing until then.
             Some(again) if given > 0 => (limit, self.clock.after(sent, again)),
             None if given > known.0 => (given.min(limit), sent),

@@ -209,7 +209,7 @@ impl<V: Values> Ledger<V> {
         let mut state = turn.map_err(|_| page.late(begun))?;
         let before = state.due;
         state.ttl = step.ttl;
-        let reply = loop {
+        let mut reply = loop {
             let attempt = inner.attempt(key, rule, step, &mut state).await?;
             page.note_answer();
             if let Some(reply) = attempt {
@@ -223,6 +223,8 @@ impl<V: Values> Ledger<V> {
             let pause = Duration::from_millis(1 << state.attempts.min(6)).min(LONGEST_PAUSE);
             sleep(inner.part_of(pause)).await;
         };
+        // What was taken is known; what has come back since may be more.
+        reply.bound = true;
         if before > state.due {
             page.earlier.notify_one();
         }

@@ -49,6 +49,7 @@ impl Answer {
             floor: self.number(7)?,
             rule: None,
             grants: self.grants(9)?,
+            bound: false,
             age: Duration::ZERO,
         })
     }

@@ -270,6 +270,7 @@ impl Redis {
                 _ => Some((answer.number(4)?, answer.rule(rule)?)),
             },
             grants: answer.grants(9)?,
+            bound: false,
             age: Duration::ZERO,
         })
     }

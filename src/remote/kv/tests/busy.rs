@@ -83,3 +83,39 @@ async fn a_step_that_is_overtaken_ends_and_the_next_one_goes_on() {
     store.0.is_busy.store(false, Ordering::SeqCst);
     assert_eq!(one.take(1).await, Ok(1));
 }
+
+/// A newcomer takes the bucket for empty that is full: what it was granted for later, and gives up, is there again by then.
+#[tokio::test(start_paused = true)]
+async fn what_is_given_up_late_is_not_there_beside_a_full_bucket() {
+    let (clock, store) = (ManualClock::new(), Fake::default());
+    let process = || {
+        let rate = Remote::rate(key(), Quota::per_second(200).burst(20)).clock(&clock);
+        rate.spawn(Ledger::new(store.clone())).expect("there is a runtime")
+    };
+    let pass = async |millis| {
+        for _ in 0..millis {
+            clock.advance(Duration::from_millis(1));
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let old = process();
+    drop(old.acquire(20).await.unwrap());
+    pass(200).await;
+    drop(old.acquire(20).await.unwrap());
+    pass(100).await;
+    let new = process();
+    let mut waits = Box::pin(new.acquire(10));
+    assert!(futures::poll!(waits.as_mut()).is_pending());
+    pass(1).await;
+    std::mem::forget(old.acquire_now(1).await);
+    pass(60).await;
+    drop(waits);
+    let mut together = 0;
+    for limiter in [&new, &old] {
+        while let Ok(permit) = limiter.acquire_now(1).await {
+            permit.forget();
+            together += 1;
+        }
+    }
+    assert!((19..=22).contains(&together), "{together}");
+}
