@@ -262,6 +262,27 @@ proptest! {
     }
 }
 
+/// Given a limiter that is empty again, and has seen a later instant, when one is admitted by a reading from before, then it
+/// counts from the later one.
+#[test]
+fn an_admission_by_an_earlier_reading_counts_from_the_latest() {
+    let clock = ManualClock::new();
+    for (name, limiter) in four_a_second(&clock) {
+        let mut held = Vec::new();
+        let after = |millis| clock.after(Instant::ZERO, Duration::from_millis(millis));
+        let [first, latest, before] = [0, 4_000, 2_500].map(|millis| Phase::at(&clock, after(millis)));
+        run(&limiter, Op::Take(1), &first, &mut held);
+        run(&limiter, Op::Take(0), &latest, &mut held);
+        let ask = Ask::one().cost(TOKENS, 1);
+        let taken = limiter.try_reserve(Demand::new(&ask, before.pass())).is_ok();
+        for _ in 0..4 {
+            let _ = limiter.try_reserve(Demand::new(&ask, before.pass()));
+        }
+        let next = limiter.ready_at(Demand::new(&ask, before.pass())).not_before();
+        assert!(taken && next > Some(after(4_000)), "{name}: {next:?}");
+    }
+}
+
 /// Eight threads take, book, give back and force, beside one that changes the quota and one that moves the clock: what
 /// stays taken is never more than the burst and what time has brought.
 #[test]
