@@ -53,6 +53,8 @@ mod quorum;
 mod rate_steps;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
 mod rates_shared;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+mod rates_swarm;
 mod redis;
 mod rights;
 mod served;

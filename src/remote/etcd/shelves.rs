@@ -77,6 +77,12 @@ impl Shelves {
         Ok((granted.id, lasts))
     }
 
+    /// How long a lease lasts, and what is left of that.
+    pub(super) async fn life(&self, lease: i64) -> Result<Life, StoreError> {
+        self.call("/v3/lease/timetolive", &json!({ "ID": lease.to_string() }))
+            .await
+    }
+
     /// False when it is not known any more.
     async fn renew(&self, lease: i64) -> Result<bool, StoreError> {
         let renewed: Streamed<Granted> = self
@@ -265,8 +271,7 @@ impl Shelves {
         }
         let known = lease.limit();
         if let Some(there) = known.filter(|limit| limit.revision > 0) {
-            let query = json!({ "ID": there.lease.to_string() });
-            let life: Life = self.call("/v3/lease/timetolive", &query).await?;
+            let life = self.life(there.lease).await?;
             if life.left > 0 && Duration::from_secs(life.granted.unsigned_abs()) >= outliving(lease) {
                 lease.is_outlived_by(there.lease);
                 return Ok(false);

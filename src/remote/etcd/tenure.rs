@@ -27,15 +27,19 @@ pub(super) struct Tenure {
 pub(super) const FOR_EVER: i64 = 0;
 
 impl Tenure {
-    fn begun(lease: i64, sent: (Instant, SystemTime), lasts: Duration) -> Self {
+    pub(super) fn begun(lease: i64, sent: (Instant, SystemTime), lasts: Duration) -> Self {
         Self { lease, sent, lasts }
     }
 
-    /// What is left of it at least: nothing, when somebody has set the clock back.
-    fn left(&self) -> Duration {
+    /// For how long it has been known at most: for ever, when somebody has set the clock back.
+    pub(super) fn passed(&self) -> Duration {
         let (steady, wall) = self.sent;
-        let passed = wall.elapsed().unwrap_or(Duration::MAX).max(steady.elapsed());
-        self.lasts.saturating_sub(passed)
+        wall.elapsed().unwrap_or(Duration::MAX).max(steady.elapsed())
+    }
+
+    /// What is left of it at least.
+    fn left(&self) -> Duration {
+        self.lasts.saturating_sub(self.passed())
     }
 
     /// It is there for so long from now on, by the server's clock too.
@@ -60,13 +64,28 @@ impl Tenures {
         if seconds > LONGEST {
             return Ok(Tenure::begun(FOR_EVER, sent, Duration::MAX));
         }
-        if let Some(known) = self.known(seconds, needed) {
-            return Ok(known);
+        match self.known(seconds, needed) {
+            Some(known) => Ok(known),
+            None => self.of(shelves, seconds).await,
         }
+    }
+
+    /// A new one, of so many seconds.
+    pub(super) async fn of(&self, shelves: &Shelves, seconds: u64) -> Result<Tenure, StoreError> {
+        let sent = (Instant::now(), SystemTime::now());
         let (lease, lasts) = shelves.grant(Duration::from_secs(seconds)).await?;
         let tenure = Tenure::begun(lease, sent, lasts);
         self.0.lock().insert(seconds, tenure);
         Ok(tenure)
+    }
+
+    /// Takes one that somebody else has begun for one of so many seconds, unless it is known of another that it lasts longer.
+    pub(super) fn adopt(&self, seconds: u64, theirs: Tenure) {
+        let mut known = self.0.lock();
+        let ours = known.entry(seconds).or_insert(theirs);
+        if ours.left() < theirs.left() {
+            *ours = theirs;
+        }
     }
 
     /// One that is there already.

@@ -5,23 +5,28 @@
 //! written last is taken for what is there, until somebody was quicker once. Who is overtaken all the time gives up after a while
 //! and says so: the store answers, and is not to be taken for one that is away.
 //!
-//! Nobody is asked the time. What comes back with time is counted by what this process has seen itself, and when: see
-//! [`Witness`]. So no clock of another machine, nor one that is set, can bring more than there is, and none has to be right:
-//! it only has to run at the speed of time.
+//! What comes back with time is counted by what this process has seen itself, and when: see [`Witness`]. So no clock of another
+//! machine, nor one that is set, can bring more than there is, and none has to be right: it only has to run at the speed of time.
+//! A store that keeps a clock of its own is asked for what it says when a process comes new, which knows so what has passed while
+//! nobody looked on: see [`Time`](super::book::Time).
 //!
 //! | part | what it is |
 //! |---|---|
 //! | [`Values`] | what a store has to be able to do |
 //! | [`Ledger`] | the steps of a process, and what it knows of each key |
+//! | [`clock`] | what the store's own clock says |
 //! | [`tidy`] | notes that are as good as none are taken away by whoever wrote them last |
 
+mod clock;
 #[cfg(test)]
 mod tests;
 mod tidy;
 
 use super::backend::{Reply, Rule, Session, Step, StoreError};
-use super::book::{After, Note, Odd, Turn, Witness, turn};
+use super::book::{After, Clock, Note, Odd, Turn, Witness, turn};
 use super::key::Key;
+pub(crate) use clock::Reading;
+use clock::Watch;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -56,6 +61,18 @@ pub(crate) trait Values: Send + Sync + 'static {
 
     /// Deletes it, if it is the one at `at` still. False when it is not.
     fn delete(&self, key: &Key, ttl: Duration, at: &Self::At) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// What the clock says that the store keeps, if it keeps one, after the value at `at` was there. `clock` is the one by which
+    /// that is dated.
+    fn time(
+        &self,
+        _key: &Key,
+        _ttl: Duration,
+        _at: &Self::At,
+        _clock: Option<Clock>,
+    ) -> impl Future<Output = Result<Option<Reading>, StoreError>> + Send {
+        std::future::ready(Ok(None))
+    }
 }
 
 /// A value that is there.
@@ -118,6 +135,8 @@ struct State<A> {
     /// How many attempts in a row were overtaken.
     attempts: u32,
     witness: Option<Witness>,
+    /// What the store's own clock says.
+    watch: Watch,
     /// When what was written last is as good as none.
     due: Option<Instant>,
     /// Somebody looks after that.
@@ -132,6 +151,7 @@ impl<A> Page<A> {
             is_alone: true,
             attempts: 0,
             witness: None,
+            watch: Watch::default(),
             due: None,
             is_tidied: false,
             ttl,
@@ -279,10 +299,18 @@ impl<V: Values> Inner<V> {
         if !state.is_alone || state.known.is_none() {
             self.read(key, state).await?;
         }
+        if step.end
+            && let Some((note, at)) = &state.known
+        {
+            // Nobody of this process may look on from now on: whoever comes next is told by when it was.
+            let (clock, at) = (note.clock(), at.clone());
+            self.look_at_the_clock(key, state, clock, &at).await;
+        }
         // Until it is known what became of the write it is not known what is there.
         let known = state.known.take();
         let seen = known.as_ref().map(|(note, _)| note).zip(state.witness.as_ref());
-        let turned = turn(seen, self.now(), self.fresh(), rule, step);
+        let time = state.watch.time();
+        let turned = turn(seen, self.now(), self.fresh(), rule, step, time.as_ref());
         let Turn { reply, after } = turned.map_err(|odd| refused(key, odd))?;
         match after {
             After::Same => {
@@ -322,7 +350,14 @@ impl<V: Values> Inner<V> {
         match found {
             Some(Found { at, value }) => {
                 let note = Note::read(&value).ok_or_else(|| refused(key, Odd::Note))?;
-                self.see(state, &note);
+                state.watch.note_change();
+                let reading = self.look_at_the_clock(key, state, note.clock(), &at).await;
+                if state.witness.is_none() {
+                    let said = reading.and_then(|reading| reading.said);
+                    state.witness = Some(Witness::of(&note, self.now() + 1, said.as_ref()));
+                } else {
+                    self.see(state, &note);
+                }
                 state.known = Some((note, at));
             }
             None => state.witness = None,
@@ -335,8 +370,26 @@ impl<V: Values> Inner<V> {
         let now = self.now() + 1;
         match &mut state.witness {
             Some(witness) => witness.see(note, now),
-            None => state.witness = Some(Witness::of(note, now)),
+            None => state.witness = Some(Witness::of(note, now, None)),
         }
+        state.watch.note_change();
+    }
+
+    /// Asks the store for the time, if that is due. What it does not say is not known.
+    async fn look_at_the_clock(
+        &self,
+        key: &Key,
+        state: &mut State<V::At>,
+        clock: Option<Clock>,
+        at: &V::At,
+    ) -> Option<Reading> {
+        if seeded!("remote_asks_no_clock") || state.witness.is_some() && !state.watch.is_due(clock) {
+            return None;
+        }
+        let sent = state.watch.ask();
+        let reading = self.values.time(key, state.ttl, at, clock).await.ok().flatten()?;
+        state.watch.read(sent, reading.next);
+        Some(reading)
     }
 
     fn text(&self, key: &Key, note: &Note) -> Result<Vec<u8>, StoreError> {

@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::Quota;
+use crate::remote::book::Time;
 use std::sync::atomic::AtomicBool;
 
 mod busy;
+mod swarm;
 
 const TTL: Duration = Duration::from_secs(10);
 
@@ -20,6 +22,9 @@ struct Fakes {
     is_away: AtomicBool,
     is_silent: AtomicBool,
     is_busy: AtomicBool,
+    /// When the clock was begun that it keeps, if it keeps one, and how often it was asked for.
+    clock: Mutex<Option<Instant>>,
+    asked: AtomicU64,
 }
 
 impl Fake {
@@ -86,6 +91,31 @@ impl Values for Fake {
             values.remove(key);
         }
         Ok(same)
+    }
+
+    /// In whole seconds; when something was written it does not know.
+    async fn time(
+        &self,
+        _key: &Key,
+        _ttl: Duration,
+        _at: &u64,
+        _clock: Option<Clock>,
+    ) -> Result<Option<Reading>, StoreError> {
+        self.answer().await?;
+        self.0.asked.fetch_add(1, Ordering::SeqCst);
+        let begun = *self.0.clock.lock();
+        Ok(begun.map(|begun| {
+            let now = begun.elapsed().as_secs() * 1_000_000;
+            let by = now + 1_000_000;
+            let written = by;
+            let next = Time {
+                clock: (1, 1),
+                now,
+                by,
+                written,
+            };
+            Reading { said: Some(next), next }
+        }))
     }
 }
 
