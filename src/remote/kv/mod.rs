@@ -217,12 +217,7 @@ impl<V: Values> Ledger<V> {
     /// [`StoreError::Busy`] when others were quicker all the time; what the store says.
     pub(crate) async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
         let inner = &*self.0;
-        let page = inner.page(key, step.ttl);
-        if step.end {
-            page.leave(step.session);
-        } else {
-            page.enter(step.session);
-        }
+        let page = inner.page(key, step);
         let begun = Instant::now();
         let until = begun + (step.ttl / 8).min(LONGEST_STEP);
         let turn = timeout_at(until, page.state.lock()).await;
@@ -273,9 +268,17 @@ impl<V: Values> Ledger<V> {
 }
 
 impl<V: Values> Inner<V> {
-    fn page(&self, key: &Key, ttl: Duration) -> Arc<Page<V::At>> {
+    /// The page of the key, which nobody forgets as long as the client of this step is there.
+    fn page(&self, key: &Key, step: &Step) -> Arc<Page<V::At>> {
         let mut pages = self.pages.lock();
-        let page = pages.entry(key.clone()).or_insert_with(|| Arc::new(Page::new(ttl)));
+        let page = pages
+            .entry(key.clone())
+            .or_insert_with(|| Arc::new(Page::new(step.ttl)));
+        if step.end {
+            page.leave(step.session);
+        } else {
+            page.enter(step.session);
+        }
         Arc::clone(page)
     }
 

@@ -6,6 +6,7 @@ use crate::remote::book::Time;
 use std::sync::atomic::AtomicBool;
 
 mod busy;
+mod left;
 mod swarm;
 
 const TTL: Duration = Duration::from_secs(10);
@@ -22,6 +23,9 @@ struct Fakes {
     is_away: AtomicBool,
     is_silent: AtomicBool,
     is_busy: AtomicBool,
+    /// Nothing can be taken away.
+    is_stuck: AtomicBool,
+    deletes: AtomicU64,
     /// When the clock was begun that it keeps, if it keeps one, and how often it was asked for.
     clock: Mutex<Option<Instant>>,
     asked: AtomicU64,
@@ -85,8 +89,11 @@ impl Values for Fake {
 
     async fn delete(&self, key: &Key, _ttl: Duration, at: &u64) -> Result<bool, StoreError> {
         self.answer().await?;
+        let deletes = self.0.deletes.fetch_add(1, Ordering::SeqCst);
+        assert!(deletes < 1_000, "it does not end");
+        let stuck = self.0.is_stuck.load(Ordering::SeqCst);
         let mut values = self.0.values.lock();
-        let same = values.get(key).is_some_and(|(known, _)| known == at);
+        let same = !stuck && values.get(key).is_some_and(|(known, _)| known == at);
         if same {
             values.remove(key);
         }

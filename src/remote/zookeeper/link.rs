@@ -239,8 +239,13 @@ impl Link {
                     Some(MultiReadResult::Children { children: names }),
                     Some(MultiReadResult::Data { data: limit, stat }),
                 ) => {
-                    let next = stat.cversion;
-                    Ok(Seen { names, limit, next })
+                    let (next, version) = (stat.cversion, stat.version);
+                    Ok(Seen {
+                        names,
+                        limit,
+                        next,
+                        version,
+                    })
                 }
                 (Some(MultiReadResult::Error { err }), _) | (_, Some(MultiReadResult::Error { err })) => Err(err),
                 _ => Err(Error::UnexpectedError(
@@ -314,14 +319,15 @@ impl Link {
             let done = deleted.is_empty();
             // One that has no limit is none of ours.
             let is_ours = limit_of(&path, &seen.limit).is_ok() || seeded!("zookeeper_takes_all_away");
-            let last = is_ours.then(|| self.client.delete(&path, None));
+            // What was seen, and nothing that somebody has made of it, or in its place, since.
+            let last = is_ours.then(|| self.client.delete(&path, Some(seen.version)));
             for deleted in deleted {
                 done_before(deleted.await, &Error::NoNode)?;
             }
             let gone = match last {
                 Some(last) => match last.await {
                     Ok(()) | Err(Error::NoNode) => true,
-                    Err(Error::NotEmpty) => false,
+                    Err(Error::NotEmpty | Error::BadVersion) => false,
                     Err(error) => return Err(failed(error)),
                 },
                 None => false,
@@ -399,6 +405,8 @@ pub(super) struct Seen {
     pub(super) limit: Vec<u8>,
     /// The next sequence number.
     next: i32,
+    /// The version of the limit.
+    version: i32,
 }
 
 fn came(name: &str, read: Name) -> Change {
