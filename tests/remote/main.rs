@@ -42,6 +42,7 @@ mod etcd_secured;
 mod etcd_steps;
 mod faults;
 mod forged;
+mod forged_spending;
 mod gate;
 mod lawful;
 mod leaders;

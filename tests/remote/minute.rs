@@ -49,7 +49,7 @@ pub(crate) async fn minute<B: Backend + Clone>(
         );
     }
     // Rates and windows were given out, also while everything went wrong.
-    assert!(report.spent.iter().all(|(_, count)| *count > 100), "{:?}", report.spent);
+    assert!(report.spent.iter().all(|(_, count)| *count > 0), "{:?}", report.spent);
     // Permits were lost, waits were given up, also at their grants, and whoever went held something.
     assert!(report.granted > 0 && report.lost > 0 && report.cancelled_at_the_grant > 0);
     assert!(report.recoveries.len() == 4 && report.recoveries.iter().all(|recovery| recovery.weight >= HEAVIEST));

@@ -2,7 +2,8 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `shelves` | what lies at the store, and how it is changed |
+//! | `shelves`, `limit` | what lies at the store, and how it is changed |
+//! | `kept` | what the keys there say |
 //! | `door` | who we say we are |
 //! | `lease` | what a session lives by |
 //! | `values`, `tenure`, `clock` | what is known of a rate or window, how long it stays, and how time passes there |
@@ -14,7 +15,9 @@
 
 mod clock;
 mod door;
+mod kept;
 mod lease;
+mod limit;
 mod options;
 #[cfg(feature = "policy-file")]
 mod policy;

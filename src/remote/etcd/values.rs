@@ -2,7 +2,7 @@
 //! says nothing any more.
 
 use super::Values;
-use super::words::{self, Done, Found as Pairs};
+use super::words::{self, Done, Found as Pairs, Pair};
 use crate::remote::backend::StoreError;
 use crate::remote::book::Clock;
 use crate::remote::http::Answer;
@@ -37,21 +37,12 @@ impl kv::Values for Values {
     async fn read(&self, key: &Key, _ttl: Duration) -> Result<Option<Found<At>>, StoreError> {
         let pairs: Pairs = self.shelves.found(key).await?;
         self.note_speaker(pairs.header.speaker());
-        let place = self.place(key);
-        let mut found = None;
-        for pair in pairs.kvs {
-            if pair.key != place {
-                let why = format!("`{}` is not of a rate or window", pair.key).into();
-                return Err(StoreError::Refused { why });
-            }
-            let at = At {
-                revision: pair.mod_revision,
-                lease: pair.lease,
-            };
-            let value = pair.bytes;
-            found = Some(Found { at, value });
-        }
-        Ok(found)
+        let found = |pair: Pair| {
+            let (revision, lease, value) = (pair.mod_revision, pair.lease, pair.bytes);
+            let at = At { revision, lease };
+            (pair.key, Found { at, value })
+        };
+        Found::only(&self.place(key), pairs.kvs.into_iter().map(found))
     }
 
     async fn write(

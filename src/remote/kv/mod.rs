@@ -13,11 +13,13 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`Values`] | what a store has to be able to do |
-//! | [`Ledger`] | the steps of a process, and what it knows of each key |
+//! | [`Ledger`] | the steps of a process |
+//! | [`page`] | what it knows of a key |
 //! | [`clock`] | what the store's own clock says |
 //! | [`tidy`] | notes that are as good as none are taken away by whoever wrote them last |
 
 mod clock;
+mod page;
 #[cfg(test)]
 mod tests;
 mod tidy;
@@ -26,14 +28,13 @@ use super::backend::{Reply, Rule, Session, Step, StoreError};
 use super::book::{After, Clock, Note, Odd, Turn, Witness, turn};
 use super::key::Key;
 pub(crate) use clock::Reading;
-use clock::Watch;
+use page::{Page, State};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// A store that keeps one value for each key, and changes it only if it is the one that was read.
@@ -82,6 +83,24 @@ pub(crate) struct Found<A> {
     pub(crate) value: Vec<u8>,
 }
 
+impl<A> Found<A> {
+    /// The value at `place`, of all that lies in its folder: nothing else may lie there.
+    pub(crate) fn only(
+        place: &str,
+        there: impl IntoIterator<Item = (String, Self)>,
+    ) -> Result<Option<Self>, StoreError> {
+        let mut found = None;
+        for (name, value) in there {
+            if name != place {
+                let why = format!("`{name}` is not of a rate or window").into();
+                return Err(StoreError::Refused { why });
+            }
+            found = Some(value);
+        }
+        Ok(found)
+    }
+}
+
 /// What became of a write.
 #[derive(Clone, Debug)]
 pub(crate) enum Written<A> {
@@ -114,87 +133,6 @@ struct Inner<V: Values> {
     begun: (Instant, u64),
     random: RandomState,
     numbers: AtomicU64,
-}
-
-/// What is known of a key. One step at a time is taken there.
-struct Page<A> {
-    state: tokio::sync::Mutex<State<A>>,
-    /// The clients of this process who are there, and in which of their sessions.
-    clients: Mutex<BTreeMap<u64, u64>>,
-    /// It is due earlier than before.
-    earlier: Notify,
-    /// When the store last answered a step.
-    answered: Mutex<Option<Instant>>,
-}
-
-struct State<A> {
-    /// What is there, as far as is known.
-    known: Option<(Note, A)>,
-    /// Nobody else was seen to change it of late: it is not read again.
-    is_alone: bool,
-    /// How many attempts in a row were overtaken.
-    attempts: u32,
-    witness: Option<Witness>,
-    /// What the store's own clock says.
-    watch: Watch,
-    /// When what was written last is as good as none.
-    due: Option<Instant>,
-    /// Somebody looks after that.
-    is_tidied: bool,
-    ttl: Duration,
-}
-
-impl<A> Page<A> {
-    fn new(ttl: Duration) -> Self {
-        let state = State {
-            known: None,
-            is_alone: true,
-            attempts: 0,
-            witness: None,
-            watch: Watch::default(),
-            due: None,
-            is_tidied: false,
-            ttl,
-        };
-        Self {
-            state: tokio::sync::Mutex::new(state),
-            clients: Mutex::default(),
-            earlier: Notify::new(),
-            answered: Mutex::default(),
-        }
-    }
-
-    /// A client is there.
-    fn enter(&self, session: Session) {
-        self.clients.lock().insert(session.client, session.number);
-    }
-
-    /// It has gone, unless it is there again in a later session.
-    fn leave(&self, session: Session) {
-        let mut clients = self.clients.lock();
-        if clients.get(&session.client) == Some(&session.number) {
-            clients.remove(&session.client);
-        }
-    }
-
-    /// The store has answered.
-    fn note_answer(&self) {
-        *self.answered.lock() = Some(Instant::now());
-    }
-
-    /// Why a step that began then did not get its turn: whoever had it may have waited for a store that says nothing.
-    fn late(&self, begun: Instant) -> StoreError {
-        let after = begun.elapsed();
-        if self.answered.lock().is_some_and(|answered| answered >= begun) {
-            StoreError::Busy { after }
-        } else {
-            StoreError::TimedOut { after }
-        }
-    }
-
-    fn is_deserted(&self) -> bool {
-        self.clients.lock().is_empty()
-    }
 }
 
 impl<V: Values> Ledger<V> {

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `names` | what nodes are called, and what a list of names says |
 //! | `link` | a session at the servers, and what is done in it |
+//! | `presence` | how a session at a key comes and goes |
+//! | `told` | what the server tells of a key |
 //! | `options`, `servers` | where the servers are |
 //! | `rights` | what we must be allowed |
 //! | `values` | what is known of a rate or window |
@@ -14,8 +16,10 @@
 mod link;
 mod names;
 mod options;
+mod presence;
 mod rights;
 mod servers;
+mod told;
 mod values;
 
 use super::backend::{Backend, Reply, Rule, Session, Step, StoreError};
