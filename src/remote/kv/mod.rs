@@ -250,8 +250,10 @@ impl<V: Values> Inner<V> {
         // Until it is known what became of the write it is not known what is there.
         let known = state.known.take();
         let seen = known.as_ref().map(|(note, _)| note).zip(state.witness.as_ref());
+        // Read after the instant as of which the step is taken: what counted then was there by what is said now.
+        let now = self.now();
         let time = state.watch.time();
-        let turned = turn(seen, self.now(), self.fresh(), rule, step, time.as_ref());
+        let turned = turn(seen, now, self.fresh(), rule, step, time.as_ref());
         let Turn { reply, after } = turned.map_err(|odd| refused(key, odd))?;
         match after {
             After::Same => {
