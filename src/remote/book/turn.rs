@@ -12,9 +12,12 @@ use super::witness::{Lot, Seen, Witness};
 use crate::remote::backend::{Reply, Rule, Session, Step};
 use down::Paper;
 
-/// Sessions may fill so many bytes of a note: 1,500 of them, each with a grant that it has not seen. Where nobody lives for
-/// long, nobody sees that others are dead.
-const SESSIONS: usize = 1_500 * 160;
+/// Sessions may fill so many bytes of a note: 1,300 of them, each with a grant that it has not seen. Where nobody lives for
+/// long, and the store keeps no clock, nobody sees that others are dead.
+const SESSIONS: usize = 1_300 * SESSION;
+/// One takes so many, with its place in line in another part of the note, and so many more for each grant.
+const SESSION: usize = 184;
+const GRANT: usize = 32;
 
 /// What a step comes to.
 #[derive(Debug)]
@@ -133,7 +136,7 @@ impl Rates {
     /// Forgets others when there are too many, those first who would be soonest. They begin anew, and what they took still counts:
     /// whatever they were given without hearing of it they take once more.
     fn crowd_out(&mut self, session: Session) {
-        let size = |taker: &Taker| 128 + 32 * taker.grants.len();
+        let size = |taker: &Taker| SESSION - GRANT + GRANT * taker.grants.len();
         let mut filled: usize = self.takers.values().map(size).sum();
         while filled > SESSIONS
             && let Some(&(due, other)) = self.dues.iter().find(|(_, other)| *other != session)

@@ -311,7 +311,7 @@ fn no_session_is_forgotten_before_its_time() {
 /// Where nobody lives for long enough to see that others are dead.
 #[test]
 fn of_too_many_sessions_those_who_were_silent_for_longest_are_forgotten() {
-    for (grants, stay) in [(1, 1_500), (100, 73)] {
+    for (grants, stay) in [(1, 1_300), (100, 72)] {
         let rule = Rule::Window {
             limit: 1_000_000,
             length: LONG,
@@ -326,7 +326,13 @@ fn of_too_many_sessions_those_who_were_silent_for_longest_are_forgotten() {
         let name = |client| Session { client, number: 1 }.to_string();
         let note = world.note.as_mut().unwrap();
         let young = Noted {
-            grants: vec![(10_000, 1_000, note.token); grants],
+            // As large as they get.
+            by: Some(1_795_308_810_006_767),
+            seq: 1_000_000,
+            charged: 1_000_000,
+            asked: 1_000_000,
+            due: 1_000_000,
+            grants: vec![(1_000_000, 1_000, 1_795_308_810_006_767); grants],
             ..note.takers[&other.step.session.to_string()].clone()
         };
         for client in 0..3_000 {
