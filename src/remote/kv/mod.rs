@@ -83,6 +83,7 @@ pub(crate) struct Found<A> {
     pub(crate) value: Vec<u8>,
 }
 
+#[cfg(any(feature = "consul", feature = "etcd"))]
 impl<A> Found<A> {
     /// The value at `place`, of all that lies in its folder: nothing else may lie there.
     pub(crate) fn only(

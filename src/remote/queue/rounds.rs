@@ -25,6 +25,18 @@ pub(super) struct Visit<'a, S: Shelf> {
     pub(super) session: Session,
 }
 
+impl<S: Shelf> Visit<'_, S> {
+    async fn carry_out(&self, shelf: &S, ops: &Ops, look: bool) -> Result<Option<Line>, StoreError> {
+        let Self {
+            term,
+            key,
+            limit,
+            session,
+        } = *self;
+        shelf.carry_out(term, key, limit, session, ops, look).await
+    }
+}
+
 /// How often a step is gone on with, when what it finds asks for more changes.
 const ROUNDS: usize = 8;
 
@@ -70,42 +82,31 @@ impl<S: Shelf> Inner<S> {
 
     /// Does all that, and looks.
     pub(super) async fn look(&self, visit: &Visit<'_, S>, ops: &Ops) -> Result<Line, StoreError> {
-        let &Visit {
-            term,
-            key,
-            limit,
-            session,
-        } = visit;
-        let line = self.shelf.carry_out(term, key, limit, session, ops, true).await?;
+        let line = visit.carry_out(&self.shelf, ops, true).await?;
         let mut line = line.ok_or_else(|| StoreError::Answer {
             given: "nothing, to a look".into(),
         })?;
-        self.rooms.lock().entry(key.clone()).or_default().see(&mut line);
+        self.rooms.lock().entry(visit.key.clone()).or_default().see(&mut line);
         Ok(line)
     }
 
     /// Does all that without a look, if there is a watch that tells what comes of it.
     async fn watched(&self, visit: &Visit<'_, S>, ops: &Ops) -> Result<Watched, StoreError> {
-        let &Visit {
-            term,
-            key,
-            limit,
-            session,
-        } = visit;
+        let (key, session) = (visit.key, visit.session);
         if !S::TELLS || ops.begin || ops.is_empty() {
             return Ok(Watched::Not);
         }
         if !self.rooms.lock().get_mut(key).is_some_and(Room::is_asked) {
             return Ok(Watched::Not);
         }
-        if let Some(line) = self.shelf.carry_out(term, key, limit, session, ops, false).await? {
+        if let Some(line) = visit.carry_out(&self.shelf, ops, false).await? {
             return Ok(Watched::Seen(line));
         }
         let told = tokio::time::timeout(PAUSE, self.told(key, session, ops)).await;
         let Ok(Some(mut line)) = told else {
             return Ok(Watched::Done);
         };
-        let known = line.mark(session, |name| self.shelf.token(term, key, name));
+        let known = line.mark(session, |name| self.shelf.token(visit.term, key, name));
         Ok(if known { Watched::Seen(line) } else { Watched::Done })
     }
 
