@@ -29,22 +29,16 @@ impl Values {
         let next = if life.left > life.granted / 4 {
             said
         } else {
-            self.begin_another(&life).await?
+            self.begin_another(&life).await?.unwrap_or(said)
         };
         let said = Some(said).filter(|said| clock.is_none_or(|clock| clock == said.clock));
         Ok(Some(Reading { said, next }))
     }
 
     /// A lease as long as one that is over soon.
-    async fn begin_another(&self, life: &Life) -> Result<Time, StoreError> {
+    async fn begin_another(&self, life: &Life) -> Result<Option<Time>, StoreError> {
         let tenure = self.tenures.of(&self.shelves, life.granted.unsigned_abs()).await?;
-        let by = u64::try_from(tenure.passed().as_micros()).unwrap_or(u64::MAX);
-        Ok(Time {
-            clock: (tenure.lease.cast_unsigned(), self.speaker().1),
-            now: 0,
-            by,
-            written: by,
-        })
+        Ok(self.ask_lease(tenure.lease).await?.map(|(_, said)| said))
     }
 
     /// `None` when it is over, or nobody knows who says so.

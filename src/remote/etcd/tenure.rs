@@ -31,15 +31,11 @@ impl Tenure {
         Self { lease, sent, lasts }
     }
 
-    /// For how long it has been known at most: for ever, when somebody has set the clock back.
-    pub(super) fn passed(&self) -> Duration {
-        let (steady, wall) = self.sent;
-        wall.elapsed().unwrap_or(Duration::MAX).max(steady.elapsed())
-    }
-
-    /// What is left of it at least.
+    /// What is left of it at least: nothing, when somebody has set the clock back.
     fn left(&self) -> Duration {
-        self.lasts.saturating_sub(self.passed())
+        let (steady, wall) = self.sent;
+        let passed = wall.elapsed().unwrap_or(Duration::MAX).max(steady.elapsed());
+        self.lasts.saturating_sub(passed)
     }
 
     /// It is there for so long from now on, by the server's clock too.
