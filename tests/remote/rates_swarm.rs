@@ -21,10 +21,7 @@ async fn a_swarm_has_what_comes<P: Place>() {
     let begun = Instant::now();
     let (mut given, mut came, mut remembered) = (0, 0, 0);
     while given < 2 * BURST || remembered >= came / 2 {
-        assert!(
-            came < MOST,
-            "{given} of {came}, of whom {remembered} are remembered"
-        );
+        assert!(came < MOST, "{given} of {came}, of whom {remembered} are remembered");
         let store = P::store();
         let mut one = Speaker::new(&store, &key, Rule::Rate { quota }, 5 * SHORT);
         let reply = one.wish_if_not_busy(2).await;
