@@ -240,7 +240,7 @@ impl Meter for Leaky {
             drain.run_dry();
         }
         if let Some(since) = lone::since_of(word) {
-            self.now = since;
+            self.now = self.now.max(since);
             return self.lone.is_free(since, self.times());
         }
         self.now = word - self.unit_lasts;

@@ -104,7 +104,8 @@ impl<M: Copy> Lone<M> {
         }
     }
 
-    /// One unit was taken under the lock, with nothing else there, and counts until then.
+    /// One unit was taken under the lock, with nothing else there, and counts until then. After a reset, or a change to a faster
+    /// rate, it may not count longer than those before: so long the word stays closed, and everybody goes by the lock.
     pub(crate) fn begin(&mut self, until: u64) {
         let unheard_of = until > self.latest || seeded!("gate_opens_again");
         self.word = CLOSED;

@@ -288,7 +288,7 @@ impl Meter for Warmup {
         if let Some(since) = lone::since_of(word) {
             // The latest was undone: nobody else's can be.
             self.taken += 1;
-            self.now = since;
+            self.now = self.now.max(since);
             self.state = State {
                 free_at: fine(since),
                 stored: self.pace.max(),

@@ -14,7 +14,7 @@
 //! if the state can be said by a word then. So under the lock the state is all there is.
 //!
 //! A refusal through the word leaves no trace, not even of its instant: a later admission by an earlier reading counts from
-//! the latest instant at which anything else was done.
+//! the latest instant at which anything else was done. So it is with a look beside somebody who gives back.
 //!
 //! An instant names one taking, and goes with one set of times: once the word was opened by other times, or everything was
 //! cleared, it holds later ones than all before. So a compare-exchange that finds what was read has read the times that belong
