@@ -2,7 +2,7 @@
 
 use super::cell::Ran;
 use super::core::Core;
-use super::entry::Entry;
+use super::entry::{Entry, Left};
 use super::room::Pressing;
 use super::state::{After, Phase, Told};
 use std::sync::Arc;
@@ -28,14 +28,14 @@ impl<'j> Core<'j> {
         Ok(())
     }
 
-    /// Queues `jobs`, which are `n` tasks, at once, in order, under one lock. False, and nothing is taken, when no more are.
+    /// Queues the first `n` of `jobs` at once, in order, under one lock. False, and nothing is taken, when no more are.
     /// `into` only converts; `buffer` is empty, before and after.
     pub(super) fn push_all<J>(
         self: &Arc<Self>,
         jobs: &mut Vec<J>,
         n: usize,
         into: impl Fn(J) -> Entry<'j>,
-        buffer: &mut Vec<Entry<'j>>,
+        buffer: &mut Vec<Left<'j>>,
     ) -> bool {
         let mut after = After::default();
         let mut state = self.state.lock();
@@ -44,7 +44,7 @@ impl<'j> Core<'j> {
         }
         state.quiet.begun(n);
         state.stats.submitted += n as u64;
-        for job in jobs.drain(..) {
+        for job in jobs.drain(..n) {
             state.lanes.push(into(job));
         }
         self.note_pending(&state);

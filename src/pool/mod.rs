@@ -37,7 +37,6 @@
 mod apart;
 mod builder;
 mod cell;
-mod chunk;
 mod core;
 mod ending;
 mod entry;
@@ -63,6 +62,7 @@ mod seek;
 mod shelf;
 mod shutdown;
 mod slot;
+mod small;
 mod spent;
 mod state;
 mod stats;

@@ -1,9 +1,8 @@
 //! Submitting closures.
 
 use super::cell::{Cell, Job, Run};
-use super::chunk::Chunk;
 use super::core::Core;
-use super::entry::{Entry, Plain};
+use super::entry::Entry;
 use super::error::{Rejected, Turned};
 use super::face::Pool;
 use super::handle::Handle;
@@ -216,21 +215,21 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
             Ok(verdict) => verdict,
             Err(reason) => return Err(Rejected { task, reason }),
         };
-        let task = Box::new(Plain::new(task));
+        let entry = |task| Entry::own(task, &self.spec);
         match verdict {
             Verdict::In => {
-                let pushed = self.core().push(task, |task| Entry::plain(task, &self.spec));
+                let pushed = self.core().push(task, entry);
                 return pushed.map_err(|task| Rejected {
-                    task: task.into_task(),
+                    task,
                     reason: Turned::Closed,
                 });
             }
             Verdict::Here(guest) => {
-                let ran = Entry::plain(task, &self.spec).run(|payload| self.core().orphan(payload));
+                let ran = entry(task).run(|payload| self.core().orphan(payload));
                 drop(guest);
                 self.core().ran_by_caller(ran);
             }
-            Verdict::Out => self.core().discard(Entry::plain(task, &self.spec)),
+            Verdict::Out => self.core().discard(entry(task)),
             Verdict::Wait => unreachable!("it has waited"),
         }
         Ok(())
@@ -278,23 +277,14 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         F: FnOnce() + Send + 'j,
     {
         let (mut rejected, mut spent) = (Vec::new(), Vec::new());
-        let mut chunks = Vec::new();
-        // Wishes are each task's own.
-        let together = if self.spec.is_common() { usize::MAX } else { 1 };
         in_chunks(tasks.into_iter(), |tasks| {
             let room = self.try_take_some(tasks.len());
             if room == 0 {
                 return rejected.extend(self.execute(tasks.remove(0)).err());
             }
-            let mut taken = tasks.drain(..room);
-            while taken.len() > 0 {
-                chunks.push(Chunk::of(taken.by_ref().take(together)));
-            }
-            drop(taken);
-            let entry = |chunk| Entry::parts(chunk, &self.spec);
-            if !self.core().push_all(&mut chunks, room, entry, &mut spent) {
-                let handed_back = chunks.drain(..).flat_map(|chunk| chunk.take_all());
-                rejected.extend(handed_back.map(|task| Rejected {
+            let entry = |task| Entry::own(task, &self.spec);
+            if !self.core().push_all(tasks, room, entry, &mut spent) {
+                rejected.extend(tasks.drain(..room).map(|task| Rejected {
                     task,
                     reason: Turned::Closed,
                 }));

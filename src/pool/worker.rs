@@ -309,10 +309,12 @@ impl<'a, 'j> Work<'a, 'j> {
     }
 
     #[inline]
-    fn run_common(&mut self, mut entry: Entry<'j>) -> Ran {
-        let ran = entry.run_in_place(&mut |payload| self.core.orphan(payload));
+    fn run_common(&mut self, entry: Entry<'j>) -> Ran {
+        let (ran, left) = entry.run_and_leave(&mut |payload| self.core.orphan(payload));
         self.told.count(ran);
-        self.told.spent.add(entry);
+        if let Some(left) = left {
+            self.told.spent.add(left);
+        }
         ran
     }
 
