@@ -76,6 +76,24 @@ impl<E: Ranked> Lanes<E> {
         self.lanes[entry.priority() as usize].push_back(entry);
     }
 
+    /// Takes over what stands in `queue`, in order, and says how many. `uniform` when all of them are common.
+    pub(super) fn take_over(&mut self, queue: &mut VecDeque<E>, uniform: bool) -> usize {
+        let n = queue.len();
+        if !uniform {
+            queue.drain(..).for_each(|entry| self.push(entry));
+            return n;
+        }
+        let lane = &mut self.lanes[Priority::Normal as usize];
+        if lane.is_empty() {
+            // Nothing is moved: each goes on in the memory of the other.
+            std::mem::swap(lane, queue);
+        } else {
+            lane.append(queue);
+        }
+        self.len += n;
+        n
+    }
+
     /// Puts back what had been taken out, before all others of its priority.
     pub(super) fn push_front(&mut self, entry: E) {
         self.len += 1;

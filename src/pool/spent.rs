@@ -41,6 +41,10 @@ impl<'j> Spent<'j> {
         self.0.extend(gathered.0.drain(..fit));
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// What one submission frees, after the lock.
     #[inline]
     #[must_use]

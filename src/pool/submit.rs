@@ -1,6 +1,6 @@
 //! Submitting closures.
 
-use super::cell::{Cell, Job, Run};
+use super::cell::{Cell, Run};
 use super::core::Core;
 use super::entry::Entry;
 use super::error::{Rejected, Turned};
@@ -37,15 +37,13 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     }
 
     #[inline]
-    fn let_in(&self, patience: Patience) -> Result<Verdict<'p>, Turned> {
-        match self.core().room.try_take(self.spec.weight) {
-            Ok(()) => Ok(Verdict::In),
-            Err(turned) => self.let_in_slow(turned, patience),
-        }
+    fn try_take(&self) -> Result<(), Turned> {
+        self.core().room.try_take(self.spec.weight)
     }
 
+    /// What becomes of a task that has been turned away.
     #[cold]
-    fn let_in_slow(&self, turned: Turned, patience: Patience) -> Result<Verdict<'p>, Turned> {
+    fn let_in(&self, turned: Turned, patience: Patience) -> Result<Verdict<'p>, Turned> {
         let (core, weight) = (self.core(), self.spec.weight);
         // Workers may owe places.
         let _pressing = core.press();
@@ -146,7 +144,10 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        let verdict = self.let_in(Patience::None);
+        let verdict = match self.try_take() {
+            Ok(()) => Ok(Verdict::In),
+            Err(turned) => self.let_in(turned, Patience::None),
+        };
         if !matches!(verdict, Err(Turned::Full)) || self.core().settings.overflow != Overflow::Block {
             return self.carry_out(task, verdict);
         }
@@ -161,11 +162,27 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        let verdict = self.let_in(patience);
-        self.carry_out(task, verdict)
+        match self.try_take() {
+            Ok(()) => self.submit_in(task),
+            Err(turned) => self.carry_out(task, self.let_in(turned, patience)),
+        }
     }
 
+    /// Submits a task for which there is room.
     #[inline]
+    fn submit_in<T, F>(self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
+    where
+        F: FnOnce() -> T + Send + 'j,
+        T: Send + 'j,
+    {
+        let cell = Arc::new(Cell::new(task));
+        match self.core().push(Arc::clone(&cell), |cell| self.entry_of(cell)) {
+            Ok(()) => Ok(self.handle(cell)),
+            Err(cell) => Err(take_back(&*cell)),
+        }
+    }
+
+    #[cold]
     fn carry_out<T, F>(self, task: F, verdict: Result<Verdict<'p>, Turned>) -> Result<Handle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
@@ -175,23 +192,32 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
             Ok(verdict) => verdict,
             Err(reason) => return Err(Rejected { task, reason }),
         };
-        let cell = Arc::new(Cell::new(task));
-        match verdict {
-            Verdict::In => {
-                if let Err(cell) = self.core().push(Arc::clone(&cell), |cell| self.entry_of(cell)) {
-                    return Err(take_back(&*cell));
-                }
-            }
+        let cell = match verdict {
+            Verdict::In => return self.submit_in(task),
             Verdict::Here(guest) => {
+                let cell = Arc::new(Cell::new(task));
                 let ran = cell.run(&mut || (), &mut |payload| self.core().orphan(payload));
                 drop(guest);
                 self.core().ran_by_caller(ran);
+                cell
             }
-            Verdict::Out => self.core().discard(self.entry_of(Arc::clone(&cell))),
+            Verdict::Out => {
+                let cell = Arc::new(Cell::new(task));
+                self.core().discard(self.entry_of(Arc::clone(&cell)));
+                cell
+            }
             Verdict::Wait => unreachable!("it has waited"),
-        }
-        let cell: Arc<dyn Job<T> + 'j> = cell;
-        Ok(Handle::new(cell, Arc::clone(self.core()), self.spec.deadline))
+        };
+        Ok(self.handle(cell))
+    }
+
+    #[inline]
+    fn handle<T, F>(&self, cell: Arc<Cell<F, (), T>>) -> Handle<'j, T>
+    where
+        F: FnOnce() -> T + Send + 'j,
+        T: Send + 'j,
+    {
+        Handle::new(cell, Arc::clone(self.core()), self.spec.deadline)
     }
 
     fn entry_of<T, F>(&self, cell: Arc<Cell<F, (), T>>) -> Entry<'j>
@@ -211,19 +237,37 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     where
         F: FnOnce() + Send + 'j,
     {
-        let verdict = match self.let_in(Patience::Endless) {
+        match self.try_take() {
+            Ok(()) => self.execute_in(task),
+            Err(turned) => self.execute_slow(task, turned),
+        }
+    }
+
+    /// Queues a task for which there is room.
+    #[inline]
+    fn execute_in<F>(self, task: F) -> Result<(), Rejected<F>>
+    where
+        F: FnOnce() + Send + 'j,
+    {
+        let pushed = self.core().push(task, |task| Entry::own(task, &self.spec));
+        pushed.map_err(|task| Rejected {
+            task,
+            reason: Turned::Closed,
+        })
+    }
+
+    #[cold]
+    fn execute_slow<F>(self, task: F, turned: Turned) -> Result<(), Rejected<F>>
+    where
+        F: FnOnce() + Send + 'j,
+    {
+        let verdict = match self.let_in(turned, Patience::Endless) {
             Ok(verdict) => verdict,
             Err(reason) => return Err(Rejected { task, reason }),
         };
         let entry = |task| Entry::own(task, &self.spec);
         match verdict {
-            Verdict::In => {
-                let pushed = self.core().push(task, entry);
-                return pushed.map_err(|task| Rejected {
-                    task,
-                    reason: Turned::Closed,
-                });
-            }
+            Verdict::In => return self.execute_in(task),
             Verdict::Here(guest) => {
                 let ran = entry(task).run(|payload| self.core().orphan(payload));
                 drop(guest);
@@ -261,8 +305,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
             drop(queue);
             for cell in cells.drain(..room) {
                 if queued {
-                    let cell: Arc<dyn Job<T> + 'j> = cell;
-                    handles.push(Handle::new(cell, Arc::clone(self.core()), self.spec.deadline));
+                    handles.push(self.handle(cell));
                 } else {
                     rejected.push(take_back(&cell));
                 }

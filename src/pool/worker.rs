@@ -76,7 +76,7 @@ trait CallRelatives {
 
 impl CallRelatives for Core<'_> {
     fn call_relatives(&self) {
-        let called = self.lock().relatives.call();
+        let called = self.state.lock().relatives.call();
         for waker in called {
             wake(Some(waker));
         }
@@ -93,7 +93,7 @@ impl<'a> Guest<'a> {
                 let slots = &core.settings.slots;
                 let slot = slots.try_acquire().or_else(|_| {
                     let waker = waker.clone();
-                    core.lock().relatives.wait(waker);
+                    core.state.lock().relatives.wait(waker);
                     // Whoever has given one up before that has called nobody.
                     slots.try_acquire()
                 });
