@@ -18,8 +18,8 @@ pub(super) struct Inbox<'j> {
 
 pub(super) struct Tray<'j> {
     tasks: VecDeque<Entry<'j>>,
-    /// How many of them are not common.
-    special: usize,
+    /// Whether one of them is not common.
+    special: bool,
     /// No more are taken.
     closed: bool,
     /// Nobody looks for work, and there is somebody to call: whoever puts something here calls. See [`Locked`] for who
@@ -27,7 +27,10 @@ pub(super) struct Tray<'j> {
     ///
     /// [`Locked`]: super::locked::Locked
     pub(super) calls: bool,
-    spent: Spent<'j>,
+    /// Elsewhere: the rest is one line of memory.
+    spent: Box<Spent<'j>>,
+    /// There is some.
+    any_spent: bool,
 }
 
 /// What a submission does, after the lock.
@@ -43,10 +46,11 @@ impl<'j> Inbox<'j> {
     pub(super) fn new() -> Self {
         let tray = Tray {
             tasks: VecDeque::new(),
-            special: 0,
+            special: false,
             closed: false,
             calls: true,
-            spent: Spent::default(),
+            spent: Box::default(),
+            any_spent: false,
         };
         Self {
             tray: Mutex::new(tray),
@@ -79,7 +83,7 @@ impl<'j> Inbox<'j> {
         self.note_len(&tray);
         Ok(Put {
             calls: tray.calls,
-            spent: (!tray.spent.is_empty()).then(|| tray.spent.two()),
+            spent: tray.any_spent.then(|| tray.two_spent()),
         })
     }
 
@@ -100,7 +104,10 @@ impl<'j> Inbox<'j> {
             tray.put(into(job));
         }
         self.note_len(&tray);
-        spent.extend(tray.spent.many(n));
+        if tray.any_spent {
+            spent.extend(tray.spent.many(n));
+            tray.any_spent = !tray.spent.is_empty();
+        }
         Some(Put {
             calls: tray.calls,
             spent: None,
@@ -109,7 +116,7 @@ impl<'j> Inbox<'j> {
 
     /// Moves everything into `lanes`, and says how many.
     pub(super) fn empty(&self, tray: &mut Tray<'j>, lanes: &mut Lanes<Entry<'j>>) -> usize {
-        let uniform = std::mem::take(&mut tray.special) == 0;
+        let uniform = !std::mem::take(&mut tray.special);
         let moved = lanes.take_over(&mut tray.tasks, uniform);
         self.note_len(tray);
         moved
@@ -119,7 +126,7 @@ impl<'j> Inbox<'j> {
 impl<'j> Tray<'j> {
     #[inline]
     fn put(&mut self, entry: Entry<'j>) {
-        self.special += usize::from(!entry.is_common());
+        self.special |= !entry.is_common();
         self.tasks.push_back(entry);
     }
 
@@ -132,9 +139,28 @@ impl<'j> Tray<'j> {
     }
 
     /// Takes over what is left of tasks that have run, for those who submit.
-    pub(super) fn take_over(&mut self, spent: &mut Spent<'j>) {
-        if self.spent.is_empty() {
+    #[inline]
+    pub(super) fn take_over(&mut self, spent: &mut Box<Spent<'j>>) {
+        if !self.any_spent && !spent.is_empty() {
             std::mem::swap(&mut self.spent, spent);
+            self.any_spent = true;
         }
+    }
+
+    #[cold]
+    fn two_spent(&mut self) -> [Option<Left<'j>>; 2] {
+        let two = self.spent.two();
+        self.any_spent = !self.spent.is_empty();
+        two
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_submission_touches_is_one_line() {
+        assert!(size_of::<Inbox<'_>>() <= 64, "{}", size_of::<Inbox<'_>>());
     }
 }

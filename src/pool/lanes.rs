@@ -197,6 +197,7 @@ mod tests {
     use super::*;
     use crate::pool::entry::Entry;
     use crate::pool::wishes::Spec;
+    use std::sync::Mutex;
 
     fn entry<'j>(priority: Priority, weight: u32) -> Entry<'j> {
         let spec = Spec {
@@ -230,6 +231,43 @@ mod tests {
         assert!(!lanes.is_uniform());
         assert!(lanes.pop().is_some());
         assert_eq!((lanes.is_uniform(), lanes.len()), (true, 0));
+    }
+
+    /// Given tasks of weights 1 to 5, of which the third may be of high priority, when they are taken over in two parts, then
+    /// they come in order.
+    #[test]
+    fn what_is_taken_over_stands_behind_what_was_there() {
+        for (special, expected) in [(false, [1, 2, 3, 4, 5]), (true, [3, 1, 2, 4, 5])] {
+            let made = |weight| match weight {
+                3 if special => entry(Priority::High, weight),
+                _ => entry(Priority::Normal, weight),
+            };
+            let mut lanes = Lanes::new();
+            for part in [1..=2, 3..=5] {
+                let mut part: VecDeque<_> = part.map(made).collect();
+                let n = part.len();
+                assert_eq!((lanes.take_over(&mut part, false), part.len()), (n, 0));
+            }
+            let order: Vec<_> = std::iter::from_fn(|| lanes.pop()).map(|entry| entry.weight()).collect();
+            assert_eq!(order, expected);
+        }
+    }
+
+    /// The same for common ones, which are not looked at one by one: into an empty lane, and behind others.
+    #[test]
+    fn what_is_common_is_taken_over_in_order() {
+        let ran = Mutex::new(Vec::new());
+        let mut lanes = Lanes::new();
+        for part in [0..2, 2..5] {
+            let ran = &ran;
+            let made = |n| Entry::own(move || ran.lock().unwrap().push(n), &Spec::DEFAULT);
+            let mut part: VecDeque<_> = part.map(made).collect();
+            let n = part.len();
+            assert_eq!((lanes.take_over(&mut part, true), part.len()), (n, 0));
+        }
+        assert_eq!((lanes.len(), lanes.is_uniform()), (5, true));
+        std::iter::from_fn(|| lanes.pop()).for_each(|entry| _ = entry.run(|_| ()));
+        assert_eq!(*ran.lock().unwrap(), [0, 1, 2, 3, 4]);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! What is left of tasks that have run: memory, which goes back to those that submit.
 //!
-//! An allocator is slow where one thread makes what another frees, and slower still where both do so at once. So workers
-//! free little themselves: they hand over what is left of small tasks when they take the lock of the pool for new ones,
-//! and each submission, which has the lock as well, frees what is left of two.
+//! A small closure leaves none. Of others an allocator is slow where one thread makes what another frees, and slower still
+//! where both do so at once. So workers free little themselves: they hand over what is left of tasks that are not large
+//! when they take the lock of the pool for new ones; from there it comes into the inbox, and each submission, which has
+//! the lock of that, frees what is left of two.
 
 use super::entry::Left;
 

@@ -47,7 +47,7 @@ pub(super) struct State<'j> {
     pub(super) grows_later: bool,
     pub(super) next_index: usize,
     /// What is left of tasks that have run, until it can be handed to those who submit.
-    spent: Spent<'j>,
+    spent: Box<Spent<'j>>,
     /// Whether a submission is to call somebody, as the inbox has it.
     pub(super) calls: bool,
     pub(super) after: After<'j>,
@@ -89,7 +89,7 @@ impl<'j> State<'j> {
             relatives: Relatives::default(),
             grows_later: false,
             next_index: 0,
-            spent: Spent::default(),
+            spent: Box::default(),
             calls: true,
             after: After::default(),
             stats: PoolStats::default(),
