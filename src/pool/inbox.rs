@@ -147,7 +147,6 @@ impl<'j> Tray<'j> {
         }
     }
 
-    #[cold]
     fn two_spent(&mut self) -> [Option<Left<'j>>; 2] {
         let two = self.spent.two();
         self.any_spent = !self.spent.is_empty();

@@ -8,8 +8,9 @@
 //! - W1. A worker that falls asleep, or finds work and looks no more, writes `calls` under the inbox's lock.
 //! - W2. If it writes true and finds tasks there, it enters them and calls, in the place of those who submitted them.
 //!
-//! Either S1 comes before W1: then W2 finds the task. Or W1 comes before S1: then S2 calls. A worker that is awake and looks
-//! takes the pool's lock once more before it sleeps, and finds the task in the lanes.
+//! Either S1 comes before W1: then W2 finds the task, unless it had been entered before; then the worker has seen it in the
+//! lanes under the same lock. Or W1 comes before S1: then S2 calls. A worker that is awake and looks takes the pool's lock
+//! once more before it sleeps.
 
 use super::core::Core;
 use super::state::{After, State};

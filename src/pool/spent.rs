@@ -7,7 +7,7 @@
 
 use super::entry::Left;
 
-/// How many a pool keeps, at most; workers free what is beyond.
+/// How many lie with the pool's lock, at most, and as many again in the inbox; workers free what is beyond.
 const MOST: usize = 128;
 /// How many a worker gathers until then, at most.
 const GATHERED: usize = 16;

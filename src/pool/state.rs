@@ -110,6 +110,7 @@ impl<'j> State<'j> {
         match self.sleepers.pop() {
             Some(bench) => {
                 self.searching += 1;
+                debug_assert!(self.after.wake.is_none(), "one looks for all that come");
                 self.after.wake = Some(bench);
             }
             None => self.after.grow = self.may_grow(),
