@@ -1,7 +1,7 @@
 //! Where a Redis is, and how it is spoken to.
 
+use super::Redis;
 use super::link::Link;
-use super::{Ears, Redis};
 use crate::remote::error::RemoteError;
 #[cfg(feature = "remote-tls")]
 use crate::remote::tls::Tls;
@@ -11,7 +11,6 @@ use ::redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Protoc
 #[cfg(feature = "remote-tls")]
 use ::redis::{ClientTlsConfig, TlsCertificates};
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The settings of a connection to [`Redis`]. What is printed of them has no secrets.
@@ -121,8 +120,12 @@ impl RedisOptions {
         }
         let infos = self.addresses.iter().map(|address| self.info(address));
         let infos: Vec<_> = infos.collect::<Result<_, _>>()?;
-        let link = |ears: Arc<Ears>| self.link(infos, move |push: &PushInfo| ears.hear(push));
-        Redis::new(link, self.prefix.clone(), self.timeout, self.longest_ttl)
+        Redis::new(
+            |hear| self.link(infos, hear),
+            self.prefix.clone(),
+            self.timeout,
+            self.longest_ttl,
+        )
     }
 
     fn link(
