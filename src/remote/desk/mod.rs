@@ -148,6 +148,8 @@ pub(super) struct Desk {
     /// Sessions that have ended here, and of which the store has to be told: with a number for the step, and how often that
     /// was tried.
     farewells: VecDeque<(Session, u64, u32)>,
+    /// Sessions that have ended, and of which the store knows it, or is not told: nobody asks for news of them.
+    parted: Vec<Session>,
 
     /// Permits: how many the session holds, and how many of them are in use.
     held: u64,
@@ -239,6 +241,7 @@ impl Desk {
             term: 1,
             sessions: 0,
             farewells: VecDeque::new(),
+            parted: Vec::new(),
             held: 0,
             in_use: 0,
             credit: VecDeque::new(),
@@ -295,6 +298,11 @@ impl Desk {
 
     pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.wakers)
+    }
+
+    /// Of which sessions nobody asks for news any more, since this was last asked.
+    pub(super) fn take_parted(&mut self) -> Vec<Session> {
+        std::mem::take(&mut self.parted)
     }
 
     /// The driver has something to do.

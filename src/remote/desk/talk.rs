@@ -64,10 +64,9 @@ impl Desk {
             }
             None => {
                 let session = self.live.as_ref().map(|live| live.id);
-                let session = session.filter(|_| !self.plan.spends());
-                let renew = self.live.as_ref().map(|live| live.renew_at);
-                let renew = renew.filter(|_| session.is_some());
-                let look = self.look_at.filter(|_| session.is_some());
+                let keeps = session.is_some() && !self.plan.spends();
+                let renew = self.live.as_ref().map(|live| live.renew_at).filter(|_| keeps);
+                let look = self.look_at.filter(|_| keeps);
                 // Nothing is asked for while something is to come.
                 let asks = self.coming.is_empty();
                 let fetch = self.fetch_at.filter(|_| asks && self.wants_ahead(now) > 0);
@@ -75,7 +74,9 @@ impl Desk {
                     .ask_at
                     .filter(|_| asks && (!self.line.is_empty() || !self.bound.is_empty()));
                 let known = [renew, look, fetch, ask, self.wakes_at(now)];
-                Todo::Wait(known.into_iter().flatten().min(), session)
+                // A window has news for those who have a place in its line.
+                let hears = keeps || self.placed.is_some();
+                Todo::Wait(known.into_iter().flatten().min(), session.filter(|_| hears))
             }
         }
     }
@@ -288,6 +289,7 @@ impl Desk {
     /// The session is not known to the store.
     fn unmake(&mut self) {
         if let Some(live) = self.live.take() {
+            self.parted.push(live.id);
             self.debt = self.debt.saturating_add(live.charged - live.charged_told);
         }
     }
@@ -435,6 +437,11 @@ impl Desk {
         };
         let reply = match news {
             News::Nothing => return,
+            // There may be room earlier now.
+            _ if self.plan.spends() => {
+                self.ask_at = None;
+                return;
+            }
             News::Told(reply) if reply.alive && self.is_valid(now) => reply,
             News::Look | News::Told(_) => {
                 self.look_at = Some(now);

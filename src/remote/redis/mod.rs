@@ -252,7 +252,10 @@ impl Redis {
     }
 
     async fn rate(&self, key: &Key, script: &Script, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
-        self.ready(key).await?;
+        let post = self.ready(key).await?;
+        if matches!(rule, Rule::Window { .. }) && step.wishes.iter().any(|wish| wish.queue) {
+            self.0.ears.open(self.name(key, step.session), &post.channel);
+        }
         let taker = format!("taker:{}", step.session);
         let mut call = script.on([self.key(key, "state"), self.key(key, &taker)]);
         for number in numbers(rule)? {
@@ -278,7 +281,7 @@ impl Redis {
                 call.arg(one).arg(two).arg(three)
             }
         };
-        call.arg(Rule::REMEMBERED.as_millis().to_string());
+        call.arg(Rule::REMEMBERED.as_millis().to_string()).arg(&*post.channel);
         for id in &step.withdrawn {
             call.arg(*id);
         }
