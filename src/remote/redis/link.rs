@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// Made when it is first needed, made anew when it breaks, and subscribed to what it was before.
 pub(super) enum Link {
-    One(One),
+    One(Box<One>),
     #[cfg(feature = "redis-cluster")]
     Cluster(Many),
 }
@@ -58,11 +58,11 @@ impl Link {
             .set_push_sender(heard(hear))
             .set_automatic_resubscription();
         let first = ConnectionManager::new_lazy_with_config(client.clone(), config.clone())?;
-        Ok(Self::One(One {
+        Ok(Self::One(Box::new(One {
             client,
             config,
             current: Mutex::new((0, first)),
-        }))
+        })))
     }
 
     /// To the servers of a cluster, of which some are named.

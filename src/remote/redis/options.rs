@@ -3,6 +3,7 @@
 use super::Redis;
 use super::link::Link;
 use crate::remote::error::RemoteError;
+use crate::remote::settings::{check_time_out, runtime};
 #[cfg(feature = "remote-tls")]
 use crate::remote::tls::Tls;
 #[cfg(feature = "redis-cluster")]
@@ -104,17 +105,8 @@ impl RedisOptions {
     /// certificates and asks for none; [`RemoteError::Certificate`]; [`RemoteError::Duration`]; [`RemoteError::NoRuntime`]
     /// outside a tokio runtime.
     pub fn connect(self) -> Result<Redis, RemoteError> {
-        if tokio::runtime::Handle::try_current().is_err() {
-            return Err(RemoteError::NoRuntime);
-        }
-        let allowed = (Duration::from_millis(1), Duration::from_secs(60));
-        if self.timeout < allowed.0 || self.timeout > allowed.1 {
-            return Err(RemoteError::Duration {
-                what: "time-out",
-                given: self.timeout,
-                allowed,
-            });
-        }
+        runtime()?;
+        check_time_out(self.timeout)?;
         if self.prefix.contains(['{', '}']) {
             return Err(address(format!("the prefix {:?} has braces", self.prefix)));
         }
