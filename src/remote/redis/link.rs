@@ -153,6 +153,9 @@ impl One {
     }
 
     fn give_up(&self, number: u64) -> bool {
+        if self.current.lock().0 != number {
+            return false;
+        }
         let Ok(next) = ConnectionManager::new_lazy_with_config(self.client.clone(), self.config.clone()) else {
             return false;
         };
