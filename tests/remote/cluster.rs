@@ -14,8 +14,8 @@ use tokio::time::{sleep, timeout};
 use tollgate::Quota;
 use tollgate::remote::{Key, Redis, RedisOptions, Remote, RemoteError, Rule, StoreError};
 
-/// How long a server is waited for that was just started.
-const TTL: Duration = Duration::from_secs(1);
+/// How long a server is waited for that was just started, or was given a slot.
+const TTL: Duration = Duration::from_secs(3);
 const SLOTS: usize = 16_384;
 
 /// A server of a cluster, which speaks to the others at a port of its own.
@@ -161,15 +161,16 @@ fn keyslot(node: SocketAddr, key: &str) -> usize {
     bulk(node, &script).unwrap().parse().unwrap()
 }
 
-fn permits(key: &Key, store: Redis, ttl: Duration) -> Arc<Remote<Redis>> {
-    Arc::new(Remote::permits(key.clone(), 1).ttl(ttl).spawn(store).unwrap())
+fn permits(key: &Key, store: &Redis, ttl: Duration) -> Arc<Remote<Redis>> {
+    let remote = Remote::permits(key.clone(), 1).ttl(ttl);
+    Arc::new(remote.spawn(store.clone()).unwrap())
 }
 
 /// Whoever waits at `other` for what is held at `one` is told when it comes free. The store is looked at only each third of a
-/// long time to live: this ends a great deal sooner.
-pub(crate) async fn is_handed_on(key: &Key, one: &Redis, other: &Redis) {
-    Speaker::new(one, key, Rule::Permits { limit: 1 }, LONG).open().await;
-    let (held, waits) = (permits(key, one.clone(), LONG), permits(key, other.clone(), LONG));
+/// long time to live: this ends a great deal sooner. `opener` makes the store know the key.
+pub(crate) async fn is_handed_on(key: &Key, opener: &Redis, one: &Redis, other: &Redis) {
+    Speaker::new(opener, key, Rule::Permits { limit: 1 }, LONG).open().await;
+    let [held, waits] = [one, other].map(|store| permits(key, store, LONG));
     let permit = held.acquire(1).await.unwrap();
     let waiting = tokio::spawn(Arc::clone(&waits).acquire_owned(1));
     while waits.stats().waiting == 0 {
@@ -189,12 +190,8 @@ async fn limiters_lie_on_all_servers_and_are_handed_on_everywhere() {
     let (one, other) = (cluster.client(), cluster.client());
     for at in 0..3 {
         let key = cluster.key_at(at);
-        let held = permits(&key, one.clone(), TTL);
-        let permit = held.acquire(1).await.unwrap();
+        is_handed_on(&key, &one, &one, &other).await;
         assert_eq!(cluster.keepers(&key), [at]);
-        drop(permit);
-        held.close().await;
-        is_handed_on(&key, &one, &other).await;
         let rate = Remote::rate(Key::new(format!("{key}-rate")).unwrap(), Quota::per_second(1_000_000));
         assert!(rate.spawn(one.clone()).unwrap().acquire(1).await.is_ok());
     }
@@ -239,7 +236,7 @@ async fn a_limiter_is_followed_when_its_slot_moves() {
     let (one, other) = (cluster.client(), cluster.client());
     let key = key();
     let (slot, at) = cluster.place(&key);
-    let (held, waits) = (permits(&key, one, TTL), permits(&key, other, TTL));
+    let [held, waits] = [&one, &other].map(|store| permits(&key, store, TTL));
     let permit = held.acquire(1).await.unwrap();
     let waiting = tokio::spawn(Arc::clone(&waits).acquire_owned(1));
     while waits.stats().waiting == 0 {
@@ -248,7 +245,10 @@ async fn a_limiter_is_followed_when_its_slot_moves() {
     let at = cluster.shift(slot, at);
     assert_eq!(cluster.keepers(&key), [at]);
     // It is renewed there.
-    sleep(2 * TTL).await;
+    let steps = held.stats().steps;
+    while held.stats().steps < steps + 2 {
+        sleep(Duration::from_millis(1)).await;
+    }
     assert!(!permit.is_lost() && !waiting.is_finished());
     drop(permit);
     assert!(!waiting.await.unwrap().unwrap().is_lost());

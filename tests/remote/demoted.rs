@@ -30,8 +30,9 @@ impl Address {
     }
 
     fn demote(&self) {
-        follow(&self.first, &self.second);
+        // In this order: whoever connects anew since the first says no finds the second.
         self.proxy.lead_to(self.second.address());
+        follow(&self.first, &self.second);
     }
 }
 
