@@ -3,9 +3,11 @@
 //!
 //! Here is the state, whose parts are in [`parts`]; [`view`] has what can be seen of it. [`take`] has what is taken and given back on
 //! the spot, by a [`ticket`], [`back`] how much of that may come back, [`line`] those who wait, [`wish`] what is asked for, [`talk`]
-//! what is said to the store, [`hear`] what is heard of it, [`lapse`] what time does.
+//! what is said to the store, [`hear`] what is heard of it, [`change`] how the rule is changed for everybody, [`lapse`] what time
+//! does.
 
 mod back;
+mod change;
 mod hear;
 mod lapse;
 mod line;
@@ -17,10 +19,11 @@ mod ticket;
 mod view;
 mod wish;
 
-use super::backend::{Census, Rule, Session, StoreError};
+use super::backend::{Census, Session, StoreError};
 use super::book::Meter;
 use super::plan::{Away, Plan};
 use crate::time::{Clock, Instant};
+use change::Change;
 use lows::Lows;
 pub(super) use parts::{End, Kind, Tally};
 use parts::{Ended, Live, Waiter, Wished};
@@ -105,7 +108,7 @@ pub(super) struct Desk {
 
     /// Which edition of the rule we go by, and what it is to be changed to, with the number of the change.
     edition: u64,
-    change: Option<(Rule, u64)>,
+    change: Option<Change>,
     /// The number of the last change that was asked for, and of the last that the store has carried out.
     changes: (u64, u64),
     closed: bool,
@@ -229,18 +232,5 @@ impl Desk {
 
     pub(super) fn unwatch(&mut self, number: u64) -> Option<Waker> {
         self.watchers.remove(&number)
-    }
-
-    /// Asks for another rule, of the same kind. Returns the number of the change.
-    pub(super) fn change(&mut self, rule: Rule) -> u64 {
-        self.changes.0 += 1;
-        self.change = Some((rule, self.changes.0));
-        self.poke();
-        self.changes.0
-    }
-
-    /// True once the store has carried out the change with this number, or a later one.
-    pub(super) fn has_changed(&self, change: u64) -> bool {
-        self.changes.1 >= change
     }
 }

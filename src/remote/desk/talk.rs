@@ -117,6 +117,9 @@ impl Desk {
             return None;
         }
         live.seq += 1;
+        let (session, seq) = (live.id, live.seq);
+        let change = self.rule_to_say(session, seq);
+        let live = self.live.as_ref()?;
         let fresh = self.wishes.iter_mut().filter(|(_, wished)| !wished.told);
         let wish = |(&id, wished): (&u64, &mut Wished)| {
             wished.said += 1;
@@ -127,7 +130,6 @@ impl Desk {
                 queue: wished.queue,
             }
         };
-        let change = self.change.map(|(rule, _)| rule);
         // A rate answers one wish at a time.
         let most = if self.plan.spends() { 1 } else { usize::MAX };
         Some(Step {
