@@ -45,10 +45,15 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # Ok::<(), tollgate::PolicyError>(())
     /// ```
     pub fn lane(&self, max_wait: Duration) -> Policy<Lane<L>> {
+        self.lane_of(max_wait, usize::MAX)
+    }
+
+    /// A [`lane`](Self::lane) in which so many wait at most.
+    pub(crate) fn lane_of(&self, max_wait: Duration, max_queue: usize) -> Policy<Lane<L>> {
         let clock = self.clock().clone();
         let settings = Settings {
             max_wait: Some(clock.ticks_of(max_wait)),
-            max_queue: usize::MAX,
+            max_queue,
             early: None,
             lateness: self.core().settings.lateness(),
             manner: Manner::FIFO,

@@ -226,8 +226,9 @@ pub trait Backend: Send + Sync + 'static {
     /// [`StoreError`] when it is not known to have been carried out.
     fn step(&self, key: &Key, rule: &Rule, step: &Step) -> impl Future<Output = Result<Reply, StoreError>> + Send;
 
-    /// Ends when a step of `session` at `key` might find something new: a grant, or that others wait. What has happened since
-    /// the last call counts, and so does a false alarm; what is overlooked is found by the next step.
+    /// Ends when a step of `session` at `key` might find something new: a grant, that others wait, or in a window where it has a
+    /// place in line that the limit was raised. What has happened since the last call counts, and so does a false alarm; what is
+    /// overlooked is found by the next step.
     fn news(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send;
 
     /// What the news was, asked once [`news`](Self::news) has ended: [`News::Look`] where a store does not say.
@@ -236,7 +237,8 @@ pub trait Backend: Send + Sync + 'static {
         News::Look
     }
 
-    /// Nobody asks for news of `session` any more, nor takes a step of it: its end was carried out, or is not told any more.
+    /// Nobody asks for news of `session` any more, nor takes a step of it: its end was carried out, or is not told any more, or the
+    /// store does not know it.
     fn leave(&self, key: &Key, session: Session) {
         let _ = (key, session);
     }

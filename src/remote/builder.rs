@@ -8,6 +8,7 @@ use super::error::RemoteError;
 use super::key::Key;
 use super::limiter::Remote;
 use super::plan::{Away, Blocks, MAX_UNITS, Plan};
+use super::settings::{check, runtime};
 use super::shared::Shared;
 use crate::rate::Quota;
 use crate::time::Clock;
@@ -130,7 +131,7 @@ impl RemoteBuilder {
     /// # Errors
     /// [`RemoteError`] when a setting is out of range, or when there is no runtime.
     pub fn spawn<B: Backend>(self, backend: B) -> Result<Remote<B>, RemoteError> {
-        let runtime = tokio::runtime::Handle::try_current().map_err(|_| RemoteError::NoRuntime)?;
+        let runtime = runtime()?;
         let (remote, driver) = self.build(backend)?;
         runtime.spawn(driver);
         Ok(remote)
@@ -188,13 +189,6 @@ impl RemoteBuilder {
             blocks: self.blocks,
         })
     }
-}
-
-fn check(what: &'static str, given: Duration, allowed: (Duration, Duration)) -> Result<(), RemoteError> {
-    if given < allowed.0 || given > allowed.1 {
-        return Err(RemoteError::Duration { what, given, allowed });
-    }
-    Ok(())
 }
 
 /// The most that can be asked for at once, if a store can count by `rule`.

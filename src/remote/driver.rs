@@ -109,10 +109,14 @@ async fn drive<B: Backend>(shared: Arc<Shared<B>>) {
     let _leaving = Leaving(&*shared);
     loop {
         let now = shared.clock.now();
-        let todo = shared.with(|desk| {
+        let (todo, parted) = shared.with(|desk| {
             desk.tick(now);
-            desk.next(now)
+            (desk.next(now), desk.take_parted())
         });
+        if !parted.is_empty() {
+            let key = shared.with(|desk| desk.plan().key.clone());
+            parted.iter().for_each(|&session| shared.backend.leave(&key, session));
+        }
         match todo {
             Todo::Send(step) => send(&shared, step).await,
             Todo::Wait(until, session) => wait(&shared, until, session).await,

@@ -112,6 +112,9 @@ impl<B: Backend> Remote<B> {
     /// Sets the limit of permits, or of a window, at the store, for everybody. It holds at once: lowered below what is in use,
     /// nothing is granted until enough has come back. Ends when the store has carried it out.
     ///
+    /// Raised, those who wait are served at once. In a window of Consul, ZooKeeper or etcd nobody tells other processes: they
+    /// find it when they ask again, which is with their next [renewal](RemoteBuilder::renewal) at the latest.
+    ///
     /// The store remembers the limit of permits as long as anybody uses them. For a window see [`set_quota`](Self::set_quota).
     ///
     /// # Errors

@@ -64,6 +64,7 @@ mod plan;
 mod queue;
 #[cfg(feature = "redis")]
 mod redis;
+mod settings;
 mod shared;
 mod stats;
 #[cfg(feature = "remote-tls")]

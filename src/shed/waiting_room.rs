@@ -26,6 +26,7 @@ use std::time::Duration;
 /// so many: in a lane beside the newcomers' line that is half of what it can do, since the two take turns at a semaphore.
 /// With a [`share`](Self::share) the rate is that part of what was measured while newcomers were turned away, if that is
 /// more than the quota: the lesser of the latest two stretches of 64 that had waited and were [served](Self::note_served).
+/// It is known until nobody has been turned away for a second, and until all who were told to come have had their instant.
 /// When the rate changes, the next place is behind as many as are still to come, at the new rate, and as far from each of
 /// them as this rate has it. So at a faster rate new places fill the gaps between those that were told, where these are wide
 /// enough, and are behind the last of them where not: no stretch of time holds more than the faster rate allows.
@@ -125,7 +126,7 @@ pub struct WaitingRoomStats {
 }
 
 const MILLION: u64 = 1_000_000;
-/// Overload is over when nobody was turned away for so long.
+/// Overload is over when nobody was turned away for so long, and nobody is still to come.
 const GAP: Duration = Duration::from_secs(1);
 
 impl WaitingRoom {
@@ -222,7 +223,8 @@ impl WaitingRoom {
         self.set.places
     }
 
-    /// How many places are taken. A snapshot; one whose time is over counts until somebody asks for another.
+    /// How many places are taken. A snapshot; one whose time is over counts until somebody asks for another, or comes back: each
+    /// drops 64 of these at most, so that no call takes long.
     pub fn len(&self) -> usize {
         // Relaxed: a hint. Whoever was told of a place comes after that; a newcomer has none to be found.
         self.taken.load(Ordering::Relaxed)
@@ -251,7 +253,8 @@ impl WaitingRoom {
         // Relaxed: a number that says nothing about any other memory.
         let served = self.served.load(Ordering::Relaxed);
         let booked = self.open(|book| {
-            book.throughput.turned_away(now, served);
+            let awaited = book.appointments.is_awaited(now);
+            book.throughput.turned_away(now, served, awaited);
             let interval = self.interval(book);
             let booked = book.appointments.book(print, now, interval, back);
             match booked {

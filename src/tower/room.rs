@@ -22,9 +22,9 @@ impl<L: Limiter + 'static, P, C, R> LimitLayer<InLine<L, P>, C, R> {
     /// rate by the same key stand outside. One without a key is refused as without a room.
     ///
     /// Who comes back from its instant on, within the [grace](WaitingRoom::grace), does not stand in the policy's line but in
-    /// [a lane](Policy::lane) beside it, for as long as the grace again at most. It is let in as long as the service serves
-    /// twice as fast as the room gives out places. Who comes earlier is a newcomer, and keeps its place; so does
-    /// whoever comes a second time for one place.
+    /// [a lane](Policy::lane) beside it, for as long as the grace again at most, and with as many others as the room has places.
+    /// It is let in as long as the service serves twice as fast as the room gives out places. Who comes earlier is a newcomer,
+    /// and keeps its place; so does whoever comes a second time for one place.
     ///
     /// A rate hands out no turns, so that in a policy with one a place says when there is room, and the lane takes from the rate
     /// what others leave. No place is for an instant before the one that the rate knows, and none is kept for one that is
@@ -67,7 +67,7 @@ impl<L: Limiter + 'static, P, C, R> LimitLayer<InLine<L, P>, C, R> {
     /// ```
     pub fn waiting_room<X: ExtractKey>(self, room: Arc<WaitingRoom>, keys: X) -> LimitLayer<Recalling<X, L, P>, C, R> {
         self.map_gate(|line| Recalling {
-            lane: line.policy.lane(room.kept_for()),
+            lane: line.policy.lane_of(room.kept_for(), room.max_places()),
             line,
             room,
             keys,

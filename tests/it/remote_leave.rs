@@ -71,3 +71,19 @@ fn somebody_who_is_not_heard_leaves_at_last() {
     let unheard = "an end that is not heard";
     assert_eq!(told(9), [unheard, unheard, unheard, "leave"]);
 }
+
+/// A store that was started anew knows nobody: what is kept here of the session is of no use any more.
+#[test]
+fn whoever_the_store_does_not_know_leaves_at_once() {
+    let clock = ManualClock::new();
+    let (store, deaf, told) = (Memory::new(&clock), AtomicU64::new(0), Mutex::default());
+    let store = std::sync::Arc::new(Deaf { store, deaf, told });
+    let remote = Remote::permits(Key::new("key").unwrap(), 1).clock(&clock);
+    let remote = remote.in_place(store.clone()).unwrap();
+    let permit = clock.run(remote.acquire(1)).unwrap();
+    store.store.clear();
+    while !permit.is_lost() {
+        clock.advance(Duration::from_secs(1));
+    }
+    assert_eq!(*store.told.lock().unwrap(), ["leave"]);
+}

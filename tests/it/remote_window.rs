@@ -156,9 +156,12 @@ fn a_limit_that_is_raised_serves_those_in_line_in_order() {
     assert!(takes(&full, 2));
     let [mut two, mut one] = [wait(&first, 2), wait(&second, 1)];
     let clock: &Clock = &world.clock;
+    clock.run(full.set_limit(3)).unwrap();
+    assert!(
+        !is_served(&mut two) && !is_served(&mut one),
+        "there is room for one, and two come first"
+    );
     clock.run(full.set_limit(4)).unwrap();
-    // Nobody is told; they ask once in a renewal.
-    world.clock.advance(TTL / 3);
     assert!(is_served(&mut two) && !is_served(&mut one));
 }
 

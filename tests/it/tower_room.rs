@@ -382,6 +382,29 @@ fn a_place_is_not_over_before_a_rate_lets_in() {
     });
 }
 
+/// Given a room of two places at a rate that is no bound at all: when both who had them stand in the lane, the next two are
+/// refused there, and not let wait without end.
+#[test]
+fn no_more_stand_in_the_lane_than_there_are_places() {
+    let rig = rig(1, WaitingRoom::new(2, Quota::unlimited()).unwrap());
+    rig.clock.run(async {
+        let busy = rig.core.try_admit(1).unwrap();
+        let wave = async |clients: [u64; 2], start: Duration| {
+            rig.sleep(start).await;
+            let [one, other] = clients.map(|client| rig.obey(client, Duration::ZERO));
+            let (one, other) = futures::join!(one, other);
+            [one, other].map(|end| end.expect("refused at first").map_err(|refused| refused.reason))
+        };
+        let (first, second, ()) = futures::join!(wave([0, 1], Duration::ZERO), wave([2, 3], 1_500 * MS), async {
+            rig.sleep(3 * SECOND).await;
+            drop(busy);
+        });
+        assert_eq!(first, [Ok(()); 2]);
+        assert_eq!(second, [Err(Reason::QueueFull); 2]);
+        assert_eq!(rig.room.stats().broken, 2);
+    });
+}
+
 /// Without a single place a refusal says no more than it did without a room.
 #[test]
 fn no_places_are_no_promises() {

@@ -120,6 +120,10 @@ fn memory_is_bounded_and_a_full_room_says_so() {
     assert_eq!(room.book(&5_000), Ok(10 * SECOND), "behind all others");
     clock.advance(20 * SECOND);
     assert_eq!(room.book(&6_000), Ok(Duration::ZERO));
+    assert_eq!(room.len(), 1_001 - 64, "what is over goes bit by bit");
+    for _ in 0..1_000 / 64 {
+        assert!(!room.redeem(&6_001));
+    }
     assert_eq!(room.len(), 1);
 
     let none = WaitingRoom::new(0, Quota::per_second(1)).unwrap();
@@ -209,4 +213,27 @@ fn a_share_of_what_is_served_is_given_out() {
     assert_eq!(apart(128, 10), 40);
     clock.advance(SECOND + Duration::from_nanos(1));
     assert_eq!(apart(0, 0), 1_000);
+}
+
+/// Given a measured rate and many who were told to come later: they do as they are told, so nobody is turned away for a while.
+/// Whoever is turned away then is behind them at that rate, and not at the quota.
+#[test]
+fn a_measured_rate_is_known_while_somebody_is_to_come() {
+    let clock = ManualClock::new();
+    let room = WaitingRoom::new(usize::MAX, Quota::per_second(1)).unwrap();
+    let room = room.on(&clock).share(0.25).unwrap();
+    for _ in 0..129 {
+        clock.advance(Duration::from_millis(10));
+        room.note_served();
+        let _ = room.book("all of them");
+    }
+    let waits = (0..1_000).map(|key| room.book(&key).unwrap()).max().unwrap();
+    clock.advance(Duration::from_secs(2));
+    assert_eq!(
+        room.book("late"),
+        Ok(waits - Duration::from_secs(2) + Duration::from_millis(40))
+    );
+    clock.advance(waits);
+    assert_eq!(room.book("first"), Ok(Duration::ZERO));
+    assert_eq!(room.book("second"), Ok(SECOND), "all have come, and it is over");
 }

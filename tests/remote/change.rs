@@ -5,6 +5,9 @@ pub(crate) mod changes;
 
 use crate::speaker::LONG;
 use crate::store::{key, own_unopened, store};
+use std::pin::pin;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
 use tollgate::Quota;
 use tollgate::remote::{Redis, Remote, RemoteBuilder};
 
@@ -25,6 +28,23 @@ async fn a_faster_rate_is_for_who_waits_too() {
 #[tokio::test]
 async fn a_window_is_changed_for_everybody() {
     changes::a_window_is_changed_for_everybody(&key(), spawn).await;
+}
+
+/// A window that is raised has room for who waits in another process, which asks again only each third of a long time to live:
+/// this ends a great deal sooner.
+#[tokio::test]
+async fn a_raised_window_is_for_who_waits_elsewhere() {
+    let key = key();
+    let window = || spawn(Remote::window(key.clone(), 1, Duration::from_secs(3_600)));
+    let (full, waits) = (window(), window());
+    drop(full.acquire(1).await.unwrap());
+    let mut waiting = pin!(waits.acquire(1));
+    assert!(futures::poll!(waiting.as_mut()).is_pending());
+    while waits.stats().waiting == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    full.set_limit(2).await.unwrap();
+    drop(timeout(LONG / 6, waiting).await.expect("it is told").unwrap());
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use crate::redis::{Redis as Program, bulk, tell};
 use crate::rig::server::{Server, Store};
+use crate::speaker::{LONG, Speaker};
 use crate::store::{key, tag};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -9,17 +10,17 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tollgate::Quota;
-use tollgate::remote::{Key, Redis, Remote, RemoteError};
+use tollgate::remote::{Key, Redis, RedisOptions, Remote, RemoteError, Rule, StoreError};
 
-/// How long a server is waited for that was just started.
-const TTL: Duration = Duration::from_secs(1);
+/// How long a server is waited for that was just started, or was given a slot.
+const TTL: Duration = Duration::from_secs(3);
 const SLOTS: usize = 16_384;
 
 /// A server of a cluster, which speaks to the others at a port of its own.
 #[derive(Clone, Debug)]
-struct Node {
+pub(crate) struct Node {
     bus: u16,
 }
 
@@ -41,16 +42,22 @@ impl Store for Node {
     }
 }
 
-struct Cluster([Server<Node>; 3]);
+impl Node {
+    async fn start() -> (Server<Self>, u16) {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let bus = free.local_addr().unwrap().port();
+        drop(free);
+        (Server::start(Node { bus }).await.unwrap(), bus)
+    }
+}
+
+pub(crate) struct Cluster(pub(crate) [Server<Node>; 3]);
 
 impl Cluster {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let mut nodes = Vec::new();
         for _ in 0..3 {
-            let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-            let bus = free.local_addr().unwrap().port();
-            drop(free);
-            nodes.push((Server::start(Node { bus }).await.unwrap(), bus));
+            nodes.push(Node::start().await);
         }
         for (at, (node, _)) in nodes.iter().enumerate() {
             let (first, last) = (at * SLOTS / 3, (at + 1) * SLOTS / 3 - 1);
@@ -71,10 +78,43 @@ impl Cluster {
         Self(nodes.try_into().expect("three"))
     }
 
+    /// Another server, which follows that one, and has heard of all that it knows.
+    pub(crate) async fn replica(&self, at: usize) -> Server<Node> {
+        let (replica, bus) = Node::start().await;
+        let address = replica.address();
+        let meet = format!("CLUSTER MEET 127.0.0.1 {} {bus}", address.port());
+        tell(self.0[at].address(), &meet).unwrap();
+        let id = bulk(self.0[at].address(), "CLUSTER MYID").unwrap();
+        while tell(address, &format!("CLUSTER REPLICATE {id}")).is_err() {
+            sleep(Duration::from_millis(10)).await;
+        }
+        let in_step = || {
+            let info = bulk(address, "INFO replication").unwrap();
+            info.contains("master_link_status:up")
+        };
+        while !in_step() {
+            sleep(Duration::from_millis(10)).await;
+        }
+        replica
+    }
+
     /// A client that was told of one server.
-    fn client(&self) -> Redis {
-        let options = Redis::cluster([format!("redis://{}/", self.0[0].address())]);
-        options.timeout(Duration::from_secs(60)).connect().unwrap()
+    pub(crate) fn client(&self) -> Redis {
+        self.options().timeout(Duration::from_secs(60)).connect().unwrap()
+    }
+
+    pub(crate) fn options(&self) -> RedisOptions {
+        Redis::cluster([format!("redis://{}/", self.0[0].address())])
+    }
+
+    /// A name of a limiter that lies on this server.
+    pub(crate) fn key_at(&self, at: usize) -> Key {
+        loop {
+            let key = key();
+            if self.place(&key).1 == at {
+                return key;
+            }
+        }
     }
 
     /// The hash slot of a limiter, and which of the servers has it.
@@ -121,8 +161,26 @@ fn keyslot(node: SocketAddr, key: &str) -> usize {
     bulk(node, &script).unwrap().parse().unwrap()
 }
 
-fn permits(key: &Key, store: Redis) -> Arc<Remote<Redis>> {
-    Arc::new(Remote::permits(key.clone(), 1).ttl(TTL).spawn(store).unwrap())
+fn permits(key: &Key, store: &Redis, ttl: Duration) -> Arc<Remote<Redis>> {
+    let remote = Remote::permits(key.clone(), 1).ttl(ttl);
+    Arc::new(remote.spawn(store.clone()).unwrap())
+}
+
+/// Whoever waits at `other` for what is held at `one` is told when it comes free. The store is looked at only each third of a
+/// long time to live: this ends a great deal sooner. `opener` makes the store know the key.
+pub(crate) async fn is_handed_on(key: &Key, opener: &Redis, one: &Redis, other: &Redis) {
+    Speaker::new(opener, key, Rule::Permits { limit: 1 }, LONG).open().await;
+    let [held, waits] = [one, other].map(|store| permits(key, store, LONG));
+    let permit = held.acquire(1).await.unwrap();
+    let waiting = tokio::spawn(Arc::clone(&waits).acquire_owned(1));
+    while waits.stats().waiting == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    drop(permit);
+    let granted = timeout(LONG / 6, waiting).await.expect("it is told");
+    assert!(!granted.unwrap().unwrap().is_lost());
+    held.close().await;
+    waits.close().await;
 }
 
 /// Two clients that were told of one server, and limiters on all: a waiter hears of a grant wherever it is.
@@ -130,24 +188,44 @@ fn permits(key: &Key, store: Redis) -> Arc<Remote<Redis>> {
 async fn limiters_lie_on_all_servers_and_are_handed_on_everywhere() {
     let cluster = Cluster::start().await;
     let (one, other) = (cluster.client(), cluster.client());
-    let mut seen = [0; 3];
-    while seen.contains(&0) {
-        let key = key();
-        let (_, at) = cluster.place(&key);
-        seen[at] += 1;
-        let (held, waits) = (permits(&key, one.clone()), permits(&key, other.clone()));
-        let permit = held.acquire(1).await.unwrap();
+    for at in 0..3 {
+        let key = cluster.key_at(at);
+        is_handed_on(&key, &one, &one, &other).await;
         assert_eq!(cluster.keepers(&key), [at]);
-        let waiting = tokio::spawn(Arc::clone(&waits).acquire_owned(1));
-        while waits.stats().waiting == 0 {
-            sleep(Duration::from_millis(1)).await;
-        }
-        drop(permit);
-        assert!(!waiting.await.unwrap().unwrap().is_lost());
         let rate = Remote::rate(Key::new(format!("{key}-rate")).unwrap(), Quota::per_second(1_000_000));
         assert!(rate.spawn(one.clone()).unwrap().acquire(1).await.is_ok());
-        held.close().await;
-        waits.close().await;
+    }
+}
+
+/// Each server has an access control list of its own: a right that is missing on one is named before anything is done there, and
+/// what lies on the others goes on.
+#[tokio::test]
+async fn rights_are_tried_out_on_each_server() {
+    let cluster = Cluster::start().await;
+    for (at, node) in cluster.0.iter().enumerate() {
+        let less = if at == 2 { "-zadd" } else { "+zadd" };
+        tell(
+            node.address(),
+            &format!("ACL SETUSER gate on >secret ~tollgate:* &tollgate:* +@all {less}"),
+        )
+        .unwrap();
+    }
+    let options = cluster.options().user("gate").password("secret");
+    let store = options.timeout(Duration::from_secs(60)).connect().unwrap();
+    for at in [0, 1, 2] {
+        let key = cluster.key_at(at);
+        let said = Speaker::new(&store, &key, Rule::Permits { limit: 1 }, LONG)
+            .say(|_| {})
+            .await;
+        if at == 2 {
+            let Err(StoreError::Refused { why }) = said else {
+                panic!("{said:?}");
+            };
+            assert!(why.contains("zadd"), "{why}");
+            assert!(cluster.keepers(&key).is_empty(), "nothing was done");
+        } else {
+            assert!(said.unwrap().alive);
+        }
     }
 }
 
@@ -158,7 +236,7 @@ async fn a_limiter_is_followed_when_its_slot_moves() {
     let (one, other) = (cluster.client(), cluster.client());
     let key = key();
     let (slot, at) = cluster.place(&key);
-    let (held, waits) = (permits(&key, one), permits(&key, other));
+    let [held, waits] = [&one, &other].map(|store| permits(&key, store, TTL));
     let permit = held.acquire(1).await.unwrap();
     let waiting = tokio::spawn(Arc::clone(&waits).acquire_owned(1));
     while waits.stats().waiting == 0 {
@@ -167,7 +245,10 @@ async fn a_limiter_is_followed_when_its_slot_moves() {
     let at = cluster.shift(slot, at);
     assert_eq!(cluster.keepers(&key), [at]);
     // It is renewed there.
-    sleep(2 * TTL).await;
+    let steps = held.stats().steps;
+    while held.stats().steps < steps + 2 {
+        sleep(Duration::from_millis(1)).await;
+    }
     assert!(!permit.is_lost() && !waiting.is_finished());
     drop(permit);
     assert!(!waiting.await.unwrap().unwrap().is_lost());

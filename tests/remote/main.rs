@@ -10,6 +10,8 @@ mod change;
 mod clock;
 #[cfg(feature = "redis-cluster")]
 mod cluster;
+#[cfg(feature = "redis-cluster")]
+mod cluster_failover;
 #[cfg(feature = "consul")]
 mod consul;
 #[cfg(feature = "consul")]
@@ -26,6 +28,7 @@ mod consul_store;
 mod consul_tls;
 #[cfg(feature = "consul")]
 mod consul_trips;
+mod demoted;
 #[cfg(feature = "remote-tls")]
 mod encrypted;
 #[cfg(feature = "etcd")]

@@ -36,6 +36,8 @@ pub(crate) enum Mode {
 pub(crate) struct Proxy {
     address: SocketAddr,
     mode: watch::Sender<Mode>,
+    /// Where new connections lead.
+    server: Arc<Mutex<SocketAddr>>,
     counts: Counts,
     listening: AbortHandle,
 }
@@ -54,10 +56,12 @@ impl Proxy {
         let address = listener.local_addr()?;
         let (mode, modes) = watch::channel(Mode::Pass);
         let counts = Counts::default();
-        let listening = tokio::spawn(listen(listener, server, modes, counts.clone())).abort_handle();
+        let server = Arc::new(Mutex::new(server));
+        let listening = tokio::spawn(listen(listener, Arc::clone(&server), modes, counts.clone())).abort_handle();
         Ok(Self {
             address,
             mode,
+            server,
             counts,
             listening,
         })
@@ -70,6 +74,11 @@ impl Proxy {
     /// Tells every connection, and those to come, to go on in this mode: whatever is sent from now on meets it.
     pub(crate) fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
+    }
+
+    /// New connections lead to this server; those that there are go on as they are.
+    pub(crate) fn lead_to(&self, server: SocketAddr) {
+        *self.server.lock().unwrap() = server;
     }
 
     /// Round trips of each connection so far. A request that is sent while another is on its way counts with that one.
@@ -90,7 +99,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn listen(listener: TcpListener, server: SocketAddr, modes: watch::Receiver<Mode>, counts: Counts) {
+async fn listen(listener: TcpListener, server: Arc<Mutex<SocketAddr>>, modes: watch::Receiver<Mode>, counts: Counts) {
     // They end with this task.
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
@@ -101,6 +110,7 @@ async fn listen(listener: TcpListener, server: SocketAddr, modes: watch::Receive
             exchanges: Arc::new(AtomicU64::new(0)),
         };
         counts.exchanges.lock().unwrap().push(Arc::clone(&state.exchanges));
+        let server = *server.lock().unwrap();
         connections.spawn(connection(client, server, modes.clone(), state));
         while connections.try_join_next().is_some() {}
     }

@@ -27,7 +27,12 @@ pub(crate) struct Appointments<K> {
     /// So much of it, in ticks, whoever is told of a place must have left.
     least: u64,
     missed: u64,
+    /// How many places are opened in one call, and how many dropped.
+    pace: usize,
 }
+
+/// How many places one call opens at most, and drops: after a long silence it does not make all others wait for all of them.
+const PACE: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
@@ -63,11 +68,18 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
             grace,
             least,
             missed: 0,
+            pace: PACE,
         }
     }
 
+    /// How many places are taken, with those that are over and that no call has dropped yet.
     pub(crate) fn len(&self) -> usize {
         self.places.len()
+    }
+
+    /// Somebody is still to come.
+    pub(crate) fn is_awaited(&self, now: Instant) -> bool {
+        self.early.last_key_value().is_some_and(|(place, _)| place.at > now)
     }
 
     /// How many places have ended without anybody.
@@ -104,16 +116,21 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
             None => {}
         }
         if self.len() >= self.most {
-            let last = self.early.last_key_value().map(|(place, _)| place.at);
+            let last = self
+                .early
+                .last_key_value()
+                .map(|(place, _)| place.at)
+                .filter(|&at| at > now);
             let ends = |place: &Place| place.at.after_ticks(self.grace).after_ticks(1);
             let over = || self.open.first_key_value().map(|(place, _)| ends(place));
             return Booked::Full(last.or_else(over).unwrap_or(now));
         }
         if self.interval.replace(interval) != Some(interval) {
-            let ahead = self.early.len() as u64;
+            let come = self.early.range(..Place::first_after(now)).count();
+            let ahead = (self.early.len() - come) as u64;
             self.next = now.after_ticks(interval.saturating_mul(ahead));
         }
-        let slot = self.gap_from(self.next.max(now), interval);
+        let slot = self.gap_from(self.next.max(now), now, interval);
         let at = slot.max(not_before);
         let place = Place {
             at,
@@ -126,12 +143,9 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
         Booked::New(at)
     }
 
-    /// The first instant from `at` on that is `interval` from every place that is still to come.
-    fn gap_from(&self, mut at: Instant, interval: u64) -> Instant {
-        let near = Place {
-            at: Instant::from_ticks(at.ticks().saturating_sub(interval).saturating_add(1)),
-            number: 0,
-        };
+    /// The first instant from `at` on that is `interval` from every place that is still to come at `now`.
+    fn gap_from(&self, mut at: Instant, now: Instant, interval: u64) -> Instant {
+        let near = Place::first_after(now.max(Instant::from_ticks(at.ticks().saturating_sub(interval))));
         for place in self.early.range(near..).map(|(place, _)| place) {
             if place.at >= at.after_ticks(interval) {
                 break;
@@ -144,7 +158,8 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
     /// Takes the place of `key`, if its instant has come and its grace is not over.
     pub(crate) fn redeem(&mut self, key: K, now: Instant) -> bool {
         self.pass(now);
-        let open = self.places.get(&key).is_some_and(|place| place.at <= now);
+        let is_open = |place: &Place| place.at <= now && !self.is_over(place, now);
+        let open = self.places.get(&key).is_some_and(is_open);
         (open || seeded!("room_lets_in_early")) && self.cancel(key)
     }
 
@@ -159,23 +174,47 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
         true
     }
 
-    /// Opens the places whose instant has come, and drops those whose grace is over.
-    pub(crate) fn pass(&mut self, now: Instant) {
-        while let Some(entry) = self.early.first_entry().filter(|entry| entry.key().at <= now) {
+    fn is_over(&self, place: &Place, now: Instant) -> bool {
+        place.at.after_ticks(self.grace) < now
+    }
+
+    /// Opens the places whose instant has come, and drops those whose grace is over: the earliest, and so many at a time. As long
+    /// as one is left that is over, each call drops one.
+    fn pass(&mut self, now: Instant) {
+        for _ in 0..self.pace {
+            let Some(entry) = self.early.first_entry().filter(|entry| entry.key().at <= now) else {
+                break;
+            };
             let (place, key) = entry.remove_entry();
             self.open.insert(place, key);
         }
-        let over = |place: &Place| place.at.after_ticks(self.grace) < now;
-        while let Some(entry) = self.open.first_entry().filter(|entry| over(entry.key())) {
-            self.places.remove(&entry.remove());
+        for _ in 0..self.pace {
+            let Some((_, key)) = self
+                .open
+                .first_key_value()
+                .filter(|(place, _)| self.is_over(place, now))
+            else {
+                break;
+            };
+            self.cancel(*key);
             self.missed += 1;
+        }
+    }
+}
+
+impl Place {
+    /// Before all places that are later than `at`, and after all others.
+    fn first_after(at: Instant) -> Self {
+        Self {
+            at: at.after_ticks(1),
+            number: 0,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Appointments, Booked};
+    use super::{Appointments, Booked, PACE};
     use crate::time::Instant;
     use proptest::prelude::*;
     use std::collections::HashMap;
@@ -271,6 +310,30 @@ mod tests {
         assert_eq!(dues.last(), Some(&124_900), "and no gap is left");
     }
 
+    /// Given many whose places are over when somebody asks again: no call drops all of them, and none of them counts.
+    #[test]
+    fn a_call_drops_so_many_and_no_more() {
+        let mut room = Appointments::new(usize::MAX, GRACE, LEAST);
+        for key in 0..1_000 {
+            let _ = room.book(key, at(0), 10, at(0));
+        }
+        let now = 1_000_000;
+        assert_eq!(
+            room.book(1_000, at(now), 20, at(now)),
+            Booked::New(at(now)),
+            "behind nobody"
+        );
+        assert_eq!((room.len(), room.missed()), (1_001 - PACE, PACE as u64));
+        assert!(!room.redeem(999, at(now)), "over, and still there");
+        assert_eq!(room.missed(), 2 * PACE as u64);
+        assert_eq!(room.book(999, at(now), 20, at(now)), Booked::New(at(now + 20)));
+        assert!(room.redeem(1_000, at(now)));
+        for _ in 0..1_000 / PACE {
+            assert!(!room.redeem(1_001, at(now)));
+        }
+        assert_eq!((room.len(), room.missed()), (1, 1_000));
+    }
+
     #[test]
     fn nobody_is_given_a_place_that_is_over_when_it_may_come() {
         let mut room = Appointments::new(4, GRACE, LEAST);
@@ -314,10 +377,10 @@ mod tests {
 
     proptest! {
         /// Beside a list of what was promised: whoever comes in its time has its place, nobody else has one, and there are
-        /// never more than there may be.
+        /// never more than there may be. However few places a call opens and drops.
         #[test]
-        fn every_promise_is_kept_and_nothing_else(steps in prop::collection::vec(step(), 1..200)) {
-            let mut room = Appointments::new(MOST, GRACE, LEAST);
+        fn every_promise_is_kept_and_nothing_else(steps in prop::collection::vec(step(), 1..200), pace in 1..4_usize) {
+            let mut room = Appointments { pace, ..Appointments::new(MOST, GRACE, LEAST) };
             let (mut promised, mut now) = (HashMap::<u8, u64>::new(), 0);
             let (mut booked, mut gone) = (0, 0);
             for step in steps {
@@ -357,10 +420,10 @@ mod tests {
                         }
                     }
                     Step::Cancel(key) => {
-                        room.pass(at(now));
                         let had = promised.remove(&key).is_some();
-                        gone += u64::from(had);
-                        prop_assert_eq!(room.cancel(key), had);
+                        let cancelled = room.cancel(key);
+                        prop_assert!(cancelled || !had);
+                        gone += u64::from(cancelled);
                     }
                     Step::Pass(ticks) => now += ticks,
                 }

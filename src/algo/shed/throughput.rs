@@ -31,14 +31,17 @@ impl Throughput {
         }
     }
 
-    /// At `now` somebody was turned away, and `served` have been served in all.
-    pub(crate) fn turned_away(&mut self, now: Instant, served: u64) {
+    /// At `now` somebody was turned away, and `served` have been served in all. `awaited` are those who were told to come later:
+    /// where there are such, the overload lasts, though nobody asks meanwhile. No stretch reaches across such a silence.
+    pub(crate) fn turned_away(&mut self, now: Instant, served: u64, awaited: bool) {
         let (since, before) = self.since;
         let goes_on = self.last.is_some_and(|last| now.ticks_since(last) <= self.gap);
         self.last = self.last.max(Some(now));
         let count = served.saturating_sub(before);
         if !goes_on {
-            self.took = [None; 2];
+            if !awaited || seeded!("room_forgets_its_rate") {
+                self.took = [None; 2];
+            }
             self.since = (now, served);
         } else if count >= STRETCH && now.ticks_since(since) >= self.gap / IN_A_GAP {
             self.took = [Some(now.ticks_since(since).div_ceil(count)), self.took[0]];
@@ -63,7 +66,7 @@ mod tests {
         let (mut now, mut served) = from;
         for _ in 0..times {
             (now, served) = (now + ticks, served + 1);
-            meter.turned_away(Instant::from_ticks(now), served);
+            meter.turned_away(Instant::from_ticks(now), served, false);
         }
         (now, served)
     }
@@ -92,15 +95,29 @@ mod tests {
         let mut meter = Throughput::new(1_000);
         let (now, served) = overload(&mut meter, (0, 0), 10, 3 * STRETCH);
         assert_eq!(meter.interval(), Some(10));
-        meter.turned_away(Instant::from_ticks(now + 1_001), served + 5_000);
+        meter.turned_away(Instant::from_ticks(now + 1_001), served + 5_000, false);
         assert_eq!(meter.interval(), None);
+    }
+
+    /// They obey, and so nobody asks for a while: what is served in that time is not counted, and what is known stays known.
+    #[test]
+    fn a_pause_in_which_somebody_is_awaited_ends_a_stretch() {
+        let mut meter = Throughput::new(1_000);
+        let (mut now, served) = overload(&mut meter, (0, 0), 10, 3 * STRETCH);
+        now += 1_001;
+        meter.turned_away(Instant::from_ticks(now), served + 5_000, true);
+        assert_eq!(meter.interval(), Some(10));
+        let at = overload(&mut meter, (now, served + 5_000), 20, STRETCH - 1);
+        assert_eq!(meter.interval(), Some(10), "the stretch begins after the pause");
+        let _ = overload(&mut meter, at, 20, 1);
+        assert_eq!(meter.interval(), Some(20));
     }
 
     #[test]
     fn nobody_served_is_no_rate() {
         let mut meter = Throughput::new(1_000);
         for now in 0..10_000 {
-            meter.turned_away(Instant::from_ticks(now), 0);
+            meter.turned_away(Instant::from_ticks(now), 0, false);
         }
         assert_eq!(meter.interval(), None);
     }

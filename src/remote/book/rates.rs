@@ -29,6 +29,8 @@ pub(crate) struct Rates {
     /// Those who wait for room in a window, in order. Each is a taker.
     pub(super) line: Vec<Place>,
     pub(super) dues: BTreeSet<(u64, Session)>,
+    /// There is more room for those in line than there was.
+    is_raised: bool,
 }
 
 /// What is counted: either of the two.
@@ -184,6 +186,7 @@ impl Rates {
             takers: BTreeMap::new(),
             line: Vec::new(),
             dues: BTreeSet::new(),
+            is_raised: false,
         }
     }
 
@@ -265,9 +268,11 @@ impl Rates {
             waiting: self.line.len() as u64,
             sessions: self.takers.len() as u64,
         };
+        let raised = std::mem::take(&mut self.is_raised);
+        let told = self.line.iter().map(|place| place.session);
         Outcome {
             reply,
-            told: Vec::new(),
+            told: told.filter(|other| raised && *other != session).collect(),
         }
     }
 
@@ -318,7 +323,9 @@ impl Rates {
         // number.
         let is_latest = step.edition >= self.edition || seeded!("remote_changes_again");
         if let Some(rule) = step.change.filter(|rule| self.fits(rule) && is_latest) {
+            let before = self.meter.limit();
             self.adopt(next_token(self.edition, self.now), &rule);
+            self.is_raised = self.meter.limit() > before && !seeded!("remote_raises_in_silence");
         }
         let session = step.session;
         if !step.wishes.iter().any(|wish| wish.queue) {

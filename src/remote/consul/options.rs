@@ -14,25 +14,19 @@ use std::time::Duration;
 #[derive(Clone)]
 #[must_use = "nothing is connected before `connect`"]
 pub struct ConsulOptions {
-    address: Box<str>,
+    http: HttpOptions,
     token: Option<Box<str>>,
     datacenter: Option<Box<str>>,
     prefix: Box<str>,
-    timeout: Duration,
-    #[cfg(feature = "remote-tls")]
-    tls: Option<Tls>,
 }
 
 impl ConsulOptions {
     pub(super) fn new(address: Box<str>) -> Self {
         Self {
-            address,
+            http: HttpOptions::new(address),
             token: None,
             datacenter: None,
             prefix: "tollgate/".into(),
-            timeout: Duration::from_secs(1),
-            #[cfg(feature = "remote-tls")]
-            tls: None,
         }
     }
 
@@ -58,7 +52,7 @@ impl ConsulOptions {
     /// How long an answer may take: 1 ms to a minute, 1 s unless set. A step of a limiter is several calls, and has a time-out
     /// of its own.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        self.http.timeout = timeout;
         self
     }
 
@@ -66,7 +60,7 @@ impl ConsulOptions {
     #[cfg(feature = "remote-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "remote-tls")))]
     pub fn tls(mut self, tls: Tls) -> Self {
-        self.tls = Some(tls);
+        self.http.tls = Some(tls);
         self
     }
 
@@ -90,10 +84,7 @@ impl ConsulOptions {
             .into();
             return Err(RemoteError::Address { why });
         }
-        let mut http = HttpOptions::new(self.address.clone());
-        http.timeout = self.timeout;
-        #[cfg(feature = "remote-tls")]
-        http.tls.clone_from(&self.tls);
+        let mut http = self.http.clone();
         if let Some(token) = &self.token {
             http.secret("x-consul-token", token)?;
         }
@@ -106,7 +97,7 @@ impl fmt::Debug for ConsulOptions {
         f.debug_struct("ConsulOptions")
             .field("datacenter", &self.datacenter)
             .field("prefix", &self.prefix)
-            .field("timeout", &self.timeout)
+            .field("timeout", &self.http.timeout)
             .finish_non_exhaustive()
     }
 }

@@ -67,7 +67,8 @@ impl Desk {
     pub(super) fn part_with(&mut self, live: &super::Live) {
         const MOST: usize = 8;
         if self.farewells.len() == MOST {
-            self.farewells.pop_front();
+            let unheard = self.farewells.pop_front();
+            self.parted.extend(unheard.map(|(session, ..)| session));
         }
         self.farewells.push_back((live.id, live.seq + 1, 0));
     }

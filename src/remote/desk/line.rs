@@ -24,23 +24,28 @@ impl Desk {
             self.wakers.push(waker);
             return key;
         }
-        let waiter = Waiter {
-            need,
-            kind,
-            waker: Some(waker),
-            wish: None,
-        };
-        let place = if self.has_line(kind) {
-            &mut self.line
-        } else {
-            &mut self.bound
-        };
-        place.insert(key, waiter);
+        self.stand(key, need, kind, Some(waker));
         if self.away {
             self.serve_share(now);
         }
         self.poke();
         key
+    }
+
+    /// Takes a place where such a wait belongs.
+    fn stand(&mut self, key: u64, need: u64, kind: Kind, waker: Option<Waker>) {
+        let waiter = Waiter {
+            need,
+            kind,
+            waker,
+            wish: None,
+        };
+        let places = if self.has_line(kind) {
+            &mut self.line
+        } else {
+            &mut self.bound
+        };
+        places.insert(key, waiter);
     }
 
     /// Those who wait in turn stand in a line of this process, unless each of them stands in that of the store.
@@ -208,18 +213,7 @@ impl Desk {
                 continue;
             }
             // Its owner has been woken, and leaves a waker when it looks.
-            let waiter = Waiter {
-                need,
-                kind,
-                waker: None,
-                wish: None,
-            };
-            let place = if self.has_line(kind) {
-                &mut self.line
-            } else {
-                &mut self.bound
-            };
-            place.insert(key, waiter);
+            self.stand(key, need, kind, None);
         }
     }
 }

@@ -1,143 +1,37 @@
 //! What a process knows and holds of a key, as a pure state machine: no I/O, no clock, no waking. Its callers lock it, pass it
 //! the instant, and wake whom it names after they have unlocked it.
 //!
-//! Here is the state, and what can be seen of it. [`take`] has what is taken and given back on the spot, [`back`] how much of that
-//! may come back, [`line`] those who wait, [`wish`] what is asked for, [`talk`] what is said to the store and heard of it, [`change`]
-//! how the rule is changed for everybody, [`lapse`] what time does.
+//! Here is the state, whose parts are in [`parts`]; [`view`] has what can be seen of it. [`take`] has what is taken and given back on
+//! the spot, by a [`ticket`], [`back`] how much of that may come back, [`line`] those who wait, [`wish`] what is asked for, [`talk`]
+//! what is said to the store, [`hear`] what is heard of it, [`change`] how the rule is changed for everybody, [`lapse`] what time
+//! does.
 
 mod back;
 mod change;
+mod hear;
 mod lapse;
 mod line;
 mod lows;
+mod parts;
 mod take;
 mod talk;
+mod ticket;
+mod view;
 mod wish;
 
-use super::backend::{Census, Rule, Session, StoreError};
+use super::backend::{Census, Session, StoreError};
 use super::book::Meter;
-use super::fence::Fence;
 use super::plan::{Away, Plan};
-use crate::refusal::Reason;
-use crate::ticket::Ticket;
 use crate::time::{Clock, Instant};
 use change::Change;
 use lows::Lows;
+pub(super) use parts::{End, Kind, Tally};
+use parts::{Ended, Live, Waiter, Wished};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;
 pub(super) use talk::Todo;
-
-/// What one admission holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteTicket {
-    pub(super) units: u64,
-    /// Under which session, by number; or [`UNCOUNTED`], or [`SHARED`].
-    pub(super) term: u64,
-    /// Of a permit: the token of the last grant, and the how-manieth admission since it was. Of tokens: the moment from which on
-    /// they are missing, and until when they would have been kept.
-    pub(super) token: u64,
-    pub(super) order: u64,
-}
-
-/// The term of an admission that nobody counts.
-pub(super) const UNCOUNTED: u64 = 0;
-/// The term of an admission out of this process's own share.
-pub(super) const SHARED: u64 = u64::MAX;
-
-impl Ticket for RemoteTicket {
-    const WORDS: usize = 4;
-    fn write(&self, words: &mut [u64]) {
-        words[..4].copy_from_slice(&[self.units, self.term, self.token, self.order]);
-    }
-    fn read(words: &[u64]) -> Self {
-        Self {
-            units: words[0],
-            term: words[1],
-            token: words[2],
-            order: words[3],
-        }
-    }
-}
-
-/// The session at the store.
-#[derive(Debug)]
-struct Live {
-    id: Session,
-    seq: u64,
-    /// The last step that was answered; zero before.
-    heard: u64,
-    /// When what it holds is lost, unless it is renewed before.
-    deadline: Option<Instant>,
-    renew_at: Instant,
-    returned: u64,
-    returned_told: u64,
-    charged: u64,
-    charged_told: u64,
-    /// The token of the last grant.
-    seen: u64,
-}
-
-/// A wish that is with the store, or on its way.
-#[derive(Clone, Copy, Debug)]
-struct Wished {
-    need: u64,
-    want: u64,
-    queue: bool,
-    /// The store has answered it.
-    told: bool,
-    /// How often it has been said.
-    said: u32,
-    /// Who alone is to get what it gives.
-    owner: Option<u64>,
-}
-
-/// Somebody who waits.
-#[derive(Debug)]
-struct Waiter {
-    need: u64,
-    kind: Kind,
-    waker: Option<Waker>,
-    wish: Option<u64>,
-}
-
-/// What somebody waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// For its turn.
-    Turn,
-    /// The same, on behalf of a policy: its waker is called once.
-    Claim,
-    /// For the store's answer, whatever it is.
-    Answer,
-}
-
-/// How a wait ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    Granted(RemoteTicket),
-    Refused(Reason),
-    /// It was granted, and lost again before anybody took it.
-    Lapsed,
-}
-
-/// A wait that has ended, until its owner looks.
-#[derive(Clone, Copy, Debug)]
-struct Ended {
-    end: End,
-    need: u64,
-    kind: Kind,
-}
-
-/// How often things have happened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
-    pub(super) steps: u64,
-    pub(super) failures: u64,
-    pub(super) granted: u64,
-    pub(super) losses: u64,
-    pub(super) expired: u64,
-    pub(super) uncounted: u64,
-}
+pub use ticket::RemoteTicket;
+use ticket::{SHARED, UNCOUNTED};
 
 #[derive(Debug)]
 pub(super) struct Desk {
@@ -150,6 +44,8 @@ pub(super) struct Desk {
     /// Sessions that have ended here, and of which the store has to be told: with a number for the step, and how often that
     /// was tried.
     farewells: VecDeque<(Session, u64, u32)>,
+    /// Sessions that have ended, and of which the store knows it, or is not told: nobody asks for news of them.
+    parted: Vec<Session>,
 
     /// Permits: how many the session holds, and how many of them are in use.
     held: u64,
@@ -241,6 +137,7 @@ impl Desk {
             term: 1,
             sessions: 0,
             farewells: VecDeque::new(),
+            parted: Vec::new(),
             held: 0,
             in_use: 0,
             credit: VecDeque::new(),
@@ -299,6 +196,11 @@ impl Desk {
         std::mem::take(&mut self.wakers)
     }
 
+    /// Of which sessions nobody asks for news any more, since this was last asked.
+    pub(super) fn take_parted(&mut self) -> Vec<Session> {
+        std::mem::take(&mut self.parted)
+    }
+
     /// The driver has something to do.
     fn poke(&mut self) {
         self.poked = true;
@@ -311,94 +213,6 @@ impl Desk {
             return (true, Some(waker));
         }
         (false, self.driver.replace(waker))
-    }
-
-    /// Whether what is held is still ours at `now`. The driver may be late to notice that it is not.
-    pub(super) fn is_valid(&self, now: Instant) -> bool {
-        let deadline = self.live.as_ref().and_then(|live| live.deadline);
-        deadline.is_some_and(|deadline| now < deadline)
-    }
-
-    /// Units that could be given on the spot, once what is stale has been dropped.
-    pub(super) fn free(&self, now: Instant) -> u64 {
-        if self.plan.spends() {
-            return self.credit_total;
-        }
-        if self.is_valid(now) { self.held - self.in_use } else { 0 }
-    }
-
-    /// True when the limit forbids `n` for good, or until it is raised, as the store has said of late. What it said before may
-    /// have changed since: who asks is told.
-    pub(super) fn is_oversized(&self, n: u64, now: Instant) -> bool {
-        let late = |at| self.clock.after(at, self.plan.renewal) <= now && !seeded!("remote_believes_for_ever");
-        let known = self.census.filter(|(_, at)| !late(*at));
-        n > known.map_or(super::MAX_UNITS, |(census, _)| census.limit) && !self.away
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.closed
-    }
-
-    pub(super) fn is_away(&self) -> bool {
-        self.away
-    }
-
-    /// True while the store is away and nobody is admitted for that.
-    pub(super) fn refuses_while_away(&self) -> bool {
-        self.away && self.plan.away == Away::Reject
-    }
-
-    /// True when `n` would be admitted, `n` being more than zero for whoever does not come first.
-    pub(super) fn has_free(&mut self, n: u64, now: Instant) -> bool {
-        n == 0 || self.waiting() == 0 && (n <= self.free(now) || self.away && self.plan.away == Away::Admit)
-    }
-
-    /// When `n` tokens will be at hand out of those that are and those that are granted for later, unless somebody else takes
-    /// them; none when that is not enough, or others come first.
-    pub(super) fn comes_at(&self, n: u64) -> Option<Instant> {
-        let mut arrived = 0;
-        let mut coming = self.coming.iter().map(|&(from, units)| {
-            arrived += units;
-            let kept = self.credit.iter().filter(|&&(until, _)| until > from);
-            (from, arrived + kept.map(|(_, units)| units).sum::<u64>())
-        });
-        let enough = coming.find(|&(_, there)| there >= n)?;
-        Some(enough.0).filter(|_| self.waiting() == 0)
-    }
-
-    /// Whether what `ticket` was given belongs to somebody else by now.
-    pub(super) fn is_lost(&self, ticket: &RemoteTicket, now: Instant) -> bool {
-        self.counts(ticket) && (ticket.term != self.term || !self.is_valid(now))
-    }
-
-    /// When what `ticket` was given is lost, unless it is renewed.
-    pub(super) fn runs_out(&self, ticket: &RemoteTicket) -> Option<Instant> {
-        self.deadline().filter(|_| self.counts(ticket))
-    }
-
-    pub(super) fn has_fence(&self, ticket: &RemoteTicket) -> bool {
-        !self.plan.spends() && ticket.term != UNCOUNTED && ticket.term != SHARED
-    }
-
-    fn counts(&self, ticket: &RemoteTicket) -> bool {
-        self.has_fence(ticket) && ticket.units > 0
-    }
-
-    /// As it was set up, or as the store has it where somebody has changed it.
-    pub(super) fn rule(&self) -> Rule {
-        match (self.plan.rule, self.census) {
-            (Rule::Permits { .. }, Some((Census { limit, .. }, _))) => Rule::Permits { limit },
-            (rule, _) => rule,
-        }
-    }
-
-    /// The limit, as far as it is known here.
-    pub(super) fn limit(&self) -> u64 {
-        let set = match self.plan.rule {
-            Rule::Permits { limit } | Rule::Window { limit, .. } => limit,
-            Rule::Rate { quota } => quota.burst_size(),
-        };
-        self.census.map_or(set, |(census, _)| census.limit)
     }
 
     /// Wakes whoever watches for something other than units.
@@ -418,47 +232,5 @@ impl Desk {
 
     pub(super) fn unwatch(&mut self, number: u64) -> Option<Waker> {
         self.watchers.remove(&number)
-    }
-
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.live.as_ref().and_then(|live| live.deadline)
-    }
-
-    pub(super) fn census(&self) -> Option<(Census, Instant)> {
-        self.census
-    }
-
-    pub(super) fn waiting(&self) -> u64 {
-        (self.line.len() + self.bound.len()) as u64
-    }
-
-    pub(super) fn held(&self) -> u64 {
-        self.held
-    }
-
-    pub(super) fn in_use(&self) -> u64 {
-        self.in_use
-    }
-
-    /// The fencing token of a permit.
-    pub(super) fn fence(&self, ticket: &RemoteTicket) -> Option<Fence> {
-        let RemoteTicket { token, order, .. } = *ticket;
-        let floor = self.floor;
-        self.has_fence(ticket).then_some(Fence { token, order, floor })
-    }
-
-    /// The token of the oldest grant of which something is held here, or may be used again.
-    fn oldest(&self) -> Option<u64> {
-        let used = self.abroad.keys().next().copied();
-        (self.held > 0).then(|| used.unwrap_or(self.token))
-    }
-
-    /// Why the last step failed, if it did.
-    pub(super) fn last_error(&self) -> Option<&StoreError> {
-        self.last_error.as_ref()
-    }
-
-    pub(super) fn is_gone(&self) -> bool {
-        self.gone
     }
 }

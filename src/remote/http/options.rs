@@ -2,6 +2,7 @@
 
 use super::{Connector, Http};
 use crate::remote::error::RemoteError;
+use crate::remote::settings::{check_time_out, runtime};
 #[cfg(feature = "remote-tls")]
 use crate::remote::tls::Tls;
 use http::header::{HeaderName, HeaderValue};
@@ -46,17 +47,8 @@ impl HttpOptions {
     /// # Errors
     /// [`RemoteError::Address`], [`RemoteError::Certificate`], [`RemoteError::Duration`], or [`RemoteError::NoRuntime`] outside a tokio runtime.
     pub(in crate::remote) fn connect(self) -> Result<Http, RemoteError> {
-        if tokio::runtime::Handle::try_current().is_err() {
-            return Err(RemoteError::NoRuntime);
-        }
-        let allowed = (Duration::from_millis(1), Duration::from_secs(60));
-        if self.timeout < allowed.0 || self.timeout > allowed.1 {
-            return Err(RemoteError::Duration {
-                what: "time-out",
-                given: self.timeout,
-                allowed,
-            });
-        }
+        runtime()?;
+        check_time_out(self.timeout)?;
         let base = base(&self.address)?;
         let connector = self.connector(base.starts_with("https:"))?;
         let client = Client::builder(TokioExecutor::new())

@@ -13,16 +13,23 @@ use tokio::sync::Notify;
 pub(super) struct Ears(Mutex<HashMap<String, Arc<Ear>>>);
 
 /// What one session is to hear.
-#[derive(Default)]
 pub(super) struct Ear {
+    channel: Arc<str>,
     rung: Notify,
     news: Mutex<News>,
 }
 
 impl Ears {
-    /// The ear of that name, from now on.
-    pub(super) fn open(&self, name: String) -> Arc<Ear> {
-        Arc::clone(self.0.lock().entry(name).or_default())
+    /// The ear of that name, from now on, at a channel.
+    pub(super) fn open(&self, name: String, channel: &Arc<str>) -> Arc<Ear> {
+        let ear = || {
+            Arc::new(Ear {
+                channel: Arc::clone(channel),
+                rung: Notify::new(),
+                news: Mutex::default(),
+            })
+        };
+        Arc::clone(self.0.lock().entry(name).or_insert_with(ear))
     }
 
     pub(super) fn close(&self, name: &str) {
@@ -43,13 +50,24 @@ impl Ears {
                     ear.ring(granted(told).map_or(News::Look, News::Told));
                 }
             }
-            // What was said meanwhile is lost: all look for themselves.
-            PushKind::Disconnection | PushKind::Subscribe => {
-                let ears: Vec<_> = self.0.lock().values().cloned().collect();
-                ears.iter().for_each(|ear| ear.ring(News::Look));
+            PushKind::Subscribe => {
+                if let Some(Value::BulkString(channel)) = push.data.first() {
+                    self.missed(|ear| ear.channel.as_bytes() == channel);
+                }
             }
+            PushKind::Disconnection => self.missed_all(),
             _ => {}
         }
+    }
+
+    /// What was said meanwhile is lost: all look for themselves.
+    pub(super) fn missed_all(&self) {
+        self.missed(|_| true);
+    }
+
+    fn missed(&self, who: impl Fn(&Ear) -> bool) {
+        let ears: Vec<_> = self.0.lock().values().filter(|ear| who(ear)).cloned().collect();
+        ears.iter().for_each(|ear| ear.ring(News::Look));
     }
 }
 

@@ -1,19 +1,45 @@
 //! The connection of a [`Redis`](super::Redis): to one server, or to each of a cluster.
 
+use super::posts::Slot;
+use super::script::Call;
+use crate::remote::key::Key;
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use ::redis::{Client, FromRedisValue, PushInfo, RedisError, ScriptInvocation};
+use ::redis::{Client, Cmd, ErrorKind, FromRedisValue, PushInfo, RedisError, ServerErrorKind};
 #[cfg(feature = "redis-cluster")]
-use ::redis::{ProtocolVersion, cluster::ClusterClientBuilder, cluster_async::ClusterConnection};
+use ::redis::{
+    ProtocolVersion,
+    cluster::ClusterClientBuilder,
+    cluster_async::ClusterConnection,
+    cluster_routing::{RoutingInfo, SingleNodeRoutingInfo},
+    from_redis_value,
+};
+use parking_lot::Mutex;
 use std::convert::Infallible;
+#[cfg(feature = "redis-cluster")]
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A handle: clones are the same connection. It is made when it is first needed, made anew when it breaks, and subscribed to
-/// what it was before.
-#[derive(Clone)]
+/// Made when it is first needed, made anew when it breaks, and subscribed to what it was before.
 pub(super) enum Link {
-    One(ConnectionManager),
+    One(Box<One>),
     #[cfg(feature = "redis-cluster")]
-    Cluster(ClusterConnection),
+    Cluster(Many),
+}
+
+/// A connection to one server, and what the next one is made of.
+pub(super) struct One {
+    client: Client,
+    config: ConnectionManagerConfig,
+    /// With the number of those before it.
+    current: Mutex<(u64, ConnectionManager)>,
+}
+
+/// A connection to each server of a cluster.
+#[cfg(feature = "redis-cluster")]
+pub(super) struct Many {
+    connection: ClusterConnection,
+    /// A server has not answered. It may be dead, and another one have its slots: the others know, and are asked next.
+    in_doubt: AtomicBool,
 }
 
 impl Link {
@@ -31,7 +57,12 @@ impl Link {
             .set_response_timeout(Some(timeout))
             .set_push_sender(heard(hear))
             .set_automatic_resubscription();
-        ConnectionManager::new_lazy_with_config(client, config).map(Self::One)
+        let first = ConnectionManager::new_lazy_with_config(client.clone(), config.clone())?;
+        Ok(Self::One(Box::new(One {
+            client,
+            config,
+            current: Mutex::new((0, first)),
+        })))
     }
 
     /// To the servers of a cluster, of which some are named.
@@ -47,27 +78,134 @@ impl Link {
             .min_retry_wait(10)
             .max_retry_wait(200)
             .connection_timeout(timeout)
-            .response_timeout(timeout)
             .overall_response_timeout(Some(timeout))
             .push_sender(heard(hear))
             .build()?;
-        let config = ::redis::cluster::ClusterConfig::new();
-        Ok(Self::Cluster(client.get_pending_async_connection_with_config(config)))
+        // It is taken from here alone.
+        let config = ::redis::cluster::ClusterConfig::new().set_response_timeout(timeout);
+        Ok(Self::Cluster(Many {
+            connection: client.get_pending_async_connection_with_config(config),
+            in_doubt: AtomicBool::new(false),
+        }))
     }
 
-    pub(super) async fn invoke<T: FromRedisValue>(&self, script: &ScriptInvocation<'_>) -> Result<T, RedisError> {
+    /// The hash slot of a limiter, where there are such.
+    pub(super) fn slot(&self, key: &Key) -> Option<Slot> {
         match self {
-            Self::One(connection) => script.invoke_async(&mut connection.clone()).await,
+            Self::One(_) => {
+                let _ = key;
+                None
+            }
             #[cfg(feature = "redis-cluster")]
-            Self::Cluster(connection) => script.invoke_async(&mut connection.clone()).await,
+            // Where a name has no braces all of it counts, as what stands in braces does where it has.
+            Self::Cluster(_) => Some(Slot::for_key(key.as_str())),
+        }
+    }
+
+    /// Which connection it is, so that it is given up once.
+    pub(super) fn number(&self) -> u64 {
+        match self {
+            Self::One(one) => one.current.lock().0,
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(_) => 0,
+        }
+    }
+
+    /// Goes on with another connection than this, which leads to a server that is not the right one any more. False where that
+    /// was done already, or would not help: a cluster finds the right one by itself.
+    pub(super) fn give_up(&self, number: u64) -> bool {
+        match self {
+            Self::One(one) => one.give_up(number),
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(_) => false,
+        }
+    }
+
+    pub(super) async fn invoke<T: FromRedisValue>(&self, call: &Call<'_>) -> Result<T, RedisError> {
+        match self.query(call.by_name()).await {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.query(call.in_full()).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn query<T: FromRedisValue>(&self, command: Cmd) -> Result<T, RedisError> {
+        match self {
+            Self::One(one) => command.query_async(&mut one.connection()).await,
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(many) => many.query(command).await,
         }
     }
 
     pub(super) async fn subscribe(&self, channel: &str) -> Result<(), RedisError> {
         match self {
-            Self::One(connection) => connection.clone().subscribe(channel).await,
+            Self::One(one) => one.connection().subscribe(channel).await,
             #[cfg(feature = "redis-cluster")]
-            Self::Cluster(connection) => connection.clone().subscribe(channel).await,
+            Self::Cluster(many) => many.connection.clone().subscribe(channel).await,
+        }
+    }
+}
+
+impl One {
+    fn connection(&self) -> ConnectionManager {
+        self.current.lock().1.clone()
+    }
+
+    fn give_up(&self, number: u64) -> bool {
+        if self.current.lock().0 != number {
+            return false;
+        }
+        let Ok(next) = ConnectionManager::new_lazy_with_config(self.client.clone(), self.config.clone()) else {
+            return false;
+        };
+        let mut current = self.current.lock();
+        if current.0 != number {
+            return false;
+        }
+        let old = std::mem::replace(&mut *current, (number + 1, next));
+        drop(current);
+        drop(old);
+        true
+    }
+}
+
+#[cfg(feature = "redis-cluster")]
+impl Many {
+    /// Asks the server that has the key; where one has not answered, any: who does not have the key says who has, and is believed
+    /// from then on.
+    async fn query<T: FromRedisValue>(&self, command: Cmd) -> Result<T, RedisError> {
+        // Relaxed: a hint. Whoever does not see it asks as before.
+        let anyone = self.in_doubt.swap(false, Ordering::Relaxed);
+        let mut connection = self.connection.clone();
+        let mut waiting = Waiting {
+            in_doubt: &self.in_doubt,
+            answered: false,
+        };
+        let answer = if anyone {
+            let route = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
+            connection.route_command(command, route).await
+        } else {
+            command.query_async(&mut connection).await
+        };
+        waiting.answered = !answer.as_ref().is_err_and(RedisError::is_timeout);
+        Ok(from_redis_value(answer?)?)
+    }
+}
+
+/// A question to a server of a cluster, which whoever asks may give up.
+#[cfg(feature = "redis-cluster")]
+struct Waiting<'a> {
+    in_doubt: &'a AtomicBool,
+    answered: bool,
+}
+
+#[cfg(feature = "redis-cluster")]
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            // Relaxed: see `query`.
+            self.in_doubt.store(true, Ordering::Relaxed);
         }
     }
 }

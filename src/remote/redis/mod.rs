@@ -12,22 +12,24 @@ mod ears;
 mod histories;
 mod link;
 mod options;
+mod posts;
+mod script;
 
 use super::backend::{Backend, Census, News, Reply, Rule, Session, Step, StoreError};
 use super::book::{Fill, micros};
 use super::error::RemoteError;
 use super::key::Key;
-use ::redis::{RedisError, Script, ScriptInvocation};
+use ::redis::{ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind};
 use answer::Answer;
-use ears::Ears;
+use ears::{Ear, Ears};
 use histories::Histories;
 use link::Link;
 pub use options::RedisOptions;
+use posts::{Post, Posts};
+use script::{Call, Script};
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::OnceCell;
 
 /// Limiters in Redis. A handle: clones are the same connection, which all limiters of a process can share.
 ///
@@ -53,11 +55,16 @@ use tokio::sync::OnceCell;
 ///
 /// ```text
 /// ACL SETUSER gate on >secret resetkeys ~tollgate:* resetchannels &tollgate:* -@all
-///   +eval +evalsha +script|load +subscribe +publish +time +info +hmget +hget +hset +hdel +hgetall +hkeys
+///   +eval +evalsha +subscribe +publish +time +info +hmget +hget +hset +hdel +hgetall +hkeys
 ///   +zadd +zrem +zrange +zrangebyscore +zscore +zcard +pexpire +del
 /// ```
 ///
+/// They are tried out again on each new connection: it may be to another server.
+///
 /// # What is not promised
+/// A server that answers that it has become a replica is not asked again: the connection is made anew, to what the address leads
+/// to then.
+///
 /// Replication is asynchronous: a replica that takes over may not know the last grants. It knows that it is not the server which
 /// made those that it knows, and so does one that was started again from what it had saved, or from nothing: either grants no
 /// permits until a time to live has passed, so that what it does not know has run out, and tells sessions of which it has
@@ -81,10 +88,7 @@ struct Inner {
     link: Link,
     prefix: Box<str>,
     timeout: Duration,
-    /// Where this process is told of news.
-    channel: Box<str>,
-    /// The rights suffice, and this process has subscribed to its channel.
-    ready: OnceCell<()>,
+    posts: Arc<Posts>,
     ears: Arc<Ears>,
     histories: Histories,
     longest_ttl: Duration,
@@ -105,8 +109,9 @@ impl Redis {
     ///
     /// Each limiter lies on one server, and moves with its hash slot, with what is known of it; while a slot is being moved its
     /// limiters may not answer, which is to be over before a lease is. A slot that is given to another server without its keys is
-    /// there as new. Messages for those who wait go through all servers. Beside the rights that one server needs these are needed:
-    /// `+cluster|slots +ping +asking`.
+    /// there as new; a replica that takes over from a server which died, or does not answer, is what [`Redis`] says of one.
+    /// Messages for those who wait go through all servers; this process has one channel for each slot in which a limiter lies.
+    /// Beside the rights that one server needs these are needed, on each: `+cluster|slots +ping +asking`.
     #[cfg(feature = "redis-cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-cluster")))]
     pub fn cluster<A: Into<Box<str>>>(addresses: impl IntoIterator<Item = A>) -> RedisOptions {
@@ -114,19 +119,24 @@ impl Redis {
     }
 
     fn new(
-        link: impl FnOnce(Arc<Ears>) -> Result<Link, RemoteError>,
+        link: impl FnOnce(Box<dyn Fn(&PushInfo) + Send + Sync>) -> Result<Link, RemoteError>,
         prefix: Box<str>,
         timeout: Duration,
         longest_ttl: Duration,
     ) -> Result<Self, RemoteError> {
-        let ears = Arc::<Ears>::default();
-        let random = RandomState::new().build_hasher().finish();
+        let (ears, posts) = (Arc::<Ears>::default(), Arc::new(Posts::new(&prefix)));
+        let (hearing, tried) = (Arc::clone(&ears), Arc::clone(&posts));
+        let hear = move |push: &PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                tried.begin_anew();
+            }
+            hearing.hear(push);
+        };
         Ok(Self(Arc::new(Inner {
-            link: link(Arc::clone(&ears))?,
-            channel: format!("{prefix}news:{random:016x}").into(),
+            link: link(Box::new(hear))?,
             prefix,
             timeout,
-            ready: OnceCell::new(),
+            posts,
             ears,
             histories: Histories::default(),
             longest_ttl,
@@ -142,22 +152,40 @@ impl Redis {
         format!("{}{{{key}}}:{part}", self.0.prefix)
     }
 
+    fn ear(&self, key: &Key, session: Session) -> Arc<Ear> {
+        self.0.ears.open(self.name(key, session), &self.post(key).channel)
+    }
+
     /// What messages for `session` say.
     fn name(&self, key: &Key, session: Session) -> String {
         format!("{} {session}", self.key(key, "state"))
     }
 
-    async fn call(&self, script: &ScriptInvocation<'_>) -> Result<Answer, StoreError> {
-        let answer: Result<Vec<String>, _> = self.0.link.invoke(script).await;
-        answer.map(Answer).map_err(|error| self.failed(&error))
+    async fn call(&self, call: &Call<'_>) -> Result<Answer, StoreError> {
+        let number = self.0.link.number();
+        let answer: Result<Vec<String>, _> = self.0.link.invoke(call).await;
+        answer.map(Answer).map_err(|error| self.failed(&error, number))
     }
 
-    fn failed(&self, error: &RedisError) -> StoreError {
+    /// What is said of an error on that connection. One to a server that is there, and is not the one which decides any more, is
+    /// given up: what has its address now is found by connecting anew.
+    fn failed(&self, error: &RedisError, number: u64) -> StoreError {
         if error.is_timeout() {
             return StoreError::TimedOut { after: self.0.timeout };
         }
+        let is_replica = is_replica(error);
+        if is_replica && self.0.link.give_up(number) {
+            self.0.posts.begin_anew();
+            self.0.ears.missed_all();
+        }
         let why = error.to_string().into();
-        if error.is_io_error() || error.is_connection_dropped() || error.is_connection_refusal() {
+        let is_away = matches!(
+            error.kind(),
+            ErrorKind::ClusterConnectionNotFound
+                | ErrorKind::Server(ServerErrorKind::ClusterDown | ServerErrorKind::BusyLoading)
+        );
+        let is_broken = error.is_io_error() || error.is_connection_dropped() || error.is_connection_refusal();
+        if is_replica || is_away || is_broken {
             StoreError::Unreachable { why }
         } else {
             StoreError::Refused { why }
@@ -166,16 +194,14 @@ impl Redis {
 
     async fn permits(&self, key: &Key, limit: u64, step: &Step) -> Result<Reply, StoreError> {
         let inner = &*self.0;
-        self.ready().await?;
+        let post = self.ready(key).await?;
         if step.begin {
-            inner.ears.open(self.name(key, step.session));
+            inner.ears.open(self.name(key, step.session), &post.channel);
         }
-        let mut call = inner.permits.prepare_invoke();
-        for part in ["state", "dues", "sessions", "queue", "oldest"] {
-            call.key(self.key(key, part));
-        }
+        let parts = ["state", "dues", "sessions", "queue", "oldest"];
+        let mut call = inner.permits.on(parts.map(|part| self.key(key, part)));
         call.arg(limit)
-            .arg(&*inner.channel)
+            .arg(&*post.channel)
             .arg(step.session.to_string())
             .arg(step.seq)
             .arg(u8::from(step.begin))
@@ -206,26 +232,32 @@ impl Redis {
         answer.of_permits()
     }
 
-    /// Once for all limiters on this connection, before there is something to be told, and before a right that is missing leaves
-    /// a step half done.
-    async fn ready(&self) -> Result<(), StoreError> {
-        let inner = &*self.0;
-        let ready = inner.ready.get_or_try_init(|| async {
-            let mut call = inner.rights.prepare_invoke();
-            // The channel is a name that nobody else has.
-            call.key(format!("{}{{rights}}:{}", inner.prefix, inner.channel));
-            call.arg(&*inner.channel);
+    fn post(&self, key: &Key) -> Arc<Post> {
+        self.0.posts.of(key, self.0.link.slot(key))
+    }
+
+    /// Once for all limiters at a post, before there is something to be told, and before a right that is missing leaves a step
+    /// half done.
+    async fn ready(&self, key: &Key) -> Result<Arc<Post>, StoreError> {
+        let (inner, post) = (&*self.0, self.post(key));
+        let (tried, number) = (post.tried(), inner.link.number());
+        let ready = tried.get_or_try_init(|| async {
+            let mut call = inner.rights.on([post.key.to_string()]);
+            call.arg(&*post.channel);
             let _: () = inner.link.invoke(&call).await?;
-            inner.link.subscribe(&inner.channel).await
+            inner.link.subscribe(&post.channel).await
         });
-        ready.await.map(drop).map_err(|error| self.failed(&error))
+        ready.await.map_err(|error| self.failed(&error, number))?;
+        Ok(post)
     }
 
     async fn rate(&self, key: &Key, script: &Script, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
-        self.ready().await?;
-        let mut call = script.prepare_invoke();
-        call.key(self.key(key, "state"))
-            .key(self.key(key, &format!("taker:{}", step.session)));
+        let post = self.ready(key).await?;
+        if matches!(rule, Rule::Window { .. }) && step.wishes.iter().any(|wish| wish.queue) {
+            self.0.ears.open(self.name(key, step.session), &post.channel);
+        }
+        let taker = format!("taker:{}", step.session);
+        let mut call = script.on([self.key(key, "state"), self.key(key, &taker)]);
         for number in numbers(rule)? {
             call.arg(number);
         }
@@ -249,7 +281,7 @@ impl Redis {
                 call.arg(one).arg(two).arg(three)
             }
         };
-        call.arg(Rule::REMEMBERED.as_millis().to_string());
+        call.arg(Rule::REMEMBERED.as_millis().to_string()).arg(&*post.channel);
         for id in &step.withdrawn {
             call.arg(*id);
         }
@@ -286,11 +318,11 @@ impl Backend for Redis {
     }
 
     async fn news(&self, key: &Key, session: Session) {
-        self.0.ears.open(self.name(key, session)).rung().await;
+        self.ear(key, session).rung().await;
     }
 
     fn told(&self, key: &Key, session: Session) -> News {
-        self.0.ears.open(self.name(key, session)).take()
+        self.ear(key, session).take()
     }
 
     fn leave(&self, key: &Key, session: Session) {
@@ -304,6 +336,16 @@ impl fmt::Debug for Redis {
             .field("prefix", &self.0.prefix)
             .finish_non_exhaustive()
     }
+}
+
+/// Whether a server says that it takes no writes, since it follows another one. Before Redis 7 it says so in what a script has
+/// failed with.
+fn is_replica(error: &RedisError) -> bool {
+    let says_so = || error.to_string().contains("-READONLY ");
+    let ErrorKind::Server(kind) = error.kind() else {
+        return false;
+    };
+    matches!(kind, ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) || says_so()
 }
 
 /// What the scripts for rates and windows are told of a rule.

@@ -1,8 +1,9 @@
 //! Where a Redis is, and how it is spoken to.
 
+use super::Redis;
 use super::link::Link;
-use super::{Ears, Redis};
 use crate::remote::error::RemoteError;
+use crate::remote::settings::{check_time_out, runtime};
 #[cfg(feature = "remote-tls")]
 use crate::remote::tls::Tls;
 #[cfg(feature = "redis-cluster")]
@@ -11,7 +12,6 @@ use ::redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Protoc
 #[cfg(feature = "remote-tls")]
 use ::redis::{ClientTlsConfig, TlsCertificates};
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The settings of a connection to [`Redis`]. What is printed of them has no secrets.
@@ -105,24 +105,19 @@ impl RedisOptions {
     /// certificates and asks for none; [`RemoteError::Certificate`]; [`RemoteError::Duration`]; [`RemoteError::NoRuntime`]
     /// outside a tokio runtime.
     pub fn connect(self) -> Result<Redis, RemoteError> {
-        if tokio::runtime::Handle::try_current().is_err() {
-            return Err(RemoteError::NoRuntime);
-        }
-        let allowed = (Duration::from_millis(1), Duration::from_secs(60));
-        if self.timeout < allowed.0 || self.timeout > allowed.1 {
-            return Err(RemoteError::Duration {
-                what: "time-out",
-                given: self.timeout,
-                allowed,
-            });
-        }
+        runtime()?;
+        check_time_out(self.timeout)?;
         if self.prefix.contains(['{', '}']) {
             return Err(address(format!("the prefix {:?} has braces", self.prefix)));
         }
         let infos = self.addresses.iter().map(|address| self.info(address));
         let infos: Vec<_> = infos.collect::<Result<_, _>>()?;
-        let link = |ears: Arc<Ears>| self.link(infos, move |push: &PushInfo| ears.hear(push));
-        Redis::new(link, self.prefix.clone(), self.timeout, self.longest_ttl)
+        Redis::new(
+            |hear| self.link(infos, hear),
+            self.prefix.clone(),
+            self.timeout,
+            self.longest_ttl,
+        )
     }
 
     fn link(

@@ -11,6 +11,8 @@ for _, command in ipairs({
     { 'DEL', key },
 }) do
     local answer = redis.pcall(unpack(command))
-    if type(answer) == 'table' and answer.err and not missing then missing = answer end
+    if type(answer) == 'table' and answer.err and not missing then
+        missing = redis.error_reply(answer.err .. ' (' .. string.lower(command[1]) .. ')')
+    end
 end
 return missing or 1

@@ -8,8 +8,10 @@
 --
 -- KEYS, with one hash tag: 1 hash: by the number of a segment, how many were taken in it; and token, now, segment (its
 --   length), ahead (how much later `now` is than the clock, which may be set back); and, once the limit was changed, edition and
---   limit; and, while somebody waits, line, packed: for each place its session, wish, need, and when it expires; 2 hash: what this session was given last.
--- ARGV: limit, length of a segment in microseconds, segments, then as in bucket.lua; then the ids of wishes that are withdrawn.
+--   limit; and, while somebody waits, line, packed: for each place its session, wish, need, when it expires, and
+--   the channel on which it is told that the limit was raised; 2 hash: what this session was given last.
+-- ARGV: limit, length of a segment in microseconds, segments, then as in bucket.lua; then a channel, and the ids of wishes that are
+--   withdrawn.
 -- Answers as bucket.lua does; a window of another length under the same key is an error.
 local limit, length, segments = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local seq, begin, ttl = tonumber(ARGV[5]), ARGV[6] == '1', tonumber(ARGV[7])
@@ -17,7 +19,7 @@ local charged, seen, wish = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[
 local need, want = tonumber(ARGV[12]), tonumber(ARGV[13])
 local asked_edition, REMEMBERED = tonumber(ARGV[15]), tonumber(ARGV[19])
 
-local SESSION, WISH, NEED, EXPIRES = 1, 2, 3, 4
+local SESSION, WISH, NEED, EXPIRES, CHANNEL = 1, 2, 3, 4, 5
 local PACE = 1000
 
 local function int(number) return string.format('%.0f', number) end
@@ -78,7 +80,7 @@ local function take(n)
 end
 
 local last = redis.call('HMGET', KEYS[2], 'seq', 'charged', 'asked', 'units', 'token')
-local answer = { '0', '', '', '', '', '', '', '', '0' }
+local answer, raised = { '0', '', '', '', '', '', '', '', '0' }, false
 if ends then
     redis.call('DEL', KEYS[2])
 elseif last[1] or begin then
@@ -88,12 +90,13 @@ elseif last[1] or begin then
         local debt = math.max(charged - tonumber(last[2] or 0), 0)
         if debt > 0 then take(debt) end
         if ARGV[16] ~= '' and edition == asked_edition then
+            raised = tonumber(ARGV[16]) > limit
             limit, edition = tonumber(ARGV[16]), math.max(edition + 1, now)
         end
         local waits = wish > 0 and ARGV[14] == '1'
         if place then
             line[place][EXPIRES] = now + ttl
-            for n = 20, #ARGV do
+            for n = 21, #ARGV do
                 if place and not waits and tonumber(ARGV[n]) == line[place][WISH] then leave() end
             end
         end
@@ -109,7 +112,7 @@ elseif last[1] or begin then
             elseif need <= limit then
                 if waits then
                     place = place or #line + 1
-                    line[place] = { session, wish, need, now + ttl }
+                    line[place] = { session, wish, need, now + ttl, ARGV[20] }
                 end
                 -- The oldest leave first; there is room when no more is left than the limit less the need, and less what those
                 -- before need, of which no more is known than that they fill a window. They have to ask first.
@@ -156,5 +159,10 @@ if total > 0 or edition > 0 or #line > 0 then
     redis.call('PEXPIRE', KEYS[1], left)
 else
     redis.call('DEL', KEYS[1])
+end
+if raised then
+    for _, other in ipairs(line) do
+        if other[SESSION] ~= session then redis.call('PUBLISH', other[CHANNEL], KEYS[1] .. ' ' .. other[SESSION] .. '\n') end
+    end
 end
 return answer

@@ -4,6 +4,7 @@ use super::link::{Access, Link, failed};
 use super::{Nodes, Zookeeper, rights, servers};
 use crate::remote::backend::StoreError;
 use crate::remote::error::RemoteError;
+use crate::remote::settings::runtime;
 #[cfg(feature = "remote-tls")]
 use crate::remote::tls::Tls;
 use std::fmt;
@@ -62,9 +63,7 @@ impl ZookeeperOptions {
     /// [`RemoteError::Address`] when the prefix is no path, no server is named, one cannot be, or some are encrypted and some are not; [`RemoteError::NoRuntime`] outside a tokio
     /// runtime; and, with the feature `remote-tls`, `RemoteError::Certificate`.
     pub fn connect(self) -> Result<Zookeeper, RemoteError> {
-        if tokio::runtime::Handle::try_current().is_err() {
-            return Err(RemoteError::NoRuntime);
-        }
+        runtime()?;
         let odd = |part: &str| part.is_empty() || part == "." || part == ".." || part.contains(char::is_control);
         let parts = self.prefix.strip_prefix('/').map(|path| path.split('/').any(odd));
         if parts.is_none_or(|odd| odd && &*self.prefix != "/") {

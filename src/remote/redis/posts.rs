@@ -1,0 +1,72 @@
+//! Where this process is told of news, and whether it may do there all that it has to.
+
+use crate::remote::key::Key;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use tokio::sync::OnceCell;
+
+/// Part of a cluster that lies on one server, whichever that is.
+#[cfg(feature = "redis-cluster")]
+pub(super) type Slot = ::redis::cluster_routing::Slot;
+#[cfg(not(feature = "redis-cluster"))]
+pub(super) type Slot = std::convert::Infallible;
+
+/// One post for all limiters of one server, and in a cluster one for those of each hash slot. So the server at which a limiter
+/// lies is the one that is tried, and that tells: whoever asks for the limiter learns when that is another one.
+pub(super) struct Posts {
+    prefix: Box<str>,
+    /// Nobody else has it.
+    random: u64,
+    taken: Mutex<HashMap<Option<Slot>, Arc<Post>>>,
+}
+
+/// A channel of this process, and a key, on one server.
+pub(super) struct Post {
+    pub(super) channel: Arc<str>,
+    pub(super) key: Box<str>,
+    /// Empty until both have been tried out, since the last connection was lost.
+    tried: Mutex<Arc<OnceCell<()>>>,
+}
+
+impl Posts {
+    pub(super) fn new(prefix: &str) -> Self {
+        Self {
+            prefix: prefix.into(),
+            random: RandomState::new().build_hasher().finish(),
+            taken: Mutex::default(),
+        }
+    }
+
+    /// That of a limiter, which lies in this slot of a cluster.
+    pub(super) fn of(&self, key: &Key, slot: Option<Slot>) -> Arc<Post> {
+        let Self { prefix, random, taken } = self;
+        let post = || {
+            let (tag, of_slot) = match slot {
+                None => ("rights", String::new()),
+                Some(_) => (key.as_str(), format!(":{{{key}}}")),
+            };
+            Arc::new(Post {
+                channel: format!("{prefix}news:{random:016x}{of_slot}").into(),
+                key: format!("{prefix}{{{tag}}}:rights:{random:016x}").into(),
+                tried: Mutex::default(),
+            })
+        };
+        Arc::clone(taken.lock().entry(slot).or_insert_with(post))
+    }
+
+    /// A connection was lost: the next one may be to a server at which all is to be tried again.
+    pub(super) fn begin_anew(&self) {
+        let posts: Vec<_> = self.taken.lock().values().cloned().collect();
+        for post in posts {
+            *post.tried.lock() = Arc::default();
+        }
+    }
+}
+
+impl Post {
+    pub(super) fn tried(&self) -> Arc<OnceCell<()>> {
+        Arc::clone(&self.tried.lock())
+    }
+}

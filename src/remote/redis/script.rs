@@ -1,0 +1,60 @@
+//! Scripts, and the calls of them.
+
+use ::redis::{Cmd, ToRedisArgs, cmd};
+
+/// A script, and the name under which a server knows it once it has run it.
+pub(super) struct Script {
+    source: &'static str,
+    hash: Box<str>,
+}
+
+impl Script {
+    pub(super) fn new(source: &'static str) -> Self {
+        let hash = ::redis::Script::new(source).get_hash().into();
+        Self { source, hash }
+    }
+
+    /// A call with these keys, which lie together.
+    pub(super) fn on(&self, keys: impl IntoIterator<Item = String>) -> Call<'_> {
+        Call {
+            script: self,
+            keys: keys.into_iter().collect(),
+            arguments: Vec::new(),
+        }
+    }
+}
+
+/// A call of a script.
+pub(super) struct Call<'a> {
+    script: &'a Script,
+    keys: Vec<String>,
+    arguments: Vec<Vec<u8>>,
+}
+
+impl Call<'_> {
+    pub(super) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
+        argument.write_redis_args(&mut self.arguments);
+        self
+    }
+
+    /// By name: for a server that knows the script.
+    pub(super) fn by_name(&self) -> Cmd {
+        self.command("EVALSHA", &self.script.hash)
+    }
+
+    /// In full: it knows the script from then on. That server alone is told, which is the one that is asked: in a cluster others
+    /// may be away.
+    pub(super) fn in_full(&self) -> Cmd {
+        self.command("EVAL", self.script.source)
+    }
+
+    fn command(&self, verb: &str, script: &str) -> Cmd {
+        let mut command = cmd(verb);
+        command
+            .arg(script)
+            .arg(self.keys.len())
+            .arg(&self.keys)
+            .arg(&self.arguments);
+        command
+    }
+}

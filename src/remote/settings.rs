@@ -1,0 +1,25 @@
+//! What the settings of limiters and of their stores have in common.
+
+use super::error::RemoteError;
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+/// # Errors
+/// [`RemoteError::Duration`] when it is out of its range.
+pub(super) fn check(what: &'static str, given: Duration, allowed: (Duration, Duration)) -> Result<(), RemoteError> {
+    if given < allowed.0 || given > allowed.1 {
+        return Err(RemoteError::Duration { what, given, allowed });
+    }
+    Ok(())
+}
+
+/// How long a store may take to answer a call: 1 ms to a minute.
+#[cfg(any(feature = "consul", feature = "etcd", feature = "redis"))]
+pub(super) fn check_time_out(given: Duration) -> Result<(), RemoteError> {
+    check("time-out", given, (Duration::from_millis(1), Duration::from_secs(60)))
+}
+
+/// The runtime that we are in.
+pub(super) fn runtime() -> Result<Handle, RemoteError> {
+    Handle::try_current().map_err(|_| RemoteError::NoRuntime)
+}
