@@ -299,7 +299,7 @@ impl Meter for Leaky {
             None if mark[0] > self.cleared => {
                 self.ahead.pass(self.now);
                 let back = self.ahead.allow(mark, grains(charged - actual));
-                self.give(0, back);
+                self.give(mark[0], back);
             }
             None => {}
         }
