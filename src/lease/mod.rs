@@ -80,8 +80,10 @@ impl<L: Spend> Spend for Shared<L> {
 /// thread may be joined before it has ended for good: there, release explicitly.) What other threads have parked when the
 /// last handle goes is lost.
 ///
-/// A reservation that was served from what was parked, and is cancelled, goes back to the thread that cancels it, up to `k`;
-/// the rest is lost. That is where the laws give way: what a lease took of a full bucket, which has filled up again since,
+/// An instant to retry at is that of the thread that asks, with what it has parked.
+///
+/// A reservation that was served from what was parked, and is cancelled, goes back to the thread that cancels it, up to `k`,
+/// and whoever waits is told; the rest is lost. That is where the laws give way: what a lease took of a full bucket, which has filled up again since,
 /// is there twice, once parked and once in the bucket; by law 3 a cancelled reservation should have left only one of the
 /// two. It is part of the `threads x k`.
 ///
