@@ -258,6 +258,11 @@ impl<'a> Demand<'a> {
         Some(self)
     }
 
+    /// This demand for `units`, behind `ahead`.
+    pub(crate) fn with_units(self, units: u64, ahead: u64) -> Self {
+        Self { units, ahead, ..self }
+    }
+
     /// Asks to be told when `bell` rings, if this demand waits in a line; otherwise does nothing.
     ///
     /// Call it *before* reading the state that the bell announces, so that no change falls between the two.

@@ -3,6 +3,11 @@
 //! Bookings and debts fill the window that runs, then the next, and so on: each admission lies behind all before it, in
 //! one window or in several on end. So a window never holds more than its limit, whatever is cancelled: a place that a
 //! cancel leaves empty before the last window stays empty.
+//!
+//! When the limit or the length changes, those who have booked keep their instants: the windows before the last of them are
+//! closed then, and what is charged to later ones starts with that one. See [`change`].
+
+mod change;
 
 use super::meter::Meter;
 
@@ -16,6 +21,19 @@ const NEVER: u64 = u64::MAX / 2;
 /// lies on end up to there, and the generation.
 type Mark = [u64; 4];
 
+/// A booking that was told an instant.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    at: u64,
+    /// What was taken by then of the window in which that instant lies.
+    held: u64,
+}
+
+impl Told {
+    /// None, as good as one that has begun long ago.
+    const NOTHING: Self = Self { at: 0, held: 0 };
+}
+
 #[derive(Debug)]
 pub(crate) struct Fixed {
     now: u64,
@@ -25,10 +43,20 @@ pub(crate) struct Fixed {
     number: u64,
     length: u64,
     limit: u64,
-    /// What the window that runs holds: its limit at least, when anything is ahead.
+    /// So many windows, from the one that runs on, admit nothing: what they hold was booked before a change.
+    closed: u64,
+    /// What any of those holds at most.
+    closed_holds: u64,
+    /// What the first window that is not closed holds: its limit at least, when anything is ahead.
     count: u64,
-    /// What is charged to those to come.
+    /// What is charged to those after it.
     ahead: u64,
+    /// The last booking for a later window, since the last change.
+    booked: Told,
+    /// The last before that.
+    kept: Told,
+    /// The latest instant of which anything counts.
+    latest: u64,
     /// Bumped when something was forgiven: what was taken before is not given back.
     generation: u64,
 }
@@ -42,8 +70,13 @@ impl Fixed {
             number: 0,
             length,
             limit,
+            closed: 0,
+            closed_holds: 0,
             count: 0,
             ahead: 0,
+            booked: Told::NOTHING,
+            kept: Told::NOTHING,
+            latest: 0,
             generation: 0,
         }
     }
@@ -52,49 +85,33 @@ impl Fixed {
         self.limit
     }
 
-    /// Changes the length of the window that runs, and of those to come.
-    pub(crate) fn set_length(&mut self, length: u64) {
-        self.end = self.end.saturating_add(length).saturating_sub(self.length);
-        self.length = length;
-        self.advance(self.now);
-    }
-
-    /// What the window that runs has left; negative when it holds too much, or something is charged to later ones.
-    pub(crate) fn room(&self) -> i128 {
-        i128::from(self.limit) - i128::from(self.count) - i128::from(self.ahead)
-    }
-
-    /// Changes the limit, and leaves so much room. Without a limit nothing is counted.
-    pub(crate) fn set_limit(&mut self, limit: u64, room: i128) {
-        if limit == UNLIMITED {
-            self.limit = limit;
-            return self.clear();
-        }
-        let held = u128::from(self.count) + u128::from(self.ahead);
-        let holds = u64::try_from((i128::from(limit) - room).max(0)).unwrap_or(u64::MAX);
-        if self.ahead > 0 || u128::from(holds) < held {
-            // Forgiven, or dealt out anew over the windows to come.
-            self.generation += 1;
-        }
-        if self.ahead == 0 {
-            // An admission that is more than the new limit stays in its own window.
-            self.count = holds;
-        } else {
-            self.count = holds.min(limit);
-            self.ahead = holds - self.count;
-        }
-        self.limit = limit;
-    }
-
-    /// What was taken beyond what the window that runs may hold.
+    /// What was taken beyond what the window that runs may hold. Windows that are closed count as full.
     pub(crate) fn debt(&self) -> u64 {
-        self.count.saturating_sub(self.limit).saturating_add(self.ahead)
+        match self.closed.checked_sub(1) {
+            None => self.count.saturating_sub(self.limit).saturating_add(self.ahead),
+            Some(closed) => closed
+                .saturating_mul(self.limit)
+                .saturating_add(self.count)
+                .saturating_add(self.ahead),
+        }
+    }
+
+    /// How much is charged to windows to come once `n` are booked as well.
+    fn beyond(&self, n: u64) -> u64 {
+        let filled = self
+            .closed
+            .saturating_mul(self.limit)
+            .saturating_add(self.count.min(self.limit));
+        filled
+            .saturating_add(n)
+            .saturating_sub(self.limit)
+            .saturating_add(self.ahead)
     }
 
     /// Takes `n` for the first windows that have room, at most `most` beyond the one that runs. Returns when the last of
     /// it is due. Fails with the instant at which there will be room for the booking, if there is one.
     pub(crate) fn book(&mut self, n: u64, most: u64) -> Result<(Mark, u64), Option<u64>> {
-        let beyond = self.ahead.saturating_add(n.saturating_sub(self.free()));
+        let beyond = self.beyond(n);
         if self.limit != UNLIMITED && (beyond > most || (self.limit == 0 && beyond > 0)) {
             // Until so much of what is ahead has moved into a window that runs.
             let over = beyond.saturating_sub(most);
@@ -104,8 +121,13 @@ impl Fixed {
         let mark = self.take(n);
         let due = match self.tail() {
             (0, _) => self.now,
-            (windows, _) => self.start_of(windows),
+            (windows, held) => {
+                let at = self.start_of(windows);
+                self.booked = Told { at, held };
+                at
+            }
         };
+        self.latest = self.latest.max(due);
         Ok((mark, due))
     }
 
@@ -118,15 +140,36 @@ impl Fixed {
     /// The last window that holds anything, counted from the one that runs, and how much it holds.
     fn tail(&self) -> (u64, u64) {
         match (self.ahead.checked_sub(1), self.limit) {
-            (None, _) => (0, self.count),
+            (None, _) => (self.closed, self.count),
             (Some(_), 0) => (NEVER, self.ahead),
-            (Some(last), limit) => (1 + last / limit, last % limit + 1),
+            (Some(last), limit) => (self.closed.saturating_add(1 + last / limit), last % limit + 1),
         }
     }
 
     /// The number of the window so many after the one that runs. Numbers wrap around.
     fn number_of(&self, windows: u64) -> u64 {
         self.number.wrapping_add(windows)
+    }
+
+    /// So many windows have ended.
+    fn go_on(&mut self, windows: u64) {
+        self.number = self.number.wrapping_add(windows);
+        let Some(open) = windows.checked_sub(self.closed).filter(|open| *open > 0) else {
+            self.closed -= windows;
+            return;
+        };
+        self.closed = 0;
+        let passed = (open - 1).saturating_mul(self.limit);
+        self.ahead = self.ahead.saturating_sub(passed);
+        self.count = self.ahead.min(self.limit);
+        self.ahead -= self.count;
+    }
+
+    /// Charges `n` to the first windows that have room.
+    fn charge(&mut self, n: u64) {
+        let here = n.min(self.limit.saturating_sub(self.count));
+        self.count += here;
+        self.ahead = self.ahead.saturating_add(n - here);
     }
 
     fn remove(&mut self, n: u64) {
@@ -146,11 +189,7 @@ impl Meter for Fixed {
         {
             let windows = over / self.length + 1;
             self.end = self.end.saturating_add(windows.saturating_mul(self.length));
-            self.number = self.number.wrapping_add(windows);
-            let passed = (windows - 1).saturating_mul(self.limit);
-            self.ahead = self.ahead.saturating_sub(passed);
-            self.count = self.ahead.min(self.limit);
-            self.ahead -= self.count;
+            self.go_on(windows);
         }
     }
 
@@ -165,6 +204,7 @@ impl Meter for Fixed {
     fn free(&self) -> u64 {
         match self.limit {
             UNLIMITED => UNLIMITED,
+            _ if self.closed > 0 => 0,
             limit => limit.saturating_sub(self.count),
         }
     }
@@ -173,9 +213,8 @@ impl Meter for Fixed {
         if self.limit == UNLIMITED {
             return [u64::MAX; 4];
         }
-        let here = n.min(self.free());
-        self.count += here;
-        self.ahead = self.ahead.saturating_add(n - here);
+        self.latest = self.latest.max(self.now);
+        self.charge(n);
         let (windows, held) = self.tail();
         [self.number_of(windows), n.min(held), n, self.generation]
     }
@@ -199,20 +238,25 @@ impl Meter for Fixed {
 
     fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) {
         let [window, in_last, on_end, generation] = *mark;
+        let (windows, held) = self.tail();
+        let is_last = window == self.number_of(windows) && generation == self.generation;
+        // As in `restore`: when it has the last window to itself, all that lies on end is its own.
+        let alone = is_last && in_last >= held;
         if let Some(more) = actual.checked_sub(charged) {
             *mark = self.take(more);
-            if mark[0] == window && mark[3] == generation {
-                mark[1] = mark[1].saturating_add(in_last);
+            if alone || (mark[0] == window && mark[3] == generation) {
                 mark[2] = mark[2].saturating_add(on_end);
+                mark[1] = mark[1].saturating_add(in_last).min(self.tail().1);
             }
-            return;
-        }
-        let (windows, held) = self.tail();
-        if window == self.number_of(windows) && generation == self.generation {
-            let back = (charged - actual).min(in_last).min(held);
+        } else if is_last {
+            let back = (charged - actual).min(if alone { on_end } else { in_last.min(held) });
             self.remove(back);
-            mark[1] -= back;
-            mark[2] -= back;
+            let (windows, held) = self.tail();
+            let left = on_end - back;
+            *mark = match alone {
+                true => [self.number_of(windows), left.min(held), left, generation],
+                false => [window, in_last - back, left, generation],
+            };
         }
     }
 
@@ -224,9 +268,9 @@ impl Meter for Fixed {
             return None;
         }
         // Where it comes to lie: so many units into the window that runs, which is full when something lies ahead.
-        let place = self
-            .count
-            .min(self.limit)
+        let closed = self.closed.saturating_mul(self.limit);
+        let place = (self.count.min(self.limit))
+            .saturating_add(closed)
             .saturating_add(self.ahead)
             .saturating_add(ahead);
         // It is not split: what does not fit into the rest of a window waits for the next.
@@ -246,7 +290,8 @@ impl Meter for Fixed {
     }
 
     fn clear(&mut self) {
-        (self.count, self.ahead) = (0, 0);
+        (self.closed, self.count, self.ahead) = (0, 0, 0);
+        (self.booked, self.kept) = (Told::NOTHING, Told::NOTHING);
         self.generation += 1;
     }
 }

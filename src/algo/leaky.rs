@@ -334,7 +334,7 @@ impl Meter for Leaky {
         } else if let Some(mark) = self.known(*mark) {
             self.ahead.pass(self.now);
             let back = self.ahead.allow(&mark, grains(charged - actual));
-            self.give(0, back);
+            self.give(mark[0], back);
         }
     }
 

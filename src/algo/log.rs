@@ -253,6 +253,8 @@ impl Meter for Log {
             let units = entry.units.saturating_add(more);
             self.total += u128::from(units - entry.units);
             entry.units = units;
+        } else if number <= self.sealed {
+            self.take(more); // Of one that was forgiven: from now on, and under no mark.
         }
     }
 
@@ -287,6 +289,6 @@ impl Meter for Log {
 
     fn clear(&mut self) {
         self.entries.clear();
-        self.total = 0;
+        (self.total, self.sealed) = (0, self.made);
     }
 }

@@ -185,6 +185,7 @@ impl Warmup {
     /// Changes the rate; `stored` grains are stored from now on. What has been admitted is still paid for.
     pub(crate) fn set_pace(&mut self, pace: Pace, burst: u64, stored: u64) {
         self.state = self.current();
+        self.state.free_at = self.state.free_at.max(fine(self.now)); // What has passed without a rate was not idle.
         (self.pace, self.burst) = (pace, burst);
         self.times = pace.times();
         self.lone.end();
@@ -361,9 +362,12 @@ impl Meter for Warmup {
             self.charge(&shape, self.before, actual);
             self.lone.end();
         } else if let Some(more) = actual.checked_sub(charged) {
-            *mark = self.take(more);
-            // Only the difference is the latest: it cannot stand for the whole.
-            self.taken += 1;
+            // It is paid for with the latest taking, and without it, should that be undone.
+            let latest = std::mem::replace(&mut self.state, self.before);
+            self.charge(&shape, self.current(), more);
+            self.before = std::mem::replace(&mut self.state, latest);
+            self.charge(&shape, self.current(), more);
+            self.lone.end();
         }
     }
 

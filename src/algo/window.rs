@@ -14,6 +14,8 @@ pub(crate) struct Ring {
     current: usize,
     /// How many segments there have been.
     number: u64,
+    /// Up to this one they cannot be corrected any more.
+    sealed: u64,
     /// Ticks per segment.
     length: u64,
     /// When the current segment ends, in ticks.
@@ -29,6 +31,7 @@ impl Ring {
             current: 0,
             // Beyond the age at which a segment counts: zero is the number of none.
             number: segments as u64 + 1,
+            sealed: 0,
             length,
             end: start.saturating_add(length),
             total: 0,
@@ -97,6 +100,7 @@ impl Ring {
 
     /// No segment so far can be corrected any more.
     fn seal(&mut self) {
+        self.sealed = self.number;
         self.number = self.number.wrapping_add(self.segments() + 1);
     }
 
@@ -181,11 +185,11 @@ impl Window {
         }
     }
 
-    /// Changes the length of the segments. What is in the window counts as admitted now, and is not given back any
-    /// more: nobody knows how it lies in the new segments.
-    pub(crate) fn set_length(&mut self, length: u64) {
+    /// Changes how many segments there are, and their length. What is in the window counts as admitted now, and is not given
+    /// back any more: nobody knows how it lies in the new segments.
+    pub(crate) fn set_length(&mut self, segments: usize, length: u64) {
         let held = self.ring.total();
-        let mut ring = Ring::new(self.ring.counts.len() - 1, length, self.now);
+        let mut ring = Ring::new(segments, length, self.now);
         ring.number = self.ring.number;
         ring.seal();
         ring.take(held);
@@ -231,7 +235,12 @@ impl Meter for Window {
     }
 
     fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) {
-        self.ring.correct(mark[0], charged, actual);
+        if mark[0] <= self.ring.sealed && actual > charged {
+            // It is not known where: what was not charged counts from now on, and under no mark.
+            self.take(actual - charged);
+        } else {
+            self.ring.correct(mark[0], charged, actual);
+        }
     }
 
     fn ready(&self, n: u64, ahead: u64) -> Option<u64> {

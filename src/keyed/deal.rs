@@ -51,6 +51,11 @@ pub(super) struct Left {
     pub(super) given: u128,
 }
 
+impl Left {
+    /// What was not counted.
+    pub(super) const UNCOUNTED: Self = Self { empty: 0, given: 0 };
+}
+
 impl Dealer {
     /// `flow` in `2^-64` grains per tick; `burst` in grains, which is what each share can hold.
     pub(super) fn new(flow: u128, burst: u64, now: u64) -> Self {

@@ -26,6 +26,8 @@ const LEG: &str = "fair_share";
 /// the bursts may not add up, put a [`TokenBucket`](crate::TokenBucket) behind it that all have in common, in a
 /// [`Shared`](super::Shared).
 ///
+/// At [`Quota::unlimited`] everything is admitted, and nothing is counted; at [`Quota::zero`] each share has its burst once.
+///
 /// A share costs the logarithm of how many there are under one lock, and a refusal looks at those that will be full sooner
 /// than it has what it wants.
 ///
@@ -190,6 +192,9 @@ impl FairShare {
     }
 
     fn take(&self, n: u64, now: Instant) -> Result<Left, Refusal<'_>> {
+        if self.budget.quota.is_unlimited() {
+            return Ok(Left::UNCOUNTED);
+        }
         if n > self.budget.quota.burst_size() {
             return Err(Refusal::new(Reason::Oversized, LEG, n, Wait::Never));
         }
@@ -199,13 +204,19 @@ impl FairShare {
                 .ok_or_else(|| dealer.holds_at(hand, grains(n).into()))
         });
         taken.map_err(|ticks| {
-            let due = Due::at(&self.budget.clock, now, Instant::from_ticks(ticks));
-            Refusal::new(Reason::RateExceeded, LEG, n, Wait::Until(due))
+            let wait = match self.budget.quota.is_zero() {
+                true => Wait::Event,
+                false => Wait::Until(Due::at(&self.budget.clock, now, Instant::from_ticks(ticks))),
+            };
+            Refusal::new(Reason::RateExceeded, LEG, n, wait)
         })
     }
 
-    /// Whole tokens that could be taken now. A snapshot.
+    /// Whole tokens that could be taken now; the most there are at an unlimited rate. A snapshot.
     pub fn available(&self) -> u64 {
+        if self.budget.quota.is_unlimited() {
+            return u64::MAX;
+        }
         let held = self.with(self.budget.clock.now(), |dealer, hand| dealer.held(hand));
         (held.max(0) >> GRAIN) as u64
     }
@@ -221,6 +232,9 @@ impl Limiter for FairShare {
     }
 
     fn cancel(&self, ticket: FairTicket, now: Pass<'_>) {
+        if self.budget.quota.is_unlimited() {
+            return;
+        }
         let given = self.with(now.now(&self.budget.clock), |dealer, hand| {
             dealer.give_back(hand, ticket.left, grains(ticket.tokens))
         });
@@ -232,6 +246,10 @@ impl Limiter for FairShare {
 
     fn settle(&self, ticket: &mut FairTicket, settlement: Settlement<'_>) -> u32 {
         let Some(actual) = settlement.actual() else { return 0 };
+        if self.budget.quota.is_unlimited() {
+            ticket.tokens = actual;
+            return 1;
+        }
         self.with(settlement.pass().now(&self.budget.clock), |dealer, hand| {
             dealer.correct(hand, grains(ticket.tokens), grains(actual));
         });
@@ -256,6 +274,9 @@ impl Limiter for FairShare {
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.budget.bell);
         let units = demand.units();
+        if self.budget.quota.is_unlimited() {
+            return ReadyAt::NOW;
+        }
         if units > self.budget.quota.burst_size() {
             return ReadyAt::never(LEG);
         }
@@ -263,7 +284,12 @@ impl Limiter for FairShare {
         let wanted = u128::from(units) + u128::from(demand.ahead());
         let ticks = self.with(now, |dealer, hand| dealer.holds_at(hand, wanted << GRAIN));
         let at = Instant::from_ticks(ticks);
-        if at > now { ReadyAt::at(LEG, at) } else { ReadyAt::NOW }
+        match at > now {
+            false => ReadyAt::NOW,
+            // Nothing comes as time passes.
+            true if self.budget.quota.is_zero() => ReadyAt::on_event(LEG),
+            true => ReadyAt::at(LEG, at),
+        }
     }
 
     fn clock(&self) -> Option<&Clock> {

@@ -4,7 +4,7 @@ use super::hashing::Hashing;
 use super::shards::{Shard, Shards};
 use super::table::{KeyHash, MAX_SLOTS, Table};
 use crate::rate::Quota;
-use crate::rate::plain::{Axis, FULL};
+use crate::rate::plain::Axis;
 use crate::refusal::{Reason, Refusal, Wait};
 use crate::time::{Clock, Instant};
 use std::borrow::Borrow;
@@ -21,7 +21,7 @@ const LEG: &str = "keyed_rate";
 ///
 /// # What is kept, and what is dropped
 /// At most `max_entries` keys. When a new one finds no room, one whose bucket is full is dropped; whoever owns it loses
-/// and gains nothing. When none of 64 entries is full, the new key is refused as `Saturated`. As a new key looks on from
+/// and gains nothing, also by a reading of the clock from before that. When none of 64 entries is full, the new key is refused as `Saturated`. As a new key looks on from
 /// where the last one stopped, a map of up to 64 entries is searched in full.
 ///
 /// # Memory
@@ -53,6 +53,8 @@ pub struct KeyedRate<K> {
 
 struct Rates<K> {
     axis: Axis,
+    /// How far the axis had come when a key was dropped last, as full: by an earlier reading it may not have been.
+    dropped: u64,
     positions: Table<K, u64>,
 }
 
@@ -85,6 +87,7 @@ impl<K> KeyedRate<K> {
         let axis = Axis::new(&quota, &clock, clock.now());
         let shards = Shards::new(max_entries, hashing, |part| Rates {
             axis,
+            dropped: 0,
             positions: Table::new(part),
         });
         Self {
@@ -134,7 +137,18 @@ impl<K> Rates<K> {
         for position in self.positions.values() {
             *position = position.saturating_sub(down);
         }
+        self.dropped = self.dropped.saturating_sub(down);
         gained
+    }
+
+    /// Where a key starts that is not there: it may have been, until the last was dropped.
+    fn start(&self) -> u64 {
+        let since = if seeded!("keyed_rate_forgets_when") {
+            0
+        } else {
+            self.dropped
+        };
+        self.axis.full_at(since)
     }
 }
 
@@ -155,7 +169,7 @@ impl<K: Hash + Eq> KeyedRate<K> {
         {
             let mut rates = shard.0.lock();
             let gained = rates.gained(now);
-            let Rates { axis, positions } = &mut *rates;
+            let Rates { axis, positions, .. } = &mut *rates;
             if let Some(position) = positions.find(hash, |known| known.borrow() == key) {
                 return match axis.take(*position, n, gained) {
                     Ok(after) => {
@@ -184,10 +198,15 @@ impl<K: Hash + Eq> KeyedRate<K> {
         let _gone;
         let mut rates = shard.0.lock();
         let gained = rates.gained(now);
-        let Rates { axis, positions } = &mut *rates;
+        let start = rates.start();
+        let Rates {
+            axis,
+            dropped,
+            positions,
+        } = &mut *rates;
         // Somebody may have come first.
         let known = positions.find(hash, |known| *known == key);
-        let before = known.as_deref().copied().unwrap_or(FULL);
+        let before = known.as_deref().copied().unwrap_or(start);
         let after = axis
             .take(before, n, gained)
             .map_err(|distance| self.refusal(n, distance, axis, now))?;
@@ -201,6 +220,7 @@ impl<K: Hash + Eq> KeyedRate<K> {
                 return Err(Refusal::new(Reason::Saturated, "keyed", n, Wait::Never));
             };
             _gone = positions.remove(full);
+            *dropped = gained.max(*dropped);
         }
         positions.insert(hash, key, after);
         Ok(())
@@ -215,8 +235,9 @@ impl<K: Hash + Eq> KeyedRate<K> {
         let (shard, hash) = self.shards.place(key);
         let mut rates = shard.0.lock();
         let gained = rates.gained(self.clock.now());
+        let start = rates.start();
         let known = rates.positions.find(hash, |known| known.borrow() == key);
-        let position = known.map_or(FULL, |position| *position);
+        let position = known.map_or(start, |position| *position);
         rates.axis.available(position, gained)
     }
 }

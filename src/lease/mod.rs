@@ -12,6 +12,7 @@ use crate::keyed::Shared;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::rate::{BucketTicket, SlidingWindow, TokenBucket};
 use crate::refusal::{ReadyAt, Refusal};
+use crate::sync::bell::Bell;
 use crate::sync::turn::{Turnstile, TurnstileId};
 use crate::ticket::Ticket;
 use crate::time::{Clock, Instant, Pass, Phase};
@@ -79,8 +80,10 @@ impl<L: Spend> Spend for Shared<L> {
 /// thread may be joined before it has ended for good: there, release explicitly.) What other threads have parked when the
 /// last handle goes is lost.
 ///
-/// A reservation that was served from what was parked, and is cancelled, goes back to the thread that cancels it, up to `k`;
-/// the rest is lost. That is where the laws give way: what a lease took of a full bucket, which has filled up again since,
+/// An instant to retry at is that of the thread that asks, with what it has parked.
+///
+/// A reservation that was served from what was parked, and is cancelled, goes back to the thread that cancels it, up to `k`,
+/// and whoever waits is told; the rest is lost. That is where the laws give way: what a lease took of a full bucket, which has filled up again since,
 /// is there twice, once parked and once in the bucket; by law 3 a cancelled reservation should have left only one of the
 /// two. It is part of the `threads x k`.
 ///
@@ -107,6 +110,17 @@ pub struct Leased<L: Spend + 'static> {
 struct Core<L> {
     limiter: L,
     units: u64,
+    /// Rung when something is put back where it was parked.
+    bell: Bell,
+}
+
+impl<L> Core<L> {
+    /// How many units a lease takes of the limiter for an admission of `units`, where so many are parked; nothing when it is
+    /// taken without.
+    fn wanted(&self, units: u64, parked: u64) -> Option<u64> {
+        // What is parked already is part of the lease, so that never more than one is.
+        (units < self.units).then(|| self.units - parked.min(units))
+    }
 }
 
 impl<L: Spend> Home for Core<L> {
@@ -149,7 +163,11 @@ impl<L: Spend> Leased<L> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            core: Arc::new(Core { limiter, units }),
+            core: Arc::new(Core {
+                limiter,
+                units,
+                bell: Bell::new(),
+            }),
         }
     }
 
@@ -195,21 +213,38 @@ impl<L: Spend> Leased<L> {
         if Parked::spend(self.id, units) {
             return Ok(LeaseTicket { units, direct: None });
         }
-        if units < self.core.units {
-            // What is parked already is part of the lease, so that never more than one is.
-            let wanted = self.core.units - parked.min(units);
+        let mut sooner = None;
+        if let Some(wanted) = self.core.wanted(units, parked) {
             let ask = Ask::many(wanted);
-            if let Ok(mut ticket) = limiter.try_reserve(Demand::new(&ask, demand.pass())) {
-                limiter.commit(&mut ticket, demand.pass());
-                if Parked::park(self.id, &self.core, &ticket, wanted, units) {
-                    return Ok(LeaseTicket { units, direct: None });
+            match limiter.try_reserve(Demand::new(&ask, demand.pass())) {
+                Ok(mut ticket) => {
+                    limiter.commit(&mut ticket, demand.pass());
+                    if Parked::park(self.id, &self.core, &ticket, wanted, units) {
+                        return Ok(LeaseTicket { units, direct: None });
+                    }
+                    // A thread that is ending keeps nothing any more.
+                    limiter.give_back(ticket, wanted, demand.pass());
                 }
-                // A thread that is ending keeps nothing any more.
-                limiter.give_back(ticket, wanted, demand.pass());
+                // With what is parked that is less than all of it.
+                Err(refused) => sooner = (wanted < units).then(|| refused.wait()),
             }
         }
-        let direct = Some(limiter.try_reserve(demand)?);
-        Ok(LeaseTicket { units, direct })
+        match limiter.try_reserve(demand) {
+            Ok(direct) => Ok(LeaseTicket {
+                units,
+                direct: Some(direct),
+            }),
+            Err(refused) => Err(match sooner {
+                Some(wait) => refused.with_wait(wait),
+                None => refused,
+            }),
+        }
+    }
+
+    /// Parks what was given back, and tells whoever waits.
+    fn put_back(&self, units: u64) {
+        Parked::put_back(self.id, units, self.core.units);
+        self.core.bell.ring();
     }
 }
 
@@ -228,7 +263,7 @@ impl<L: Spend> Limiter for Leased<L> {
     fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
         match ticket.direct {
             Some(direct) => self.core.limiter.cancel(direct, now),
-            None => Parked::put_back(self.id, ticket.units, self.core.units),
+            None => self.put_back(ticket.units),
         }
     }
 
@@ -248,7 +283,7 @@ impl<L: Spend> Limiter for Leased<L> {
         match actual.checked_sub(ticket.units) {
             Some(0) => {}
             Some(more) => self.core.limiter.charge(more, settlement.pass()),
-            None => Parked::put_back(self.id, ticket.units - actual, self.core.units),
+            None => self.put_back(ticket.units - actual),
         }
         ticket.units = actual;
         1
@@ -269,10 +304,29 @@ impl<L: Spend> Limiter for Leased<L> {
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        if demand.units().saturating_add(demand.ahead()) <= Parked::units(self.id) {
+        // Before what is parked is read.
+        demand.listen(&self.core.bell);
+        let (units, ahead) = (demand.units(), demand.ahead());
+        let parked = Parked::units(self.id);
+        let Some(missing) = units
+            .saturating_add(ahead)
+            .checked_sub(parked)
+            .filter(|missing| *missing > 0)
+        else {
             return ReadyAt::NOW;
-        }
-        self.core.limiter.ready_at(demand)
+        };
+        let (units, ahead) = match ahead {
+            // What is parked is part of a lease, or is not made use of.
+            0 => (
+                self.core
+                    .wanted(units, parked)
+                    .map_or(units, |wanted| wanted.min(units)),
+                0,
+            ),
+            // At least so many have to come until those ahead are through, whoever takes leases.
+            _ => (units.min(missing), missing - units.min(missing)),
+        };
+        self.core.limiter.ready_at(demand.with_units(units, ahead))
     }
 
     fn clock(&self) -> Option<&Clock> {

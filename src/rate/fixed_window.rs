@@ -11,7 +11,7 @@ use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::State;
 use crate::sync::shim::Mutex;
-use crate::time::{Clock, Pass};
+use crate::time::{Clock, Instant, Pass};
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -35,6 +35,13 @@ const LEG: &str = "fixed_window";
 /// empty, so that no window ever holds more than its limit. A [`settle`](crate::Permit::settle) gives back in the same way; what
 /// was undercharged counts from now on.
 ///
+/// # Changes
+/// Who has [booked](Self::book) keeps the instant that was told, whatever limit and length are set, and counts in the window in
+/// which it lies. Until the last of these windows starts nobody else is admitted; that one has room for what the bookings leave
+/// of the limit then in force. It may hold more, where the limit was lowered, or a longer window has several bookings: that is not
+/// charged to later ones. Only [`reset`](Self::reset), and a limit that is [`UNLIMITED`](Self::UNLIMITED), forgets bookings: they
+/// start beside whoever is admitted then.
+///
 /// ```
 /// # use tollgate::{FixedWindow, ManualClock};
 /// # use std::time::Duration;
@@ -57,8 +64,27 @@ pub struct FixedWindow {
 struct Set {
     length: Duration,
     most_ahead: u64,
-    /// How far into its first window it is made.
-    into: Duration,
+    aligned: Option<Aligned>,
+}
+
+/// What the wall clock showed at an instant.
+#[derive(Clone, Copy, Debug)]
+struct Aligned {
+    /// Nanoseconds since 1970.
+    wall: i128,
+    at: Instant,
+}
+
+impl Set {
+    /// How far into a window it is at `now`.
+    fn since_start(&self, clock: &Clock, now: Instant) -> Duration {
+        let Some(Aligned { wall, at }) = self.aligned else {
+            return Duration::ZERO;
+        };
+        let wall = wall + clock.between(at, now).as_nanos() as i128;
+        // Below the length, which is at most 365 days.
+        Duration::from_nanos(wall.rem_euclid(self.length.as_nanos() as i128) as u64)
+    }
 }
 
 impl FixedWindow {
@@ -73,15 +99,22 @@ impl FixedWindow {
         let set = Set {
             length: check_length(length)?,
             most_ahead: u64::MAX,
-            into: Duration::ZERO,
+            aligned: None,
         };
         Ok(Self::build(limit, set, &Clock::real()))
     }
 
-    /// The same window on `clock`, empty.
+    /// The same window on `clock`, empty. Of one that is [`aligned`](Self::aligned) the boundaries stay where they are, on the
+    /// same clock; on another one the wall clock shows at this instant what was said.
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
-        Self::build(self.limit(), *self.set.lock(), clock)
+        let mut set = *self.set.lock();
+        if let Some(aligned) = &mut set.aligned
+            && !clock.is_same(self.shell.clock())
+        {
+            aligned.at = clock.now();
+        }
+        Self::build(self.limit(), set, clock)
     }
 
     /// The same window, empty, with its boundaries where the wall clock has them, which shows `wall` now: windows of a
@@ -90,14 +123,16 @@ impl FixedWindow {
     /// The wall clock is not looked at again. When it is adjusted the boundaries stay where they were.
     #[must_use]
     pub fn aligned(self, wall: SystemTime) -> Self {
-        let mut set = *self.set.lock();
-        let length = set.length.as_nanos();
-        let into = match wall.duration_since(UNIX_EPOCH) {
-            Ok(since) => since.as_nanos() % length,
-            Err(before) => (length - before.duration().as_nanos() % length) % length,
+        let at = self.shell.clock().now();
+        let wall = match wall.duration_since(UNIX_EPOCH) {
+            Ok(since) => since.as_nanos() as i128,
+            Err(before) => -(before.duration().as_nanos() as i128),
         };
-        // At most 365 days, as the length is.
-        set.into = Duration::from_nanos(into as u64);
+        let aligned = Some(Aligned { wall, at });
+        let set = Set {
+            aligned,
+            ..*self.set.lock()
+        };
         Self::build(self.limit(), set, self.shell.clock())
     }
 
@@ -113,9 +148,13 @@ impl FixedWindow {
 
     fn build(limit: u64, set: Set, clock: &Clock) -> Self {
         let length = clock.ticks_of(set.length).max(1);
-        let into = clock.ticks_of(set.into).min(length - 1);
+        let into = |now| {
+            clock
+                .ticks_of(set.since_start(clock, Instant::from_ticks(now)))
+                .min(length - 1)
+        };
         Self {
-            shell: Shell::new(LEG, clock, |now| Fixed::new(now, into, length, limit)),
+            shell: Shell::new(LEG, clock, |now| Fixed::new(now, into(now), length, limit)),
             set: Mutex::new(set),
         }
     }
@@ -130,9 +169,10 @@ impl FixedWindow {
         self.set.lock().length
     }
 
-    /// Changes the limit at once; `inherit` says what becomes of the room that is left. With [`Inherit::Additive`] what
-    /// was admitted still counts, and nothing else does. Where the change makes more room than that, or something is
-    /// charged to windows to come, what was taken before is not given back any more.
+    /// Changes the limit at once; `inherit` says what becomes of the room that is left, and of debts. With
+    /// [`Inherit::Additive`] what was admitted still counts, and nothing else does. What is booked [stays](Self#changes) by
+    /// every rule. Where the change makes more room than that, or something is charged to windows to come, what was taken
+    /// before is not given back any more.
     pub fn set_quota(&self, limit: u64, inherit: Inherit) {
         self.shell.change(|window| {
             let room = inherit.room(window.room(), window.limit(), limit);
@@ -141,7 +181,9 @@ impl FixedWindow {
         self.shell.ring();
     }
 
-    /// Changes the length of the window that runs, which keeps its start, and of all to come.
+    /// Changes the length of the window that runs, which keeps its start, and of all to come. Where a shorter one has begun
+    /// since, all that was counted counts in that, if any of it was taken since it began. What is booked [stays](Self#changes).
+    /// Where something is charged to windows to come, what was taken before is not given back any more.
     ///
     /// # Errors
     /// [`WindowError::Length`] when `length` is zero or above 365 days. Nothing is changed then.

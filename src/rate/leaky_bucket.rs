@@ -196,7 +196,9 @@ impl LeakyBucket {
     /// So one before others gives back at most as much as had flowed out, without it, when each of them starts: without a
     /// slack its place stays empty. The rest comes back when those in its way are given back as well. Of more than 256 booked
     /// ahead neighbours count as one, and of more than 64 that wait for the rest the oldest is forgotten: both give back
-    /// less. After a change of the quota or the slack nothing is given back before others that were booked before it.
+    /// less. After a change of the quota or the slack nothing is given back before others that were booked before it; they
+    /// keep their instants whatever the new rate is, and are counted by those of the old one: at a higher rate the bucket is
+    /// empty sooner, and others start beside them.
     ///
     /// # Errors
     /// `QueueFull` when the bucket would run over, with a true `retry_after`, or without one when `n` never fits.

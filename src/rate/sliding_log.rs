@@ -20,12 +20,13 @@ const LEG: &str = "sliding_log";
 /// Admits at most `limit` in *any* span of the window's length, and never one instant later than that allows.
 ///
 /// It remembers the instant and the weight of each admission until it has left the window: 24 bytes an entry, one for
-/// all admissions of one instant. There are at most as many as the limit, and at most
+/// all admissions of one instant. There are at most as many as the limit and as there are instants of debts, and at most
 /// [`max_entries`](Self::max_entries): 65,536, which is 1.5 MiB, unless set otherwise. When that many are in the window it
 /// refuses until the oldest leaves, so that it may admit less than the limit, but never more. A
 /// [`SlidingWindow`](crate::SlidingWindow) takes a fixed 520 bytes and is up to one segment late.
 ///
-/// A cancel and a [`settle`](crate::Permit::settle) correct the entry, exactly and in any order. A debt is logged as the
+/// A cancel and a [`settle`](crate::Permit::settle) correct the entry, exactly and in any order. Of an entry that a change has
+/// forgiven nothing comes back, and what was undercharged counts from now on. A debt is logged as the
 /// rest is. An instant earlier than the latest seen counts as that.
 ///
 /// ```

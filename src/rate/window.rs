@@ -20,7 +20,10 @@ const LEG: &str = "sliding_window";
 ///
 /// The window is counted in segments (64 unless set otherwise). A segment counts in full until all of it has left the
 /// window, so that the limit is never exceeded; in return room comes back late, by at most one segment: 1/64 of the
-/// window. A cancel or a settlement restores exactly.
+/// window. (A segment is a whole number of the clock's ticks. Where the window is no multiple of it, that is by less than two.)
+///
+/// A cancel or a settlement restores exactly. Of what was taken before a change that forgives, or changes the length, nothing
+/// comes back, and what was undercharged counts from now on.
 ///
 /// An instant earlier than the latest seen counts as that.
 ///
@@ -48,9 +51,12 @@ struct Set {
 }
 
 impl Set {
-    /// The length of a segment.
-    fn ticks(&self, clock: &Clock) -> u64 {
-        clock.ticks_of(self.length).div_ceil(self.segments as u64).max(1)
+    /// How many segments it takes, of how many ticks each: no more than what is wanted, and than there are ticks.
+    fn shape(&self, clock: &Clock) -> (usize, u64) {
+        let ticks = clock.ticks_of(self.length).max(1);
+        let segment = ticks.div_ceil(self.segments as u64);
+        // At most as many as are wanted.
+        (ticks.div_ceil(segment) as usize, segment)
     }
 }
 
@@ -96,9 +102,9 @@ impl SlidingWindow {
     }
 
     fn build(limit: u64, set: Set, clock: &Clock) -> Self {
-        let ticks = set.ticks(clock);
+        let (segments, ticks) = set.shape(clock);
         Self {
-            shell: Shell::new(LEG, clock, |now| Window::new(now, set.segments, ticks, limit)),
+            shell: Shell::new(LEG, clock, |now| Window::new(now, segments, ticks, limit)),
             set: Mutex::new(set),
         }
     }
@@ -133,15 +139,16 @@ impl SlidingWindow {
     }
 
     /// Changes the length of the window at once. What is in the window counts as admitted now, and is not given back any
-    /// more: so no span exceeds its limit, and room comes back up to a window late, once.
+    /// more: so no span of a shorter window exceeds its limit, and room comes back up to a window late, once. What has left
+    /// the shorter window does not count in a longer one: one span that reaches back beyond the change may hold up to both.
     ///
     /// # Errors
     /// [`WindowError::Length`] when `length` is zero or above 365 days. Nothing is changed then.
     pub fn set_length(&self, length: Duration) -> Result<(), WindowError> {
         let mut set = self.set.lock();
         set.length = check_length(length)?;
-        let ticks = set.ticks(self.shell.clock());
-        self.shell.change(|window| window.set_length(ticks));
+        let (segments, ticks) = set.shape(self.shell.clock());
+        self.shell.change(|window| window.set_length(segments, ticks));
         drop(set);
         self.shell.ring();
         Ok(())

@@ -44,7 +44,10 @@ impl fmt::Debug for Instant {
 
 /// Where time comes from. Cheap to clone; clones are the same clock.
 ///
-/// A clock never runs backwards: a source that jumps back is answered with the latest reading.
+/// Clocks are monotonic: a manual clock never runs backwards, and neither does the real one, as far as the processor's counter
+/// does not; nobody sets it, as one sets the time of day. Where a counter starts anew (a machine that was suspended, or moved to
+/// another host) readings are earlier than before, and limiters, for which an earlier instant counts as the latest, stand still
+/// until it has caught up.
 ///
 /// ```
 /// # use tollgate::{ManualClock, Quota, TokenBucket};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, FairShare, Shared};
-use tollgate::{Ask, Cost, Keyed, LimiterExt, ManualClock, Policy, Quota, Reason, TokenBucket};
+use tollgate::{Ask, Cost, Demand, Keyed, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason, TokenBucket};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -163,4 +163,32 @@ fn slow_and_fast_rates_do_not_drift() {
             "{count} per {seconds} s: {taken}, exactly {exact}"
         );
     }
+}
+
+/// As in every other rate.
+#[test]
+fn zero_and_unlimited_have_names() {
+    let clock = ManualClock::new();
+    let open = FairBudget::new(Quota::unlimited()).on(&clock).share();
+    for n in [u64::MAX, 1, 0, u64::MAX] {
+        open.try_acquire(n).unwrap();
+        drop(open.reserve(n).unwrap());
+    }
+    assert_eq!(open.available(), u64::MAX);
+    let tokens = Cost::new("tokens");
+    let gate = (&open).per(tokens);
+    let mut permit = gate.try_admit(Ask::one().cost(tokens, 5)).unwrap();
+    assert_eq!(permit.settle(tokens, 7).unwrap(), 1);
+    assert!(open.is_fresh(tollgate::time::Phase::new().pass()));
+
+    let budget = FairBudget::new(Quota::zero().burst(5)).on(&clock);
+    let (one, other) = (budget.share(), budget.share());
+    one.try_acquire(5).unwrap();
+    let refused = one.try_acquire(1).unwrap_err();
+    assert_eq!((refused.reason(), refused.retry_after()), (Reason::RateExceeded, None));
+    clock.advance(Duration::from_secs(365 * 86_400));
+    assert_eq!((one.available(), other.available()), (0, 5));
+    let ask = Ask::many(1);
+    let phase = tollgate::time::Phase::new();
+    assert!(one.ready_at(Demand::new(&ask, phase.pass())).is_event());
 }

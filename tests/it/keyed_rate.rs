@@ -191,3 +191,61 @@ fn no_key_regains_a_token_while_threads_race() {
     assert!(rates.len() <= 100);
     assert!(admitted.iter().all(|admitted| admitted.load(Ordering::Relaxed) <= 3));
 }
+
+/// A key whose clone takes its time: what happens meanwhile.
+struct Slow<'a> {
+    name: u32,
+    meanwhile: &'a dyn Fn(),
+}
+
+impl std::hash::Hash for Slow<'_> {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
+impl PartialEq for Slow<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Slow<'_> {}
+
+impl Clone for Slow<'_> {
+    fn clone(&self) -> Self {
+        (self.meanwhile)();
+        Self { ..*self }
+    }
+}
+
+/// Given somebody who has read the clock and not come to the lock yet, when the key is taken from, fills up and is dropped
+/// meanwhile, then by that reading it is not full: what it was by that instant has been taken.
+#[test]
+fn a_key_that_was_dropped_is_not_full_by_a_reading_from_before() {
+    let clock = ManualClock::new();
+    let rates = KeyedRate::new(1, Quota::per_second(1).burst(10)).on(&clock);
+    clock.advance(SECOND * 5);
+    let quick = |name| Slow {
+        name,
+        meanwhile: &|| (),
+    };
+    let meanwhile = || {
+        rates.try_acquire(&quick(1), 10).unwrap();
+        clock.advance(SECOND * 10);
+        // The only place is taken by another, since the first is full again.
+        rates.try_acquire(&quick(2), 1).unwrap();
+        clock.advance(SECOND);
+    };
+    let slow = Slow {
+        name: 1,
+        meanwhile: &meanwhile,
+    };
+    let refused = rates.try_acquire(&slow, 10).unwrap_err();
+    assert_eq!(
+        (refused.reason(), refused.retry_after()),
+        (Reason::RateExceeded, Some(SECOND * 10))
+    );
+    rates.try_acquire(&quick(1), 10).unwrap();
+    assert!(rates.try_acquire(&quick(1), 1).is_err());
+}

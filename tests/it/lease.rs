@@ -6,7 +6,9 @@ use std::thread;
 use std::time::Duration;
 use tollgate::conformance::Suite;
 use tollgate::keyed::Shared;
-use tollgate::{Ask, Cost, Leased, LimiterExt, ManualClock, Quota, SlidingWindow, TokenBucket};
+use tollgate::{
+    Ask, Cost, Demand, Leased, Limiter, LimiterExt, ManualClock, Policy, Quota, SlidingWindow, TokenBucket,
+};
 
 const TOKENS: Cost = Cost::new("tokens");
 const SECOND: Duration = Duration::from_secs(1);
@@ -202,4 +204,70 @@ fn eight_threads_never_get_more_than_was_given_out() {
     let given_out = 5_000 + 8 * 4 * 100;
     let left = rate.limiter().available();
     assert!(admitted + left <= given_out, "{admitted} and {left} of {given_out}");
+}
+
+/// Given some that is parked, when more is asked for than there is, then the refusal and the look name the same instant, and it
+/// is the first at which the thread is admitted.
+#[test]
+fn what_is_parked_brings_the_instant_forward() {
+    for (spent, wanted) in [(2, 7), (2, 8), (3, 6), (7, 2), (7, 7)] {
+        let clock = ManualClock::new();
+        let rate = leased(&clock, 1, 8, 8);
+        rate.try_acquire(spent).unwrap();
+        let wait = rate.try_acquire(wanted).unwrap_err().retry_after().unwrap();
+        let phase = tollgate::time::Phase::new();
+        let ask = Ask::many(wanted);
+        let ready = rate.ready_at(Demand::new(&ask, phase.pass()));
+        assert_eq!(
+            ready.not_before(),
+            Some(clock.after(clock.now(), wait)),
+            "{spent}, {wanted}"
+        );
+        clock.advance(wait - Duration::from_nanos(1));
+        assert!(rate.try_acquire(wanted).is_err());
+        clock.advance(Duration::from_nanos(1));
+        rate.try_acquire(wanted).unwrap();
+    }
+    // Six are parked, and two come in two seconds.
+    let clock = ManualClock::new();
+    let rate = leased(&clock, 1, 8, 8);
+    rate.try_acquire(2).unwrap();
+    assert_eq!(rate.try_acquire(7).unwrap_err().retry_after(), Some(SECOND * 2));
+}
+
+/// Given all of a budget that never refills, and somebody who waits for one, when a reservation is given back or settled to where
+/// it was parked, then whoever waits is told.
+#[test]
+fn what_is_put_back_wakes_whoever_waits() {
+    let clock = ManualClock::new();
+    let budget = TokenBucket::new(Quota::zero().burst(8)).on(&clock);
+    let leased = Leased::new(budget, 8);
+    let policy = Policy::new(leased.clone());
+    let mut held: Vec<_> = (0..8).map(|_| leased.reserve(1).unwrap()).collect();
+    clock.run(async {
+        let mut wait = std::pin::pin!(policy.admit(1));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(wait.as_mut().poll(&mut context).is_pending());
+        held.pop();
+        assert!(wait.as_mut().poll(&mut context).is_ready());
+        let woken = std::sync::Arc::new(Woken(AtomicU64::new(0)));
+        let waker = std::task::Waker::from(std::sync::Arc::clone(&woken));
+        let mut wait = std::pin::pin!(policy.admit(1));
+        assert!(
+            wait.as_mut()
+                .poll(&mut std::task::Context::from_waker(&waker))
+                .is_pending()
+        );
+        held.pop();
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert!(wait.as_mut().poll(&mut context).is_ready());
+    });
+}
+
+struct Woken(AtomicU64);
+
+impl std::task::Wake for Woken {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }

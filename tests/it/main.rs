@@ -95,15 +95,18 @@ mod pool_task_parity;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 mod quota;
+mod rate_booked_changes;
 mod rate_bookings;
 mod rate_bookings_model;
 mod rate_corners;
+mod rate_epochs;
 mod rate_fixed_window;
 mod rate_forgiven;
 mod rate_hostile;
 mod rate_leaky_bucket;
 mod rate_published;
 mod rate_replay;
+mod rate_settled;
 mod rate_token_bucket;
 mod rate_trace;
 mod rate_warmup;

@@ -120,7 +120,7 @@ fn a_settlement_corrects_the_latest_and_charges_for_the_others() {
     permit.settle(TOKENS, 1).unwrap();
     assert_eq!(warmup.time_until(1), Some(millis(2_000)), "more is charged");
     later.settle(TOKENS, 0).unwrap();
-    assert_eq!(warmup.time_until(1), Some(millis(2_000)), "it is the latest no more");
+    assert_eq!(warmup.time_until(1), Some(millis(1_125)), "it is still the latest");
 }
 
 /// Rows of (taken from cold, rule, new rate, interval after, in ms). What is stored is eight at most at 2 a second, and

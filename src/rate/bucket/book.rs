@@ -5,7 +5,7 @@
 //! was refilled beyond that room: see [`give_back`](super::give_back).
 
 use super::given::behind;
-use super::params::{MAX_AHEAD, ORIGIN};
+use super::params::MAX_AHEAD;
 use super::word::Word;
 use super::{BucketTicket, LEG, TokenBucket};
 use crate::algo::ahead::Taken;
@@ -79,7 +79,10 @@ impl TokenBucket {
     pub fn book_within(&self, n: u64, max_wait: Duration) -> Result<Booking<'_, Self>, Refusal<'_>> {
         let now = self.clock.now();
         let given = self.given_before();
-        if let Ok(word) = self.take(n, now) {
+        // Nothing is always there, and is booked behind the others all the same.
+        if n > 0
+            && let Ok(word) = self.take(n, now)
+        {
             let ticket = self.ticket(n, word, given);
             return Ok(Booking::new(self, ticket, &self.clock, now, now));
         }
@@ -135,7 +138,7 @@ impl TokenBucket {
         };
         writer.ahead.pass(now.ticks());
         if start > now && need > 0 {
-            let then = ORIGIN.saturating_add(params.gained_beyond_life(start));
+            let then = params.axis_beyond_life(start);
             let room = base.saturating_add(params.burst).saturating_sub(then);
             let booked = Booked::new(ticket, writer.era, word.version());
             writer.ahead.promise(booked, start.ticks(), room.into());

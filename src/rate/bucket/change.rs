@@ -3,7 +3,7 @@
 use super::book::Booked;
 use super::give_back::given_between;
 use super::given::Given;
-use super::params::{ORIGIN, Params, whole_ticks};
+use super::params::{Params, whole_ticks};
 use super::word::{POSITION, Word};
 use super::{BucketTicket, TokenBucket};
 use crate::algo::ahead::Ahead;
@@ -111,7 +111,7 @@ impl TokenBucket {
         let (_, before) = self.read();
         if quota.is_by_interval() && before.step > 0 && !seeded!("bucket_intervals_restart") {
             let after = Params::compile(quota, &self.clock, before.latest_step(now));
-            if after.ticks(now) <= after.life {
+            if after.lives(now) {
                 return after;
             }
         }
@@ -123,13 +123,13 @@ impl TokenBucket {
     pub(super) fn start_anew(&self, now: Instant) {
         let mut writer = self.writer.lock();
         let (_, before) = self.read();
-        if before.ticks(now) <= before.life {
+        if before.lives(now) {
             return;
         }
         // (What gains nothing lasts for ever.)
         let epoch = before.epoch_anew(whole_ticks(&writer.quota, &self.clock), now);
         let after = Params { epoch, ..before };
-        let end = ORIGIN.saturating_add(before.gained_beyond_life(now));
+        let end = before.axis_beyond_life(now);
         let start = after.axis_at(now);
         loop {
             let word = Word(self.word.load(Ordering::Acquire));
@@ -171,7 +171,7 @@ impl TokenBucket {
                 writer.remember(Change {
                     version: word.version(),
                     before,
-                    end: before.axis_at(now),
+                    end: before.axis_beyond_life(now),
                     after,
                     start,
                     raised,

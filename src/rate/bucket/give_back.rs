@@ -9,7 +9,9 @@
 //!
 //! All of this is by the instants at which the others have taken. So the clock is read after the word, and again whenever the
 //! word has changed before it could be moved: somebody may have found the bucket full since. Only when the word is as the
-//! reservation left it there is nobody to ask about.
+//! reservation left it there is nobody to ask about. Whoever takes read the clock before the exchange that moves the word, which
+//! releases; so a manual or a coarse clock is not read behind that. A processor may read its own counter some nanoseconds before
+//! the word that was to be read first: then as much more may come back as the rate yields in these.
 
 use super::book::Booked;
 use super::change::{FINE, Writer, fine};
@@ -31,7 +33,7 @@ impl TokenBucket {
         loop {
             let writer = self.writer.lock();
             let (_, params) = self.read();
-            if params.ticks(now) <= params.life {
+            if params.lives(now) {
                 return (writer, params);
             }
             drop(writer);
@@ -97,7 +99,7 @@ impl TokenBucket {
                 return;
             }
             let seen = self.seen(word, pass);
-            if params.ticks(seen.now) > params.life {
+            if !params.lives(seen.now) {
                 drop(writer);
                 self.start_anew(seen.now);
                 continue;
@@ -178,13 +180,21 @@ impl TokenBucket {
         writer.given.forget_spent(floor.wrapping_add(given));
     }
 
-    /// Corrects a charge to `actual`.
+    /// Corrects a charge to `actual`. What is overcharged fills the bucket up to what it can hold by the latest instant, as in a
+    /// cancel: by an earlier one it would hold what has overflowed since.
     #[cold]
-    pub(super) fn correct(&self, ticket: &BucketTicket, actual: u64, now: Instant) {
-        let (mut writer, params) = self.giver(now);
-        let floor = params.axis_at(now) - params.burst;
-        // Relaxed: the version changes only under the lock that we hold.
-        let version = Word(self.word.load(Ordering::Relaxed)).version();
+    pub(super) fn correct(&self, ticket: &BucketTicket, actual: u64, pass: Pass<'_>) {
+        let (mut writer, params, seen) = loop {
+            let writer = self.writer.lock();
+            let (word, params) = self.read();
+            let seen = self.seen(word, pass);
+            if params.lives(seen.now) {
+                break (writer, params, seen);
+            }
+            drop(writer);
+            self.start_anew(seen.now);
+        };
+        let (version, now) = (seen.word.version(), seen.now);
         // What a reset has forgiven is not given back as well.
         let counts = Word(ticket.word).version() == version || writer.since(ticket, version).is_some();
         let back = if counts {
@@ -197,13 +207,17 @@ impl TokenBucket {
         let back = writer.ahead.allow(&booked, back.into()) as u64;
         let more = params.units(actual.saturating_sub(ticket.tokens));
         self.forget_spent(&mut writer, &params, now);
-        // Relaxed: a first guess.
-        let word = Word(self.word.load(Ordering::Relaxed));
-        let units = self.shift_position(word, |word| {
+        let units = self.shift_position(seen.word, |word| {
+            let now = if word == seen.word {
+                now
+            } else {
+                self.clock.now().max(now)
+            };
+            let floor = params.axis_at(now) - params.burst;
             let base = word.position().max(floor);
             base.saturating_add(more).saturating_sub(back).max(floor)
         });
-        remember(&mut writer, ticket, word, units);
+        remember(&mut writer, ticket, seen.word, units);
     }
 }
 

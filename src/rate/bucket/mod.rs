@@ -45,8 +45,11 @@ const LEG: &str = "token_bucket";
 
 /// Admits at a rate, and up to a burst of what was saved up. Exact integers, no drift, no lock.
 ///
-/// In any span of time `t` it admits at most `burst + rate x t`. A request for more than the burst waits for a larger
-/// quota. Stale readings of the clock never add tokens.
+/// In any span of time `t` it admits at most `burst + rate x t`, and a unit for rounding: the finest part of a token, of those
+/// that are a power of two, in which the burst and an hour's refill can be counted. At 1/d with a burst of 1 that is 2^-45 of a
+/// token, so that two may come a day less 3 ns apart; at a million a second it is 2^-15, and never more than 2^-5. A request
+/// for more than the burst waits for a larger quota; for nothing at all it never waits. Stale readings of the clock never add
+/// tokens.
 ///
 /// # Giving back
 /// A reservation that is cancelled gives back all it took, unless the bucket could have been full in between: what
@@ -59,7 +62,8 @@ const LEG: &str = "token_bucket";
 /// room before it. Where more was, and others took meanwhile, it may be less although the bucket was not full, by what was
 /// refilled beyond that room at most: a bucket does not remember who took when. A reservation held across a change of
 /// quota gives back nothing when the change was a [`Reset`](Inherit::Reset), and at most what both quotas leave room for
-/// otherwise.
+/// otherwise. Changes are counted modulo 2^15: one that is held across 32,768 of them, exactly, counts as one of the quota in
+/// force.
 ///
 /// Before those who have [booked](Self::book) an instant to come it gives back no more than leaves the bucket short of full
 /// until each of them starts.
@@ -241,15 +245,20 @@ impl TokenBucket {
             if base + need <= ORIGIN + gained {
                 let taken = word.forward(base + need);
                 // It succeeds only if tag and position are those that were read. Acquire: whoever takes from a lowered
-                // position sees that something is being given back. Pairs with `shift_position`.
+                // position sees that something is being given back. Pairs with `shift_position`. Release: whoever reads this
+                // word and then the clock is not behind the reading that it was taken by. Pairs with `read`, in `seen`.
                 if self
                     .word
-                    .compare_exchange_weak(word.0, taken.0, Ordering::Acquire, Ordering::Relaxed)
+                    .compare_exchange_weak(word.0, taken.0, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
                 {
                     return Ok(taken);
                 }
             } else if self.still(word) {
+                // Nothing is always there, also in debt: nothing is moved by it.
+                if n == 0 {
+                    return Ok(word);
+                }
                 return Err(self.refusal(n, need, base, &params, now));
             }
         }
@@ -307,7 +316,7 @@ impl TokenBucket {
         self.move_forward(now, |base, axis, params| {
             let need = params.units(n);
             let target = base.saturating_add(need);
-            if target <= axis {
+            if target <= axis || n == 0 {
                 return Ok(need);
             }
             Err(params.reaches(target).filter(|_| need <= params.burst))
@@ -330,10 +339,11 @@ impl TokenBucket {
         }
     }
 
-    /// What the bucket holds at `now`, in units; negative in debt.
+    /// What the bucket holds at `now`, in units; negative in debt. Also when the axis has run out since.
     fn level(word: Word, params: &Params, now: Instant) -> i64 {
-        let axis = params.axis_at(now);
-        axis as i64 - word.position().max(axis - params.burst) as i64
+        let held = i128::from(params.axis_beyond_life(now)) - i128::from(word.position());
+        // A position has 48 bits, and so has a burst.
+        held.min(params.burst.into()) as i64
     }
 
     /// The quota in force.
@@ -362,7 +372,7 @@ impl Limiter for TokenBucket {
     fn settle(&self, ticket: &mut BucketTicket, settlement: Settlement<'_>) -> u32 {
         let Some(actual) = settlement.actual() else { return 0 };
         if actual != ticket.tokens {
-            self.correct(ticket, actual, settlement.pass().now(&self.clock));
+            self.correct(ticket, actual, settlement.pass());
             let loosened = actual < ticket.tokens;
             ticket.tokens = actual;
             if loosened {
@@ -391,7 +401,7 @@ impl Limiter for TokenBucket {
             let target = base.saturating_add(params.units(demand.ahead())).saturating_add(need);
             if need > params.burst {
                 ReadyAt::on_event(LEG)
-            } else if target <= axis {
+            } else if target <= axis || (demand.units() == 0 && demand.ahead() == 0) {
                 ReadyAt::NOW
             } else {
                 params

@@ -36,7 +36,7 @@ pub(super) struct Params {
     pub(super) burst: u64,
     /// The axis at its epoch, less the burst.
     pub(super) floor: u64,
-    /// How many ticks this axis lasts.
+    /// This axis lives for fewer ticks than this.
     pub(super) life: u64,
 }
 
@@ -92,7 +92,9 @@ impl Params {
             step,
             burst,
             floor: ORIGIN - burst,
-            life: (u64::MAX >> shift).min(u64::try_from(life).unwrap_or(u64::MAX)),
+            life: (u64::MAX >> shift)
+                .min(u64::try_from(life).unwrap_or(u64::MAX))
+                .saturating_add(1),
         }
     }
 
@@ -119,7 +121,7 @@ impl Params {
             burst,
             floor: ORIGIN - burst,
             // Where ticks are shifted, `mul` is 2^63 at the least: what they are shifted to stays within 2^48.
-            life: axis::ticks_until(MAX_GAIN, mul, shift),
+            life: axis::ticks_until(MAX_GAIN, mul, shift).saturating_add(1),
         }
     }
 
@@ -137,14 +139,25 @@ impl Params {
         now.ticks_since(self.epoch)
     }
 
-    /// Ticks since the epoch, as long as the axis lasts. Zero for an earlier instant; none beyond.
+    /// Ticks since the epoch, as long as the axis lives. Zero for an earlier instant; none beyond, and of an axis that never
+    /// lives.
     #[inline(always)]
     pub(super) fn living_ticks(&self, now: Instant) -> Option<u64> {
-        let ticks = now.ticks().wrapping_sub(self.epoch.ticks());
-        if ticks <= self.life {
-            return Some(ticks);
+        if seeded!("bucket_takes_early_for_late") {
+            let ticks = now.ticks().wrapping_sub(self.epoch.ticks());
+            return (ticks < self.life).then_some(ticks);
         }
-        (now < self.epoch && self.life > 0).then_some(0)
+        // An earlier instant is told apart first. As a difference that wraps around it would be the end of time, at which
+        // the axis of a slow rate still lives.
+        match now.ticks().checked_sub(self.epoch.ticks()) {
+            Some(ticks) => (ticks < self.life).then_some(ticks),
+            None => (self.life > 0).then_some(0),
+        }
+    }
+
+    /// True when the axis lives at `now`.
+    pub(super) fn lives(&self, now: Instant) -> bool {
+        self.ticks(now) < self.life
     }
 
     /// True when nothing is counted.
@@ -178,7 +191,12 @@ impl Params {
     /// The axis at `now`, which must lie within its life.
     #[inline]
     pub(super) fn axis_at(&self, now: Instant) -> u64 {
-        ORIGIN + self.gained(self.ticks(now).min(self.life))
+        ORIGIN + self.gained(self.ticks(now).min(self.life.saturating_sub(1)))
+    }
+
+    /// The same, whether it lives so long or not; saturating.
+    pub(super) fn axis_beyond_life(&self, now: Instant) -> u64 {
+        ORIGIN.saturating_add(self.gained_beyond_life(now))
     }
 
     /// How many intervals have ended at `now`.
@@ -186,7 +204,7 @@ impl Params {
         (u128::from(self.ticks(now)) << self.shift) / u128::from(self.mul)
     }
 
-    /// What the axis would have gained at `now`, whether it lasts so long or not; saturating.
+    /// What the axis would have gained at `now`, whether it lives so long or not; saturating.
     pub(super) fn gained_beyond_life(&self, now: Instant) -> u64 {
         let gained = if self.step == 0 {
             (u128::from(self.ticks(now)) * u128::from(self.mul)) >> (64 - self.shift)
@@ -343,9 +361,34 @@ mod tests {
                     let hour = clock.ticks_of(second * 3_600);
                     // Less a tick for rounding.
                     assert!(params.life >= hour - 1, "{quota}: {} ticks", params.life);
-                    assert!(params.gained(params.life) + ORIGIN + MAX_AHEAD < 1 << 48, "{quota}");
+                    assert!(params.gained(params.life - 1) + ORIGIN + MAX_AHEAD < 1 << 48, "{quota}");
                 }
             }
+        }
+    }
+
+    /// Given rates so slow that their axis lives for ever, and one whose parameters for admissions say that it never does, then
+    /// an instant before the start is never taken for one at the end.
+    #[test]
+    fn before_the_start_is_not_the_end() {
+        let manual = ManualClock::new();
+        let epoch = Instant::from_ticks(1 << 40);
+        let early = [0, (1 << 40) - 1].map(Instant::from_ticks);
+        let slow = Quota::per_second(1).burst(1 << 34);
+        for quota in [
+            slow,
+            Quota::zero().burst(5),
+            Quota::unlimited(),
+            Quota::per_second(10),
+            slow.by_interval(),
+        ] {
+            let params = Params::compile(&quota, manual.clock(), epoch);
+            assert_eq!(early.map(|now| params.living_ticks(now)), [Some(0); 2], "{quota}");
+        }
+        let slot = Slot::default();
+        slot.store(&Params::compile(&slow.by_interval(), manual.clock(), epoch));
+        for now in [Instant::ZERO, epoch, Instant::from_ticks(u64::MAX)] {
+            assert_eq!(slot.load_flow().living_ticks(now), None);
         }
     }
 
@@ -381,7 +424,7 @@ mod tests {
                     let ticks = clock.ticks_of(Duration::from_nanos(exact));
                     let off = at.ticks_since(epoch).abs_diff(ticks);
                     assert!(off <= 1 + ticks / 1_000_000, "{quota}: {off} of {ticks}");
-                    if at.ticks_since(epoch) <= params.life {
+                    if params.lives(at) {
                         assert!(params.gained(at.ticks_since(epoch)) >= units, "{quota}");
                         assert!(params.gained(at.ticks_since(epoch) - 1) < units, "{quota}");
                     }

@@ -13,9 +13,6 @@ pub(crate) struct Axis {
     whole: u64,
 }
 
-/// The position of a bucket that is full, at any instant.
-pub(crate) const FULL: u64 = 0;
-
 impl Axis {
     pub(crate) fn new(quota: &Quota, clock: &Clock, now: Instant) -> Self {
         Self {
@@ -31,7 +28,7 @@ impl Axis {
         self.params.living_ticks(now).map(|ticks| self.params.gained(ticks))
     }
 
-    /// Starts the axis anew, and returns by how much every position goes down, ending at [`FULL`], and how far it has come
+    /// Starts the axis anew, and returns by how much every position goes down, ending at zero, which is full, and how far it has come
     /// at `now`.
     pub(crate) fn start_anew(&mut self, now: Instant) -> (u64, u64) {
         let before = self.params.gained_beyond_life(now);
@@ -55,6 +52,12 @@ impl Axis {
     #[inline]
     pub(crate) fn is_full(&self, position: u64, gained: u64) -> bool {
         position <= self.params.floor + gained
+    }
+
+    /// The position of a bucket that is full when the axis has come so far, and was not known to be before.
+    #[inline]
+    pub(crate) fn full_at(&self, gained: u64) -> u64 {
+        self.params.floor + gained
     }
 
     /// Whole tokens that are there.

@@ -28,7 +28,9 @@ impl TokenBucket {
     pub fn time_until(&self, n: u64) -> Option<Duration> {
         self.until(|base, params| {
             let need = params.units(n);
-            (need <= params.burst).then(|| base.saturating_add(need))
+            // Nothing is there already, also in debt.
+            let position = if n == 0 { 0 } else { base.saturating_add(need) };
+            (need <= params.burst).then_some(position)
         })
     }
 
@@ -81,10 +83,10 @@ impl TokenBucket {
                 Err(_) => {}
                 Ok(units) => {
                     let taken = word.at(base.saturating_add(units));
-                    // Acquire: as in `take`.
+                    // Both: as in `take`.
                     if self
                         .word
-                        .compare_exchange_weak(word.0, taken.0, Ordering::Acquire, Ordering::Relaxed)
+                        .compare_exchange_weak(word.0, taken.0, Ordering::AcqRel, Ordering::Relaxed)
                         .is_ok()
                     {
                         return Ok(taken);
