@@ -37,6 +37,8 @@ mod compose;
 mod conformance;
 #[cfg(feature = "fan-out")]
 mod fan_out;
+#[cfg(feature = "fan-out")]
+mod fan_out_ends;
 mod gateway;
 #[cfg(feature = "governor")]
 mod governed;
