@@ -94,6 +94,8 @@ mod pool_task_family;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_parity;
 #[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_task_passing;
+#[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 mod quota;
 mod rate_bookings;
