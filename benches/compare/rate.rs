@@ -20,7 +20,7 @@ fn ratelimiter(count: u64, period: Duration) -> Ratelimiter {
     builder.initial_available(count).build().expect("a limiter")
 }
 
-/// Those behind a lock, one admission after the other.
+/// Those that are more than a word, one admission after the other.
 fn behind_a_lock(rows: &Rows) {
     let theirs = governor(FAST, FAST);
     let fast = Quota::per_second(u64::from(FAST));
@@ -41,13 +41,17 @@ fn behind_a_lock(rows: &Rows) {
             each!("governor", theirs.check().is_ok()),
         ],
     );
-    // Cold, one in three nanoseconds: so all are admitted.
+    // Evenly spaced beside evenly spaced: where a processor's counter goes by steps, some readings come twice, and the second
+    // is refused on both sides.
+    let spaced = governor(FAST, 1);
+    // Cold, one in three nanoseconds.
     let warmup = Warmup::new(fast, Duration::from_secs(1)).expect("a warm-up");
     rows.wall(
         "warm-up/admit",
         vec![
             each!("tollgate", warmup.try_acquire(1).is_ok()),
             each!("governor", theirs.check().is_ok()),
+            each!("governor, spaced", spaced.check().is_ok()),
         ],
     );
     let leaky = LeakyBucket::new(fast);
@@ -58,7 +62,26 @@ fn behind_a_lock(rows: &Rows) {
         vec![
             each!("tollgate", leaky.try_acquire(1).is_ok()),
             each!("governor", theirs.check().is_ok()),
+            each!("governor, spaced", spaced.check().is_ok()),
             each!("leaky-bucket", other.try_acquire(1)),
+        ],
+    );
+    let leaky = LeakyBucket::new(Quota::per_hour(1));
+    let hourly = RateLimiter::direct(GovernorQuota::per_hour(NonZeroU32::MIN));
+    assert!(leaky.try_acquire(1).is_ok() && hourly.check().is_ok());
+    rows.wall(
+        "leaky-bucket/refuse",
+        vec![
+            each!("tollgate", leaky.try_acquire(1).is_err()),
+            each!("governor", hourly.check().is_err()),
+        ],
+    );
+    let leaky = LeakyBucket::new(fast);
+    rows.wall(
+        "leaky-bucket/reserve+cancel",
+        vec![
+            each!("tollgate", leaky.reserve(1).is_ok()),
+            each!("governor's check", theirs.check().is_ok()),
         ],
     );
 }

@@ -9,9 +9,13 @@
 //! order (a number for each taking) and the gifts of late, [`GIFTS`] at most: older ones that could still matter count as
 //! below. And no more than leaves every later booking an instant at which the bucket has not run empty before; see
 //! [`Ahead`].
+//!
+//! # One unit alone
+//! Where there was nothing in the bucket but one unit, that has flowed out since, another one taken is [`Lone`].
 
 use super::ahead::{Ahead, Taken};
 use super::drain::{Drain, GRAIN, grains};
+use super::lone::{self, Known, Lone, Times};
 use super::meter::Meter;
 use std::collections::VecDeque;
 
@@ -38,10 +42,10 @@ pub(crate) struct Leaky {
     gifts: VecDeque<Gift>,
     /// The bookings that are not due yet.
     ahead: Ahead<[u64; 3]>,
-    /// How long one unit alone takes to flow out, at most.
+    /// How long one unit alone takes to flow out.
     unit_lasts: u64,
-    /// After which instant it is known to be empty; the end of time when that is not known.
-    empty_at: u64,
+    /// What is in it is one unit that was taken alone.
+    lone: Lone<[u64; 3]>,
 }
 
 /// By the number of the taking.
@@ -78,14 +82,15 @@ impl Leaky {
             gifts: VecDeque::new(),
             ahead: Ahead::NOTHING,
             unit_lasts: unit_lasts(drain),
-            empty_at: u64::MAX,
+            lone: Lone::new([0; 3]),
         }
     }
 
     /// Changes the outflow. What is in the bucket stays.
     pub(crate) fn set_drain(&mut self, drain: Option<Drain>) {
         self.drain = drain;
-        (self.unit_lasts, self.empty_at) = (unit_lasts(drain), u64::MAX);
+        self.unit_lasts = unit_lasts(drain);
+        self.lone.end();
         self.ahead.freeze();
     }
 
@@ -109,7 +114,7 @@ impl Leaky {
         let level = (brim as i128).saturating_sub(room).max(0) as u128;
         self.give(0, self.level.saturating_sub(level));
         self.level = level;
-        self.empty_at = u64::MAX;
+        self.lone.end();
     }
 
     /// How much more than the brim is in the bucket, rounded up to whole units.
@@ -149,6 +154,17 @@ impl Leaky {
         self.give(mark[0], amount);
     }
 
+    /// The mark under which it counts what was taken; none when that was cleared.
+    fn known(&self, mark: [u64; 3]) -> Option<[u64; 3]> {
+        match self.lone.find(mark[0]) {
+            None => (mark[0] > self.cleared).then_some(mark),
+            Some(Known::As(mark)) => Some(mark),
+            // Older than all that is still in the bucket, and nothing of it is.
+            Some(Known::Past) => Some([0; 3]),
+            Some(Known::Cleared) => None,
+        }
+    }
+
     /// When so much has flowed out.
     fn sunk_at(&self, amount: u128) -> Option<u64> {
         match &self.drain {
@@ -165,6 +181,17 @@ impl Leaky {
         filled.saturating_sub(self.passed).saturating_sub(given)
     }
 
+    /// One unit, into an empty bucket.
+    fn take_alone(&mut self) {
+        // All that was booked has begun, unless the rate was changed since. Then nobody may pass by them unnoticed.
+        self.ahead.pass(self.now);
+        if self.ahead.is_empty() {
+            self.lone.begin(self.now.saturating_add(self.unit_lasts));
+        } else {
+            self.lone.end();
+        }
+    }
+
     /// Of the latest taking.
     #[inline]
     fn mark(&self) -> [u64; 3] {
@@ -178,6 +205,7 @@ impl Leaky {
         if amount == 0 {
             return;
         }
+        self.lone.end();
         while self.gifts.front().is_some_and(|gift| gift.stale <= self.passed) {
             self.gifts.pop_front();
         }
@@ -198,6 +226,41 @@ impl Leaky {
 
 impl Meter for Leaky {
     type Mark = [u64; 3];
+
+    const BY_WORD: Option<fn(u64) -> Self::Mark> = Some(|until| [lone::mark_of(until), 0, 0]);
+
+    fn went_by_word(&mut self, word: u64) {
+        if self.lone.is(word) {
+            return;
+        }
+        // Whatever was in it has flowed out.
+        self.passed = self.passed.saturating_add(self.level);
+        self.level = 0;
+        if let Some(drain) = &mut self.drain {
+            drain.run_dry();
+        }
+        if let Some(since) = lone::since_of(word) {
+            self.now = self.now.max(since);
+            return self.lone.is_free(since, self.times());
+        }
+        self.now = word - self.unit_lasts;
+        let mark = self.take(1);
+        self.lone.went(word, mark);
+    }
+
+    #[inline(always)]
+    fn open(&mut self) -> u64 {
+        let times = self.times();
+        self.lone.open(self.now, times)
+    }
+
+    #[inline(always)]
+    fn times(&self) -> Times {
+        Times {
+            lasts: self.unit_lasts,
+            rest: if self.brim == grains(1) { 0 } else { u64::MAX },
+        }
+    }
 
     #[inline]
     fn advance(&mut self, now: u64) {
@@ -235,55 +298,29 @@ impl Meter for Leaky {
         }
     }
 
-    /// One unit of a bucket in which there was one unit, that has flowed out since: the same as to let time pass, without the
-    /// arithmetic.
-    #[inline(always)]
-    fn take_at_once(&mut self, n: u64, now: u64) -> Option<Self::Mark> {
-        // A stale instant counts as the latest.
-        let now = if seeded!("leaky_goes_back") {
-            now
-        } else {
-            now.max(self.now)
-        };
-        if n != 1 || now <= self.empty_at || self.brim < grains(1) || !self.gifts.is_empty() {
-            return None;
-        }
-        self.drain.as_mut()?.run_dry();
-        self.now = now;
-        self.empty_at = now.saturating_add(self.unit_lasts);
-        self.taken += 1;
-        self.passed = self.passed.saturating_add(self.level);
-        if self.level != grains(1) {
-            self.level = grains(1);
-        }
-        Some(self.mark())
-    }
-
     #[inline]
     fn take(&mut self, n: u64) -> Self::Mark {
         if self.drain.is_none() {
             return [0; 3];
         }
         self.taken += 1;
-        let alone = n == 1 && self.level == 0;
-        self.empty_at = if alone {
-            self.now.saturating_add(self.unit_lasts)
+        if n == 1 && self.level == 0 && self.brim >= grains(1) {
+            self.take_alone();
         } else {
-            u64::MAX
-        };
+            self.lone.end();
+        }
         self.level = self.level.saturating_add(grains(n));
         self.mark()
     }
 
     fn restore(&mut self, mark: &Self::Mark, units: u64) {
-        if mark[0] > self.cleared {
-            self.ahead.pass(self.now);
-            if self.ahead.is_empty() {
-                return self.let_back(*mark, grains(units));
-            }
-            for (mark, amount) in self.ahead.give_up(*mark, grains(units)) {
-                self.let_back(mark, amount);
-            }
+        let Some(mark) = self.known(*mark) else { return };
+        self.ahead.pass(self.now);
+        if self.ahead.is_empty() {
+            return self.let_back(mark, grains(units));
+        }
+        for (mark, amount) in self.ahead.give_up(mark, grains(units)) {
+            self.let_back(mark, amount);
         }
     }
 
@@ -291,17 +328,13 @@ impl Meter for Leaky {
         if self.drain.is_none() {
             return;
         }
-        match actual.checked_sub(charged) {
-            Some(more) => {
-                self.level = self.level.saturating_add(grains(more));
-                self.empty_at = u64::MAX;
-            }
-            None if mark[0] > self.cleared => {
-                self.ahead.pass(self.now);
-                let back = self.ahead.allow(mark, grains(charged - actual));
-                self.give(0, back);
-            }
-            None => {}
+        if let Some(more) = actual.checked_sub(charged) {
+            self.level = self.level.saturating_add(grains(more));
+            self.lone.end();
+        } else if let Some(mark) = self.known(*mark) {
+            self.ahead.pass(self.now);
+            let back = self.ahead.allow(&mark, grains(charged - actual));
+            self.give(0, back);
         }
     }
 
@@ -326,6 +359,7 @@ impl Meter for Leaky {
     fn clear(&mut self) {
         self.level = 0;
         self.cleared = self.taken;
+        self.lone.clear();
         self.gifts.clear();
         self.ahead = Ahead::NOTHING;
     }
@@ -343,7 +377,6 @@ fn unit_lasts(drain: Option<Drain>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     /// What is given back in parts is no more than what is left, however much lies on top.
     #[test]
@@ -367,46 +400,5 @@ mod tests {
             [leaky.ready(0, 0), leaky.ready(0, 3), leaky.ready(1, 0)],
             [Some(0), Some(30), Some(10)]
         );
-    }
-
-    proptest! {
-        /// Given takings, what is given back, corrections, bookings and changes at any time, also by stale instants, then a
-        /// bucket that takes the short way where it can is the same as one that never does.
-        #[test]
-        fn the_short_way_leads_to_the_same_bucket(
-            steps in prop::collection::vec((-10i64..40, 0u64..3, 0usize..13), 1..60),
-            count in 1u64..4, nanos in 3u64..20, brim in 0u64..4,
-            scale in prop_oneof![Just(1u64 << 40), 1u64 << 37..1 << 43],
-        ) {
-            let drain = |slower| Some(Drain::new(count, nanos + slower, scale));
-            let [mut short, mut long] = [(); 2].map(|()| Leaky::new(0, drain(0), brim, 9));
-            let (mut now, mut mark) = (0u64, [0; 3]);
-            for (ticks, n, what) in steps {
-                now = now.saturating_add_signed(ticks);
-                if what < 7 || short.take_at_once(n, now).is_none() {
-                    short.step(now, n, what, mark, drain(n));
-                }
-                long.step(now, n, what, mark, drain(n));
-                mark = if what % 2 == 0 { mark } else { long.mark() };
-                prop_assert_eq!(format!("{short:?}"), format!("{long:?}"));
-            }
-        }
-    }
-
-    impl Leaky {
-        fn step(&mut self, now: u64, n: u64, what: usize, mut mark: [u64; 3], drain: Option<Drain>) {
-            self.advance(now);
-            match what {
-                0 => self.restore(&mark, n),
-                1 => self.correct(&mut mark, 1, n),
-                2 => _ = self.book(n),
-                3 => self.set_brim(self.brim, 9, self.room() - n as i128),
-                4 => self.set_drain(drain),
-                5 => self.clear(),
-                6 => {}
-                _ if self.fits(n) => _ = self.take(n),
-                _ => {}
-            }
-        }
     }
 }

@@ -5,7 +5,7 @@ use super::meter::Meter;
 use std::collections::VecDeque;
 
 /// How many admissions may pass before what has left the window is taken out.
-const LEISURE: u64 = 32;
+const LEISURE: u64 = 256;
 
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -144,6 +144,11 @@ impl Log {
         self.made
     }
 
+    /// How many of these, which are in order, have left the window.
+    fn left(&self, entries: &[Entry]) -> usize {
+        entries.partition_point(|entry| self.now.saturating_sub(entry.at) >= self.length)
+    }
+
     /// Takes off what an entry counts, as far as it still does.
     fn subtract(&mut self, number: u64, n: u64) {
         if number <= self.sealed {
@@ -172,11 +177,12 @@ impl Meter for Log {
         };
         self.now = now;
         let (first, second) = self.entries.as_slices();
-        let has_left = |entry: &&Entry| now.saturating_sub(entry.at) >= self.length;
-        let mut left = 0;
-        for entry in first.iter().chain(second).take_while(has_left) {
+        let mut left = self.left(first);
+        if left == first.len() {
+            left += self.left(second);
+        }
+        for entry in self.entries.range(..left) {
             self.total -= u128::from(entry.units);
-            left += 1;
         }
         self.entries.drain(..left);
     }
@@ -201,9 +207,21 @@ impl Meter for Log {
     #[inline]
     fn take_at_once(&mut self, n: u64, now: u64) -> Option<Self::Mark> {
         let has_room = self.total + u128::from(n) <= u128::from(self.limit) && self.entries.len() < self.most;
-        let leisure = !self.made.is_multiple_of(LEISURE) && self.limit != UNLIMITED;
-        // Of a later instant than all before it: it joins none of them.
-        if n == 0 || !has_room || !leisure || now <= self.now {
+        if n == 0 || !has_room || self.limit == UNLIMITED {
+            return None;
+        }
+        // A stale instant counts as the latest.
+        if now <= self.now {
+            let last = self.entries.back_mut()?;
+            let units = last.units.checked_add(n)?;
+            if last.at != self.now || last.number <= self.sealed {
+                return None;
+            }
+            self.total += u128::from(n);
+            last.units = units;
+            return Some([last.number]);
+        }
+        if self.made.is_multiple_of(LEISURE) {
             return None;
         }
         self.now = now;

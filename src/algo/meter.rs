@@ -1,9 +1,32 @@
 //! What the limiters behind one lock have in common: a state that time loosens and admissions tighten.
 
+use super::lone::{CLOSED, Times};
+
 /// A pure state machine that counts units. Instants are ticks; the caller lets time pass first, by `advance`.
 pub(crate) trait Meter {
     /// What an admission must remember beside its units: words that only its own meter can read.
-    type Mark: Copy;
+    type Mark: Copy + AsRef<[u64]>;
+
+    /// Where one unit alone may be taken through a word beside the lock ([`Lone`](super::lone::Lone)): the mark of one that
+    /// moved the word on to an instant.
+    const BY_WORD: Option<fn(u64) -> Self::Mark> = None;
+
+    /// Brings the state up to what the word said when it was closed.
+    fn went_by_word(&mut self, word: u64) {
+        let _ = word;
+    }
+
+    /// What the word is to say from now on.
+    #[inline(always)]
+    fn open(&mut self) -> u64 {
+        CLOSED
+    }
+
+    /// By which times the word goes.
+    #[inline(always)]
+    fn times(&self) -> Times {
+        Times::NEVER
+    }
 
     /// Lets time pass until `now`. An earlier instant than the latest changes nothing.
     fn advance(&mut self, now: u64);

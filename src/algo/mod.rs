@@ -12,6 +12,7 @@ pub(crate) mod leaky;
 pub(crate) mod ledger;
 pub(crate) mod load;
 pub(crate) mod log;
+pub(crate) mod lone;
 pub(crate) mod meter;
 pub(crate) mod shed;
 pub(crate) mod warmup;

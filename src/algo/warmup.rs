@@ -17,7 +17,10 @@
 //!
 //! Whatever is admitted starts at once and is paid for by whoever comes next: admissions are a sequence, and only the
 //! latest can be undone.
+//!
+//! One permit taken of a limiter that is free and cold is [`Lone`] until it is cold again.
 
+use super::lone::{self, Known, Lone, Times};
 use super::meter::Meter;
 
 /// One permit is `2^GRAIN` grains.
@@ -103,6 +106,12 @@ impl Shape {
         intervals.saturating_mul(self.interval).div_ceil(1 << GRAIN)
     }
 
+    /// How long an idle limiter takes to store so many grains, rounded up to a tick.
+    fn idle_for(&self, missing: u64) -> u64 {
+        let idle = (u128::from(missing) * u128::from(self.period)).div_ceil(u128::from(self.max.max(1)));
+        u64::try_from(idle).unwrap_or(u64::MAX)
+    }
+
     /// The interval at which permits are worth just now, in fine ticks.
     fn slope_at(&self, stored: u64) -> u128 {
         let above = u128::from(stored.saturating_sub(self.threshold));
@@ -143,6 +152,10 @@ pub(crate) struct Warmup {
     before: State,
     /// The number of the latest taking that can be undone.
     taken: u64,
+    /// Of one permit taken when cold.
+    times: Times,
+    /// What was taken since it was cold is one permit.
+    lone: Lone<u64>,
 }
 
 impl Warmup {
@@ -159,6 +172,8 @@ impl Warmup {
             state,
             before: state,
             taken: 1,
+            times: pace.times(),
+            lone: Lone::new(0),
         }
     }
 
@@ -171,6 +186,8 @@ impl Warmup {
     pub(crate) fn set_pace(&mut self, pace: Pace, burst: u64, stored: u64) {
         self.state = self.current();
         (self.pace, self.burst) = (pace, burst);
+        self.times = pace.times();
+        self.lone.end();
         self.state.stored = stored.min(pace.max());
         self.taken += 1;
     }
@@ -205,6 +222,15 @@ impl Warmup {
         State { free_at: now, stored }
     }
 
+    /// True when it is the mark of the latest taking, and that can be undone.
+    fn is_latest(&self, mark: [u64; 1]) -> bool {
+        match self.lone.find(mark[0]) {
+            None => mark[0] == self.taken,
+            Some(Known::As(number)) => number == self.taken,
+            Some(Known::Past | Known::Cleared) => false,
+        }
+    }
+
     fn is_free(&self) -> bool {
         ticks(self.state.free_at) <= self.now
     }
@@ -228,6 +254,17 @@ impl Pace {
             _ => 0,
         }
     }
+
+    /// For how long one permit is paid that is taken when all are stored, and until all are stored again.
+    fn times(&self) -> Times {
+        let Self::Shaped(shape) = self else { return Times::NEVER };
+        let missing = shape.max.min(1 << GRAIN);
+        let rest = shape.idle_for(missing);
+        Times {
+            lasts: ticks(shape.first).saturating_add(rest),
+            rest,
+        }
+    }
 }
 
 fn fine(ticks: u64) -> u128 {
@@ -241,6 +278,38 @@ fn ticks(fine: u128) -> u64 {
 
 impl Meter for Warmup {
     type Mark = [u64; 1];
+
+    const BY_WORD: Option<fn(u64) -> Self::Mark> = Some(|until| [lone::mark_of(until)]);
+
+    fn went_by_word(&mut self, word: u64) {
+        if self.lone.is(word) {
+            return;
+        }
+        if let Some(since) = lone::since_of(word) {
+            // The latest was undone: nobody else's can be.
+            self.taken += 1;
+            self.now = self.now.max(since);
+            self.state = State {
+                free_at: fine(since),
+                stored: self.pace.max(),
+            };
+            return self.lone.is_free(since, self.times);
+        }
+        // By then it was cold again.
+        self.now = word - self.times.lasts;
+        let [mark] = self.take(1);
+        self.lone.went(word, mark);
+    }
+
+    #[inline(always)]
+    fn open(&mut self) -> u64 {
+        self.lone.open(self.now, self.times)
+    }
+
+    #[inline(always)]
+    fn times(&self) -> Times {
+        self.times
+    }
 
     fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
@@ -269,21 +338,28 @@ impl Meter for Warmup {
             self.before = self.current();
             self.charge(&shape, self.before, n);
             self.taken += 1;
+            if n == 1 && self.before.stored == shape.max && self.before.free_at == fine(self.now) && self.burst > 0 {
+                self.lone.begin(self.now.saturating_add(self.times.lasts));
+            } else {
+                self.lone.end();
+            }
             return [self.taken];
         }
         [0]
     }
 
     fn restore(&mut self, mark: &Self::Mark, _: u64) {
-        if mark[0] == self.taken || seeded!("warmup_undoes_the_latest") {
+        if self.is_latest(*mark) || seeded!("warmup_undoes_the_latest") {
             self.state = self.before;
+            self.lone.end();
         }
     }
 
     fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) {
         let Pace::Shaped(shape) = self.pace else { return };
-        if mark[0] == self.taken {
+        if self.is_latest(*mark) {
             self.charge(&shape, self.before, actual);
+            self.lone.end();
         } else if let Some(more) = actual.checked_sub(charged) {
             *mark = self.take(more);
             // Only the difference is the latest: it cannot stand for the whole.
@@ -310,14 +386,14 @@ impl Meter for Warmup {
             return Some(self.now);
         };
         let State { free_at, stored } = self.current();
-        let missing = u128::from(shape.max - stored.min(shape.max)) * u128::from(shape.period);
-        let idle = missing.div_ceil(u128::from(shape.max.max(1)));
-        Some(ticks(free_at).saturating_add(u64::try_from(idle).unwrap_or(u64::MAX)))
+        Some(ticks(free_at).saturating_add(shape.idle_for(shape.max - stored.min(shape.max))))
     }
 
     fn clear(&mut self) {
+        self.lone.clear();
         *self = Self {
             taken: self.taken + 1,
+            lone: self.lone,
             ..Self::new(self.now, self.pace, self.burst)
         };
     }

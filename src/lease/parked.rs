@@ -58,11 +58,12 @@ impl Place {
     /// Spends `n` units of `id`, if as many are here.
     #[inline(always)]
     fn spend(&self, id: u64, n: u64) -> bool {
-        let left = self.units.get().checked_sub(n).filter(|_| self.id.get() == id);
-        if let Some(left) = left {
-            self.units.set(left);
+        let units = self.units.get();
+        let there = self.id.get() == id && n <= units;
+        if there {
+            self.units.set(units - n);
         }
-        left.is_some()
+        there
     }
 }
 

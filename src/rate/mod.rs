@@ -26,6 +26,7 @@
 mod booking;
 mod bucket;
 mod fixed_window;
+mod gate;
 mod inherit;
 mod leaky_bucket;
 mod parse;

@@ -1,19 +1,20 @@
 //! What turns a pure meter into a limiter: a lock, a clock, and a bell. And the verbs that all of them share.
 
+use super::gate::{Attempt, Gate, Held};
+use crate::algo::lone::until_of;
 use crate::algo::meter::Meter;
 use crate::ask::Demand;
 use crate::limiter::Settlement;
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::sync::bell::Bell;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
-use crate::sync::shim::{Mutex, MutexGuard};
 use crate::ticket::Ticket;
 use crate::time::{Clock, Instant};
 use std::time::Duration;
 
 /// A meter behind a lock. The lock is held for the few steps of the meter, and never while anything else runs.
 pub(super) struct Shell<M> {
-    meter: Mutex<M>,
+    meter: Gate<M>,
     clock: Clock,
     bell: Bell,
     leg: &'static str,
@@ -54,7 +55,7 @@ impl<const MARK: usize> Ticket for RateTicket<MARK> {
 impl<M: Meter> Shell<M> {
     pub(super) fn new(leg: &'static str, clock: &Clock, meter: impl FnOnce(u64) -> M) -> Self {
         Self {
-            meter: Mutex::new(meter(clock.now().ticks())),
+            meter: Gate::new(meter(clock.now().ticks())),
             clock: clock.clone(),
             bell: Bell::new(),
             leg,
@@ -68,7 +69,7 @@ impl<M: Meter> Shell<M> {
 
     /// The meter as of `now`.
     #[inline]
-    fn at(&self, now: Instant) -> MutexGuard<'_, M> {
+    pub(super) fn at(&self, now: Instant) -> Held<'_, M> {
         let mut meter = self.meter.lock();
         meter.advance(now.ticks());
         meter
@@ -112,6 +113,13 @@ impl<M: Meter> Shell<M> {
 
     #[inline(always)]
     pub(super) fn take(&self, n: u64, now: Instant) -> Result<M::Mark, Refusal<'_>> {
+        if let (Some(mark), 1) = (M::BY_WORD, n) {
+            match self.meter.take_one(now.ticks()) {
+                Attempt::Until(until) => return Ok(mark(until)),
+                Attempt::Not(at) => return Err(self.refusal(n, now, Some(at))),
+                Attempt::ByLock => {}
+            }
+        }
         let mut meter = self.meter.lock();
         if let Some(mark) = meter.take_at_once(n, now.ticks()) {
             return Ok(mark);
@@ -180,8 +188,20 @@ impl<M: Meter> Shell<M> {
     }
 
     pub(super) fn cancel(&self, units: u64, mark: &M::Mark, now: Instant) {
-        self.at(now).restore(mark, units);
+        if !self.cancel_one(units, mark, now) {
+            self.at(now).restore(mark, units);
+        }
         self.bell.ring();
+    }
+
+    /// Gives back one unit that was taken through the word, if nobody has changed that since.
+    #[inline]
+    fn cancel_one(&self, units: u64, mark: &M::Mark, now: Instant) -> bool {
+        let until = match mark.as_ref() {
+            [first, ..] if M::BY_WORD.is_some() && units == 1 => until_of(*first),
+            _ => None,
+        };
+        until.is_some_and(|until| self.meter.give_back_one(until, now.ticks()))
     }
 
     pub(super) fn settle(&self, units: &mut u64, mark: &mut M::Mark, settlement: &Settlement<'_>) -> u32 {

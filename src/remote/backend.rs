@@ -104,7 +104,8 @@ pub struct Step {
     pub oldest: Option<u64>,
     /// For rates and windows: which edition of the rule the client goes by; zero for the one that it was set up with.
     pub edition: u64,
-    /// For rates and windows: the rule is to be this from now on, for everybody, as a later edition.
+    /// For rates and windows: the rule is to be this from now on, for everybody, as a later edition; unless there is one already
+    /// that is later than [`edition`](Self::edition).
     pub change: Option<Rule>,
     /// The client keeps units that it has no use for at the moment, and wants to be told when others wait.
     pub keeps: bool,

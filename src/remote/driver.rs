@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 /// The task of a remote limiter: a future that ends some time after the limiter was closed or dropped, when the store has been
-/// told. Nothing is asked for, renewed or given back unless it runs.
+/// told. Nothing is asked for, renewed or given back unless it runs: when it is dropped before, as with its runtime, what is held
+/// at the store goes with the time to live.
 #[must_use = "a remote limiter does nothing unless its driver runs"]
 pub struct Driver(Pin<Box<dyn Future<Output = ()> + Send>>);
 
@@ -89,7 +90,23 @@ impl Wake for Pumped {
     }
 }
 
+/// Takes leave of the backend when the driver ends, also when it is dropped before it could tell the store.
+struct Leaving<'a, B: Backend>(&'a Shared<B>);
+
+impl<B: Backend> Drop for Leaving<'_, B> {
+    fn drop(&mut self) {
+        if seeded!("remote_drops_without_leave") {
+            return;
+        }
+        let (key, sessions) = self.0.with(|desk| (desk.plan().key.clone(), desk.sessions()));
+        for session in sessions {
+            self.0.backend.leave(&key, session);
+        }
+    }
+}
+
 async fn drive<B: Backend>(shared: Arc<Shared<B>>) {
+    let _leaving = Leaving(&*shared);
     loop {
         let now = shared.clock.now();
         let todo = shared.with(|desk| {

@@ -140,7 +140,8 @@ impl<B: Backend> Remote<B> {
     ///
     /// Other processes learn of it with their next request, which it applies to, and bring it along from then on, so that it
     /// outlives a store that has lost its memory. A store that nobody asks remembers it for a
-    /// [day](Rule::REMEMBERED). Of several changes the last one counts.
+    /// [day](Rule::REMEMBERED). Of several changes the last one counts; of several at once, any one: it takes two round trips, and
+    /// whoever finds that somebody else has made a change between them takes its own for made before.
     ///
     /// # Errors
     /// [`RemoteError::Quota`] when stores cannot count by it, [`RemoteError::Unsupported`] when this one cannot; [`RemoteError::Rule`] for permits and windows.

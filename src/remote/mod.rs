@@ -30,8 +30,12 @@
 //! compares no instant with those of others, so that no clock has to be set right, and none that is set wrong brings a token too
 //! many: in no span of time is there more than the burst and what comes in it. Only their speed counts: where a clock is fast by
 //! one in a hundred, tokens come faster by as much. What is lost by that is the time in which nobody looked on: a process that
-//! comes new finds a bucket as it was when somebody last took from it, and counts from then on. That is one filling of the bucket,
-//! or one window, at most, and only where none of those is left who took before.
+//! comes new finds a bucket as it was when somebody last took from it. In Consul it counts from then on: that is one filling of the
+//! bucket, or one window, at most, and only where none of those is left who took before. But many that live for an instant each
+//! never see anything come back: there one should live long, or take [`Blocks`]. ZooKeeper and etcd keep a clock of their own, the
+//! one in the times of its changes, the other in what has passed of a lease, by which a process that comes new counts what came
+//! before. What is said by one leader is compared with nothing that another one says. etcd's cannot be set; if somebody sets that of
+//! ZooKeeper's leader forward, those who come new are given what comes in as much time, one filling or window at most.
 
 mod acquire;
 mod backend;

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 use tollgate::time::Phase;
 use tollgate::{
-    Ask, Demand, FixedWindow, Instant, LeakyBucket, Limiter, ManualClock, Quota, SlidingLog, SlidingWindow,
+    Ask, Demand, FixedWindow, Instant, LeakyBucket, Limiter, ManualClock, Quota, SlidingLog, SlidingWindow, Warmup,
 };
 
 const THREADS: u64 = 8;
@@ -62,7 +62,11 @@ fn attempts<L: Limiter>(limiter: &L, clock: &ManualClock, random: &mut Random) -
 }
 
 /// Races for `limiter` round by round, and tells `hear` the instant of each and how many tokens were given in it.
-fn race<L: Limiter>(limiter: &L, clock: &ManualClock, mut hear: impl FnMut(u64, u64)) {
+fn race<L: Limiter>(limiter: &L, clock: &ManualClock, hear: impl FnMut(u64, u64)) {
+    race_for(admissions(), limiter, clock, hear);
+}
+
+fn race_for<L: Limiter>(admissions: u64, limiter: &L, clock: &ManualClock, mut hear: impl FnMut(u64, u64)) {
     let (tokens, count, done) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let gate = Barrier::new(THREADS as usize + 1);
     thread::scope(|scope| {
@@ -83,7 +87,7 @@ fn race<L: Limiter>(limiter: &L, clock: &ManualClock, mut hear: impl FnMut(u64, 
             });
         }
         let mut random = Random(1 << 61);
-        while count.load(Ordering::Relaxed) < admissions() {
+        while count.load(Ordering::Relaxed) < admissions {
             let leap = if random.below(500) == 0 { 3 * LENGTH } else { LENGTH / 4 };
             clock.advance(Duration::from_nanos(random.below(leap)));
             // It has seen this instant before a stale one can be counted as of the last.
@@ -172,6 +176,31 @@ fn no_span_at_a_leaky_bucket_has_more_than_flows_out_and_the_slack() {
         least = least.min(taken - i128::from(at));
         taken += i128::from(tokens) * 1_000;
         assert!(taken - i128::from(at) <= least + 100_000, "too many at {at} ns");
+    });
+}
+
+/// Without a slack there is one in a round, taken beside those who are refused, who give back and who want more than ever fits.
+#[test]
+fn no_span_at_an_even_leaky_bucket_has_more_than_flows_out_and_one() {
+    let clock = ManualClock::new();
+    let bucket = LeakyBucket::new(Quota::per_second(1_000_000)).on(&clock);
+    let mut free = 0;
+    race_for(admissions() / 100, &bucket, &clock, |at, tokens| {
+        assert!(tokens <= u64::from(at >= free), "{tokens} at {at} ns, free from {free}");
+        free = if tokens > 0 { at + 1_000 } else { free };
+    });
+}
+
+/// The same of a warm-up, at its stable interval at the least.
+#[test]
+fn no_two_are_admitted_by_a_warm_up_within_an_interval() {
+    let clock = ManualClock::new();
+    let warmup = Warmup::new(Quota::per_second(1_000_000).burst(1), Duration::from_micros(10));
+    let warmup = warmup.unwrap().on(&clock);
+    let mut free = 0;
+    race_for(admissions() / 100, &warmup, &clock, |at, tokens| {
+        assert!(tokens <= u64::from(at >= free), "{tokens} at {at} ns, free from {free}");
+        free = if tokens > 0 { at + 1_000 } else { free };
     });
 }
 

@@ -68,17 +68,29 @@ fn a_batch_runs_in_order_whatever_its_tasks_weigh() {
     runs::<2_000>(70);
 }
 
+/// The numbers of the tasks that ran, in order.
+#[derive(Default)]
+struct Ran(Arc<Mutex<Vec<u32>>>);
+
+impl Ran {
+    fn task(&self, number: u32) -> impl FnOnce() + Send + use<> {
+        let ran = Arc::clone(&self.0);
+        move || ran.lock().unwrap().push(number)
+    }
+
+    fn numbers(&self) -> Vec<u32> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
 /// Given a queue with batches in it, when the pool is ended at once, then every task of them is handed back, one by one, and
 /// what is dropped, or run there, is so once.
 #[test]
 fn the_end_hands_a_batch_back_task_by_task() {
     let pool = one_worker(100).build().unwrap();
     let busy = Busy::on(&pool);
-    let ran = Arc::new(Mutex::new(Vec::new()));
-    let task = |n: u32| {
-        let ran = Arc::clone(&ran);
-        move || ran.lock().unwrap().push(n)
-    };
+    let ran = Ran::default();
+    let task = |n| ran.task(n);
     assert!(pool.execute_all((0..40).map(task)).is_empty());
     let report = pool.abort();
     assert_eq!(report.unstarted.len(), 40);
@@ -88,12 +100,12 @@ fn the_end_hands_a_batch_back_task_by_task() {
         }
     }
     busy.end();
-    assert_eq!(*ran.lock().unwrap(), (0..40).step_by(2).collect::<Vec<_>>());
-    assert_eq!(Arc::strong_count(&ran), 1, "nothing is kept");
+    assert_eq!(ran.numbers(), (0..40).step_by(2).collect::<Vec<_>>());
+    assert_eq!(Arc::strong_count(&ran.0), 1, "nothing is kept");
     let handed_back = pool.execute_all((40..43).map(task));
     assert!(handed_back.iter().all(|rejected| rejected.reason == Turned::Closed));
     handed_back.into_iter().for_each(|rejected| (rejected.task)());
-    assert_eq!(ran.lock().unwrap()[20..], [40, 41, 42]);
+    assert_eq!(ran.numbers()[20..], [40, 41, 42]);
 }
 
 /// The oldest of a batch is thrown out first, alone, and a panic of another is that task's own.
@@ -126,17 +138,14 @@ fn tasks_of_a_batch_are_thrown_out_and_panic_one_by_one() {
 fn a_batch_with_a_priority_goes_before_one_without() {
     let pool = one_worker(100).build().unwrap();
     let busy = Busy::on(&pool);
-    let ran = Arc::new(Mutex::new(Vec::new()));
-    let task = |n: u32| {
-        let ran = Arc::clone(&ran);
-        move || ran.lock().unwrap().push(n)
-    };
+    let ran = Ran::default();
+    let task = |n| ran.task(n);
     assert!(pool.execute_all((10..20).map(task)).is_empty());
     let high = pool.priority(tollgate::pool::Priority::High);
     assert!(high.execute_all((0..10).map(task)).is_empty());
     busy.end();
     assert!(pool.wait_idle());
-    assert_eq!(*ran.lock().unwrap(), (0..20).collect::<Vec<_>>());
+    assert_eq!(ran.numbers(), (0..20).collect::<Vec<_>>());
 }
 
 /// Counts what became of a task: it has run, or was dropped.

@@ -4,8 +4,10 @@
 mod changes;
 
 use crate::remote_world::World;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use tollgate::remote::{Away, Blocks, Remote, Rule};
+use tollgate::remote::{Away, Backend, Blocks, Key, Memory, Remote, Reply, Rule, Session, Step, StoreError};
 use tollgate::{Ask, Cost, LimiterExt, Policy, Quota, Reason};
 
 fn quota(burst: u64) -> Quota {
@@ -124,4 +126,61 @@ fn a_limit_that_was_heard_of_long_ago_refuses_nobody() {
         other.set_limit(5).await.unwrap();
         drop(third.acquire(5).await.unwrap());
     });
+}
+
+/// A line to the store on which the answer to the first change is lost, and somebody else makes another one meanwhile.
+struct Lossy {
+    store: Arc<Memory>,
+    other: Remote<Arc<Memory>>,
+    changes: AtomicU32,
+}
+
+impl Backend for Lossy {
+    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+        let reply = self.store.step(key, rule, step).await;
+        if step.change.is_some() && self.changes.fetch_add(1, Ordering::Relaxed) == 0 {
+            match rule {
+                Rule::Rate { .. } => self.other.set_quota(quota(30)).await.unwrap(),
+                _ => self.other.set_limit(30).await.unwrap(),
+            }
+            return Err(StoreError::Unreachable {
+                why: "it was lost".into(),
+            });
+        }
+        reply
+    }
+
+    async fn news(&self, key: &Key, session: Session) {
+        self.store.news(key, session).await;
+    }
+}
+
+/// It was carried out, and is said again: the later one stays.
+#[test]
+fn a_change_whose_answer_was_lost_is_made_once() {
+    let hour = Duration::from_secs(3_600);
+    for rate in [true, false] {
+        let world = World::new();
+        let build = || match rate {
+            true => Remote::rate(world.key.clone(), quota(10)),
+            false => Remote::window(world.key.clone(), 10, hour),
+        };
+        let backend = Lossy {
+            store: Arc::clone(&world.store),
+            other: world.make(build()),
+            changes: AtomicU32::new(0),
+        };
+        let one = build().clock(&world.clock).in_place(backend).unwrap();
+        world.clock.run(async {
+            if rate {
+                one.set_quota(quota(20)).await.unwrap();
+            } else {
+                one.set_limit(20).await.unwrap();
+            }
+        });
+        assert_eq!(one.backend().changes.load(Ordering::Relaxed), 2, "it was said again");
+        let late = world.make(build());
+        world.clock.run(async { drop(late.acquire(30).await.unwrap()) });
+        assert_eq!((one.stats().limit, late.stats().limit), (30, 30));
+    }
 }

@@ -6,6 +6,7 @@ mod bucket;
 #[cfg(feature = "channel")]
 mod channel;
 mod compose;
+mod gate;
 mod keyed;
 mod lease;
 mod line;

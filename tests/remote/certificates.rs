@@ -1,11 +1,16 @@
 //! A certificate authority of a test's own.
 
+use crate::rig::server::Store;
+use crate::speaker::{refused, serves_who_waits};
+use crate::store::key;
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
-use std::net::{Ipv4Addr, TcpListener};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use tollgate::remote::Tls;
+use tollgate::remote::{Backend, StoreError, Tls};
 
 /// Whoever it signs for is believed by those who have its root.
 pub(crate) struct Authority {
@@ -55,6 +60,39 @@ impl Guard {
             std::fs::write(&path, text).expect("a folder of our own");
             path
         })
+    }
+}
+
+/// A server of this program that speaks in the clear at its port, and encrypted at that of the guard: how it is told to stands in
+/// the command.
+#[derive(Clone)]
+pub(crate) struct Encrypted<S> {
+    pub(crate) program: S,
+    pub(crate) guard: Guard,
+    pub(crate) command: fn(&S, &Guard, u16, &Path) -> Command,
+}
+
+impl<S: Store> Store for Encrypted<S> {
+    fn command(&self, port: u16, folder: &Path) -> Command {
+        (self.command)(&self.program, &self.guard, port, folder)
+    }
+
+    fn ready(&self, address: SocketAddr, pid: u32) -> bool {
+        self.program.ready(address, pid)
+    }
+
+    fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>> {
+        self.program.keys(address)
+    }
+}
+
+/// A limiter is reached by who is known; who shows nothing is not let in, and a server that another authority has signed is not
+/// believed.
+pub(crate) async fn known_to_each_other<B: Backend>(authority: &Authority, store: impl Fn(Tls) -> B) {
+    serves_who_waits(store(authority.known())).await;
+    for tls in [authority.believed(), Authority::new().believed()] {
+        let error = refused(store(tls), key()).await;
+        assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
     }
 }
 

@@ -1,52 +1,40 @@
 //! Encrypted connections to a real server, and what is refused.
 
-use crate::certificates::{Authority, Guard, Identity};
+use crate::certificates::{Authority, Encrypted, Guard, Identity};
 use crate::redis::Redis as Program;
 use crate::rig::server::{Server, Store};
 use crate::speaker::{LONG, Speaker};
 use crate::store::key;
-use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use tollgate::Quota;
 use tollgate::remote::{Redis, Remote, RemoteError, Rule, StoreError, Tls};
 
-/// A server that speaks in the clear at its port, and encrypted at another.
-#[derive(Clone)]
-struct Encrypted(Guard);
-
-impl Encrypted {
-    async fn start(authority: &Authority, name: &str) -> (Server<Self>, String) {
-        let guard = Guard::new(authority, name);
-        let server = Server::start(Self(guard.clone())).await.expect("a server");
-        (server, format!("rediss://127.0.0.1:{}/", guard.port()))
+/// To those whom the authority knows.
+fn command(program: &Program, guard: &Guard, port: u16, folder: &Path) -> Command {
+    let mut command = program.command(port, folder);
+    command.args(["--tls-port", &guard.take_port().to_string()]);
+    let [certificate, key, root] = guard.write(folder);
+    for (option, path) in [
+        ("--tls-cert-file", certificate),
+        ("--tls-key-file", key),
+        ("--tls-ca-cert-file", root),
+    ] {
+        command.arg(option).arg(path);
     }
+    command
 }
 
-impl Store for Encrypted {
-    fn command(&self, port: u16, folder: &Path) -> Command {
-        let mut command = Program.command(port, folder);
-        command.args(["--tls-port", &self.0.take_port().to_string()]);
-        let [certificate, key, root] = self.0.write(folder);
-        for (option, path) in [
-            ("--tls-cert-file", certificate),
-            ("--tls-key-file", key),
-            ("--tls-ca-cert-file", root),
-        ] {
-            command.arg(option).arg(path);
-        }
-        command
-    }
-
-    fn ready(&self, address: SocketAddr, pid: u32) -> bool {
-        Program.ready(address, pid)
-    }
-
-    fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>> {
-        Program.keys(address)
-    }
+async fn start(authority: &Authority, name: &str) -> (Server<Encrypted<Program>>, String) {
+    let guard = Guard::new(authority, name);
+    let program = Encrypted {
+        program: Program,
+        guard: guard.clone(),
+        command,
+    };
+    let server = Server::start(program).await.expect("a server");
+    (server, format!("rediss://127.0.0.1:{}/", guard.port()))
 }
 
 /// A rate, so that nothing is frozen on a server that was just started.
@@ -67,7 +55,7 @@ async fn refused(address: &str, tls: Tls) -> String {
 #[tokio::test]
 async fn a_server_that_asks_for_certificates_serves_who_has_one() {
     let authority = Authority::new();
-    let (_server, address) = Encrypted::start(&authority, "127.0.0.1").await;
+    let (_server, address) = start(&authority, "127.0.0.1").await;
     let options = Redis::options(address.as_str()).tls(authority.known());
     let remote = Remote::permits(key(), 2).spawn(options.connect().unwrap()).unwrap();
     // Also what is told over the connection beside answers: the first waits until the server has been up for long enough.
@@ -91,10 +79,10 @@ async fn a_server_that_asks_for_certificates_serves_who_has_one() {
 #[tokio::test]
 async fn a_server_that_is_not_who_was_asked_for_is_told_nothing() {
     let (authority, stranger) = (Authority::new(), Authority::new());
-    let (_server, address) = Encrypted::start(&authority, "127.0.0.1").await;
+    let (_server, address) = start(&authority, "127.0.0.1").await;
     let why = refused(&address, stranger.believed()).await;
     assert!(why.contains("invalid peer certificate"), "{why}");
-    let (_server, address) = Encrypted::start(&authority, "elsewhere.test").await;
+    let (_server, address) = start(&authority, "elsewhere.test").await;
     let why = refused(&address, authority.known()).await;
     assert!(why.contains("not valid for name"), "{why}");
 }

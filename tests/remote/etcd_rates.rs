@@ -1,6 +1,6 @@
 //! Rates in etcd: what only etcd does.
 
-use crate::etcd_steps::{count, store};
+use crate::etcd_steps::{count, store, under};
 use crate::speaker::{SHORT, Speaker};
 use crate::store::key;
 use std::time::Duration;
@@ -27,5 +27,40 @@ async fn what_all_have_left_goes_by_itself() {
     died.expect("it ends").expect("it was granted");
     while count(&key).await > 0 {
         sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The clock by which what lies there is dated: a lease, and the term in which it was said.
+async fn clock(key: &tollgate::remote::Key) -> Option<(u64, u64)> {
+    use base64::Engine as _;
+    let found = under(key).await;
+    let value = found["kvs"][0]["value"].as_str()?;
+    let value = base64::engine::general_purpose::STANDARD.decode(value).ok()?;
+    let note: serde_json::Value = serde_json::from_slice(&value).ok()?;
+    let clock = &note["dated"]["clock"];
+    Some((clock[0].as_u64()?, clock[1].as_u64()?))
+}
+
+/// None of those who come lives as long as the lease by whose rest they count, which nobody renews.
+#[tokio::test]
+async fn time_goes_on_when_the_lease_ends_that_tells_it() {
+    let (key, quota) = (key(), Quota::per_second(10).burst(20));
+    let (mut clocks, mut given) = (Vec::new(), 0);
+    // So many are more than there were at first: they came by the second clock, or the third.
+    let mut enough = u64::MAX;
+    while given < enough {
+        let store = store();
+        let mut one = Speaker::new(&store, &key, Rule::Rate { quota }, SHORT);
+        let reply = one.wish(2, false).await;
+        given += one.see(&reply);
+        if let Some(clock) = clock(&key).await
+            && clocks.last() != Some(&clock)
+        {
+            clocks.push(clock);
+            if clocks.len() == 3 {
+                enough = given + 40;
+            }
+        }
+        sleep(Duration::from_millis(20)).await;
     }
 }

@@ -4,18 +4,14 @@
 use crate::etcd::{Etcd as Program, ask_as};
 use crate::etcd_steps::base64;
 use crate::rig::server::{Server, Store};
-use crate::speaker::{LONG, Speaker};
+use crate::speaker::{self, LONG, PATIENCE, Speaker};
 use crate::store::key;
 use serde_json::{Value, json};
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 use tollgate::remote::{Etcd, EtcdOptions, Remote, RemoteError, Rule, StoreError};
-
-/// No test goes by how long a server takes to answer.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server that is ready also where it asks who we are.
 #[derive(Clone)]
@@ -85,11 +81,7 @@ fn options(address: SocketAddr) -> EtcdOptions {
 
 /// What an acquire is refused by.
 async fn refused(options: EtcdOptions) -> StoreError {
-    let remote = Remote::permits(key(), 1).ttl(LONG).away_after(Duration::ZERO);
-    let remote = remote.spawn(options.connect().unwrap()).unwrap();
-    let acquired = tokio::time::timeout(PATIENCE, remote.acquire(1)).await;
-    assert!(acquired.expect("it is refused").is_err());
-    remote.stats().last_error.expect("it says why")
+    speaker::refused(options.connect().unwrap(), key()).await
 }
 
 #[tokio::test]
@@ -197,60 +189,46 @@ async fn who_we_are_is_said_once_and_never_printed() {
 #[cfg(feature = "remote-tls")]
 mod encrypted {
     use super::*;
-    use crate::certificates::{Authority, Guard};
-    use crate::speaker::serves_who_waits;
+    use crate::certificates::{Authority, Encrypted, Guard, known_to_each_other};
 
-    /// A server that speaks encrypted, to those whom the authority knows, and says at its port in the clear whether it is well.
-    #[derive(Clone)]
-    struct Encrypted(Guard);
-
-    impl Store for Encrypted {
-        fn command(&self, port: u16, folder: &Path) -> Command {
-            let mut command = Program.command(port, folder);
-            let encrypted = format!("https://127.0.0.1:{}", self.0.take_port());
-            // What is said last counts.
-            command.args([
-                "--listen-client-urls",
-                &encrypted,
-                "--advertise-client-urls",
-                &encrypted,
-            ]);
-            command.args(["--listen-metrics-urls", &format!("http://127.0.0.1:{port}")]);
-            let [certificate, key, root] = self.0.write(folder);
-            for (option, path) in [
-                ("--cert-file", certificate),
-                ("--key-file", key),
-                ("--trusted-ca-file", root),
-            ] {
-                command.arg(option).arg(path);
-            }
-            command.arg("--client-cert-auth");
-            command
+    /// To those whom the authority knows; it says at its port in the clear whether it is well, and nothing else.
+    fn command(program: &Program, guard: &Guard, port: u16, folder: &Path) -> Command {
+        let mut command = program.command(port, folder);
+        let encrypted = format!("https://127.0.0.1:{}", guard.take_port());
+        // What is said last counts.
+        command.args([
+            "--listen-client-urls",
+            &encrypted,
+            "--advertise-client-urls",
+            &encrypted,
+        ]);
+        command.args(["--listen-metrics-urls", &format!("http://127.0.0.1:{port}")]);
+        let [certificate, key, root] = guard.write(folder);
+        for (option, path) in [
+            ("--cert-file", certificate),
+            ("--key-file", key),
+            ("--trusted-ca-file", root),
+        ] {
+            command.arg(option).arg(path);
         }
-
-        fn ready(&self, address: SocketAddr, pid: u32) -> bool {
-            Program.ready(address, pid)
-        }
-
-        fn keys(&self, _: SocketAddr) -> io::Result<Vec<String>> {
-            Err(io::Error::other("it is asked for by nobody who has a certificate"))
-        }
+        command.arg("--client-cert-auth");
+        command
     }
 
     #[tokio::test]
     async fn a_limiter_is_reached_encrypted_by_those_who_know_each_other() {
         let authority = Authority::new();
         let guard = Guard::new(&authority, "127.0.0.1");
-        let _server = Server::start(Encrypted(guard.clone())).await.expect("a server");
+        let program = Encrypted {
+            program: Program,
+            guard: guard.clone(),
+            command,
+        };
+        let _server = Server::start(program).await.expect("a server");
         let address = format!("https://127.0.0.1:{}", guard.port());
         let options = || Etcd::options(&*address).timeout(PATIENCE);
-        serves_who_waits(options().tls(authority.known()).connect().unwrap()).await;
+        known_to_each_other(&authority, |tls| options().tls(tls).connect().unwrap()).await;
 
-        // Who shows nothing is not let in, and a server that another authority has signed is not believed.
-        for tls in [authority.believed(), Authority::new().believed()] {
-            let error = refused(options().tls(tls)).await;
-            assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
-        }
         let clear = Etcd::options("http://127.0.0.1:1").tls(authority.believed());
         let refused = clear.connect().map(drop).unwrap_err();
         assert!(matches!(refused, RemoteError::Address { .. }), "{refused}");

@@ -1,23 +1,49 @@
 //! `Remote`, as the rig uses a semaphore across machines.
 
 use crate::rig::contender::{Gate, Held};
+use crate::rig::spender::{BURST, LENGTH, LIMIT, RATE, Tap};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::remote::{Backend, Key, Lost, OwnedRemotePermit, Remote};
+use tollgate::Quota;
+use tollgate::remote::{Backend, Key, Lost, OwnedRemotePermit, Remote, RemoteBuilder};
 
 /// A semaphore of this name at `store`.
-pub(crate) fn gate<B: Backend>(store: B, name: &str, limit: u64, ttl: Duration) -> RemoteGate<B> {
+pub(crate) fn gate<B: Backend + Clone>(store: B, name: &str, limit: u64, ttl: Duration) -> RemoteGate<B> {
     let key = Key::new(name).expect("a name");
     let remote = Remote::permits(key, limit)
         .ttl(ttl)
-        .spawn(store)
+        .spawn(store.clone())
         .expect("settings that can be");
-    RemoteGate(Arc::new(remote))
+    RemoteGate {
+        remote: Arc::new(remote),
+        name: name.into(),
+        store,
+        ttl,
+    }
 }
 
-pub(crate) struct RemoteGate<B: Backend>(Arc<Remote<B>>);
+pub(crate) struct RemoteGate<B: Backend> {
+    remote: Arc<Remote<B>>,
+    store: B,
+    name: String,
+    ttl: Duration,
+}
+
+/// A rate, or a window.
+pub(crate) struct RemoteTap<B: Backend>(Remote<B>);
+
+impl<B: Backend> Tap for RemoteTap<B> {
+    async fn take(&self) -> Result<(), String> {
+        let taken = self.0.acquire(1).await;
+        taken.map(|taken| taken.forget()).map_err(|refused| refused.to_string())
+    }
+
+    async fn close(&self) {
+        self.0.close().await;
+    }
+}
 
 /// A permit, and the news of its loss.
 pub(crate) struct RemoteHeld<B: Backend> {
@@ -25,22 +51,36 @@ pub(crate) struct RemoteHeld<B: Backend> {
     lost: Pin<Box<Lost<B>>>,
 }
 
-impl<B: Backend> Gate for RemoteGate<B> {
+impl<B: Backend + Clone> Gate for RemoteGate<B> {
     type Permit = RemoteHeld<B>;
+    type Tap = RemoteTap<B>;
+
+    fn taps(&self) -> [RemoteTap<B>; 2] {
+        let key = |what| Key::new(format!("{}-{what}", self.name)).expect("a name");
+        let tap = |builder: RemoteBuilder| {
+            let remote = builder.ttl(self.ttl).spawn(self.store.clone());
+            RemoteTap(remote.expect("settings that can be"))
+        };
+        let quota = Quota::per_second(RATE).burst(BURST);
+        [
+            tap(Remote::rate(key("rate"), quota)),
+            tap(Remote::window(key("window"), LIMIT, LENGTH)),
+        ]
+    }
 
     async fn acquire(&self, weight: u64) -> Result<Self::Permit, String> {
-        let acquired = Arc::clone(&self.0).acquire_owned(weight).await;
+        let acquired = Arc::clone(&self.remote).acquire_owned(weight).await;
         let permit = acquired.map_err(|refused| refused.to_string())?;
         let lost = Box::pin(permit.lost());
         Ok(RemoteHeld { permit, lost })
     }
 
     async fn set_limit(&self, limit: u64) -> Result<(), String> {
-        self.0.set_limit(limit).await.map_err(|error| error.to_string())
+        self.remote.set_limit(limit).await.map_err(|error| error.to_string())
     }
 
     async fn close(&self) {
-        self.0.close().await;
+        self.remote.close().await;
     }
 }
 

@@ -42,6 +42,7 @@ mod etcd_secured;
 mod etcd_steps;
 mod faults;
 mod forged;
+mod forged_spending;
 mod gate;
 mod lawful;
 mod leaders;
@@ -53,6 +54,8 @@ mod quorum;
 mod rate_steps;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
 mod rates_shared;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+mod rates_swarm;
 mod redis;
 mod rights;
 mod served;

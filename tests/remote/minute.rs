@@ -14,7 +14,7 @@ use std::time::Duration;
 use tollgate::remote::Backend;
 
 /// What a process of the rig does, which `at` connects.
-pub(crate) fn contender<B: Backend>(at: impl FnOnce(SocketAddr) -> B) {
+pub(crate) fn contender<B: Backend + Clone>(at: impl FnOnce(SocketAddr) -> B) {
     let plan: Plan = told().expect("started by the rig");
     let writer = Arc::new(Writer::create(&plan.history).expect("a history"));
     let (stop, stopped) = mpsc::channel();
@@ -29,7 +29,11 @@ pub(crate) fn contender<B: Backend>(at: impl FnOnce(SocketAddr) -> B) {
 }
 
 /// Plays the run with the test `contender`, in which nothing must be wrong, and everything must have been tried.
-pub(crate) async fn minute<B: Backend>(program: impl Store, contender: &str, at: impl Fn(SocketAddr) -> B) -> Report {
+pub(crate) async fn minute<B: Backend + Clone>(
+    program: impl Store,
+    contender: &str,
+    at: impl Fn(SocketAddr) -> B,
+) -> Report {
     let folder = tempfile::tempdir().expect("a folder");
     let connect = async |address, name: &str, limit, ttl| gate(at(address), name, limit, ttl);
     let report = match run(program, contender, folder.path(), connect).await {
@@ -44,6 +48,8 @@ pub(crate) async fn minute<B: Backend>(program: impl Store, contender: &str, at:
             folder.keep().display()
         );
     }
+    // Rates and windows were given out, also while everything went wrong.
+    assert!(report.spent.iter().all(|(_, count)| *count > 0), "{:?}", report.spent);
     // Permits were lost, waits were given up, also at their grants, and whoever went held something.
     assert!(report.granted > 0 && report.lost > 0 && report.cancelled_at_the_grant > 0);
     assert!(report.recoveries.len() == 4 && report.recoveries.iter().all(|recovery| recovery.weight >= HEAVIEST));

@@ -31,7 +31,7 @@ pub(crate) trait Place {
 #[cfg(feature = "consul")]
 mod consul {
     use tollgate::remote::{Consul, Key};
-    pub(super) struct Here;
+    pub(crate) struct Here;
     impl super::Place for Here {
         type Store = Consul;
         fn server() -> std::net::SocketAddr {
@@ -48,9 +48,9 @@ mod consul {
 }
 
 #[cfg(feature = "etcd")]
-mod etcd {
+pub(crate) mod etcd {
     use tollgate::remote::{Etcd, Key};
-    pub(super) struct Here;
+    pub(crate) struct Here;
     impl super::Place for Here {
         type Store = Etcd;
         fn server() -> std::net::SocketAddr {
@@ -67,9 +67,9 @@ mod etcd {
 }
 
 #[cfg(feature = "zookeeper")]
-mod zookeeper {
+pub(crate) mod zookeeper {
     use tollgate::remote::{Key, Zookeeper};
-    pub(super) struct Here;
+    pub(crate) struct Here;
     impl super::Place for Here {
         type Store = Zookeeper;
         fn server() -> std::net::SocketAddr {

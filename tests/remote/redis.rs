@@ -47,6 +47,10 @@ impl Store for Redis {
         Ok(keys.lines().map(str::to_owned).collect())
     }
 
+    fn forgets(&self) -> bool {
+        true
+    }
+
     fn forget_scripts(&self, address: SocketAddr) -> io::Result<()> {
         tell(address, "SCRIPT FLUSH SYNC")
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tollgate::remote::{Backend, Grant, Key, Reply, Rule, Session, Step, StoreError, Wish};
+use tollgate::remote::{Backend, Grant, Key, Remote, Reply, Rule, Session, Step, StoreError, Wish};
 
 /// Nothing expires within a test.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
@@ -12,9 +12,7 @@ pub(crate) const SHORT: Duration = Duration::from_millis(200);
 /// A limiter at `store` grants what is free, and serves who waits: what is told over a connection that stays open arrives as well.
 #[cfg(feature = "remote-tls")]
 pub(crate) async fn serves_who_waits(store: impl Backend) {
-    let remote = tollgate::remote::Remote::permits(crate::store::key(), 2)
-        .ttl(LONG)
-        .spawn(store);
+    let remote = Remote::permits(crate::store::key(), 2).ttl(LONG).spawn(store);
     let remote = remote.expect("settings that can be");
     let held = remote.acquire(2).await.expect("it is free");
     let (second, ()) = tokio::join!(remote.acquire(1), async {
@@ -25,6 +23,18 @@ pub(crate) async fn serves_who_waits(store: impl Backend) {
     });
     drop(second.expect("it comes free"));
     remote.close().await;
+}
+
+/// No test goes by how long a server takes to answer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What an acquire is refused by.
+pub(crate) async fn refused(store: impl Backend, key: Key) -> StoreError {
+    let remote = Remote::permits(key, 1).ttl(LONG).away_after(Duration::ZERO);
+    let remote = remote.spawn(store).expect("settings that can be");
+    let acquired = tokio::time::timeout(PATIENCE, remote.acquire(1)).await;
+    assert!(acquired.expect("it is refused").is_err());
+    remote.stats().last_error.expect("it says why")
 }
 
 /// Clients of `rule` whose sessions last so long.

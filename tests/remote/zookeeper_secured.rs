@@ -2,16 +2,14 @@
 //! is missing.
 
 use crate::rig::server::Server;
-use crate::speaker::LONG;
+use crate::speaker::{self, LONG};
 use crate::store::key;
 use crate::zookeeper::{Zookeeper as Program, children};
 use std::net::SocketAddr;
 use std::time::Duration;
-use tollgate::remote::{Remote, RemoteError, StoreError, Zookeeper, ZookeeperOptions};
+use tollgate::remote::{Key, Remote, RemoteError, StoreError, Zookeeper, ZookeeperOptions};
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
-/// No test goes by how long a server takes to answer.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// As access control lists have the names, with the password `secret`.
 const ADMIN: &str = "admin:fvr2cB/fjGeAiX8g1aGhUm3ZICk=";
 const GATE: &str = "gate:l95T0T/2EvGR8SnqoqMf9oyZutE=";
@@ -40,12 +38,8 @@ fn options(server: &Server<Program>, name: &str) -> ZookeeperOptions {
 }
 
 /// What an acquire is refused by.
-async fn refused(options: ZookeeperOptions, key: tollgate::remote::Key) -> StoreError {
-    let remote = Remote::permits(key, 1).ttl(LONG).away_after(Duration::ZERO);
-    let remote = remote.spawn(options.connect().unwrap()).unwrap();
-    let acquired = tokio::time::timeout(PATIENCE, remote.acquire(1)).await;
-    assert!(acquired.expect("it is refused").is_err());
-    remote.stats().last_error.expect("it says why")
+async fn refused(options: ZookeeperOptions, key: Key) -> StoreError {
+    speaker::refused(options.connect().unwrap(), key).await
 }
 
 #[tokio::test]
@@ -121,61 +115,44 @@ async fn servers_that_cannot_be_are_refused_at_once_and_nothing_is_printed() {
 #[cfg(feature = "remote-tls")]
 mod encrypted {
     use super::*;
-    use crate::certificates::{Authority, Guard, Identity};
-    use crate::rig::server::Store;
-    use crate::speaker::serves_who_waits;
-    use std::io;
+    use crate::certificates::{Authority, Encrypted, Guard, Identity, known_to_each_other};
     use std::path::Path;
     use std::process::Command;
     use tollgate::remote::Tls;
 
-    /// A server that speaks in the clear at its port, and encrypted at another, to those whom the authority knows.
-    #[derive(Clone)]
-    struct Encrypted(Guard);
-
-    impl Store for Encrypted {
-        fn command(&self, port: u16, folder: &Path) -> Command {
-            let [_, _, root] = self.0.write(folder);
-            // Both in one file.
-            let Identity { certificate, key } = &*self.0.identity;
-            let keys = folder.join("keys.pem");
-            std::fs::write(&keys, format!("{key}\n{certificate}")).expect("a file");
-            let settings = format!(
-                "secureClientPort={}\nsecureClientPortAddress=127.0.0.1\n\
-                 serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
-                 ssl.keyStore.location={}\nssl.keyStore.type=PEM\nssl.trustStore.location={}\nssl.trustStore.type=PEM\n\
-                 ssl.clientAuth=need\nssl.hostnameVerification=false\n",
-                self.0.take_port(),
-                keys.display(),
-                root.display()
-            );
-            Program.command_with(port, folder, &settings)
-        }
-
-        fn ready(&self, address: SocketAddr, pid: u32) -> bool {
-            Program.ready(address, pid)
-        }
-
-        fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>> {
-            Program.keys(address)
-        }
+    /// To those whom the authority knows.
+    fn command(program: &Program, guard: &Guard, port: u16, folder: &Path) -> Command {
+        let [_, _, root] = guard.write(folder);
+        // Both in one file.
+        let Identity { certificate, key } = &*guard.identity;
+        let keys = folder.join("keys.pem");
+        std::fs::write(&keys, format!("{key}\n{certificate}")).expect("a file");
+        let settings = format!(
+            "secureClientPort={}\nsecureClientPortAddress=127.0.0.1\n\
+             serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
+             ssl.keyStore.location={}\nssl.keyStore.type=PEM\nssl.trustStore.location={}\nssl.trustStore.type=PEM\n\
+             ssl.clientAuth=need\nssl.hostnameVerification=false\n",
+            guard.take_port(),
+            keys.display(),
+            root.display()
+        );
+        program.command_with(port, folder, &settings)
     }
 
     #[tokio::test]
     async fn a_limiter_is_reached_encrypted_by_those_who_know_each_other() {
         let authority = Authority::new();
         let guard = Guard::new(&authority, "127.0.0.1");
-        let server = Server::start(Encrypted(guard.clone())).await.expect("a server");
+        let program = Encrypted {
+            program: Program,
+            guard: guard.clone(),
+            command,
+        };
+        let server = Server::start(program).await.expect("a server");
         let address = format!("127.0.0.1:{}", guard.port());
         let options = || Zookeeper::options(&*address);
-        serves_who_waits(options().tls(authority.known()).connect().unwrap()).await;
+        known_to_each_other(&authority, |tls| options().tls(tls).connect().unwrap()).await;
         assert_eq!(server.keys().unwrap(), [""; 0]);
-
-        // Who shows nothing is not let in, and a server that another authority has signed is not believed.
-        for tls in [authority.believed(), Authority::new().believed()] {
-            let error = refused(options().tls(tls), key()).await;
-            assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
-        }
     }
 
     #[tokio::test]

@@ -282,20 +282,6 @@ async fn a_node_that_an_operator_took_away_is_a_lost_permit() {
 }
 
 #[tokio::test]
-async fn something_else_under_the_key_is_refused_and_left_alone() {
-    let (store, key) = (store(), key());
-    let client = raw(address()).await;
-    let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
-    client.mkdir("/tollgate", &open).await.unwrap();
-    let path = format!("/tollgate/{key}");
-    client.create(&path, b"something", &open).await.unwrap();
-    let mut one = Speaker::new(&store, &key, ONE, LONG);
-    let refused = one.say(|_| {}).await;
-    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
-    assert_eq!(client.get_data(&path).await.unwrap().0, b"something");
-}
-
-#[tokio::test]
 async fn the_key_goes_with_the_last_session_also_when_it_dies() {
     let key = key();
     let client = raw(address()).await;

@@ -14,14 +14,17 @@
 
 use super::history::{Ask, Event};
 use super::instant::Nanos;
+use super::spender::Meter;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 mod limits;
 mod recovery;
+mod spent;
 
 use limits::Limits;
 pub(crate) use recovery::Recovery;
+pub(crate) use spent::{Allowed, check_spent};
 
 /// What a run is measured by.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +68,21 @@ pub(crate) enum Fault {
         took: Option<Nanos>,
         allowed: Nanos,
     },
+    /// Of a rate or a window more was given out in a span of time than is allowed.
+    OverSpent {
+        meter: Meter,
+        from: Nanos,
+        span: Nanos,
+        count: u64,
+        most: u64,
+    },
+    /// Nobody was given anything of it in time.
+    Dry {
+        meter: Meter,
+        since: Nanos,
+        took: Option<Nanos>,
+        allowed: Nanos,
+    },
     /// A caller was never answered, and lives.
     Stuck { ask: Ask },
     /// A permit was neither given back nor lost, and its holder lives.
@@ -96,6 +114,8 @@ pub(crate) struct Report {
     pub(crate) most: u64,
     /// How long it took until what was held by those who went away was back.
     pub(crate) recoveries: Vec<Recovery>,
+    /// How many were given out of each rate and window.
+    pub(crate) spent: Vec<(Meter, usize)>,
     pub(crate) faults: Vec<Fault>,
 }
 

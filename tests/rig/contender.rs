@@ -3,6 +3,7 @@
 use super::history::{Ask, Event, Writer};
 use super::instant::{Nanos, nanos, now, until};
 use super::process::until_closed;
+use super::spender::{Tap, spend};
 use serde::{Deserialize, Serialize};
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -23,6 +24,11 @@ pub(crate) trait Gate: Send + Sync + 'static {
 
     /// Changes the limit, for everybody, and returns when it is changed.
     fn set_limit(&self, limit: u64) -> impl Future<Output = Result<(), String>> + Send;
+
+    type Tap: Tap;
+
+    /// A rate and a window beside it, of which nobody waits for any other of the two.
+    fn taps(&self) -> [Self::Tap; 2];
 
     /// Gives everything back, and returns when it is given back.
     fn close(&self) -> impl Future<Output = ()> + Send;
@@ -91,7 +97,9 @@ pub(crate) async fn contend(plan: Plan, writer: Arc<Writer>, gate: impl Gate) {
         };
         tokio::spawn(task.run())
     });
-    for task in tasks.collect::<Vec<_>>() {
+    let tasks: Vec<_> = tasks.collect();
+    spend(&plan, &writer, gate.taps()).await;
+    for task in tasks {
         task.await.expect("the task ends");
     }
     let closed = until_closed();

@@ -4,6 +4,7 @@
 //! most one line torn in two. Instants are those of [`instant`](super::instant).
 
 use super::instant::{Nanos, nanos, now};
+use super::spender::Meter;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -47,6 +48,13 @@ pub(crate) enum Event {
         at: Nanos,
         /// It had been woken, and left without looking what it got.
         at_the_grant: bool,
+    },
+    /// Somebody was given one of a rate or a window: asked for at `sent`, and known from `received` on.
+    Spent {
+        meter: Meter,
+        process: u32,
+        sent: Nanos,
+        received: Nanos,
     },
     /// The process did not run, or not in time, between these instants: found by a thread that sleeps and looks.
     Stalled { process: u32, from: Nanos, until: Nanos },

@@ -8,6 +8,7 @@
 //! | [`proxy`] | a hop between client and server that delays, swallows, cuts, or loses replies, and counts exchanges |
 //! | [`server`] | a server of the rig's own: stopped, continued, killed, restarted with nothing |
 //! | [`contender`] | a client with many tasks that take permits and give them back |
+//! | [`spender`] | the same client at a rate and a window |
 //! | [`process`] | the test binary run again as a client |
 //! | [`run`] | sixty seconds of everything that can go wrong |
 //!
@@ -21,3 +22,4 @@ pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod run;
 pub(crate) mod server;
+pub(crate) mod spender;

@@ -1,13 +1,14 @@
 //! The run: six processes of eight tasks at one semaphore, each behind a proxy of its own, and everything that can go wrong, at
 //! fixed seconds.
 
-use super::checker::{Bars, Report, check};
+use super::checker::{Allowed, Bars, Report, check, check_spent};
 use super::contender::{Gate, Held, Plan};
 use super::history::{Ask, Event, Writer, read};
 use super::instant::{Nanos, nanos, now, until};
 use super::process::Process;
 use super::proxy::{Mode, Proxy};
 use super::server::{Server, Store};
+use super::spender::{LENGTH, Tap};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
@@ -75,6 +76,7 @@ pub(crate) async fn run<S: Store, G: Gate>(
     let ttl = LIFE / store.lives();
     let life = LIFE + store.late();
     let slow = ttl / 20 / store.trips();
+    let forgets = store.forgets();
     let server = Server::start(store).await?;
     let writer = Arc::new(Writer::create(&folder.join("director"))?);
     let (stop, stopped) = mpsc::channel();
@@ -117,7 +119,11 @@ pub(crate) async fn run<S: Store, G: Gate>(
         life: nanos(life),
         heaviest: HEAVIEST,
     };
-    Ok(check(&events, bars))
+    let mut report = check(&events, bars);
+    // Whoever died in the line of a window is in the way for a life; and then it may be full.
+    let dry = nanos(life + life / 10 + LENGTH);
+    check_spent(&events, Allowed { dry, forgets }, &mut report);
+    Ok(report)
 }
 
 /// The instant of this second of a run that began then.
@@ -367,6 +373,11 @@ impl<S: Store> Run<S> {
             if !ended.success() {
                 return Err(io::Error::other(format!("a process failed: {ended}")));
             }
+        }
+        // What those have left who are dead, whoever stays takes away.
+        for tap in gate.taps() {
+            tap.take().await.map_err(io::Error::other)?;
+            tap.close().await;
         }
         let gone = now() + nanos(LIFE);
         let mut keys = self.server.keys()?;

@@ -29,6 +29,11 @@ pub(crate) trait Store: Clone {
         Duration::ZERO
     }
 
+    /// It forgets everything when it is killed.
+    fn forgets(&self) -> bool {
+        false
+    }
+
     /// How many round trips a step takes.
     fn trips(&self) -> u32 {
         1

@@ -3,6 +3,8 @@
 
 mod bucket;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+mod dated;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
 mod note;
 mod permits;
 mod rates;
@@ -16,6 +18,8 @@ mod witness;
 
 use super::backend::{News, Reply, Rule, Session, Step};
 pub(crate) use bucket::Fill;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+pub(crate) use dated::{Clock, Time};
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
 pub(crate) use note::Note;
 pub(crate) use permits::Permits;

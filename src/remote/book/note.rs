@@ -5,6 +5,7 @@
 //! much less it has become since is known to those who [saw](super::Witness) it before.
 
 use super::bucket::{EXACT, Fill};
+use super::dated::{Clock, Dated};
 use super::rates::{Kind, Place, Rates};
 use crate::remote::backend::{Grant, Rule, Session};
 use crate::remote::plan::MAX_UNITS;
@@ -29,6 +30,9 @@ pub(crate) struct Note {
     pub(super) takers: BTreeMap<String, Noted>,
     /// Those who wait for room in a window, in order: the session, its wish, how many it needs.
     pub(super) line: Vec<(String, u64, u64)>,
+    /// By when, on a clock of the store, where it keeps one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) dated: Option<Dated>,
 }
 
 /// What is counted.
@@ -58,6 +62,9 @@ pub(super) struct Noted {
     pub(super) ttl: u64,
     /// Nothing was heard of it for at least so many microseconds.
     pub(super) age: u64,
+    /// It was heard of for the last time by then, on the clock of the store; before the note was written, if that is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) by: Option<u64>,
     pub(super) seq: u64,
     pub(super) charged: u64,
     pub(super) asked: u64,
@@ -68,7 +75,7 @@ pub(super) struct Noted {
 }
 
 /// Nobody has counted as far: what comes on top of it is a number still.
-const FARTHEST: u64 = u64::MAX >> 2;
+pub(super) const FARTHEST: u64 = u64::MAX >> 2;
 
 impl Note {
     /// As it was written.
@@ -91,7 +98,8 @@ impl Note {
                 .flat_map(|&(wish, units, token)| [wish, units, token]);
             let mut numbers = [noted.ttl, noted.age, noted.seq, noted.charged, noted.asked, noted.due]
                 .into_iter()
-                .chain(grants);
+                .chain(grants)
+                .chain(noted.by);
             session(name).is_some() && numbers.all(|number| number <= FARTHEST)
         });
         let meter = match &self.meter {
@@ -115,7 +123,21 @@ impl Note {
             self.takers.contains_key(name) && waiting.insert(name) && *wish <= FARTHEST && *need <= MAX_UNITS
         });
         let numbers = [self.taken, self.edition, self.token];
-        takers && line && meter && numbers.into_iter().all(|number| number <= FARTHEST)
+        takers && line && meter && self.dates_hold() && numbers.into_iter().all(|number| number <= FARTHEST)
+    }
+
+    fn dates_hold(&self) -> bool {
+        let Some(dated) = &self.dated else { return true };
+        let most = match self.meter {
+            Metered::Bucket { .. } => FARTHEST,
+            Metered::Window { .. } => self.taken,
+        };
+        dated.sum().is_some_and(|sum| sum <= most) && dated.lots.iter().all(|&(_, by)| by <= FARTHEST)
+    }
+
+    /// The clock by which it is dated.
+    pub(crate) fn clock(&self) -> Option<Clock> {
+        self.dated.as_ref().map(|dated| dated.clock)
     }
 
     /// Those who wait.

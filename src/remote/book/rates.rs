@@ -314,7 +314,10 @@ impl Rates {
         taker.charged = taker.charged.max(step.charged);
         taker.grants.retain(|grant| grant.token > step.seen);
         self.meter.take(debt);
-        if let Some(rule) = step.change.filter(|rule| self.fits(rule)) {
+        // Who asks for a change goes by the latest edition, or somebody has changed it since: maybe the same step, under another
+        // number.
+        let is_latest = step.edition >= self.edition || seeded!("remote_changes_again");
+        if let Some(rule) = step.change.filter(|rule| self.fits(rule) && is_latest) {
             self.adopt(next_token(self.edition, self.now), &rule);
         }
         let session = step.session;

@@ -1,17 +1,23 @@
 //! A step at a [`Note`]: the book is opened for it as the [`Witness`] knows it, does what the reference does, and is written down
 //! again.
 
-use super::bucket::Bucket;
-use super::note::{Metered, Note, Noted};
-use super::rates::{Kind, Rates, Taker, segment};
-use super::witness::{Lot, Seen, Witness, gathered};
-use super::{Fill, micros};
-use crate::algo::window::Window;
-use crate::remote::backend::{Reply, Rule, Session, Step};
+mod down;
 
-/// Sessions may fill so many bytes of a note: 1,500 of them, each with a grant that it has not seen. Where nobody lives for
-/// long, nobody sees that others are dead.
-const SESSIONS: usize = 1_500 * 160;
+use super::Fill;
+use super::bucket::Bucket;
+use super::dated::Time;
+use super::note::{Metered, Note};
+use super::rates::{Kind, Rates, Taker};
+use super::witness::{Lot, Seen, Witness};
+use crate::remote::backend::{Reply, Rule, Session, Step};
+use down::Paper;
+
+/// Sessions may fill so many bytes of a note: 1,300 of them, each with a grant that it has not seen. Where nobody lives for
+/// long, and the store keeps no clock, nobody sees that others are dead.
+const SESSIONS: usize = 1_300 * SESSION;
+/// One takes so many, with its place in line in another part of the note, and so many more for each grant.
+const SESSION: usize = 184;
+const GRANT: usize = 32;
 
 /// What a step comes to.
 #[derive(Debug)]
@@ -41,13 +47,14 @@ pub(crate) enum Odd {
 }
 
 /// Carries out `step` at `now`, of a client that was set up with `rule`, at what the witness has seen last; at none when there is
-/// none. `fresh` is a number that was never used.
+/// none. `fresh` is a number that was never used; `time` is what the store's own clock says, if it has one.
 pub(crate) fn turn(
     seen: Option<(&Note, &Witness)>,
     now: u64,
     fresh: u64,
     rule: &Rule,
     step: &Step,
+    time: Option<&Time>,
 ) -> Result<Turn, Odd> {
     let (mut book, kept) = match seen {
         Some((note, witness)) => {
@@ -64,12 +71,19 @@ pub(crate) fn turn(
     // Of two rules that differ without a change, that of whoever came last counts: those who are there are not asked again.
     let sets = step.edition > book.edition || step.begin && !knew && !step.end;
     let before = book.poured();
+    let paper = Paper {
+        seen,
+        before,
+        now,
+        fresh,
+        time,
+    };
     let reply = book.step(now, if sets { rule } else { &kept }, step).reply;
     book.crowd_out(step.session);
     let after = if book.is_empty(now) && (seen.is_some() || !reply.alive) {
         seen.map_or(After::Same, |_| After::Gone)
     } else if reply.alive || knew {
-        let note = book.note(seen, before, now, fresh, step);
+        let note = book.note(&paper, step);
         After::New(Box::new(note), book.fresh_in(now))
     } else {
         After::Same
@@ -122,7 +136,7 @@ impl Rates {
     /// Forgets others when there are too many, those first who would be soonest. They begin anew, and what they took still counts:
     /// whatever they were given without hearing of it they take once more.
     fn crowd_out(&mut self, session: Session) {
-        let size = |taker: &Taker| 128 + 32 * taker.grants.len();
+        let size = |taker: &Taker| SESSION - GRANT + GRANT * taker.grants.len();
         let mut filled: usize = self.takers.values().map(size).sum();
         while filled > SESSIONS
             && let Some(&(due, other)) = self.dues.iter().find(|(_, other)| *other != session)
@@ -130,99 +144,6 @@ impl Rates {
             self.dues.remove(&(due, other));
             filled -= self.takers.remove(&other).as_ref().map_or(0, size);
             self.leave(other);
-        }
-    }
-
-    /// What was taken and counts, in parts of a token or in tokens.
-    fn poured(&self) -> u64 {
-        match &self.meter {
-            Kind::Bucket(bucket, _) => bucket.level,
-            Kind::Window(window, _) => {
-                u64::try_from(i128::from(Window::limit(window)) - window.room()).unwrap_or(u64::MAX)
-            }
-        }
-    }
-
-    /// After a step, before which so much counted.
-    fn note(&self, seen: Option<(&Note, &Witness)>, before: u64, now: u64, fresh: u64, step: &Step) -> Note {
-        let mut meter = self.metered();
-        let more = self.poured().saturating_sub(before);
-        let (mut era, mut taken) = (fresh, 0);
-        match (&mut meter, seen) {
-            (Metered::Bucket { price, gain, .. }, Some((note, _))) => {
-                if let Metered::Bucket {
-                    price: old,
-                    gain: filled,
-                    ..
-                } = &note.meter
-                    && (&*price, &*gain) == (old, filled)
-                {
-                    (era, taken) = (note.era, note.taken.saturating_add(more.div_ceil(*price)));
-                }
-            }
-            (Metered::Window { nanos, lots, .. }, seen) => {
-                let mut known = Vec::new();
-                if let Some((
-                    note,
-                    Witness {
-                        seen: Seen::Lots(seen), ..
-                    },
-                )) = seen
-                {
-                    (era, taken) = (note.era, note.taken);
-                    known.clone_from(seen);
-                }
-                taken = taken.saturating_add(more);
-                known.extend((more > 0).then_some(Lot {
-                    upto: taken,
-                    count: more,
-                    at: now,
-                }));
-                let segment = segment(std::time::Duration::from_nanos(*nanos));
-                let age = |lot: &Lot| now.saturating_sub(lot.at);
-                known.retain(|lot| age(lot) < segment * Rule::SEGMENTS);
-                *lots = gathered(known, segment)
-                    .iter()
-                    .map(|lot| (lot.count, age(lot)))
-                    .collect();
-            }
-            _ => {}
-        }
-        let takers = self.takers.iter().map(|(session, taker)| {
-            let name = session.to_string();
-            let noted = seen.and_then(|(note, _)| note.takers.get(&name));
-            let ttl = match noted {
-                Some(noted) if *session != step.session => noted.ttl,
-                _ => micros(step.ttl),
-            };
-            let noted = Noted {
-                ttl,
-                age: now.saturating_add(ttl).saturating_sub(taker.expires),
-                seq: taker.seq,
-                charged: taker.charged,
-                asked: taker.asked,
-                due: taker.due.saturating_sub(now),
-                grants: taker
-                    .grants
-                    .iter()
-                    .map(|grant| (grant.wish, grant.units, grant.token))
-                    .collect(),
-            };
-            (name, noted)
-        });
-        let line = self
-            .line
-            .iter()
-            .map(|place| (place.session.to_string(), place.wish, place.need));
-        Note {
-            nonce: fresh,
-            era,
-            taken,
-            edition: self.edition,
-            token: self.token,
-            meter,
-            takers: takers.collect(),
-            line: line.collect(),
         }
     }
 }

@@ -9,8 +9,10 @@
 //!
 //! In the course of this nothing is lost of the time in which a bucket fills: of the tokens that were taken before a process saw
 //! the note for the first time it counts the time from then on, and of all others that from their taking on, as long as the
-//! bucket does not run over.
+//! bucket does not run over. Where the store keeps a clock of its own, a process that comes new counts the time before as well: see
+//! [`Dated`](super::dated::Dated).
 
+use super::dated::Time;
 use super::note::{Metered, Note, session};
 use super::rates::segment;
 use crate::remote::backend::Session;
@@ -58,20 +60,33 @@ pub(super) struct Heard {
 }
 
 impl Witness {
-    /// Of a note that is seen for the first time.
-    pub(crate) fn of(note: &Note, now: u64) -> Self {
+    /// Of a note that is seen for the first time, when the store's own clock said this, if it has one.
+    pub(crate) fn of(note: &Note, now: u64, time: Option<&Time>) -> Self {
+        let age = time.map_or(0, Time::age);
+        let dated = note.dated.as_ref().zip(time);
+        let dated = dated.filter(|(dated, time)| dated.clock == time.clock);
         let seen = match &note.meter {
-            Metered::Bucket { level, .. } => Seen::Level { level: *level, at: now },
-            Metered::Window { lots, .. } => Seen::Lots(read(lots, note.taken, now)),
+            Metered::Bucket { level, gain, .. } => {
+                let level = level.saturating_sub(age.saturating_mul(*gain));
+                let dated = dated.map(|(dated, time)| dated.level(time, *gain));
+                let level = dated.map_or(level, |dated| dated.min(level));
+                Seen::Level { level, at: now }
+            }
+            Metered::Window { lots, .. } => {
+                let noted = read(lots, note.taken, now.saturating_sub(age));
+                let dated = dated.map(|(dated, time)| dated.lots(time, note.taken, now));
+                let lesser = |dated: Vec<_>| lesser(&noted, note.taken, &dated, note.taken, now);
+                Seen::Lots(dated.map(lesser).unwrap_or(noted))
+            }
         };
         let mut witness = Self {
             era: note.era,
             taken: note.taken,
             seen,
             heard: BTreeMap::new(),
-            asked: (note.nonce, now),
+            asked: (note.nonce, now.saturating_sub(age)),
         };
-        witness.hear(note, now);
+        witness.hear(note, now, time);
         witness
     }
 
@@ -86,9 +101,9 @@ impl Witness {
             let heard = std::mem::take(&mut self.heard);
             *self = Self {
                 heard,
-                ..Self::of(note, now)
+                ..Self::of(note, now, None)
             };
-            return self.hear(note, now);
+            return self.hear(note, now, None);
         };
         match (&mut self.seen, &note.meter) {
             (
@@ -110,21 +125,25 @@ impl Witness {
                 let all = lesser(known, self.taken, &noted, note.taken, now);
                 *known = gathered(all, segment(Duration::from_nanos(*nanos)));
             }
-            (seen, _) => *seen = Self::of(note, now).seen,
+            (seen, _) => *seen = Self::of(note, now, None).seen,
         }
         self.taken = note.taken;
-        self.hear(note, now);
+        self.hear(note, now, None);
     }
 
     /// Of each session the earliest instant by which it was as it is: as it was seen, or as somebody else has.
-    fn hear(&mut self, note: &Note, now: u64) {
+    fn hear(&mut self, note: &Note, now: u64, time: Option<&Time>) {
+        let passed = time.map_or(0, Time::age);
+        let same = time.filter(|time| note.clock() == Some(time.clock));
         let known = std::mem::take(&mut self.heard);
         self.heard = note
             .takers
             .iter()
             .filter_map(|(name, noted)| {
-                let (session, due) = (session(name)?, now.saturating_add(noted.due));
-                let at = now.saturating_sub(noted.age);
+                let due = now.saturating_add(noted.due.saturating_sub(passed));
+                let dated = same.zip(noted.by).map_or(0, |(time, by)| time.since(by));
+                let at = now.saturating_sub(dated.max(noted.age.saturating_add(passed)));
+                let session = session(name)?;
                 let new = Heard {
                     seq: noted.seq,
                     at,
@@ -159,7 +178,7 @@ fn base(lots: &[Lot], taken: u64) -> u64 {
 }
 
 /// Of each token the earlier instant. `known` ends where fewer had been taken, and says nothing of the others.
-fn lesser(known: &[Lot], known_taken: u64, noted: &[Lot], taken: u64, now: u64) -> Vec<Lot> {
+pub(super) fn lesser(known: &[Lot], known_taken: u64, noted: &[Lot], taken: u64, now: u64) -> Vec<Lot> {
     // What one of them does not count any more has left the window.
     let mut from = base(known, known_taken).max(base(noted, taken));
     let mut ends: Vec<_> = known.iter().chain(noted).map(|lot| lot.upto).collect();

@@ -28,7 +28,9 @@
 //! # Rates and windows
 //! What is known of one is a value under `rate` in the folder of the limiter. A step of a process writes it anew if nobody else has,
 //! and reads it before, unless the process was alone there of late: one round trip, or two. It has no session of Consul's, and any
-//! time to live will do. What it takes stays counted whoever dies; nobody is asked the time, see [`remote`](super#time).
+//! time to live will do. What it takes stays counted whoever dies. Consul keeps no clock that could be asked for the time: what comes
+//! while nobody looks on who has taken is lost, and processes that live for an instant each never see anything come back. Keep one
+//! that lives long, and takes [`Blocks`](super::Blocks) for them; see [`remote`](super#time).
 //!
 //! Processes are in each other's way there: whoever was overtaken reads again, after a pause of up to 64 ms. Where more than some
 //! hundred steps a second are to be expected of all of them together, take tokens by the [block](super::Blocks): a step carries

@@ -1,6 +1,6 @@
 //! Rates and windows in Consul: `rate`, in the folder of a limiter, is what is known of it.
 
-use super::agent::{Agent, Op};
+use super::agent::{Agent, Entry, Op};
 use super::folder;
 use crate::remote::backend::StoreError;
 use crate::remote::key::Key;
@@ -26,16 +26,12 @@ impl Values for Folders {
     async fn read(&self, key: &Key, _ttl: Duration) -> Result<Option<Found<u64>>, StoreError> {
         let folder = folder(&self.prefix, key);
         let (entries, _) = self.agent.list(&folder).await?;
-        let mut found = None;
-        for entry in entries.into_iter().filter(|entry| entry.key != folder) {
-            if entry.key.strip_prefix(&folder) != Some("rate") {
-                let why = format!("{} is not of a rate or window", entry.key).into();
-                return Err(StoreError::Refused { why });
-            }
+        let there = entries.into_iter().filter(|entry| entry.key != folder);
+        let found = |entry: Entry| {
             let (at, value) = (entry.index, entry.value);
-            found = Some(Found { at, value });
-        }
-        Ok(found)
+            (entry.key, Found { at, value })
+        };
+        Found::only(&self.place(key), there.map(found))
     }
 
     async fn write(

@@ -2,10 +2,11 @@
 //! the instant, and wake whom it names after they have unlocked it.
 //!
 //! Here is the state, and what can be seen of it. [`take`] has what is taken and given back on the spot, [`back`] how much of that
-//! may come back, [`line`] those who wait, [`wish`] what is asked for, [`talk`] what is said to the store and heard of it, [`lapse`]
-//! what time does.
+//! may come back, [`line`] those who wait, [`wish`] what is asked for, [`talk`] what is said to the store and heard of it, [`change`]
+//! how the rule is changed for everybody, [`lapse`] what time does.
 
 mod back;
+mod change;
 mod lapse;
 mod line;
 mod lows;
@@ -20,6 +21,7 @@ use super::plan::{Away, Plan};
 use crate::refusal::Reason;
 use crate::ticket::Ticket;
 use crate::time::{Clock, Instant};
+use change::Change;
 use lows::Lows;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;
@@ -210,7 +212,7 @@ pub(super) struct Desk {
 
     /// Which edition of the rule we go by, and what it is to be changed to, with the number of the change.
     edition: u64,
-    change: Option<(Rule, u64)>,
+    change: Option<Change>,
     /// The number of the last change that was asked for, and of the last that the store has carried out.
     changes: (u64, u64),
     closed: bool,
@@ -436,19 +438,6 @@ impl Desk {
 
     pub(super) fn in_use(&self) -> u64 {
         self.in_use
-    }
-
-    /// Asks for another rule, of the same kind. Returns the number of the change.
-    pub(super) fn change(&mut self, rule: Rule) -> u64 {
-        self.changes.0 += 1;
-        self.change = Some((rule, self.changes.0));
-        self.poke();
-        self.changes.0
-    }
-
-    /// True once the store has carried out the change with this number, or a later one.
-    pub(super) fn has_changed(&self, change: u64) -> bool {
-        self.changes.1 >= change
     }
 
     /// The fencing token of a permit.

@@ -123,6 +123,9 @@ impl Desk {
             return None;
         }
         live.seq += 1;
+        let (session, seq) = (live.id, live.seq);
+        let change = self.rule_to_say(session, seq);
+        let live = self.live.as_ref()?;
         let fresh = self.wishes.iter_mut().filter(|(_, wished)| !wished.told);
         let wish = |(&id, wished): (&u64, &mut Wished)| {
             wished.said += 1;
@@ -133,7 +136,6 @@ impl Desk {
                 queue: wished.queue,
             }
         };
-        let change = self.change.map(|(rule, _)| rule);
         // A rate answers one wish at a time.
         let most = if self.plan.spends() { 1 } else { usize::MAX };
         Some(Step {
@@ -260,28 +262,6 @@ impl Desk {
         self.serve(now);
         if deadline <= now && !self.plan.spends() {
             self.lapse(now);
-        }
-    }
-
-    /// The change that was asked for has been carried out; or there is a rule that somebody has changed.
-    fn note_change(&mut self, step: &Step, reply: &Reply, now: Instant) {
-        if let Some((rule, change)) = self.change
-            && reply.alive
-            && (step.change == Some(rule) || matches!(rule, Rule::Permits { limit } if step.limit == Some(limit)))
-        {
-            self.change = None;
-            self.changes.1 = change;
-            self.tell_watchers();
-        }
-        if let Some((edition, rule)) = reply.rule
-            && edition > self.edition
-        {
-            self.edition = edition;
-            self.plan.rule = rule;
-            self.share.adopt(&rule);
-            self.forget_short(now);
-            // There may be room earlier now.
-            (self.ask_at, self.fetch_at) = (None, None);
         }
     }
 
@@ -425,6 +405,12 @@ impl Desk {
     /// Whether the store is still to be told that this session is over.
     pub(in crate::remote) fn takes_leave_of(&self, session: Session) -> bool {
         self.farewells.iter().any(|(parted, ..)| *parted == session)
+    }
+
+    /// Those that the store may know: the one that we have, and those of which it is still to be told that they are over.
+    pub(in crate::remote) fn sessions(&self) -> Vec<Session> {
+        let parted = self.farewells.iter().map(|&(parted, ..)| parted);
+        parted.chain(self.live.as_ref().map(|live| live.id)).collect()
     }
 
     /// There is news for `session`. Who does not know any more whether it lives looks for itself.

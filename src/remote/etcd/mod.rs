@@ -2,18 +2,22 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `shelves` | what lies at the store, and how it is changed |
+//! | `shelves`, `limit` | what lies at the store, and how it is changed |
+//! | `kept` | what the keys there say |
 //! | `door` | who we say we are |
 //! | `lease` | what a session lives by |
-//! | `values`, `tenure` | what is known of a rate or window, and how long it stays |
+//! | `values`, `tenure`, `clock` | what is known of a rate or window, how long it stays, and how time passes there |
 //! | `words`, `stream` | what is said and heard |
 //! | `options` | where the server is |
 //! | `policy` | policies that are pushed from it |
 //!
 //! Whether a wish is granted is seen from what lies there: see [`queue`](super::queue).
 
+mod clock;
 mod door;
+mod kept;
 mod lease;
+mod limit;
 mod options;
 #[cfg(feature = "policy-file")]
 mod policy;
@@ -28,11 +32,13 @@ use super::key::Key;
 use super::kv::Ledger;
 use super::queue::Queue;
 pub use options::EtcdOptions;
+use parking_lot::Mutex;
 #[cfg(feature = "policy-file")]
 pub use policy::EtcdPolicy;
 use shelves::Shelves;
 use std::fmt;
 use tenure::Tenures;
+use words::Speaker;
 
 /// Permits, rates and windows in etcd 3.4 or later. A handle: clones share their connections, and so can all limiters of a process.
 ///
@@ -66,8 +72,9 @@ use tenure::Tenures;
 ///
 /// # Rates and windows
 /// What is known of one is a value under its key. A step of a process puts it anew if nobody else has, and reads it before, unless
-/// the process was alone there of late: one round trip, or two. Nobody is asked the time, see [`remote`](super#time). Whoever was
-/// overtaken reads again, after a pause of up to 64 ms: where more than some hundred steps a second are to be expected of all
+/// the process was alone there of late: one round trip, or two. What passes while a process looks on it counts itself; how much has
+/// passed before is told by a lease, of which the process asks how much is left, in whole seconds: one round trip more when it
+/// comes, when it goes, and now and then, see [`remote`](super#time). Whoever was overtaken reads again, after a pause of up to 64 ms: where more than some hundred steps a second are to be expected of all
 /// processes together, take tokens by the [block](super::Blocks).
 ///
 /// The value goes as soon as the bucket is full again, or the window empty, and the time to live of all sessions is over that have
@@ -90,6 +97,8 @@ pub struct Etcd {
 pub(crate) struct Values {
     shelves: Shelves,
     tenures: Tenures,
+    /// Who has answered last.
+    speaker: Mutex<Speaker>,
 }
 
 impl Etcd {
@@ -104,6 +113,7 @@ impl Etcd {
             rates: Ledger::new(Values {
                 shelves,
                 tenures: Tenures::default(),
+                speaker: Mutex::default(),
             }),
         }
     }

@@ -9,14 +9,14 @@
 //! | `w/<session>/<wish>/<nth>` | its units | a wish, the how-manieth of its transaction |
 
 use super::door::Door;
-use super::lease::{Lease, Limit};
+use super::kept::{Kept, change, foreign};
+use super::lease::Lease;
 use super::stream::Lines;
-use super::words::{self, Done, Event, Found, Granted, Life, Pair, Streamed, Watched};
+use super::words::{self, Done, Found, Granted, Life, Pair, Streamed, Watched};
 use crate::remote::backend::{Session, StoreError};
 use crate::remote::http::Answer;
 use crate::remote::key::Key;
-use crate::remote::plan::MAX_UNITS;
-use crate::remote::queue::{Change, Line, Node, Ops, Shelf, escaped, parse_session};
+use crate::remote::queue::{Change, Line, Ops, Shelf, escaped};
 use futures::future::join;
 use http::StatusCode;
 use serde::de::DeserializeOwned;
@@ -33,8 +33,6 @@ pub(crate) struct Shelves {
 
 /// How many changes go into one transaction: servers take 128 unless they are set up otherwise.
 const CHANGES: usize = 60;
-/// Nodes of one transaction have one revision: their places are told apart by so many bits below it.
-const BITS: u32 = 6;
 /// The longest lease that servers grant, in seconds.
 pub(super) const LONGEST: u64 = 9_000_000_000;
 /// How often an end is gone on with that finds something else than it expected.
@@ -75,6 +73,12 @@ impl Shelves {
             return Err(StoreError::Answer { given });
         }
         Ok((granted.id, lasts))
+    }
+
+    /// How long a lease lasts, and what is left of that.
+    pub(super) async fn life(&self, lease: i64) -> Result<Life, StoreError> {
+        self.call("/v3/lease/timetolive", &json!({ "ID": lease.to_string() }))
+            .await
     }
 
     /// False when it is not known any more.
@@ -225,68 +229,6 @@ impl Shelves {
         }
     }
 
-    /// What makes the limit be there, and be `set`, if that is said.
-    async fn limited(
-        &self,
-        lease: &Lease,
-        at: &str,
-        limit: u64,
-        set: Option<u64>,
-    ) -> Result<Option<Value>, StoreError> {
-        let query = json!({ "key": words::encoded(at) });
-        let found: Found = self.call("/v3/kv/range", &query).await?;
-        let again = set.map(|limit| limit.to_string());
-        if let Some(pair) = found.kvs.first() {
-            let units = pair.number().filter(|&units| units <= MAX_UNITS);
-            units.ok_or_else(|| foreign(&pair.key))?;
-            return Ok(again.map(|limit| words::put_again(at, &limit)));
-        }
-        let id = self.grant_limit(lease).await?;
-        let first = set.unwrap_or(limit).to_string();
-        Ok(Some(words::put_first(at, &first, id, again.as_deref())))
-    }
-
-    /// A lease for a limit.
-    async fn grant_limit(&self, lease: &Lease) -> Result<i64, StoreError> {
-        if let Some(id) = lease.spare() {
-            return Ok(id);
-        }
-        let sent = Instant::now();
-        let (id, _) = self.grant(outliving(lease)).await?;
-        lease.has_spare(id, sent);
-        Ok(id)
-    }
-
-    /// Makes the limit be there as long as this session is: it may lie under the lease of sessions that are shorter, or have gone
-    /// with it. It stays what it was. True when there may be something new to see.
-    async fn secure(&self, lease: &Lease, key: &Key, limit: u64) -> Result<bool, StoreError> {
-        if lease.has_limit() {
-            return Ok(false);
-        }
-        let known = lease.limit();
-        if let Some(there) = known.filter(|limit| limit.revision > 0) {
-            let query = json!({ "ID": there.lease.to_string() });
-            let life: Life = self.call("/v3/lease/timetolive", &query).await?;
-            if life.left > 0 && Duration::from_secs(life.granted.unsigned_abs()) >= outliving(lease) {
-                lease.is_outlived_by(there.lease);
-                return Ok(false);
-            }
-        }
-        let under = self.under(key);
-        let at = format!("{under}l");
-        let id = self.grant_limit(lease).await?;
-        let units = known.map_or(limit, |limit| limit.units);
-        let txn = json!({
-            "compare": [
-                words::changed_by(&at, known.map_or(0, |limit| limit.revision)),
-                words::something_under(&format!("{under}s/")),
-            ],
-            "success": [words::put(&at, &units.to_string(), id)],
-        });
-        self.call::<Value>("/v3/kv/txn", &txn).await?;
-        Ok(true)
-    }
-
     /// Tells of all there is, and of everything that happens from then on. One that asks for what has been compacted is told
     /// so, and ends.
     async fn follow(&self, lease: &Lease, key: &Key, tell: impl Fn(Change)) -> Result<(), StoreError> {
@@ -334,72 +276,6 @@ impl Shelves {
             answer.json::<Value>()?;
         }
         Ok(())
-    }
-}
-
-/// How long the lease of a limit lasts at least.
-fn outliving(lease: &Lease) -> Duration {
-    lease.lasts.saturating_mul(3).min(Duration::from_secs(LONGEST))
-}
-
-/// What a key says.
-enum Kept {
-    Limit(Limit),
-    Present(Session),
-    Wish(Node),
-}
-
-impl Kept {
-    fn read(under: &str, pair: &Pair) -> Option<Self> {
-        let name = pair.key.strip_prefix(under)?;
-        if name == "l" {
-            return Some(Self::Limit(Limit {
-                units: pair.number().filter(|&units| units <= MAX_UNITS)?,
-                lease: pair.lease,
-                revision: pair.mod_revision,
-            }));
-        }
-        if let Some(session) = name.strip_prefix("s/") {
-            return parse_session(session).map(Self::Present);
-        }
-        let mut parts = name.strip_prefix("w/")?.split('/');
-        let (session, wish, nth) = (parts.next()?, parts.next()?, parts.next()?);
-        let nth: u64 = nth.parse().ok().filter(|nth| nth >> BITS == 0)?;
-        // Revisions are counted one by one: the bits above them are not used within anybody's life.
-        let place = pair.create_revision.unsigned_abs() << BITS | nth;
-        Some(Self::Wish(Node {
-            name: pair.key.as_str().into(),
-            place,
-            session: parse_session(session)?,
-            wish: wish.parse().ok()?,
-            units: pair.number().filter(|&units| units <= MAX_UNITS)?,
-            token: place,
-        }))
-    }
-}
-
-/// What has happened, if it is of interest.
-fn change(under: &str, event: &Event) -> Option<Change> {
-    let pair = &event.kv;
-    if event.is_delete() {
-        let name = pair.key.strip_prefix(under)?;
-        return match name.strip_prefix("s/") {
-            Some(session) => parse_session(session).map(Change::Left),
-            None if name.starts_with("w/") => Some(Change::Went(pair.key.as_str().into())),
-            None => None,
-        };
-    }
-    Some(match Kept::read(under, pair)? {
-        Kept::Limit(limit) => Change::Resized(limit.units),
-        Kept::Present(session) => Change::Entered(session),
-        Kept::Wish(node) if pair.create_revision == pair.mod_revision => Change::Came(node),
-        Kept::Wish(node) => Change::Shrank(node.place, node.units),
-    })
-}
-
-fn foreign(key: &str) -> StoreError {
-    StoreError::Refused {
-        why: format!("`{key}` is something else").into(),
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Tenure {
 pub(super) const FOR_EVER: i64 = 0;
 
 impl Tenure {
-    fn begun(lease: i64, sent: (Instant, SystemTime), lasts: Duration) -> Self {
+    pub(super) fn begun(lease: i64, sent: (Instant, SystemTime), lasts: Duration) -> Self {
         Self { lease, sent, lasts }
     }
 
@@ -60,13 +60,28 @@ impl Tenures {
         if seconds > LONGEST {
             return Ok(Tenure::begun(FOR_EVER, sent, Duration::MAX));
         }
-        if let Some(known) = self.known(seconds, needed) {
-            return Ok(known);
+        match self.known(seconds, needed) {
+            Some(known) => Ok(known),
+            None => self.of(shelves, seconds).await,
         }
+    }
+
+    /// A new one, of so many seconds.
+    pub(super) async fn of(&self, shelves: &Shelves, seconds: u64) -> Result<Tenure, StoreError> {
+        let sent = (Instant::now(), SystemTime::now());
         let (lease, lasts) = shelves.grant(Duration::from_secs(seconds)).await?;
         let tenure = Tenure::begun(lease, sent, lasts);
         self.0.lock().insert(seconds, tenure);
         Ok(tenure)
+    }
+
+    /// Takes one that somebody else has begun for one of so many seconds, unless it is known of another that it lasts longer.
+    pub(super) fn adopt(&self, seconds: u64, theirs: Tenure) {
+        let mut known = self.0.lock();
+        let ours = known.entry(seconds).or_insert(theirs);
+        if ours.left() < theirs.left() {
+            *ours = theirs;
+        }
     }
 
     /// One that is there already.

@@ -2,11 +2,12 @@
 //! says nothing any more.
 
 use super::Values;
-use super::words::{self, Done, Found as Pairs};
+use super::words::{self, Done, Found as Pairs, Pair};
 use crate::remote::backend::StoreError;
+use crate::remote::book::Clock;
 use crate::remote::http::Answer;
 use crate::remote::key::Key;
-use crate::remote::kv::{self, Found, Written};
+use crate::remote::kv::{self, Found, Reading, Written};
 use http::StatusCode;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -23,36 +24,38 @@ impl Values {
     }
 }
 
-impl kv::Values for Values {
-    /// The revision by which it was put.
-    type At = i64;
+/// The revision by which it was put, and the lease under which it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct At {
+    revision: i64,
+    lease: i64,
+}
 
-    async fn read(&self, key: &Key, _ttl: Duration) -> Result<Option<Found<i64>>, StoreError> {
+impl kv::Values for Values {
+    type At = At;
+
+    async fn read(&self, key: &Key, _ttl: Duration) -> Result<Option<Found<At>>, StoreError> {
         let pairs: Pairs = self.shelves.found(key).await?;
-        let place = self.place(key);
-        let mut found = None;
-        for pair in pairs.kvs {
-            if pair.key != place {
-                let why = format!("`{}` is not of a rate or window", pair.key).into();
-                return Err(StoreError::Refused { why });
-            }
-            let (at, value) = (pair.mod_revision, pair.bytes);
-            found = Some(Found { at, value });
-        }
-        Ok(found)
+        self.note_speaker(pairs.header.speaker());
+        let found = |pair: Pair| {
+            let (revision, lease, value) = (pair.mod_revision, pair.lease, pair.bytes);
+            let at = At { revision, lease };
+            (pair.key, Found { at, value })
+        };
+        Found::only(&self.place(key), pairs.kvs.into_iter().map(found))
     }
 
     async fn write(
         &self,
         key: &Key,
         _ttl: Duration,
-        at: Option<&i64>,
+        at: Option<&At>,
         value: Vec<u8>,
         lasts: Duration,
-    ) -> Result<Written<i64>, StoreError> {
+    ) -> Result<Written<At>, StoreError> {
         let place = self.place(key);
         let mut holds = match at {
-            Some(&revision) => words::changed_by(&place, revision),
+            Some(at) => words::changed_by(&place, at.revision),
             None => words::nothing_under(&self.shelves.under(key)),
         };
         loop {
@@ -69,7 +72,8 @@ impl kv::Values for Values {
             }
             let revision = done.header.revision;
             if tenure.covers(lasts) {
-                return Ok(Written::At(revision));
+                let lease = tenure.lease;
+                return Ok(Written::At(At { revision, lease }));
             }
             // It took so long that it would go too early.
             self.tenures.forget(tenure.lease);
@@ -77,10 +81,20 @@ impl kv::Values for Values {
         }
     }
 
-    async fn delete(&self, key: &Key, _ttl: Duration, at: &i64) -> Result<bool, StoreError> {
+    async fn delete(&self, key: &Key, _ttl: Duration, at: &At) -> Result<bool, StoreError> {
         let place = self.place(key);
-        let holds = words::changed_by(&place, *at);
+        let holds = words::changed_by(&place, at.revision);
         let answer = self.ask_if(&holds, &words::delete(&place)).await?;
         Ok(answer.json::<Done>()?.succeeded)
+    }
+
+    async fn time(
+        &self,
+        _key: &Key,
+        _ttl: Duration,
+        at: &At,
+        clock: Option<Clock>,
+    ) -> Result<Option<Reading>, StoreError> {
+        self.passed(at.lease, clock).await
     }
 }

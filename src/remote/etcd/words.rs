@@ -4,6 +4,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
+use std::fmt::Display;
+use std::str::FromStr;
 
 pub(super) fn encoded(bytes: impl AsRef<[u8]>) -> String {
     STANDARD.encode(bytes)
@@ -72,12 +74,16 @@ pub(super) fn put_first(key: &str, value: &str, lease: i64, again: Option<&str>)
 }
 
 /// A number, which may be a string, or left out when it is none.
-fn number<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
+fn number<'de, D, T>(from: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + FromStr<Err: Display>,
+{
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Either {
+    enum Either<T> {
         Text(String),
-        Number(i64),
+        Number(T),
     }
     match Either::deserialize(from)? {
         Either::Text(text) => text.parse().map_err(serde::de::Error::custom),
@@ -99,6 +105,21 @@ fn text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
 pub(super) struct Header {
     #[serde(default, deserialize_with = "number")]
     pub(super) revision: i64,
+    /// The server that has answered.
+    #[serde(default, alias = "memberId", deserialize_with = "number")]
+    member_id: u64,
+    /// The election that it has heard of last.
+    #[serde(default, alias = "raftTerm", deserialize_with = "number")]
+    raft_term: u64,
+}
+
+/// Which server has answered, and which election it has heard of last.
+pub(super) type Speaker = (u64, u64);
+
+impl Header {
+    pub(super) fn speaker(&self) -> Speaker {
+        (self.member_id, self.raft_term)
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -177,6 +198,8 @@ pub(super) struct Granted {
 /// A lease that was asked about; one that is not known any more has none.
 #[derive(Debug, Deserialize)]
 pub(super) struct Life {
+    #[serde(default)]
+    pub(super) header: Header,
     #[serde(default, rename = "grantedTTL", deserialize_with = "number")]
     pub(super) granted: i64,
     #[serde(default, rename = "TTL", deserialize_with = "number")]

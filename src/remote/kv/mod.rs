@@ -5,30 +5,36 @@
 //! written last is taken for what is there, until somebody was quicker once. Who is overtaken all the time gives up after a while
 //! and says so: the store answers, and is not to be taken for one that is away.
 //!
-//! Nobody is asked the time. What comes back with time is counted by what this process has seen itself, and when: see
-//! [`Witness`]. So no clock of another machine, nor one that is set, can bring more than there is, and none has to be right:
-//! it only has to run at the speed of time.
+//! What comes back with time is counted by what this process has seen itself, and when: see [`Witness`]. So no clock of another
+//! machine, nor one that is set, can bring more than there is, and none has to be right: it only has to run at the speed of time.
+//! A store that keeps a clock of its own is asked for what it says when a process comes new, which knows so what has passed while
+//! nobody looked on: see [`Time`](super::book::Time).
 //!
 //! | part | what it is |
 //! |---|---|
 //! | [`Values`] | what a store has to be able to do |
-//! | [`Ledger`] | the steps of a process, and what it knows of each key |
+//! | [`Ledger`] | the steps of a process |
+//! | [`page`] | what it knows of a key |
+//! | [`clock`] | what the store's own clock says |
 //! | [`tidy`] | notes that are as good as none are taken away by whoever wrote them last |
 
+mod clock;
+mod page;
 #[cfg(test)]
 mod tests;
 mod tidy;
 
 use super::backend::{Reply, Rule, Session, Step, StoreError};
-use super::book::{After, Note, Odd, Turn, Witness, turn};
+use super::book::{After, Clock, Note, Odd, Turn, Witness, turn};
 use super::key::Key;
+pub(crate) use clock::Reading;
+use page::{Page, State};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// A store that keeps one value for each key, and changes it only if it is the one that was read.
@@ -56,6 +62,18 @@ pub(crate) trait Values: Send + Sync + 'static {
 
     /// Deletes it, if it is the one at `at` still. False when it is not.
     fn delete(&self, key: &Key, ttl: Duration, at: &Self::At) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// What the clock says that the store keeps, if it keeps one, after the value at `at` was there. `clock` is the one by which
+    /// that is dated.
+    fn time(
+        &self,
+        _key: &Key,
+        _ttl: Duration,
+        _at: &Self::At,
+        _clock: Option<Clock>,
+    ) -> impl Future<Output = Result<Option<Reading>, StoreError>> + Send {
+        std::future::ready(Ok(None))
+    }
 }
 
 /// A value that is there.
@@ -63,6 +81,25 @@ pub(crate) trait Values: Send + Sync + 'static {
 pub(crate) struct Found<A> {
     pub(crate) at: A,
     pub(crate) value: Vec<u8>,
+}
+
+#[cfg(any(feature = "consul", feature = "etcd"))]
+impl<A> Found<A> {
+    /// The value at `place`, of all that lies in its folder: nothing else may lie there.
+    pub(crate) fn only(
+        place: &str,
+        there: impl IntoIterator<Item = (String, Self)>,
+    ) -> Result<Option<Self>, StoreError> {
+        let mut found = None;
+        for (name, value) in there {
+            if name != place {
+                let why = format!("`{name}` is not of a rate or window").into();
+                return Err(StoreError::Refused { why });
+            }
+            found = Some(value);
+        }
+        Ok(found)
+    }
 }
 
 /// What became of a write.
@@ -99,84 +136,6 @@ struct Inner<V: Values> {
     numbers: AtomicU64,
 }
 
-/// What is known of a key. One step at a time is taken there.
-struct Page<A> {
-    state: tokio::sync::Mutex<State<A>>,
-    /// The clients of this process who are there, and in which of their sessions.
-    clients: Mutex<BTreeMap<u64, u64>>,
-    /// It is due earlier than before.
-    earlier: Notify,
-    /// When the store last answered a step.
-    answered: Mutex<Option<Instant>>,
-}
-
-struct State<A> {
-    /// What is there, as far as is known.
-    known: Option<(Note, A)>,
-    /// Nobody else was seen to change it of late: it is not read again.
-    is_alone: bool,
-    /// How many attempts in a row were overtaken.
-    attempts: u32,
-    witness: Option<Witness>,
-    /// When what was written last is as good as none.
-    due: Option<Instant>,
-    /// Somebody looks after that.
-    is_tidied: bool,
-    ttl: Duration,
-}
-
-impl<A> Page<A> {
-    fn new(ttl: Duration) -> Self {
-        let state = State {
-            known: None,
-            is_alone: true,
-            attempts: 0,
-            witness: None,
-            due: None,
-            is_tidied: false,
-            ttl,
-        };
-        Self {
-            state: tokio::sync::Mutex::new(state),
-            clients: Mutex::default(),
-            earlier: Notify::new(),
-            answered: Mutex::default(),
-        }
-    }
-
-    /// A client is there.
-    fn enter(&self, session: Session) {
-        self.clients.lock().insert(session.client, session.number);
-    }
-
-    /// It has gone, unless it is there again in a later session.
-    fn leave(&self, session: Session) {
-        let mut clients = self.clients.lock();
-        if clients.get(&session.client) == Some(&session.number) {
-            clients.remove(&session.client);
-        }
-    }
-
-    /// The store has answered.
-    fn note_answer(&self) {
-        *self.answered.lock() = Some(Instant::now());
-    }
-
-    /// Why a step that began then did not get its turn: whoever had it may have waited for a store that says nothing.
-    fn late(&self, begun: Instant) -> StoreError {
-        let after = begun.elapsed();
-        if self.answered.lock().is_some_and(|answered| answered >= begun) {
-            StoreError::Busy { after }
-        } else {
-            StoreError::TimedOut { after }
-        }
-    }
-
-    fn is_deserted(&self) -> bool {
-        self.clients.lock().is_empty()
-    }
-}
-
 impl<V: Values> Ledger<V> {
     pub(crate) fn new(values: V) -> Self {
         let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
@@ -197,12 +156,7 @@ impl<V: Values> Ledger<V> {
     /// [`StoreError::Busy`] when others were quicker all the time; what the store says.
     pub(crate) async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
         let inner = &*self.0;
-        let page = inner.page(key, step.ttl);
-        if step.end {
-            page.leave(step.session);
-        } else {
-            page.enter(step.session);
-        }
+        let page = inner.page(key, step);
         let begun = Instant::now();
         let until = begun + (step.ttl / 8).min(LONGEST_STEP);
         let turn = timeout_at(until, page.state.lock()).await;
@@ -253,9 +207,17 @@ impl<V: Values> Ledger<V> {
 }
 
 impl<V: Values> Inner<V> {
-    fn page(&self, key: &Key, ttl: Duration) -> Arc<Page<V::At>> {
+    /// The page of the key, which nobody forgets as long as the client of this step is there.
+    fn page(&self, key: &Key, step: &Step) -> Arc<Page<V::At>> {
         let mut pages = self.pages.lock();
-        let page = pages.entry(key.clone()).or_insert_with(|| Arc::new(Page::new(ttl)));
+        let page = pages
+            .entry(key.clone())
+            .or_insert_with(|| Arc::new(Page::new(step.ttl)));
+        if step.end {
+            page.leave(step.session);
+        } else {
+            page.enter(step.session);
+        }
         Arc::clone(page)
     }
 
@@ -279,10 +241,20 @@ impl<V: Values> Inner<V> {
         if !state.is_alone || state.known.is_none() {
             self.read(key, state).await?;
         }
+        if step.end
+            && let Some((note, at)) = &state.known
+        {
+            // Nobody of this process may look on from now on: whoever comes next is told by when it was.
+            let (clock, at) = (note.clock(), at.clone());
+            self.look_at_the_clock(key, state, clock, &at).await;
+        }
         // Until it is known what became of the write it is not known what is there.
         let known = state.known.take();
         let seen = known.as_ref().map(|(note, _)| note).zip(state.witness.as_ref());
-        let turned = turn(seen, self.now(), self.fresh(), rule, step);
+        // Read after the instant as of which the step is taken: what counted then was there by what is said now.
+        let now = self.now();
+        let time = state.watch.time();
+        let turned = turn(seen, now, self.fresh(), rule, step, time.as_ref());
         let Turn { reply, after } = turned.map_err(|odd| refused(key, odd))?;
         match after {
             After::Same => {
@@ -322,7 +294,14 @@ impl<V: Values> Inner<V> {
         match found {
             Some(Found { at, value }) => {
                 let note = Note::read(&value).ok_or_else(|| refused(key, Odd::Note))?;
-                self.see(state, &note);
+                state.watch.note_change();
+                let reading = self.look_at_the_clock(key, state, note.clock(), &at).await;
+                if state.witness.is_none() {
+                    let said = reading.and_then(|reading| reading.said);
+                    state.witness = Some(Witness::of(&note, self.now() + 1, said.as_ref()));
+                } else {
+                    self.see(state, &note);
+                }
                 state.known = Some((note, at));
             }
             None => state.witness = None,
@@ -335,8 +314,26 @@ impl<V: Values> Inner<V> {
         let now = self.now() + 1;
         match &mut state.witness {
             Some(witness) => witness.see(note, now),
-            None => state.witness = Some(Witness::of(note, now)),
+            None => state.witness = Some(Witness::of(note, now, None)),
         }
+        state.watch.note_change();
+    }
+
+    /// Asks the store for the time, if that is due. What it does not say is not known.
+    async fn look_at_the_clock(
+        &self,
+        key: &Key,
+        state: &mut State<V::At>,
+        clock: Option<Clock>,
+        at: &V::At,
+    ) -> Option<Reading> {
+        if seeded!("remote_asks_no_clock") || state.witness.is_some() && !state.watch.is_due(clock) {
+            return None;
+        }
+        let sent = state.watch.ask();
+        let reading = self.values.time(key, state.ttl, at, clock).await.ok().flatten()?;
+        state.watch.read(sent, reading.next);
+        Some(reading)
     }
 
     fn text(&self, key: &Key, note: &Note) -> Result<Vec<u8>, StoreError> {

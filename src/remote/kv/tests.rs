@@ -2,9 +2,12 @@
 
 use super::*;
 use crate::Quota;
+use crate::remote::book::Time;
 use std::sync::atomic::AtomicBool;
 
 mod busy;
+mod left;
+mod swarm;
 
 const TTL: Duration = Duration::from_secs(10);
 
@@ -20,6 +23,12 @@ struct Fakes {
     is_away: AtomicBool,
     is_silent: AtomicBool,
     is_busy: AtomicBool,
+    /// Nothing can be taken away.
+    is_stuck: AtomicBool,
+    deletes: AtomicU64,
+    /// When the clock was begun that it keeps, if it keeps one, and how often it was asked for.
+    clock: Mutex<Option<Instant>>,
+    asked: AtomicU64,
 }
 
 impl Fake {
@@ -80,12 +89,40 @@ impl Values for Fake {
 
     async fn delete(&self, key: &Key, _ttl: Duration, at: &u64) -> Result<bool, StoreError> {
         self.answer().await?;
+        let deletes = self.0.deletes.fetch_add(1, Ordering::SeqCst);
+        assert!(deletes < 1_000, "it does not end");
+        let stuck = self.0.is_stuck.load(Ordering::SeqCst);
         let mut values = self.0.values.lock();
-        let same = values.get(key).is_some_and(|(known, _)| known == at);
+        let same = !stuck && values.get(key).is_some_and(|(known, _)| known == at);
         if same {
             values.remove(key);
         }
         Ok(same)
+    }
+
+    /// In whole seconds; when something was written it does not know.
+    async fn time(
+        &self,
+        _key: &Key,
+        _ttl: Duration,
+        _at: &u64,
+        _clock: Option<Clock>,
+    ) -> Result<Option<Reading>, StoreError> {
+        self.answer().await?;
+        self.0.asked.fetch_add(1, Ordering::SeqCst);
+        let begun = *self.0.clock.lock();
+        Ok(begun.map(|begun| {
+            let now = begun.elapsed().as_secs() * 1_000_000;
+            let by = now + 1_000_000;
+            let written = by;
+            let next = Time {
+                clock: (1, 1),
+                now,
+                by,
+                written,
+            };
+            Reading { said: Some(next), next }
+        }))
     }
 }
 

@@ -43,6 +43,7 @@ pub(crate) use line::{Line, Node};
 use parking_lot::Mutex;
 pub(crate) use room::Change;
 use room::Room;
+use rounds::Visit;
 pub(crate) use shelf::Shelf;
 pub(crate) use spell::{escaped, parse_session};
 use std::collections::HashMap;
@@ -124,24 +125,35 @@ impl<S: Shelf> Queue<S> {
                 inner.forget(key, step.session);
                 let term = inner.shelf.term(step.ttl).await?;
                 if !step.begin {
-                    return inner.unknown(&term, key, limit, step.session).await;
+                    let (term, session) = (&*term, step.session);
+                    let visit = Visit {
+                        term,
+                        key,
+                        limit,
+                        session,
+                    };
+                    return inner.unknown(&visit).await;
                 }
                 inner.fill(id.clone(), term, step.ttl)
             }
         };
+        let visit = Visit {
+            term: &*slot.term,
+            key,
+            limit,
+            session: step.session,
+        };
         let mut account = slot.account.lock().await;
         if !inner.has(&id, &slot) {
             if !step.begin {
-                return inner.unknown(&slot.term, key, limit, step.session).await;
+                return inner.unknown(&visit).await;
             }
             let why = "the session was taken down meanwhile".into();
             return Err(StoreError::Unreachable { why });
         }
         let sent = Instant::now();
         account.apply(step, inner.outlook(key));
-        let line = inner
-            .carry_out(&slot.term, key, limit, step.session, &mut account)
-            .await?;
+        let line = inner.carry_out(&visit, &mut account).await?;
         let Some(line) = line else {
             // What is left of it is nobody's. Until it has gone it is known here.
             let ended = inner.shelf.end(Some(&slot.term), step.ttl, key, step.session);
@@ -150,7 +162,7 @@ impl<S: Shelf> Queue<S> {
             }
             ended.await?;
             inner.forget(key, step.session);
-            return inner.unknown(&slot.term, key, limit, step.session).await;
+            return inner.unknown(&visit).await;
         };
         *slot.due.lock() = Instant::now() + step.ttl;
         let mut reply = account.answer(step, &line);
@@ -239,8 +251,9 @@ impl<S: Shelf> Inner<S> {
     }
 
     /// The answer to a session that is not there.
-    async fn unknown(&self, term: &S::Term, key: &Key, limit: u64, session: Session) -> Result<Reply, StoreError> {
-        let line = self.look(term, key, limit, session, &Ops::default()).await?;
+    async fn unknown(&self, visit: &Visit<'_, S>) -> Result<Reply, StoreError> {
+        let key = visit.key;
+        let line = self.look(visit, &Ops::default()).await?;
         let mut rooms = self.rooms.lock();
         let deserted = rooms.get(key).is_some_and(Room::is_deserted) && !seeded!("queue_keeps_rooms");
         let room = if deserted { rooms.remove(key) } else { None };

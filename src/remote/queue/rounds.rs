@@ -17,6 +17,26 @@ enum Watched {
     Not,
 }
 
+/// Whose changes they are.
+pub(super) struct Visit<'a, S: Shelf> {
+    pub(super) term: &'a S::Term,
+    pub(super) key: &'a Key,
+    pub(super) limit: u64,
+    pub(super) session: Session,
+}
+
+impl<S: Shelf> Visit<'_, S> {
+    async fn carry_out(&self, shelf: &S, ops: &Ops, look: bool) -> Result<Option<Line>, StoreError> {
+        let Self {
+            term,
+            key,
+            limit,
+            session,
+        } = *self;
+        shelf.carry_out(term, key, limit, session, ops, look).await
+    }
+}
+
 /// How often a step is gone on with, when what it finds asks for more changes.
 const ROUNDS: usize = 8;
 
@@ -24,27 +44,25 @@ impl<S: Shelf> Inner<S> {
     /// Makes what lies at the store what the account says, and decides what is granted. `None` when the session has gone.
     pub(super) async fn carry_out(
         &self,
-        term: &S::Term,
-        key: &Key,
-        limit: u64,
-        session: Session,
+        visit: &Visit<'_, S>,
         account: &mut Account,
     ) -> Result<Option<Line>, StoreError> {
+        let session = visit.session;
         let mut look = account.in_doubt && !seeded!("queue_says_it_again");
         let mut rounds = 0;
         loop {
             let ops = if look { Ops::default() } else { account.ops() };
             account.in_doubt = true;
-            let (mut line, told) = match self.watched(term, key, limit, session, &ops).await? {
+            let (mut line, told) = match self.watched(visit, &ops).await? {
                 Watched::Seen(line) => (line, true),
-                Watched::Done => (self.look(term, key, limit, session, &Ops::default()).await?, false),
-                Watched::Not => (self.look(term, key, limit, session, &ops).await?, false),
+                Watched::Done => (self.look(visit, &Ops::default()).await?, false),
+                Watched::Not => (self.look(visit, &ops).await?, false),
             };
             let mut there = account.see(session, &line, &ops);
             if !there && told && !seeded!("queue_believes_the_watch") {
                 // What a watch has not told of yet may well be there.
                 account.in_doubt = true;
-                line = self.look(term, key, limit, session, &Ops::default()).await?;
+                line = self.look(visit, &Ops::default()).await?;
                 there = account.see(session, &line, &ops);
             }
             if !there || !look && !account.begun() {
@@ -63,45 +81,32 @@ impl<S: Shelf> Inner<S> {
     }
 
     /// Does all that, and looks.
-    pub(super) async fn look(
-        &self,
-        term: &S::Term,
-        key: &Key,
-        limit: u64,
-        session: Session,
-        ops: &Ops,
-    ) -> Result<Line, StoreError> {
-        let line = self.shelf.carry_out(term, key, limit, session, ops, true).await?;
+    pub(super) async fn look(&self, visit: &Visit<'_, S>, ops: &Ops) -> Result<Line, StoreError> {
+        let line = visit.carry_out(&self.shelf, ops, true).await?;
         let mut line = line.ok_or_else(|| StoreError::Answer {
             given: "nothing, to a look".into(),
         })?;
-        self.rooms.lock().entry(key.clone()).or_default().see(&mut line);
+        self.rooms.lock().entry(visit.key.clone()).or_default().see(&mut line);
         Ok(line)
     }
 
     /// Does all that without a look, if there is a watch that tells what comes of it.
-    async fn watched(
-        &self,
-        term: &S::Term,
-        key: &Key,
-        limit: u64,
-        session: Session,
-        ops: &Ops,
-    ) -> Result<Watched, StoreError> {
+    async fn watched(&self, visit: &Visit<'_, S>, ops: &Ops) -> Result<Watched, StoreError> {
+        let (key, session) = (visit.key, visit.session);
         if !S::TELLS || ops.begin || ops.is_empty() {
             return Ok(Watched::Not);
         }
         if !self.rooms.lock().get_mut(key).is_some_and(Room::is_asked) {
             return Ok(Watched::Not);
         }
-        if let Some(line) = self.shelf.carry_out(term, key, limit, session, ops, false).await? {
+        if let Some(line) = visit.carry_out(&self.shelf, ops, false).await? {
             return Ok(Watched::Seen(line));
         }
         let told = tokio::time::timeout(PAUSE, self.told(key, session, ops)).await;
         let Ok(Some(mut line)) = told else {
             return Ok(Watched::Done);
         };
-        let known = line.mark(session, |name| self.shelf.token(term, key, name));
+        let known = line.mark(session, |name| self.shelf.token(visit.term, key, name));
         Ok(if known { Watched::Seen(line) } else { Watched::Done })
     }
 

@@ -9,6 +9,7 @@
 -- ARGV: price, gain, brim, then the step: session, seq, begin, ttl, charged, seen, end, wish, need, want,
 --   queue: whether the tokens may be granted for later; the edition of the rule above, and the rule that it is to become, or
 --   three times "".
+-- That becomes the rule if nobody else has changed it since that edition.
 -- Answers: alive, in so many microseconds or "", burst, taken, edition or "", price, gain, brim, how many wait in line, then the
 --   grant, if there is one: wish, units, token. The second says when to ask again, or when what was granted may be used. An edition is told that is later
 --   than the one that was given.
@@ -71,7 +72,7 @@ elseif last[1] or begin then
     if seq > tonumber(last[1] or 0) then
         local debt = math.max(charged - tonumber(last[2] or 0), 0)
         if debt > 0 then level = math.min(level + debt * price, MOST) end
-        if ARGV[16] ~= '' then
+        if ARGV[16] ~= '' and edition == asked_edition then
             adopt(price, tonumber(ARGV[16]), tonumber(ARGV[17]), tonumber(ARGV[18]))
             edition = math.max(edition + 1, now)
         end

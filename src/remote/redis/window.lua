@@ -87,7 +87,7 @@ elseif last[1] or begin then
     if seq > tonumber(last[1] or 0) then
         local debt = math.max(charged - tonumber(last[2] or 0), 0)
         if debt > 0 then take(debt) end
-        if ARGV[16] ~= '' then
+        if ARGV[16] ~= '' and edition == asked_edition then
             limit, edition = tonumber(ARGV[16]), math.max(edition + 1, now)
         end
         local waits = wish > 0 and ARGV[14] == '1'

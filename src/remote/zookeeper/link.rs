@@ -1,14 +1,14 @@
 //! A session at the server, and the nodes that live in it.
 
-use super::names::{self, Name, Names};
+use super::names::{self, Names};
 use crate::remote::backend::{Session, StoreError};
 use crate::remote::plan::MAX_UNITS;
-use crate::remote::queue::{Change, Line, Node, Ops, escaped};
+use crate::remote::queue::{Line, Ops, escaped};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
-use zookeeper_client::{AddWatchMode, Client, CreateMode, Error, EventType, MultiReadResult};
+use zookeeper_client::{Client, CreateMode, Error, MultiReadResult};
 
 /// What all nodes of ours may be done to, and by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,18 +31,18 @@ pub(crate) struct Link {
     pub(super) client: Client,
     pub(super) access: Access,
     /// Above all nodes, with a slash at its end.
-    prefix: Box<str>,
+    pub(super) prefix: Box<str>,
     ttl: Duration,
     /// When the last request was sent that the leader has answered for.
     confirmed: Mutex<Instant>,
     /// By which transactions nodes were created: those of our own, and those whose order was in doubt.
-    created: Mutex<HashMap<String, HashMap<Box<str>, u64>>>,
+    pub(super) created: Mutex<HashMap<String, HashMap<Box<str>, u64>>>,
     /// What was made last to say how much is left of a wish, by the path of that: it goes with it.
-    marks: Mutex<HashMap<String, String>>,
+    pub(super) marks: Mutex<HashMap<String, String>>,
 }
 
 /// How often the node of a key is made anew that goes while something is put under it.
-const ATTEMPTS: usize = 4;
+pub(super) const ATTEMPTS: usize = 4;
 
 impl Link {
     /// A session that was asked for at `sent`, for limiters of this time to live.
@@ -171,62 +171,6 @@ impl Link {
         self.created.lock().get(&self.path(key))?.get(name).copied()
     }
 
-    /// Makes the session be there.
-    async fn begin(&self, path: &str, limit: u64, session: Session) -> Result<(), StoreError> {
-        let present = format!("{path}/{}", names::present(session));
-        let ephemeral = CreateMode::Ephemeral.with_acls(self.access.acls());
-        for _ in 0..ATTEMPTS {
-            let there = match self.look(path).await {
-                Ok(seen) => {
-                    // Nothing is put under what is none of ours.
-                    Names::read(&seen.names).map_err(|name| foreign(path, name))?;
-                    limit_of(path, &seen.limit)?;
-                    self.client.create(&present, b"", &ephemeral).await.map(drop)
-                }
-                Err(error) => Err(error),
-            };
-            match there {
-                Ok(()) => return Ok(()),
-                Err(Error::NodeExists) => match self.client.check_stat(&present).await.map_err(failed)? {
-                    Some(stat) if stat.ephemeral_owner == self.client.session_id().0 => return Ok(()),
-                    Some(_) if seeded!("zookeeper_adopts_the_dead") => return Ok(()),
-                    Some(_) => {
-                        // With all that it made: what of that is still under way is refused then.
-                        let why = "an earlier attempt to begin has not expired yet".into();
-                        return Err(StoreError::Unreachable { why });
-                    }
-                    None => continue,
-                },
-                Err(Error::NoNode) => {}
-                Err(error) => return Err(failed(error)),
-            }
-            // The server takes it down when it has been empty for a while: when all have died.
-            let container = CreateMode::Container.with_acls(self.access.acls());
-            let limit = limit.to_string();
-            let mut made = self.client.create(path, limit.as_bytes(), &container).await;
-            if made == Err(Error::NoNode) {
-                // Somebody has taken it away: it was there when the session was made. Not before it is known to have gone: who may
-                // do everything under it need not be allowed to make it.
-                self.make_above().await?;
-                made = self.client.create(path, limit.as_bytes(), &container).await;
-            }
-            done_before(made, &Error::NodeExists)?;
-        }
-        let why = format!("`{path}` goes as soon as it is made").into();
-        Err(StoreError::Unreachable { why })
-    }
-
-    /// Makes the nodes above those of keys be there.
-    pub(super) async fn make_above(&self) -> Result<(), StoreError> {
-        let above = CreateMode::Persistent.with_acls(self.access.acls());
-        if let Some((above_all, _)) = self.prefix.rsplit_once('/')
-            && !above_all.is_empty()
-        {
-            self.client.mkdir(above_all, &above).await.map_err(failed)?;
-        }
-        Ok(())
-    }
-
     /// Asks, at once, for all names, and then for the limit: so it is one that was in force when the names were read, or after.
     pub(super) fn look(&self, path: &str) -> impl Future<Output = Result<Seen, Error>> + Send + '_ {
         let mut reader = self.client.new_multi_reader();
@@ -239,8 +183,13 @@ impl Link {
                     Some(MultiReadResult::Children { children: names }),
                     Some(MultiReadResult::Data { data: limit, stat }),
                 ) => {
-                    let next = stat.cversion;
-                    Ok(Seen { names, limit, next })
+                    let (next, version) = (stat.cversion, stat.version);
+                    Ok(Seen {
+                        names,
+                        limit,
+                        next,
+                        version,
+                    })
                 }
                 (Some(MultiReadResult::Error { err }), _) | (_, Some(MultiReadResult::Error { err })) => Err(err),
                 _ => Err(Error::UnexpectedError(
@@ -251,7 +200,7 @@ impl Link {
     }
 
     /// What was seen, with the tokens of `session`, or of everybody where sequence numbers do not say who came first.
-    async fn read(&self, path: &str, seen: &Seen, session: Option<Session>) -> Result<Line, StoreError> {
+    pub(super) async fn read(&self, path: &str, seen: &Seen, session: Option<Session>) -> Result<Line, StoreError> {
         let names = Names::read(&seen.names).map_err(|name| foreign(path, name))?;
         let limit = limit_of(path, &seen.limit)?;
         if let Some(session) = session {
@@ -289,108 +238,6 @@ impl Link {
         self.created.lock().entry(path.to_owned()).or_default().extend(known);
         Ok(line)
     }
-
-    /// Takes down everything of `session`, also what it does not know of, and the key, if nobody else is there.
-    pub(super) async fn end(&self, key: &str, session: Session) -> Result<(), StoreError> {
-        let path = self.path(key);
-        for _ in 0..ATTEMPTS {
-            // A server that has fallen behind may not know yet what another has answered for.
-            let synced = self.client.sync(&path);
-            let look = self.look(&path);
-            synced.await.map_err(failed)?;
-            let seen = match look.await {
-                Ok(seen) => seen,
-                Err(Error::NoNode) => {
-                    self.forget(&path, session);
-                    return Ok(());
-                }
-                Err(error) => return Err(failed(error)),
-            };
-            let names = seen.names.iter();
-            let ours = names.filter(|name| Name::parse(name).is_some_and(|read| read.is_of(session)));
-            let deleted: Vec<_> = ours
-                .map(|name| self.client.delete(&format!("{path}/{name}"), None))
-                .collect();
-            let done = deleted.is_empty();
-            // One that has no limit is none of ours.
-            let is_ours = limit_of(&path, &seen.limit).is_ok() || seeded!("zookeeper_takes_all_away");
-            let last = is_ours.then(|| self.client.delete(&path, None));
-            for deleted in deleted {
-                done_before(deleted.await, &Error::NoNode)?;
-            }
-            let gone = match last {
-                Some(last) => match last.await {
-                    Ok(()) | Err(Error::NoNode) => true,
-                    Err(Error::NotEmpty) => false,
-                    Err(error) => return Err(failed(error)),
-                },
-                None => false,
-            };
-            if done || gone {
-                self.forget(&path, session);
-                return Ok(());
-            }
-        }
-        let why = format!("what lies under `{path}` changes all the time").into();
-        Err(StoreError::Unreachable { why })
-    }
-
-    /// Nothing more is known of `session`.
-    fn forget(&self, path: &str, session: Session) {
-        let is_ours = |name: &str| Name::parse(name).is_some_and(|read| read.is_of(session));
-        self.marks.lock().retain(|wish, _| {
-            let name = wish.strip_prefix(path).and_then(|name| name.strip_prefix('/'));
-            !name.is_some_and(is_ours)
-        });
-        let mut created = self.created.lock();
-        if let Some(known) = created.get_mut(path) {
-            known.retain(|name, _| !is_ours(name));
-            if known.is_empty() {
-                created.remove(path);
-            }
-        }
-    }
-
-    pub(super) async fn watch(&self, key: &str, tell: impl Fn(Change) + Send) -> Result<(), StoreError> {
-        let path = self.path(key);
-        let mut watcher = self
-            .client
-            .watch(&path, AddWatchMode::PersistentRecursive)
-            .await
-            .map_err(failed)?;
-        let mut wrapped = self.tell_all(&path, &tell).await?;
-        loop {
-            let event = watcher.changed().await;
-            let name = event.path.strip_prefix(&*path).map(|name| name.trim_start_matches('/'));
-            match (event.event_type, name) {
-                // What happens until there is a connection again is not told.
-                (EventType::Session, _) => return Ok(()),
-                (EventType::NodeDataChanged, Some("")) => wrapped = self.tell_all(&path, &tell).await?,
-                (_, Some("")) => return Ok(()),
-                (EventType::NodeCreated, Some(name)) => match Name::parse(name) {
-                    Some(Name::Wish { sequence, .. } | Name::Left { sequence, .. }) if wrapped || sequence < 0 => {
-                        wrapped = self.tell_all(&path, &tell).await?;
-                    }
-                    Some(read) => tell(came(name, read)),
-                    None => {}
-                },
-                (EventType::NodeDeleted, Some(name)) => match Name::parse(name) {
-                    Some(Name::Present(session)) => tell(Change::Left(session)),
-                    Some(Name::Wish { .. }) => tell(Change::Went(name.into())),
-                    _ => {}
-                },
-                _ => {}
-            }
-        }
-    }
-
-    /// Tells of everything there is. True when sequence numbers do not say who came first.
-    async fn tell_all(&self, path: &str, tell: &(impl Fn(Change) + Send)) -> Result<bool, StoreError> {
-        let seen = self.look(path).await.map_err(failed)?;
-        let line = self.read(path, &seen, None).await?;
-        tell(Change::All(line));
-        Ok(Names::read(&seen.names).is_ok_and(|names| names.have_wrapped(seen.next)))
-    }
 }
 
 /// What lies under a key.
@@ -398,31 +245,13 @@ pub(super) struct Seen {
     pub(super) names: Vec<String>,
     pub(super) limit: Vec<u8>,
     /// The next sequence number.
-    next: i32,
-}
-
-fn came(name: &str, read: Name) -> Change {
-    match read {
-        Name::Present(session) => Change::Entered(session),
-        Name::Wish {
-            session,
-            wish,
-            units,
-            sequence,
-        } => Change::Came(Node {
-            name: name.into(),
-            place: sequence.unsigned_abs(),
-            session,
-            wish,
-            units,
-            token: 0,
-        }),
-        Name::Left { units, sequence, .. } => Change::Shrank(sequence.unsigned_abs(), units),
-    }
+    pub(super) next: i32,
+    /// The version of the limit.
+    pub(super) version: i32,
 }
 
 /// An error that says that it had been done already is none.
-fn done_before<T>(result: Result<T, Error>, done: &Error) -> Result<(), StoreError> {
+pub(super) fn done_before<T>(result: Result<T, Error>, done: &Error) -> Result<(), StoreError> {
     match result {
         Ok(_) => Ok(()),
         Err(error) if error == *done => Ok(()),
@@ -430,14 +259,14 @@ fn done_before<T>(result: Result<T, Error>, done: &Error) -> Result<(), StoreErr
     }
 }
 
-fn limit_of(path: &str, data: &[u8]) -> Result<u64, StoreError> {
+pub(super) fn limit_of(path: &str, data: &[u8]) -> Result<u64, StoreError> {
     let limit = std::str::from_utf8(data).ok().and_then(|limit| limit.parse().ok());
     limit
         .filter(|&limit| limit <= MAX_UNITS)
         .ok_or_else(|| foreign(path, "no limit"))
 }
 
-fn foreign(path: &str, what: &str) -> StoreError {
+pub(super) fn foreign(path: &str, what: &str) -> StoreError {
     StoreError::Refused {
         why: format!("`{path}` holds something else: {what:?}").into(),
     }

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `names` | what nodes are called, and what a list of names says |
 //! | `link` | a session at the servers, and what is done in it |
+//! | `presence` | how a session at a key comes and goes |
+//! | `told` | what the server tells of a key |
 //! | `options`, `servers` | where the servers are |
 //! | `rights` | what we must be allowed |
 //! | `values` | what is known of a rate or window |
@@ -14,8 +16,10 @@
 mod link;
 mod names;
 mod options;
+mod presence;
 mod rights;
 mod servers;
+mod told;
 mod values;
 
 use super::backend::{Backend, Reply, Rule, Session, Step, StoreError};
@@ -64,8 +68,10 @@ use tokio::time::Instant;
 ///
 /// # Rates and windows
 /// What is known of one is the data of a node under that of the key. A step of a process sets it if it is of the version that the
-/// process knows, and reads it before, unless the process was alone there of late: one round trip, or three. Nobody is asked the
-/// time, see [`remote`](super#time). Whoever was overtaken reads again, after a pause of up to 64 ms: where more than some hundred
+/// process knows, and reads it before, unless the process was alone there of late: one round trip, or three. What passes while a process
+/// looks on it counts itself; how much has passed before is told by the times at which the leader says that nodes were changed. To
+/// learn that, a process sets the data of the upper node to what it is, when it comes, when it goes, and once in a minute or less:
+/// two round trips more, see [`remote`](super#time). Whoever was overtaken reads again, after a pause of up to 64 ms: where more than some hundred
 /// steps a second are to be expected of all processes together, take tokens by the [block](super::Blocks).
 ///
 /// Both nodes go as soon as the bucket is full again, or the window empty, and the time to live of all sessions is over that have

@@ -6,11 +6,12 @@
 use super::link::{Link, failed};
 use super::{Nodes, Shelf};
 use crate::remote::backend::StoreError;
+use crate::remote::book::{Clock, Time};
 use crate::remote::key::Key;
-use crate::remote::kv::{Found, Values, Written};
+use crate::remote::kv::{Found, Reading, Values, Written};
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
-use zookeeper_client::{CreateMode, Error, MultiWriteError};
+use zookeeper_client::{CreateMode, Error, MultiWriteError, Stat};
 
 /// What the node of a key says that is one of a rate or window.
 const RATE: &[u8] = b"rate";
@@ -100,6 +101,32 @@ impl Link {
         }
     }
 
+    /// The leader stamps each change with the time of its clock, and counts its changes from one election to the next in numbers
+    /// of their own. So the node above is changed to what it is, and the two stamps are of one clock if they are of one election.
+    async fn time_of(&self, key: &str, at: &At) -> Result<Option<Time>, StoreError> {
+        let path = self.path(key);
+        for _ in 0..ATTEMPTS {
+            let below = format!("{path}/{}", at.name);
+            let (above, below) = (self.client.get_data(&path), self.client.check_stat(&below));
+            let above = match above.await {
+                Ok((data, stat)) if data == RATE => stat,
+                Ok(_) | Err(Error::NoNode) => return Ok(None),
+                Err(error) => return Err(failed(error)),
+            };
+            let Some(below) = below.await.map_err(failed)? else {
+                return Ok(None);
+            };
+            match self.client.set_data(&path, RATE, Some(above.version)).await {
+                Ok(touched) => return Ok(time(&touched, &below)),
+                // Somebody else has asked.
+                Err(Error::BadVersion) => {}
+                Err(Error::NoNode) => break,
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Ok(None)
+    }
+
     async fn delete_value(&self, key: &str, at: &At) -> Result<bool, StoreError> {
         let path = self.path(key);
         let mut changes = self.client.new_multi_writer();
@@ -112,6 +139,26 @@ impl Link {
             Err(error) => overtaken(error).map(|()| false),
         }
     }
+}
+
+/// What is known when one node has been changed after the other one. Whole milliseconds, rounded down.
+fn time(touched: &Stat, written: &Stat) -> Option<Time> {
+    let election = |stat: &Stat| stat.mzxid.unsigned_abs() >> 32;
+    let micros = |stat: &Stat| u64::try_from(stat.mtime).ok()?.checked_mul(1_000);
+    let now = micros(touched)?;
+    let by = now + 1_000;
+    let written = if election(written) == election(touched) {
+        (micros(written)? + 1_000).min(by)
+    } else {
+        by
+    };
+    let clock = (election(touched), 0);
+    Some(Time {
+        clock,
+        now,
+        by,
+        written,
+    })
 }
 
 /// Something does not hold; or nothing was done.
@@ -151,5 +198,54 @@ impl Values for Nodes {
 
     async fn delete(&self, key: &Key, ttl: Duration, at: &At) -> Result<bool, StoreError> {
         self.term(ttl).await?.delete_value(key.as_str(), at).await
+    }
+
+    async fn time(
+        &self,
+        key: &Key,
+        ttl: Duration,
+        at: &At,
+        _clock: Option<Clock>,
+    ) -> Result<Option<Reading>, StoreError> {
+        let time = self.term(ttl).await?.time_of(key.as_str(), at).await?;
+        Ok(time.map(|next| Reading { said: Some(next), next }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_of_one_election_are_of_one_clock() {
+        let stat = |election: i64, mtime| Stat {
+            mzxid: election << 32 | 7,
+            mtime,
+            ..Stat {
+                czxid: 0,
+                mzxid: 0,
+                pzxid: 0,
+                ctime: 0,
+                mtime: 0,
+                version: 0,
+                cversion: 0,
+                aversion: 0,
+                ephemeral_owner: 0,
+                data_length: 0,
+                num_children: 0,
+            }
+        };
+        let time = |touched: &Stat, written: &Stat| {
+            time(touched, written).map(|time| (time.clock.0, time.now, time.by, time.written))
+        };
+        let same = time(&stat(3, 9_000), &stat(3, 2_000));
+        assert_eq!(same, Some((3, 9_000_000, 9_001_000, 2_001_000)));
+        // Another leader's clock says nothing of what was before.
+        let other = time(&stat(4, 9_000), &stat(3, 2_000));
+        assert_eq!(other, Some((4, 9_000_000, 9_001_000, 9_001_000)));
+        // It was set back.
+        let back = time(&stat(3, 1_000), &stat(3, 2_000));
+        assert_eq!(back, Some((3, 1_000_000, 1_001_000, 1_001_000)));
+        assert_eq!(time(&stat(3, -1), &stat(3, 2_000)), None);
     }
 }

@@ -97,7 +97,7 @@ fn others_hold_more_than(full: u64, at: Nanos, gone: &[u32], holds: &[Hold]) -> 
 }
 
 /// How long, between two instants, at least one process was kept from running that should have run.
-fn stalled(events: &[Event], from: Nanos, until: Nanos, gone: &[u32]) -> Nanos {
+pub(super) fn stalled(events: &[Event], from: Nanos, until: Nanos, gone: &[u32]) -> Nanos {
     let mut stalls: Vec<(Nanos, Nanos)> = events
         .iter()
         .filter_map(|event| match event {

@@ -12,6 +12,10 @@ impl Backend for Ledger<Fake> {
     async fn news(&self, _: &Key, _: Session) {
         std::future::pending::<()>().await;
     }
+
+    fn leave(&self, key: &Key, session: Session) {
+        Ledger::leave(self, key, session);
+    }
 }
 
 /// Two limiters of one process, who admit while the store is away, are asked for ten seconds.

@@ -1,0 +1,149 @@
+//! What the store's own clock says, where it keeps one: read now and then, and reckoned on from there.
+
+use crate::remote::book::{Clock, Time};
+use std::time::{Duration, SystemTime};
+use tokio::time::Instant;
+
+/// What was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reading {
+    /// By the clock by which the value is dated, if that can still be read.
+    pub(crate) said: Option<Time>,
+    /// By the one by which it is to be dated from now on: the same, unless that ends soon.
+    pub(crate) next: Time,
+}
+
+/// What is known of the clock of a key.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// The last time that it was asked for.
+    asked: Option<Instant>,
+    read: Option<Read>,
+}
+
+#[derive(Debug)]
+struct Read {
+    time: Time,
+    /// When it was asked for, by two clocks: the one that cannot be set may stand still while the machine sleeps.
+    sent: (Instant, SystemTime),
+    answered: Instant,
+    /// Nothing has been written since.
+    is_last: bool,
+}
+
+/// After that it is read again when something is read anyway: clocks run apart.
+const OLD: Duration = Duration::from_secs(60);
+/// How soon it is read again when somebody else dates by another clock.
+const SOON: Duration = Duration::from_secs(1);
+/// By such a part of the time that passes clocks run apart at most.
+const APART: u32 = 64;
+
+impl Watch {
+    /// It is to be read, of a note that is dated by this clock.
+    pub(super) fn is_due(&self, clock: Option<Clock>) -> bool {
+        let same = clock.is_none() || clock == self.read.as_ref().map(|read| read.time.clock);
+        let lasts = if same { OLD } else { SOON };
+        self.asked.is_none_or(|asked| asked.elapsed() >= lasts)
+    }
+
+    /// It is asked for.
+    pub(super) fn ask(&mut self) -> (Instant, SystemTime) {
+        let now = Instant::now();
+        self.asked = Some(now);
+        (now, SystemTime::now())
+    }
+
+    /// It was asked for then, and this has been answered now.
+    pub(super) fn read(&mut self, sent: (Instant, SystemTime), time: Time) {
+        self.read = Some(Read {
+            time,
+            sent,
+            answered: Instant::now(),
+            is_last: true,
+        });
+    }
+
+    /// What was read has been changed.
+    pub(super) fn note_change(&mut self) {
+        if let Some(read) = &mut self.read {
+            read.is_last = false;
+        }
+    }
+
+    /// What it says now; nothing, when it was never read, or somebody has set the clock here back.
+    pub(super) fn time(&self) -> Option<Time> {
+        let Read {
+            time,
+            sent: (steady, wall),
+            answered,
+            is_last,
+        } = self.read.as_ref()?;
+        let least = answered.elapsed();
+        let most = wall.elapsed().ok()?.max(steady.elapsed());
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let now = time.now.saturating_add(micros(least - least / APART));
+        let by = time.by.saturating_add(micros(most + most / APART)).saturating_add(1);
+        let written = if *is_last { time.written } else { by };
+        let now = now.min(by);
+        let time = Time {
+            now,
+            by,
+            written,
+            ..*time
+        };
+        Some(time).filter(Time::holds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: Time = Time {
+        clock: (7, 1),
+        now: 5_000_000,
+        by: 6_000_000,
+        written: 2_000_000,
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_is_reckoned_on_within_what_clocks_run_apart() {
+        let mut watch = Watch::default();
+        assert!(watch.is_due(None) && watch.time().is_none());
+        let sent = watch.ask();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        watch.read(sent, SAID);
+        assert!(!watch.is_due(Some((7, 1))));
+        tokio::time::advance(Duration::from_secs(63)).await;
+        let time = watch.time().unwrap();
+        assert_eq!(
+            (time.now, time.by),
+            (5_000_000 + 63_000_000 * 63 / 64, 6_000_000 + 65_000_001)
+        );
+        assert_eq!((time.clock, time.written), (SAID.clock, SAID.written));
+        assert!(watch.is_due(None));
+        watch.note_change();
+        assert_eq!(watch.time().map(|time| time.written), Some(time.by));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_note_that_goes_by_another_clock_has_it_read_sooner() {
+        let mut watch = Watch::default();
+        let sent = watch.ask();
+        watch.read(sent, SAID);
+        tokio::time::advance(SOON).await;
+        assert!(!watch.is_due(None) && !watch.is_due(Some((7, 1))) && watch.is_due(Some((7, 2))));
+    }
+
+    /// A machine that slept has not seen how long: the other clock has. One that was set back says nothing.
+    #[test]
+    fn what_passes_while_the_machine_sleeps_counts_as_latest() {
+        let hour = Duration::from_secs(3_600);
+        let mut watch = Watch::default();
+        watch.read((Instant::now(), SystemTime::now() - hour), SAID);
+        let time = watch.time().unwrap();
+        assert!(time.now < 6_000_000 && time.by > 3_600_000_000, "{time:?}");
+        watch.read((Instant::now(), SystemTime::now() + hour), SAID);
+        assert_eq!(watch.time(), None);
+    }
+}

@@ -1,0 +1,63 @@
+//! A process that takes from a rate and from a window all the time, and writes down when it was given something.
+
+use super::contender::Plan;
+use super::history::{Event, Writer};
+use super::instant::{now, until};
+use serde::{Deserialize, Serialize};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+/// What is counted by time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Meter {
+    Rate,
+    Window,
+}
+
+pub(crate) const METERS: [Meter; 2] = [Meter::Rate, Meter::Window];
+
+/// So many a second, and at once.
+pub(crate) const RATE: u64 = 10;
+pub(crate) const BURST: u64 = 10;
+/// So many within the length.
+pub(crate) const LIMIT: u64 = 10;
+pub(crate) const LENGTH: Duration = Duration::from_secs(2);
+
+/// A rate or a window across machines, as the rig uses it.
+pub(crate) trait Tap: Send + Sync + 'static {
+    /// Waits for one.
+    fn take(&self) -> impl Future<Output = Result<(), String>> + Send;
+
+    /// Returns when the store has been told that nobody of this process takes any more.
+    fn close(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// Takes from both of them until the plan's end.
+pub(crate) async fn spend<T: Tap>(plan: &Plan, writer: &Arc<Writer>, taps: [T; 2]) {
+    let tasks = METERS.into_iter().zip(taps).map(|(meter, tap)| {
+        let (plan, writer) = (plan.clone(), Arc::clone(writer));
+        tokio::spawn(async move {
+            while now() < plan.end {
+                let sent = now();
+                // What is not given in so long is not missed: the checker looks whether anybody is given something.
+                match timeout(until(plan.end) + plan.ttl, tap.take()).await {
+                    Ok(Ok(())) => writer.write(&Event::Spent {
+                        meter,
+                        process: plan.process,
+                        sent,
+                        received: now(),
+                    }),
+                    Ok(Err(_)) => sleep(Duration::from_millis(20)).await,
+                    Err(_) => break,
+                }
+            }
+            tap.close().await;
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.expect("the task ends");
+    }
+}
