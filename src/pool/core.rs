@@ -1,10 +1,10 @@
 //! What all handles and workers of a pool share.
 //!
-//! Everything but a hint is under one lock, so that the protocol is short. The lock is held for a handful of moves;
-//! tasks, hooks, wakers and drops of tasks run outside it.
+//! Everything but what has just been submitted is under one lock, so that the protocol is short. It is held for a handful
+//! of moves; tasks, hooks, wakers and drops of tasks run outside it.
 //!
-//! - A task that is pushed wakes a sleeper only when nobody looks for work already: whoever looks takes the lock once
-//!   more before it sleeps, and sees the task there.
+//! - A task that is submitted wakes a sleeper only when nobody looks for work already: whoever looks takes the lock once
+//!   more before it sleeps, and sees the task there. The steps are in `locked.rs`.
 //! - Whoever finds work and leaves some behind wakes the next, when nobody looks any more.
 //! - A worker takes several at once onto its shelf only while nobody sleeps and no more workers may be started, and
 //!   nobody sleeps before all shelves are empty: what lies on a shelf is always within reach of everybody who is awake.
@@ -13,18 +13,19 @@
 use super::apart::Apart;
 use super::entry::{Entry, Unstarted};
 use super::gate::Gate;
-use super::hooks::{self, PanicHook, Payload, wake};
+use super::hooks::{self, PanicHook, Payload};
+use super::inbox::Inbox;
 use super::kin::Kin;
 use super::overflow::{Crowded, Overflow};
 use super::park::Parker;
 use super::room::Room;
-use super::state::{After, State};
+use super::state::State;
 use super::stats::PoolStats;
 use super::worker::{Bench, WorkerThread};
 use crate::rate::TokenBucket;
 use crate::semaphore::Semaphore;
+use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
-use crate::sync::shim::{Mutex, MutexGuard};
 use crate::time::{Clock, Sleep};
 use std::io;
 use std::pin::Pin;
@@ -56,6 +57,7 @@ pub(super) struct Settings<'j> {
 pub(super) struct Core<'j> {
     pub(super) kin: Kin,
     pub(super) state: Apart<Mutex<State<'j>>>,
+    pub(super) inbox: Apart<Inbox<'j>>,
     pub(super) room: Room,
     /// A copy of the lanes' length, for whoever looks without the lock.
     pending: Apart<AtomicUsize>,
@@ -70,6 +72,7 @@ impl<'j> Core<'j> {
         Self {
             kin,
             state: Apart::new(Mutex::new(State::new(workers.0, workers.1))),
+            inbox: Apart::new(Inbox::new()),
             room,
             pending: Apart::new(AtomicUsize::new(0)),
             settings,
@@ -88,6 +91,7 @@ impl<'j> Core<'j> {
         above.is_some_and(|above| above.settings.slots.debt() > 0 || above.is_pushed_out())
     }
 
+    #[inline]
     pub(super) fn note_pending(&self, state: &State<'j>) {
         // Relaxed: a hint. Whoever acts on it takes the lock.
         self.pending.store(state.lanes.len(), Ordering::Relaxed);
@@ -96,19 +100,7 @@ impl<'j> Core<'j> {
     /// True when there seems to be work. A hint.
     #[inline]
     pub(super) fn seems_busy(&self) -> bool {
-        self.pending.load(Ordering::Relaxed) > 0
-    }
-
-    pub(super) fn after(self: &Arc<Self>, after: After<'j>) {
-        if let Some(bench) = after.wake {
-            bench.call();
-        }
-        for waker in after.quiet {
-            wake(Some(waker));
-        }
-        if after.grow {
-            self.grow();
-        }
+        !self.inbox.seems_empty() || self.pending.load(Ordering::Relaxed) > 0
     }
 
     pub(super) fn orphan(&self, payload: Payload) {
@@ -117,12 +109,8 @@ impl<'j> Core<'j> {
 
     // ---- numbers ----
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State<'j>> {
-        self.state.lock()
-    }
-
-    pub(super) fn stats(&self) -> PoolStats {
-        let state = self.state.lock();
+    pub(super) fn stats(self: &Arc<Self>) -> PoolStats {
+        let state = self.lock();
         let shelved: usize = state.benches.iter().map(|bench| bench.shelf.lock().len()).sum();
         PoolStats {
             threads: state.alive,

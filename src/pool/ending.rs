@@ -3,7 +3,8 @@
 use super::core::Core;
 use super::entry::Entry;
 use super::lanes::Ranked;
-use super::state::{After, Phase};
+use super::locked::Locked;
+use super::state::Phase;
 use std::sync::Arc;
 use std::task::{Poll, Waker, ready};
 
@@ -21,10 +22,19 @@ impl<'j> Core<'j> {
         }
     }
 
+    /// The lock, and no more tasks are taken from now on.
+    fn lock_for_good(self: &Arc<Self>) -> Locked<'_, 'j> {
+        // Before those that have been taken are entered.
+        if !seeded!("pool_leaves_the_inbox_open") {
+            self.inbox.lock().close();
+        }
+        self.lock()
+    }
+
     /// Takes no more tasks; what is queued still runs.
-    pub(super) fn close(&self) {
+    pub(super) fn close(self: &Arc<Self>) {
         let children = {
-            let mut state = self.state.lock();
+            let mut state = self.lock_for_good();
             state.phase = state.phase.max(Phase::Draining);
             state.children()
         };
@@ -39,9 +49,8 @@ impl<'j> Core<'j> {
 
     /// Takes out everything that has not started, and starts nothing more.
     pub(super) fn stop(self: &Arc<Self>) -> Vec<Entry<'j>> {
-        let mut after = After::default();
         let (out, children) = {
-            let mut state = self.state.lock();
+            let mut state = self.lock_for_good();
             state.phase = Phase::Stopped;
             let mut out = Vec::new();
             for bench in &state.benches {
@@ -49,11 +58,9 @@ impl<'j> Core<'j> {
                 out.extend(bench.shelf.lock().drain());
             }
             out.extend(state.lanes.drain());
-            self.note_pending(&state);
-            state.finished(out.len(), &mut after);
+            state.finished(out.len());
             (out, state.children())
         };
-        self.after(after);
         self.room.close();
         self.call_everybody();
         // Errands, and tasks that were cancelled or run elsewhere, are not handed back.
@@ -76,19 +83,19 @@ impl<'j> Core<'j> {
     }
 
     /// True once everything that was let in has ended. Leaves `waker` otherwise. `since` is the epoch at the first look.
-    pub(super) fn poll_idle(&self, since: &mut Option<u64>, waker: &Waker) -> Poll<()> {
+    pub(super) fn poll_idle(self: &Arc<Self>, since: &mut Option<u64>, waker: &Waker) -> Poll<()> {
         let waker = waker.clone();
-        self.state.lock().quiet.poll(since, None, waker)
+        self.lock().quiet.poll(since, None, waker)
     }
 
     /// True once everything that was let in has ended, here and in the pools below, and the workers have gone.
-    pub(super) fn poll_gone(&self, waker: &Waker) -> Poll<()> {
+    pub(super) fn poll_gone(self: &Arc<Self>, waker: &Waker) -> Poll<()> {
         let children = self.state.lock().children();
         for child in children {
             ready!(child.poll_gone(waker));
         }
         let waker = waker.clone();
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let gone = state.alive == 0;
         state.quiet.poll(&mut None, Some(gone), waker)
     }

@@ -1,10 +1,10 @@
 //! What stands in the queue: a task, what it weighs, and how it wants to be treated.
 
 use super::cell::{Ran, Run};
-use super::chunk::{Chunk, Parts};
 use super::error::TaskError;
 use super::hooks::{Payload, drop_quietly};
 use super::lanes::Ranked;
+use super::small::Small;
 use super::wishes::Spec;
 use crate::ask::Ask;
 use crate::time::Instant;
@@ -37,32 +37,14 @@ pub(super) struct Wishes {
     pub(super) ask: Ask,
 }
 
-/// What an entry is, without its type.
-trait Task: Send {
+/// A task that nobody waits for, without its type.
+pub(super) trait Task: Send {
     /// Runs it, once, and drops all of it that is a user's.
     fn run(&mut self, orphan: &mut dyn FnMut(Payload)) -> Ran;
-    fn refuse(self: Box<Self>, why: TaskError) -> bool;
-    fn is_live(&self) -> bool;
-    /// What is special about it, if anything.
-    fn special(&self) -> Option<&Special<'_>>;
 }
 
-/// A task that nobody waits for, until it has run.
-pub(super) struct Plain<F>(Option<F>);
-
-impl<F> Plain<F> {
-    pub(super) fn new(task: F) -> Self {
-        Self(Some(task))
-    }
-
-    /// The task of one that has not been queued.
-    pub(super) fn into_task(self) -> F {
-        match self.0 {
-            Some(task) => task,
-            None => unreachable!("it has not been queued"),
-        }
-    }
-}
+/// A closure that has not run.
+struct Plain<F>(Option<F>);
 
 /// Runs a task that nobody waits for. A panic stays here, and its payload goes to `orphan`.
 #[inline]
@@ -81,20 +63,6 @@ impl<F: FnOnce() + Send> Task for Plain<F> {
     fn run(&mut self, orphan: &mut dyn FnMut(Payload)) -> Ran {
         self.0.take().map_or(Ran::Gone, |task| run_quietly(task, orphan))
     }
-
-    fn refuse(self: Box<Self>, _: TaskError) -> bool {
-        drop_quietly(self);
-        true
-    }
-
-    fn is_live(&self) -> bool {
-        true
-    }
-
-    #[inline]
-    fn special(&self) -> Option<&Special<'_>> {
-        None
-    }
 }
 
 /// An entry that asks for more than a place.
@@ -106,53 +74,41 @@ struct Special<'j> {
     wishes: Wishes,
 }
 
-impl Task for Special<'_> {
-    fn run(&mut self, orphan: &mut dyn FnMut(Payload)) -> Ran {
-        self.entry.run_in_place(orphan)
-    }
-
-    fn refuse(self: Box<Self>, why: TaskError) -> bool {
-        self.entry.refuse(why)
-    }
-
-    fn is_live(&self) -> bool {
-        self.entry.is_live()
-    }
-
-    fn special(&self) -> Option<&Special<'_>> {
-        Some(self)
-    }
-}
-
-/// One allocation for each task at most: that of its closure, of several together, or the cell that it shares with its
-/// handle.
+/// One allocation for each task at most: none for a small closure that nobody waits for, that of a larger one, or the cell
+/// that a task shares with its handle.
 pub(super) struct Entry<'j>(Kind<'j>);
 
+/// Of two variants, since a second is all for which the first has a niche: a tag would make it larger.
 enum Kind<'j> {
-    /// A task that nobody waits for, or one with wishes.
+    Small(Small<'j>),
+    Apart(Apart<'j>),
+}
+
+/// A task somewhere else.
+enum Apart<'j> {
+    /// One that nobody waits for.
     Own(Box<dyn Task + 'j>),
-    /// A task to which somebody holds, or held, a handle.
+    /// One to which somebody holds, or held, a handle.
     Held(Arc<dyn Run + 'j>),
-    /// Those from a number on, and before another, of several that were submitted together.
-    Part(Arc<dyn Parts + 'j>, u8, u8),
+    /// One with wishes.
+    Special(Box<Special<'j>>),
 }
 
 impl<'j> Entry<'j> {
+    /// A task that nobody waits for.
     #[inline]
-    pub(super) fn plain<F: FnOnce() + Send + 'j>(task: Box<Plain<F>>, spec: &Spec) -> Self {
-        Self(Kind::Own(task)).with(spec)
+    pub(super) fn own<F: FnOnce() + Send + 'j>(task: F, spec: &Spec) -> Self {
+        let kind = if Small::fits::<F>() {
+            Kind::Small(Small::new(task))
+        } else {
+            Kind::Apart(Apart::Own(Box::new(Plain(Some(task)))))
+        };
+        Self(kind).with(spec)
     }
 
     #[inline]
     pub(super) fn held<C: Run + 'j>(cell: Arc<C>, spec: &Spec) -> Self {
-        Self(Kind::Held(cell)).with(spec)
-    }
-
-    /// All of a chunk, which is one task where there are wishes.
-    #[inline]
-    pub(super) fn parts<F: FnOnce() + Send + 'j>(chunk: Arc<Chunk<F>>, spec: &Spec) -> Self {
-        let end = chunk.len() as u8;
-        Self(Kind::Part(chunk, 0, end)).with(spec)
+        Self(Kind::Apart(Apart::Held(cell))).with(spec)
     }
 
     #[inline]
@@ -161,7 +117,7 @@ impl<'j> Entry<'j> {
     }
 
     fn specially(self, spec: &Spec) -> Self {
-        Self(Kind::Own(Box::new(Special {
+        Self(Kind::Apart(Apart::Special(Box::new(Special {
             entry: self,
             priority: spec.priority,
             weight: spec.weight,
@@ -169,22 +125,22 @@ impl<'j> Entry<'j> {
                 deadline: spec.deadline,
                 ask: spec.ask,
             },
-        })))
+        }))))
     }
 
     /// The pool's own errand: it takes no room and is always let in.
     pub(super) fn errand(task: impl FnOnce() + Send + 'j) -> Self {
-        Self(Kind::Own(Box::new(Plain::new(task)))).specially(&Spec {
+        Self::own(task, &Spec::DEFAULT).specially(&Spec {
             weight: 0,
             ..Spec::DEFAULT
         })
     }
 
     #[inline]
-    fn special(&self) -> Option<&Special<'_>> {
+    fn special(&self) -> Option<&Special<'j>> {
         match &self.0 {
-            Kind::Own(task) => task.special(),
-            Kind::Held(_) | Kind::Part(..) => None,
+            Kind::Apart(Apart::Special(special)) => Some(special),
+            _ => None,
         }
     }
 
@@ -202,49 +158,54 @@ impl<'j> Entry<'j> {
     }
 
     /// Runs it. A panic stays here; the payload of one that nobody waits for is handed to `orphan`.
-    pub(super) fn run(mut self, mut orphan: impl FnMut(Payload)) -> Ran {
-        let ran = self.run_in_place(&mut orphan);
-        drop_quietly(self);
+    pub(super) fn run(self, mut orphan: impl FnMut(Payload)) -> Ran {
+        let (ran, left) = self.run_and_leave(&mut orphan);
+        drop_quietly(left);
         ran
     }
 
     /// The same for whoever has a use for what is left, which is memory alone: the closure has been used up, and the
     /// result belongs to the handle, or was dropped.
     #[inline]
-    pub(super) fn run_in_place(&mut self, orphan: &mut dyn FnMut(Payload)) -> Ran {
-        match &mut self.0 {
-            Kind::Own(task) => task.run(orphan),
-            Kind::Held(cell) => cell.run(&mut || (), orphan),
-            Kind::Part(chunk, at, end) => {
-                debug_assert!(*at + 1 == *end, "one of several is run at a time");
-                chunk.run(usize::from(*at), orphan)
-            }
-        }
-    }
-
-    /// How many bytes it takes beside its place in the queue. What it shares with others is not its to keep.
-    #[inline]
-    pub(super) fn size(&self) -> usize {
-        match &self.0 {
-            Kind::Own(task) => size_of_val(&**task),
-            Kind::Held(cell) => size_of_val(&**cell),
-            Kind::Part(..) => usize::MAX,
+    pub(super) fn run_and_leave(self, orphan: &mut dyn FnMut(Payload)) -> (Ran, Option<Left<'j>>) {
+        match self.0 {
+            Kind::Small(small) => (small.run(orphan), None),
+            Kind::Apart(Apart::Own(mut own)) => (own.run(orphan), Some(Left::Own(own))),
+            Kind::Apart(Apart::Held(cell)) => (cell.run(&mut || (), orphan), Some(Left::Held(cell))),
+            Kind::Apart(Apart::Special(special)) => special.entry.run_and_leave(orphan),
         }
     }
 
     /// Ends it without a run. False when it had started before.
     pub(super) fn refuse(self, why: TaskError) -> bool {
         match self.0 {
-            Kind::Own(task) => task.refuse(why),
-            Kind::Held(cell) => {
+            Kind::Apart(Apart::Held(cell)) => {
                 let refused = cell.refuse(why);
                 drop_quietly(cell);
                 refused
             }
-            Kind::Part(chunk, at, end) => {
-                (at..end).for_each(|at| chunk.refuse(usize::from(at)));
+            Kind::Apart(Apart::Special(special)) => special.entry.refuse(why),
+            own => {
+                drop_quietly(own);
                 true
             }
+        }
+    }
+}
+
+/// What is left of a task that has run: memory.
+pub(super) enum Left<'j> {
+    Own(Box<dyn Task + 'j>),
+    Held(Arc<dyn Run + 'j>),
+}
+
+impl Left<'_> {
+    /// How many bytes.
+    #[inline]
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Self::Own(task) => size_of_val(&**task),
+            Self::Held(cell) => size_of_val(&**cell),
         }
     }
 }
@@ -267,29 +228,9 @@ impl Ranked for Entry<'_> {
 
     fn is_live(&self) -> bool {
         match &self.0 {
-            Kind::Own(task) => task.is_live(),
-            Kind::Held(cell) => cell.is_queued(),
-            Kind::Part(..) => true,
-        }
-    }
-
-    #[inline]
-    fn count(&self) -> usize {
-        match &self.0 {
-            Kind::Part(_, at, end) => usize::from(end - at),
-            _ => 1,
-        }
-    }
-
-    #[inline]
-    fn split(&mut self, n: usize) -> Option<Self> {
-        match &mut self.0 {
-            Kind::Part(chunk, at, end) if usize::from(*end - *at) > n => {
-                let from = *at;
-                *at += n as u8;
-                Some(Self(Kind::Part(Arc::clone(chunk), from, *at)))
-            }
-            _ => None,
+            Kind::Apart(Apart::Held(cell)) => cell.is_queued(),
+            Kind::Apart(Apart::Special(special)) => special.entry.is_live(),
+            _ => true,
         }
     }
 }

@@ -22,7 +22,7 @@ impl<'j> Core<'j> {
                 && state.phase != Phase::Stopped
                 && (state.alive == 0 || self.settings.slots.available_permits() > 0)
         };
-        if !wants(&self.state.lock()) {
+        if !wants(&self.lock()) {
             return;
         }
         if let Some(growth) = &self.settings.growth
@@ -34,7 +34,7 @@ impl<'j> Core<'j> {
             return;
         }
         let bench = {
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             if !wants(&state) {
                 return;
             }
@@ -67,7 +67,7 @@ impl<'j> Core<'j> {
     pub(super) fn start_least(self: &Arc<Self>) -> io::Result<()> {
         loop {
             let bench = {
-                let mut state = self.state.lock();
+                let mut state = self.lock();
                 if state.staying() >= state.least || state.phase != Phase::Running {
                     return Ok(());
                 }
@@ -80,7 +80,7 @@ impl<'j> Core<'j> {
     pub(super) fn grow_later(self: &Arc<Self>, after: Duration) {
         // A pool whose tasks borrow has no such waker: there, submissions and workers try again.
         let Some(waker) = self.regrow_waker.get() else { return };
-        self.state.lock().grows_later = true;
+        self.lock().grows_later = true;
         let clock = &self.settings.clock;
         let mut regrow = self.regrow.lock();
         if regrow.is_some() {
@@ -100,13 +100,13 @@ impl<'j> Core<'j> {
     pub(super) fn grow_now(self: &Arc<Self>) {
         let fired = self.regrow.lock().take();
         drop(fired);
-        self.state.lock().grows_later = false;
+        self.lock().grows_later = false;
         self.grow();
     }
 
     pub(super) fn resize(self: &Arc<Self>, least: usize, most: usize) -> io::Result<()> {
         {
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             state.least = least;
             state.most = most;
             // What lies on shelves is within reach of those who are about to be started, too.
@@ -114,7 +114,6 @@ impl<'j> Core<'j> {
             for bench in benches {
                 bench.shelf.lock().put_back(&mut state.lanes);
             }
-            self.note_pending(&state);
         }
         if !seeded!("pool_quiet_resize") {
             self.call_everybody();
@@ -125,9 +124,9 @@ impl<'j> Core<'j> {
     }
 
     /// Everybody looks again: whoever sleeps, and whoever waits for a slot.
-    pub(super) fn call_everybody(&self) {
+    pub(super) fn call_everybody(self: &Arc<Self>) {
         let benches = {
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             let sleepers = std::mem::take(&mut state.sleepers);
             state.searching += sleepers.len();
             for bench in &sleepers {

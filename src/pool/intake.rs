@@ -2,56 +2,38 @@
 
 use super::cell::Ran;
 use super::core::Core;
-use super::entry::Entry;
+use super::entry::{Entry, Left};
 use super::room::Pressing;
-use super::state::{After, Phase, Told};
+use super::state::{Phase, Told};
 use std::sync::Arc;
 
 impl<'j> Core<'j> {
     /// Queues a task for which room has been taken. Hands it back when no more are taken. `into` only converts.
     #[inline]
     pub(super) fn push<J>(self: &Arc<Self>, job: J, into: impl FnOnce(J) -> Entry<'j>) -> Result<(), J> {
-        let mut after = After::default();
-        let mut state = self.state.lock();
-        if state.phase != Phase::Running {
-            return Err(job);
+        let put = self.inbox.put(job, into)?;
+        if put.calls {
+            self.call();
         }
-        state.lanes.push(into(job));
-        state.quiet.begun(1);
-        state.stats.submitted += 1;
-        self.note_pending(&state);
-        state.call_for_help(&mut after);
-        let spent = state.spent.two();
-        drop(state);
-        self.after(after);
-        drop(spent);
+        drop(put.spent);
         Ok(())
     }
 
-    /// Queues `jobs`, which are `n` tasks, at once, in order, under one lock. False, and nothing is taken, when no more are.
-    /// `into` only converts; `buffer` is empty, before and after.
+    /// Queues the first `n` of `jobs` at once, in order. False, and nothing is taken, when no more are. `into` only
+    /// converts; `buffer` is empty, before and after.
     pub(super) fn push_all<J>(
         self: &Arc<Self>,
         jobs: &mut Vec<J>,
         n: usize,
         into: impl Fn(J) -> Entry<'j>,
-        buffer: &mut Vec<Entry<'j>>,
+        buffer: &mut Vec<Left<'j>>,
     ) -> bool {
-        let mut after = After::default();
-        let mut state = self.state.lock();
-        if state.phase != Phase::Running {
+        let Some(put) = self.inbox.put_all(jobs, n, into, buffer) else {
             return false;
+        };
+        if put.calls {
+            self.call();
         }
-        state.quiet.begun(n);
-        state.stats.submitted += n as u64;
-        for job in jobs.drain(..) {
-            state.lanes.push(into(job));
-        }
-        self.note_pending(&state);
-        state.call_for_help(&mut after);
-        buffer.extend(state.spent.many(n));
-        drop(state);
-        self.after(after);
         buffer.clear();
         true
     }
@@ -68,8 +50,8 @@ impl<'j> Core<'j> {
     }
 
     /// A submitter has run its task itself.
-    pub(super) fn ran_by_caller(&self, ran: Ran) {
-        let stats = &mut self.state.lock().stats;
+    pub(super) fn ran_by_caller(self: &Arc<Self>, ran: Ran) {
+        let stats = &mut self.lock().stats;
         stats.submitted += 1;
         stats.finished += 1;
         stats.panicked += u64::from(ran == Ran::Panicked);
@@ -77,24 +59,20 @@ impl<'j> Core<'j> {
 
     /// Queues an errand of the pool itself, also while it drains. False when nothing more starts.
     pub(super) fn push_errand(self: &Arc<Self>, job: Box<dyn FnOnce() + Send + 'j>) -> bool {
-        let mut after = After::default();
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if state.phase == Phase::Stopped {
             drop(state);
             return false;
         }
         state.lanes.push(Entry::errand(job));
         state.quiet.begun(1);
-        self.note_pending(&state);
-        state.call_for_help(&mut after);
-        drop(state);
-        self.after(after);
+        state.call_for_help();
         true
     }
 
     /// Throws the oldest task of the lowest priority out.
     pub(super) fn evict(self: &Arc<Self>) -> Option<Entry<'j>> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let mut at_gate = None;
         let entry = state.lanes.evict().or_else(|| {
             let mut benches = state.benches.iter();
@@ -104,39 +82,33 @@ impl<'j> Core<'j> {
                 held.or_else(|| bench.shelf.lock().take())
             })
         })?;
-        self.note_pending(&state);
-        let mut after = After::default();
-        state.finished(1, &mut after);
+        state.finished(1);
         drop(state);
         // Its worker need not wait for the admission any longer.
         if let Some(bench) = at_gate {
             bench.unpark();
         }
-        self.after(after);
         self.room.give_back(1, u64::from(entry.weight()));
         Some(entry)
     }
 
     /// A queued task has been claimed by somebody who is no worker of this pool: it runs there, and counts.
     pub(super) fn guest_started(self: &Arc<Self>) {
-        self.state.lock().quiet.begun(1);
+        self.lock().quiet.begun(1);
         self.note_dead(false);
     }
 
     pub(super) fn guest_ended(self: &Arc<Self>, ran: Ran) {
         let mut told = Told::default();
-        let mut after = After::default();
         told.count(ran);
-        told.tell(&mut self.state.lock(), &mut after);
-        self.after(after);
+        told.tell(&mut self.lock());
     }
 
     /// Somebody has ended a queued task without taking it out: it is taken out when such are in the majority, or room
     /// is short.
     pub(super) fn note_dead(self: &Arc<Self>, expired: bool) {
-        let mut after = After::default();
         let dead = {
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             state.dead += 1;
             state.stats.expired += u64::from(expired);
             if state.dead * 2 <= state.lanes.len() && !self.room.is_short() {
@@ -144,8 +116,7 @@ impl<'j> Core<'j> {
             }
             state.dead = 0;
             let dead = state.lanes.purge();
-            self.note_pending(&state);
-            state.finished(dead.len(), &mut after);
+            state.finished(dead.len());
             dead
         };
         self.room
@@ -153,6 +124,5 @@ impl<'j> Core<'j> {
         for entry in dead {
             entry.refuse(super::TaskError::Cancelled);
         }
-        self.after(after);
     }
 }

@@ -14,34 +14,6 @@ pub(super) trait Ranked {
     fn is_evictable(&self) -> bool;
     /// True while it has neither started nor been refused.
     fn is_live(&self) -> bool;
-    /// How many tasks it is: several stand together where they came together and are common.
-    fn count(&self) -> usize {
-        1
-    }
-    /// Takes the first `n` out of more than that.
-    fn split(&mut self, _n: usize) -> Option<Self>
-    where
-        Self: Sized,
-    {
-        None
-    }
-}
-
-/// Takes the first out of a queue: at most `n` tasks that stand together.
-#[inline]
-pub(super) fn take_front<E: Ranked>(queue: &mut VecDeque<E>, n: usize) -> Option<E> {
-    let first = queue.front_mut()?;
-    first.split(n).or_else(|| queue.pop_front())
-}
-
-/// Empties a queue task by task.
-pub(super) fn one_by_one<E: Ranked>(queue: &mut VecDeque<E>) -> impl Iterator<Item = E> {
-    let together = if seeded!("pool_drains_what_stands_together") {
-        usize::MAX
-    } else {
-        1
-    };
-    std::iter::from_fn(move || take_front(queue, together))
 }
 
 pub(super) struct Lanes<E> {
@@ -97,16 +69,34 @@ impl<E: Ranked> Lanes<E> {
 
     #[inline]
     pub(super) fn push(&mut self, entry: E) {
-        self.len += entry.count();
+        self.len += 1;
         if !entry.is_common() {
             self.came(&entry);
         }
         self.lanes[entry.priority() as usize].push_back(entry);
     }
 
+    /// Takes over what stands in `queue`, in order, and says how many. `uniform` when all of them are common.
+    pub(super) fn take_over(&mut self, queue: &mut VecDeque<E>, uniform: bool) -> usize {
+        let n = queue.len();
+        if !uniform {
+            queue.drain(..).for_each(|entry| self.push(entry));
+            return n;
+        }
+        let lane = &mut self.lanes[Priority::Normal as usize];
+        if lane.is_empty() {
+            // Nothing is moved: each goes on in the memory of the other.
+            std::mem::swap(lane, queue);
+        } else {
+            lane.append(queue);
+        }
+        self.len += n;
+        n
+    }
+
     /// Puts back what had been taken out, before all others of its priority.
     pub(super) fn push_front(&mut self, entry: E) {
-        self.len += entry.count();
+        self.len += 1;
         if !entry.is_common() {
             self.came(&entry);
         }
@@ -119,21 +109,29 @@ impl<E: Ranked> Lanes<E> {
             return None;
         }
         if self.special == 0 {
-            return self.pop_common(1);
+            return self.pop_common();
         }
         self.len -= 1;
         let lane = self.next_lane()?;
-        let entry = take_front(&mut self.lanes[lane], 1)?;
+        let entry = self.lanes[lane].pop_front()?;
         self.went(&entry);
         Some(entry)
     }
 
-    /// The next in line where all are common: at most `n` tasks that stand together.
+    /// The next in line where all are common.
     #[inline]
-    pub(super) fn pop_common(&mut self, n: usize) -> Option<E> {
-        let entry = take_front(&mut self.lanes[Priority::Normal as usize], n)?;
-        self.len -= entry.count();
+    fn pop_common(&mut self) -> Option<E> {
+        let entry = self.lanes[Priority::Normal as usize].pop_front()?;
+        self.len -= 1;
         Some(entry)
+    }
+
+    /// The next `n` in line, or all there are, where all are common.
+    #[inline]
+    pub(super) fn pop_many(&mut self, n: usize) -> impl Iterator<Item = E> {
+        let n = n.min(self.len);
+        self.len -= n;
+        self.lanes[Priority::Normal as usize].drain(..n)
     }
 
     #[cold]
@@ -153,7 +151,7 @@ impl<E: Ranked> Lanes<E> {
         for lane in &mut self.lanes {
             if let Some(at) = lane.iter().position(|entry| entry.is_evictable()) {
                 self.len -= 1;
-                let entry = lane[at].split(1).or_else(|| lane.remove(at))?;
+                let entry = lane.remove(at)?;
                 self.went(&entry);
                 return Some(entry);
             }
@@ -187,19 +185,19 @@ impl<E: Ranked> Lanes<E> {
         dead
     }
 
-    /// Takes out everything, task by task, in the order in which it would have been served but for ageing.
+    /// Takes out everything, in the order in which it would have been served but for ageing.
     pub(super) fn drain(&mut self) -> Vec<E> {
         (self.len, self.special, self.roomless) = (0, 0, 0);
-        self.lanes.iter_mut().rev().flat_map(one_by_one).collect()
+        self.lanes.iter_mut().rev().flat_map(|lane| lane.drain(..)).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::chunk::Chunk;
-    use crate::pool::entry::{Entry, Plain};
+    use crate::pool::entry::Entry;
     use crate::pool::wishes::Spec;
+    use std::sync::Mutex;
 
     fn entry<'j>(priority: Priority, weight: u32) -> Entry<'j> {
         let spec = Spec {
@@ -207,7 +205,7 @@ mod tests {
             weight,
             ..Spec::DEFAULT
         };
-        Entry::plain(Box::new(Plain::new(|| ())), &spec)
+        Entry::own(|| (), &spec)
     }
 
     #[test]
@@ -235,20 +233,49 @@ mod tests {
         assert_eq!((lanes.is_uniform(), lanes.len()), (true, 0));
     }
 
-    /// Given a chunk of ten between two tasks, then it is split where it must be, and counts as ten.
+    /// Given tasks of weights 1 to 5, of which the third may be of high priority, when they are taken over in two parts, then
+    /// they come in order.
     #[test]
-    fn what_stands_together_is_taken_in_parts() {
+    fn what_is_taken_over_stands_behind_what_was_there() {
+        for (special, expected) in [(false, [1, 2, 3, 4, 5]), (true, [3, 1, 2, 4, 5])] {
+            let made = |weight| match weight {
+                3 if special => entry(Priority::High, weight),
+                _ => entry(Priority::Normal, weight),
+            };
+            let mut lanes = Lanes::new();
+            for part in [1..=2, 3..=5] {
+                let mut part: VecDeque<_> = part.map(made).collect();
+                let n = part.len();
+                assert_eq!((lanes.take_over(&mut part, false), part.len()), (n, 0));
+            }
+            let order: Vec<_> = std::iter::from_fn(|| lanes.pop()).map(|entry| entry.weight()).collect();
+            assert_eq!(order, expected);
+        }
+    }
+
+    /// The same for common ones, which are not looked at one by one: into an empty lane, and behind others.
+    #[test]
+    fn what_is_common_is_taken_over_in_order() {
+        let ran = Mutex::new(Vec::new());
         let mut lanes = Lanes::new();
-        lanes.push(entry(Priority::Normal, 1));
-        lanes.push(Entry::parts(Chunk::of((0..10).map(|_| || ())), &Spec::DEFAULT));
-        lanes.push(entry(Priority::Normal, 1));
-        assert_eq!((lanes.len(), lanes.is_uniform()), (12, true));
-        let counts = [4, 4, 1, 2, 7].map(|n| lanes.pop_common(n).map_or(0, |entry| entry.count()));
-        assert_eq!((counts, lanes.len()), ([1, 4, 1, 2, 3], 1));
-        lanes.push_front(Entry::parts(Chunk::of((0..3).map(|_| || ())), &Spec::DEFAULT));
-        assert_eq!(lanes.evict().map(|entry| entry.count()), Some(1));
-        assert_eq!(lanes.pop().map(|entry| entry.count()), Some(1));
-        assert_eq!(lanes.drain().len(), 2);
+        for part in [0..2, 2..5] {
+            let ran = &ran;
+            let made = |n| Entry::own(move || ran.lock().unwrap().push(n), &Spec::DEFAULT);
+            let mut part: VecDeque<_> = part.map(made).collect();
+            let n = part.len();
+            assert_eq!((lanes.take_over(&mut part, true), part.len()), (n, 0));
+        }
+        assert_eq!((lanes.len(), lanes.is_uniform()), (5, true));
+        std::iter::from_fn(|| lanes.pop()).for_each(|entry| _ = entry.run(|_| ()));
+        assert_eq!(*ran.lock().unwrap(), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn many_are_taken_from_the_front_and_no_more_than_there_are() {
+        let mut lanes = Lanes::new();
+        (0..5).for_each(|_| lanes.push(entry(Priority::Normal, 1)));
+        assert_eq!((lanes.pop_many(3).count(), lanes.len()), (3, 2));
+        assert_eq!((lanes.pop_many(3).count(), lanes.len()), (2, 0));
     }
 
     #[test]

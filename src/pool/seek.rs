@@ -2,7 +2,7 @@
 
 use super::core::Core;
 use super::entry::Entry;
-use super::state::{After, Found, Phase, State, Told};
+use super::state::{Found, Phase, State, Told};
 use super::worker::Bench;
 use std::sync::Arc;
 
@@ -13,9 +13,8 @@ impl<'j> Core<'j> {
     /// Gives `me` the next task. `done` tasks of its own are settled on the way.
     pub(super) fn take(self: &Arc<Self>, me: &Arc<Bench<'j>>, searching: &mut bool, done: &mut Told<'j>) -> Found<'j> {
         self.pay(me);
-        let mut after = After::default();
-        let mut state = self.state.lock();
-        done.tell(&mut state, &mut after);
+        let mut state = self.lock();
+        done.tell(&mut state);
         me.note_untold(0);
         if std::mem::take(searching) {
             state.searching -= 1;
@@ -27,13 +26,11 @@ impl<'j> Core<'j> {
         };
         state.leaving += usize::from(matches!(found, Found::Exit));
         if !matches!(found, Found::Nothing) {
-            state.call_for_help(&mut after);
+            state.call_for_help();
         } else if state.searching == 0 {
             state.searching = 1;
             *searching = true;
         }
-        drop(state);
-        self.after(after);
         found
     }
 
@@ -53,7 +50,6 @@ impl<'j> Core<'j> {
                     me.shelf.lock().load(share, &mut state.lanes);
                 }
             }
-            self.note_pending(state);
             return Found::Entry(entry);
         }
         let stolen = state.benches.iter().find_map(|bench| bench.shelf.lock().take());
@@ -65,12 +61,10 @@ impl<'j> Core<'j> {
     }
 
     /// Puts what `me` has not started back in front of the queue, and gives back the places that it owes.
-    pub(super) fn unshelve(&self, me: &Bench<'j>) {
-        {
-            let mut state = self.state.lock();
-            me.shelf.lock().put_back(&mut state.lanes);
-            self.note_pending(&state);
-        }
+    pub(super) fn unshelve(self: &Arc<Self>, me: &Bench<'j>) {
+        let mut state = self.lock();
+        me.shelf.lock().put_back(&mut state.lanes);
+        drop(state);
         self.pay(me);
     }
 
@@ -83,20 +77,19 @@ impl<'j> Core<'j> {
     /// The same with the task that `me` was about to start. It comes back when the pool has been stopped meanwhile:
     /// nobody would find it in the queue, so it counts as started.
     #[cold]
-    pub(super) fn put_back(&self, me: &Bench<'j>, entry: Entry<'j>) -> Option<Entry<'j>> {
-        let mut state = self.state.lock();
+    pub(super) fn put_back(self: &Arc<Self>, me: &Bench<'j>, entry: Entry<'j>) -> Option<Entry<'j>> {
+        let mut state = self.lock();
         if state.phase == Phase::Stopped {
             return Some(entry);
         }
         me.shelf.lock().put_back(&mut state.lanes);
         state.lanes.push_front(entry);
-        self.note_pending(&state);
         None
     }
 
     /// Lets `me` fall asleep, unless there is something to do.
     pub(super) fn fall_asleep(self: &Arc<Self>, me: &Arc<Bench<'j>>, searching: &mut bool) -> bool {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         // The last look at the queue is under the lock under which this worker is put to sleep.
         let queued = state.lanes.len() > 0 && !seeded!("pool_sleeps_blindly");
         if queued || state.phase != Phase::Running || self.is_surplus(&state) || !state.shelves_are_empty() {
@@ -111,8 +104,8 @@ impl<'j> Core<'j> {
     }
 
     /// `me` has slept for as long as it is kept: true when it may leave, false when it has been called or is needed.
-    pub(super) fn may_leave(&self, me: &Arc<Bench<'j>>) -> bool {
-        let mut state = self.state.lock();
+    pub(super) fn may_leave(self: &Arc<Self>, me: &Arc<Bench<'j>>) -> bool {
+        let mut state = self.lock();
         let Some(at) = state.sleepers.iter().position(|bench| Arc::ptr_eq(bench, me)) else {
             return false;
         };
@@ -125,8 +118,8 @@ impl<'j> Core<'j> {
     }
 
     /// True when a worker that waits for a slot is to leave instead.
-    pub(super) fn should_exit(&self) -> bool {
-        let mut state = self.state.lock();
+    pub(super) fn should_exit(self: &Arc<Self>) -> bool {
+        let mut state = self.lock();
         // One of a sub-pool would keep the thread from others for nothing.
         let may_go = state.phase == Phase::Draining || self.is_sub_pool();
         let exits = self.is_surplus(&state) || (may_go && state.lanes.len() == 0 && state.shelves_are_empty());
@@ -139,31 +132,26 @@ impl<'j> Core<'j> {
         for entry in self.stop() {
             entry.refuse(super::TaskError::Abandoned);
         }
-        self.state.lock().leaving += 1;
+        self.lock().leaving += 1;
     }
 
     /// A worker has ended.
     pub(super) fn left(self: &Arc<Self>, me: &Arc<Bench<'j>>, searching: bool, done: &mut Told<'j>) {
         self.unshelve(me);
-        let mut after = After::default();
-        let mut state = self.state.lock();
-        done.tell(&mut state, &mut after);
+        let mut state = self.lock();
+        done.tell(&mut state);
         me.note_untold(0);
         state.leaving -= 1;
-        state.strike_off(me, searching, &mut after);
-        state.call_for_help(&mut after);
-        drop(state);
-        self.after(after);
+        state.strike_off(me, searching);
+        state.call_for_help();
     }
 
     /// A worker was not started. With nobody else there, whatever is queued could wait for ever: it is abandoned.
     pub(super) fn never_started(self: &Arc<Self>, me: &Arc<Bench<'j>>) {
-        let mut after = After::default();
-        let mut state = self.state.lock();
-        state.strike_off(me, me.starts_searching, &mut after);
+        let mut state = self.lock();
+        state.strike_off(me, me.starts_searching);
         let forlorn = state.alive == 0 && state.lanes.len() > 0;
         drop(state);
-        self.after(after);
         // What a pool above that has been stopped finds here is handed back by it.
         let handed_back = self.settings.above.as_ref().is_some_and(|above| above.is_stopped());
         if forlorn && !handed_back {
@@ -176,20 +164,18 @@ impl<'j> Core<'j> {
     /// A worker that borrows another pool's thread makes room there, and comes back at the end of that pool's queue.
     /// False when there is nothing to come back for.
     pub(super) fn start_anew(self: &Arc<Self>, me: &Arc<Bench<'j>>, searching: bool, done: &mut Told<'j>) -> bool {
-        let mut after = After::default();
         let again = {
-            let mut state = self.state.lock();
-            done.tell(&mut state, &mut after);
+            let mut state = self.lock();
+            done.tell(&mut state);
             me.note_untold(0);
             if state.lanes.len() == 0 || self.is_surplus(&state) {
                 None
             } else {
                 // Whoever waits for the last worker to go looks again, and waits on.
-                state.strike_off(me, searching, &mut after);
+                state.strike_off(me, searching);
                 Some(self.engage(&mut state, true))
             }
         };
-        self.after(after);
         // Where it cannot start, it is struck off again.
         again.is_some_and(|bench| {
             let _ = self.start(bench);

@@ -6,7 +6,7 @@
 //! is owed: whoever finds no room presses, and collects what is owed.
 
 use super::entry::Entry;
-use super::lanes::{Lanes, Ranked, one_by_one, take_front};
+use super::lanes::Lanes;
 use std::collections::VecDeque;
 
 #[derive(Default)]
@@ -27,17 +27,12 @@ impl<'j> Shelf<'j> {
     /// The next task for somebody else, who gives its place back.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Entry<'j>> {
-        take_front(&mut self.entries, 1)
+        self.entries.pop_front()
     }
 
     /// Takes `n` common tasks from the queue, if it has so many.
-    pub(super) fn load(&mut self, mut n: usize, lanes: &mut Lanes<Entry<'j>>) {
-        while n > 0
-            && let Some(some) = lanes.pop_common(n)
-        {
-            n -= some.count();
-            self.entries.push_back(some);
-        }
+    pub(super) fn load(&mut self, n: usize, lanes: &mut Lanes<Entry<'j>>) {
+        self.entries.extend(lanes.pop_many(n));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -45,12 +40,12 @@ impl<'j> Shelf<'j> {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.entries.iter().map(Ranked::count).sum()
+        self.entries.len()
     }
 
     /// Takes all of them.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Entry<'j>> {
-        one_by_one(&mut self.entries)
+        self.entries.drain(..)
     }
 
     /// How many places have to be given back, by the caller.

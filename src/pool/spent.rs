@@ -1,12 +1,13 @@
 //! What is left of tasks that have run: memory, which goes back to those that submit.
 //!
-//! An allocator is slow where one thread makes what another frees, and slower still where both do so at once. So workers
-//! free little themselves: they hand over what is left of small tasks when they take the lock of the pool for new ones,
-//! and each submission, which has the lock as well, frees what is left of two.
+//! A small closure leaves none. Of others an allocator is slow where one thread makes what another frees, and slower still
+//! where both do so at once. So workers free little themselves: they hand over what is left of tasks that are not large
+//! when they take the lock of the pool for new ones; from there it comes into the inbox, and each submission, which has
+//! the lock of that, frees what is left of two.
 
-use super::entry::Entry;
+use super::entry::Left;
 
-/// How many a pool keeps, at most; workers free what is beyond.
+/// How many lie with the pool's lock, at most, and as many again in the inbox; workers free what is beyond.
 const MOST: usize = 128;
 /// How many a worker gathers until then, at most.
 const GATHERED: usize = 16;
@@ -15,24 +16,24 @@ const SMALL: usize = 256;
 
 /// Of one worker.
 #[derive(Default)]
-pub(super) struct Gathered<'j>(Vec<Entry<'j>>);
+pub(super) struct Gathered<'j>(Vec<Left<'j>>);
 
 impl<'j> Gathered<'j> {
-    /// `entry` has run. Not to be called under a lock.
+    /// What is left of a task that has run. Not to be called under a lock.
     #[inline]
-    pub(super) fn add(&mut self, entry: Entry<'j>) {
+    pub(super) fn add(&mut self, left: Left<'j>) {
         if self.0.len() == GATHERED {
             self.0.clear();
         }
-        if entry.size() <= SMALL {
-            self.0.push(entry);
+        if left.size() <= SMALL {
+            self.0.push(left);
         }
     }
 }
 
 /// Of the whole pool.
 #[derive(Default)]
-pub(super) struct Spent<'j>(Vec<Entry<'j>>);
+pub(super) struct Spent<'j>(Vec<Left<'j>>);
 
 impl<'j> Spent<'j> {
     /// Takes over as much as there is room for.
@@ -41,15 +42,19 @@ impl<'j> Spent<'j> {
         self.0.extend(gathered.0.drain(..fit));
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// What one submission frees, after the lock.
     #[inline]
     #[must_use]
-    pub(super) fn two(&mut self) -> [Option<Entry<'j>>; 2] {
+    pub(super) fn two(&mut self) -> [Option<Left<'j>>; 2] {
         [self.0.pop(), self.0.pop()]
     }
 
     /// What the submission of `n` tasks frees, after the lock.
-    pub(super) fn many(&mut self, n: usize) -> impl Iterator<Item = Entry<'j>> {
+    pub(super) fn many(&mut self, n: usize) -> impl Iterator<Item = Left<'j>> {
         let rest = self.0.len().saturating_sub(2 * n);
         self.0.drain(rest..)
     }
@@ -58,13 +63,12 @@ impl<'j> Spent<'j> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::entry::Plain;
+    use crate::pool::entry::Entry;
     use crate::pool::wishes::Spec;
 
-    fn ran<'j>(task: impl FnOnce() + Send + 'j) -> Entry<'j> {
-        let mut entry = Entry::plain(Box::new(Plain::new(task)), &Spec::DEFAULT);
-        entry.run_in_place(&mut |_| ());
-        entry
+    fn ran<'j>(task: impl FnOnce() + Send + 'j) -> Left<'j> {
+        let (_, left) = Entry::own(task, &Spec::DEFAULT).run_and_leave(&mut |_| ());
+        left.expect("it is too large to lie in the entry")
     }
 
     #[test]
@@ -76,13 +80,13 @@ mod tests {
         gathered.add(ran(move || _ = std::hint::black_box(small)));
         assert_eq!(gathered.0.len(), 1);
         for n in 2..=GATHERED {
-            gathered.add(ran(|| ()));
+            gathered.add(ran(move || _ = std::hint::black_box(small)));
             assert_eq!(gathered.0.len(), n);
         }
-        gathered.add(ran(|| ()));
+        gathered.add(ran(move || _ = std::hint::black_box(small)));
         assert_eq!(gathered.0.len(), 1);
         for n in 1..=MOST + 1 {
-            gathered.add(ran(|| ()));
+            gathered.add(ran(move || _ = std::hint::black_box(small)));
             gathered.0.truncate(1);
             spent.take_over(&mut gathered);
             assert_eq!(spent.0.len(), n.min(MOST));
@@ -94,7 +98,8 @@ mod tests {
     fn each_submission_frees_two() {
         let mut spent = Spent::default();
         let mut gathered = Gathered::default();
-        (0..7).for_each(|_| gathered.add(ran(|| ())));
+        let large = [0u8; 100];
+        (0..7).for_each(|_| gathered.add(ran(move || _ = std::hint::black_box(large))));
         spent.take_over(&mut gathered);
         assert_eq!(spent.many(2).count(), 4);
         assert_eq!(spent.two().iter().flatten().count(), 2);

@@ -1,9 +1,10 @@
 //! What the lock of a pool guards: the queue, who sleeps, who looks, and the counts. Plain data; whatever must happen
-//! after the lock is collected in [`After`].
+//! after the lock is collected in [`After`], and done by `locked.rs`.
 
 use super::cell::Ran;
 use super::core::Core;
 use super::entry::Entry;
+use super::inbox::{Inbox, Tray};
 use super::lanes::Lanes;
 use super::quiet::Quiet;
 use super::relatives::Relatives;
@@ -45,7 +46,11 @@ pub(super) struct State<'j> {
     /// A timer lets the pool grow later: until then nobody need try.
     pub(super) grows_later: bool,
     pub(super) next_index: usize,
-    pub(super) spent: Spent<'j>,
+    /// What is left of tasks that have run, until it can be handed to those who submit.
+    spent: Box<Spent<'j>>,
+    /// Whether a submission is to call somebody, as the inbox has it.
+    pub(super) calls: bool,
+    pub(super) after: After<'j>,
     pub(super) stats: PoolStats,
 }
 
@@ -84,7 +89,9 @@ impl<'j> State<'j> {
             relatives: Relatives::default(),
             grows_later: false,
             next_index: 0,
-            spent: Spent::default(),
+            spent: Box::default(),
+            calls: true,
+            after: After::default(),
             stats: PoolStats::default(),
         }
     }
@@ -96,29 +103,52 @@ impl<'j> State<'j> {
 
     /// Whom to wake for the work that is queued, if anybody.
     #[inline]
-    pub(super) fn call_for_help(&mut self, after: &mut After<'j>) {
+    pub(super) fn call_for_help(&mut self) {
         if self.searching > 0 || self.lanes.len() == 0 {
             return;
         }
         match self.sleepers.pop() {
             Some(bench) => {
                 self.searching += 1;
-                after.wake = Some(bench);
+                debug_assert!(self.after.wake.is_none(), "one looks for all that come");
+                self.after.wake = Some(bench);
             }
-            None => after.grow = self.staying() < self.most && !self.grows_later,
+            None => self.after.grow = self.may_grow(),
         }
     }
 
-    pub(super) fn finished(&mut self, tasks: usize, after: &mut After<'j>) {
-        self.quiet.finished(tasks, &mut after.quiet);
+    fn may_grow(&self) -> bool {
+        self.staying() < self.most && !self.grows_later
     }
 
-    pub(super) fn strike_off(&mut self, me: &Arc<Bench<'j>>, searching: bool, after: &mut After<'j>) {
+    /// True when somebody is to be called for the next task.
+    #[inline]
+    pub(super) fn wants_call(&self) -> bool {
+        self.searching == 0 && (!self.sleepers.is_empty() || self.may_grow())
+    }
+
+    /// Moves what was submitted into the lanes.
+    #[inline]
+    pub(super) fn enter(&mut self, inbox: &Inbox<'j>, tray: &mut Tray<'j>) {
+        tray.take_over(&mut self.spent);
+        if tray.is_empty() {
+            return;
+        }
+        let tasks = inbox.empty(tray, &mut self.lanes);
+        self.quiet.begun(tasks);
+        self.stats.submitted += tasks as u64;
+    }
+
+    pub(super) fn finished(&mut self, tasks: usize) {
+        self.quiet.finished(tasks, &mut self.after.quiet);
+    }
+
+    pub(super) fn strike_off(&mut self, me: &Arc<Bench<'j>>, searching: bool) {
         self.searching -= usize::from(searching);
         self.alive -= 1;
         self.benches.retain(|bench| !Arc::ptr_eq(bench, me));
         if self.alive == 0 {
-            self.quiet.tell(&mut after.quiet);
+            self.quiet.tell(&mut self.after.quiet);
         }
     }
 
@@ -156,12 +186,12 @@ impl<'j> Told<'j> {
         self.panicked += u64::from(ran == Ran::Panicked);
     }
 
-    pub(super) fn tell(&mut self, state: &mut State<'j>, after: &mut After<'j>) {
+    pub(super) fn tell(&mut self, state: &mut State<'j>) {
         let stats = &mut state.stats;
         stats.finished += take(&mut self.finished);
         stats.panicked += take(&mut self.panicked);
         stats.expired += take(&mut self.expired);
         state.spent.take_over(&mut self.spent);
-        state.finished(take(&mut self.entries), after);
+        state.finished(take(&mut self.entries));
     }
 }

@@ -1,9 +1,8 @@
 //! Submitting closures.
 
-use super::cell::{Cell, Job, Run};
-use super::chunk::Chunk;
+use super::cell::{Cell, Run};
 use super::core::Core;
-use super::entry::{Entry, Plain};
+use super::entry::Entry;
 use super::error::{Rejected, Turned};
 use super::face::Pool;
 use super::handle::Handle;
@@ -38,15 +37,13 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     }
 
     #[inline]
-    fn let_in(&self, patience: Patience) -> Result<Verdict<'p>, Turned> {
-        match self.core().room.try_take(self.spec.weight) {
-            Ok(()) => Ok(Verdict::In),
-            Err(turned) => self.let_in_slow(turned, patience),
-        }
+    fn try_take(&self) -> Result<(), Turned> {
+        self.core().room.try_take(self.spec.weight)
     }
 
+    /// What becomes of a task that has been turned away.
     #[cold]
-    fn let_in_slow(&self, turned: Turned, patience: Patience) -> Result<Verdict<'p>, Turned> {
+    fn let_in(&self, turned: Turned, patience: Patience) -> Result<Verdict<'p>, Turned> {
         let (core, weight) = (self.core(), self.spec.weight);
         // Workers may owe places.
         let _pressing = core.press();
@@ -147,7 +144,10 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        let verdict = self.let_in(Patience::None);
+        let verdict = match self.try_take() {
+            Ok(()) => Ok(Verdict::In),
+            Err(turned) => self.let_in(turned, Patience::None),
+        };
         if !matches!(verdict, Err(Turned::Full)) || self.core().settings.overflow != Overflow::Block {
             return self.carry_out(task, verdict);
         }
@@ -162,11 +162,27 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        let verdict = self.let_in(patience);
-        self.carry_out(task, verdict)
+        match self.try_take() {
+            Ok(()) => self.submit_in(task),
+            Err(turned) => self.carry_out(task, self.let_in(turned, patience)),
+        }
     }
 
+    /// Submits a task for which there is room.
     #[inline]
+    fn submit_in<T, F>(self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
+    where
+        F: FnOnce() -> T + Send + 'j,
+        T: Send + 'j,
+    {
+        let cell = Arc::new(Cell::new(task));
+        match self.core().push(Arc::clone(&cell), |cell| self.entry_of(cell)) {
+            Ok(()) => Ok(self.handle(cell)),
+            Err(cell) => Err(take_back(&*cell)),
+        }
+    }
+
+    #[cold]
     fn carry_out<T, F>(self, task: F, verdict: Result<Verdict<'p>, Turned>) -> Result<Handle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
@@ -176,23 +192,32 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
             Ok(verdict) => verdict,
             Err(reason) => return Err(Rejected { task, reason }),
         };
-        let cell = Arc::new(Cell::new(task));
-        match verdict {
-            Verdict::In => {
-                if let Err(cell) = self.core().push(Arc::clone(&cell), |cell| self.entry_of(cell)) {
-                    return Err(take_back(&*cell));
-                }
-            }
+        let cell = match verdict {
+            Verdict::In => return self.submit_in(task),
             Verdict::Here(guest) => {
+                let cell = Arc::new(Cell::new(task));
                 let ran = cell.run(&mut || (), &mut |payload| self.core().orphan(payload));
                 drop(guest);
                 self.core().ran_by_caller(ran);
+                cell
             }
-            Verdict::Out => self.core().discard(self.entry_of(Arc::clone(&cell))),
+            Verdict::Out => {
+                let cell = Arc::new(Cell::new(task));
+                self.core().discard(self.entry_of(Arc::clone(&cell)));
+                cell
+            }
             Verdict::Wait => unreachable!("it has waited"),
-        }
-        let cell: Arc<dyn Job<T> + 'j> = cell;
-        Ok(Handle::new(cell, Arc::clone(self.core()), self.spec.deadline))
+        };
+        Ok(self.handle(cell))
+    }
+
+    #[inline]
+    fn handle<T, F>(&self, cell: Arc<Cell<F, (), T>>) -> Handle<'j, T>
+    where
+        F: FnOnce() -> T + Send + 'j,
+        T: Send + 'j,
+    {
+        Handle::new(cell, Arc::clone(self.core()), self.spec.deadline)
     }
 
     fn entry_of<T, F>(&self, cell: Arc<Cell<F, (), T>>) -> Entry<'j>
@@ -212,25 +237,43 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     where
         F: FnOnce() + Send + 'j,
     {
-        let verdict = match self.let_in(Patience::Endless) {
+        match self.try_take() {
+            Ok(()) => self.execute_in(task),
+            Err(turned) => self.execute_slow(task, turned),
+        }
+    }
+
+    /// Queues a task for which there is room.
+    #[inline]
+    fn execute_in<F>(self, task: F) -> Result<(), Rejected<F>>
+    where
+        F: FnOnce() + Send + 'j,
+    {
+        let pushed = self.core().push(task, |task| Entry::own(task, &self.spec));
+        pushed.map_err(|task| Rejected {
+            task,
+            reason: Turned::Closed,
+        })
+    }
+
+    #[cold]
+    fn execute_slow<F>(self, task: F, turned: Turned) -> Result<(), Rejected<F>>
+    where
+        F: FnOnce() + Send + 'j,
+    {
+        let verdict = match self.let_in(turned, Patience::Endless) {
             Ok(verdict) => verdict,
             Err(reason) => return Err(Rejected { task, reason }),
         };
-        let task = Box::new(Plain::new(task));
+        let entry = |task| Entry::own(task, &self.spec);
         match verdict {
-            Verdict::In => {
-                let pushed = self.core().push(task, |task| Entry::plain(task, &self.spec));
-                return pushed.map_err(|task| Rejected {
-                    task: task.into_task(),
-                    reason: Turned::Closed,
-                });
-            }
+            Verdict::In => return self.execute_in(task),
             Verdict::Here(guest) => {
-                let ran = Entry::plain(task, &self.spec).run(|payload| self.core().orphan(payload));
+                let ran = entry(task).run(|payload| self.core().orphan(payload));
                 drop(guest);
                 self.core().ran_by_caller(ran);
             }
-            Verdict::Out => self.core().discard(Entry::plain(task, &self.spec)),
+            Verdict::Out => self.core().discard(entry(task)),
             Verdict::Wait => unreachable!("it has waited"),
         }
         Ok(())
@@ -262,8 +305,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
             drop(queue);
             for cell in cells.drain(..room) {
                 if queued {
-                    let cell: Arc<dyn Job<T> + 'j> = cell;
-                    handles.push(Handle::new(cell, Arc::clone(self.core()), self.spec.deadline));
+                    handles.push(self.handle(cell));
                 } else {
                     rejected.push(take_back(&cell));
                 }
@@ -278,23 +320,14 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         F: FnOnce() + Send + 'j,
     {
         let (mut rejected, mut spent) = (Vec::new(), Vec::new());
-        let mut chunks = Vec::new();
-        // Wishes are each task's own.
-        let together = if self.spec.is_common() { usize::MAX } else { 1 };
         in_chunks(tasks.into_iter(), |tasks| {
             let room = self.try_take_some(tasks.len());
             if room == 0 {
                 return rejected.extend(self.execute(tasks.remove(0)).err());
             }
-            let mut taken = tasks.drain(..room);
-            while taken.len() > 0 {
-                chunks.push(Chunk::of(taken.by_ref().take(together)));
-            }
-            drop(taken);
-            let entry = |chunk| Entry::parts(chunk, &self.spec);
-            if !self.core().push_all(&mut chunks, room, entry, &mut spent) {
-                let handed_back = chunks.drain(..).flat_map(|chunk| chunk.take_all());
-                rejected.extend(handed_back.map(|task| Rejected {
+            let entry = |task| Entry::own(task, &self.spec);
+            if !self.core().push_all(tasks, room, entry, &mut spent) {
+                rejected.extend(tasks.drain(..room).map(|task| Rejected {
                     task,
                     reason: Turned::Closed,
                 }));

@@ -76,7 +76,7 @@ trait CallRelatives {
 
 impl CallRelatives for Core<'_> {
     fn call_relatives(&self) {
-        let called = self.lock().relatives.call();
+        let called = self.state.lock().relatives.call();
         for waker in called {
             wake(Some(waker));
         }
@@ -93,7 +93,7 @@ impl<'a> Guest<'a> {
                 let slots = &core.settings.slots;
                 let slot = slots.try_acquire().or_else(|_| {
                     let waker = waker.clone();
-                    core.lock().relatives.wait(waker);
+                    core.state.lock().relatives.wait(waker);
                     // Whoever has given one up before that has called nobody.
                     slots.try_acquire()
                 });
@@ -309,10 +309,12 @@ impl<'a, 'j> Work<'a, 'j> {
     }
 
     #[inline]
-    fn run_common(&mut self, mut entry: Entry<'j>) -> Ran {
-        let ran = entry.run_in_place(&mut |payload| self.core.orphan(payload));
+    fn run_common(&mut self, entry: Entry<'j>) -> Ran {
+        let (ran, left) = entry.run_and_leave(&mut |payload| self.core.orphan(payload));
         self.told.count(ran);
-        self.told.spent.add(entry);
+        if let Some(left) = left {
+            self.told.spent.add(left);
+        }
         ran
     }
 

@@ -85,6 +85,7 @@ mod pool_relatives;
 mod pool_room;
 #[cfg(all(feature = "pool", feature = "stats"))]
 mod pool_shared_slots;
+mod pool_sizes;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_batch;
 #[cfg(all(feature = "pool", feature = "tokio"))]

@@ -40,6 +40,19 @@ fn two_tasks_one_after_the_other_are_both_run() {
     });
 }
 
+/// Whoever submits first calls the worker, or finds it awake; the other may find it called, or about to sleep again.
+#[test]
+fn two_submissions_beside_a_worker_that_falls_asleep_are_both_run() {
+    super::bounded(2, || {
+        let pool = modelled(1).build().unwrap();
+        let other = pool.clone();
+        let submitter = thread::spawn(move || other.run(|| 1).unwrap());
+        assert_eq!(pool.run(|| 2).unwrap(), 2);
+        assert_eq!(submitter.join().unwrap(), 1);
+        assert!(pool.shutdown(LONG).is_clean());
+    });
+}
+
 #[test]
 fn two_workers_share_two_tasks() {
     super::bounded(1, || {

@@ -50,8 +50,8 @@ async fn time_goes_on_when_the_lease_ends_that_tells_it() {
     let mut enough = u64::MAX;
     while given < enough {
         let store = store();
-        let mut one = Speaker::new(&store, &key, Rule::Rate { quota }, SHORT);
-        let reply = one.wish(2, false).await;
+        let mut one = Speaker::new(&store, &key, Rule::Rate { quota }, 5 * SHORT);
+        let reply = one.wish_if_not_busy(2).await;
         given += one.see(&reply);
         if let Some(clock) = clock(&key).await
             && clocks.last() != Some(&clock)

@@ -11,8 +11,8 @@ use tollgate::remote::Rule;
 
 const BURST: u64 = 30;
 const RATE: u64 = 10;
-/// How long it may take at most until the last one has come.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// So many come at most: if nothing came back, that would be for ever.
+const MOST: u64 = 5_000;
 
 /// Each takes two, until as many again have come, and the dead are forgotten.
 async fn a_swarm_has_what_comes<P: Place>() {
@@ -21,16 +21,15 @@ async fn a_swarm_has_what_comes<P: Place>() {
     let begun = Instant::now();
     let (mut given, mut came, mut remembered) = (0, 0, 0);
     while given < 2 * BURST || remembered >= came / 2 {
-        assert!(
-            begun.elapsed() < PATIENCE,
-            "{given} of {came}, of whom {remembered} are remembered"
-        );
+        assert!(came < MOST, "{given} of {came}, of whom {remembered} are remembered");
         let store = P::store();
         let mut one = Speaker::new(&store, &key, Rule::Rate { quota }, 5 * SHORT);
-        let reply = one.wish(2, false).await;
+        let reply = one.wish_if_not_busy(2).await;
         given += one.see(&reply);
-        came += 1;
-        remembered = reply.census.sessions;
+        if reply.alive {
+            came += 1;
+            remembered = reply.census.sessions;
+        }
         let most = BURST as f64 + RATE as f64 * begun.elapsed().as_secs_f64();
         assert!(given as f64 <= most, "{given} of {most}");
         sleep(Duration::from_millis(20)).await;

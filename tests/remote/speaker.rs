@@ -127,12 +127,24 @@ impl<'a, B: Backend> Speaker<'a, B> {
 
     /// Wishes for so many, waits for them in line or not, and says what there is at once.
     pub(crate) async fn wish(&mut self, need: u64, queue: bool) -> Reply {
+        self.wishes(need, queue).await.expect("the store answers")
+    }
+
+    /// The same, of one who does not wait; nothing, when others were quicker, or the machine slow.
+    #[cfg(any(feature = "etcd", feature = "zookeeper"))]
+    pub(crate) async fn wish_if_not_busy(&mut self, need: u64) -> Reply {
+        match self.wishes(need, false).await {
+            Err(StoreError::Busy { .. }) => Reply::default(),
+            reply => reply.expect("the store answers"),
+        }
+    }
+
+    async fn wishes(&mut self, need: u64, queue: bool) -> Result<Reply, StoreError> {
         self.wishes += 1;
         let id = self.wishes;
         let want = need;
         self.say(|step| step.wishes = vec![Wish { id, need, want, queue }])
             .await
-            .expect("the store answers")
     }
 
     /// Says nothing new, except that it lives.
