@@ -98,6 +98,10 @@ where
 
     /// How many results may wait for the consumer beside those that run; as many as may run at once unless set. A limit
     /// of 10 and a buffer of 5: at most 15 items have been taken from the source whose results have not been given out.
+    ///
+    /// The room that results make is noticed for up to 16 of them at once, and when the stream of results is polled and has
+    /// none at hand: a consumer that takes one result and then waits, without polling on, for the next item to start may
+    /// wait for ever.
     pub fn buffer(mut self, results: usize) -> Self {
         self.ahead = Some(results);
         self
@@ -141,9 +145,10 @@ where
         self.start(f, |_| false)
     }
 
-    /// Starts as [`map`](Self::map), for futures that may fail. The first failure ends the fan-out: nothing more is taken
-    /// from the source, what runs is dropped, and the stream of results ends behind it. In order, results in front of the
-    /// failure are still waited for.
+    /// Starts as [`map`](Self::map), for futures that may fail. The first failure ends the fan-out, whether the stream of
+    /// results is polled or not: nothing more is taken from the source, what runs is dropped, and the stream ends behind it.
+    /// In order, the items in front of the failure still run to their ends, and their results come first; should one of
+    /// them fail as well, that is the failure behind which the stream ends.
     ///
     /// # Cancel safety
     /// As [`map`](Self::map).

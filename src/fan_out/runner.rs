@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 /// Tells the consumer when the runtime drops a runner before its end.
-struct Alive<D: Died>(Option<Arc<D>>);
+struct Alive<D: Died>(Option<Arc<D>>, usize);
 
 pub(super) trait Died {
-    /// A runner was dropped with whatever it had.
-    fn died(&self);
+    /// The runner of this number was dropped with whatever it had.
+    fn died(&self, runner: usize);
 }
 
 impl<D: Died> Alive<D> {
@@ -31,13 +31,13 @@ impl<D: Died> Alive<D> {
 impl<D: Died> Drop for Alive<D> {
     fn drop(&mut self) {
         if let Some(shared) = self.0.take() {
-            shared.died();
+            shared.died(self.1);
         }
     }
 }
 
 /// Runs items until the source has ended.
-pub(super) fn run<S, F, Fut>(shared: Arc<Shared<S, F, Fut::Output>>) -> impl Future<Output = ()> + Send
+pub(super) fn run<S, F, Fut>(shared: Arc<Shared<S, F, Fut::Output>>, me: usize) -> impl Future<Output = ()> + Send
 where
     S: Stream + Send + 'static,
     S::Item: Send + 'static,
@@ -46,14 +46,14 @@ where
     Fut::Output: Send + 'static,
 {
     // There before the first poll: it may never come.
-    let alive = Alive(Some(Arc::clone(&shared)));
+    let alive = Alive(Some(Arc::clone(&shared)), me);
     async move {
-        work(shared).await;
+        work(shared, me).await;
         alive.ended_in_order();
     }
 }
 
-async fn work<S, F, Fut>(shared: Arc<Shared<S, F, Fut::Output>>)
+async fn work<S, F, Fut>(shared: Arc<Shared<S, F, Fut::Output>>, me: usize)
 where
     S: Stream + Send + 'static,
     S::Item: Send + 'static,
@@ -69,7 +69,7 @@ where
         if slot.is_some() && !may_keep_slot(&shared) {
             slot = None;
         }
-        let mut source = match shared.next(&mut looking, done.take()) {
+        let mut source = match shared.next(me, &mut looking, done.take()) {
             Next::Look(source) => source,
             Next::End => return,
             Next::Idle => {
@@ -103,7 +103,7 @@ where
                 return shared.end(source, &mut looking, Some(closed));
             }
         };
-        let Some(index) = shared.put_back(source, &mut looking) else {
+        let Some(index) = shared.put_back(me, source, &mut looking) else {
             end_quietly(work.as_mut());
             return;
         };

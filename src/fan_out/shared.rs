@@ -74,14 +74,14 @@ where
         match help {
             Help::Nobody => {}
             Help::Wake(waker) => waker.wake(),
-            Help::Start => {
-                let handle = self.settings.runtime.spawn(runner::run(Arc::clone(self)));
+            Help::Start(me) => {
+                let handle = self.settings.runtime.spawn(runner::run(Arc::clone(self), me));
                 let mut state = self.state.lock();
-                if state.is_over() {
+                if state.is_over() || state.is_in_vain(me, self.settings.ordered) {
                     drop(state);
                     handle.abort();
                 } else {
-                    state.runners.push(handle);
+                    state.runners[me].abort = Some(handle);
                 }
             }
         }
@@ -90,6 +90,7 @@ where
     /// Asks for the source. With `done` the result of the last item is delivered on the way.
     pub(super) fn next(
         self: &Arc<Self>,
+        me: usize,
         looking: &mut bool,
         done: Option<(usize, Outcome<Fut::Output>)>,
     ) -> Next<S, F> {
@@ -98,16 +99,18 @@ where
         let fails = done.as_ref().is_some_and(|(_, outcome)| (self.settings.fails)(outcome));
         let mut state = self.state.lock();
         if let Some((index, outcome)) = done {
-            let fails = fails && !state.ended;
-            unwanted = state.keep(index, outcome, self.settings.ordered, fails);
+            let ordered = self.settings.ordered;
+            let fails = fails && state.ends_with(index, ordered);
+            state.runners[me].item = None;
+            unwanted = state.keep(index, outcome, ordered, fails);
             consumer = state.consumer.take();
             progress = self.settings.progress.is_some().then_some(state.progress);
             if fails {
-                (state.ended, state.failed) = (true, true);
+                (state.ended, state.failed) = (true, Some(index));
                 dropped = state.source.take();
-                if !self.settings.ordered {
-                    others = std::mem::take(&mut state.runners);
-                }
+                // This one ends by itself.
+                state.runners[me].abort = None;
+                others = state.end_in_vain(ordered);
             }
         }
         let window = self.window(self.settings.slots.limit());
@@ -137,7 +140,12 @@ where
     }
 
     /// Puts the source back after an item was taken, and calls the next to look. `None`: the fan-out has ended.
-    pub(super) fn put_back(self: &Arc<Self>, source: Box<Source<S, F>>, looking: &mut bool) -> Option<usize> {
+    pub(super) fn put_back(
+        self: &Arc<Self>,
+        me: usize,
+        source: Box<Source<S, F>>,
+        looking: &mut bool,
+    ) -> Option<usize> {
         let mut state = self.state.lock();
         if std::mem::take(looking) {
             state.looking -= 1;
@@ -148,6 +156,7 @@ where
             return None;
         }
         let index = state.took();
+        state.runners[me].item = Some(index);
         state.source = Some(source);
         let help = self.call_for_help(&mut state);
         drop(state);
@@ -157,7 +166,10 @@ where
 
     /// The source has ended; `why`, if it did not end by itself, is one more result.
     pub(super) fn end(&self, source: Box<Source<S, F>>, looking: &mut bool, why: Option<TaskError>) {
-        let mut unwanted = None;
+        let ordered = self.settings.ordered;
+        let (mut unwanted, mut others) = (None, Vec::new());
+        let why = why.map(Err);
+        let fails = why.as_ref().is_some_and(self.settings.fails);
         let mut state = self.state.lock();
         if std::mem::take(looking) {
             state.looking -= 1;
@@ -166,7 +178,11 @@ where
             && let Some(why) = why
         {
             let index = state.took();
-            unwanted = state.keep(index, Err(why), self.settings.ordered, false);
+            unwanted = state.keep(index, why, ordered, fails);
+            if fails {
+                state.failed = Some(index);
+                others = state.end_in_vain(ordered);
+            }
         }
         let consumer = state.consumer.take();
         let idle = std::mem::take(&mut state.idle);
@@ -176,6 +192,9 @@ where
         wake(consumer);
         for (_, waker) in idle {
             wake(Some(waker));
+        }
+        for other in others {
+            other.abort();
         }
     }
 
@@ -204,9 +223,19 @@ where
 }
 
 impl<S, F, T> runner::Died for Shared<S, F, T> {
-    fn died(&self) {
+    fn died(&self, me: usize) {
+        let ordered = self.settings.ordered;
         let mut state = self.state.lock();
-        if state.stopped || state.failed || std::mem::replace(&mut state.died, true) {
+        if state.failed.is_some() {
+            // In order, what stands in front of the failure is still waited for.
+            let item = state.runners[me].item;
+            let missed = item.filter(|_| ordered && !state.is_in_vain(me, ordered));
+            let consumer = missed.and_then(|item| state.miss(item));
+            drop(state);
+            wake(consumer);
+            return;
+        }
+        if state.stopped || std::mem::replace(&mut state.died, true) {
             return;
         }
         state.ended = true;
@@ -273,7 +302,12 @@ where
             let mut state = self.state.lock();
             state.ended = true;
             state.stopped = true;
-            (state.source.take(), std::mem::take(&mut state.runners))
+            let runners: Vec<_> = state
+                .runners
+                .iter_mut()
+                .filter_map(|runner| runner.abort.take())
+                .collect();
+            (state.source.take(), runners)
         };
         for runner in runners {
             runner.abort();

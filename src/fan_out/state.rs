@@ -28,8 +28,8 @@ pub(super) struct State<S, F, T> {
     /// None while it is in a runner's hands, and once it has ended.
     pub(super) source: Option<Box<Source<S, F>>>,
     pub(super) ended: bool,
-    /// A result has ended it.
-    pub(super) failed: bool,
+    /// The item whose result has ended it: in order, the first of those.
+    pub(super) failed: Option<usize>,
     /// The runtime has dropped a runner: what is here is all there will be.
     pub(super) died: bool,
     /// Nobody wants results any more.
@@ -37,9 +37,8 @@ pub(super) struct State<S, F, T> {
     /// Runners that look for an item, or have been called to.
     pub(super) looking: usize,
     pub(super) idle: Vec<(Arc<AtomicBool>, Waker)>,
-    pub(super) runners: Vec<AbortHandle>,
-    /// How many runners there are, or are about to be.
-    pub(super) alive: usize,
+    /// All that there are, or are about to be, by number.
+    pub(super) runners: Vec<Runner>,
     /// Results, in order from `first` on, with gaps where those are still to come; as they came, without gaps, else.
     pub(super) results: VecDeque<Option<Outcome<T>>>,
     pub(super) first: usize,
@@ -49,11 +48,21 @@ pub(super) struct State<S, F, T> {
     pub(super) progress: Progress,
 }
 
+/// What is known of a runner.
+#[derive(Default)]
+pub(super) struct Runner {
+    /// None until it has been started, and once it was ended.
+    pub(super) abort: Option<AbortHandle>,
+    /// The item that it runs.
+    pub(super) item: Option<usize>,
+}
+
 /// Who is called to look.
 pub(super) enum Help {
     Nobody,
     Wake(Waker),
-    Start,
+    /// The runner of this number.
+    Start(usize),
 }
 
 impl<S, F, T> State<S, F, T> {
@@ -61,13 +70,12 @@ impl<S, F, T> State<S, F, T> {
         Self {
             source: Some(Box::new(source)),
             ended: false,
-            failed: false,
+            failed: None,
             died: false,
             stopped: false,
             looking: 0,
             idle: Vec::new(),
             runners: Vec::new(),
-            alive: 0,
             results: VecDeque::new(),
             first: 0,
             outstanding: 0,
@@ -90,12 +98,35 @@ impl<S, F, T> State<S, F, T> {
             self.looking += 1;
             return Help::Wake(waker);
         }
-        if self.alive < limit {
-            self.alive += 1;
+        if self.runners.len() < limit {
+            self.runners.push(Runner::default());
             self.looking += 1;
-            return Help::Start;
+            return Help::Start(self.runners.len() - 1);
         }
         Help::Nobody
+    }
+
+    /// Whether the failure of this item ends it: nothing has, or, in order, one behind it.
+    pub(super) fn ends_with(&self, index: usize, ordered: bool) -> bool {
+        let first = self.failed.is_none_or(|failed| ordered && index < failed);
+        first && !(self.stopped || self.died || (self.ended && seeded!("fan_out_overlooks_a_late_failure")))
+    }
+
+    /// True of a runner that has nothing to do once it has failed: in order, one that is not in front of the failure.
+    pub(super) fn is_in_vain(&self, runner: usize, ordered: bool) -> bool {
+        let item = self.runners[runner].item;
+        self.failed
+            .is_some_and(|failed| !ordered || item.is_none_or(|item| item > failed))
+    }
+
+    /// Those to be ended, after the lock, when it has failed.
+    pub(super) fn end_in_vain(&mut self, ordered: bool) -> Vec<AbortHandle> {
+        (0..self.runners.len())
+            .filter_map(|runner| {
+                let ends = self.is_in_vain(runner, ordered) && !seeded!("fan_out_runs_in_vain");
+                ends.then(|| self.runners[runner].abort.take())?
+            })
+            .collect()
     }
 
     /// Notes that an item was taken, and gives it its number.
@@ -127,6 +158,17 @@ impl<S, F, T> State<S, F, T> {
         }
         self.results[at] = Some(outcome);
         None
+    }
+
+    /// The result of this item, one in front of the failure, will not come. Who is to be woken.
+    pub(super) fn miss(&mut self, index: usize) -> Option<Waker> {
+        if seeded!("fan_out_misses_quietly") {
+            return None;
+        }
+        let at = index.checked_sub(self.first)?;
+        let result = self.results.get_mut(at)?;
+        result.get_or_insert(Err(TaskError::Aborted));
+        self.consumer.take()
     }
 
     /// Moves what is due into `due`, in order.

@@ -60,7 +60,7 @@ pub(super) enum Stage<Q, R, T> {
 
 pub(super) struct Inner<Q, R, T> {
     pub(super) stage: Stage<Q, R, T>,
-    waker: Option<Waker>,
+    pub(super) waker: Option<Waker>,
     /// Nobody will ask for the result.
     detached: bool,
 }

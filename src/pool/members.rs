@@ -56,6 +56,8 @@ pub(super) struct Notice {
     id: usize,
     /// True while an unwinding would be the task's failure.
     running: bool,
+    /// It has returned an error.
+    failed: bool,
     stops: bool,
 }
 
@@ -69,7 +71,7 @@ impl Notice {
         }
         self.running = true;
         let result = task();
-        self.running = result.is_err();
+        (self.running, self.failed) = (false, result.is_err());
         Some(result)
     }
 
@@ -80,14 +82,16 @@ impl Notice {
         }
         self.running = true;
         let result = task.await;
-        self.running = result.is_err();
+        (self.running, self.failed) = (false, result.is_err());
         Some(result)
     }
 }
 
 impl Drop for Notice {
     fn drop(&mut self) {
-        if self.running && self.stops {
+        // One that is dropped while it runs has not failed: whoever drops it knows why.
+        let panics = self.running && (std::thread::panicking() || seeded!("group_stops_when_dropped"));
+        if self.stops && (self.failed || panics) {
             self.shared.stop();
         }
         let waker = {
@@ -148,6 +152,7 @@ impl<H: Member> Members<H> {
             shared: Arc::clone(&self.shared),
             id,
             running: false,
+            failed: false,
             stops: self.stops,
         };
         (id, notice)

@@ -37,6 +37,8 @@ mod compose;
 mod conformance;
 #[cfg(feature = "fan-out")]
 mod fan_out;
+#[cfg(feature = "fan-out")]
+mod fan_out_ends;
 mod gateway;
 #[cfg(feature = "governor")]
 mod governed;
@@ -92,6 +94,8 @@ mod pool_task_corners;
 mod pool_task_family;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_parity;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_task_passing;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 mod quota;

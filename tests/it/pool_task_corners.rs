@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tollgate::Semaphore;
-use tollgate::pool::{Overflow, Priority, TaskError, TaskPool, Turned};
+use tollgate::pool::{Failed, Overflow, Priority, TaskError, TaskPool, Turned};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -166,6 +166,30 @@ async fn a_group_counts_what_is_to_come() {
     assert_eq!(group.next().await.map(|(id, _)| id), Some(0));
     assert_eq!(group.len(), 2);
     assert_eq!(group.join().await.unwrap(), [1, 2]);
+}
+
+/// Given a member that its submitter runs, when that submission is dropped, then no member has failed; one that panics there
+/// has.
+#[tokio::test]
+async fn a_submission_that_is_dropped_stops_no_group() {
+    let builder = TaskPool::builder(1).queue(1).overflow(Overflow::CallerRuns);
+    let (pool, release) = busy(builder).await;
+    let mut group = pool.group::<u32, ()>();
+    let stop = group.stop_flag();
+    group.submit(async { Ok(1) }).await.unwrap();
+    assert!(futures::poll!(pin!(group.submit(pending()))).is_pending());
+    assert!(!stop.is_stopped());
+    drop(release);
+    assert_eq!(group.join().await.unwrap(), [1]);
+
+    let (pool, release) = busy(TaskPool::builder(1).queue(1).overflow(Overflow::CallerRuns)).await;
+    let mut group = pool.group::<u32, ()>();
+    let stop = group.stop_flag();
+    group.submit(async { Ok(1) }).await.unwrap();
+    group.submit(async { resume_unwind(Box::new(2)) }).await.unwrap();
+    assert!(stop.is_stopped());
+    drop(release);
+    assert!(matches!(group.join().await, Err(Failed::Task(TaskError::Panicked(_)))));
 }
 
 #[tokio::test]

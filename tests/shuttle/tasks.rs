@@ -7,11 +7,12 @@ use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::thread;
 use std::future::poll_fn;
 use std::panic::resume_unwind;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use tollgate::fan_out::fan_out;
-use tollgate::pool::{TaskError, TaskPool};
+use tollgate::pool::{AsyncHandle, TaskError, TaskPool};
 use tollgate::{ManualClock, Semaphore};
 
 const LONG: Duration = Duration::from_secs(3_600);
@@ -195,6 +196,82 @@ fn every_task_of_a_family_is_accounted_for_once() {
         drop(nests.map(block_on));
         assert!(block_on(pool.shutdown(LONG)).is_clean());
         assert_eq!((small.stats().threads, small.stats().unfinished), (0, 0));
+    });
+}
+
+/// A task that others run in passing: it counts how many of its kind are being polled.
+async fn counted(now: Arc<AtomicUsize>, limit: usize) {
+    for last in [false, true] {
+        let before = now.fetch_add(1, Ordering::SeqCst);
+        assert!(before < limit, "one more beside {before}");
+        thread::yield_now();
+        now.fetch_sub(1, Ordering::SeqCst);
+        if !last {
+            pause().await;
+        }
+    }
+}
+
+/// Takes a task in by one poll of its handle, and then awaits another, or lets go of the first; returns it when the pool is to
+/// go on with it.
+async fn wait_somehow(pool: TaskPool, now: Arc<AtomicUsize>, limit: usize) -> Option<AsyncHandle<()>> {
+    let mut first = pool.submit(counted(Arc::clone(&now), limit)).await.unwrap();
+    let second = pool.submit(counted(now, limit)).await.unwrap();
+    let done = poll_fn(|cx| Poll::Ready(Pin::new(&mut first).poll(cx)))
+        .await
+        .is_ready();
+    match thread_rng().gen_range(0..4) {
+        _ if done => second.await.unwrap(),
+        0 => {
+            drop(first);
+            second.await.unwrap();
+        }
+        1 => {
+            second.await.unwrap();
+            first.await.unwrap();
+        }
+        2 => {
+            let again = first.join_timeout(Duration::ZERO).await;
+            pause().await;
+            second.await.unwrap();
+            match again {
+                Ok(done) => done.unwrap(),
+                Err(first) => first.await.unwrap(),
+            }
+        }
+        _ => {
+            drop(second);
+            return Some(first);
+        }
+    }
+    None
+}
+
+/// Given tasks that take others in and then wait for something else, drop the handle, or hand it on, then all
+/// end, and no more are polled at once than there are slots.
+#[test]
+fn what_is_run_in_passing_goes_on_within_the_bound() {
+    super::check(10_000, || {
+        let limit = thread_rng().gen_range(1..=2);
+        let pool = pool(limit);
+        let now = Arc::new(AtomicUsize::new(0));
+        let waiters: Vec<_> = (0..2)
+            .map(|_| {
+                let waiter = wait_somehow(pool.clone(), Arc::clone(&now), limit);
+                let pool = pool.clone();
+                thread::spawn(move || {
+                    block_on(async {
+                        if let Some(left) = pool.run(waiter).await.unwrap() {
+                            left.await.unwrap();
+                        }
+                    })
+                })
+            })
+            .collect();
+        for waiter in waiters {
+            waiter.join().unwrap();
+        }
+        assert!(block_on(pool.shutdown(LONG)).is_clean());
     });
 }
 

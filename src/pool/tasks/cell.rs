@@ -7,14 +7,14 @@
 //! ```
 //! Whoever takes the future out of it, under the lock, polls or drops it outside.
 
-use super::turn::{Turn, inside};
+use super::polled::inside;
+use super::turn::OwnTurn;
 use crate::pool::cell::{Await, Cell, Queued, Ran, Stage};
 use crate::pool::error::TaskError;
 use crate::pool::hooks::{Payload, drop_quietly, wake};
 use crate::pool::kin::Kin;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 /// For which pool a task is polled, and who is told of a panic for which nobody will ask.
@@ -26,12 +26,22 @@ pub(super) struct Here<'a> {
 
 /// A future as queue and runners see it.
 pub(super) trait Run: Queued {
-    /// Takes it for whoever polls it from now on. False when somebody has.
+    /// Takes it for whoever polls it from now on. False when somebody has. It runs nothing of a user's.
     fn claim(&self) -> bool;
     /// Polls it, once it has been claimed.
     fn poll_run(&self, here: Here<'_>, cx: &mut Context<'_>) -> Poll<Ran>;
     /// Ends it, whether it has started or not: for this reason, if it has never been polled. False when it had ended.
     fn abort(&self, queued: TaskError) -> bool;
+    /// Whoever has claimed it polls it no more: it is to be claimed again, and so is what it runs in passing.
+    fn leave(&self);
+    /// True while it has been left, and nobody has claimed it.
+    fn is_left(&self) -> bool;
+    /// True while it is queued, or has been left.
+    fn is_claimable(&self) -> bool;
+    /// As [`claim`](Self::claim), for one that has been left.
+    fn claim_left(&self) -> bool;
+    /// Has its handle polled, if anybody waits.
+    fn call(&self);
 }
 
 /// A future as its handle sees it.
@@ -55,9 +65,11 @@ pub(super) struct Rest<Fut> {
     future: Pin<Box<Fut>>,
     /// It has been polled.
     begun: bool,
+    /// Nobody polls it: whoever claims it does.
+    left: bool,
     /// Whoever polls it, to be told when it is aborted.
     poller: Option<Waker>,
-    turn: Option<Arc<Turn>>,
+    turn: Option<OwnTurn>,
 }
 
 impl<Fut, T> Cell<Fut, Progress<Fut>, T> {
@@ -107,13 +119,23 @@ where
     T: Send,
 {
     fn claim(&self) -> bool {
-        let Some(future) = self.start() else { return false };
-        self.lay_down(Rest {
-            future: Box::pin(future),
-            begun: false,
-            poller: None,
-            turn: None,
-        })
+        let mut inner = self.lock();
+        match std::mem::replace(&mut inner.stage, Stage::Started(Progress::default())) {
+            Stage::Queued(future) => {
+                inner.stage = Stage::Started(Progress::Resting(Rest {
+                    future: Box::pin(future),
+                    begun: false,
+                    left: false,
+                    poller: None,
+                    turn: None,
+                }));
+                true
+            }
+            other => {
+                inner.stage = other;
+                false
+            }
+        }
     }
 
     fn poll_run(&self, here: Here<'_>, cx: &mut Context<'_>) -> Poll<Ran> {
@@ -123,8 +145,8 @@ where
         };
         rest.begun = true;
         let future = rest.future.as_mut();
-        let poll = || catch_unwind(AssertUnwindSafe(|| future.poll(cx)));
-        let (result, ran) = match inside(here.pool, &mut rest.turn, poll) {
+        let poll = |cx: &mut Context<'_>| catch_unwind(AssertUnwindSafe(|| future.poll(cx)));
+        let (result, ran) = match inside(here.pool, &mut rest.turn, cx, poll) {
             Ok(Poll::Pending) => {
                 let known = rest.poller.as_ref().is_some_and(|known| known.will_wake(cx.waker()));
                 let old = (!known).then(|| rest.poller.replace(cx.waker().clone()));
@@ -167,5 +189,41 @@ where
                 false
             }
         }
+    }
+    fn leave(&self) {
+        let turn = match &mut self.lock().stage {
+            Stage::Started(Progress::Resting(rest)) => {
+                rest.left = true;
+                rest.turn.as_ref().map(OwnTurn::share)
+            }
+            _ => None,
+        };
+        if let Some(turn) = turn {
+            turn.let_go();
+        }
+    }
+
+    fn is_left(&self) -> bool {
+        matches!(&self.lock().stage, Stage::Started(Progress::Resting(rest)) if rest.left)
+    }
+
+    fn is_claimable(&self) -> bool {
+        match &self.lock().stage {
+            Stage::Queued(_) => true,
+            Stage::Started(Progress::Resting(rest)) => rest.left && !seeded!("tasks_left_for_good"),
+            _ => false,
+        }
+    }
+
+    fn claim_left(&self) -> bool {
+        match &mut self.lock().stage {
+            Stage::Started(Progress::Resting(rest)) => std::mem::take(&mut rest.left),
+            _ => false,
+        }
+    }
+
+    fn call(&self) {
+        let waker = self.lock().waker.take();
+        wake(waker);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::core::{After, Bench, Core};
 use super::entry::Entry;
-use super::turn::standing;
+use super::polled::standing;
 use crate::pool::error::TaskError;
 use crate::pool::kin::Standing;
 use crate::pool::lanes::Ranked;
@@ -45,7 +45,7 @@ impl Core {
         }
     }
 
-    fn is_stopped(&self) -> bool {
+    pub(super) fn is_stopped(&self) -> bool {
         self.state.lock().phase == Phase::Stopped
     }
 
@@ -118,7 +118,8 @@ impl Core {
         for child in children {
             waiting.extend(child.stop());
         }
-        for entry in rest.into_iter().filter(|entry| !entry.is_waiting()) {
+        // What somebody else runs by now is not this queue's.
+        for entry in rest.into_iter().filter(|entry| !entry.is_waiting() && entry.is_live()) {
             entry.task.abort(TaskError::Abandoned);
         }
         waiting

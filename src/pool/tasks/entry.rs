@@ -28,7 +28,7 @@ pub(super) struct Entry {
 enum Kind {
     /// It waits to be started, and takes room.
     Waiting,
-    /// It has started before: whoever helped it has left it.
+    /// It has started before: whoever ran it in passing has left it, for a runner, or for whoever waits for it.
     Left,
     /// A runner of a sub-pool.
     Errand,
@@ -70,6 +70,11 @@ impl Entry {
         self.kind == Kind::Waiting
     }
 
+    /// Takes the task of an entry that is not waiting. False when somebody else has.
+    pub(super) fn claim_started(&self) -> bool {
+        self.kind != Kind::Left || self.task.claim_left()
+    }
+
     pub(super) fn is_errand(&self) -> bool {
         self.kind == Kind::Errand
     }
@@ -94,7 +99,11 @@ impl Ranked for Entry {
         self.is_waiting()
     }
     fn is_live(&self) -> bool {
-        !self.is_waiting() || self.task.is_queued()
+        match self.kind {
+            Kind::Waiting => self.task.is_queued(),
+            Kind::Left => self.task.is_left(),
+            Kind::Errand => true,
+        }
     }
 }
 

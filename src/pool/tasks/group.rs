@@ -154,11 +154,13 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
             if let Some(handle) = member
                 && handle.can_help()
             {
-                let Poll::Ready(outcome) = Pin::new(handle).poll(cx) else {
+                if let Poll::Ready(outcome) = Pin::new(&mut *handle).poll(cx) {
+                    *member = None;
+                    return Some((id, outcome));
+                }
+                if handle.can_help() {
                     return None;
-                };
-                *member = None;
-                return Some((id, outcome));
+                }
             }
             self.members.pass();
         }

@@ -1,7 +1,7 @@
 //! A task of the family that runs one of a pool in passing.
 
 use super::core::Core;
-use super::turn::standing;
+use super::polled::standing;
 use crate::pool::hooks::wake;
 use crate::pool::kin::Standing;
 use crate::semaphore::OwnedSemaphorePermit;
@@ -10,7 +10,7 @@ use std::task::Waker;
 
 /// What it holds meanwhile.
 pub(super) struct Guest {
-    core: Arc<Core>,
+    pub(super) core: Arc<Core>,
     /// A slot of the pool, unless the task works for it.
     slot: Option<OwnedSemaphorePermit>,
 }

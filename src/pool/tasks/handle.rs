@@ -3,8 +3,10 @@
 use super::cell::{Job, Run};
 use super::core::Core;
 use super::guest::Guest;
-use super::turn::{Turn, turn_of};
+use super::polled::{standing, turn_of};
+use super::turn::Turn;
 use crate::pool::error::TaskError;
+use crate::pool::kin::Standing;
 use crate::pool::park::run_blocking;
 use crate::time::{Instant, Sleep};
 use std::fmt;
@@ -17,13 +19,15 @@ use std::time::Duration;
 /// The result of an async task, once it is there. Dropping the handle lets the task run all the same.
 ///
 /// # Deadlock
-/// A task that awaits one of the same pool, or of a pool above or below it, that has not started polls it itself, one at
-/// a time. So tasks may submit tasks and wait for them, to any depth, in a pool of one. That is so where the handle is
-/// polled by the task itself, not by another task that it has spawned.
+/// A task that awaits one of the same pool, or of a pool above or below it, that no runner has takes it in: it runs it
+/// itself, on the slot that it has, one at a time. So tasks may submit tasks and wait for them, to any depth, in a pool of
+/// one. That is so where the handle is polled by the task itself, not by another task that it has spawned.
 ///
 /// # Cancel safety
-/// Polling can stop at any time: the result stays until it is taken, and a runner goes on with a task that was polled
-/// here.
+/// Polling can stop at any time: the result stays until it is taken. A task that was taken in goes on with the one that
+/// took it in, also where the handle is polled no more. A runner goes on with it once that one has ended, has dropped
+/// the handle or has waited long enough in [`join_timeout`](Self::join_timeout), or awaits others and this one no more.
+/// Until a runner is free it then waits, and whoever awaits it may take it in again.
 ///
 /// # Panics
 /// A future that has been ready must not be polled again.
@@ -32,8 +36,9 @@ pub struct AsyncHandle<T: Send + 'static> {
     task: Arc<dyn Job<T>>,
     core: Arc<Core>,
     deadline: Option<Instant>,
-    /// It is polled here, in the turn of the task that waits.
-    helping: Option<(Arc<Turn>, Guest)>,
+    /// The turn that took it in, or was to, last; and in which round of it this came to wait.
+    turn: Option<Arc<Turn>>,
+    round: u64,
 }
 
 impl<T: Send + 'static> AsyncHandle<T> {
@@ -42,7 +47,8 @@ impl<T: Send + 'static> AsyncHandle<T> {
             task,
             core,
             deadline,
-            helping: None,
+            turn: None,
+            round: 0,
         }
     }
 
@@ -103,39 +109,62 @@ impl<T: Send + 'static> AsyncHandle<T> {
 
     /// True while polling it here would be of use to a task of the pool that waits for it.
     pub(super) fn can_help(&self) -> bool {
-        self.helping.is_some() || self.task.is_queued()
+        self.turn.as_ref().is_some_and(|turn| turn.is_helping(&self.task)) || self.task.is_claimable()
     }
 
-    /// Takes the task, if this is polled by a task of its pool and has not started.
-    fn begin_help(&mut self, cx: &mut Context<'_>) {
-        if self.helping.is_some() || !self.task.is_queued() {
-            return;
+    /// Goes on with the task where it is run in passing by whoever polls this, and has it so if it can. True when somebody
+    /// else has it, who may leave it to the caller.
+    fn help(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.turn.is_none() && !self.task.is_claimable() {
+            return standing(self.core.kin) != Standing::Stranger;
         }
-        let Some(turn) = turn_of(self.core.kin) else { return };
-        if self
-            .deadline
-            .is_some_and(|deadline| self.core.settings.clock.now() > deadline)
-        {
-            if self.task.refuse(TaskError::Expired) {
-                self.core.note_dead(true);
-            }
-        } else if turn.take(cx.waker()) {
-            match Guest::enter(&self.core, cx.waker()) {
-                Some(guest) if self.task.claim() => {
-                    self.core.guest_started();
-                    self.helping = Some((turn, guest));
-                }
-                _ => turn.give_back(),
-            }
+        let Some(turn) = turn_of(self.core.kin) else {
+            return false;
+        };
+        if turn.see(&self.task) {
+            return false;
         }
+        if !self.task.is_claimable() {
+            self.turn.take_if(|asked| !asked.is_helping(&self.task));
+            return true;
+        }
+        if self.expires() {
+            return false;
+        }
+        if !self.turn.as_ref().is_some_and(|asked| Arc::ptr_eq(asked, &turn)) {
+            self.turn = Some(Arc::clone(&turn));
+            self.round = 0;
+        }
+        if !turn.is_free(cx.waker(), &mut self.round) {
+            return false;
+        }
+        let Some(guest) = Guest::enter(&self.core, cx.waker()) else {
+            return false;
+        };
+        if !self.core.let_guest_in(&*self.task) {
+            return !self.core.is_stopped();
+        }
+        turn.take_in(Arc::clone(&self.task) as Arc<dyn Run>, guest);
+        turn.see(&self.task);
+        false
     }
 
-    /// It is polled here no more: a runner goes on with it.
-    fn leave(&mut self) {
-        if let Some((turn, guest)) = self.helping.take() {
-            drop(guest);
-            self.core.push_started(Arc::clone(&self.task) as Arc<dyn Run>);
-            turn.give_back();
+    /// Ends the task if it is too late for it to start.
+    fn expires(&self) -> bool {
+        let late = |deadline| self.core.settings.clock.now() > deadline;
+        if !(self.deadline.is_some_and(late) && self.task.is_queued()) {
+            return false;
+        }
+        if self.task.refuse(TaskError::Expired) {
+            self.core.note_dead(true);
+        }
+        true
+    }
+
+    /// Nobody waits for it here any more: a runner goes on with it.
+    fn leave(&self) {
+        if let Some(turn) = &self.turn {
+            turn.loosen(&self.task);
         }
     }
 }
@@ -145,18 +174,14 @@ impl<T: Send + 'static> Future for AsyncHandle<T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        this.begin_help(cx);
-        if this.helping.is_some()
-            && let Poll::Ready(ran) = this.core.poll(&*this.task, cx)
-        {
-            let helped = this.helping.take();
-            this.core.ended(ran);
-            if let Some((turn, guest)) = helped {
-                drop(guest);
-                turn.give_back();
+        loop {
+            let elsewhere = this.help(cx);
+            match this.task.poll_result(cx.waker()) {
+                // It was left before there was a waker to call.
+                Poll::Pending if elsewhere && this.task.is_claimable() => {}
+                polled => return polled,
             }
         }
-        this.task.poll_result(cx.waker())
     }
 }
 

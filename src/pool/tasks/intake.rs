@@ -52,14 +52,25 @@ impl Core {
         self.after(after);
     }
 
-    /// A queued task has been claimed by one that waits for it: it runs there, and counts.
-    pub(super) fn guest_started(self: &Arc<Self>) {
-        self.state.lock().quiet.begun(1);
+    /// A task that waits for one in the queue takes that in: it runs there, and counts. False when somebody else has it, be it
+    /// the owner of a report.
+    pub(super) fn let_guest_in(self: &Arc<Self>, task: &dyn Run) -> bool {
+        {
+            let mut state = self.state.lock();
+            let stopped = state.phase == Phase::Stopped && !seeded!("tasks_run_what_is_listed");
+            // Under this lock: what is claimed here is not listed, and what is seen to be claimed has been counted.
+            if stopped || !(task.claim() || task.claim_left()) {
+                return false;
+            }
+            state.quiet.begun(1);
+        }
         self.note_dead(false);
+        true
     }
 
-    /// A guest, that counts as unfinished, is polled no more by whoever did: a runner goes on with it.
-    pub(super) fn push_started(self: &Arc<Self>, task: Arc<dyn Run>) {
+    /// A guest, that counts as unfinished, is polled no more by whoever did: a runner goes on with it, or whoever waits.
+    pub(super) fn push_left(self: &Arc<Self>, task: &Arc<dyn Run>) {
+        task.leave();
         let mut after = After::default();
         let mut state = self.state.lock();
         // Runners of a sub-pool come when there is work.
@@ -70,7 +81,7 @@ impl Core {
             self.ended(Ran::Gone);
             return;
         }
-        state.lanes.push_front(Entry::left(task));
+        state.lanes.push_front(Entry::left(Arc::clone(task)));
         state.call_for_help(self.limit(), &mut after);
         drop(state);
         self.after(after);
@@ -90,7 +101,9 @@ impl Core {
         state.finished(dead.len(), &mut after);
         drop(state);
         let weight = dead.iter().map(|entry| u64::from(entry.weight())).sum();
-        self.room.give_back(dead.len(), weight);
+        // Those that had been left take no room.
+        let places = dead.iter().filter(|entry| entry.is_waiting()).count();
+        self.room.give_back(places, weight);
         for entry in dead {
             drop_quietly(entry);
         }

@@ -15,6 +15,7 @@ mod group;
 mod guest;
 mod handle;
 mod intake;
+mod polled;
 mod runner;
 mod submit;
 mod turn;

@@ -211,6 +211,8 @@ async fn run_entry(core: &Arc<Core>, bench: &Bench, entry: Entry) -> Option<Ran>
         if !entry.task.claim() {
             return Some(Ran::Gone);
         }
+    } else if !entry.claim_started() {
+        return Some(Ran::Gone);
     }
     bench.lock().running = Some(Arc::clone(&entry.task));
     let ran = poll_fn(|cx| core.poll(&*entry.task, cx)).await;

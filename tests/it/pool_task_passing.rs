@@ -1,0 +1,444 @@
+//! Tasks of a task pool that are run in passing, by whoever awaits them: they go on whatever becomes of their handles, on
+//! the slot of whoever took them in.
+
+use futures::StreamExt;
+use futures::future::{join_all, poll_fn};
+use futures::stream::FuturesUnordered;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
+use tokio::time::{sleep, timeout};
+use tollgate::pool::{AsyncHandle, TaskError, TaskPool};
+
+const MOMENT: Duration = Duration::from_millis(10);
+const LONG: Duration = Duration::from_secs(60);
+
+/// What a program comes to: one that stands still does not, and the clock runs on by itself.
+async fn end_of<F: Future>(program: F) -> F::Output {
+    timeout(LONG, program).await.expect("it stands still")
+}
+
+/// Lets all other tasks of a current-thread runtime run until they wait.
+async fn settle() {
+    for _ in 0..200 {
+        yield_now().await;
+    }
+}
+
+fn pool(limit: usize) -> TaskPool {
+    TaskPool::builder(limit).build().unwrap()
+}
+
+/// Runs a program as a task of a pool.
+async fn in_task<F>(pool: &TaskPool, program: F) -> F::Output
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    let task = pool.submit(program).await.unwrap();
+    end_of(task).await.unwrap()
+}
+
+/// A task that waits to be let go.
+async fn gated(pool: &TaskPool) -> (oneshot::Sender<()>, AsyncHandle<u32>) {
+    let (open, gate) = oneshot::channel();
+    let task = async move {
+        gate.await.unwrap();
+        7
+    };
+    (open, pool.submit(task).await.unwrap())
+}
+
+/// Counts how many are inside at once.
+#[derive(Clone, Default)]
+struct Gauge(Arc<(AtomicUsize, AtomicUsize)>);
+
+impl Gauge {
+    async fn inside<F: Future>(self, work: F) -> F::Output {
+        let (now, peak) = &*self.0;
+        peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        let output = work.await;
+        now.fetch_sub(1, Ordering::SeqCst);
+        output
+    }
+
+    fn peak(&self) -> usize {
+        self.0.1.load(Ordering::SeqCst)
+    }
+}
+
+/// Given a task that a waiter took in and then, after a time-out, let go, in a pool whose runners are all such waiters, when
+/// they wait again, at once or later, then all end: each takes its task in again.
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_timed_out_can_be_taken_up_again() {
+    for (limit, later) in [(1, false), (1, true), (3, true)] {
+        let pool = pool(limit);
+        let waiters = (0..limit).map(|_| {
+            let here = pool.clone();
+            let program = async move {
+                let inner = async {
+                    sleep(MOMENT).await;
+                    7
+                };
+                let inner = here.submit(inner).await.unwrap();
+                let inner = inner.join_timeout(Duration::ZERO).await.unwrap_err();
+                if later {
+                    yield_now().await;
+                }
+                inner.await.unwrap()
+            };
+            pool.try_submit(program).unwrap()
+        });
+        for waiter in waiters.collect::<Vec<_>>() {
+            assert_eq!(end_of(waiter).await.unwrap(), 7);
+        }
+        assert!(pool.shutdown(LONG).await.is_clean());
+        assert_eq!(pool.stats().finished, 2 * limit as u64);
+    }
+}
+
+/// Given a pool of one whose task has polled a handle under a time-out and kept it, then it can await another first.
+#[tokio::test(start_paused = true)]
+async fn a_handle_that_is_kept_holds_up_no_other() {
+    let pool = pool(1);
+    let here = pool.clone();
+    let program = async move {
+        let mut first = here.submit(sleep(10 * MOMENT)).await.unwrap();
+        let second = here.submit(async { 2 }).await.unwrap();
+        assert!(timeout(MOMENT, &mut first).await.is_err());
+        let two = second.await.unwrap();
+        first.await.unwrap();
+        two
+    };
+    assert_eq!(in_task(&pool, program).await, 2);
+    assert!(pool.shutdown(LONG).await.is_clean());
+}
+
+/// Given one that waits for what its waiter does after awaiting another, then the other is not behind it.
+#[tokio::test(start_paused = true)]
+async fn a_kept_handle_may_wait_for_what_comes_after_the_next() {
+    let pool = pool(1);
+    let here = pool.clone();
+    let program = async move {
+        let (open, mut first) = gated(&here).await;
+        assert!(timeout(MOMENT, &mut first).await.is_err());
+        let two = here.run(async { 2 }).await.unwrap();
+        open.send(()).unwrap();
+        two + first.await.unwrap()
+    };
+    assert_eq!(in_task(&pool, program).await, 9);
+    assert!(pool.shutdown(LONG).await.is_clean());
+}
+
+/// The same where both were awaited together before, for some time.
+#[tokio::test(start_paused = true)]
+async fn a_handle_that_is_given_up_after_a_while_holds_up_no_other() {
+    let pool = pool(1);
+    let here = pool.clone();
+    let program = async move {
+        let (open, mut first) = gated(&here).await;
+        let mut second = here.submit(async { 2 }).await.unwrap();
+        let one_of_them = async {
+            tokio::select! {
+                biased;
+                first = &mut first => first,
+                second = &mut second => second,
+            }
+        };
+        assert!(timeout(MOMENT, one_of_them).await.is_err());
+        let two = second.await.unwrap();
+        open.send(()).unwrap();
+        two + first.await.unwrap()
+    };
+    assert_eq!(in_task(&pool, program).await, 9);
+    assert!(pool.shutdown(LONG).await.is_clean());
+}
+
+/// The same where the first was awaited by a group.
+#[tokio::test(start_paused = true)]
+async fn a_group_that_is_kept_holds_up_no_other() {
+    let pool = pool(1);
+    let here = pool.clone();
+    let program = async move {
+        let mut group = here.group::<_, ()>();
+        let (open, gate) = oneshot::channel::<()>();
+        group
+            .submit(async move {
+                gate.await.unwrap();
+                Ok(1)
+            })
+            .await
+            .unwrap();
+        group.submit(async { Ok(2) }).await.unwrap();
+        assert!(timeout(MOMENT, group.next()).await.is_err());
+        let four = here.run(async { 4 }).await.unwrap();
+        open.send(()).unwrap();
+        four + group.join().await.unwrap().into_iter().sum::<u32>()
+    };
+    assert_eq!(in_task(&pool, program).await, 7);
+    assert!(pool.shutdown(LONG).await.is_clean());
+}
+
+/// Given a sub-pool of one whose task a waiter above took in, when the waiter does something else, then that task goes on,
+/// and its slot comes free: be it that the handle is kept, or that the future is gone which polled it.
+#[tokio::test(start_paused = true)]
+async fn a_task_run_in_passing_goes_on_while_its_waiter_does_something_else() {
+    for through_others in [false, true] {
+        let pool = pool(8);
+        let small = pool.sub_pool(TaskPool::builder(1)).unwrap();
+        let below = small.clone();
+        let (done, told) = oneshot::channel::<()>();
+        let outer = pool
+            .submit(async move {
+                let mut inner = below.submit(sleep(5 * MOMENT)).await.unwrap();
+                if through_others {
+                    let mut others: FuturesUnordered<_> = [&mut inner].into_iter().collect();
+                    assert!(timeout(MOMENT, others.next()).await.is_err());
+                } else {
+                    tokio::select! {
+                        _ = &mut inner => panic!("it takes longer"),
+                        () = sleep(MOMENT) => {}
+                    }
+                }
+                told.await.unwrap();
+                assert!(inner.is_finished());
+                inner.await.unwrap();
+            })
+            .await
+            .unwrap();
+        settle().await;
+        let start = tokio::time::Instant::now();
+        assert_eq!(small.slots().in_use(), 1);
+        end_of(small.run(async {})).await.unwrap();
+        assert_eq!(start.elapsed(), 5 * MOMENT);
+        done.send(()).unwrap();
+        end_of(outer).await.unwrap();
+        assert_eq!(small.slots().in_use(), 0);
+        assert!(pool.shutdown(LONG).await.is_clean());
+    }
+}
+
+/// Given a task that was taken in, when its waiter ends and hands the handle to a stranger, then it is a runner that goes
+/// on with it, within the bound.
+#[tokio::test(start_paused = true)]
+async fn a_handle_that_is_handed_on_stays_within_the_bound() {
+    let pool = pool(1);
+    let gauge = Gauge::default();
+    let (here, inner) = (pool.clone(), gauge.clone());
+    let handle = in_task(&pool, async move {
+        let mut handle = here.submit(inner.inside(sleep(MOMENT))).await.unwrap();
+        assert!(futures::poll!(&mut handle).is_pending());
+        Some(handle)
+    });
+    let handle = handle.await.unwrap();
+    let other = pool.submit(gauge.clone().inside(sleep(MOMENT))).await.unwrap();
+    let (first, second) = end_of(async { tokio::join!(handle, other) }).await;
+    first.unwrap();
+    second.unwrap();
+    assert_eq!(gauge.peak(), 1);
+    assert!(pool.shutdown(LONG).await.is_clean());
+}
+
+/// The same where the waiter goes on: whoever polls the handle elsewhere does not run the task.
+#[tokio::test(start_paused = true)]
+async fn a_handle_that_is_awaited_elsewhere_is_run_where_it_was_taken_in() {
+    let pool = pool(1);
+    let here = pool.clone();
+    let (give, given) = oneshot::channel();
+    let (release, released) = oneshot::channel::<()>();
+    let outer = pool
+        .submit(async move {
+            let (open, mut inner) = gated(&here).await;
+            assert!(futures::poll!(&mut inner).is_pending());
+            assert!(give.send((open, inner)).is_ok());
+            released.await.unwrap();
+        })
+        .await
+        .unwrap();
+    let (open, inner) = given.await.unwrap();
+    let polled_here = Arc::new(AtomicBool::new(false));
+    let mut inner = pin!(inner);
+    assert!(futures::poll!(inner.as_mut()).is_pending());
+    let probe = Arc::clone(&polled_here);
+    let next = pool
+        .submit(async move { probe.store(true, Ordering::SeqCst) })
+        .await
+        .unwrap();
+    open.send(()).unwrap();
+    assert_eq!(end_of(inner).await.unwrap(), 7);
+    assert!(!polled_here.load(Ordering::SeqCst), "the only slot is taken");
+    release.send(()).unwrap();
+    end_of(outer).await.unwrap();
+    end_of(next).await.unwrap();
+    assert!(pool.shutdown(LONG).await.is_clean());
+}
+
+/// Given a chain of three in a pool of one, when the first lets go of the second and awaits the third, which the second has
+/// taken in, then the first takes that in.
+#[tokio::test(start_paused = true)]
+async fn what_a_task_runs_in_passing_is_let_go_with_it() {
+    let pool = pool(1);
+    let (here, below) = (pool.clone(), pool.clone());
+    let program = async move {
+        let (give, given) = oneshot::channel();
+        let (release, released) = oneshot::channel::<()>();
+        let second = async move {
+            let (open, mut third) = gated(&below).await;
+            assert!(futures::poll!(&mut third).is_pending());
+            assert!(give.send((open, third)).is_ok());
+            released.await.unwrap();
+        };
+        let second = here.submit(second).await.unwrap();
+        let second = second.join_timeout(Duration::ZERO).await.unwrap_err();
+        let (open, mut third) = given.await.unwrap();
+        yield_now().await;
+        assert!(futures::poll!(&mut third).is_pending());
+        open.send(()).unwrap();
+        assert_eq!(third.await.unwrap(), 7);
+        release.send(()).unwrap();
+        second.await.unwrap();
+    };
+    in_task(&pool, program).await;
+    assert!(pool.shutdown(LONG).await.is_clean());
+}
+
+/// Given many that are awaited together in a pool of one, beside something that wakes their waiter all the time, and by a
+/// future that polls only what was woken, then one of them runs at a time.
+#[tokio::test(start_paused = true)]
+async fn of_many_that_are_awaited_one_runs_at_a_time() {
+    for unordered in [false, true] {
+        let pool = TaskPool::builder(1).queue(100).build().unwrap();
+        let gauge = Gauge::default();
+        let (here, inner) = (pool.clone(), gauge.clone());
+        let program = async move {
+            let mut handles = Vec::new();
+            for _ in 0..10 {
+                handles.push(here.submit(inner.clone().inside(sleep(10 * MOMENT))).await.unwrap());
+            }
+            let all: Pin<Box<dyn Future<Output = usize> + Send>> = if unordered {
+                Box::pin(
+                    handles
+                        .into_iter()
+                        .collect::<FuturesUnordered<_>>()
+                        .map(Result::unwrap)
+                        .count(),
+                )
+            } else {
+                Box::pin(async { join_all(handles).await.len() })
+            };
+            let ticks = async {
+                loop {
+                    sleep(MOMENT).await;
+                }
+            };
+            tokio::select! {
+                n = all => n,
+                () = ticks => unreachable!(),
+            }
+        };
+        assert_eq!(in_task(&pool, program).await, 10);
+        assert_eq!(gauge.peak(), 1);
+        assert!(pool.shutdown(LONG).await.is_clean());
+    }
+}
+
+/// A task that is taken in and then cancelled, or dropped with its waiter, leaves nothing behind.
+#[tokio::test(start_paused = true)]
+async fn what_is_run_in_passing_ends_with_a_cancel_and_leaves_its_turn_free() {
+    let pool = pool(1);
+    let small = pool.sub_pool(TaskPool::builder(1)).unwrap();
+    let below = small.clone();
+    let program = async move {
+        let (_open, mut first) = gated(&below).await;
+        assert!(futures::poll!(&mut first).is_pending());
+        assert!(first.cancel());
+        assert_eq!(below.run(async { 2 }).await.unwrap(), 2);
+        assert!(first.await.is_err());
+        let (open, mut left) = gated(&below).await;
+        assert!(futures::poll!(&mut left).is_pending());
+        drop(left);
+        yield_now().await;
+        assert!(!open.is_closed());
+        open
+    };
+    let open = in_task(&pool, program).await;
+    settle().await;
+    assert_eq!(small.stats().unfinished, 1);
+    open.send(()).unwrap();
+    assert!(end_of(small.wait_idle()).await);
+    assert_eq!(small.slots().in_use(), 0);
+    assert!(pool.shutdown(LONG).await.is_clean());
+}
+
+/// Given a task that a shutdown has listed, when one that still runs awaits it, then it is the owner of the report who runs
+/// it, or not.
+#[tokio::test(start_paused = true)]
+async fn what_a_report_lists_is_run_by_its_owner_alone() {
+    for runs in [true, false] {
+        let pool = pool(1);
+        let here = pool.clone();
+        let (tell, told) = oneshot::channel();
+        let (go_on, waits) = oneshot::channel::<()>();
+        let outer = async move {
+            let inner = here.submit(async { 7 }).await.unwrap();
+            tell.send(()).unwrap();
+            waits.await.unwrap();
+            inner.await
+        };
+        let mut outer = pool.submit(outer).await.unwrap();
+        told.await.unwrap();
+        let mut report = pool.shutdown(Duration::ZERO).await;
+        assert_eq!((report.unstarted.len(), report.running), (1, 1));
+        go_on.send(()).unwrap();
+        settle().await;
+        assert!(futures::poll!(&mut outer).is_pending());
+        let listed = report.unstarted.pop().unwrap();
+        if runs {
+            assert!(listed.run().await);
+            assert!(matches!(end_of(outer).await, Ok(Ok(7))));
+        } else {
+            drop(listed);
+            assert!(matches!(end_of(outer).await, Ok(Err(TaskError::Abandoned))));
+        }
+    }
+}
+
+/// A task that wakes itself lets its waiter, and others, have their turns in between.
+#[tokio::test(start_paused = true)]
+async fn a_busy_task_run_in_passing_yields() {
+    let pool = pool(1);
+    let here = pool.clone();
+    let (stop, stopped) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (sees, sets) = (Arc::clone(&stop), stop);
+    let ended = Arc::clone(&stopped);
+    let program = async move {
+        let spins = async move {
+            while !sees.load(Ordering::SeqCst) {
+                yield_now().await;
+            }
+            ended.store(true, Ordering::SeqCst);
+        };
+        let mut inner = here.submit(spins).await.unwrap();
+        assert!(futures::poll!(&mut inner).is_pending());
+        let mut polls = 0;
+        poll_fn(|cx| {
+            polls += 1;
+            if polls == 100 {
+                sets.store(true, Ordering::SeqCst);
+            }
+            cx.waker().wake_by_ref();
+            if stopped.load(Ordering::SeqCst) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+        inner.await.unwrap();
+    };
+    in_task(&pool, program).await;
+    assert!(pool.shutdown(LONG).await.is_clean());
+}
