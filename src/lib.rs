@@ -87,7 +87,7 @@
 //! | `zookeeper` | no | `remote`, and `remote::Zookeeper`, with zookeeper-client 0.11 |
 //! | `conformance` | no | the eight [laws](limiter) as checks to run on a limiter of your own |
 //!
-//! How to move from tokio's semaphore, and what can be built from one: the [`guide`].
+//! How to move from tokio's semaphore, other rate limiters and other pools, and which of ours to take: the [`guide`].
 //!
 //! The minimum supported Rust version is 1.88. The limits hold within one process, except those in `remote`.
 #![forbid(unsafe_code)]
