@@ -157,6 +157,9 @@ fn cpu(rows: &Rows, name: &str, length: Duration) {
     });
     let mut sides = peers.with(length, single);
     sides.push(("ours-batch", batched));
+    // What the tasks take by themselves: the rest is overhead.
+    let alone = side(length, |task, n| (0..n).for_each(|_| task().run()));
+    sides.push(("no pool", alone));
     let sides = sides.into_iter().map(|(peer, mut batch)| {
         let sample: Sample<'_> = Box::new(move || cpu_nanos(|| batch(TASKS)) / TASKS as f64);
         (peer, sample)
