@@ -5,7 +5,10 @@ use super::state::{Outcome, Source};
 use crate::limiter::Outcome as Ended;
 use crate::pool::{TaskError, drop_quietly};
 use crate::semaphore::OwnedSemaphorePermit;
-use crate::{Ask, pool::Admission};
+use crate::{
+    Ask,
+    pool::{Admission, Waiter, poll_admitting},
+};
 use futures::Stream;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -151,15 +154,8 @@ async fn admit<S, F, T>(shared: &Shared<S, F, T>) -> Result<Option<Box<dyn Admis
     match &shared.settings.gate {
         None => Ok(None),
         Some(gate) => {
-            let mut admitting = gate.admit(Ask::one());
-            poll_fn(
-                |cx| match catch_unwind(AssertUnwindSafe(|| admitting.as_mut().poll(cx))) {
-                    Ok(Poll::Pending) => Poll::Pending,
-                    Ok(Poll::Ready(admitted)) => Poll::Ready(admitted.map(Some).map_err(TaskError::Refused)),
-                    Err(payload) => Poll::Ready(Err(TaskError::Panicked(payload))),
-                },
-            )
-            .await
+            let mut admitting = gate.admit(Ask::one(), Waiter::RUNNER);
+            poll_fn(|cx| poll_admitting(&mut admitting, cx)).await
         }
     }
 }

@@ -6,7 +6,7 @@ use super::pump::Core;
 use crate::ask::Ask;
 use crate::limiter::{Limiter, admit_in};
 use crate::refusal::{Due, Reason, Refusal, Wait};
-use crate::time::{Instant, Phase, Sleep};
+use crate::time::{Clock, Instant, Phase, Sleep};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -165,11 +165,23 @@ impl<L: Limiter + 'static> Wake for Alarm<L> {
 pub(super) struct Driven<'a, L: Limiter + 'static> {
     waiting: Waiting<'a, L>,
     timer: Option<(Sleep, Waker)>,
+    make_timer: fn(&Clock, Instant) -> Sleep,
 }
 
 impl<'a, L: Limiter + 'static> Driven<'a, L> {
     pub(super) fn new(waiting: Waiting<'a, L>) -> Self {
-        Self { waiting, timer: None }
+        Self {
+            waiting,
+            timer: None,
+            make_timer: Sleep::until,
+        }
+    }
+
+    /// By timers that need no runtime.
+    #[cfg(feature = "pool")]
+    pub(super) fn of_no_runtime(mut self) -> Self {
+        self.make_timer = Sleep::of_no_runtime;
+        self
     }
 
     #[inline]
@@ -187,12 +199,13 @@ impl<'a, L: Limiter + 'static> Driven<'a, L> {
                 }
                 Step::Pending(Some(at)) => {
                     let Waiting { core, place, .. } = &self.waiting;
+                    let make_timer = self.make_timer;
                     let (sleep, waker) = self.timer.get_or_insert_with(|| {
                         let alarm = Alarm {
                             core: Arc::clone(core),
                             key: place.unwrap_or_default(),
                         };
-                        (Sleep::until(&core.clock, at), Waker::from(Arc::new(alarm)))
+                        (make_timer(&core.clock, at), Waker::from(Arc::new(alarm)))
                     });
                     sleep.reset(at);
                     if Pin::new(sleep).poll(&mut Context::from_waker(waker)).is_pending() {

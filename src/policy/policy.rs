@@ -12,6 +12,8 @@ use crate::refusal::{ReadyAt, Reason, Refusal, Rejection, Wait};
 use crate::standing::{Standing, State};
 use crate::sync::turn::{Turnstile, TurnstileId};
 use crate::time::{Clock, Pass};
+#[cfg(feature = "pool")]
+use crate::time::{Instant, Phase};
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -147,7 +149,27 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # Cancel safety
     /// As [`admit`](Policy::admit).
     pub async fn admit_owned(&self, ask: impl Into<Ask>) -> Result<Permit<Self>, Rejection> {
-        let mut driven = Driven::new(Waiting::new(&self.0, ask.into(), None));
+        self.drive(Driven::new(Waiting::new(&self.0, ask.into(), None))).await
+    }
+
+    /// The same for whoever may block its thread while it waits: then the timers are not those of a runtime.
+    #[cfg(feature = "pool")]
+    pub(crate) async fn admit_for_pool(&self, ask: Ask, by_runtime: bool) -> Result<Permit<Self>, Rejection> {
+        let driven = Driven::new(Waiting::new(&self.0, ask, None));
+        self.drive(if by_runtime { driven } else { driven.of_no_runtime() })
+            .await
+    }
+
+    /// Whether the legs want something to be given back first, and not before which instant they admit. The line is not
+    /// asked.
+    #[cfg(feature = "pool")]
+    pub(crate) fn ready_outside_line(&self, ask: &Ask) -> (bool, Option<Instant>) {
+        let phase = Phase::at(&self.0.clock, self.0.clock.now());
+        let ready = self.0.limiter.ready_at(Demand::new(ask, phase.pass()));
+        (ready.is_event(), ready.not_before())
+    }
+
+    async fn drive(&self, mut driven: Driven<'_, L>) -> Result<Permit<Self>, Rejection> {
         let mut ticket = None;
         poll_fn(|cx| driven.poll_ticket(cx, &mut ticket)).await?;
         Ok(Permit::with(self.clone(), ticket))

@@ -104,11 +104,14 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Each task is admitted by `policy` before it starts, in turn, for what its [`ask`](super::Submit::ask) says. A
-    /// task that can never be admitted ends with [`TaskError::Refused`](super::TaskError::Refused). The permit ends as a
-    /// success, or as a failure when the task panics, and counts for nothing when it is cancelled while it runs.
+    /// Each task is admitted by `policy` before it starts, in turn, for what its [`ask`](super::Submit::ask) says, whoever
+    /// runs it: a worker, its submitter where the queue is full, or whoever waits for it. A task that can never be admitted
+    /// ends with [`TaskError::Refused`](super::TaskError::Refused). The permit ends as a success, or as a failure when the
+    /// task panics, and counts for nothing when it is cancelled while it runs.
     ///
-    /// Whoever waits for a task that has not started, and works for the pool, runs it under the permit that it has.
+    /// Whoever waits for admission holds no slot meanwhile. A task that waits for another of the pool may run that under
+    /// its own permit, in one case: where something would have to be given back first, which may be what it holds itself.
+    /// Such an inner task is asked of no rate either.
     pub fn admit_by<L>(mut self, policy: Policy<L>) -> Self
     where
         L: Limiter + 'static,

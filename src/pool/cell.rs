@@ -1,10 +1,12 @@
 //! A task and its result in one allocation: what the queue holds of it, and what its handle holds.
 //!
 //! ```text
-//!  Queued --start--> Started --complete--> Done --take--> Taken
-//!     `----refuse (cancelled, expired, discarded, abandoned)---^
+//!  Queued ------start-------> Started --complete--> Done --take--> Taken
+//!    |  `--set aside--> Aside --start--^               ^
+//!    `------------------`--refuse (cancelled, expired, discarded, abandoned)
 //! ```
-//! Whoever moves a task out of `Queued`, under its lock, is the only one who does: it runs once or is refused once.
+//! Whoever moves a task out of `Queued`, under its lock, is the only one who does: it runs once or is refused once. What
+//! is set aside is out of reach of all but one, who may run it: a guest, or the owner of what was handed back.
 //! Tasks and results are run and dropped outside the lock. A closure that has started is with whoever runs it; a future
 //! comes back while it waits: that is what `R` is for.
 
@@ -25,17 +27,22 @@ pub(super) enum Ran {
 
 /// A task that waits for its turn.
 pub(super) trait Queued: Send + Sync {
-    /// Ends it without a run. False when it was claimed before.
+    /// Ends it without a run. False when it was started before.
     fn refuse(&self, why: TaskError) -> bool;
-    /// True until it is claimed or refused.
+    /// True until it is claimed, set aside or refused.
     fn is_queued(&self) -> bool;
+    /// Puts it out of reach of all but the caller, who may start it later, unless it is refused meanwhile. False when
+    /// somebody else has it. It runs nothing of a user's.
+    fn set_aside(&self) -> bool;
 }
 
 /// A closure as the queue sees it.
 pub(super) trait Run: Queued {
-    /// Runs it here and now, unless somebody else has claimed it. `claimed` is called before it runs, and `orphan` with
-    /// the payload of a panic for which nobody will ask.
-    fn run(&self, claimed: &mut dyn FnMut(), orphan: &mut dyn FnMut(Payload)) -> Ran;
+    /// Runs it here and now, unless somebody else has claimed it. `orphan` is called with the payload of a panic for which
+    /// nobody will ask.
+    fn run(&self, orphan: &mut dyn FnMut(Payload)) -> Ran;
+    /// The same for whoever has set it aside.
+    fn run_aside(&self, orphan: &mut dyn FnMut(Payload)) -> Ran;
 }
 
 /// A task as its handle sees it.
@@ -53,6 +60,7 @@ impl<C: Run + Await<T>, T> Job<T> for C {}
 
 pub(super) enum Stage<Q, R, T> {
     Queued(Q),
+    Aside(Q),
     Started(R),
     Done(Result<T, TaskError>),
     Taken,
@@ -86,6 +94,18 @@ impl<Q, R: Default, T> Cell<Q, R, T> {
         let mut inner = self.lock();
         match std::mem::replace(&mut inner.stage, Stage::Started(R::default())) {
             Stage::Queued(task) => Some(task),
+            other => {
+                inner.stage = other;
+                None
+            }
+        }
+    }
+
+    /// Takes the task, also where it has been set aside.
+    pub(super) fn take_unstarted(&self) -> Option<Q> {
+        let mut inner = self.lock();
+        match std::mem::replace(&mut inner.stage, Stage::Started(R::default())) {
+            Stage::Queued(task) | Stage::Aside(task) => Some(task),
             other => {
                 inner.stage = other;
                 None
@@ -135,15 +155,13 @@ impl<Q, R: Default, T> Cell<Q, R, T> {
     }
 }
 
-impl<F, T> Run for Cell<F, (), T>
+impl<F, T> Cell<F, (), T>
 where
     F: FnOnce() -> T + Send,
     T: Send,
 {
     #[inline]
-    fn run(&self, claimed: &mut dyn FnMut(), orphan: &mut dyn FnMut(Payload)) -> Ran {
-        let Some(task) = self.start() else { return Ran::Gone };
-        claimed();
+    fn run_taken(&self, task: F, orphan: &mut dyn FnMut(Payload)) -> Ran {
         match catch_unwind(AssertUnwindSafe(task)) {
             Ok(value) => {
                 self.complete(Ok(value));
@@ -159,9 +177,28 @@ where
     }
 }
 
+impl<F, T> Run for Cell<F, (), T>
+where
+    F: FnOnce() -> T + Send,
+    T: Send,
+{
+    #[inline]
+    fn run(&self, orphan: &mut dyn FnMut(Payload)) -> Ran {
+        let task = self.start();
+        task.map_or(Ran::Gone, |task| self.run_taken(task, orphan))
+    }
+
+    fn run_aside(&self, orphan: &mut dyn FnMut(Payload)) -> Ran {
+        let task = self.take_unstarted();
+        task.map_or(Ran::Gone, |task| self.run_taken(task, orphan))
+    }
+}
+
 impl<Q: Send, R: Default + Send, T: Send> Queued for Cell<Q, R, T> {
     fn refuse(&self, why: TaskError) -> bool {
-        let Some(task) = self.start() else { return false };
+        let Some(task) = self.take_unstarted() else {
+            return false;
+        };
         drop_quietly(task);
         // Whoever refuses it knows why, and a panic is no reason.
         drop_quietly(self.complete(Err(why)));
@@ -170,6 +207,16 @@ impl<Q: Send, R: Default + Send, T: Send> Queued for Cell<Q, R, T> {
 
     fn is_queued(&self) -> bool {
         matches!(self.lock().stage, Stage::Queued(_))
+    }
+
+    fn set_aside(&self) -> bool {
+        let mut inner = self.lock();
+        let (stage, is_mine) = match std::mem::replace(&mut inner.stage, Stage::Taken) {
+            Stage::Queued(task) => (Stage::Aside(task), true),
+            other => (other, false),
+        };
+        inner.stage = stage;
+        is_mine
     }
 }
 

@@ -13,7 +13,7 @@
 use super::apart::Apart;
 use super::entry::{Entry, Unstarted};
 use super::gate::Gate;
-use super::hooks::{self, PanicHook, Payload};
+use super::hooks::{self, PanicHook, Payload, drop_quietly};
 use super::inbox::Inbox;
 use super::kin::Kin;
 use super::overflow::{Crowded, Overflow};
@@ -139,6 +139,9 @@ impl<'j> Crowded for Arc<Core<'j>> {
     }
 
     fn discard(&self, entry: Entry<'j>) {
+        if !entry.set_aside() {
+            return drop_quietly(entry);
+        }
         self.lock().stats.discarded += 1;
         hooks::discard(self.settings.on_discard.as_deref(), Unstarted::new(entry, true));
     }

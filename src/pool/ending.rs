@@ -59,27 +59,25 @@ impl<'j> Core<'j> {
             }
             out.extend(state.lanes.drain());
             state.finished(out.len());
+            // Errands, and tasks that were cancelled or run elsewhere, are not handed back. What is has not started and
+            // does not, but where the owner of the report says so. Under this lock: who runs it elsewhere has been counted.
+            let mine = |entry: &Entry<'j>| match seeded!("pool_runs_what_is_listed") {
+                true => entry.is_live(),
+                false => entry.set_aside(),
+            };
+            let out: (Vec<_>, Vec<_>) = out.into_iter().partition(|entry| entry.weight() > 0 && mine(entry));
             (out, state.children())
         };
         self.room.close();
         self.call_everybody();
-        // Errands, and tasks that were cancelled or run elsewhere, are not handed back.
-        let mut rest = Vec::new();
-        let mut errands = Vec::new();
-        for entry in out {
-            if entry.weight() > 0 && entry.is_live() {
-                rest.push(entry);
-            } else {
-                errands.push(entry);
-            }
-        }
+        let (mut unstarted, rest) = out;
         for child in children {
-            rest.extend(child.stop());
+            unstarted.extend(child.stop());
         }
-        for errand in errands {
-            errand.refuse(super::TaskError::Abandoned);
+        for entry in rest {
+            entry.refuse(super::TaskError::Abandoned);
         }
-        rest
+        unstarted
     }
 
     /// True once everything that was let in has ended. Leaves `waker` otherwise. `since` is the epoch at the first look.

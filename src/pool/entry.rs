@@ -171,8 +171,30 @@ impl<'j> Entry<'j> {
         match self.0 {
             Kind::Small(small) => (small.run(orphan), None),
             Kind::Apart(Apart::Own(mut own)) => (own.run(orphan), Some(Left::Own(own))),
-            Kind::Apart(Apart::Held(cell)) => (cell.run(&mut || (), orphan), Some(Left::Held(cell))),
+            Kind::Apart(Apart::Held(cell)) => (cell.run(orphan), Some(Left::Held(cell))),
             Kind::Apart(Apart::Special(special)) => special.entry.run_and_leave(orphan),
+        }
+    }
+
+    /// Puts it out of reach of whoever holds its handle, but for a cancel. False when it has started, or ended.
+    pub(super) fn set_aside(&self) -> bool {
+        match &self.0 {
+            Kind::Apart(Apart::Held(cell)) => cell.set_aside(),
+            Kind::Apart(Apart::Special(special)) => special.entry.set_aside(),
+            _ => true,
+        }
+    }
+
+    /// Runs it as [`run`](Self::run) does, after it has been set aside.
+    fn run_aside(self, mut orphan: impl FnMut(Payload)) -> Ran {
+        match self.0 {
+            Kind::Apart(Apart::Held(cell)) => {
+                let ran = cell.run_aside(&mut orphan);
+                drop_quietly(cell);
+                ran
+            }
+            Kind::Apart(Apart::Special(special)) => special.entry.run_aside(orphan),
+            own => Self(own).run(orphan),
         }
     }
 
@@ -244,6 +266,7 @@ pub struct Unstarted<'j> {
 }
 
 impl<'j> Unstarted<'j> {
+    /// One that has been set aside.
     pub(super) fn new(entry: Entry<'j>, discarded: bool) -> Self {
         Self {
             entry: Some(entry),
@@ -267,7 +290,7 @@ impl<'j> Unstarted<'j> {
     /// When a task panics that has no handle, or none any more.
     pub fn run(mut self) -> bool {
         match self.entry.take() {
-            Some(entry) => entry.run(|payload| std::panic::resume_unwind(payload)) != Ran::Gone,
+            Some(entry) => entry.run_aside(|payload| std::panic::resume_unwind(payload)) != Ran::Gone,
             None => false,
         }
     }

@@ -19,7 +19,8 @@ pub enum TaskError {
     Aborted,
     /// Its deadline passed before it started.
     Expired,
-    /// The policy in front of the workers can never admit it.
+    /// The policy in front of the workers has refused it: it can never be admitted, or not within the bounds that the
+    /// policy itself has on waiting.
     Refused(Rejection),
     /// The pool ended before it started.
     Abandoned,
@@ -125,7 +126,7 @@ impl<E: std::error::Error + 'static> std::error::Error for Failed<E> {
 }
 
 /// Why a task was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Turned {
     /// The queue is full.
@@ -141,6 +142,19 @@ pub enum Turned {
         /// What all queued tasks together may weigh.
         allowed: u32,
     },
+    /// Its submitter was to run it, and the policy of [`admit_by`](super::Builder::admit_by) did not admit it.
+    Refused(Box<Rejection>),
+}
+
+impl Turned {
+    /// For whoever waits for the task at once.
+    pub(super) fn into_error(self) -> TaskError {
+        match self {
+            Self::Closed => TaskError::Abandoned,
+            Self::Refused(rejection) => TaskError::Refused(*rejection),
+            _ => TaskError::Discarded,
+        }
+    }
 }
 
 /// A task that was not taken, handed back.
@@ -168,6 +182,7 @@ impl fmt::Display for Turned {
             Self::Oversized { weight, allowed } => {
                 write!(f, "a task of weight {weight} does not fit a queue that holds {allowed}")
             }
+            Self::Refused(rejection) => write!(f, "its submitter was not to run the task: {rejection}"),
         }
     }
 }

@@ -222,8 +222,7 @@ impl<'j> Pool<'j> {
     {
         match self.submit(task) {
             Ok(handle) => handle.join(),
-            Err(rejected) if rejected.reason == super::Turned::Closed => Err(TaskError::Abandoned),
-            Err(_) => Err(TaskError::Discarded),
+            Err(rejected) => Err(rejected.reason.into_error()),
         }
     }
 

@@ -1,17 +1,55 @@
 //! The policy in front of the workers, without its type.
 
+use super::cell::Ran;
+use super::error::TaskError;
+use super::hooks::forget_panic;
 use crate::ask::Ask;
-use crate::limiter::{Limiter, Outcome};
+use crate::limiter::{Limiter, LimiterExt, Outcome};
 use crate::permit::Permit;
 use crate::policy::Policy;
 use crate::refusal::Rejection;
-use std::pin::Pin;
+use crate::time::Sleep;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
-pub(crate) type Admitting<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Admission>, Rejection>> + Send + 'a>>;
+/// What a task runs under: nothing, where it runs under the permit of the task that waits for it.
+pub(crate) type Admitted = Option<Box<dyn Admission>>;
+
+pub(crate) type Admitting = Pin<Box<dyn Future<Output = Result<Admitted, Rejection>> + Send>>;
+
+/// Who waits for admission.
+#[derive(Clone, Copy)]
+pub(crate) struct Waiter {
+    /// It blocks its thread, maybe that of a runtime, whose timers stand still meanwhile.
+    pub(crate) blocks: bool,
+    /// It has been admitted itself. What has to be given back first may be what it holds.
+    pub(crate) is_admitted: bool,
+}
+
+impl Waiter {
+    /// A worker that has nothing else to do.
+    pub(crate) const WORKER: Self = Self {
+        blocks: true,
+        is_admitted: false,
+    };
+    /// The same as a task of a runtime.
+    #[cfg(feature = "tokio")]
+    pub(crate) const RUNNER: Self = Self {
+        blocks: false,
+        is_admitted: false,
+    };
+}
 
 /// Admits tasks, in turn.
 pub(crate) trait Gate: Send + Sync {
-    fn admit(&self, ask: Ask) -> Admitting<'_>;
+    /// Admission in turn. To a waiter that has been admitted itself it is ready with nothing as soon as something has to
+    /// be given back first.
+    fn admit(&self, ask: Ask, waiter: Waiter) -> Admitting;
+    /// The same for whoever does not wait.
+    fn try_admit(&self, ask: Ask, waiter: Waiter) -> Result<Admitted, Rejection>;
 }
 
 /// A task runs while this lives.
@@ -24,12 +62,51 @@ where
     L: Limiter + 'static,
     L::Ticket: Send,
 {
-    fn admit(&self, ask: Ask) -> Admitting<'_> {
+    fn admit(&self, ask: Ask, waiter: Waiter) -> Admitting {
+        let policy = self.clone();
         Box::pin(async move {
-            let permit = self.admit_owned(ask).await?;
-            Ok(Box::new(permit) as Box<dyn Admission>)
+            let mut admitting = pin!(policy.admit_for_pool(ask, !waiter.blocks));
+            let mut again = None;
+            poll_fn(|cx| {
+                if let Poll::Ready(admitted) = admitting.as_mut().poll(cx) {
+                    return Poll::Ready(admitted.map(boxed));
+                }
+                if !waiter.is_admitted {
+                    return Poll::Pending;
+                }
+                let (event, due) = policy.ready_outside_line(&ask);
+                if event && !seeded!("pool_waits_for_itself") {
+                    return Poll::Ready(Ok(None));
+                }
+                // What is free by then may have been taken meanwhile, or be no more: it looks again.
+                if let Some(due) = due.filter(|due| *due > policy.clock().now()) {
+                    let again = again.get_or_insert_with(|| Sleep::of_no_runtime(policy.clock(), due));
+                    again.reset(due);
+                    if Pin::new(again).poll(cx).is_ready() {
+                        cx.waker().wake_by_ref();
+                    }
+                }
+                Poll::Pending
+            })
+            .await
         })
     }
+
+    fn try_admit(&self, ask: Ask, waiter: Waiter) -> Result<Admitted, Rejection> {
+        match Arc::new(self.clone()).try_admit_owned(ask) {
+            Ok(permit) => Ok(boxed(permit)),
+            Err(_) if waiter.is_admitted && self.ready_outside_line(&ask).0 => Ok(None),
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+}
+
+fn boxed<L>(permit: Permit<L>) -> Admitted
+where
+    L: Limiter + 'static,
+    Permit<L>: Send,
+{
+    Some(Box::new(permit))
 }
 
 impl<L: Limiter> Admission for Permit<L>
@@ -39,4 +116,23 @@ where
     fn finish(self: Box<Self>, outcome: Outcome) {
         Permit::finish(*self, outcome);
     }
+}
+
+/// Polls an admission. A policy that panics refuses.
+pub(crate) fn poll_admitting(admitting: &mut Admitting, cx: &mut Context<'_>) -> Poll<Result<Admitted, TaskError>> {
+    match catch_unwind(AssertUnwindSafe(|| admitting.as_mut().poll(cx))) {
+        Ok(polled) => polled.map_err(TaskError::Refused),
+        Err(payload) => Poll::Ready(Err(TaskError::Panicked(payload))),
+    }
+}
+
+/// Tells the policy how the task ended that ran under this.
+pub(super) fn finish(admitted: Admitted, ran: Ran) {
+    let Some(admission) = admitted else { return };
+    let outcome = match ran {
+        Ran::Done => Outcome::Success,
+        Ran::Panicked => Outcome::Failure,
+        Ran::Gone => Outcome::Ignored,
+    };
+    forget_panic(catch_unwind(AssertUnwindSafe(|| admission.finish(outcome))));
 }

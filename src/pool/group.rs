@@ -161,7 +161,12 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
     /// Waits for the next task that ends, and returns its number and result; `None` when none is to come.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<(usize, Result<T, Failed<E>>)> {
-        block_on(None, |waker| self.poll_next(&mut Context::from_waker(waker))).flatten()
+        let next = block_on(None, |waker| self.poll_next(&mut Context::from_waker(waker))).flatten();
+        // Nobody waits for the next until it is asked for.
+        if let Some((_, Some(handle))) = self.members.first_to_help() {
+            handle.leave_gate();
+        }
+        next
     }
 
     /// [`next`](Self::next) without blocking the thread.

@@ -1,9 +1,13 @@
 //! The handle to a task: its result, as a future or by blocking, and its cancellation.
 
-use super::cell::{Job, Ran};
+use super::cell::Job;
 use super::core::Core;
 use super::error::TaskError;
+use super::gate::{Admitted, Waiter, finish};
+use super::intake::Counted;
 use super::park::block_on;
+use super::passage::{Door, Inside, is_admitted};
+use super::wishes::Spec;
 use super::worker::Guest;
 use crate::time::Instant;
 use std::fmt;
@@ -19,6 +23,10 @@ use std::time::Duration;
 /// may submit tasks and wait for them, to any depth, with one worker. Pools of no relation whose tasks wait for each
 /// other in a circle have no such promise.
 ///
+/// Where the pool has a [policy](super::Builder::admit_by), what is run so is admitted first, as any other task. Only
+/// where something would have to be given back first does it run under the permit of the task that waits: that may be
+/// what is missing.
+///
 /// # Cancel safety
 /// Polling can stop at any time: the result stays until it is taken.
 ///
@@ -29,37 +37,77 @@ pub struct Handle<'j, T> {
     cell: Arc<dyn Job<T> + 'j>,
     core: Arc<Core<'j>>,
     deadline: Option<Instant>,
+    /// Where the pool has a policy.
+    door: Option<Box<Door>>,
 }
 
 impl<'j, T: Send> Handle<'j, T> {
-    pub(super) fn new(cell: Arc<dyn Job<T> + 'j>, core: Arc<Core<'j>>, deadline: Option<Instant>) -> Self {
-        Self { cell, core, deadline }
+    pub(super) fn new(cell: Arc<dyn Job<T> + 'j>, core: Arc<Core<'j>>, spec: &Spec) -> Self {
+        Self {
+            door: Door::new(core.settings.gate.as_ref(), spec.ask),
+            cell,
+            core,
+            deadline: spec.deadline,
+        }
     }
 
     /// Runs the task here, if it waits for this thread. False when it has not been touched; `waker` is woken when it may
     /// be worth another look.
     pub(super) fn help(&self, waker: &Waker) -> bool {
-        if !self.cell.is_queued() {
-            return false;
-        }
-        let Some(guest) = Guest::enter(&self.core, waker) else {
+        let guest = if self.cell.is_queued() {
+            Guest::enter(&self.core, waker)
+        } else {
+            None
+        };
+        let Some(guest) = guest else {
+            self.leave_gate();
             return false;
         };
         if self
             .deadline
             .is_some_and(|deadline| self.core.settings.clock.now() > deadline)
         {
+            self.leave_gate();
             self.end_queued(TaskError::Expired);
             return true;
         }
-        let ran = self.cell.run(&mut || self.core.guest_started(), &mut |payload| {
-            self.core.orphan(payload);
-        });
-        drop(guest);
-        if ran != Ran::Gone {
-            self.core.guest_ended(ran);
+        let admitted = match self.admit(waker) {
+            Poll::Ready(Ok(admitted)) => admitted,
+            Poll::Ready(Err(why)) => {
+                self.end_queued(why);
+                return true;
+            }
+            // Without the slot: whoever has one may take the task meanwhile.
+            Poll::Pending => return false,
+        };
+        if !self.core.let_guest_in(&*self.cell) {
+            return false;
         }
+        let inside = Inside::enter(self.core.kin, &admitted);
+        let ran = self.cell.run_aside(&mut |payload| self.core.orphan(payload));
+        drop(inside);
+        drop(guest);
+        finish(admitted, ran);
+        self.core.guest_ended(ran);
         true
+    }
+
+    fn admit(&self, waker: &Waker) -> Poll<Result<Admitted, TaskError>> {
+        let Some(door) = &self.door else {
+            return Poll::Ready(Ok(None));
+        };
+        let waiter = Waiter {
+            blocks: true,
+            is_admitted: is_admitted(self.core.kin),
+        };
+        door.poll(self.core.settings.gate.as_ref(), waiter, waker)
+    }
+
+    /// Nobody waits here for the admission any more.
+    pub(super) fn leave_gate(&self) {
+        if let Some(door) = &self.door {
+            door.leave();
+        }
     }
 
     pub(super) fn is_queued(&self) -> bool {
@@ -72,10 +120,10 @@ impl<'j, T: Send> Handle<'j, T> {
     }
 
     fn end_queued(&self, why: TaskError) -> bool {
-        let expired = matches!(why, TaskError::Expired);
+        let counted = Counted::of(&why);
         let ended = self.cell.refuse(why);
         if ended {
-            self.core.note_dead(expired);
+            self.core.note_dead(&counted);
         }
         ended
     }
@@ -95,7 +143,9 @@ impl<'j, T: Send> Handle<'j, T> {
     /// # Errors
     /// The handle itself when the time is over: the task goes on.
     pub fn join_timeout(self, patience: Duration) -> Result<Result<T, TaskError>, Self> {
-        block_on(Some(patience), |waker| self.poll_or_help(waker)).ok_or(self)
+        let joined = block_on(Some(patience), |waker| self.poll_or_help(waker));
+        self.leave_gate();
+        joined.ok_or(self)
     }
 
     /// Takes the task back, if it has not started: its result is [`TaskError::Cancelled`] then. False when it is too

@@ -1,10 +1,15 @@
 //! How tasks come into a pool's queue, and leave it without a worker.
 
-use super::cell::Ran;
+use super::cell::{Queued, Ran};
 use super::core::Core;
 use super::entry::{Entry, Left};
+use super::error::TaskError;
+use super::hooks::drop_quietly;
+use super::lanes::Ranked;
 use super::room::Pressing;
-use super::state::{Phase, Told};
+use super::state::{Phase, State, Told};
+use super::stats::PoolStats;
+use super::worker::Bench;
 use std::sync::Arc;
 
 impl<'j> Core<'j> {
@@ -49,12 +54,13 @@ impl<'j> Core<'j> {
         pressing
     }
 
-    /// A submitter has run its task itself.
+    /// A submitter has run its task itself, or found that it was too late.
     pub(super) fn ran_by_caller(self: &Arc<Self>, ran: Ran) {
         let stats = &mut self.lock().stats;
         stats.submitted += 1;
-        stats.finished += 1;
+        stats.finished += u64::from(ran != Ran::Gone);
         stats.panicked += u64::from(ran == Ran::Panicked);
+        stats.expired += u64::from(ran == Ran::Gone);
     }
 
     /// Queues an errand of the pool itself, also while it drains. False when nothing more starts.
@@ -92,10 +98,19 @@ impl<'j> Core<'j> {
         Some(entry)
     }
 
-    /// A queued task has been claimed by somebody who is no worker of this pool: it runs there, and counts.
-    pub(super) fn guest_started(self: &Arc<Self>) {
-        self.lock().quiet.begun(1);
-        self.note_dead(false);
+    /// A queued task is claimed by somebody who is no worker of this pool: it runs there, and counts. False when somebody
+    /// else has it, be it the owner of a report.
+    pub(super) fn let_guest_in(self: &Arc<Self>, task: &(impl Queued + ?Sized)) -> bool {
+        {
+            let mut state = self.lock();
+            // Under this lock: what is seen to be claimed has been counted.
+            if !task.set_aside() {
+                return false;
+            }
+            state.quiet.begun(1);
+        }
+        self.note_dead(&Counted::Started);
+        true
     }
 
     pub(super) fn guest_ended(self: &Arc<Self>, ran: Ran) {
@@ -104,25 +119,85 @@ impl<'j> Core<'j> {
         told.tell(&mut self.lock());
     }
 
-    /// Somebody has ended a queued task without taking it out: it is taken out when such are in the majority, or room
-    /// is short.
-    pub(super) fn note_dead(self: &Arc<Self>, expired: bool) {
-        let dead = {
+    /// Somebody has started or ended a queued task without taking it out. One that a worker holds at the gate is let go at
+    /// once; others are taken out when such are in the majority, or room is short.
+    pub(super) fn note_dead(self: &Arc<Self>, counted: &Counted) {
+        let (dead, at_gate) = {
             let mut state = self.lock();
             state.dead += 1;
-            state.stats.expired += u64::from(expired);
-            if state.dead * 2 <= state.lanes.len() && !self.room.is_short() {
-                return;
-            }
-            state.dead = 0;
-            let dead = state.lanes.purge();
-            state.finished(dead.len());
-            dead
+            counted.count(&mut state.stats);
+            let few = state.dead * 2 <= state.lanes.len() && !self.room.is_short() && !self.room.is_pressed();
+            self.take_dead(&mut state, !few)
         };
+        self.bury(dead, at_gate);
+    }
+
+    /// For whoever finds no room: what is known to be dead is taken out, wherever it lies.
+    pub(super) fn sweep(self: &Arc<Self>) {
+        let (dead, at_gate) = {
+            let mut state = self.lock();
+            let any = state.dead > 0 && !seeded!("pool_full_of_dead");
+            self.take_dead(&mut state, any)
+        };
+        self.bury(dead, at_gate);
+    }
+
+    /// What is dead at the gate, and whose it was; and all the rest, if wanted.
+    fn take_dead(&self, state: &mut State<'j>, all: bool) -> (Vec<Entry<'j>>, Vec<Arc<Bench<'j>>>) {
+        let (mut dead, mut at_gate) = (Vec::new(), Vec::new());
+        if self.settings.gate.is_some() && !seeded!("pool_holds_dead_at_the_gate") {
+            for bench in &state.benches {
+                if let Some(entry) = bench.held.lock().take_if(|entry| !entry.is_live()) {
+                    dead.push(entry);
+                    at_gate.push(Arc::clone(bench));
+                }
+            }
+        }
+        if all {
+            state.dead = 0;
+            dead.extend(state.lanes.purge());
+            for bench in &state.benches {
+                bench.shelf.lock().purge(&mut dead);
+            }
+        }
+        state.finished(dead.len());
+        (dead, at_gate)
+    }
+
+    fn bury(&self, dead: Vec<Entry<'j>>, at_gate: Vec<Arc<Bench<'j>>>) {
         self.room
             .give_back(dead.len(), dead.iter().map(|entry| u64::from(entry.weight())).sum());
+        for bench in at_gate {
+            bench.unpark();
+        }
         for entry in dead {
-            entry.refuse(super::TaskError::Cancelled);
+            drop_quietly(entry);
+        }
+    }
+}
+
+/// As what a task counts that was claimed where it stood.
+pub(super) enum Counted {
+    Started,
+    Cancelled,
+    Expired,
+    Refused,
+}
+
+impl Counted {
+    pub(super) fn of(why: &TaskError) -> Self {
+        match why {
+            TaskError::Expired => Self::Expired,
+            TaskError::Refused(_) => Self::Refused,
+            _ => Self::Cancelled,
+        }
+    }
+
+    pub(super) fn count(&self, stats: &mut PoolStats) {
+        match self {
+            Self::Started | Self::Cancelled => {}
+            Self::Expired => stats.expired += 1,
+            Self::Refused => stats.refused += 1,
         }
     }
 }

@@ -163,20 +163,7 @@ impl<E: Ranked> Lanes<E> {
     pub(super) fn purge(&mut self) -> Vec<E> {
         let mut dead = Vec::new();
         for lane in &mut self.lanes {
-            let (live, gone): (VecDeque<_>, Vec<_>) = {
-                let mut live = VecDeque::with_capacity(lane.len());
-                let mut gone = Vec::new();
-                for entry in lane.drain(..) {
-                    if entry.is_live() {
-                        live.push_back(entry);
-                    } else {
-                        gone.push(entry);
-                    }
-                }
-                (live, gone)
-            };
-            *lane = live;
-            dead.extend(gone);
+            purge(lane, &mut dead);
         }
         self.len -= dead.len();
         for entry in &dead {
@@ -189,6 +176,18 @@ impl<E: Ranked> Lanes<E> {
     pub(super) fn drain(&mut self) -> Vec<E> {
         (self.len, self.special, self.roomless) = (0, 0, 0);
         self.lanes.iter_mut().rev().flat_map(|lane| lane.drain(..)).collect()
+    }
+}
+
+/// Moves what is dead out of `entries`, whose order stays.
+pub(super) fn purge<E: Ranked>(entries: &mut VecDeque<E>, dead: &mut Vec<E>) {
+    let live = VecDeque::with_capacity(entries.len());
+    for entry in std::mem::replace(entries, live) {
+        if entry.is_live() {
+            entries.push_back(entry);
+        } else {
+            dead.push(entry);
+        }
     }
 }
 

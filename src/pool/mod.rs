@@ -55,6 +55,7 @@ mod locked;
 mod members;
 mod overflow;
 mod park;
+mod passage;
 mod quiet;
 mod relatives;
 mod room;
@@ -81,7 +82,7 @@ pub use entry::{AGEING, Priority, Unstarted};
 pub use error::{Failed, PoolError, Rejected, TaskError, Turned};
 pub use face::{MAX_QUEUE, Pool, Scoped, WorkerPool};
 #[cfg(feature = "fan-out")]
-pub(crate) use gate::{Admission, Gate};
+pub(crate) use gate::{Admission, Gate, Waiter, poll_admitting};
 pub use group::Group;
 pub use handle::Handle;
 #[cfg(feature = "fan-out")]

@@ -20,7 +20,8 @@ pub enum Overflow {
     DropOldest,
     /// The new task is thrown out.
     DropNewest,
-    /// The submitter runs the task itself.
+    /// The submitter runs the task itself. Where the pool has a [policy](super::Builder::admit_by) the submitter waits until
+    /// that admits the task, or until there is room after all.
     CallerRuns,
 }
 
@@ -28,8 +29,10 @@ pub enum Overflow {
 pub(super) enum Verdict<G> {
     /// There is room for it, which is taken.
     In,
-    /// The submitter runs it, as a guest where it works for another pool of the family.
-    Here(Option<G>),
+    /// The submitter runs it, once it has been admitted.
+    Caller,
+    /// The submitter runs it, with what it takes for that.
+    Here(G),
     /// It is thrown out.
     Out,
     /// The submitter waits for room.
@@ -43,7 +46,7 @@ pub(super) trait Crowded {
     fn overflow(&self) -> Overflow;
     /// Throws the oldest task of the lowest priority out, and gives its room back.
     fn evict(&self) -> Option<Self::Entry>;
-    /// Tells the owner of a task that it was thrown out.
+    /// Tells the owner of a task that it was thrown out, unless it has started elsewhere, or ended.
     fn discard(&self, entry: Self::Entry);
 
     /// What becomes of a task that has just been `turned` away, and is so heavy.
@@ -63,7 +66,7 @@ pub(super) trait Crowded {
             Overflow::Reject => Err(Turned::Full),
             Overflow::DropOldest => self.make_room(weight).map(|()| Verdict::In),
             Overflow::DropNewest => Ok(Verdict::Out),
-            Overflow::CallerRuns => Ok(Verdict::Here(None)),
+            Overflow::CallerRuns => Ok(Verdict::Caller),
         }
     }
 
@@ -71,8 +74,7 @@ pub(super) trait Crowded {
     fn make_room(&self, weight: u32) -> Result<(), Turned> {
         loop {
             match self.evict() {
-                Some(entry) if entry.is_live() => self.discard(entry),
-                Some(_) => {}
+                Some(entry) => self.discard(entry),
                 // All room is with submitters that have not queued their tasks yet.
                 None => std::thread::yield_now(),
             }

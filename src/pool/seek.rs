@@ -2,6 +2,7 @@
 
 use super::core::Core;
 use super::entry::Entry;
+use super::lanes::Ranked;
 use super::state::{Found, Phase, State, Told};
 use super::worker::Bench;
 use std::sync::Arc;
@@ -40,6 +41,11 @@ impl<'j> Core<'j> {
 
     pub(super) fn find(&self, state: &mut State<'j>, me: &Bench<'j>) -> Found<'j> {
         if let Some(entry) = state.lanes.pop() {
+            if self.settings.gate.is_some() && entry.is_evictable() {
+                // Under this lock: whoever ends the pool finds it.
+                *me.held.lock() = Some(entry);
+                return Found::Held;
+            }
             if state.staying() >= state.most
                 && state.sleepers.is_empty()
                 && state.lanes.is_uniform()
@@ -85,6 +91,15 @@ impl<'j> Core<'j> {
         me.shelf.lock().put_back(&mut state.lanes);
         state.lanes.push_front(entry);
         None
+    }
+
+    /// The same with the task that `me` holds at the gate, if it still does.
+    pub(super) fn put_back_held(self: &Arc<Self>, me: &Bench<'j>) {
+        let mut state = self.lock();
+        let held = me.held.lock().take();
+        if let Some(entry) = held {
+            state.lanes.push_front(entry);
+        }
     }
 
     /// Lets `me` fall asleep, unless there is something to do.

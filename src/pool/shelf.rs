@@ -6,7 +6,7 @@
 //! is owed: whoever finds no room presses, and collects what is owed.
 
 use super::entry::Entry;
-use super::lanes::Lanes;
+use super::lanes::{Lanes, purge};
 use std::collections::VecDeque;
 
 #[derive(Default)]
@@ -53,6 +53,11 @@ impl<'j> Shelf<'j> {
     #[must_use]
     pub(super) fn owed(&mut self) -> usize {
         std::mem::take(&mut self.owed)
+    }
+
+    /// Takes out what has been cancelled, or been run by whoever waited for it. Its places are given back by the caller.
+    pub(super) fn purge(&mut self, dead: &mut Vec<Entry<'j>>) {
+        purge(&mut self.entries, dead);
     }
 
     pub(super) fn put_back(&mut self, lanes: &mut Lanes<Entry<'j>>) {

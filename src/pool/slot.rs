@@ -42,6 +42,11 @@ impl<'a> Slot<'a> {
         self.is_held()
     }
 
+    /// The same for one that may hold it already.
+    pub(super) fn try_hold_again(&mut self) -> bool {
+        self.is_held() || self.try_hold()
+    }
+
     pub(super) fn give_up(&mut self) {
         self.permit = None;
     }

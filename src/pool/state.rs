@@ -57,6 +57,8 @@ pub(super) struct State<'j> {
 /// What a worker finds when it looks for work.
 pub(super) enum Found<'j> {
     Entry(Entry<'j>),
+    /// One that is to be admitted first lies where it can be taken out.
+    Held,
     Nothing,
     /// This worker is to end.
     Exit,
@@ -174,6 +176,7 @@ pub(super) struct Told<'j> {
     pub(super) finished: u64,
     pub(super) panicked: u64,
     pub(super) expired: u64,
+    pub(super) refused: u64,
     /// What is left of them.
     pub(super) spent: Gathered<'j>,
 }
@@ -191,6 +194,7 @@ impl<'j> Told<'j> {
         stats.finished += take(&mut self.finished);
         stats.panicked += take(&mut self.panicked);
         stats.expired += take(&mut self.expired);
+        stats.refused += take(&mut self.refused);
         state.spent.take_over(&mut self.spent);
         state.finished(take(&mut self.entries));
     }

@@ -25,6 +25,8 @@ pub struct PoolStats {
     pub panicked: u64,
     /// Tasks that had not started at their deadline.
     pub expired: u64,
+    /// Tasks that the policy in front of the workers has refused.
+    pub refused: u64,
     /// Tasks that were thrown out by a full queue, or not let in, without a word to the submitter.
     pub discarded: u64,
     /// Threads that could not be started.

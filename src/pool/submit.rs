@@ -1,14 +1,16 @@
 //! Submitting closures.
 
-use super::cell::{Cell, Run};
+use super::cell::{Cell, Queued, Ran, Run};
 use super::core::Core;
 use super::entry::Entry;
-use super::error::{Rejected, Turned};
+use super::error::{Rejected, TaskError, Turned};
 use super::face::Pool;
+use super::gate::{Admitted, Waiter, finish};
 use super::handle::Handle;
 use super::kin::Standing;
-use super::overflow::{Crowded, Overflow};
+use super::overflow::Crowded;
 use super::park::block_on;
+use super::passage::{self, Inside, Passage, is_admitted};
 use super::wishes::Submit;
 use super::worker::{Guest, standing};
 use std::future::poll_fn;
@@ -20,7 +22,24 @@ use std::time::Duration;
 /// How many tasks of a batch are queued at once.
 const BATCH: usize = 64;
 
-type Verdict<'p> = super::overflow::Verdict<Guest<'p>>;
+type Verdict<'p> = super::overflow::Verdict<Passing<'p>>;
+
+/// What a submitter holds that runs its task itself.
+struct Passing<'p> {
+    guest: Option<Guest<'p>>,
+    admitted: Admitted,
+}
+
+impl Passing<'_> {
+    fn run(self, core: &Arc<Core<'_>>, task: impl FnOnce() -> Ran) {
+        let inside = Inside::enter(core.kin, &self.admitted);
+        let ran = task();
+        drop(inside);
+        drop(self.guest);
+        finish(self.admitted, ran);
+        core.ran_by_caller(ran);
+    }
+}
 
 /// How long a submitter waits for room, where the pool's overflow says that it waits.
 #[derive(Clone, Copy)]
@@ -47,32 +66,77 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         let (core, weight) = (self.core(), self.spec.weight);
         // Workers may owe places.
         let _pressing = core.press();
-        match core.judge(weight, turned)? {
-            Verdict::Wait => {}
+        let by_caller = match self.judge(turned)? {
+            Verdict::Wait => false,
+            Verdict::Caller => true,
             verdict => return Ok(verdict),
-        }
+        };
         let patience = match patience {
+            Patience::None if by_caller => return self.pass_now().map(Verdict::Here),
             Patience::None => return Err(Turned::Full),
             Patience::For(patience) => Some(patience),
             Patience::Endless => None,
         };
-        match standing(core) {
-            Standing::Stranger => core.room.take_blocking(weight, patience).map(|()| Verdict::In),
-            _ => {
-                let mut verdict = pin!(self.room_or_slot());
-                let poll = |waker: &Waker| verdict.as_mut().poll(&mut Context::from_waker(waker));
-                block_on(patience, poll).unwrap_or(Err(Turned::TimedOut))
-            }
+        if !by_caller && standing(core) == Standing::Stranger && !is_admitted(core.kin) {
+            return core.room.take_blocking(weight, patience).map(|()| Verdict::In);
+        }
+        let mut verdict = pin!(self.room_or_passage(by_caller));
+        let poll = |waker: &Waker| verdict.as_mut().poll(&mut Context::from_waker(waker));
+        block_on(patience, poll).unwrap_or(Err(Turned::TimedOut))
+    }
+
+    fn judge(&self, turned: Turned) -> Result<Verdict<'p>, Turned> {
+        self.core().sweep();
+        self.core().judge(self.spec.weight, turned)
+    }
+
+    fn waiter(&self) -> Waiter {
+        Waiter {
+            blocks: true,
+            is_admitted: is_admitted(self.core().kin),
         }
     }
 
-    /// Waits for room, or for a slot: whoever works for the family and has one runs the task instead.
-    async fn room_or_slot(self) -> Result<Verdict<'p>, Turned> {
+    /// For a submitter that runs the task itself, if it need not wait for that.
+    fn pass_now(&self) -> Result<Passing<'p>, Turned> {
+        let admitted = match &self.core().settings.gate {
+            Some(gate) if !seeded!("pool_passes_by_the_policy") => gate.try_admit(self.spec.ask, self.waiter()),
+            _ => Ok(None),
+        };
+        let turned = |rejection| passage::turned(TaskError::Refused(rejection));
+        Ok(Passing {
+            guest: None,
+            admitted: admitted.map_err(turned)?,
+        })
+    }
+
+    /// Waits for room, or until the submitter may run the task itself: it is to be admitted, and whoever works for the
+    /// family needs a slot. Were that one to wait for room alone, nobody might make it.
+    async fn room_or_passage(self, by_caller: bool) -> Result<Verdict<'p>, Turned> {
         let core = self.core();
         let mut room = pin!(core.room.take(self.spec.weight));
-        poll_fn(|cx| match Guest::enter(core, cx.waker()) {
-            Some(guest) => Poll::Ready(Ok(Verdict::Here(Some(guest)))),
-            None => room.as_mut().poll(cx).map_ok(|()| Verdict::In),
+        let mut passage = Passage::default();
+        poll_fn(|cx| {
+            let guest = if by_caller {
+                None
+            } else {
+                let guest = Guest::enter(core, cx.waker());
+                if guest.is_none() {
+                    passage.leave();
+                    return room.as_mut().poll(cx).map_ok(|()| Verdict::In);
+                }
+                guest
+            };
+            let gate = core.settings.gate.as_ref();
+            match passage.poll(gate, || self.spec.ask, || self.waiter(), cx.waker()) {
+                Poll::Ready(Ok(admitted)) => Poll::Ready(Ok(Verdict::Here(Passing { guest, admitted }))),
+                Poll::Ready(Err(why)) => Poll::Ready(Err(passage::turned(why))),
+                Poll::Pending => {
+                    // Without the slot: whoever has one may make room meanwhile.
+                    drop(guest);
+                    room.as_mut().poll(cx).map_ok(|()| Verdict::In)
+                }
+            }
         })
         .await
     }
@@ -80,7 +144,8 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     /// Submits a task and returns its handle. A full queue is dealt with by the pool's [`Overflow`].
     ///
     /// # Errors
-    /// [`Rejected`], with the task: the pool is closed, the queue full, or the task too heavy for it.
+    /// [`Rejected`], with the task: the pool is closed, the queue full, or the task too heavy for it; or the submitter was
+    /// to run it, and the policy of the pool has refused it.
     #[inline]
     pub fn submit<T, F>(self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
     where
@@ -90,7 +155,8 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         self.submit_within(task, Patience::Endless)
     }
 
-    /// As [`submit`](Self::submit), but never waits: where the pool would, the task is handed back.
+    /// As [`submit`](Self::submit), but never waits: where the pool would, the task is handed back. That goes for the pool's
+    /// policy as well, where the submitter is to run the task: it is admitted at once or not at all.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -146,14 +212,19 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     {
         let verdict = match self.try_take() {
             Ok(()) => Ok(Verdict::In),
-            Err(turned) => self.let_in(turned, Patience::None),
+            Err(turned) => self.let_in_async(turned).await,
         };
-        if !matches!(verdict, Err(Turned::Full)) || self.core().settings.overflow != Overflow::Block {
-            return self.carry_out(task, verdict);
-        }
-        let _pressing = self.core().press();
-        let verdict = self.room_or_slot().await;
         self.carry_out(task, verdict)
+    }
+
+    /// As [`let_in`](Self::let_in), without blocking the thread.
+    async fn let_in_async(self, turned: Turned) -> Result<Verdict<'p>, Turned> {
+        let _pressing = self.core().press();
+        match self.judge(turned)? {
+            Verdict::Wait => self.room_or_passage(false).await,
+            Verdict::Caller => self.room_or_passage(true).await,
+            verdict => Ok(verdict),
+        }
     }
 
     #[inline]
@@ -194,11 +265,14 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         };
         let cell = match verdict {
             Verdict::In => return self.submit_in(task),
-            Verdict::Here(guest) => {
+            Verdict::Here(passing) => {
                 let cell = Arc::new(Cell::new(task));
-                let ran = cell.run(&mut || (), &mut |payload| self.core().orphan(payload));
-                drop(guest);
-                self.core().ran_by_caller(ran);
+                passing.run(self.core(), || {
+                    if self.is_late() {
+                        cell.refuse(TaskError::Expired);
+                    }
+                    cell.run(&mut |payload| self.core().orphan(payload))
+                });
                 cell
             }
             Verdict::Out => {
@@ -206,9 +280,15 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
                 self.core().discard(self.entry_of(Arc::clone(&cell)));
                 cell
             }
-            Verdict::Wait => unreachable!("it has waited"),
+            Verdict::Wait | Verdict::Caller => unreachable!("it has waited"),
         };
         Ok(self.handle(cell))
+    }
+
+    /// True when it is too late for the task to start: it may have waited until its submitter could run it.
+    fn is_late(&self) -> bool {
+        let late = |deadline| self.core().settings.clock.now() > deadline;
+        self.spec.deadline.is_some_and(late)
     }
 
     #[inline]
@@ -217,7 +297,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        Handle::new(cell, Arc::clone(self.core()), self.spec.deadline)
+        Handle::new(cell, Arc::clone(self.core()), &self.spec)
     }
 
     fn entry_of<T, F>(&self, cell: Arc<Cell<F, (), T>>) -> Entry<'j>
@@ -268,13 +348,16 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         let entry = |task| Entry::own(task, &self.spec);
         match verdict {
             Verdict::In => return self.execute_in(task),
-            Verdict::Here(guest) => {
-                let ran = entry(task).run(|payload| self.core().orphan(payload));
-                drop(guest);
-                self.core().ran_by_caller(ran);
-            }
+            Verdict::Here(passing) => passing.run(self.core(), || {
+                let entry = entry(task);
+                if self.is_late() {
+                    entry.refuse(TaskError::Expired);
+                    return Ran::Gone;
+                }
+                entry.run(|payload| self.core().orphan(payload))
+            }),
             Verdict::Out => self.core().discard(entry(task)),
-            Verdict::Wait => unreachable!("it has waited"),
+            Verdict::Wait | Verdict::Caller => unreachable!("it has waited"),
         }
         Ok(())
     }

@@ -1,17 +1,18 @@
 //! A worker: gets a slot, takes a task, runs it, and again.
 
+mod behind;
+
 use super::cell::Ran;
 use super::core::Core;
 use super::entry::Entry;
-use super::error::TaskError;
 use super::hooks::{forget_panic, wake};
 use super::kin::{Kin, Standing};
 use super::lanes::Ranked;
 use super::park::{Parker, park};
+use super::passage::is_admitted;
 use super::shelf::Shelf;
 use super::slot::Slot;
 use super::state::{Found, Told};
-use crate::limiter::Outcome;
 use crate::semaphore::SemaphorePermit;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -84,9 +85,11 @@ impl CallRelatives for Core<'_> {
 }
 
 impl<'a> Guest<'a> {
-    /// None for strangers; and for relatives while no slot is free: then `waker` is woken when one may be.
+    /// None for strangers; and for relatives while no slot is free: then `waker` is woken when one may be. Whoever runs
+    /// a task of its own, under a permit for which inner ones may wait, is no stranger.
     pub(super) fn enter(core: &'a Core<'_>, waker: &Waker) -> Option<Self> {
         let slot = match standing(core) {
+            Standing::Stranger if is_admitted(core.kin) => None,
             Standing::Stranger => return None,
             Standing::Worker => None,
             Standing::Relative => {
@@ -259,6 +262,7 @@ impl<'a, 'j> Work<'a, 'j> {
                 Some(entry) => self.run_shelved(entry),
                 None => match self.core.take(self.bench, &mut self.searching, &mut self.told) {
                     Found::Entry(entry) => self.run_with_slot(entry),
+                    Found::Held => self.run_behind_gate(),
                     Found::Exit => break,
                     Found::Nothing if self.rest() => {}
                     Found::Nothing => break,
@@ -423,9 +427,6 @@ impl<'a, 'j> Work<'a, 'j> {
         if entry.weight() == 0 {
             return self.run_errand(entry);
         }
-        if self.core.settings.gate.is_some() {
-            return self.run_behind_gate(entry);
-        }
         self.core.room.give_back(1, u64::from(entry.weight()));
         self.start(entry);
     }
@@ -456,42 +457,5 @@ impl<'a, 'j> Work<'a, 'j> {
     fn is_late(&self, entry: &Entry<'j>) -> bool {
         let deadline = entry.deadline();
         deadline.is_some_and(|deadline| self.core.settings.clock.now() > deadline)
-    }
-
-    /// Waits until the task is admitted. Meanwhile it lies where it can be taken out: it has not started.
-    #[cold]
-    fn run_behind_gate(&mut self, entry: Entry<'j>) {
-        let Some(gate) = self.core.settings.gate.clone() else {
-            return;
-        };
-        let ask = entry.ask();
-        *self.bench.held.lock() = Some(entry);
-        let waker = self.waker();
-        let mut admission = gate.admit(ask);
-        let admitted = loop {
-            let poll = || admission.as_mut().poll(&mut Context::from_waker(&waker));
-            match catch_unwind(AssertUnwindSafe(poll)) {
-                Ok(Poll::Ready(admitted)) => break admitted.map_err(TaskError::Refused),
-                Ok(Poll::Pending) if self.bench.held.lock().is_none() => return,
-                Ok(Poll::Pending) => park(None),
-                Err(payload) => break Err(TaskError::Panicked(payload)),
-            }
-        };
-        drop(admission);
-        let held = self.bench.held.lock().take();
-        // It was taken out: the admission is given back by its drop.
-        let Some(entry) = held else { return };
-        self.core.room.give_back(1, u64::from(entry.weight()));
-        match admitted {
-            Ok(admission) => match self.start(entry) {
-                Ran::Done => admission.finish(Outcome::Success),
-                Ran::Panicked => admission.finish(Outcome::Failure),
-                Ran::Gone => admission.finish(Outcome::Ignored),
-            },
-            Err(why) => {
-                self.told.entries += 1;
-                entry.refuse(why);
-            }
-        }
     }
 }

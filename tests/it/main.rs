@@ -65,6 +65,8 @@ mod policy_run;
 mod policy_source;
 #[cfg(feature = "pool")]
 mod pool;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_cancelled;
 #[cfg(feature = "pool")]
 mod pool_corners;
 #[cfg(all(feature = "pool", feature = "tokio"))]
@@ -73,6 +75,8 @@ mod pool_counts;
 mod pool_details;
 #[cfg(feature = "pool")]
 mod pool_family;
+#[cfg(feature = "pool")]
+mod pool_gate;
 #[cfg(feature = "pool")]
 mod pool_group;
 #[cfg(feature = "pool")]
@@ -92,6 +96,8 @@ mod pool_task_batch;
 mod pool_task_corners;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_family;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_task_gate;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_parity;
 #[cfg(all(feature = "pool", feature = "tokio"))]

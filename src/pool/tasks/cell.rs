@@ -5,12 +5,14 @@
 //!    |                 |            |                ^
 //!    `--refuse---------+--abort-----+--(next)--------'
 //! ```
+//! What is set aside stands where it was queued, for one alone to be claimed.
 //! Whoever takes the future out of it, under the lock, polls or drops it outside.
 
 use super::polled::inside;
 use super::turn::OwnTurn;
 use crate::pool::cell::{Await, Cell, Queued, Ran, Stage};
 use crate::pool::error::TaskError;
+use crate::pool::gate::{Admitted, finish};
 use crate::pool::hooks::{Payload, drop_quietly, wake};
 use crate::pool::kin::Kin;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,8 +28,11 @@ pub(super) struct Here<'a> {
 
 /// A future as queue and runners see it.
 pub(super) trait Run: Queued {
-    /// Takes it for whoever polls it from now on. False when somebody has. It runs nothing of a user's.
-    fn claim(&self) -> bool;
+    /// Takes it for whoever polls it from now on, with what it is admitted by. False when somebody has. It runs nothing of
+    /// a user's.
+    fn claim(&self, admitted: &mut Admitted) -> bool;
+    /// The same for whoever has set it aside.
+    fn claim_aside(&self) -> bool;
     /// Polls it, once it has been claimed.
     fn poll_run(&self, here: Here<'_>, cx: &mut Context<'_>) -> Poll<Ran>;
     /// Ends it, whether it has started or not: for this reason, if it has never been polled. False when it had ended.
@@ -65,6 +70,8 @@ pub(super) struct Rest<Fut> {
     future: Pin<Box<Fut>>,
     /// It has been polled.
     begun: bool,
+    /// Under which it runs, whoever polls it.
+    admitted: Admitted,
     /// Nobody polls it: whoever claims it does.
     left: bool,
     /// Whoever polls it, to be told when it is aborted.
@@ -73,6 +80,17 @@ pub(super) struct Rest<Fut> {
 }
 
 impl<Fut, T> Cell<Fut, Progress<Fut>, T> {
+    fn claimed(future: Fut, admitted: Admitted) -> Stage<Fut, Progress<Fut>, T> {
+        Stage::Started(Progress::Resting(Rest {
+            future: Box::pin(future),
+            begun: false,
+            admitted,
+            left: false,
+            poller: None,
+            turn: None,
+        }))
+    }
+
     fn take_up(&self) -> Option<Rest<Fut>> {
         let mut inner = self.lock();
         match std::mem::replace(&mut inner.stage, Stage::Started(Progress::default())) {
@@ -118,17 +136,25 @@ where
     Fut: Future<Output = T> + Send,
     T: Send,
 {
-    fn claim(&self) -> bool {
+    fn claim(&self, admitted: &mut Admitted) -> bool {
         let mut inner = self.lock();
-        match std::mem::replace(&mut inner.stage, Stage::Started(Progress::default())) {
+        match std::mem::replace(&mut inner.stage, Stage::Taken) {
             Stage::Queued(future) => {
-                inner.stage = Stage::Started(Progress::Resting(Rest {
-                    future: Box::pin(future),
-                    begun: false,
-                    left: false,
-                    poller: None,
-                    turn: None,
-                }));
+                inner.stage = Self::claimed(future, admitted.take());
+                true
+            }
+            other => {
+                inner.stage = other;
+                false
+            }
+        }
+    }
+
+    fn claim_aside(&self) -> bool {
+        let mut inner = self.lock();
+        match std::mem::replace(&mut inner.stage, Stage::Taken) {
+            Stage::Queued(future) | Stage::Aside(future) => {
+                inner.stage = Self::claimed(future, None);
                 true
             }
             other => {
@@ -146,7 +172,7 @@ where
         rest.begun = true;
         let future = rest.future.as_mut();
         let poll = |cx: &mut Context<'_>| catch_unwind(AssertUnwindSafe(|| future.poll(cx)));
-        let (result, ran) = match inside(here.pool, &mut rest.turn, cx, poll) {
+        let (result, ran) = match inside(here.pool, rest.admitted.is_some(), &mut rest.turn, cx, poll) {
             Ok(Poll::Pending) => {
                 let known = rest.poller.as_ref().is_some_and(|known| known.will_wake(cx.waker()));
                 let old = (!known).then(|| rest.poller.replace(cx.waker().clone()));
@@ -157,17 +183,19 @@ where
             Ok(Poll::Ready(value)) => (Ok(value), Ran::Done),
             Err(payload) => (Err(TaskError::Panicked(payload)), Ran::Panicked),
         };
+        let admitted = rest.admitted.take();
         drop_quietly(rest);
         if let Some(payload) = self.complete(result) {
             (here.orphan)(payload);
         }
+        finish(admitted, ran);
         Poll::Ready(ran)
     }
 
     fn abort(&self, queued: TaskError) -> bool {
         let mut inner = self.lock();
         match std::mem::replace(&mut inner.stage, Stage::Started(Progress::default())) {
-            Stage::Queued(future) => {
+            Stage::Queued(future) | Stage::Aside(future) => {
                 drop(inner);
                 self.end(future, queued);
                 true
@@ -190,6 +218,7 @@ where
             }
         }
     }
+
     fn leave(&self) {
         let turn = match &mut self.lock().stage {
             Stage::Started(Progress::Resting(rest)) => {

@@ -52,7 +52,7 @@ pub(super) struct Bench(Mutex<Place>);
 pub(super) struct Place {
     /// What it runs.
     pub(super) running: Option<Arc<dyn Run>>,
-    /// The task for which it waits at the gate.
+    /// The task that it has taken and not started: it may wait for its admission.
     pub(super) held: Option<Entry>,
     /// True when it has been called since it fell idle.
     pub(super) called: bool,
@@ -107,7 +107,10 @@ pub(super) struct After {
 }
 
 pub(super) enum Found {
-    Entry(Entry),
+    /// One that waits to be started lies with the runner, where it can be taken out.
+    Held,
+    /// One that has started.
+    Started(Entry),
     Nothing,
     Exit,
 }
@@ -224,13 +227,21 @@ impl Core {
             state.searching -= 1;
         }
         let found = match state.lanes.pop() {
-            Some(entry) => Found::Entry(entry),
+            // Under this lock: whoever ends the pool finds it.
+            Some(entry) if entry.is_waiting() => {
+                me.lock().held = Some(entry);
+                Found::Held
+            }
+            Some(entry) => {
+                me.lock().running = Some(Arc::clone(&entry.task));
+                Found::Started(entry)
+            }
             // A sub-pool borrows a runner when it has work, and gives it back when it has none.
             None if state.phase == Phase::Running && self.above().is_none() => Found::Nothing,
             None => Found::Exit,
         };
         match found {
-            Found::Entry(_) => state.call_for_help(self.limit(), &mut after),
+            Found::Held | Found::Started(_) => state.call_for_help(self.limit(), &mut after),
             Found::Nothing => {
                 me.lock().called = false;
                 state.idle.push(Arc::clone(me));
@@ -240,6 +251,15 @@ impl Core {
         drop(state);
         self.after(after);
         found
+    }
+
+    /// What `me` has taken and not started goes back to the front of the queue, unless it has been taken out.
+    pub(super) fn put_back(&self, me: &Bench) {
+        let mut state = self.state.lock();
+        let held = me.lock().held.take();
+        if let Some(entry) = held {
+            state.lanes.push_front(entry);
+        }
     }
 
     /// A task has ended, and whoever ran it does not look for the next at once.

@@ -107,13 +107,18 @@ impl Core {
             let mut out: Vec<_> = held.collect();
             out.extend(state.lanes.drain());
             state.finished(out.len(), &mut after);
+            let mine = |entry: &Entry| match seeded!("tasks_run_what_is_listed") {
+                true => entry.is_live(),
+                false => entry.task.set_aside(),
+            };
+            // Under this lock: who runs it elsewhere has been counted.
+            let out: (Vec<_>, Vec<_>) = out.into_iter().partition(|entry| entry.is_waiting() && mine(entry));
             (out, state.children())
         };
         self.room.close();
         self.after(after);
         self.call_everybody();
-        let (mut waiting, rest): (Vec<_>, Vec<_>) =
-            out.into_iter().partition(|entry| entry.is_waiting() && entry.is_live());
+        let (mut waiting, rest) = out;
         // Before the runners below are dropped: else they would abandon what they have.
         for child in children {
             waiting.extend(child.stop());
@@ -131,7 +136,8 @@ impl Core {
         for bench in benches {
             let running = bench.lock().running.clone();
             if let Some(task) = running {
-                task.abort(TaskError::Abandoned);
+                // It has started, whether it has been polled or not.
+                task.abort(TaskError::Aborted);
             }
         }
     }

@@ -117,6 +117,7 @@ pub struct UnstartedTask {
 }
 
 impl UnstartedTask {
+    /// One that has been set aside.
     pub(super) fn new(entry: Entry, discarded: bool, pool: Kin) -> Self {
         let entry = Some(entry);
         Self { entry, discarded, pool }
@@ -141,7 +142,7 @@ impl UnstartedTask {
     /// When a task panics that has no handle, or none any more.
     pub async fn run(mut self) -> bool {
         let Some(entry) = self.entry.take() else { return false };
-        if !entry.task.claim() {
+        if !entry.task.claim_aside() {
             return false;
         }
         let pool = self.pool;

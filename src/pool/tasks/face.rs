@@ -5,7 +5,7 @@ use super::core::Core;
 use super::entry::UnstartedTask;
 use super::handle::AsyncHandle;
 use crate::pool::entry::Priority;
-use crate::pool::error::{PoolError, Rejected, TaskError, Turned};
+use crate::pool::error::{PoolError, Rejected, TaskError};
 use crate::pool::stats::PoolStats;
 use crate::pool::wishes::{Clocked, Submit};
 use crate::pool::workers::Workers;
@@ -207,8 +207,7 @@ impl TaskPool {
     {
         match self.submit(task).await {
             Ok(handle) => handle.await,
-            Err(rejected) if rejected.reason == Turned::Closed => Err(TaskError::Abandoned),
-            Err(_) => Err(TaskError::Discarded),
+            Err(rejected) => Err(rejected.reason.into_error()),
         }
     }
 

@@ -3,11 +3,16 @@
 use super::cell::{Job, Run};
 use super::core::Core;
 use super::guest::Guest;
-use super::polled::{standing, turn_of};
+use super::polled::{is_admitted, standing, turn_of};
 use super::turn::Turn;
+use crate::pool::cell::Ran;
 use crate::pool::error::TaskError;
+use crate::pool::gate::{Admitted, Waiter, finish};
+use crate::pool::intake::Counted;
 use crate::pool::kin::Standing;
 use crate::pool::park::run_blocking;
+use crate::pool::passage::Door;
+use crate::pool::wishes::Spec;
 use crate::time::{Instant, Sleep};
 use std::fmt;
 use std::future::poll_fn;
@@ -39,14 +44,17 @@ pub struct AsyncHandle<T: Send + 'static> {
     /// The turn that took it in, or was to, last; and in which round of it this came to wait.
     turn: Option<Arc<Turn>>,
     round: u64,
+    /// Where the pool has a policy.
+    door: Option<Box<Door>>,
 }
 
 impl<T: Send + 'static> AsyncHandle<T> {
-    pub(super) fn new(task: Arc<dyn Job<T>>, core: Arc<Core>, deadline: Option<Instant>) -> Self {
+    pub(super) fn new(task: Arc<dyn Job<T>>, core: Arc<Core>, spec: &Spec) -> Self {
         Self {
+            door: Door::new(core.settings.gate.as_ref(), spec.ask),
             task,
             core,
-            deadline,
+            deadline: spec.deadline,
             turn: None,
             round: 0,
         }
@@ -55,11 +63,16 @@ impl<T: Send + 'static> AsyncHandle<T> {
     /// Ends the task. One that has never been polled ends with [`TaskError::Cancelled`]; one that runs has its future
     /// dropped, at once or when it is next pending, and ends with [`TaskError::Aborted`]. False when it had ended.
     pub fn cancel(&self) -> bool {
-        if self.task.refuse(TaskError::Cancelled) {
-            self.core.note_dead(false);
+        if self.end_queued(TaskError::Cancelled) {
             return true;
         }
-        self.task.abort(TaskError::Cancelled)
+        // It stands in the queue again.
+        let left = self.task.is_left();
+        let ended = self.task.abort(TaskError::Cancelled);
+        if ended && left {
+            self.core.note_dead(&Counted::Cancelled);
+        }
+        ended
     }
 
     /// True once the result is there.
@@ -115,38 +128,88 @@ impl<T: Send + 'static> AsyncHandle<T> {
     /// Goes on with the task where it is run in passing by whoever polls this, and has it so if it can. True when somebody
     /// else has it, who may leave it to the caller.
     fn help(&mut self, cx: &mut Context<'_>) -> bool {
+        let (elsewhere, at_gate) = match self.take_in(cx) {
+            Some(elsewhere) => (elsewhere, false),
+            None => (false, true),
+        };
+        if !at_gate {
+            self.leave_gate();
+        }
+        elsewhere
+    }
+
+    /// None while it waits for its admission.
+    fn take_in(&mut self, cx: &mut Context<'_>) -> Option<bool> {
         if self.turn.is_none() && !self.task.is_claimable() {
-            return standing(self.core.kin) != Standing::Stranger;
+            return Some(standing(self.core.kin) != Standing::Stranger);
         }
         let Some(turn) = turn_of(self.core.kin) else {
-            return false;
+            return Some(false);
         };
         if turn.see(&self.task) {
-            return false;
+            return Some(false);
         }
         if !self.task.is_claimable() {
             self.turn.take_if(|asked| !asked.is_helping(&self.task));
-            return true;
+            return Some(true);
         }
         if self.expires() {
-            return false;
+            return Some(false);
         }
         if !self.turn.as_ref().is_some_and(|asked| Arc::ptr_eq(asked, &turn)) {
             self.turn = Some(Arc::clone(&turn));
             self.round = 0;
         }
         if !turn.is_free(cx.waker(), &mut self.round) {
-            return false;
+            return Some(false);
         }
         let Some(guest) = Guest::enter(&self.core, cx.waker()) else {
-            return false;
+            return Some(false);
         };
-        if !self.core.let_guest_in(&*self.task) {
-            return !self.core.is_stopped();
+        let mut admitted = match self.admit(cx.waker()) {
+            Poll::Ready(Ok(admitted)) => admitted,
+            Poll::Ready(Err(why)) => {
+                self.end_queued(why);
+                return Some(false);
+            }
+            // Without the slot: whoever has one may take the task meanwhile.
+            Poll::Pending => return None,
+        };
+        if !self.core.let_guest_in(&*self.task, &mut admitted) {
+            finish(admitted, Ran::Gone);
+            return Some(!self.core.is_stopped());
         }
+        // One that had been left has what it was admitted by.
+        finish(admitted, Ran::Gone);
         turn.take_in(Arc::clone(&self.task) as Arc<dyn Run>, guest);
         turn.see(&self.task);
-        false
+        Some(false)
+    }
+
+    fn admit(&self, waker: &Waker) -> Poll<Result<Admitted, TaskError>> {
+        let Some(door) = self.door.as_ref().filter(|_| self.task.is_queued()) else {
+            return Poll::Ready(Ok(None));
+        };
+        let waiter = Waiter {
+            blocks: false,
+            is_admitted: is_admitted(self.core.kin),
+        };
+        door.poll(self.core.settings.gate.as_ref(), waiter, waker)
+    }
+
+    fn leave_gate(&self) {
+        if let Some(door) = &self.door {
+            door.leave();
+        }
+    }
+
+    fn end_queued(&self, why: TaskError) -> bool {
+        let counted = Counted::of(&why);
+        let ended = self.task.refuse(why);
+        if ended {
+            self.core.note_dead(&counted);
+        }
+        ended
     }
 
     /// Ends the task if it is too late for it to start.
@@ -155,14 +218,13 @@ impl<T: Send + 'static> AsyncHandle<T> {
         if !(self.deadline.is_some_and(late) && self.task.is_queued()) {
             return false;
         }
-        if self.task.refuse(TaskError::Expired) {
-            self.core.note_dead(true);
-        }
+        self.end_queued(TaskError::Expired);
         true
     }
 
     /// Nobody waits for it here any more: a runner goes on with it.
     fn leave(&self) {
+        self.leave_gate();
         if let Some(turn) = &self.turn {
             turn.loosen(&self.task);
         }

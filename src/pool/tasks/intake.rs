@@ -1,14 +1,18 @@
 //! How tasks come into the queue of a task pool, and leave it without a runner.
 
 use super::cell::Run;
-use super::core::{After, Core};
+use super::core::{After, Core, State};
 use super::entry::{Entry, UnstartedTask};
 use crate::pool::cell::{Await, Cell, Ran};
 use crate::pool::error::TaskError;
+use crate::pool::gate::Admitted;
 use crate::pool::hooks::{self, drop_quietly};
+use crate::pool::intake::Counted;
+use crate::pool::lanes::Ranked;
 use crate::pool::overflow::{Crowded, Overflow};
 use crate::pool::room::Room;
 use crate::pool::state::Phase;
+use crate::sync::shim::MutexGuard;
 use std::sync::Arc;
 
 impl Core {
@@ -35,7 +39,7 @@ impl Core {
     pub(super) fn push_errand(self: &Arc<Self>, runner: impl Future<Output = ()> + Send + 'static) {
         let task = Arc::new(Cell::new(runner));
         task.detach();
-        if !task.claim() {
+        if !task.claim(&mut None) {
             return;
         }
         let mut after = After::default();
@@ -53,18 +57,18 @@ impl Core {
     }
 
     /// A task that waits for one in the queue takes that in: it runs there, and counts. False when somebody else has it, be it
-    /// the owner of a report.
-    pub(super) fn let_guest_in(self: &Arc<Self>, task: &dyn Run) -> bool {
+    /// the owner of a report. What it was `admitted` by is with the task then.
+    pub(super) fn let_guest_in(self: &Arc<Self>, task: &dyn Run, admitted: &mut Admitted) -> bool {
         {
             let mut state = self.state.lock();
             let stopped = state.phase == Phase::Stopped && !seeded!("tasks_run_what_is_listed");
             // Under this lock: what is claimed here is not listed, and what is seen to be claimed has been counted.
-            if stopped || !(task.claim() || task.claim_left()) {
+            if stopped || !(task.claim(admitted) || task.claim_left()) {
                 return false;
             }
             state.quiet.begun(1);
         }
-        self.note_dead(false);
+        self.note_dead(&Counted::Started);
         true
     }
 
@@ -87,34 +91,62 @@ impl Core {
         self.after(after);
     }
 
-    /// Somebody has ended, or begun to run, a queued task without taking it out.
-    pub(super) fn note_dead(self: &Arc<Self>, expired: bool) {
-        let mut after = After::default();
+    /// Somebody has ended, or begun to run, a queued task without taking it out. One that a runner holds at the gate is let
+    /// go at once; others are taken out when such are in the majority, or room is short.
+    pub(super) fn note_dead(self: &Arc<Self>, counted: &Counted) {
         let mut state = self.state.lock();
         state.dead += 1;
-        state.stats.expired += u64::from(expired);
-        if state.dead * 2 <= state.lanes.len() && !self.room.is_short() {
-            return;
+        counted.count(&mut state.stats);
+        let few = state.dead * 2 <= state.lanes.len() && !self.room.is_short() && !self.room.is_pressed();
+        self.bury(state, !few);
+    }
+
+    /// For whoever finds no room: what is known to be dead is taken out.
+    pub(super) fn sweep(self: &Arc<Self>) {
+        let state = self.state.lock();
+        let any = state.dead > 0 && !seeded!("tasks_full_of_dead");
+        self.bury(state, any);
+    }
+
+    /// Takes out what is dead at the gate; and all the rest, if wanted.
+    fn bury(self: &Arc<Self>, mut state: MutexGuard<'_, State>, all: bool) {
+        let mut after = After::default();
+        let (mut dead, mut at_gate) = (Vec::new(), Vec::new());
+        if self.settings.gate.is_some() && !seeded!("tasks_hold_dead_at_the_gate") {
+            for bench in &state.benches {
+                if let Some(entry) = bench.lock().held.take_if(|entry| !entry.is_live()) {
+                    dead.push(entry);
+                    at_gate.push(Arc::clone(bench));
+                }
+            }
         }
-        state.dead = 0;
-        let dead = state.lanes.purge();
+        if all {
+            state.dead = 0;
+            dead.extend(state.lanes.purge());
+        }
         state.finished(dead.len(), &mut after);
         drop(state);
         let weight = dead.iter().map(|entry| u64::from(entry.weight())).sum();
         // Those that had been left take no room.
         let places = dead.iter().filter(|entry| entry.is_waiting()).count();
         self.room.give_back(places, weight);
+        for bench in at_gate {
+            bench.call();
+        }
         for entry in dead {
             drop_quietly(entry);
         }
         self.after(after);
     }
 
-    /// A submitter has run its task itself.
-    pub(super) fn ran_by_caller(&self, ran: Ran) {
+    /// A submitter has run its task itself, or found that it was too late.
+    pub(super) fn ran_by_caller(&self, ran: Option<Ran>) {
         let mut state = self.state.lock();
         state.stats.submitted += 1;
-        state.count(ran);
+        match ran {
+            Some(ran) => state.count(ran),
+            None => state.stats.expired += 1,
+        }
     }
 }
 
@@ -151,6 +183,9 @@ impl Crowded for Arc<Core> {
     }
 
     fn discard(&self, entry: Entry) {
+        if !entry.task.set_aside() {
+            return drop_quietly(entry);
+        }
         self.state.lock().stats.discarded += 1;
         let task = UnstartedTask::new(entry, true, self.kin);
         hooks::discard(self.settings.on_discard.as_deref(), task);

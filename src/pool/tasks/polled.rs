@@ -8,6 +8,8 @@ use std::task::{Context, Poll};
 
 struct Polled {
     pool: Kin,
+    /// It runs under a permit of the policy of its pool.
+    admitted: bool,
     /// Made when somebody asks for it.
     turn: Option<OwnTurn>,
 }
@@ -34,15 +36,28 @@ pub(super) fn standing(pool: Kin) -> Standing {
     POLLED.try_with(look).unwrap_or(Standing::Stranger)
 }
 
+/// True where a task is being polled on this thread that runs under a permit of the policy of `pool`.
+pub(super) fn is_admitted(pool: Kin) -> bool {
+    let look = |polled: &RefCell<Vec<Polled>>| polled.borrow().iter().any(|task| task.admitted && task.pool == pool);
+    POLLED.try_with(look).unwrap_or(false)
+}
+
 /// Polls a task of `pool`, whose turn is this, and then what it runs in passing. `poll` does not panic.
 pub(super) fn inside<T, E>(
     pool: Kin,
+    admitted: bool,
     turn: &mut Option<OwnTurn>,
     cx: &mut Context<'_>,
     poll: impl FnOnce(&mut Context<'_>) -> Result<Poll<T>, E>,
 ) -> Result<Poll<T>, E> {
     let mine = turn.take();
-    let _ = POLLED.try_with(|polled| polled.borrow_mut().push(Polled { pool, turn: mine }));
+    let _ = POLLED.try_with(|polled| {
+        polled.borrow_mut().push(Polled {
+            pool,
+            admitted,
+            turn: mine,
+        })
+    });
     let polled = poll(cx);
     if let Ok(Poll::Pending) = &polled {
         let look =

@@ -2,14 +2,13 @@
 
 use super::core::{Bench, Core, Found};
 use super::entry::Entry;
-use crate::limiter::Outcome;
 use crate::pool::cell::Ran;
 use crate::pool::error::TaskError;
+use crate::pool::gate::{Waiter, finish, poll_admitting};
 use crate::pool::hooks::drop_quietly;
 use crate::pool::slot::Slot;
 use crate::semaphore::SemaphorePermit;
 use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -83,12 +82,20 @@ async fn work(mut books: Books) {
                 // Whoever called has counted this runner among those that look.
                 books.searching = true;
             }
-            Found::Entry(entry) => {
+            found => {
                 books.busy = true;
-                started += 1;
-                slot.note_start();
-                match run_entry(&core, &bench, entry).await {
-                    Some(ran) => done = Some(ran),
+                let ran = match found {
+                    Found::Started(entry) => {
+                        slot.note_start();
+                        Some(go_on(&core, &bench, entry).await)
+                    }
+                    _ => run_held(&core, &bench, &mut slot).await,
+                };
+                match ran {
+                    Some(ran) => {
+                        started += 1;
+                        done = Some(ran);
+                    }
                     // It was taken out, and counted there.
                     None => books.busy = false,
                 }
@@ -157,77 +164,101 @@ async fn called(bench: &Bench) {
     .await;
 }
 
-/// Runs a task that has left the queue. None: it was taken out again at the gate.
-async fn run_entry(core: &Arc<Core>, bench: &Bench, entry: Entry) -> Option<Ran> {
-    let mut admission = None;
-    let entry = match &core.settings.gate {
-        Some(gate) if entry.is_waiting() => {
-            let ask = entry.ask();
-            bench.lock().held = Some(entry);
-            let mut admitting = gate.admit(ask);
-            let admitted = poll_fn(|cx| {
-                let polled = catch_unwind(AssertUnwindSafe(|| admitting.as_mut().poll(cx)));
-                match polled {
-                    Ok(Poll::Ready(admitted)) => Poll::Ready(admitted.map_err(TaskError::Refused)),
-                    Err(payload) => Poll::Ready(Err(TaskError::Panicked(payload))),
-                    Ok(Poll::Pending) => {
-                        let waker = cx.waker().clone();
-                        let mut place = bench.lock();
-                        if place.held.is_none() {
-                            return Poll::Ready(Err(TaskError::Cancelled));
-                        }
-                        let old = place.waker.replace(waker);
-                        drop(place);
-                        drop(old);
-                        Poll::Pending
-                    }
-                }
-            })
-            .await;
-            let entry = bench.lock().held.take()?;
-            match admitted {
-                Ok(admitted) => admission = Some(admitted),
-                Err(why) => {
-                    core.room.give_back(1, u64::from(entry.weight()));
-                    entry.task.refuse(why);
-                    return Some(Ran::Gone);
+/// Starts and runs the task that this runner holds, once it is admitted. None: it was taken out meanwhile, or is back in
+/// the queue, as the slot is with somebody else.
+///
+/// The task starts when there are both, the slot and the admission, and neither is waited for with the other in hand.
+async fn run_held(core: &Arc<Core>, bench: &Bench, slot: &mut Slot<'_>) -> Option<Ran> {
+    let mut admitted = Ok(None);
+    if let Some(gate) = &core.settings.gate {
+        let ask = bench.lock().held.as_ref()?.ask();
+        let mut admitting = gate.admit(ask, Waiter::RUNNER);
+        let polled = poll_fn(|cx| {
+            if !slot.try_hold_again() {
+                return Poll::Ready(None);
+            }
+            if let Poll::Ready(admitted) = poll_admitting(&mut admitting, cx) {
+                return Poll::Ready(Some(admitted));
+            }
+            let waker = cx.waker().clone();
+            let mut place = bench.lock();
+            if place.held.is_none() {
+                return Poll::Ready(None);
+            }
+            let old = place.waker.replace(waker);
+            drop(place);
+            drop(old);
+            if !seeded!("tasks_wait_at_the_gate_with_their_slot") {
+                slot.give_up();
+                if core.above().is_some() {
+                    core.call_relatives();
                 }
             }
-            entry
-        }
-        _ => entry,
+            Poll::Pending
+        })
+        .await;
+        drop_quietly(admitting);
+        let Some(polled) = polled else {
+            core.put_back(bench);
+            return None;
+        };
+        admitted = polled;
+    }
+    // Under one lock: whoever ends the pool finds it held, or running.
+    let entry = {
+        let mut place = bench.lock();
+        let entry = place.held.take();
+        place.running = entry.as_ref().map(|entry| Arc::clone(&entry.task));
+        entry
     };
-    if entry.is_waiting() {
-        core.room.give_back(1, u64::from(entry.weight()));
-        if entry
-            .deadline
-            .is_some_and(|deadline| core.settings.clock.now() > deadline)
-        {
+    let Some(entry) = entry else {
+        // Taken out: the admission is given back.
+        finish(admitted.unwrap_or(None), Ran::Gone);
+        return None;
+    };
+    core.room.give_back(1, u64::from(entry.weight()));
+    let late = |deadline| core.settings.clock.now() > deadline;
+    let started = match admitted {
+        Ok(_) if entry.deadline.is_some_and(late) => {
             if entry.task.refuse(TaskError::Expired) {
                 core.state.lock().stats.expired += 1;
             }
-            return Some(Ran::Gone);
+            false
         }
-        if !entry.task.claim() {
-            return Some(Ran::Gone);
+        Ok(mut admitted) => {
+            let claimed = entry.task.claim(&mut admitted);
+            finish(admitted, Ran::Gone);
+            claimed
         }
-    } else if !entry.claim_started() {
-        return Some(Ran::Gone);
-    }
-    bench.lock().running = Some(Arc::clone(&entry.task));
-    let ran = poll_fn(|cx| core.poll(&*entry.task, cx)).await;
+        Err(why) => {
+            if entry.task.refuse(why) {
+                core.state.lock().stats.refused += 1;
+            }
+            false
+        }
+    };
+    slot.note_start();
+    Some(run_claimed(core, bench, entry, started).await)
+}
+
+/// Goes on with a task that has started before: a runner of a sub-pool, or what was run in passing.
+async fn go_on(core: &Arc<Core>, bench: &Bench, entry: Entry) -> Ran {
+    let (errand, claimed) = (entry.is_errand(), entry.claim_started());
+    let ran = run_claimed(core, bench, entry, claimed).await;
+    // A runner of a sub-pool is no task.
+    if errand { Ran::Gone } else { ran }
+}
+
+/// Polls the task that stands as running, if it is this runner's.
+async fn run_claimed(core: &Arc<Core>, bench: &Bench, entry: Entry, claimed: bool) -> Ran {
+    let ran = if claimed {
+        poll_fn(|cx| core.poll(&*entry.task, cx)).await
+    } else {
+        Ran::Gone
+    };
     let task = bench.lock().running.take();
     drop_quietly(task);
-    if let Some(admission) = admission {
-        admission.finish(match ran {
-            Ran::Done => Outcome::Success,
-            Ran::Panicked => Outcome::Failure,
-            Ran::Gone => Outcome::Ignored,
-        });
-    }
-    // A runner of a sub-pool is no task.
-    let ran = if entry.is_errand() { Ran::Gone } else { ran };
     // The handle may be gone: then this drops the result.
     drop_quietly(entry);
-    Some(ran)
+    ran
 }

@@ -6,10 +6,13 @@ use super::entry::{Entry, run_here};
 use super::face::TaskPool;
 use super::guest::Guest;
 use super::handle::AsyncHandle;
-use crate::pool::cell::{Await, Cell};
-use crate::pool::error::{Rejected, Turned};
+use super::polled::is_admitted;
+use crate::pool::cell::{Await, Cell, Queued, Ran};
+use crate::pool::error::{Rejected, TaskError, Turned};
+use crate::pool::gate::{Admitted, Waiter, finish};
 use crate::pool::overflow::Crowded;
 use crate::pool::park::run_blocking;
+use crate::pool::passage::{self, Passage};
 use crate::pool::submit::next_chunk;
 use crate::pool::wishes::Submit;
 use crate::time::Sleep;
@@ -19,9 +22,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// What whoever runs a task in passing holds, if anything.
-type Passing = Option<Guest>;
-type Verdict = crate::pool::overflow::Verdict<Guest>;
+/// What a submitter holds that runs its task itself.
+struct Passing {
+    guest: Option<Guest>,
+    admitted: Admitted,
+}
+
+type Verdict = crate::pool::overflow::Verdict<Passing>;
 type Shared<Fut, T> = Arc<Cell<Fut, Progress<Fut>, T>>;
 
 impl<'p> Submit<'p, TaskPool> {
@@ -29,36 +36,70 @@ impl<'p> Submit<'p, TaskPool> {
         self.pool.core()
     }
 
-    fn let_in_now(&self) -> Result<Verdict, Turned> {
-        let (core, weight) = (self.core(), self.spec.weight);
-        let Err(turned) = core.room.try_take(weight) else {
-            return Ok(Verdict::In);
-        };
-        core.judge(weight, turned)
+    fn judge(&self, turned: Turned) -> Result<Verdict, Turned> {
+        self.core().sweep();
+        self.core().judge(self.spec.weight, turned)
     }
 
-    /// Waits for room, or for a slot: whoever works for the family and has one runs the task instead. Were it to wait,
-    /// nobody might make room.
-    async fn room_or_slot(&self) -> Result<Verdict, Turned> {
+    fn let_in_now(&self) -> Result<Verdict, Turned> {
+        match self.core().room.try_take(self.spec.weight) {
+            Ok(()) => Ok(Verdict::In),
+            Err(turned) => self.judge(turned),
+        }
+    }
+
+    /// Waits for room, or until the submitter may run the task itself: it is to be admitted, and whoever works for the
+    /// family needs a slot. Were that one to wait for room alone, nobody might make it.
+    async fn room_or_passage(&self, by_caller: bool) -> Result<Verdict, Turned> {
         let core = self.core();
         let mut room = pin!(core.room.take(self.spec.weight));
-        poll_fn(|cx| match Guest::enter(core, cx.waker()) {
-            Some(guest) => Poll::Ready(Ok(Verdict::Here(Some(guest)))),
-            None => room.as_mut().poll(cx).map_ok(|()| Verdict::In),
+        let mut passage = Passage::default();
+        let waiter = || Waiter {
+            blocks: false,
+            is_admitted: is_admitted(core.kin),
+        };
+        poll_fn(|cx| {
+            let guest = if by_caller {
+                None
+            } else {
+                let guest = Guest::enter(core, cx.waker());
+                if guest.is_none() {
+                    passage.leave();
+                    return room.as_mut().poll(cx).map_ok(|()| Verdict::In);
+                }
+                guest
+            };
+            let gate = core.settings.gate.as_ref();
+            match passage.poll(gate, || self.spec.ask, waiter, cx.waker()) {
+                Poll::Ready(Ok(admitted)) => Poll::Ready(Ok(Verdict::Here(Passing { guest, admitted }))),
+                Poll::Ready(Err(why)) => Poll::Ready(Err(passage::turned(why))),
+                Poll::Pending => {
+                    // Without the slot: whoever has one may make room meanwhile.
+                    drop(guest);
+                    room.as_mut().poll(cx).map_ok(|()| Verdict::In)
+                }
+            }
         })
         .await
     }
 
     async fn let_in(&self, patience: Option<Duration>) -> Result<Verdict, Turned> {
-        match self.let_in_now()? {
-            Verdict::Wait => {}
+        let core = self.core();
+        let Err(turned) = core.room.try_take(self.spec.weight) else {
+            return Ok(Verdict::In);
+        };
+        // What is cancelled from now on is taken out at once.
+        let _pressing = core.room.press();
+        let by_caller = match self.judge(turned)? {
+            Verdict::Wait => false,
+            Verdict::Caller => true,
             verdict => return Ok(verdict),
-        }
-        let mut verdict = pin!(self.room_or_slot());
+        };
+        let mut verdict = pin!(self.room_or_passage(by_caller));
         let Some(patience) = patience else {
             return verdict.await;
         };
-        let clock = &self.core().settings.clock;
+        let clock = &core.settings.clock;
         let mut sleep = pin!(Sleep::until(clock, clock.after(clock.now(), patience)));
         poll_fn(|cx| match verdict.as_mut().poll(cx) {
             Poll::Pending => sleep.as_mut().poll(cx).map(|()| Err(Turned::TimedOut)),
@@ -71,7 +112,8 @@ impl<'p> Submit<'p, TaskPool> {
     /// [`Overflow`](crate::pool::Overflow). A task of the pool that would wait for room runs what it submits itself.
     ///
     /// # Errors
-    /// [`Rejected`], with the task: the pool is closed, the queue full, or the task too heavy for it.
+    /// [`Rejected`], with the task: the pool is closed, the queue full, or the task too heavy for it; or the submitter was
+    /// to run it, and the policy of the pool has refused it.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task.
@@ -111,7 +153,7 @@ impl<'p> Submit<'p, TaskPool> {
         T: Send + 'static,
     {
         let verdict = match self.let_in_now() {
-            Ok(Verdict::Wait | Verdict::Here(_)) => Err(Turned::Full),
+            Ok(Verdict::Wait | Verdict::Caller | Verdict::Here(_)) => Err(Turned::Full),
             verdict => verdict,
         };
         if let Err(reason) = verdict {
@@ -224,7 +266,7 @@ impl<'p> Submit<'p, TaskPool> {
                 for cell in chunk.by_ref().take(batch) {
                     match queued {
                         Ok(()) => taken(cell),
-                        Err(reason) => rejected.push(take_back(&cell, reason)),
+                        Err(ref reason) => rejected.push(take_back(&cell, reason.clone())),
                     }
                 }
             }
@@ -255,12 +297,20 @@ impl<'p> Submit<'p, TaskPool> {
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        let Some(guest) = self.settle_now(cell, verdict?)? else {
+        let Some(Passing { guest, mut admitted }) = self.settle_now(cell, verdict?)? else {
             return Ok(());
         };
-        cell.claim();
         let core = self.core();
-        let ran = run_here(&**cell, |task, cx| core.poll(task, cx)).await;
+        let late = |deadline| core.settings.clock.now() > deadline;
+        let ran = if self.spec.deadline.is_some_and(late) {
+            // It has waited until its submitter could run it.
+            cell.refuse(TaskError::Expired);
+            finish(admitted, Ran::Gone);
+            None
+        } else {
+            cell.claim(&mut admitted);
+            Some(run_here(&**cell, |task, cx| core.poll(task, cx)).await)
+        };
         drop(guest);
         core.ran_by_caller(ran);
         Ok(())
@@ -279,13 +329,13 @@ impl<'p> Submit<'p, TaskPool> {
                 self.core().discard(self.entry(cell));
                 Ok(None)
             }
-            Verdict::Here(guest) => Ok(Some(guest)),
-            Verdict::Wait => unreachable!("it has waited"),
+            Verdict::Here(passing) => Ok(Some(passing)),
+            Verdict::Wait | Verdict::Caller => unreachable!("it has waited"),
         }
     }
 
     fn handle<T: Send + 'static>(&self, task: Arc<dyn Job<T>>) -> AsyncHandle<T> {
-        AsyncHandle::new(task, Arc::clone(self.core()), self.spec.deadline)
+        AsyncHandle::new(task, Arc::clone(self.core()), &self.spec)
     }
 
     fn entry<T, Fut>(&self, cell: &Shared<Fut, T>) -> Entry

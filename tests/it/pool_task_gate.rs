@@ -1,0 +1,317 @@
+//! The policy in front of the runners of a task pool: what `pool_gate` says of threads.
+
+use futures::future::BoxFuture;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
+use tokio::time::timeout;
+use tollgate::breaker::{BreakerState, CircuitBreaker};
+use tollgate::pool::{AsyncHandle, Overflow, TaskError, TaskPool, TaskPoolBuilder, Turned};
+use tollgate::{Ask, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket};
+
+const LONG: Duration = Duration::from_secs(60);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What a program comes to: one that stands still does not, and tokio's clock runs on by itself.
+async fn end_of<F: Future>(program: F) -> F::Output {
+    timeout(LONG, program).await.expect("it stands still")
+}
+
+/// Lets all other tasks of a current-thread runtime run until they wait.
+async fn settle() {
+    for _ in 0..200 {
+        yield_now().await;
+    }
+}
+
+/// One task each second, after a burst.
+fn rate(clock: &ManualClock, burst: u64) -> Policy<TokenBucket> {
+    Policy::new(TokenBucket::new(Quota::per_second(1).burst(burst)).on(clock))
+}
+
+fn one() -> TaskPoolBuilder {
+    TaskPool::builder(1)
+}
+
+/// A pool with a busy runner and a full queue, whose submitters run their tasks themselves.
+struct Full {
+    pool: TaskPool,
+    queued: AsyncHandle<()>,
+    release: oneshot::Sender<()>,
+}
+
+impl Full {
+    async fn new(builder: TaskPoolBuilder) -> Self {
+        let pool = builder.queue(1).overflow(Overflow::CallerRuns).build().unwrap();
+        let (release, released) = oneshot::channel::<()>();
+        let (start, started) = oneshot::channel();
+        let busy = async move {
+            start.send(()).unwrap();
+            let _ = released.await;
+        };
+        drop(pool.try_submit(busy).unwrap());
+        started.await.unwrap();
+        let queued = pool.try_submit(async {}).unwrap();
+        Self { pool, queued, release }
+    }
+
+    async fn end(self, clock: &ManualClock) {
+        drop(self.release);
+        settle().await;
+        clock.advance(SECOND);
+        end_of(self.queued).await.unwrap();
+        assert!(self.pool.shutdown(LONG).await.is_clean());
+    }
+}
+
+/// Given a rate with a token left, then a submitter awaits its task at once; the next time it awaits a token first, and
+/// leaves the line when it goes. It is told when it is too late for the task, and when there is room after all.
+#[tokio::test(start_paused = true)]
+async fn a_submitter_that_runs_its_task_waits_for_the_policy() {
+    let clock = ManualClock::new();
+    let policy = rate(&clock, 2);
+    let full = Full::new(one().on(&clock).admit_by(policy.clone())).await;
+    let pool = &full.pool;
+    let now = |clock: &ManualClock| {
+        let clock = clock.clone();
+        async move { clock.elapsed() }
+    };
+    let first = pool.submit(now(&clock)).await.unwrap();
+    assert_eq!(first.try_join().unwrap().unwrap(), Duration::ZERO);
+    assert_eq!(pool.try_submit(async {}).unwrap_err().reason, Turned::Full);
+
+    let mut waits = Box::pin(pool.submit(now(&clock)));
+    assert!(futures::poll!(&mut waits).is_pending());
+    assert_eq!(policy.waiting(), 1);
+    drop(waits);
+    assert_eq!(policy.waiting(), 0);
+    let mut waits = Box::pin(pool.submit(now(&clock)));
+    assert!(futures::poll!(&mut waits).is_pending());
+    clock.advance(SECOND);
+    assert_eq!(end_of(waits).await.unwrap().try_join().unwrap().unwrap(), SECOND);
+
+    let mut late = Box::pin(pool.deadline(SECOND / 2).submit(async {}));
+    assert!(futures::poll!(&mut late).is_pending());
+    clock.advance(SECOND);
+    let late = end_of(late).await.unwrap();
+    assert!(matches!(late.try_join(), Ok(Err(TaskError::Expired))));
+    let stats = pool.stats();
+    assert_eq!((stats.finished, stats.expired), (2, 1));
+
+    let mut waits = Box::pin(pool.submit(now(&clock)));
+    assert!(futures::poll!(&mut waits).is_pending());
+    assert!(full.queued.cancel());
+    let queued = end_of(waits).await.unwrap();
+    assert!(!queued.is_finished());
+    assert_eq!(policy.waiting(), 0);
+    let mut waits = Box::pin(pool.submit(now(&clock)));
+    assert!(futures::poll!(&mut waits).is_pending());
+    pool.close();
+    assert_eq!(end_of(waits).await.unwrap_err().reason, Turned::Closed);
+    drop(full.release);
+    settle().await;
+    clock.advance(SECOND);
+    end_of(queued).await.unwrap();
+    assert!(full.pool.shutdown(LONG).await.is_clean());
+}
+
+/// Given a breaker in front of the runners, when a task fails that its submitter runs, or whoever waits for it, then the
+/// breaker hears of it.
+#[tokio::test(start_paused = true)]
+async fn the_policy_hears_of_tasks_that_no_runner_runs() {
+    let clock = ManualClock::new();
+    let breaker = CircuitBreaker::builder().consecutive_failures(1).clock(&clock).build();
+    let breaker = Arc::new(breaker.unwrap());
+    let policy = Policy::new(Arc::clone(&breaker));
+    let full = Full::new(one().on(&clock).admit_by(policy.clone())).await;
+    let fails = || async { resume_unwind(Box::new("on purpose")) };
+    drop(full.pool.submit::<(), _>(fails()).await.unwrap());
+    assert_eq!(breaker.state(), BreakerState::Open);
+    breaker.reset();
+    full.end(&clock).await;
+
+    let pool = one().on(&clock).admit_by(policy).build().unwrap();
+    let (here, seen) = (pool.clone(), Arc::clone(&breaker));
+    let outer = pool.try_submit(async move {
+        let inner = here.submit::<(), _>(fails()).await.unwrap();
+        assert!(matches!(inner.await, Err(TaskError::Panicked(_))));
+        seen.state()
+    });
+    assert_eq!(end_of(outer.unwrap()).await.unwrap(), BreakerState::Open);
+}
+
+/// Given a task that waits for others of its pool, one by one or as a group, then each of those is admitted as well, and
+/// the permit of one that is let go stays with it.
+#[tokio::test(start_paused = true)]
+async fn a_task_that_is_run_by_who_waits_for_it_is_admitted_first() {
+    let clock = ManualClock::new();
+    let pool = one().on(&clock).admit_by(rate(&clock, 1)).build().unwrap();
+    let (here, time) = (pool.clone(), clock.clone());
+    let outer = pool.try_submit(async move {
+        let inner = |n: u32| {
+            let time = time.clone();
+            async move { time.elapsed() / n }
+        };
+        let first = here.submit(inner(1)).await.unwrap().await.unwrap();
+        let mut group = here.group::<_, ()>();
+        for n in [2, 3] {
+            let inner = inner(n);
+            group.submit(async move { Ok(inner.await) }).await.unwrap();
+        }
+        (first, group.join().await.unwrap())
+    });
+    let outer = outer.unwrap();
+    for _ in 0..3 {
+        settle().await;
+        assert!(!outer.is_finished());
+        clock.advance(SECOND);
+    }
+    assert_eq!(end_of(outer).await.unwrap(), (SECOND, vec![SECOND; 2]));
+    assert!(pool.shutdown(LONG).await.is_clean());
+}
+
+/// Given a task that is run in passing under a permit of its own, when it is let go and a runner ends it, then the permit
+/// comes back with its end and not before.
+#[tokio::test(start_paused = true)]
+async fn the_permit_of_a_task_that_is_let_go_stays_with_it() {
+    let in_flight = Arc::new(Semaphore::new(2));
+    let pool = one().admit_by(Policy::new(Arc::clone(&in_flight))).build().unwrap();
+    let (open, opened) = oneshot::channel::<()>();
+    let here = pool.clone();
+    let outer = pool.try_submit(async move {
+        let inner = here.submit(async move { opened.await.unwrap() }).await.unwrap();
+        inner.join_timeout(Duration::ZERO).await.unwrap_err()
+    });
+    let inner = end_of(outer.unwrap()).await.unwrap();
+    settle().await;
+    assert_eq!(in_flight.available_permits(), 1);
+    open.send(()).unwrap();
+    end_of(inner).await.unwrap();
+    assert!(pool.shutdown(LONG).await.is_clean());
+    assert_eq!(in_flight.available_permits(), 2);
+}
+
+/// Given a policy that lets one task run at a time, then tasks may wait for tasks to any depth: the inner ones run under the
+/// permit of the outer.
+#[tokio::test(start_paused = true)]
+async fn tasks_may_wait_for_tasks_under_one_permit() {
+    fn nested(pool: TaskPool, depth: u32) -> BoxFuture<'static, u32> {
+        Box::pin(async move {
+            let inner = match depth {
+                0 => Box::pin(async { 1 }),
+                depth => nested(pool.clone(), depth - 1),
+            };
+            1 + pool.submit(inner).await.unwrap().await.unwrap()
+        })
+    }
+    let in_flight = Arc::new(Semaphore::new(1));
+    let policy = Policy::new(Arc::clone(&in_flight));
+    let pool = one().admit_by(policy.clone()).build().unwrap();
+    assert_eq!(end_of(nested(pool.clone(), 4)).await, 6);
+    assert!(pool.shutdown(LONG).await.is_clean());
+    assert_eq!(in_flight.available_permits(), 1);
+
+    in_flight.set_limit(2);
+    let full = Full::new(one().admit_by(policy)).await;
+    let here = full.pool.clone();
+    let by_caller = full.pool.submit(nested(here, 3));
+    assert_eq!(end_of(by_caller).await.unwrap().try_join().unwrap().unwrap(), 5);
+    full.end(&ManualClock::new()).await;
+    assert_eq!(in_flight.available_permits(), 2);
+}
+
+/// Given two pools that share one slot, and a closed gate before one of them, then tasks of the other run; and an admission
+/// that finds no slot has taken no token.
+#[tokio::test(start_paused = true)]
+async fn a_runner_that_waits_for_its_admission_leaves_the_slot_to_others() {
+    let clock = ManualClock::new();
+    let slots = Arc::new(Semaphore::new(1));
+    let policy = rate(&clock, 1);
+    let shared = || one().on(&clock).slots(Arc::clone(&slots));
+    let gated = shared().admit_by(policy.clone()).build().unwrap();
+    let free = shared().build().unwrap();
+    gated.run(async {}).await.unwrap();
+    let waits = gated.try_submit(async { 1 }).unwrap();
+    settle().await;
+    assert_eq!(policy.waiting(), 1);
+    let (release, released) = oneshot::channel::<()>();
+    let runs = free.try_submit(async { released.await.unwrap() }).unwrap();
+    settle().await;
+    assert_eq!(slots.available_permits(), 0, "the other has no slot");
+    clock.advance(SECOND);
+    settle().await;
+    assert_eq!((policy.waiting(), slots.waiting()), (0, 1));
+    assert!(policy.try_admit(Ask::one()).is_ok());
+    release.send(()).unwrap();
+    end_of(runs).await.unwrap();
+    settle().await;
+    assert!(!waits.is_finished());
+    clock.advance(SECOND);
+    assert_eq!(end_of(waits).await.unwrap(), 1);
+    for pool in [gated, free] {
+        assert!(pool.shutdown(LONG).await.is_clean());
+    }
+    assert_eq!(slots.available_permits(), 1);
+}
+
+/// Given a task whose runner waits for its admission, when it is cancelled, then its place in the queue is free, the runner
+/// waits no more, and the token is left to others.
+#[tokio::test(start_paused = true)]
+async fn a_task_that_is_cancelled_at_the_gate_leaves_it() {
+    let clock = ManualClock::new();
+    let policy = rate(&clock, 1);
+    let pool = one().queue(1).on(&clock).admit_by(policy.clone()).build().unwrap();
+    pool.run(async {}).await.unwrap();
+    let waits = pool.try_submit(async {}).unwrap();
+    settle().await;
+    assert_eq!(policy.waiting(), 1);
+    assert_eq!(pool.try_submit(async {}).unwrap_err().reason, Turned::Full);
+    assert!(waits.cancel());
+    assert_eq!(pool.stats().unfinished, 0);
+    settle().await;
+    assert_eq!(policy.waiting(), 0);
+    clock.advance(SECOND);
+    assert!(policy.try_admit(Ask::one()).is_ok());
+    assert!(pool.shutdown(LONG).await.is_clean());
+}
+
+/// Given a policy that admits nobody any more, then each task is told so, or its submitter, and they are counted.
+#[tokio::test(start_paused = true)]
+async fn what_a_closed_policy_refuses_is_told_and_counted() {
+    let open = Arc::new(Semaphore::new(1));
+    let full = Full::new(one().admit_by(Policy::new(Arc::clone(&open)))).await;
+    open.close();
+    let back = full.pool.submit(async {}).await.unwrap_err();
+    assert!(matches!(&back.reason, Turned::Refused(why) if why.reason == Reason::Closed));
+    assert!(matches!(full.pool.run(async {}).await, Err(TaskError::Refused(_))));
+    drop(full.release);
+    assert!(matches!(end_of(full.queued).await, Err(TaskError::Refused(_))));
+    assert!(full.pool.wait_idle().await);
+    let stats = full.pool.stats();
+    assert_eq!((stats.refused, stats.finished, stats.unfinished), (1, 1, 0));
+}
+
+/// Given a task that was thrown out of a full queue, and is kept by whoever was given it, then whoever waits for it does not
+/// run it.
+#[tokio::test(start_paused = true)]
+async fn what_was_thrown_out_is_run_by_its_owner_alone() {
+    let (give, given) = std::sync::mpsc::channel();
+    let builder = one().queue(1).overflow(Overflow::DropOldest);
+    let pool = builder
+        .on_discard(move |task| give.send(task).unwrap())
+        .build()
+        .unwrap();
+    let here = pool.clone();
+    let outer = pool.try_submit(async move {
+        let first = here.try_submit(async { 1 }).unwrap();
+        let second = here.try_submit(async { 2 }).unwrap();
+        let first = first.join_timeout(Duration::ZERO).await.unwrap_err();
+        assert!(given.try_recv().unwrap().run().await, "it has been run");
+        (first.await.unwrap(), second.await.unwrap())
+    });
+    assert_eq!(end_of(outer.unwrap()).await.unwrap(), (1, 2));
+    assert!(pool.shutdown(LONG).await.is_clean());
+    assert_eq!(pool.stats().discarded, 1);
+}
