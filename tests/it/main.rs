@@ -39,6 +39,8 @@ mod conformance;
 mod fan_out;
 #[cfg(feature = "fan-out")]
 mod fan_out_ends;
+#[cfg(feature = "fan-out")]
+mod fan_out_slots;
 mod gateway;
 #[cfg(feature = "governor")]
 mod governed;
