@@ -95,6 +95,8 @@ mod pool_task_corners;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_family;
 #[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_task_groups;
+#[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_parity;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_passing;

@@ -6,7 +6,9 @@ use super::guest::Guest;
 use super::polled::{standing, turn_of};
 use super::turn::Turn;
 use crate::pool::error::TaskError;
+use crate::pool::hooks::drop_quietly;
 use crate::pool::kin::Standing;
+use crate::pool::members::Abort;
 use crate::pool::park::run_blocking;
 use crate::time::{Instant, Sleep};
 use std::fmt;
@@ -105,6 +107,18 @@ impl<T: Send + 'static> AsyncHandle<T> {
     /// [`TaskError`]: it panicked, was dropped, or never started.
     pub fn join_blocking(self) -> Result<T, TaskError> {
         run_blocking(self)
+    }
+
+    /// Ends the task, later, if it has started and not ended by then.
+    pub(super) fn abort_if_started(&self) -> Abort {
+        let task = Arc::downgrade(&self.task);
+        Box::new(move || {
+            let Some(task) = task.upgrade() else { return };
+            if !task.is_queued() {
+                task.abort(TaskError::Cancelled);
+            }
+            drop_quietly(task);
+        })
     }
 
     /// True while polling it here would be of use to a task of the pool that waits for it.
