@@ -423,7 +423,8 @@ impl<'a, 'j> Work<'a, 'j> {
         if entry.weight() == 0 {
             return self.run_errand(entry);
         }
-        if self.core.settings.gate.is_some() {
+        // One that is too late, or was cancelled, asks for nothing.
+        if self.core.settings.gate.is_some() && entry.is_live() && !self.is_late(&entry) {
             return self.run_behind_gate(entry);
         }
         self.core.room.give_back(1, u64::from(entry.weight()));

@@ -102,6 +102,8 @@ mod pool_task_parity;
 mod pool_task_passing;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
+#[cfg(feature = "pool")]
+mod pool_untimely;
 mod quota;
 mod rate_booked_changes;
 mod rate_bookings;

@@ -6,6 +6,7 @@ use crate::limiter::Outcome;
 use crate::pool::cell::Ran;
 use crate::pool::error::TaskError;
 use crate::pool::hooks::drop_quietly;
+use crate::pool::lanes::Ranked;
 use crate::pool::slot::Slot;
 use crate::semaphore::SemaphorePermit;
 use std::future::poll_fn;
@@ -157,11 +158,18 @@ async fn called(bench: &Bench) {
     .await;
 }
 
+fn is_late(core: &Core, entry: &Entry) -> bool {
+    entry
+        .deadline
+        .is_some_and(|deadline| core.settings.clock.now() > deadline)
+}
+
 /// Runs a task that has left the queue. None: it was taken out again at the gate.
 async fn run_entry(core: &Arc<Core>, bench: &Bench, entry: Entry) -> Option<Ran> {
     let mut admission = None;
     let entry = match &core.settings.gate {
-        Some(gate) if entry.is_waiting() => {
+        // One that is too late, or was cancelled, asks for nothing.
+        Some(gate) if entry.is_waiting() && entry.is_live() && !is_late(core, &entry) => {
             let ask = entry.ask();
             bench.lock().held = Some(entry);
             let mut admitting = gate.admit(ask);
@@ -199,10 +207,7 @@ async fn run_entry(core: &Arc<Core>, bench: &Bench, entry: Entry) -> Option<Ran>
     };
     if entry.is_waiting() {
         core.room.give_back(1, u64::from(entry.weight()));
-        if entry
-            .deadline
-            .is_some_and(|deadline| core.settings.clock.now() > deadline)
-        {
+        if is_late(core, &entry) {
             if entry.task.refuse(TaskError::Expired) {
                 core.state.lock().stats.expired += 1;
             }
