@@ -14,6 +14,10 @@ use std::fmt;
 use std::sync::Arc;
 
 /// How many at once: a number, or the permits of a semaphore that others may share or resize.
+///
+/// # Deadlock
+/// A future that awaits a fan-out under the limit that it runs under itself holds what that waits for. Where such nest,
+/// each depth takes a limit of its own.
 #[derive(Clone, Debug)]
 pub struct Limit {
     pub(super) slots: Arc<Semaphore>,
@@ -107,8 +111,16 @@ where
         self
     }
 
-    /// Each item is admitted by `policy`, in turn, as one call, beside the limit. Where it can never be admitted its
-    /// result is [`TaskError::Refused`](crate::pool::TaskError::Refused).
+    /// Each item is admitted by `policy`, in turn, as one call, beside the limit. Where it can never be admitted, or not
+    /// within the bounds that the policy has on waiting, its result is
+    /// [`TaskError::Refused`](crate::pool::TaskError::Refused). One item at a time waits for the policy: a permit of a
+    /// limit that is shared is given up meanwhile.
+    ///
+    /// The permit of the policy is given back after the future is gone: as a success; as a failure when it panics, or fails
+    /// in [`try_map`](Self::try_map); and it counts for nothing when the future is dropped before its end.
+    ///
+    /// # Deadlock
+    /// Two fan-outs may wait for each other where the policy of each holds permits of the limit of the other.
     pub fn admit_by<L>(mut self, policy: Policy<L>) -> Self
     where
         L: Limiter + 'static,
@@ -118,7 +130,8 @@ where
         self
     }
 
-    /// Is called whenever a future has ended, by the task that ran it. A panic of it is ignored.
+    /// Is called whenever a future has ended, by the task that ran it. Tasks call it side by side, so that a later
+    /// [`Progress`] may come before an earlier one. A panic of it is ignored.
     pub fn progress(mut self, hook: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Box::new(hook));
         self

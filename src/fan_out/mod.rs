@@ -23,6 +23,7 @@ mod progress;
 mod results;
 mod runner;
 mod shared;
+mod slot;
 mod state;
 
 pub use builder::{FanOut, Limit, fan_out, fan_out_stream};

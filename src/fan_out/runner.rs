@@ -1,21 +1,17 @@
 //! A runner: looks for an item, gets a slot, runs the future, delivers, and again.
 
 use super::shared::{Next, Shared};
+use super::slot::{Admitted, Slot};
 use super::state::{Outcome, Source};
 use crate::limiter::Outcome as Ended;
 use crate::pool::{TaskError, drop_quietly};
-use crate::semaphore::OwnedSemaphorePermit;
-use crate::{
-    Ask,
-    pool::{Admission, Waiter, poll_admitting},
-};
 use futures::Stream;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 
 /// Tells the consumer when the runtime drops a runner before its end.
 struct Alive<D: Died>(Option<Arc<D>>, usize);
@@ -66,17 +62,20 @@ where
 {
     let called = Arc::new(AtomicBool::new(false));
     // Whoever started it called it to look.
-    let (mut looking, mut slot, mut done) = (true, None, None);
+    let (mut looking, mut done) = (true, None);
+    let mut slot = Slot::none_of(&shared.settings);
+    let mut admitted = Admitted::default();
+    // Behind both: a future that is dropped half-way is gone before what it ran under is given back.
     let mut work = pin!(None::<Fut>);
     loop {
-        if slot.is_some() && !may_keep_slot(&shared) {
-            slot = None;
+        if !slot.may_keep() {
+            slot.give_up();
         }
         let mut source = match shared.next(me, &mut looking, done.take()) {
             Next::Look(source) => source,
             Next::End => return,
             Next::Idle => {
-                slot = None;
+                slot.give_up();
                 let mut queued = false;
                 poll_fn(|cx| shared.poll_idle(&called, &mut queued, cx.waker())).await;
                 // Relaxed: the lock orders it.
@@ -88,7 +87,7 @@ where
             Some(next) => next,
             None => {
                 // Nothing is held while the source has nothing.
-                slot = None;
+                slot.give_up();
                 next_of(&mut source).await
             }
         };
@@ -99,8 +98,8 @@ where
         };
         work.set(Some(future));
         // Before the source goes back: no more than one item is taken ahead of its slot.
-        let admission = match get_slot(&shared, &mut slot).await {
-            Ok(()) => admit(&shared).await,
+        let refused = match slot.get(&mut admitted).await {
+            Ok(refused) => refused,
             Err(closed) => {
                 end_quietly(work.as_mut());
                 return shared.end(source, &mut looking, Some(closed));
@@ -110,53 +109,26 @@ where
             end_quietly(work.as_mut());
             return;
         };
-        let outcome = match admission {
-            Ok(admission) => {
-                let outcome = poll_fn(|cx| {
-                    let Some(future) = work.as_mut().as_pin_mut() else {
-                        return Poll::Ready(Err(TaskError::Cancelled));
-                    };
-                    match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
-                        Ok(Poll::Pending) => Poll::Pending,
-                        Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
-                        Err(payload) => Poll::Ready(Err(TaskError::Panicked(payload))),
-                    }
-                })
-                .await;
-                if let Some(admission) = admission {
-                    admission.finish(ended(&shared, &outcome));
-                }
-                outcome
-            }
-            Err(refused) => Err(refused),
+        let outcome = match refused {
+            Some(refused) => Err(refused),
+            None => poll_fn(|cx| poll_work(work.as_mut(), cx)).await,
         };
         end_quietly(work.as_mut());
+        admitted.finish(ended(&shared, &outcome));
         done = Some((index, outcome));
         // Futures that are ready at once must not keep the runtime from its other tasks.
         tokio::task::coop::consume_budget().await;
     }
 }
 
-fn may_keep_slot<S, F, T>(shared: &Shared<S, F, T>) -> bool {
-    let slots = &shared.settings.slots;
-    slots.debt() == 0 && !(shared.settings.shared_slots && slots.waiting() > 0)
-}
-
-async fn get_slot<S, F, T>(shared: &Shared<S, F, T>, slot: &mut Option<OwnedSemaphorePermit>) -> Result<(), TaskError> {
-    if slot.is_none() {
-        let slots = Arc::clone(&shared.settings.slots);
-        *slot = Some(slots.acquire_owned().await.map_err(|_| TaskError::Abandoned)?);
-    }
-    Ok(())
-}
-
-async fn admit<S, F, T>(shared: &Shared<S, F, T>) -> Result<Option<Box<dyn Admission>>, TaskError> {
-    match &shared.settings.gate {
-        None => Ok(None),
-        Some(gate) => {
-            let mut admitting = gate.admit(Ask::one(), Waiter::RUNNER);
-            poll_fn(|cx| poll_admitting(&mut admitting, cx)).await
-        }
+fn poll_work<Fut: Future>(mut work: Pin<&mut Option<Fut>>, cx: &mut Context<'_>) -> Poll<Outcome<Fut::Output>> {
+    let Some(future) = work.as_mut().as_pin_mut() else {
+        return Poll::Ready(Err(TaskError::Cancelled));
+    };
+    match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
+        Err(payload) => Poll::Ready(Err(TaskError::Panicked(payload))),
     }
 }
 
@@ -171,7 +143,7 @@ fn ended<S, F, T>(shared: &Shared<S, F, T>, outcome: &Outcome<T>) -> Ended {
 /// The next future, `None` at the end, or the payload of a panic.
 type Pulled<Fut> = std::thread::Result<Option<Fut>>;
 
-fn poll_source<S, F, Fut>(source: &mut Source<S, F>, cx: &mut std::task::Context<'_>) -> Poll<Pulled<Fut>>
+fn poll_source<S, F, Fut>(source: &mut Source<S, F>, cx: &mut Context<'_>) -> Poll<Pulled<Fut>>
 where
     S: Stream,
     F: FnMut(S::Item) -> Fut,
@@ -192,7 +164,7 @@ where
     S: Stream,
     F: FnMut(S::Item) -> Fut,
 {
-    match poll_source(source, &mut std::task::Context::from_waker(std::task::Waker::noop())) {
+    match poll_source(source, &mut Context::from_waker(Waker::noop())) {
         Poll::Ready(pulled) => Some(pulled),
         Poll::Pending => None,
     }

@@ -3,7 +3,7 @@
 use super::error::{Failed, Rejected};
 use super::face::Pool;
 use super::handle::Handle;
-use super::members::{Member, Members, Ran, Results, StopFlag, in_order};
+use super::members::{Abort, Member, Members, Ran, Results, StopFlag, in_order};
 use super::park::block_on;
 use super::wishes::Submit;
 use crate::sync::shim::Mutex;
@@ -18,10 +18,12 @@ use std::task::{Context, Poll, Waker};
 /// Results come in the order of submission ([`join`](Self::join)) or as they end ([`next`](Self::next)), blocking or
 /// async. Where the waiting thread is a worker of the pool it runs tasks of the group meanwhile.
 ///
-/// Dropping a group cancels what has not started, and waits for nobody. Until then it keeps a few words for each task.
+/// Dropping a group cancels what has not started, and waits for nobody. Until then it keeps a few words for each task, from
+/// the first whose result has not been given out on.
 ///
 /// # Cancel safety
-/// Every waiting method can be dropped and called again; no result is lost.
+/// [`next_async`](Self::next_async) can be dropped and called again; no result is lost. [`join_async`](Self::join_async) takes
+/// the group: dropped, it drops that.
 ///
 /// ```
 /// # use tollgate::WorkerPool;
@@ -46,8 +48,14 @@ pub struct Group<'p, 'j, T: Send, E: Send> {
 }
 
 impl<T: Send> Member for Handle<'_, T> {
+    const ABORTS: bool = false;
+
     fn cancel(&self) {
         Handle::cancel(self);
+    }
+
+    fn abort(&self) -> Option<Abort> {
+        None
     }
 }
 
@@ -190,6 +198,9 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
     ///
     /// # Errors
     /// As [`join`](Self::join).
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the group.
     pub async fn join_async(mut self) -> Result<Vec<T>, Failed<E>> {
         let mut results = Results::default();
         while let Some((id, result)) = self.next_async().await {

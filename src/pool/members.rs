@@ -4,7 +4,7 @@ use super::error::{Failed, TaskError};
 use super::hooks::wake;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -32,10 +32,15 @@ struct Shared {
     ended: Mutex<Ended>,
 }
 
+/// Ends a task that runs. Of no effect on one that waits to start: it looks at the flag first.
+pub(super) type Abort = Box<dyn FnOnce() + Send>;
+
 #[derive(Default)]
 struct Ended {
     ids: VecDeque<usize>,
     waker: Option<Waker>,
+    /// How to end those that have not ended, where tasks can be ended while they run. None: it has not been entered yet.
+    running: BTreeMap<usize, Option<Abort>>,
 }
 
 impl Shared {
@@ -91,28 +96,40 @@ impl Drop for Notice {
     fn drop(&mut self) {
         // One that is dropped while it runs has not failed: whoever drops it knows why.
         let panics = self.running && (std::thread::panicking() || seeded!("group_stops_when_dropped"));
-        if self.stops && (self.failed || panics) {
-            self.shared.stop();
-        }
-        let waker = {
+        let stops = self.stops && (self.failed || panics);
+        let (waker, others) = {
             let mut ended = self.shared.ended.lock();
+            ended.running.remove(&self.id);
             ended.ids.push_back(self.id);
-            ended.waker.take()
+            if stops {
+                // Behind its number: it comes before all that end because of this.
+                self.shared.stop();
+            }
+            let aborts = stops && !seeded!("group_stops_when_asked");
+            let others = aborts.then(|| std::mem::take(&mut ended.running));
+            (ended.waker.take(), others)
         };
         wake(waker);
+        for abort in others.into_iter().flat_map(BTreeMap::into_values).flatten() {
+            abort();
+        }
     }
 }
 
 /// The handle to a task of a group.
 pub(super) trait Member {
+    /// Tasks can be ended while they run.
+    const ABORTS: bool;
     fn cancel(&self);
+    fn abort(&self) -> Option<Abort>;
 }
 
 /// The tasks of a group. Dropped, it cancels those that are to come.
 pub(super) struct Members<H: Member> {
     shared: Arc<Shared>,
-    /// By id. None: taken, or never let in.
-    handles: Vec<Option<H>>,
+    /// By id, from `first` on. None: taken, or never let in.
+    handles: VecDeque<Option<H>>,
+    first: usize,
     left: usize,
     /// Those below have started, or ended, or are none of ours.
     helped: usize,
@@ -128,7 +145,8 @@ impl<H: Member> Members<H> {
                 stopped: AtomicBool::new(false),
                 ended: Mutex::default(),
             }),
-            handles: Vec::new(),
+            handles: VecDeque::new(),
+            first: 0,
             left: 0,
             helped: 0,
             stops: true,
@@ -146,8 +164,13 @@ impl<H: Member> Members<H> {
 
     /// The number of one more task, and what is to travel with it.
     pub(super) fn announce(&mut self) -> (usize, Notice) {
-        let id = self.handles.len();
-        self.handles.push(None);
+        // All but one that has been announced and not entered: whoever announces it enters it, or never does.
+        self.forget_the_first();
+        let id = self.first + self.handles.len();
+        self.handles.push_back(None);
+        if H::ABORTS {
+            self.shared.ended.lock().running.insert(id, None);
+        }
         let notice = Notice {
             shared: Arc::clone(&self.shared),
             id,
@@ -160,11 +183,25 @@ impl<H: Member> Members<H> {
 
     /// It has been let in: to a group that is cancelled only to end.
     pub(super) fn enter(&mut self, id: usize, handle: H) {
-        if self.cancelled {
+        if let Some(abort) = handle.abort()
+            && let Some(running) = self.shared.ended.lock().running.get_mut(&id)
+        {
+            *running = Some(abort);
+        }
+        // Looked at after that: whoever stops the group before has not seen it.
+        if self.cancelled || self.shared.is_stopped() {
             handle.cancel();
         }
-        self.handles[id] = Some(handle);
+        self.handles[id - self.first] = Some(handle);
         self.left += 1;
+    }
+
+    /// Those in front that are taken, or were never let in.
+    fn forget_the_first(&mut self) {
+        while let Some(None) = self.handles.front() {
+            self.handles.pop_front();
+            self.first += 1;
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -185,7 +222,9 @@ impl<H: Member> Members<H> {
         let mut ended = self.shared.ended.lock();
         if let Some(id) = ended.ids.pop_front() {
             drop(ended);
-            return Poll::Ready((id, self.handles.get_mut(id).and_then(Option::take)));
+            let at = id.checked_sub(self.first);
+            let handle = at.and_then(|at| self.handles.get_mut(at)?.take());
+            return Poll::Ready((id, handle));
         }
         let old = ended.waker.replace(waker);
         drop(ended);
@@ -195,8 +234,9 @@ impl<H: Member> Members<H> {
 
     /// The first that may still have to start, for whoever can help. `pass` leaves it behind for good.
     pub(super) fn first_to_help(&mut self) -> Option<(usize, &mut Option<H>)> {
+        self.helped = self.helped.max(self.first);
         let id = self.helped;
-        self.handles.get_mut(id).map(|handle| (id, handle))
+        self.handles.get_mut(id - self.first).map(|handle| (id, handle))
     }
 
     pub(super) fn pass(&mut self) {
@@ -206,12 +246,13 @@ impl<H: Member> Members<H> {
     /// What has come of one that was let in. The first failure cancels the rest, where it is to.
     pub(super) fn ended<T, E>(&mut self, outcome: Result<Ran<T, E>, TaskError>) -> Result<T, Failed<E>> {
         self.left -= 1;
+        self.forget_the_first();
         let result = match outcome {
             Ok(Some(Ok(value))) => return Ok(value),
             Ok(Some(Err(error))) => Failed::Error(error),
             Ok(None) => Failed::Task(TaskError::Cancelled),
             // The group itself has dropped it, and not its pool.
-            Err(TaskError::Aborted) if self.cancelled => Failed::Task(TaskError::Cancelled),
+            Err(TaskError::Aborted) if self.cancelled || self.shared.is_stopped() => Failed::Task(TaskError::Cancelled),
             Err(why) => Failed::Task(why),
         };
         // Once: most that fail then do because they were cancelled.
@@ -291,8 +332,14 @@ mod tests {
     struct Counting(Rc<Cell<usize>>);
 
     impl Member for Counting {
+        const ABORTS: bool = true;
+
         fn cancel(&self) {
             self.0.set(self.0.get() + 1);
+        }
+
+        fn abort(&self) -> Option<Abort> {
+            Some(Box::new(|| ()))
         }
     }
 
@@ -323,6 +370,39 @@ mod tests {
             results.note(id, Err(failure));
         }
         results.all_or_first().expect_err("a failure")
+    }
+
+    /// Given one task that does not end, when others come and go behind it, and when all come and go, then what is kept is
+    /// from the first that has not ended on.
+    #[test]
+    fn a_group_keeps_nothing_of_those_in_front_that_have_ended() {
+        let mut members = Members::new();
+        let pass = |members: &mut Members<_>| {
+            let (id, notice) = members.announce();
+            members.enter(id, Counting(Rc::default()));
+            assert_eq!(notice.run(|| Ok::<_, ()>(id)), Some(Ok(id)));
+            let ended = members.poll_ended(Waker::noop());
+            assert!(matches!(ended, Poll::Ready((ended, Some(_))) if ended == id));
+            assert_eq!(members.ended(Ok(Some(Ok::<_, ()>(id)))).ok(), Some(id));
+            (members.handles.len(), members.shared.ended.lock().running.len())
+        };
+        for _ in 0..100 {
+            assert_eq!(pass(&mut members), (0, 0));
+        }
+        let (first, notice) = members.announce();
+        members.enter(first, Counting(Rc::default()));
+        assert_eq!((first, pass(&mut members)), (100, (2, 1)));
+        assert_eq!(members.first_to_help().map(|(id, _)| id), Some(100));
+        drop(notice);
+        assert!(matches!(members.poll_ended(Waker::noop()), Poll::Ready((100, Some(_)))));
+        let ended = members.ended::<(), ()>(Err(TaskError::Aborted));
+        assert!(matches!(ended, Err(Failed::Task(TaskError::Aborted))));
+        assert_eq!((members.handles.len(), members.len()), (0, 0));
+        // One that was never let in.
+        drop(members.announce());
+        assert!(matches!(members.poll_ended(Waker::noop()), Poll::Ready((102, None))));
+        let (next, _notice) = members.announce();
+        assert_eq!((next, members.handles.len()), (103, 1));
     }
 
     #[test]

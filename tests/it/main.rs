@@ -39,6 +39,8 @@ mod conformance;
 mod fan_out;
 #[cfg(feature = "fan-out")]
 mod fan_out_ends;
+#[cfg(feature = "fan-out")]
+mod fan_out_slots;
 mod gateway;
 #[cfg(feature = "governor")]
 mod governed;
@@ -99,11 +101,15 @@ mod pool_task_family;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_gate;
 #[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_task_groups;
+#[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_parity;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_passing;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
+#[cfg(feature = "pool")]
+mod pool_untimely;
 mod quota;
 mod rate_booked_changes;
 mod rate_bookings;

@@ -3,7 +3,7 @@
 use super::face::TaskPool;
 use super::handle::AsyncHandle;
 use crate::pool::error::{Failed, Rejected, TaskError};
-use crate::pool::members::{Member, Members, Ran, Results, StopFlag, in_order};
+use crate::pool::members::{Abort, Member, Members, Ran, Results, StopFlag, in_order};
 use crate::pool::wishes::Submit;
 use crate::sync::shim::Mutex;
 use std::fmt;
@@ -12,13 +12,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Fallible tasks of one [`TaskPool`] that end together. The first that fails cancels the rest: those that wait do not
-/// start, and those that run are dropped.
+/// Fallible tasks of one [`TaskPool`] that end together. The first that fails cancels the rest, whether the group is polled
+/// or not: those that wait do not start, and those that run are dropped.
 ///
-/// Dropping a group cancels all of it.
+/// Dropping a group cancels all of it. Until then it keeps a few words for each task, from the first whose result has not been
+/// given out on.
 ///
 /// # Cancel safety
-/// Every waiting method can be dropped and called again; no result is lost.
+/// [`next`](Self::next) can be dropped and called again; no result is lost. [`join`](Self::join) and
+/// [`join_all`](Self::join_all) take the group: dropped, they drop that.
 ///
 /// ```
 /// # use tollgate::pool::TaskPool;
@@ -41,8 +43,14 @@ pub struct TaskGroup<'p, T: Send + 'static, E: Send + 'static> {
 }
 
 impl<T: Send + 'static> Member for AsyncHandle<T> {
+    const ABORTS: bool = true;
+
     fn cancel(&self) {
         AsyncHandle::cancel(self);
+    }
+
+    fn abort(&self) -> Option<Abort> {
+        Some(self.abort_if_started())
     }
 }
 
@@ -168,6 +176,9 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
     }
 
     /// Waits for the next task that ends, and returns its number and result; `None` when none is to come.
+    ///
+    /// # Cancel safety
+    /// No result is lost.
     pub async fn next(&mut self) -> Option<(usize, Result<T, Failed<E>>)> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
@@ -176,6 +187,9 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
     ///
     /// # Errors
     /// The first failure, in order of time. The rest was cancelled, and has ended.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the group, which cancels all that have not ended.
     pub async fn join(mut self) -> Result<Vec<T>, Failed<E>> {
         let mut results = Results::default();
         while let Some((id, result)) = self.next().await {
@@ -185,6 +199,9 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
     }
 
     /// Waits until all have ended, and returns every outcome in the order of submission.
+    ///
+    /// # Cancel safety
+    /// As [`join`](Self::join).
     pub async fn join_all(mut self) -> Vec<Result<T, Failed<E>>> {
         let mut results = Vec::new();
         while let Some(result) = self.next().await {

@@ -8,8 +8,10 @@ use super::turn::Turn;
 use crate::pool::cell::Ran;
 use crate::pool::error::TaskError;
 use crate::pool::gate::{Admitted, Waiter, finish};
+use crate::pool::hooks::drop_quietly;
 use crate::pool::intake::Counted;
 use crate::pool::kin::Standing;
+use crate::pool::members::Abort;
 use crate::pool::park::run_blocking;
 use crate::pool::passage::Door;
 use crate::pool::wishes::Spec;
@@ -118,6 +120,18 @@ impl<T: Send + 'static> AsyncHandle<T> {
     /// [`TaskError`]: it panicked, was dropped, or never started.
     pub fn join_blocking(self) -> Result<T, TaskError> {
         run_blocking(self)
+    }
+
+    /// Ends the task, later, if it has started and not ended by then.
+    pub(super) fn abort_if_started(&self) -> Abort {
+        let task = Arc::downgrade(&self.task);
+        Box::new(move || {
+            let Some(task) = task.upgrade() else { return };
+            if !task.is_queued() {
+                task.abort(TaskError::Cancelled);
+            }
+            drop_quietly(task);
+        })
     }
 
     /// True while polling it here would be of use to a task of the pool that waits for it.

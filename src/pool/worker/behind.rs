@@ -5,9 +5,13 @@
 //! starts, the task lies where whoever ends the pool, throws it out, or has seen it cancelled takes it out.
 
 use super::{CallRelatives, Work};
+use crate::ask::Ask;
 use crate::pool::cell::Ran;
-use crate::pool::gate::{Waiter, finish, poll_admitting};
+use crate::pool::entry::Entry;
+use crate::pool::error::TaskError;
+use crate::pool::gate::{Admitted, Waiter, finish, poll_admitting};
 use crate::pool::hooks::drop_quietly;
+use crate::pool::lanes::Ranked;
 use crate::pool::park::park;
 use crate::pool::passage::Inside;
 use std::task::{Context, Poll};
@@ -17,30 +21,22 @@ impl Work<'_, '_> {
     /// admission that has not been seen, when the task is taken out.
     #[cold]
     pub(super) fn run_behind_gate(&mut self) {
-        let Some(gate) = &self.core.settings.gate else { return };
         // Looked at after the task was taken: a limit that was lowered before a task was submitted holds for it.
         if !self.slot.may_keep() {
             return self.come_again();
         }
-        let Some(ask) = self.bench.held.lock().as_ref().map(|entry| entry.ask()) else {
+        // One that is too late, or was cancelled, asks for nothing.
+        let asks = |entry: &Entry<'_>| (entry.is_live() && !self.is_late(entry)).then(|| entry.ask());
+        let Some(ask) = self.bench.held.lock().as_ref().map(asks) else {
             return;
         };
-        let waker = self.waker();
-        let mut admitting = gate.admit(ask, Waiter::WORKER);
-        let admitted = loop {
-            match poll_admitting(&mut admitting, &mut Context::from_waker(&waker)) {
-                Poll::Ready(admitted) => break admitted,
-                Poll::Pending => self.wait_at_gate(),
-            }
-            if self.bench.held.lock().is_none() {
-                return drop_quietly(admitting);
-            }
-            if !self.slot.try_hold_again() {
-                drop_quietly(admitting);
-                return self.come_again();
-            }
+        let admitted = match ask {
+            None => Ok(None),
+            Some(ask) => match self.get_admitted(ask) {
+                Some(admitted) => admitted,
+                None => return,
+            },
         };
-        drop_quietly(admitting);
         let held = self.bench.held.lock().take();
         // It was taken out: the admission is given back by its drop.
         let Some(entry) = held else {
@@ -62,6 +58,30 @@ impl Work<'_, '_> {
             }
         }
         self.bench.note_untold(self.told.entries);
+    }
+
+    /// Waits for the policy to admit the task, or to refuse it. None when there is nothing more to do: the task was taken
+    /// out, or is back in the queue.
+    fn get_admitted(&mut self, ask: Ask) -> Option<Result<Admitted, TaskError>> {
+        let gate = self.core.settings.gate.as_ref()?;
+        let waker = self.waker();
+        let mut admitting = gate.admit(ask, Waiter::WORKER);
+        let admitted = loop {
+            match poll_admitting(&mut admitting, &mut Context::from_waker(&waker)) {
+                Poll::Ready(admitted) => break Some(admitted),
+                Poll::Pending => self.wait_at_gate(),
+            }
+            if self.bench.held.lock().is_none() {
+                break None;
+            }
+            if !self.slot.try_hold_again() {
+                drop_quietly(admitting);
+                self.come_again();
+                return None;
+            }
+        };
+        drop_quietly(admitting);
+        admitted
     }
 
     /// Sleeps without the slot.

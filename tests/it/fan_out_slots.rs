@@ -1,0 +1,148 @@
+//! Fan-out: what an item runs under, a slot and the admission of a policy, and when they go back.
+
+use futures::StreamExt;
+use std::panic::resume_unwind;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use tollgate::fan_out::fan_out;
+use tollgate::pool::TaskError;
+use tollgate::{Policy, Semaphore};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Lets all other tasks of a current-thread runtime run until they wait.
+async fn settle() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Notes how many permits are in use when it is dropped.
+struct Noted {
+    ready: bool,
+    permits: Arc<Semaphore>,
+    seen: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Future for Noted {
+    type Output = ();
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if self.ready { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        self.seen.lock().unwrap().push(self.permits.in_use());
+    }
+}
+
+/// Given items that a policy admits one at a time, when one ends, or is dropped half-way, then its future is gone before
+/// the permit is given back.
+#[tokio::test]
+async fn a_future_is_gone_before_what_it_ran_under_is_given_back() {
+    for ready in [true, false] {
+        let permits = Arc::new(Semaphore::new(1));
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (given, notes) = (Arc::clone(&permits), Arc::clone(&seen));
+        let noted = move |_| Noted {
+            ready,
+            permits: Arc::clone(&given),
+            seen: Arc::clone(&notes),
+        };
+        let policy = Policy::new(Arc::clone(&permits));
+        let mut results = fan_out(0..1, 4).admit_by(policy).map(noted);
+        assert!(futures::poll!(results.next()).is_pending());
+        settle().await;
+        assert_eq!(permits.in_use(), usize::from(!ready));
+        drop(results);
+        settle().await;
+        assert_eq!((seen.lock().unwrap().as_slice(), permits.in_use()), ([1].as_slice(), 0));
+    }
+}
+
+/// Given two that share their one slot, and a policy that keeps the first waiting, then the second runs all the same; and
+/// the first once it is admitted.
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_makes_one_wait_keeps_no_slot_from_others() {
+    let (slots, permits) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
+    let held = permits.acquire().await.unwrap();
+    let policy = Policy::new(Arc::clone(&permits));
+    let first = fan_out(0..10, &slots)
+        .admit_by(policy)
+        .map(|_| tokio::task::yield_now());
+    let first = tokio::spawn(first.count());
+    settle().await;
+    assert_eq!((slots.in_use(), permits.waiting()), (0, 1));
+    let second = fan_out(0..10, &slots).map(|_| tokio::task::yield_now());
+    assert_eq!(timeout(HOUR, second.count()).await, Ok(10));
+    drop(held);
+    assert_eq!(timeout(HOUR, first).await.unwrap().unwrap(), 10);
+    assert_eq!((slots.in_use(), permits.in_use()), (0, 0));
+}
+
+/// The same where the slots close while the policy makes it wait: the item is told, and the permit given back.
+#[tokio::test]
+async fn slots_that_close_behind_an_admission_end_it() {
+    let (slots, permits) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
+    let held = permits.acquire().await.unwrap();
+    let policy = Policy::new(Arc::clone(&permits));
+    let results = fan_out(0..10, &slots).admit_by(policy).map(|_| async {});
+    let results = tokio::spawn(results.collect::<Vec<_>>());
+    settle().await;
+    slots.close();
+    drop(held);
+    let results = results.await.unwrap();
+    assert!(matches!(&results[..], [Err(TaskError::Abandoned)]), "{results:?}");
+    assert_eq!(permits.in_use(), 0);
+}
+
+/// Panics when it is woken.
+struct Bomb;
+
+impl Wake for Bomb {
+    fn wake(self: Arc<Self>) {
+        resume_unwind(Box::new("on purpose"));
+    }
+}
+
+fn wait_with_a_bomb<F: Future>(waiting: Pin<&mut F>) {
+    let bomb = Waker::from(Arc::new(Bomb));
+    assert!(waiting.poll(&mut Context::from_waker(&bomb)).is_pending());
+}
+
+/// Given somebody who waits for the slot, or for the permit of the policy, with a waker that panics, when that is given
+/// back, then every item has its result.
+#[tokio::test]
+async fn a_waker_that_panics_ends_no_fan_out() {
+    for of_policy in [false, true] {
+        let (slots, permits) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
+        let (open, gate) = oneshot::channel::<()>();
+        let gate = Mutex::new(Some(gate));
+        let results = fan_out(0..3, &slots)
+            .admit_by(Policy::new(Arc::clone(&permits)))
+            .map(move |n| {
+                let gate = gate.lock().unwrap().take();
+                async move {
+                    if let Some(gate) = gate {
+                        gate.await.unwrap();
+                    }
+                    n
+                }
+            });
+        let results = tokio::spawn(results.map(Result::unwrap).collect::<Vec<_>>());
+        settle().await;
+        assert_eq!((slots.in_use(), permits.in_use()), (1, 1));
+        let wanted = if of_policy { &permits } else { &slots };
+        let mut other = Box::pin(wanted.acquire());
+        wait_with_a_bomb(other.as_mut());
+        open.send(()).unwrap();
+        settle().await;
+        drop(other);
+        assert_eq!(results.await.unwrap(), [0, 1, 2]);
+    }
+}
