@@ -6,6 +6,7 @@ use crate::pool::cell::Ran;
 use crate::pool::error::TaskError;
 use crate::pool::gate::{Waiter, finish, poll_admitting};
 use crate::pool::hooks::drop_quietly;
+use crate::pool::lanes::Ranked;
 use crate::pool::slot::Slot;
 use crate::semaphore::SemaphorePermit;
 use std::future::poll_fn;
@@ -169,9 +170,14 @@ async fn called(bench: &Bench) {
 ///
 /// The task starts when there are both, the slot and the admission, and neither is waited for with the other in hand.
 async fn run_held(core: &Arc<Core>, bench: &Bench, slot: &mut Slot<'_>) -> Option<Ran> {
+    let late = |deadline| core.settings.clock.now() > deadline;
     let mut admitted = Ok(None);
-    if let Some(gate) = &core.settings.gate {
-        let ask = bench.lock().held.as_ref()?.ask();
+    // What has ended, or is too late, asks for nothing.
+    let asks = |entry: &Entry| entry.is_live() && !entry.deadline.is_some_and(late);
+    let ask = || Some(bench.lock().held.as_ref().filter(|entry| asks(entry))?.ask());
+    if let Some(gate) = &core.settings.gate
+        && let Some(ask) = ask()
+    {
         let mut admitting = gate.admit(ask, Waiter::RUNNER);
         let polled = poll_fn(|cx| {
             if !slot.try_hold_again() {
@@ -217,7 +223,6 @@ async fn run_held(core: &Arc<Core>, bench: &Bench, slot: &mut Slot<'_>) -> Optio
         return None;
     };
     core.room.give_back(1, u64::from(entry.weight()));
-    let late = |deadline| core.settings.clock.now() > deadline;
     let started = match admitted {
         Ok(_) if entry.deadline.is_some_and(late) => {
             if entry.task.refuse(TaskError::Expired) {

@@ -5,9 +5,11 @@
 //! starts, the task lies where whoever ends the pool, throws it out, or has seen it cancelled takes it out.
 
 use super::{CallRelatives, Work};
+use crate::ask::Ask;
 use crate::pool::cell::Ran;
 use crate::pool::gate::{Waiter, finish, poll_admitting};
 use crate::pool::hooks::drop_quietly;
+use crate::pool::lanes::Ranked;
 use crate::pool::park::park;
 use crate::pool::passage::Inside;
 use std::task::{Context, Poll};
@@ -22,9 +24,11 @@ impl Work<'_, '_> {
         if !self.slot.may_keep() {
             return self.come_again();
         }
-        let Some(ask) = self.bench.held.lock().as_ref().map(|entry| entry.ask()) else {
-            return;
-        };
+        let Some(ask) = self.ask() else { return };
+        if seeded!("pool_takes_out_of_sight") {
+            let held = self.bench.held.lock().take();
+            *self.bench.held.lock() = held;
+        }
         let waker = self.waker();
         let mut admitting = gate.admit(ask, Waiter::WORKER);
         let admitted = loop {
@@ -62,6 +66,22 @@ impl Work<'_, '_> {
             }
         }
         self.bench.note_untold(self.told.entries);
+    }
+
+    /// What the task asks for. Nothing, where it is done with: it has been taken out, or has ended, or is too late.
+    fn ask(&mut self) -> Option<Ask> {
+        let mut held = self.bench.held.lock();
+        let entry = held.as_ref()?;
+        if entry.is_live() && !self.is_late(entry) {
+            return Some(entry.ask());
+        }
+        let entry = held.take()?;
+        drop(held);
+        self.core.room.give_back(1, u64::from(entry.weight()));
+        self.told.entries += 1;
+        self.told.expired += u64::from(self.core.expire(entry));
+        self.bench.note_untold(self.told.entries);
+        None
     }
 
     /// Sleeps without the slot.
