@@ -166,7 +166,7 @@ impl<L: Limiter + 'static> Policy<L> {
     pub(crate) fn ready_outside_line(&self, ask: &Ask) -> (bool, Option<Instant>) {
         let phase = Phase::at(&self.0.clock, self.0.clock.now());
         let ready = self.0.limiter.ready_at(Demand::new(ask, phase.pass()));
-        (ready.is_event(), ready.not_before())
+        (ready.is_event() && !ready.is_never(), ready.not_before())
     }
 
     async fn drive(&self, mut driven: Driven<'_, L>) -> Result<Permit<Self>, Rejection> {

@@ -68,15 +68,16 @@ where
             let mut admitting = pin!(policy.admit_for_pool(ask, !waiter.blocks));
             let mut again = None;
             poll_fn(|cx| {
-                if let Poll::Ready(admitted) = admitting.as_mut().poll(cx) {
-                    return Poll::Ready(admitted.map(boxed));
-                }
-                if !waiter.is_admitted {
-                    return Poll::Pending;
+                let polled = admitting.as_mut().poll(cx).map_ok(boxed);
+                if !waiter.is_admitted || matches!(polled, Poll::Ready(Ok(_))) {
+                    return polled;
                 }
                 let (event, due) = policy.ready_outside_line(&ask);
                 if event && !seeded!("pool_waits_for_itself") {
                     return Poll::Ready(Ok(None));
+                }
+                if polled.is_ready() {
+                    return polled;
                 }
                 // What is free by then may have been taken meanwhile, or be no more: it looks again.
                 if let Some(due) = due.filter(|due| *due > policy.clock().now()) {

@@ -454,7 +454,7 @@ impl<'a, 'j> Work<'a, 'j> {
         ran
     }
 
-    fn is_late(&self, entry: &Entry<'_>) -> bool {
+    fn is_late(&self, entry: &Entry<'j>) -> bool {
         let deadline = entry.deadline();
         deadline.is_some_and(|deadline| self.core.settings.clock.now() > deadline)
     }

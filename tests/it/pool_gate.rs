@@ -315,6 +315,39 @@ fn a_task_that_is_cancelled_at_the_gate_leaves_it() {
     assert!(pool.shutdown(LONG).is_clean());
 }
 
+/// Given tasks behind a busy worker, of which one is cancelled and one too late, when their turn comes, then they take no
+/// token, and the next has it.
+#[test]
+fn a_task_that_is_cancelled_or_too_late_takes_no_token() {
+    let clock = ManualClock::new();
+    let policy = rate(&clock, 2);
+    let pool = one().on(&clock).admit_by(policy).build().unwrap();
+    let busy = Busy::on(&pool);
+    let cancelled = pool.submit(|| ()).unwrap();
+    let late = pool.deadline(Duration::ZERO).submit(|| ()).unwrap();
+    let next = [7, 8].map(|n| pool.submit(move || n).unwrap());
+    assert!(cancelled.cancel());
+    clock.advance(Duration::from_nanos(1));
+    busy.end();
+    let [seven, _eight] = next;
+    let seven = seven.join_timeout(Duration::from_secs(10));
+    assert_eq!(seven.expect("its token is gone").unwrap(), 7);
+    assert!(matches!(late.join(), Err(TaskError::Expired)));
+    assert_eq!(pool.stats().expired, 1);
+    let _ = pool.abort();
+}
+
+/// Given a policy of one at a time that lets nobody wait, then a task that waits for another runs it all the same.
+#[test]
+fn a_policy_without_a_line_does_not_keep_a_task_from_what_it_waits_for() {
+    let policy = Policy::builder().max_queue(0).over(Semaphore::new(1)).unwrap();
+    let pool = one().admit_by(policy).build().unwrap();
+    let here = pool.clone();
+    let outer = pool.submit(move || here.submit(|| 7).unwrap().join().unwrap());
+    assert_eq!(outer.unwrap().join().unwrap(), 7);
+    assert!(pool.shutdown(LONG).is_clean());
+}
+
 /// Given a policy that admits nobody any more, then each task is told so, or its submitter, and they are counted.
 #[test]
 fn what_a_closed_policy_refuses_is_told_and_counted() {

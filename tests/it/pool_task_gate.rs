@@ -277,6 +277,30 @@ async fn a_task_that_is_cancelled_at_the_gate_leaves_it() {
     assert!(pool.shutdown(LONG).await.is_clean());
 }
 
+/// Given tasks behind a busy runner, of which one is cancelled and one too late, when their turn comes, then they take no
+/// token, and the next has it.
+#[tokio::test(start_paused = true)]
+async fn a_task_that_is_cancelled_or_too_late_takes_no_token() {
+    let clock = ManualClock::new();
+    let pool = one().on(&clock).admit_by(rate(&clock, 2)).build().unwrap();
+    let (release, released) = oneshot::channel::<()>();
+    let busy = pool.try_submit(async { released.await.unwrap() }).unwrap();
+    settle().await;
+    let cancelled = pool.try_submit(async {}).unwrap();
+    let late = pool.deadline(Duration::ZERO).try_submit(async {}).unwrap();
+    let next = [7, 8].map(|n| pool.try_submit(async move { n }).unwrap());
+    assert!(cancelled.cancel());
+    clock.advance(Duration::from_nanos(1));
+    release.send(()).unwrap();
+    settle().await;
+    end_of(busy).await.unwrap();
+    let [seven, _eight] = next;
+    assert!(matches!(seven.try_join(), Ok(Ok(7))));
+    assert!(matches!(late.try_join(), Ok(Err(TaskError::Expired))));
+    assert_eq!(pool.stats().expired, 1);
+    let _ = pool.abort();
+}
+
 /// Given a policy that admits nobody any more, then each task is told so, or its submitter, and they are counted.
 #[tokio::test(start_paused = true)]
 async fn what_a_closed_policy_refuses_is_told_and_counted() {

@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::pool::{PoolBuilder, TaskError};
-use tollgate::{Semaphore, WorkerPool};
+use tollgate::{Policy, Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(3_600);
 
@@ -228,5 +228,78 @@ fn two_pools_that_share_a_permit_both_run_their_tasks() {
             assert!(pool.shutdown(LONG).is_clean());
         }
         assert_eq!((slots.available_permits(), slots.waiting()), (1, 0));
+    });
+}
+
+/// The worker takes the task, and waits for an admission that never comes: wherever the end comes, the task is listed.
+#[test]
+fn an_abort_beside_a_worker_at_a_closed_gate_lists_the_task() {
+    super::bounded(3, || {
+        let closed = Policy::new(Semaphore::new(0));
+        let pool = modelled(1).admit_by(closed).build().unwrap();
+        let handle = pool.submit(|| ()).unwrap();
+        let report = pool.abort();
+        assert_eq!((report.unstarted.len(), report.running), (1, 0));
+        drop(report);
+        assert!(matches!(handle.join(), Err(TaskError::Abandoned)));
+        assert!(pool.shutdown(LONG).is_clean());
+    });
+}
+
+/// The same for a cancel: nobody waits at the gate for a task that has ended.
+#[test]
+fn a_cancel_beside_a_worker_at_a_closed_gate_lets_it_go() {
+    super::bounded(3, || {
+        let closed = Policy::new(Semaphore::new(0));
+        let pool = modelled(1).admit_by(closed).build().unwrap();
+        let handle = pool.submit(|| ()).unwrap();
+        assert!(handle.cancel());
+        assert!(pool.shutdown(LONG).is_clean());
+    });
+}
+
+/// A worker that waits for its admission gives its slot up. The admission may come before, and somebody may have the slot
+/// when it does: the task runs.
+#[test]
+fn an_admission_beside_one_who_has_the_slot_is_not_lost() {
+    super::bounded(2, || {
+        let (slots, gate) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
+        let held = gate.try_acquire().unwrap();
+        let builder = modelled(1).slots(Arc::clone(&slots));
+        let pool = builder.admit_by(Policy::new(Arc::clone(&gate))).build().unwrap();
+        let handle = pool.submit(|| 7).unwrap();
+        let other = Arc::clone(&slots);
+        let other = thread::spawn(move || drop(other.try_acquire()));
+        drop(held);
+        assert_eq!(handle.join().unwrap(), 7);
+        other.join().unwrap();
+        assert!(pool.shutdown(LONG).is_clean());
+        assert_eq!((slots.available_permits(), gate.available_permits()), (1, 1));
+    });
+}
+
+/// A task that waits for another runs it, unless a report lists that: it is run once, or listed.
+#[test]
+fn an_abort_beside_one_who_runs_what_it_waits_for_lists_what_is_not_run() {
+    super::bounded(2, || {
+        let pool = modelled(1).build().unwrap();
+        let ran = Arc::new(AtomicUsize::new(0));
+        let (here, mark) = (pool.clone(), Arc::clone(&ran));
+        let task = pool.execute(move || {
+            let inner = Arc::clone(&mark);
+            let inner = here.submit(move || _ = inner.fetch_add(1, Ordering::Relaxed));
+            let waits = inner.ok().map(|inner| inner.join());
+            // Neither let in, nor abandoned: it has run.
+            if let Some(Ok(())) = waits {
+                mark.fetch_add(10, Ordering::Relaxed);
+            }
+        });
+        task.unwrap();
+        let report = pool.abort();
+        let (listed, running) = (report.unstarted.len(), report.running);
+        drop(report);
+        let _ = pool.shutdown(LONG);
+        let ran = ran.load(Ordering::Relaxed);
+        assert!(ran == 0 || (ran == 11 && listed == 0), "{ran} {listed} {running}");
     });
 }

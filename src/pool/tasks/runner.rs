@@ -165,21 +165,19 @@ async fn called(bench: &Bench) {
     .await;
 }
 
-fn is_late(core: &Core, entry: &Entry) -> bool {
-    let late = |deadline| core.settings.clock.now() > deadline;
-    entry.deadline.is_some_and(late)
-}
-
 /// Starts and runs the task that this runner holds, once it is admitted. None: it was taken out meanwhile, or is back in
 /// the queue, as the slot is with somebody else.
 ///
 /// The task starts when there are both, the slot and the admission, and neither is waited for with the other in hand.
 async fn run_held(core: &Arc<Core>, bench: &Bench, slot: &mut Slot<'_>) -> Option<Ran> {
+    let late = |deadline| core.settings.clock.now() > deadline;
     let mut admitted = Ok(None);
-    // One that is too late, or was cancelled, asks for nothing.
-    let asks = |entry: &Entry| (entry.is_live() && !is_late(core, entry)).then(|| entry.ask());
-    let ask = asks(bench.lock().held.as_ref()?);
-    if let (Some(gate), Some(ask)) = (&core.settings.gate, ask) {
+    // What has ended, or is too late, asks for nothing.
+    let asks = |entry: &Entry| entry.is_live() && !entry.deadline.is_some_and(late);
+    let ask = || Some(bench.lock().held.as_ref().filter(|entry| asks(entry))?.ask());
+    if let Some(gate) = &core.settings.gate
+        && let Some(ask) = ask()
+    {
         let mut admitting = gate.admit(ask, Waiter::RUNNER);
         let polled = poll_fn(|cx| {
             if !slot.try_hold_again() {
@@ -226,7 +224,7 @@ async fn run_held(core: &Arc<Core>, bench: &Bench, slot: &mut Slot<'_>) -> Optio
     };
     core.room.give_back(1, u64::from(entry.weight()));
     let started = match admitted {
-        Ok(_) if is_late(core, &entry) => {
+        Ok(_) if entry.deadline.is_some_and(late) => {
             if entry.task.refuse(TaskError::Expired) {
                 core.state.lock().stats.expired += 1;
             }

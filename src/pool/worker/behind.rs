@@ -7,9 +7,7 @@
 use super::{CallRelatives, Work};
 use crate::ask::Ask;
 use crate::pool::cell::Ran;
-use crate::pool::entry::Entry;
-use crate::pool::error::TaskError;
-use crate::pool::gate::{Admitted, Waiter, finish, poll_admitting};
+use crate::pool::gate::{Waiter, finish, poll_admitting};
 use crate::pool::hooks::drop_quietly;
 use crate::pool::lanes::Ranked;
 use crate::pool::park::park;
@@ -21,22 +19,32 @@ impl Work<'_, '_> {
     /// admission that has not been seen, when the task is taken out.
     #[cold]
     pub(super) fn run_behind_gate(&mut self) {
+        let Some(gate) = &self.core.settings.gate else { return };
         // Looked at after the task was taken: a limit that was lowered before a task was submitted holds for it.
         if !self.slot.may_keep() {
             return self.come_again();
         }
-        // One that is too late, or was cancelled, asks for nothing.
-        let asks = |entry: &Entry<'_>| (entry.is_live() && !self.is_late(entry)).then(|| entry.ask());
-        let Some(ask) = self.bench.held.lock().as_ref().map(asks) else {
-            return;
+        let Some(ask) = self.ask() else { return };
+        if seeded!("pool_takes_out_of_sight") {
+            let held = self.bench.held.lock().take();
+            *self.bench.held.lock() = held;
+        }
+        let waker = self.waker();
+        let mut admitting = gate.admit(ask, Waiter::WORKER);
+        let admitted = loop {
+            match poll_admitting(&mut admitting, &mut Context::from_waker(&waker)) {
+                Poll::Ready(admitted) => break admitted,
+                Poll::Pending => self.wait_at_gate(),
+            }
+            if self.bench.held.lock().is_none() {
+                return drop_quietly(admitting);
+            }
+            if !self.slot.try_hold_again() {
+                drop_quietly(admitting);
+                return self.come_again();
+            }
         };
-        let admitted = match ask {
-            None => Ok(None),
-            Some(ask) => match self.get_admitted(ask) {
-                Some(admitted) => admitted,
-                None => return,
-            },
-        };
+        drop_quietly(admitting);
         let held = self.bench.held.lock().take();
         // It was taken out: the admission is given back by its drop.
         let Some(entry) = held else {
@@ -60,28 +68,20 @@ impl Work<'_, '_> {
         self.bench.note_untold(self.told.entries);
     }
 
-    /// Waits for the policy to admit the task, or to refuse it. None when there is nothing more to do: the task was taken
-    /// out, or is back in the queue.
-    fn get_admitted(&mut self, ask: Ask) -> Option<Result<Admitted, TaskError>> {
-        let gate = self.core.settings.gate.as_ref()?;
-        let waker = self.waker();
-        let mut admitting = gate.admit(ask, Waiter::WORKER);
-        let admitted = loop {
-            match poll_admitting(&mut admitting, &mut Context::from_waker(&waker)) {
-                Poll::Ready(admitted) => break Some(admitted),
-                Poll::Pending => self.wait_at_gate(),
-            }
-            if self.bench.held.lock().is_none() {
-                break None;
-            }
-            if !self.slot.try_hold_again() {
-                drop_quietly(admitting);
-                self.come_again();
-                return None;
-            }
-        };
-        drop_quietly(admitting);
-        admitted
+    /// What the task asks for. Nothing, where it is done with: it has been taken out, or has ended, or is too late.
+    fn ask(&mut self) -> Option<Ask> {
+        let mut held = self.bench.held.lock();
+        let entry = held.as_ref()?;
+        if entry.is_live() && !self.is_late(entry) {
+            return Some(entry.ask());
+        }
+        let entry = held.take()?;
+        drop(held);
+        self.core.room.give_back(1, u64::from(entry.weight()));
+        self.told.entries += 1;
+        self.told.expired += u64::from(self.core.expire(entry));
+        self.bench.note_untold(self.told.entries);
+        None
     }
 
     /// Sleeps without the slot.
