@@ -28,7 +28,8 @@ use std::time::Duration;
 /// what is missing.
 ///
 /// # Cancel safety
-/// Polling can stop at any time: the result stays until it is taken.
+/// Polling can stop at any time: the result stays until it is taken. A handle that a task of a pool with a policy has polled
+/// keeps its place in the line of the policy until it is polled again, or dropped.
 ///
 /// # Panics
 /// A future that has been ready must not be polled again.

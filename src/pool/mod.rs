@@ -73,6 +73,7 @@ mod submit;
 #[cfg(feature = "tokio")]
 pub mod tasks;
 mod threads;
+mod turned_away;
 mod wishes;
 mod worker;
 mod workers;

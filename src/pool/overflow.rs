@@ -10,8 +10,8 @@ use super::room::Room;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Overflow {
-    /// The submitter waits for room. Whoever works for the pool itself runs the task at once instead: were it to wait,
-    /// nobody might make room.
+    /// The submitter waits for room. Whoever works for the pool itself runs the task instead, at once or as soon as the
+    /// [policy](super::Builder::admit_by) of the pool admits it: were it to wait, nobody might make room.
     #[default]
     Block,
     /// The task is handed back.

@@ -182,9 +182,9 @@ async fn the_permit_of_a_task_that_is_let_go_stays_with_it() {
     let here = pool.clone();
     let outer = pool.try_submit(async move {
         let inner = here.submit(async move { opened.await.unwrap() }).await.unwrap();
-        inner.join_timeout(Duration::ZERO).await.unwrap_err()
+        inner.join_timeout(Duration::ZERO).await.err()
     });
-    let inner = end_of(outer.unwrap()).await.unwrap();
+    let inner = end_of(outer.unwrap()).await.unwrap().expect("it waits");
     settle().await;
     assert_eq!(in_flight.available_permits(), 1);
     open.send(()).unwrap();

@@ -30,11 +30,16 @@ use std::time::Duration;
 /// itself, on the slot that it has, one at a time. So tasks may submit tasks and wait for them, to any depth, in a pool of
 /// one. That is so where the handle is polled by the task itself, not by another task that it has spawned.
 ///
+/// Where the pool has a [policy](crate::pool::Builder::admit_by), what is taken in is admitted first, as any other task. Only
+/// where something would have to be given back first does it run under the permit of the task that waits: that may be
+/// what is missing.
+///
 /// # Cancel safety
 /// Polling can stop at any time: the result stays until it is taken. A task that was taken in goes on with the one that
 /// took it in, also where the handle is polled no more. A runner goes on with it once that one has ended, has dropped
 /// the handle or has waited long enough in [`join_timeout`](Self::join_timeout), or awaits others and this one no more.
-/// Until a runner is free it then waits, and whoever awaits it may take it in again.
+/// Until a runner is free it then waits, and whoever awaits it may take it in again. A handle that a task of a pool with a
+/// policy has polled keeps its place in the line of the policy until it is polled again, or dropped.
 ///
 /// # Panics
 /// A future that has been ready must not be polled again.

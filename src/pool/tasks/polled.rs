@@ -56,7 +56,7 @@ pub(super) fn inside<T, E>(
             pool,
             admitted,
             turn: mine,
-        })
+        });
     });
     let polled = poll(cx);
     if let Ok(Poll::Pending) = &polled {
