@@ -1,4 +1,5 @@
-//! Waiting until a semaphore has come to rest: until all permits are back, or a shrink has taken effect.
+//! Waiting until a semaphore has come to rest: until all permits are back, or a shrink has taken effect; and watching for
+//! what pools wait for without a place in line.
 //!
 //! While somebody watches, the word is flagged, so that every release comes by the lock.
 
@@ -6,8 +7,10 @@ use super::atomic::{MAX, QUEUED, Semaphore, weakened};
 use crate::sync::queue::Queue;
 use crate::sync::shim::atomic::Ordering;
 use crate::sync::wake::wake_all;
-use crate::sync::watchers::Rest;
+use crate::sync::watchers::{Rest, Sight};
 use std::pin::Pin;
+#[cfg(feature = "pool")]
+use std::task::Waker;
 use std::task::{Context, Poll};
 
 impl Semaphore {
@@ -43,8 +46,18 @@ impl Semaphore {
         if word < -MAX { word + QUEUED } else { word }
     }
 
-    fn has_come(&self, rest: Rest) -> bool {
-        rest.has_come(self.seen_available(), self.limit.load(Ordering::Relaxed))
+    /// Under the lock.
+    pub(super) fn sight(&self, queue: &Queue) -> Sight {
+        Sight {
+            available: self.seen_available(),
+            limit: self.limit.load(Ordering::Relaxed),
+            no_line: queue.is_empty(),
+            closed: queue.closed,
+        }
+    }
+
+    fn has_come(&self, rest: Rest, queue: &Queue) -> bool {
+        rest.has_come(self.sight(queue))
     }
 
     /// Tells those who watch for what has come.
@@ -52,11 +65,11 @@ impl Semaphore {
     pub(super) fn tell_watchers(&self) {
         let told = {
             let mut queue = self.queue.lock();
-            let limit = self.limit.load(Ordering::Relaxed);
             if !queue.is_watched() {
                 return;
             }
-            let told = queue.told(self.seen_available(), limit);
+            let sight = self.sight(&queue);
+            let told = queue.told(sight);
             self.unflag(&queue);
             told
         };
@@ -69,6 +82,46 @@ impl Semaphore {
             // Relaxed: the flag only sends others to the lock.
             self.word.fetch_add(QUEUED, Ordering::Relaxed);
         }
+    }
+}
+
+/// Who watches without a future, by a number that is none before and after.
+#[cfg(feature = "pool")]
+impl Semaphore {
+    /// Watches for `rest`, unless it does already: the waker is woken once it has come. False, and nobody watches, when it
+    /// has come now. `waker` only makes one.
+    pub(crate) fn watch(&self, number: &mut Option<u64>, rest: Rest, waker: impl FnOnce() -> Waker) -> bool {
+        let mut queue = self.queue.lock();
+        if number.is_some_and(|number| queue.is_watching(number)) {
+            return true;
+        }
+        let flagged = !queue.wants_no_flag();
+        let early = seeded!("semaphore_watches_late") && !self.has_come(rest, &queue);
+        let (mine, _) = queue.watch(None, rest, waker());
+        if !flagged {
+            // Relaxed: only sends others to the lock.
+            self.word.fetch_sub(QUEUED, Ordering::Relaxed);
+        }
+        *number = Some(mine);
+        // The flag first: a release that does not see it is seen here.
+        if early || !self.has_come(rest, &queue) {
+            return true;
+        }
+        drop(queue);
+        self.watch_no_more(number);
+        false
+    }
+
+    /// The one with this number is not told any more.
+    pub(crate) fn watch_no_more(&self, number: &mut Option<u64>) {
+        let Some(number) = number.take() else { return };
+        let mut queue = self.queue.lock();
+        let waker = queue.stop_watching(number);
+        if waker.is_some() {
+            self.unflag(&queue);
+        }
+        drop(queue);
+        drop(waker);
     }
 }
 
@@ -114,7 +167,7 @@ impl Future for Resting<'_> {
             return Poll::Ready(());
         }
         let flagged = !queue.wants_no_flag();
-        let early = seeded!("semaphore_watches_late").then(|| this.semaphore.has_come(this.rest));
+        let early = seeded!("semaphore_watches_late").then(|| this.semaphore.has_come(this.rest, &queue));
         let (number, old) = queue.watch(this.number, this.rest, waker);
         this.number = Some(number);
         if !flagged {
@@ -122,7 +175,7 @@ impl Future for Resting<'_> {
             this.semaphore.word.fetch_sub(QUEUED, Ordering::Relaxed);
         }
         // The flag first: a release that does not see it is seen here.
-        let come = early.unwrap_or_else(|| this.semaphore.has_come(this.rest));
+        let come = early.unwrap_or_else(|| this.semaphore.has_come(this.rest, &queue));
         drop(queue);
         drop(old);
         if come {
