@@ -55,7 +55,8 @@ impl Drop for Owner<'_> {
 ///
 /// # Fairness
 /// First come, first served, by [`Priority`]. A worker with plenty queued takes up to 16 tasks of normal priority at
-/// once, unless tasks with wishes wait; others take them from it when it is busy, so none waits behind a long one.
+/// once, unless tasks with wishes wait; others take them from it when it is busy, so none waits behind a long one: at the
+/// latest, they are next when 128 tasks for each worker have been taken since.
 ///
 /// # Memory ordering
 /// What is done before a task is submitted is seen by it; what it does is seen by whoever has its result.

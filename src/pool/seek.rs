@@ -39,7 +39,11 @@ impl<'j> Core<'j> {
     }
 
     pub(super) fn find(&self, state: &mut State<'j>, me: &Bench<'j>) -> Found<'j> {
+        if state.taken >= state.shelves_due {
+            state.clear_shelves();
+        }
         if let Some(entry) = state.lanes.pop() {
+            state.taken += 1;
             if state.staying() >= state.most
                 && state.sleepers.is_empty()
                 && state.lanes.is_uniform()
@@ -47,7 +51,7 @@ impl<'j> Core<'j> {
             {
                 let share = (state.lanes.len() / (2 * state.staying().max(1))).min(BATCH - 1);
                 if share > 0 {
-                    me.shelf.lock().load(share, &mut state.lanes);
+                    state.load(me, share);
                 }
             }
             return Found::Entry(entry);

@@ -85,6 +85,8 @@ mod pool_relatives;
 mod pool_room;
 #[cfg(all(feature = "pool", feature = "stats"))]
 mod pool_shared_slots;
+#[cfg(feature = "pool")]
+mod pool_shelves;
 mod pool_sizes;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_batch;
