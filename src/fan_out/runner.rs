@@ -4,7 +4,7 @@ use super::shared::{Next, Shared};
 use super::state::{Outcome, Source};
 use crate::limiter::Outcome as Ended;
 use crate::pool::{TaskError, drop_quietly};
-use crate::semaphore::OwnedSemaphorePermit;
+use crate::semaphore::{InTurn, OwnedSemaphorePermit};
 use crate::{Ask, pool::Admission};
 use futures::Stream;
 use std::future::poll_fn;
@@ -63,17 +63,17 @@ where
 {
     let called = Arc::new(AtomicBool::new(false));
     // Whoever started it called it to look.
-    let (mut looking, mut slot, mut done) = (true, None, None);
+    let (mut looking, mut slot, mut done) = (true, Slot(None), None);
     let mut work = pin!(None::<Fut>);
     loop {
-        if slot.is_some() && !may_keep_slot(&shared) {
-            slot = None;
+        if slot.0.is_some() && !may_keep_slot(&shared) {
+            slot.give_up();
         }
         let mut source = match shared.next(me, &mut looking, done.take()) {
             Next::Look(source) => source,
             Next::End => return,
             Next::Idle => {
-                slot = None;
+                slot.give_up();
                 let mut queued = false;
                 poll_fn(|cx| shared.poll_idle(&called, &mut queued, cx.waker())).await;
                 // Relaxed: the lock orders it.
@@ -85,7 +85,7 @@ where
             Some(next) => next,
             None => {
                 // Nothing is held while the source has nothing.
-                slot = None;
+                slot.give_up();
                 next_of(&mut source).await
             }
         };
@@ -139,10 +139,28 @@ fn may_keep_slot<S, F, T>(shared: &Shared<S, F, T>) -> bool {
     slots.debt() == 0 && !(shared.settings.shared_slots && slots.waiting() > 0)
 }
 
-async fn get_slot<S, F, T>(shared: &Shared<S, F, T>, slot: &mut Option<OwnedSemaphorePermit>) -> Result<(), TaskError> {
-    if slot.is_none() {
-        let slots = Arc::clone(&shared.settings.slots);
-        *slot = Some(slots.acquire_owned().await.map_err(|_| TaskError::Abandoned)?);
+/// The permit of a runner. Whoever waits for it is woken when it is given up, and may panic at that: the runner goes on.
+struct Slot(Option<OwnedSemaphorePermit>);
+
+impl Slot {
+    fn give_up(&mut self) {
+        if let Some(permit) = self.0.take() {
+            drop_quietly(permit);
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+async fn get_slot<S, F, T>(shared: &Shared<S, F, T>, slot: &mut Slot) -> Result<(), TaskError> {
+    if slot.0.is_none() {
+        let permit = InTurn::at(Arc::clone(&shared.settings.slots)).await;
+        // Only a semaphore that was closed has none to come.
+        slot.0 = Some(permit.ok_or(TaskError::Abandoned)?);
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use super::core::Core;
 use super::entry::Priority;
 use super::error::{PoolError, Rejected, TaskError};
 use super::handle::Handle;
+use super::hooks::quietly;
 use super::kin::Standing;
 use super::park::block_on;
 use super::shutdown::Report;
@@ -269,7 +270,8 @@ impl<'j> Pool<'j> {
     pub fn resize(&self, workers: impl Into<Workers>) -> Result<(), PoolError> {
         let (least, most) = workers.into().check()?;
         let least = if self.core().settings.above.is_some() { 0 } else { least };
-        self.core().settings.slots.set_limit(most);
+        // Both, whatever the wakers of those do who wait for a slot.
+        quietly(|| self.core().settings.slots.set_limit(most));
         self.core().resize(least, most).map_err(PoolError::Spawn)
     }
 

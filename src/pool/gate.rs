@@ -1,5 +1,6 @@
 //! The policy in front of the workers, without its type.
 
+use super::hooks::quietly;
 use crate::ask::Ask;
 use crate::limiter::{Limiter, Outcome};
 use crate::permit::Permit;
@@ -37,6 +38,7 @@ where
     Self: Send,
 {
     fn finish(self: Box<Self>, outcome: Outcome) {
-        Permit::finish(*self, outcome);
+        // Whoever ran the task goes on, whatever the limiter and those whom it wakes do.
+        quietly(|| Permit::finish(*self, outcome));
     }
 }

@@ -154,6 +154,10 @@ impl<'j> Core<'j> {
     pub(super) fn never_started(self: &Arc<Self>, me: &Arc<Bench<'j>>) {
         let mut state = self.lock();
         state.strike_off(me, me.starts_searching);
+        // Whoever fell asleep meanwhile left what came to the one that was to be started.
+        if !state.sleepers.is_empty() {
+            state.call_for_help();
+        }
         let forlorn = state.alive == 0 && state.lanes.len() > 0;
         drop(state);
         // What a pool above that has been stopped finds here is handed back by it.

@@ -50,6 +50,8 @@ pub(super) struct State<'j> {
     pub(super) relatives: Relatives,
     /// A timer lets the pool grow later: until then nobody need try.
     pub(super) grows_later: bool,
+    /// By which it watches for a slot that is free.
+    pub(super) slot_watch: Option<u64>,
     /// How many common tasks have been taken out of the lanes, or so, and how many will have been when shelves are due.
     pub(super) taken: u64,
     pub(super) shelves_due: u64,
@@ -96,6 +98,7 @@ impl<'j> State<'j> {
             children: Vec::new(),
             relatives: Relatives::default(),
             grows_later: false,
+            slot_watch: None,
             taken: 0,
             shelves_due: u64::MAX,
             next_index: 0,

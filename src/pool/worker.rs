@@ -4,7 +4,7 @@ use super::cell::Ran;
 use super::core::Core;
 use super::entry::Entry;
 use super::error::TaskError;
-use super::hooks::{forget_panic, wake};
+use super::hooks::{drop_quietly, quietly, wake};
 use super::kin::{Kin, Standing};
 use super::lanes::Ranked;
 use super::park::{Parker, park};
@@ -12,7 +12,7 @@ use super::shelf::Shelf;
 use super::slot::Slot;
 use super::state::{Found, Told};
 use crate::limiter::Outcome;
-use crate::semaphore::SemaphorePermit;
+use crate::semaphore::{InTurn, SemaphorePermit};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::time::Sleep;
@@ -107,7 +107,7 @@ impl<'a> Guest<'a> {
 impl Drop for Guest<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            drop(slot);
+            drop_quietly(slot);
             self.core.call_relatives();
         }
     }
@@ -198,7 +198,7 @@ impl<'j> WorkerThread<'j> {
         let inside = Inside::enter(&self.core);
         let _ = self.bench.parker.set(Parker::current());
         if let Some(hook) = &self.core.settings.on_start {
-            forget_panic(catch_unwind(AssertUnwindSafe(|| hook())));
+            quietly(|| hook());
         }
         Work::new(&self.core, &self.bench).work();
         drop(inside);
@@ -345,15 +345,15 @@ impl<'a, 'j> Work<'a, 'j> {
             return true;
         }
         let waker = self.waker();
-        let mut acquire = pin!(core.settings.slots.acquire());
+        let mut acquire = pin!(InTurn::at(&*core.settings.slots));
         loop {
             match acquire.as_mut().poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(Ok(slot)) => {
+                Poll::Ready(Some(slot)) => {
                     self.slot.hold(slot);
                     return true;
                 }
                 // Whoever closes the slots ends the pool.
-                Poll::Ready(Err(_)) => {
+                Poll::Ready(None) => {
                     core.slots_closed();
                     return false;
                 }
@@ -472,15 +472,18 @@ impl<'a, 'j> Work<'a, 'j> {
             let poll = || admission.as_mut().poll(&mut Context::from_waker(&waker));
             match catch_unwind(AssertUnwindSafe(poll)) {
                 Ok(Poll::Ready(admitted)) => break admitted.map_err(TaskError::Refused),
-                Ok(Poll::Pending) if self.bench.held.lock().is_none() => return,
+                Ok(Poll::Pending) if self.bench.held.lock().is_none() => break Err(TaskError::Cancelled),
                 Ok(Poll::Pending) => park(None),
                 Err(payload) => break Err(TaskError::Panicked(payload)),
             }
         };
-        drop(admission);
+        // It leaves the policy's line, and others move up.
+        drop_quietly(admission);
         let held = self.bench.held.lock().take();
-        // It was taken out: the admission is given back by its drop.
-        let Some(entry) = held else { return };
+        let Some(entry) = held else {
+            // It was taken out: the admission is given back by its drop.
+            return drop_quietly(admitted);
+        };
         self.core.room.give_back(1, u64::from(entry.weight()));
         match admitted {
             Ok(admission) => match self.start(entry) {

@@ -74,6 +74,8 @@ mod pool_details;
 #[cfg(feature = "pool")]
 mod pool_family;
 #[cfg(feature = "pool")]
+mod pool_foreign_panics;
+#[cfg(feature = "pool")]
 mod pool_group;
 #[cfg(feature = "pool")]
 mod pool_life;
@@ -88,6 +90,8 @@ mod pool_shared_slots;
 #[cfg(feature = "pool")]
 mod pool_shelves;
 mod pool_sizes;
+#[cfg(feature = "pool")]
+mod pool_slots_line;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_batch;
 #[cfg(all(feature = "pool", feature = "tokio"))]

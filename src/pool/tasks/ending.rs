@@ -31,6 +31,9 @@ impl Core {
             state.quiet.tell(&mut after.quiet);
         }
         let forlorn = !in_order && state.benches.is_empty();
+        if state.lanes.len() == 0 {
+            state.limit_watch.end(&self.settings.slots);
+        }
         // One that was dropped is not replaced: its runtime is gone, or the pool above, and drops the next as well.
         if in_order {
             state.call_for_help(self.limit(), &mut after);

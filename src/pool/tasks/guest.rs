@@ -2,7 +2,7 @@
 
 use super::core::Core;
 use super::polled::standing;
-use crate::pool::hooks::wake;
+use crate::pool::hooks::{drop_quietly, wake};
 use crate::pool::kin::Standing;
 use crate::semaphore::OwnedSemaphorePermit;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Guest {
 impl Drop for Guest {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            drop(slot);
+            drop_quietly(slot);
             if !seeded!("tasks_guest_leaves_quietly") {
                 self.core.call_relatives();
             }

@@ -7,7 +7,7 @@ use crate::pool::cell::Ran;
 use crate::pool::error::TaskError;
 use crate::pool::hooks::drop_quietly;
 use crate::pool::slot::Slot;
-use crate::semaphore::SemaphorePermit;
+use crate::semaphore::{InTurn, SemaphorePermit};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -114,7 +114,7 @@ async fn work(mut books: Books) {
 
 /// A slot, in turn. None when the runner is to end instead.
 async fn wait_for_slot<'a>(core: &'a Arc<Core>, bench: &Bench) -> Option<SemaphorePermit<'a>> {
-    let mut acquire = pin!(core.settings.slots.acquire());
+    let mut acquire = pin!(InTurn::at(&*core.settings.slots));
     let acquired = poll_fn(|cx| match acquire.as_mut().poll(cx) {
         Poll::Ready(acquired) => Poll::Ready(Some(acquired)),
         Poll::Pending => {
@@ -130,8 +130,8 @@ async fn wait_for_slot<'a>(core: &'a Arc<Core>, bench: &Bench) -> Option<Semapho
         }
     });
     match acquired.await {
-        Some(Ok(slot)) => Some(slot),
-        Some(Err(_)) => {
+        Some(Some(slot)) => Some(slot),
+        Some(None) => {
             // Whoever closes the slots ends the pool, and nothing that is queued can start.
             for entry in core.stop() {
                 entry.task.refuse(TaskError::Abandoned);
