@@ -105,7 +105,7 @@ where
         };
         let Some(index) = shared.put_back(me, source, &mut looking) else {
             end_quietly(work.as_mut());
-            return;
+            return drop_quietly(admission);
         };
         let outcome = match admission {
             Ok(admission) => {
@@ -170,14 +170,17 @@ async fn admit<S, F, T>(shared: &Shared<S, F, T>) -> Result<Option<Box<dyn Admis
         None => Ok(None),
         Some(gate) => {
             let mut admitting = gate.admit(Ask::one());
-            poll_fn(
+            let admitted = poll_fn(
                 |cx| match catch_unwind(AssertUnwindSafe(|| admitting.as_mut().poll(cx))) {
                     Ok(Poll::Pending) => Poll::Pending,
                     Ok(Poll::Ready(admitted)) => Poll::Ready(admitted.map(Some).map_err(TaskError::Refused)),
                     Err(payload) => Poll::Ready(Err(TaskError::Panicked(payload))),
                 },
             )
-            .await
+            .await;
+            // It leaves the policy's line, and others move up.
+            drop_quietly(admitting);
+            admitted
         }
     }
 }

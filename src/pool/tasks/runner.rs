@@ -184,7 +184,14 @@ async fn run_entry(core: &Arc<Core>, bench: &Bench, entry: Entry) -> Option<Ran>
                 }
             })
             .await;
-            let entry = bench.lock().held.take()?;
+            // It leaves the policy's line, and others move up.
+            drop_quietly(admitting);
+            let held = bench.lock().held.take();
+            let Some(entry) = held else {
+                // It was taken out: the admission is given back by its drop.
+                drop_quietly(admitted);
+                return None;
+            };
             match admitted {
                 Ok(admitted) => admission = Some(admitted),
                 Err(why) => {
