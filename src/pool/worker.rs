@@ -92,8 +92,8 @@ impl<'a> Guest<'a> {
             Standing::Relative => {
                 let slots = &core.settings.slots;
                 let slot = slots.try_acquire().or_else(|_| {
-                    let waker = waker.clone();
-                    core.state.lock().relatives.wait(waker);
+                    let mut waker = Some(waker.clone());
+                    core.state.lock().relatives.wait(&mut waker);
                     // Whoever has given one up before that has called nobody.
                     slots.try_acquire()
                 });

@@ -24,8 +24,8 @@ impl Guest {
             Standing::Relative => {
                 let slots = || Arc::clone(&core.settings.slots).try_acquire_owned();
                 let slot = slots().or_else(|_| {
-                    let waker = waker.clone();
-                    core.state.lock().relatives.wait(waker);
+                    let mut waker = Some(waker.clone());
+                    core.state.lock().relatives.wait(&mut waker);
                     // Whoever has given one up before that has called nobody.
                     slots()
                 });
