@@ -39,12 +39,7 @@ impl Quiet {
     /// True once everything that was let in has ended: at one moment since the first look, whose epoch is `since`; or
     /// now, where the workers are to have gone as well. Takes `waker` otherwise, if it is a new one; what is left of it is to
     /// be dropped after the lock.
-    pub(super) fn poll(
-        &mut self,
-        since: &mut Option<u64>,
-        gone: Option<bool>,
-        waker: &mut Option<Waker>,
-    ) -> Poll<()> {
+    pub(super) fn poll(&mut self, since: &mut Option<u64>, gone: Option<bool>, waker: &mut Option<Waker>) -> Poll<()> {
         let epoch = *since.get_or_insert(self.epoch);
         let quiet = match gone {
             None => self.unfinished == 0 || epoch != self.epoch,
@@ -70,7 +65,11 @@ mod tests {
     fn a_quiet_moment_counts_although_it_is_over() {
         let (mut quiet, mut since, mut told) = (Quiet::default(), None, Vec::new());
         quiet.begun(2);
-        let mut look = |quiet: &mut Quiet, gone| quiet.poll(&mut since, gone, &mut Some(Waker::noop().clone())).is_ready();
+        let mut look = |quiet: &mut Quiet, gone| {
+            quiet
+                .poll(&mut since, gone, &mut Some(Waker::noop().clone()))
+                .is_ready()
+        };
         assert!(!look(&mut quiet, None));
         quiet.finished(1, &mut told);
         assert_eq!((look(&mut quiet, None), told.len()), (false, 0));

@@ -88,3 +88,72 @@ impl<S: Deref<Target = Semaphore>> Drop for InTurn<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::rules::{Order, Overflow};
+    use std::pin::pin;
+
+    fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+        future.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    fn of_all_kinds() -> [Semaphore; 5] {
+        let bounded = |most, overflow| Semaphore::builder(1).max_waiting(most).overflow(overflow);
+        [
+            Semaphore::builder(1),
+            bounded(0, Overflow::RefuseNewest),
+            bounded(1, Overflow::EvictOldest),
+            Semaphore::builder(1).overtakes(2),
+            Semaphore::builder(1).order(Order::Lifo),
+        ]
+        .map(|builder| builder.build().unwrap())
+    }
+
+    #[test]
+    fn nobody_who_waits_in_turn_is_turned_away_or_leaves_anything() {
+        for semaphore in of_all_kinds() {
+            for _ in 0..3 {
+                let held = semaphore.try_acquire().unwrap();
+                let mut one = Box::pin(InTurn::at(&semaphore));
+                let mut two = Box::pin(InTurn::at(&semaphore));
+                assert!(poll(one.as_mut()).is_pending() && poll(two.as_mut()).is_pending());
+                // Whoever comes by the rules does not push them out.
+                let mut other = Box::pin(semaphore.acquire());
+                assert!(!matches!(poll(other.as_mut()), Poll::Ready(Ok(_))));
+                drop(other);
+                assert_eq!(semaphore.waiting(), 2);
+                drop(held);
+                // What had come to the one that goes comes to the other.
+                let first = if poll(two.as_mut()).is_pending() {
+                    &mut one
+                } else {
+                    &mut two
+                };
+                drop(std::mem::replace(first, Box::pin(InTurn::at(&semaphore))));
+                assert_eq!(
+                    (semaphore.waiting(), semaphore.queue.lock().spare().is_some()),
+                    (0, false)
+                );
+                assert!(semaphore.in_use() <= 1);
+                drop((one, two));
+                assert_eq!((semaphore.available_permits(), semaphore.in_use()), (1, 0));
+            }
+        }
+    }
+
+    #[test]
+    fn a_close_ends_the_wait_whatever_had_come_to_it() {
+        for semaphore in of_all_kinds() {
+            let held = semaphore.try_acquire().unwrap();
+            let (mut one, mut two) = (pin!(InTurn::at(&semaphore)), pin!(InTurn::at(&semaphore)));
+            assert!(poll(one.as_mut()).is_pending() && poll(two.as_mut()).is_pending());
+            drop(held);
+            semaphore.close();
+            assert!(matches!(poll(one.as_mut()), Poll::Ready(None)));
+            assert!(matches!(poll(two.as_mut()), Poll::Ready(None)));
+            assert_eq!(semaphore.in_use(), 0);
+        }
+    }
+}

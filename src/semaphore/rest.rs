@@ -191,3 +191,102 @@ impl Drop for Resting<'_> {
         self.leave();
     }
 }
+
+#[cfg(all(test, feature = "pool", feature = "tokio"))]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    /// Counts how often it is woken.
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Somebody who watches, once, and whether they have been told.
+    struct Watching(Arc<Count>, Option<u64>);
+
+    impl Watching {
+        #[track_caller]
+        fn at(semaphore: &Semaphore, rest: Rest) -> Self {
+            let (count, mut number) = (Arc::<Count>::default(), None);
+            let waker = Waker::from(Arc::clone(&count));
+            assert!(semaphore.watch(&mut number, rest, || waker), "it has come");
+            Self(count, number)
+        }
+
+        fn times(&self) -> usize {
+            self.0.0.load(Ordering::Relaxed)
+        }
+    }
+
+    fn polled<F: Future>(future: Pin<&mut F>, waker: &Waker) -> bool {
+        future.poll(&mut Context::from_waker(waker)).is_ready()
+    }
+
+    #[test]
+    fn who_watches_for_a_permit_is_told_when_one_is_there_for_whoever_comes() {
+        let semaphore = Semaphore::new(1);
+        assert!(!semaphore.watch(&mut None, Rest::Free, || Waker::noop().clone()));
+        let held = semaphore.try_acquire().unwrap();
+        let watching = Watching::at(&semaphore, Rest::Free);
+        // Handed on, it is not there for whoever comes; nor is one that is kept for the first in line.
+        let (mut next, mut two) = (pin!(semaphore.acquire()), Box::pin(semaphore.acquire_many(2)));
+        assert!(!polled(next.as_mut(), Waker::noop()) && !polled(two.as_mut(), Waker::noop()));
+        drop(held);
+        assert!(polled(next.as_mut(), Waker::noop()));
+        semaphore.add_permits(1);
+        assert_eq!(watching.times(), 0);
+        drop(two);
+        assert_eq!(watching.times(), 1);
+        assert!(semaphore.try_acquire().is_ok(), "and the flag is gone");
+        assert_eq!(watching.times(), 1);
+    }
+
+    #[test]
+    fn who_watches_is_told_of_a_limit_and_of_the_end() {
+        let semaphore = Semaphore::new(0);
+        let free = Watching::at(&semaphore, Rest::Free);
+        let [above, more] = [0, 2].map(|limit| Watching::at(&semaphore, Rest::Above(limit)));
+        semaphore.set_limit(2);
+        assert_eq!((free.times(), above.times(), more.times()), (1, 1, 0));
+        let _all = semaphore.try_acquire_many(2).unwrap();
+        let mut gone = Watching::at(&semaphore, Rest::Free);
+        semaphore.watch_no_more(&mut gone.1);
+        let free = Watching::at(&semaphore, Rest::Free);
+        semaphore.close();
+        assert_eq!((free.times(), more.times(), gone.times()), (1, 0, 0));
+        assert!(!semaphore.watch(&mut None, Rest::Free, || Waker::noop().clone()));
+    }
+
+    /// Somebody who begins to watch when the first of several is woken, while the others are still in line.
+    struct Begins(Arc<Semaphore>, crate::sync::shim::Mutex<Option<Watching>>);
+
+    impl Wake for Begins {
+        fn wake(self: Arc<Self>) {
+            *self.1.lock() = Some(Watching::at(&self.0, Rest::Free));
+        }
+    }
+
+    #[test]
+    fn who_begins_to_watch_in_the_midst_of_a_hand_over_is_told_of_what_is_left() {
+        for overtakes in [0, 1] {
+            let semaphore = Semaphore::builder(0).overtakes(overtakes).build().unwrap();
+            let semaphore = Arc::new(semaphore);
+            let begins = Arc::new(Begins(Arc::clone(&semaphore), crate::sync::shim::Mutex::default()));
+            let (mut one, mut two) = (pin!(semaphore.acquire()), pin!(semaphore.acquire()));
+            assert!(!polled(one.as_mut(), &Waker::from(Arc::clone(&begins))));
+            assert!(!polled(two.as_mut(), Waker::noop()));
+            semaphore.set_limit(3);
+            assert!(polled(one.as_mut(), Waker::noop()) && polled(two.as_mut(), Waker::noop()));
+            assert_eq!(begins.1.lock().as_ref().map(Watching::times), Some(1));
+        }
+    }
+}

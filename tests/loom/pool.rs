@@ -261,3 +261,20 @@ fn a_raised_limit_beside_a_submission_starts_the_thread_that_is_missing() {
         assert!(pool.shutdown(LONG).is_clean());
     });
 }
+
+/// The same with a permit that somebody else gives back.
+#[test]
+fn a_permit_that_comes_back_beside_a_submission_starts_the_thread_that_is_missing() {
+    super::bounded(1, || {
+        let slots = Arc::new(Semaphore::new(2));
+        let held = Arc::clone(&slots).try_acquire_owned().unwrap();
+        let pool = modelled(1..=2).slots(slots).build().unwrap();
+        let (tell, told) = loom::sync::mpsc::channel();
+        let waits = pool.submit(move || told.recv().unwrap()).unwrap();
+        let releases = thread::spawn(move || drop(held));
+        pool.execute(move || tell.send(()).unwrap()).unwrap();
+        waits.join().unwrap();
+        releases.join().unwrap();
+        assert!(pool.shutdown(LONG).is_clean());
+    });
+}
