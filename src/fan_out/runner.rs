@@ -107,7 +107,7 @@ where
         };
         let Some(index) = shared.put_back(me, source, &mut looking) else {
             end_quietly(work.as_mut());
-            return;
+            return drop_quietly(admitted);
         };
         let outcome = match refused {
             Some(refused) => Err(refused),

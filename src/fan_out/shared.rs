@@ -10,9 +10,9 @@ use crate::sync::shim::Mutex;
 use futures::Stream;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Poll, Waker};
+use std::sync::{Arc, Weak};
+use std::task::{Poll, Wake, Waker};
 
 pub(super) struct Settings<T> {
     pub(super) slots: Arc<Semaphore>,
@@ -60,10 +60,31 @@ where
         self.help(help);
     }
 
-    fn call_for_help(&self, state: &mut State<S, F, Fut::Output>) -> Help {
-        let limit = self.settings.slots.limit();
-        // A limit of zero may be raised: one runner waits for that.
-        state.call_for_help(limit.max(1), self.window(limit))
+    fn call_for_help(self: &Arc<Self>, state: &mut State<S, F, Fut::Output>) -> Help {
+        loop {
+            let limit = self.settings.slots.limit();
+            // A limit of zero may be raised: one runner waits for that.
+            let help = state.call_for_help(limit.max(1), self.window(limit));
+            let held_back = matches!(help, Help::Nobody) && state.looking == 0 && !state.ended;
+            // Nobody else has slots that are not shared.
+            if !held_back || !self.settings.shared_slots {
+                return help;
+            }
+            let waker = || Waker::from(Arc::new(LimitIsRaised(Arc::downgrade(self))));
+            if state.limit_watch.keep(&self.settings.slots, limit, waker) {
+                return help;
+            }
+        }
+    }
+
+    /// The limit has been raised while nobody could be called.
+    fn raised(self: &Arc<Self>) {
+        let help = {
+            let mut state = self.state.lock();
+            state.limit_watch.end(&self.settings.slots);
+            self.call_for_help(&mut state)
+        };
+        self.help(help);
     }
 
     fn window(&self, limit: usize) -> usize {
@@ -199,7 +220,7 @@ where
     }
 
     /// Idles until called: then this runner looks.
-    pub(super) fn poll_idle(&self, me: &Arc<AtomicBool>, queued: &mut bool, waker: &Waker) -> Poll<()> {
+    pub(super) fn poll_idle(self: &Arc<Self>, me: &Arc<AtomicBool>, queued: &mut bool, waker: &Waker) -> Poll<()> {
         let waker = (!*queued).then(|| waker.clone());
         let mut help = Help::Nobody;
         let mut state = self.state.lock();
@@ -219,6 +240,35 @@ where
             waker.wake();
         }
         Poll::Pending
+    }
+}
+
+/// What a limit wakes that is raised.
+struct LimitIsRaised<S, F, T>(Weak<Shared<S, F, T>>);
+
+impl<S, F, Fut> Wake for LimitIsRaised<S, F, Fut::Output>
+where
+    S: Stream + Send + 'static,
+    S::Item: Send + 'static,
+    F: FnMut(S::Item) -> Fut + Send + 'static,
+    Fut: Future + Send + 'static,
+    Fut::Output: Send + 'static,
+{
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(shared) = self.0.upgrade()
+            && !seeded!("fan_out_misses_a_limit")
+        {
+            shared.raised();
+        }
+    }
+}
+
+impl<S, F, T> Drop for Shared<S, F, T> {
+    fn drop(&mut self) {
+        self.state.lock().limit_watch.end(&self.settings.slots);
     }
 }
 

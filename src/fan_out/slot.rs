@@ -7,7 +7,7 @@ use super::shared::Settings;
 use crate::ask::Ask;
 use crate::limiter::Outcome;
 use crate::pool::{Admission, Gate, TaskError, Waiter, drop_quietly, poll_admitting};
-use crate::semaphore::{OwnedSemaphorePermit, Semaphore};
+use crate::semaphore::{InTurn, OwnedSemaphorePermit, Semaphore};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -57,7 +57,10 @@ impl Slot {
             }
             polled
         });
-        match admission.await {
+        let admission = admission.await;
+        // It leaves the policy's line, and others move up.
+        drop_quietly(admitting);
+        match admission {
             Ok(admission) => admitted.0 = admission,
             Err(refused) => return Ok(Some(refused)),
         }
@@ -67,8 +70,9 @@ impl Slot {
 
     async fn hold(&mut self) -> Result<(), TaskError> {
         if self.permit.is_none() {
-            let slots = Arc::clone(&self.slots);
-            self.permit = Some(slots.acquire_owned().await.map_err(|_| TaskError::Abandoned)?);
+            let permit = InTurn::at(Arc::clone(&self.slots)).await;
+            // Only a semaphore that was closed has none to come.
+            self.permit = Some(permit.ok_or(TaskError::Abandoned)?);
         }
         Ok(())
     }

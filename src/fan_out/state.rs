@@ -8,7 +8,7 @@
 //!   somebody idles, the source has not ended and there is room => somebody looks.
 
 use super::progress::Progress;
-use crate::pool::{AbortHandle, TaskError};
+use crate::pool::{AbortHandle, LimitWatch, TaskError};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -45,6 +45,8 @@ pub(super) struct State<S, F, T> {
     /// Items that were taken whose results have not been given out.
     pub(super) outstanding: usize,
     pub(super) consumer: Option<Waker>,
+    /// There while nobody can be called to look, for the limit.
+    pub(super) limit_watch: LimitWatch,
     pub(super) progress: Progress,
 }
 
@@ -80,6 +82,7 @@ impl<S, F, T> State<S, F, T> {
             first: 0,
             outstanding: 0,
             consumer: None,
+            limit_watch: LimitWatch::default(),
             progress: Progress {
                 total,
                 ..Progress::default()

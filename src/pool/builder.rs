@@ -97,8 +97,8 @@ impl<K> Builder<K> {
     /// permits as it may have workers.
     ///
     /// Share it to bound several pools together, or let something else set its limit: no more tasks start than it has
-    /// permits, at any moment, and an elastic pool grows no further. Closing it closes the pool, and abandons what has
-    /// not started.
+    /// permits, at any moment, and an elastic pool grows no further until one is free. Closing it closes the pool, and
+    /// abandons what has not started. Where its line is bounded, workers stand in it all the same.
     pub fn slots(mut self, slots: Arc<Semaphore>) -> Self {
         self.common.slots = Some(slots);
         self

@@ -65,6 +65,8 @@ pub(super) struct Core<'j> {
     /// The timer that lets the pool grow later, and who it wakes.
     pub(super) regrow: Mutex<Option<Pin<Box<Sleep>>>>,
     pub(super) regrow_waker: OnceLock<Waker>,
+    /// At the root of a family: who is woken by slots that are free.
+    pub(super) slots_waker: OnceLock<Waker>,
 }
 
 impl<'j> Core<'j> {
@@ -78,6 +80,7 @@ impl<'j> Core<'j> {
             settings,
             regrow: Mutex::new(None),
             regrow_waker: OnceLock::new(),
+            slots_waker: OnceLock::new(),
         }
     }
 

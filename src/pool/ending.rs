@@ -82,8 +82,8 @@ impl<'j> Core<'j> {
 
     /// True once everything that was let in has ended. Leaves `waker` otherwise. `since` is the epoch at the first look.
     pub(super) fn poll_idle(self: &Arc<Self>, since: &mut Option<u64>, waker: &Waker) -> Poll<()> {
-        let waker = waker.clone();
-        self.lock().quiet.poll(since, None, waker)
+        let mut waker = Some(waker.clone());
+        self.lock().quiet.poll(since, None, &mut waker)
     }
 
     /// True once everything that was let in has ended, here and in the pools below, and the workers have gone.
@@ -92,10 +92,10 @@ impl<'j> Core<'j> {
         for child in children {
             ready!(child.poll_gone(waker));
         }
-        let waker = waker.clone();
+        let mut waker = Some(waker.clone());
         let mut state = self.lock();
         let gone = state.alive == 0;
-        state.quiet.poll(&mut None, Some(gone), waker)
+        state.quiet.poll(&mut None, Some(gone), &mut waker)
     }
 
     pub(super) fn is_stopped(&self) -> bool {

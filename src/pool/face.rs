@@ -4,6 +4,7 @@ use super::core::Core;
 use super::entry::Priority;
 use super::error::{PoolError, Rejected, TaskError};
 use super::handle::Handle;
+use super::hooks::quietly;
 use super::kin::Standing;
 use super::park::block_on;
 use super::shutdown::Report;
@@ -55,7 +56,8 @@ impl Drop for Owner<'_> {
 ///
 /// # Fairness
 /// First come, first served, by [`Priority`]. A worker with plenty queued takes up to 16 tasks of normal priority at
-/// once, unless tasks with wishes wait; others take them from it when it is busy, so none waits behind a long one.
+/// once, unless tasks with wishes wait; others take them from it when it is busy, so none waits behind a long one: at the
+/// latest, they are next when 128 tasks for each worker have been taken since.
 ///
 /// # Memory ordering
 /// What is done before a task is submitted is seen by it; what it does is seen by whoever has its result.
@@ -267,7 +269,8 @@ impl<'j> Pool<'j> {
     pub fn resize(&self, workers: impl Into<Workers>) -> Result<(), PoolError> {
         let (least, most) = workers.into().check()?;
         let least = if self.core().settings.above.is_some() { 0 } else { least };
-        self.core().settings.slots.set_limit(most);
+        // Both, whatever the wakers of those do who wait for a slot.
+        quietly(|| self.core().settings.slots.set_limit(most));
         self.core().resize(least, most).map_err(PoolError::Spawn)
     }
 

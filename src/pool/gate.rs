@@ -2,7 +2,7 @@
 
 use super::cell::Ran;
 use super::error::TaskError;
-use super::hooks::forget_panic;
+use super::hooks::quietly;
 use crate::ask::Ask;
 use crate::limiter::{Limiter, LimiterExt, Outcome};
 use crate::permit::Permit;
@@ -115,7 +115,8 @@ where
     Self: Send,
 {
     fn finish(self: Box<Self>, outcome: Outcome) {
-        Permit::finish(*self, outcome);
+        // Whoever ran the task goes on, whatever the limiter and those whom it wakes do.
+        quietly(|| Permit::finish(*self, outcome));
     }
 }
 
@@ -135,5 +136,5 @@ pub(super) fn finish(admitted: Admitted, ran: Ran) {
         Ran::Panicked => Outcome::Failure,
         Ran::Gone => Outcome::Ignored,
     };
-    forget_panic(catch_unwind(AssertUnwindSafe(|| admission.finish(outcome))));
+    admission.finish(outcome);
 }

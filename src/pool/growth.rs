@@ -1,10 +1,12 @@
 //! How threads are started: at once or later, as many as there should be.
 
 use super::core::Core;
+use super::hooks::forget_panic;
 use super::state::{Phase, State};
 use super::worker::{Bench, WorkerThread};
 use crate::time::Sleep;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -14,15 +16,15 @@ impl<'j> Core<'j> {
     /// calls for the next.
     #[cold]
     pub(super) fn grow(self: &Arc<Self>) {
-        let wants = |state: &State<'j>| {
+        let wants = |state: &mut State<'j>| {
             state.staying() < state.most
                 && state.lanes.len() > 0
                 && state.sleepers.is_empty()
                 && state.searching == 0
                 && state.phase != Phase::Stopped
-                && (state.alive == 0 || self.settings.slots.available_permits() > 0)
+                && (state.alive == 0 || self.has_free_slot(state))
         };
-        if !wants(&self.lock()) {
+        if !wants(&mut self.lock()) {
             return;
         }
         if let Some(growth) = &self.settings.growth
@@ -35,7 +37,7 @@ impl<'j> Core<'j> {
         }
         let bench = {
             let mut state = self.lock();
-            if !wants(&state) {
+            if !wants(&mut state) {
                 return;
             }
             self.engage(&mut state, true)
@@ -56,7 +58,12 @@ impl<'j> Core<'j> {
 
     pub(super) fn start(self: &Arc<Self>, bench: Arc<Bench<'j>>) -> io::Result<()> {
         let worker = WorkerThread::new(Arc::clone(self), bench);
-        let started = (self.settings.spawner)(worker);
+        // The hook is a user's, and whoever starts a thread may have tasks in hand.
+        let started = catch_unwind(AssertUnwindSafe(|| (self.settings.spawner)(worker)));
+        let started = started.unwrap_or_else(|payload| {
+            forget_panic(Err(payload));
+            Err(io::Error::other("what starts threads has panicked"))
+        });
         if started.is_err() {
             self.state.lock().stats.failed_starts += 1;
         }

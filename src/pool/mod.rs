@@ -51,6 +51,8 @@ mod inbox;
 mod intake;
 mod kin;
 mod lanes;
+#[cfg(feature = "tokio")]
+mod limit_watch;
 mod locked;
 mod members;
 mod overflow;
@@ -67,6 +69,7 @@ mod shutdown;
 mod slot;
 mod small;
 mod spent;
+mod starved;
 mod state;
 mod stats;
 mod submit;
@@ -88,6 +91,8 @@ pub use group::Group;
 pub use handle::Handle;
 #[cfg(feature = "fan-out")]
 pub(crate) use hooks::{drop_quietly, wake};
+#[cfg(feature = "fan-out")]
+pub(crate) use limit_watch::LimitWatch;
 pub use members::StopFlag;
 pub use overflow::Overflow;
 #[cfg(feature = "fan-out")]

@@ -37,8 +37,9 @@ impl Quiet {
     }
 
     /// True once everything that was let in has ended: at one moment since the first look, whose epoch is `since`; or
-    /// now, where the workers are to have gone as well. Leaves `waker` otherwise.
-    pub(super) fn poll(&mut self, since: &mut Option<u64>, gone: Option<bool>, waker: Waker) -> Poll<()> {
+    /// now, where the workers are to have gone as well. Takes `waker` otherwise, if it is a new one; what is left of it is to
+    /// be dropped after the lock.
+    pub(super) fn poll(&mut self, since: &mut Option<u64>, gone: Option<bool>, waker: &mut Option<Waker>) -> Poll<()> {
         let epoch = *since.get_or_insert(self.epoch);
         let quiet = match gone {
             None => self.unfinished == 0 || epoch != self.epoch,
@@ -48,9 +49,9 @@ impl Quiet {
             return Poll::Ready(());
         }
         // One thread may look many times.
-        if !self.waiters.iter().any(|known| known.will_wake(&waker)) {
-            self.waiters.push(waker);
-        }
+        let waiters = &self.waiters;
+        let new = waker.take_if(|waker| !waiters.iter().any(|known| known.will_wake(waker)));
+        self.waiters.extend(new);
         Poll::Pending
     }
 }
@@ -64,7 +65,11 @@ mod tests {
     fn a_quiet_moment_counts_although_it_is_over() {
         let (mut quiet, mut since, mut told) = (Quiet::default(), None, Vec::new());
         quiet.begun(2);
-        let mut look = |quiet: &mut Quiet, gone| quiet.poll(&mut since, gone, Waker::noop().clone()).is_ready();
+        let mut look = |quiet: &mut Quiet, gone| {
+            quiet
+                .poll(&mut since, gone, &mut Some(Waker::noop().clone()))
+                .is_ready()
+        };
         assert!(!look(&mut quiet, None));
         quiet.finished(1, &mut told);
         assert_eq!((look(&mut quiet, None), told.len()), (false, 0));

@@ -11,11 +11,10 @@ use std::task::Waker;
 pub(super) struct Relatives(Vec<Waker>);
 
 impl Relatives {
-    /// `waker` is woken at the next call.
-    pub(super) fn wait(&mut self, waker: Waker) {
-        if !self.0.iter().any(|known| known.will_wake(&waker)) {
-            self.0.push(waker);
-        }
+    /// `waker` is woken at the next call. It is taken if it is a new one; what is left of it is to be dropped after the lock.
+    pub(super) fn wait(&mut self, waker: &mut Option<Waker>) {
+        let new = waker.take_if(|waker| !self.0.iter().any(|known| known.will_wake(waker)));
+        self.0.extend(new);
     }
 
     /// Those to be woken, after the lock.

@@ -4,11 +4,9 @@
 use super::apart::Apart;
 use super::error::{PoolError, Turned};
 use super::face::MAX_QUEUE;
-use crate::limiter::{Limiter, Outcome};
-use crate::semaphore::{Semaphore, SemaphorePermit, SemaphoreTicket};
+use super::hooks::{drop_quietly, quietly};
+use crate::semaphore::{Semaphore, SemaphorePermit};
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
-use crate::ticket::Ticket;
-use crate::time::Phase;
 use std::time::{Duration, Instant};
 
 pub(super) struct Room {
@@ -29,9 +27,31 @@ impl Drop for Pressing<'_> {
     }
 }
 
-/// Hands out what the permit holds: the queue gives it back when the task leaves it.
-fn keep(mut permit: SemaphorePermit<'_>) {
-    let _kept = permit.ticket_mut().take();
+/// Room that has been taken. Given back when it is dropped, whatever the wakers of those who wait for it do.
+struct Taken<'a>(Option<SemaphorePermit<'a>>);
+
+impl Taken<'_> {
+    /// Hands out what the permit holds: the queue gives it back when the task leaves it.
+    #[inline]
+    fn keep(mut self) {
+        if let Some(mut permit) = self.0.take() {
+            let _kept = permit.ticket_mut().take();
+        }
+    }
+}
+
+impl Drop for Taken<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(permit) = self.0.take() {
+            drop_quietly(permit);
+        }
+    }
+}
+
+#[inline]
+fn taken(permit: SemaphorePermit<'_>) -> Taken<'_> {
+    Taken(Some(permit))
 }
 
 impl Room {
@@ -70,11 +90,11 @@ impl Room {
 
     #[inline]
     pub(super) fn try_take(&self, weight: u32) -> Result<(), Turned> {
-        let place = self.places.try_acquire().map_err(|_| self.turned())?;
+        let place = self.places.try_acquire().map(taken).map_err(|_| self.turned())?;
         if let Some((all, _)) = &self.weight {
-            keep(all.try_acquire_many(weight).map_err(|_| self.turned())?);
+            taken(all.try_acquire_many(weight).map_err(|_| self.turned())?).keep();
         }
-        keep(place);
+        place.keep();
         Ok(())
     }
 
@@ -87,7 +107,7 @@ impl Room {
         }
         match self.places.try_acquire_many(n as u32) {
             Ok(places) => {
-                keep(places);
+                taken(places).keep();
                 n
             }
             Err(_) => 0,
@@ -96,11 +116,11 @@ impl Room {
 
     pub(super) fn take_blocking(&self, weight: u32, patience: Option<Duration>) -> Result<(), Turned> {
         let Some(patience) = patience else {
-            let place = self.places.blocking_acquire().map_err(|_| Turned::Closed)?;
+            let place = self.places.blocking_acquire().map(taken).map_err(|_| Turned::Closed)?;
             if let Some((all, _)) = &self.weight {
-                keep(all.blocking_acquire_many(weight).map_err(|_| Turned::Closed)?);
+                taken(all.blocking_acquire_many(weight).map_err(|_| Turned::Closed)?).keep();
             }
-            keep(place);
+            place.keep();
             return Ok(());
         };
         let start = Instant::now();
@@ -108,36 +128,39 @@ impl Room {
             crate::AcquireTimeoutError::TimedOut => Turned::TimedOut,
             _ => Turned::Closed,
         };
-        let place = self.places.blocking_acquire_timeout(patience).map_err(late)?;
+        let place = self
+            .places
+            .blocking_acquire_timeout(patience)
+            .map(taken)
+            .map_err(late)?;
         if let Some((all, _)) = &self.weight {
             let left = patience.saturating_sub(start.elapsed());
-            keep(all.blocking_acquire_many_timeout(weight, left).map_err(late)?);
+            taken(all.blocking_acquire_many_timeout(weight, left).map_err(late)?).keep();
         }
-        keep(place);
+        place.keep();
         Ok(())
     }
 
     pub(super) async fn take(&self, weight: u32) -> Result<(), Turned> {
-        let place = self.places.acquire().await.map_err(|_| Turned::Closed)?;
+        let place = self.places.acquire().await.map(taken).map_err(|_| Turned::Closed)?;
         if let Some((all, _)) = &self.weight {
-            keep(all.acquire_many(weight).await.map_err(|_| Turned::Closed)?);
+            taken(all.acquire_many(weight).await.map_err(|_| Turned::Closed)?).keep();
         }
-        keep(place);
+        place.keep();
         Ok(())
     }
 
-    /// So many places, and so much weight, are free again.
+    /// So many places, and so much weight, are free again. Whoever gives them back is not told of wakers that panic: it has
+    /// tasks in hand.
     #[inline]
     pub(super) fn give_back(&self, places: usize, weight: u64) {
-        let phase = Phase::new();
-        let ticket = |n: u64| SemaphoreTicket::read(&[n]);
         if places > 0 {
-            Limiter::finish(&*self.places, ticket(places as u64), Outcome::Ignored, phase.pass());
+            self.places.release_quietly(places);
         }
         if let Some((all, _)) = &self.weight
             && weight > 0
         {
-            Limiter::finish(all, ticket(weight), Outcome::Ignored, phase.pass());
+            all.release_quietly(weight as usize);
         }
     }
 
@@ -172,9 +195,9 @@ impl Room {
 
     /// Nobody is let in any more, and whoever waits is told so.
     pub(super) fn close(&self) {
-        self.places.close();
+        quietly(|| self.places.close());
         if let Some((all, _)) = &self.weight {
-            all.close();
+            quietly(|| all.close());
         }
     }
 }

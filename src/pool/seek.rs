@@ -40,7 +40,11 @@ impl<'j> Core<'j> {
     }
 
     pub(super) fn find(&self, state: &mut State<'j>, me: &Bench<'j>) -> Found<'j> {
+        if state.taken >= state.shelves_due {
+            state.clear_shelves();
+        }
         if let Some(entry) = state.lanes.pop() {
+            state.taken += 1;
             if self.settings.gate.is_some() && entry.is_evictable() {
                 // Under this lock: whoever ends the pool finds it.
                 *me.held.lock() = Some(entry);
@@ -53,7 +57,7 @@ impl<'j> Core<'j> {
             {
                 let share = (state.lanes.len() / (2 * state.staying().max(1))).min(BATCH - 1);
                 if share > 0 {
-                    me.shelf.lock().load(share, &mut state.lanes);
+                    state.load(me, share);
                 }
             }
             return Found::Entry(entry);
@@ -165,6 +169,10 @@ impl<'j> Core<'j> {
     pub(super) fn never_started(self: &Arc<Self>, me: &Arc<Bench<'j>>) {
         let mut state = self.lock();
         state.strike_off(me, me.starts_searching);
+        // Whoever fell asleep meanwhile left what came to the one that was to be started.
+        if !state.sleepers.is_empty() {
+            state.call_for_help();
+        }
         let forlorn = state.alive == 0 && state.lanes.len() > 0;
         drop(state);
         // What a pool above that has been stopped finds here is handed back by it.

@@ -4,6 +4,10 @@
 //! A task on a shelf keeps its place in the queue. The worker gives the places of those that it starts back all at once,
 //! before it looks at the queue again: until then it owes them. Nobody is turned away, or kept waiting, for a place that
 //! is owed: whoever finds no room presses, and collects what is owed.
+//!
+//! Others take from a shelf when the queue is empty. It may never be, so a shelf has a date, by the count of tasks that are
+//! taken: those that still lie there then go back in front of the queue. Whoever takes one of them next starts it, and may
+//! take others onto a shelf again, behind it: so that befalls a task no more often than there are tasks on a shelf.
 
 use super::entry::Entry;
 use super::lanes::{Lanes, purge};
@@ -13,6 +17,8 @@ use std::collections::VecDeque;
 pub(super) struct Shelf<'j> {
     entries: VecDeque<Entry<'j>>,
     owed: usize,
+    /// When so many have been taken, what lies here is due.
+    due: u64,
 }
 
 impl<'j> Shelf<'j> {
@@ -30,9 +36,15 @@ impl<'j> Shelf<'j> {
         self.entries.pop_front()
     }
 
-    /// Takes `n` common tasks from the queue, if it has so many.
-    pub(super) fn load(&mut self, n: usize, lanes: &mut Lanes<Entry<'j>>) {
+    /// Takes `n` common tasks from the queue, if it has so many, until `due`.
+    pub(super) fn load(&mut self, n: usize, due: u64, lanes: &mut Lanes<Entry<'j>>) {
         self.entries.extend(lanes.pop_many(n));
+        self.due = due;
+    }
+
+    /// When what lies here is due, if there is anything.
+    pub(super) fn due(&self) -> Option<u64> {
+        (!self.is_empty()).then_some(self.due)
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -3,6 +3,7 @@
 //! Where others take permits of the same semaphore, a slot goes to whoever waits for it after one task, and not before:
 //! two busy pools that share one permit would else hand it to and fro without using it, at worst for ever.
 
+use super::hooks::drop_quietly;
 use crate::semaphore::{Semaphore, SemaphorePermit};
 
 pub(super) struct Slot<'a> {
@@ -47,8 +48,11 @@ impl<'a> Slot<'a> {
         self.is_held() || self.try_hold()
     }
 
+    /// Whoever waits for it is woken, and may panic at that: this thread goes on.
     pub(super) fn give_up(&mut self) {
-        self.permit = None;
+        if let Some(permit) = self.permit.take() {
+            drop_quietly(permit);
+        }
     }
 
     /// A task starts with it.
@@ -57,10 +61,16 @@ impl<'a> Slot<'a> {
         self.used = true;
     }
 
-    /// True while it need not go to somebody else, or to nobody.
+    /// True while it need not go to somebody else, or to nobody: also those of a semaphore that was closed go.
     #[inline]
     pub(super) fn may_keep(&self) -> bool {
         let used = self.used || seeded!("pool_hands_to_and_fro");
-        self.slots.debt() == 0 && !(self.shared && used && self.slots.waiting() > 0)
+        self.slots.debt() == 0 && !self.slots.is_closed() && !(self.shared && used && self.slots.waiting() > 0)
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.give_up();
     }
 }

@@ -11,9 +11,14 @@ use super::relatives::Relatives;
 use super::spent::{Gathered, Spent};
 use super::stats::PoolStats;
 use super::worker::Bench;
+use std::cmp::Reverse;
 use std::mem::take;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
+
+/// So many tasks for each worker may be taken past those on a shelf. Several times as many as a worker takes at once: a
+/// shelf whose worker gets on is empty by then.
+const PATIENCE: u64 = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
@@ -45,6 +50,11 @@ pub(super) struct State<'j> {
     pub(super) relatives: Relatives,
     /// A timer lets the pool grow later: until then nobody need try.
     pub(super) grows_later: bool,
+    /// By which it watches for a slot that is free.
+    pub(super) slot_watch: Option<u64>,
+    /// How many common tasks have been taken out of the lanes, or so, and how many will have been when shelves are due.
+    pub(super) taken: u64,
+    pub(super) shelves_due: u64,
     pub(super) next_index: usize,
     /// What is left of tasks that have run, until it can be handed to those who submit.
     spent: Box<Spent<'j>>,
@@ -90,6 +100,9 @@ impl<'j> State<'j> {
             children: Vec::new(),
             relatives: Relatives::default(),
             grows_later: false,
+            slot_watch: None,
+            taken: 0,
+            shelves_due: u64::MAX,
             next_index: 0,
             spent: Box::default(),
             calls: true,
@@ -156,6 +169,33 @@ impl<'j> State<'j> {
 
     pub(super) fn shelves_are_empty(&self) -> bool {
         self.benches.iter().all(|bench| bench.shelf.lock().is_empty())
+    }
+
+    /// Moves `n` of the tasks that are next to the shelf of `me`.
+    pub(super) fn load(&mut self, me: &Bench<'j>, n: usize) {
+        self.taken += n as u64;
+        let due = self.taken + PATIENCE * self.staying() as u64;
+        self.shelves_due = self.shelves_due.min(due);
+        me.shelf.lock().load(n, due, &mut self.lanes);
+    }
+
+    /// So many tasks have been taken that some may have been passed too often on a shelf: those go back in front of the
+    /// queue, first those that have been taken last.
+    #[cold]
+    pub(super) fn clear_shelves(&mut self) {
+        let (mut late, mut due_next) = (Vec::new(), u64::MAX);
+        for bench in &self.benches {
+            match bench.shelf.lock().due() {
+                Some(due) if due <= self.taken && !seeded!("pool_overlooks_shelves") => late.push((due, bench)),
+                Some(due) => due_next = due_next.min(due),
+                None => {}
+            }
+        }
+        late.sort_by_key(|(due, _)| Reverse(*due));
+        for (_, bench) in late {
+            bench.shelf.lock().put_back(&mut self.lanes);
+        }
+        self.shelves_due = due_next;
     }
 
     pub(super) fn children(&self) -> Vec<Arc<Core<'j>>> {

@@ -6,6 +6,7 @@ use super::entry::Unstarted;
 use super::error::PoolError;
 use super::face::{Owner, Pool, Scoped, WorkerPool};
 use super::kin::Kin;
+use super::starved::SlotIsFree;
 use super::worker::WorkerThread;
 use super::workers::Workers;
 use crate::rate::{Quota, TokenBucket};
@@ -62,8 +63,8 @@ impl Builder<Threads> {
     }
 
     /// How fast an elastic pool starts threads above its least: 100 a second after a burst of 16 unless set. A pool
-    /// for a scope that has been refused a thread asks again when a task is submitted or taken; others do by a timer
-    /// as well.
+    /// for a scope that has been refused a thread, or found no slot free for one, asks again when a task is submitted or
+    /// taken; others do by a timer as well, or when a slot comes back.
     pub fn growth(mut self, quota: Quota) -> Self {
         self.kind.growth = quota;
         self
@@ -94,7 +95,8 @@ impl Builder<Threads> {
     }
 
     /// Starts threads by `spawn` instead of the standard library: it is to run [`WorkerThread::run`] on a thread of
-    /// its own. Name and stack size are its business then. Scopes start their own threads.
+    /// its own. Name and stack size are its business then. A panic of it counts as a thread that could not be started.
+    /// Scopes start their own threads.
     pub fn spawn_with(
         mut self,
         spawn: impl Fn(WorkerThread<'static>) -> io::Result<()> + Send + Sync + 'static,
@@ -116,6 +118,7 @@ impl Builder<Threads> {
         let core = self.core(spawner, on_discard, None)?;
         let weak = Arc::downgrade(&core);
         let _ = core.regrow_waker.set(Waker::from(Arc::new(Regrow(weak))));
+        let _ = core.slots_waker.set(SlotIsFree::waker(&core));
         let pool = Pool::new(Owner::of(core, None));
         pool.core().start_least().map_err(PoolError::Spawn)?;
         Ok(pool)

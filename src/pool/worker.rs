@@ -5,7 +5,7 @@ mod behind;
 use super::cell::Ran;
 use super::core::Core;
 use super::entry::Entry;
-use super::hooks::{forget_panic, wake};
+use super::hooks::{drop_quietly, quietly, wake};
 use super::kin::{Kin, Standing};
 use super::lanes::Ranked;
 use super::park::{Parker, park};
@@ -13,13 +13,12 @@ use super::passage::is_admitted;
 use super::shelf::Shelf;
 use super::slot::Slot;
 use super::state::{Found, Told};
-use crate::semaphore::SemaphorePermit;
+use crate::semaphore::{InTurn, SemaphorePermit};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::time::Sleep;
 use std::cell::RefCell;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
@@ -95,8 +94,8 @@ impl<'a> Guest<'a> {
             Standing::Relative => {
                 let slots = &core.settings.slots;
                 let slot = slots.try_acquire().or_else(|_| {
-                    let waker = waker.clone();
-                    core.state.lock().relatives.wait(waker);
+                    let mut waker = Some(waker.clone());
+                    core.state.lock().relatives.wait(&mut waker);
                     // Whoever has given one up before that has called nobody.
                     slots.try_acquire()
                 });
@@ -110,7 +109,7 @@ impl<'a> Guest<'a> {
 impl Drop for Guest<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            drop(slot);
+            drop_quietly(slot);
             self.core.call_relatives();
         }
     }
@@ -201,7 +200,7 @@ impl<'j> WorkerThread<'j> {
         let inside = Inside::enter(&self.core);
         let _ = self.bench.parker.set(Parker::current());
         if let Some(hook) = &self.core.settings.on_start {
-            forget_panic(catch_unwind(AssertUnwindSafe(|| hook())));
+            quietly(|| hook());
         }
         Work::new(&self.core, &self.bench).work();
         drop(inside);
@@ -349,15 +348,15 @@ impl<'a, 'j> Work<'a, 'j> {
             return true;
         }
         let waker = self.waker();
-        let mut acquire = pin!(core.settings.slots.acquire());
+        let mut acquire = pin!(InTurn::at(&*core.settings.slots));
         loop {
             match acquire.as_mut().poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(Ok(slot)) => {
+                Poll::Ready(Some(slot)) => {
                     self.slot.hold(slot);
                     return true;
                 }
                 // Whoever closes the slots ends the pool.
-                Poll::Ready(Err(_)) => {
+                Poll::Ready(None) => {
                     core.slots_closed();
                     return false;
                 }

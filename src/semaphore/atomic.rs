@@ -17,6 +17,8 @@
 use crate::sync::queue::Queue;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicI64, AtomicU64, Ordering};
+#[cfg(feature = "pool")]
+use crate::sync::wake::quietly;
 use std::fmt;
 
 /// What is subtracted from the word while permits must not be taken without the lock.
@@ -217,6 +219,17 @@ impl Semaphore {
         let release = weakened!("semaphore_relaxed_release", Release);
         if self.word.fetch_add(n, release) < -MAX {
             self.hand_over();
+        }
+    }
+
+    /// Gives permits back that were taken out of their tickets, and survives a waker that panics: for a thread that is not
+    /// the waker's, and must go on.
+    #[cfg(feature = "pool")]
+    #[inline]
+    pub(crate) fn release_quietly(&self, n: usize) {
+        // Release: as (R) in `release`.
+        if self.word.fetch_add(n as i64, Ordering::Release) < -MAX {
+            quietly(|| self.hand_over());
         }
     }
 

@@ -59,7 +59,7 @@ impl SemaphoreBuilder {
     }
 
     /// How many may wait. Whoever comes then is treated as [`overflow`](Self::overflow) says. (A policy that waits for
-    /// this semaphore counts as one, and is never turned away.)
+    /// this semaphore counts as one, and is never turned away; nor is the worker of a pool.)
     pub fn max_waiting(mut self, waiters: usize) -> Self {
         self.max_waiting = Some(waiters);
         self

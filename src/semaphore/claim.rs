@@ -1,7 +1,8 @@
 //! How a policy stands in line: at a place that is kept until the policy's next attempt redeems what it was granted.
 
 use super::atomic::Semaphore;
-use crate::sync::queue::{Key, State};
+use crate::sync::queue::{Key, Queue, State};
+use crate::sync::shim::MutexGuard;
 use std::task::Waker;
 
 impl Semaphore {
@@ -46,6 +47,11 @@ impl Semaphore {
         let Some(key) = queue.key_of(word) else {
             return;
         };
+        self.leave_kept(queue, key);
+    }
+
+    /// The owner of a kept place goes.
+    pub(super) fn leave_kept(&self, mut queue: MutexGuard<'_, Queue>, key: Key) {
         let (state, need) = queue.give_up(key);
         if state == State::Free {
             self.leave_place(queue, key);

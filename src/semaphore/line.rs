@@ -52,7 +52,7 @@ impl Semaphore {
     fn hand_over_more(&self) {
         let mut wakers: [Option<Waker>; BATCH] = [const { None }; BATCH];
         let mut each = Each::default();
-        let mut more = true;
+        let (mut more, mut watched) = (true, false);
         while more {
             let mut granted = 0;
             let mut queue = self.queue.lock();
@@ -63,12 +63,17 @@ impl Semaphore {
                 granted += 1;
             }
             more = granted == BATCH;
+            // Somebody may have begun to in between.
+            watched = queue.is_watched();
             let spare = queue.spare();
             drop(queue);
             drop(spare);
             for waker in wakers[..granted].iter_mut().filter_map(Option::take) {
                 each.wake(waker);
             }
+        }
+        if watched {
+            each.run(|| self.tell_watchers());
         }
         each.end();
     }
@@ -132,7 +137,12 @@ impl Semaphore {
             }
             // Relaxed: sends those who look to the lock.
             self.served.fetch_or(CLOSED, Ordering::Relaxed);
-            queue.close()
+            let mut wakers = queue.close();
+            if queue.is_watched() {
+                let sight = self.sight(&queue);
+                wakers.extend(queue.told(sight));
+            }
+            wakers
         };
         if seeded!("semaphore_quiet_close") {
             return;
@@ -235,12 +245,15 @@ impl Semaphore {
                 self.take_turn(&mut queue, key)
             };
             let more = turn.is_some() && self.can_grant(&mut queue);
+            let watched = queue.is_watched();
             drop(queue);
             if let Some(own) = turn {
                 let mut each = Each::default();
                 each.run(|| drop((own, old)));
                 if more {
                     each.run(|| self.hand_over());
+                } else if watched {
+                    each.run(|| self.tell_watchers());
                 }
                 if each.has_panicked() {
                     // The future does not get to know what it has.
@@ -305,12 +318,16 @@ impl Semaphore {
             self.word.fetch_add(QUEUED, Ordering::Relaxed);
         }
         let moves_up = left.was_head && !seeded!("semaphore_head_leaves_quietly") && self.can_grant(&mut queue);
+        // With the line, what was kept for it is free for others.
+        let watched = queue.is_watched();
         let spare = queue.spare();
         drop(queue);
         drop(left.waker);
         drop(spare);
         if moves_up {
             self.hand_over();
+        } else if watched {
+            self.tell_watchers();
         }
         true
     }

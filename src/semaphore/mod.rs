@@ -13,6 +13,8 @@ mod builder;
 mod channel;
 mod claim;
 mod error;
+#[cfg(feature = "pool")]
+mod in_turn;
 mod limiter;
 mod line;
 mod permit;
@@ -31,6 +33,8 @@ pub use builder::{SemaphoreBuilder, SemaphoreError};
 #[cfg_attr(docsrs, doc(cfg(feature = "channel")))]
 pub use channel::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelToken, OwnedChannelPermit};
 pub use error::{AcquireError, AcquireTimeoutError, TryAcquireError};
+#[cfg(feature = "pool")]
+pub(crate) use in_turn::InTurn;
 pub use limiter::SemaphoreTicket;
 pub use permit::{OwnedSemaphorePermit, SemaphorePermit};
 pub use request::{OwnedRequest, Request};

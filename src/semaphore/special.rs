@@ -156,9 +156,10 @@ impl Semaphore {
     /// take them.
     #[cold]
     pub(super) fn hand_over_special<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) {
-        let watched = queue.is_watched();
+        let mut watched;
         let mut each = Each::default();
         loop {
+            watched = queue.is_watched();
             let overtaking = queue.overtaken < self.overtakes && !queue.head_is_claim();
             let waker = if overtaking {
                 self.can_grant(&mut queue).then(|| queue.take_head_waker())

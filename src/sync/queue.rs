@@ -11,7 +11,7 @@ pub(crate) use super::places::{Key, Spare, State};
 use super::places::{NONE, Places};
 use super::rules::{Order, Overflow, Scheduler};
 use super::tally::Tally;
-use super::watchers::{Rest, Watchers};
+use super::watchers::{Rest, Sight, Watchers};
 use std::task::Waker;
 
 /// A list of places.
@@ -194,8 +194,8 @@ impl Queue {
     }
 
     /// Takes out those whose rest has come.
-    pub(crate) fn told(&mut self, available: i64, limit: i64) -> Vec<Waker> {
-        let told = self.watchers.told(available, limit);
+    pub(crate) fn told(&mut self, sight: Sight) -> Vec<Waker> {
+        let told = self.watchers.told(sight);
         self.review_flag();
         told
     }

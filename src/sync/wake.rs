@@ -1,4 +1,5 @@
-//! Waking, when a waker may panic: those after it are woken all the same, and the first panic goes on.
+//! Waking, when a waker may panic: those after it are woken all the same, and the first panic goes on; or it ends here, for
+//! a thread that is not the waker's.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -42,4 +43,20 @@ pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     let mut each = Each::default();
     wakers.into_iter().for_each(|waker| each.wake(waker));
     each.end();
+}
+
+/// Runs foreign code, and survives its panic.
+#[cfg(feature = "pool")]
+pub(crate) fn quietly(foreign: impl FnOnce()) {
+    forget_panic(catch_unwind(AssertUnwindSafe(foreign)));
+}
+
+/// Drops the payload of a panic that nobody wants, which may panic in turn: then that is leaked.
+#[cfg(feature = "pool")]
+pub(crate) fn forget_panic(caught: std::thread::Result<()>) {
+    if let Err(payload) = caught
+        && let Err(again) = catch_unwind(AssertUnwindSafe(move || drop(payload)))
+    {
+        std::mem::forget(again);
+    }
 }

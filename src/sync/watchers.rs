@@ -1,4 +1,4 @@
-//! Those who want to be told when a semaphore has come to rest, as plain data beside its queue.
+//! Those who want to be told when a semaphore has come to rest, or has more to give, as plain data beside its queue.
 
 use std::task::Waker;
 
@@ -9,14 +9,36 @@ pub(crate) enum Rest {
     Idle,
     /// No more is held than the limit allows.
     Paid,
+    /// A permit is there for whoever comes, or it is closed.
+    #[cfg(feature = "pool")]
+    Free,
+    /// There are more permits than so many.
+    #[cfg(all(feature = "pool", feature = "tokio"))]
+    Above(usize),
+}
+
+/// What there is to see of a semaphore.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sight {
+    pub(crate) available: i64,
+    pub(crate) limit: i64,
+    /// Nobody waits.
+    #[cfg_attr(not(feature = "pool"), allow(dead_code))]
+    pub(crate) no_line: bool,
+    #[cfg_attr(not(feature = "pool"), allow(dead_code))]
+    pub(crate) closed: bool,
 }
 
 impl Rest {
-    /// True when it has come, with so much available of `limit`.
-    pub(crate) fn has_come(self, available: i64, limit: i64) -> bool {
+    /// True when it has come.
+    pub(crate) fn has_come(self, sight: Sight) -> bool {
         match self {
-            Rest::Idle => available >= limit,
-            Rest::Paid => available >= 0,
+            Rest::Idle => sight.available >= sight.limit,
+            Rest::Paid => sight.available >= 0,
+            #[cfg(feature = "pool")]
+            Rest::Free => sight.closed || (sight.no_line && sight.available > 0),
+            #[cfg(all(feature = "pool", feature = "tokio"))]
+            Rest::Above(limit) => usize::try_from(sight.limit).is_ok_and(|now| now > limit),
         }
     }
 }
@@ -62,8 +84,8 @@ impl Watchers {
     }
 
     /// Takes out those whose rest has come.
-    pub(crate) fn told(&mut self, available: i64, limit: i64) -> Vec<Waker> {
-        let come = self.list.extract_if(.., |known| known.1.has_come(available, limit));
+    pub(crate) fn told(&mut self, sight: Sight) -> Vec<Waker> {
+        let come = self.list.extract_if(.., |known| known.1.has_come(sight));
         come.map(|known| known.2).collect()
     }
 }

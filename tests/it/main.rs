@@ -77,6 +77,7 @@ mod pool_counts;
 mod pool_details;
 #[cfg(feature = "pool")]
 mod pool_family;
+mod pool_foreign_panics;
 #[cfg(feature = "pool")]
 mod pool_gate;
 #[cfg(feature = "pool")]
@@ -91,7 +92,11 @@ mod pool_relatives;
 mod pool_room;
 #[cfg(all(feature = "pool", feature = "stats"))]
 mod pool_shared_slots;
+#[cfg(feature = "pool")]
+mod pool_shelves;
 mod pool_sizes;
+#[cfg(feature = "pool")]
+mod pool_slots_line;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_batch;
 #[cfg(all(feature = "pool", feature = "tokio"))]

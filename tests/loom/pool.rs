@@ -5,13 +5,13 @@ use loom::thread;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::pool::{PoolBuilder, TaskError};
+use tollgate::pool::{PoolBuilder, TaskError, Workers};
 use tollgate::{Policy, Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(3_600);
 
 /// The pool's threads are the model's.
-fn modelled(workers: usize) -> PoolBuilder {
+fn modelled(workers: impl Into<Workers>) -> PoolBuilder {
     WorkerPool::builder().workers(workers).queue(2).spawn_with(|worker| {
         thread::spawn(move || worker.run());
         Ok(())
@@ -301,5 +301,53 @@ fn an_abort_beside_one_who_runs_what_it_waits_for_lists_what_is_not_run() {
         let _ = pool.shutdown(LONG);
         let ran = ran.load(Ordering::Relaxed);
         assert!(ran == 0 || (ran == 11 && listed == 0), "{ran} {listed} {running}");
+    });
+}
+
+/// Nobody may wait in the line of the slots, and workers are not turned away.
+#[test]
+fn a_line_that_lets_nobody_wait_is_no_end_of_a_pool() {
+    super::bounded(2, || {
+        let slots = Arc::new(Semaphore::builder(1).max_waiting(0).build().unwrap());
+        let held = slots.try_acquire().unwrap();
+        let pool = modelled(1).slots(Arc::clone(&slots)).build().unwrap();
+        let handle = pool.submit(|| 7).unwrap();
+        drop(held);
+        assert_eq!(handle.join().unwrap(), 7);
+        assert!(pool.shutdown(LONG).is_clean());
+        assert_eq!((slots.available_permits(), slots.waiting()), (1, 0));
+    });
+}
+
+/// The first task waits for the second, which no thread is there for, and no slot: wherever the limit is raised, it is started.
+#[test]
+fn a_raised_limit_beside_a_submission_starts_the_thread_that_is_missing() {
+    super::bounded(1, || {
+        let slots = Arc::new(Semaphore::new(1));
+        let pool = modelled(1..=2).slots(Arc::clone(&slots)).build().unwrap();
+        let (tell, told) = loom::sync::mpsc::channel();
+        let waits = pool.submit(move || told.recv().unwrap()).unwrap();
+        let raises = thread::spawn(move || slots.set_limit(2));
+        pool.execute(move || tell.send(()).unwrap()).unwrap();
+        waits.join().unwrap();
+        raises.join().unwrap();
+        assert!(pool.shutdown(LONG).is_clean());
+    });
+}
+
+/// The same with a permit that somebody else gives back.
+#[test]
+fn a_permit_that_comes_back_beside_a_submission_starts_the_thread_that_is_missing() {
+    super::bounded(1, || {
+        let slots = Arc::new(Semaphore::new(2));
+        let held = Arc::clone(&slots).try_acquire_owned().unwrap();
+        let pool = modelled(1..=2).slots(slots).build().unwrap();
+        let (tell, told) = loom::sync::mpsc::channel();
+        let waits = pool.submit(move || told.recv().unwrap()).unwrap();
+        let releases = thread::spawn(move || drop(held));
+        pool.execute(move || tell.send(()).unwrap()).unwrap();
+        waits.join().unwrap();
+        releases.join().unwrap();
+        assert!(pool.shutdown(LONG).is_clean());
     });
 }

@@ -10,6 +10,7 @@ use crate::pool::gate::Gate;
 use crate::pool::hooks::{self, PanicHook, Payload, wake};
 use crate::pool::kin::Kin;
 use crate::pool::lanes::Lanes;
+use crate::pool::limit_watch::LimitWatch;
 use crate::pool::overflow::Overflow;
 use crate::pool::quiet::Quiet;
 use crate::pool::relatives::Relatives;
@@ -21,7 +22,7 @@ use crate::semaphore::Semaphore;
 use crate::sync::shim::{Mutex, MutexGuard};
 use crate::time::Clock;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 
 pub(super) type DiscardHook = dyn Fn(UnstartedTask) + Send + Sync;
 
@@ -87,6 +88,8 @@ pub(super) struct State {
     /// Sub-pools: they end with this one.
     pub(super) children: Vec<Weak<Core>>,
     pub(super) relatives: Relatives,
+    /// There while all runners are busy that there may be, and tasks wait.
+    pub(super) limit_watch: LimitWatch,
     pub(super) stats: PoolStats,
 }
 
@@ -103,6 +106,8 @@ pub(super) struct Core {
 pub(super) struct After {
     call: Option<Arc<Bench>>,
     start: Option<Arc<Bench>>,
+    /// A limit that is raised is to start one more.
+    watch: bool,
     pub(super) quiet: Vec<Waker>,
 }
 
@@ -129,6 +134,8 @@ impl State {
             self.benches.push(Arc::clone(&bench));
             self.stats.peak_threads = self.stats.peak_threads.max(self.benches.len());
             after.start = Some(bench);
+        } else {
+            after.watch = true;
         }
     }
 
@@ -158,6 +165,7 @@ impl Core {
             dead: 0,
             children: Vec::new(),
             relatives: Relatives::default(),
+            limit_watch: LimitWatch::default(),
             stats: PoolStats::default(),
         });
         Self {
@@ -200,6 +208,23 @@ impl Core {
                 Ground::Pool(above) => above.push_errand(runner),
             }
         }
+        if after.watch {
+            self.watch_limit();
+        }
+    }
+
+    /// All runners are busy that there may be, and tasks wait: a limit that is raised starts one more.
+    fn watch_limit(self: &Arc<Self>) {
+        let mut after = After::default();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let runners = state.benches.len().max(1);
+        let waker = || Waker::from(Arc::new(LimitIsRaised(Arc::downgrade(self))));
+        if !state.limit_watch.keep(&self.settings.slots, runners, waker) {
+            state.call_for_help(self.limit(), &mut after);
+        }
+        drop(guard);
+        self.after(after);
     }
 
     pub(super) fn orphan(&self, payload: Payload) {
@@ -245,6 +270,7 @@ impl Core {
             Found::Nothing => {
                 me.lock().called = false;
                 state.idle.push(Arc::clone(me));
+                state.limit_watch.end(&self.settings.slots);
             }
             Found::Exit => {}
         }
@@ -281,6 +307,29 @@ impl Core {
             queued: state.lanes.waiting(),
             unfinished: state.quiet.unfinished(),
             ..state.stats
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.state.lock().limit_watch.end(&self.settings.slots);
+    }
+}
+
+/// What a limit wakes that is raised.
+struct LimitIsRaised(Weak<Core>);
+
+impl Wake for LimitIsRaised {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(core) = self.0.upgrade()
+            && !seeded!("tasks_miss_a_limit")
+        {
+            core.state.lock().limit_watch.end(&core.settings.slots);
+            core.resized();
         }
     }
 }

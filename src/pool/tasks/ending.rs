@@ -31,6 +31,9 @@ impl Core {
             state.quiet.tell(&mut after.quiet);
         }
         let forlorn = !in_order && state.benches.is_empty();
+        if state.lanes.len() == 0 {
+            state.limit_watch.end(&self.settings.slots);
+        }
         // One that was dropped is not replaced: its runtime is gone, or the pool above, and drops the next as well.
         if in_order {
             state.call_for_help(self.limit(), &mut after);
@@ -144,8 +147,8 @@ impl Core {
 
     /// True once everything that was let in has ended.
     pub(super) fn poll_idle(&self, since: &mut Option<u64>, waker: &Waker) -> Poll<()> {
-        let waker = waker.clone();
-        self.state.lock().quiet.poll(since, None, waker)
+        let mut waker = Some(waker.clone());
+        self.state.lock().quiet.poll(since, None, &mut waker)
     }
 
     /// True once everything that was let in has ended, here and in the pools below, and the runners have gone.
@@ -154,10 +157,10 @@ impl Core {
         for child in children {
             ready!(child.poll_gone(waker));
         }
-        let waker = waker.clone();
+        let mut waker = Some(waker.clone());
         let mut state = self.state.lock();
         let gone = state.benches.is_empty();
-        state.quiet.poll(&mut None, Some(gone), waker)
+        state.quiet.poll(&mut None, Some(gone), &mut waker)
     }
 
     /// True in a task that would wait for itself, were it to wait for this pool.

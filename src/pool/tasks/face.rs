@@ -6,6 +6,7 @@ use super::entry::UnstartedTask;
 use super::handle::AsyncHandle;
 use crate::pool::entry::Priority;
 use crate::pool::error::{PoolError, Rejected, TaskError};
+use crate::pool::hooks::quietly;
 use crate::pool::stats::PoolStats;
 use crate::pool::wishes::{Clocked, Submit};
 use crate::pool::workers::Workers;
@@ -256,7 +257,8 @@ impl TaskPool {
     /// [`PoolError`]: a number that makes no sense changes nothing.
     pub fn resize(&self, limit: usize) -> Result<(), PoolError> {
         let (_, limit) = Workers::from(limit).check()?;
-        self.slots().set_limit(limit);
+        // Both, whatever the wakers of those do who wait for a slot.
+        quietly(|| self.slots().set_limit(limit));
         self.core().resized();
         Ok(())
     }

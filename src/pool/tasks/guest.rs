@@ -2,7 +2,7 @@
 
 use super::core::Core;
 use super::polled::standing;
-use crate::pool::hooks::wake;
+use crate::pool::hooks::{drop_quietly, wake};
 use crate::pool::kin::Standing;
 use crate::semaphore::OwnedSemaphorePermit;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ impl Guest {
             Standing::Relative => {
                 let slots = || Arc::clone(&core.settings.slots).try_acquire_owned();
                 let slot = slots().or_else(|_| {
-                    let waker = waker.clone();
-                    core.state.lock().relatives.wait(waker);
+                    let mut waker = Some(waker.clone());
+                    core.state.lock().relatives.wait(&mut waker);
                     // Whoever has given one up before that has called nobody.
                     slots()
                 });
@@ -40,7 +40,7 @@ impl Guest {
 impl Drop for Guest {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            drop(slot);
+            drop_quietly(slot);
             if !seeded!("tasks_guest_leaves_quietly") {
                 self.core.call_relatives();
             }

@@ -8,7 +8,7 @@ use crate::pool::gate::{Waiter, finish, poll_admitting};
 use crate::pool::hooks::drop_quietly;
 use crate::pool::lanes::Ranked;
 use crate::pool::slot::Slot;
-use crate::semaphore::SemaphorePermit;
+use crate::semaphore::{InTurn, SemaphorePermit};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -122,7 +122,7 @@ async fn work(mut books: Books) {
 
 /// A slot, in turn. None when the runner is to end instead.
 async fn wait_for_slot<'a>(core: &'a Arc<Core>, bench: &Bench) -> Option<SemaphorePermit<'a>> {
-    let mut acquire = pin!(core.settings.slots.acquire());
+    let mut acquire = pin!(InTurn::at(&*core.settings.slots));
     let acquired = poll_fn(|cx| match acquire.as_mut().poll(cx) {
         Poll::Ready(acquired) => Poll::Ready(Some(acquired)),
         Poll::Pending => {
@@ -138,8 +138,8 @@ async fn wait_for_slot<'a>(core: &'a Arc<Core>, bench: &Bench) -> Option<Semapho
         }
     });
     match acquired.await {
-        Some(Ok(slot)) => Some(slot),
-        Some(Err(_)) => {
+        Some(Some(slot)) => Some(slot),
+        Some(None) => {
             // Whoever closes the slots ends the pool, and nothing that is queued can start.
             for entry in core.stop() {
                 entry.task.refuse(TaskError::Abandoned);
