@@ -38,6 +38,8 @@ mod conformance;
 #[cfg(feature = "fan-out")]
 mod fan_out;
 #[cfg(feature = "fan-out")]
+mod fan_out_bounds;
+#[cfg(feature = "fan-out")]
 mod fan_out_ends;
 #[cfg(feature = "fan-out")]
 mod fan_out_slots;
@@ -90,6 +92,8 @@ mod pool_shared_slots;
 mod pool_sizes;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_batch;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_task_bounds;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_corners;
 #[cfg(all(feature = "pool", feature = "tokio"))]
