@@ -87,6 +87,8 @@ mod pool_limits;
 mod pool_relatives;
 #[cfg(feature = "pool")]
 mod pool_room;
+#[cfg(feature = "pool")]
+mod pool_scope;
 #[cfg(all(feature = "pool", feature = "stats"))]
 mod pool_shared_slots;
 mod pool_sizes;
