@@ -219,6 +219,11 @@ pub enum PoolError {
     NoRuntime,
     /// A thread could not be started.
     Spawn(io::Error),
+    /// The name of a thread holds no zero byte.
+    Name {
+        /// What was given.
+        given: String,
+    },
 }
 
 impl fmt::Display for PoolError {
@@ -237,6 +242,7 @@ impl fmt::Display for PoolError {
             Self::NoRuntime => f.write_str("a pool of async tasks needs a tokio runtime, and none is running"),
             Self::Weight => f.write_str("a queue was to hold a weight of 0, and at least 1 is needed"),
             Self::Spawn(error) => write!(f, "a worker thread could not be started: {error}"),
+            Self::Name { given } => write!(f, "threads were to be called {given:?}, and a name holds no zero byte"),
         }
     }
 }

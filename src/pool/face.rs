@@ -230,7 +230,7 @@ impl<'j> Pool<'j> {
 
     /// A pool with a queue and a bound of its own, that runs on the threads of this one. Of `builder` it takes the most
     /// workers, the queue, the overflow, the slots, the policy and the hooks of tasks; threads, and how they grow, are
-    /// this pool's. A task of it holds a slot of both.
+    /// this pool's. A task of it holds a slot of both, and is admitted by the policy of its own pool alone.
     ///
     /// It ends with this pool: its tasks that have not started are in this pool's [`Report`]. While it is there, this
     /// pool stays open.
@@ -335,7 +335,24 @@ impl fmt::Debug for Pool<'_> {
     }
 }
 
-/// A [`Pool`] whose tasks may borrow from `'env`: what [`PoolBuilder::scope`] gives its body.
+/// A [`Pool`] whose tasks may borrow from `'env`: what [`PoolBuilder::scope`] gives its body. Cheap to clone; clones are the
+/// same pool.
+///
+/// ```
+/// # use tollgate::WorkerPool;
+/// # use std::sync::atomic::{AtomicU32, Ordering};
+/// let sum = AtomicU32::new(0);
+/// WorkerPool::builder().workers(2).scope(|pool| {
+///     let (inner, sum) = (pool.clone(), &sum);
+///     let outer = pool.submit(move || {
+///         let parts = [1, 2, 3].map(|n| inner.submit(move || sum.fetch_add(n, Ordering::Relaxed)).unwrap());
+///         parts.into_iter().for_each(|part| drop(part.join().unwrap()));
+///     });
+///     outer.unwrap().join().unwrap();
+/// })?;
+/// assert_eq!(sum.into_inner(), 6);
+/// # Ok::<(), tollgate::pool::PoolError>(())
+/// ```
 pub struct Scoped<'scope, 'env: 'scope> {
     pool: Pool<'scope>,
     // Invariant, as the scope of the standard library: otherwise `'env` could be shortened.
@@ -360,6 +377,12 @@ impl<'scope, 'env> Scoped<'scope, 'env> {
         std::mem::forget(guard);
         self.pool.close();
         result
+    }
+}
+
+impl Clone for Scoped<'_, '_> {
+    fn clone(&self) -> Self {
+        Self::new(self.pool.clone())
     }
 }
 

@@ -372,6 +372,24 @@ mod tests {
         results.all_or_first().expect_err("a failure")
     }
 
+    /// Given one that a failure has ended, when that is told of before the failure, then it was cancelled, and is nobody's
+    /// first failure.
+    #[test]
+    fn one_that_was_ended_by_a_failure_was_cancelled() {
+        let mut members = Members::new();
+        let (first, notice) = members.announce();
+        members.enter(first, Counting(Rc::default()));
+        let (second, _running) = members.announce();
+        members.enter(second, Counting(Rc::default()));
+        assert_eq!(notice.run(|| Err::<(), _>(7)), Some(Err(7)));
+        let ended = members.ended::<(), u8>(Err(TaskError::Aborted));
+        assert!(matches!(ended, Err(Failed::Task(TaskError::Cancelled))));
+        assert_eq!(
+            members.ended::<(), _>(Ok(Some(Err(7)))).unwrap_err().into_error(),
+            Some(7)
+        );
+    }
+
     /// Given one task that does not end, when others come and go behind it, and when all come and go, then what is kept is
     /// from the first that has not ended on.
     #[test]

@@ -70,7 +70,7 @@ impl Builder<Threads> {
         self
     }
 
-    /// What threads are called: `worker` unless set, followed by a dash and the worker's number.
+    /// What threads are called: `worker` unless set, followed by a dash and the worker's number. It holds no zero byte.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.kind.name = name.into();
         self
@@ -108,12 +108,16 @@ impl Builder<Threads> {
     /// Builds the pool and starts the least of its threads.
     ///
     /// # Errors
-    /// [`PoolError`]: numbers that make no sense, or a thread that could not be started. Nothing is left behind then.
+    /// [`PoolError`]: numbers or a name that make no sense, or a thread that could not be started. Nothing is left behind
+    /// then.
     pub fn build(mut self) -> Result<WorkerPool, PoolError> {
-        let spawner = self.kind.spawner.take().unwrap_or_else(|| {
-            let (name, stack_size) = (std::mem::take(&mut self.kind.name), self.kind.stack_size);
-            Box::new(move |worker| named(&name, stack_size, &worker).spawn(|| worker.run()).map(drop))
-        });
+        let spawner = match self.kind.spawner.take() {
+            Some(spawner) => spawner,
+            None => {
+                let (name, stack_size) = (self.kind.checked_name()?, self.kind.stack_size);
+                Box::new(move |worker| named(&name, stack_size, &worker).spawn(|| worker.run()).map(drop))
+            }
+        };
         let on_discard = self.kind.on_discard.take();
         let core = self.core(spawner, on_discard, None)?;
         let weak = Arc::downgrade(&core);
@@ -137,10 +141,11 @@ impl Builder<Threads> {
     }
 
     /// Runs `body` with a pool whose tasks may borrow whatever outlives this call. All tasks have ended when it
-    /// returns.
+    /// returns. A task that submits others takes a clone of the pool with it.
     ///
     /// # Errors
-    /// [`PoolError`]: numbers that make no sense, or a thread that could not be started; `body` has not been called.
+    /// [`PoolError`]: numbers or a name that make no sense, or a thread that could not be started; `body` has not been
+    /// called.
     ///
     /// # Panics
     /// When `body` does; tasks that have not started are dropped then.
@@ -156,7 +161,7 @@ impl Builder<Threads> {
     /// # Ok::<(), tollgate::pool::PoolError>(())
     /// ```
     pub fn scope<'env, R>(mut self, body: impl for<'scope> FnOnce(&Scoped<'scope, 'env>) -> R) -> Result<R, PoolError> {
-        let (name, stack_size) = (std::mem::take(&mut self.kind.name), self.kind.stack_size);
+        let (name, stack_size) = (self.kind.checked_name()?, self.kind.stack_size);
         let on_discard = self.kind.on_discard.take();
         thread::scope(|scope| {
             let spawner: Box<Spawner<'_>> = Box::new(move |worker| {
@@ -203,6 +208,17 @@ impl Builder<Threads> {
         };
         let kin = Kin::below(parent.map(|parent| parent.kin));
         Ok(Arc::new(Core::new(kin, (least, most), room, settings)))
+    }
+}
+
+impl Threads {
+    /// The name, taken: threads must not be started with one that the system cannot take.
+    fn checked_name(&mut self) -> Result<String, PoolError> {
+        let given = std::mem::take(&mut self.name);
+        if given.contains('\0') {
+            return Err(PoolError::Name { given });
+        }
+        Ok(given)
     }
 }
 

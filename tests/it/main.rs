@@ -38,6 +38,8 @@ mod conformance;
 #[cfg(feature = "fan-out")]
 mod fan_out;
 #[cfg(feature = "fan-out")]
+mod fan_out_bounds;
+#[cfg(feature = "fan-out")]
 mod fan_out_ends;
 #[cfg(feature = "fan-out")]
 mod fan_out_slots;
@@ -90,6 +92,8 @@ mod pool_limits;
 mod pool_relatives;
 #[cfg(feature = "pool")]
 mod pool_room;
+#[cfg(feature = "pool")]
+mod pool_scope;
 #[cfg(all(feature = "pool", feature = "stats"))]
 mod pool_shared_slots;
 #[cfg(feature = "pool")]
@@ -99,6 +103,8 @@ mod pool_sizes;
 mod pool_slots_line;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_batch;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_task_bounds;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_corners;
 #[cfg(all(feature = "pool", feature = "tokio"))]

@@ -213,7 +213,7 @@ impl TaskPool {
     }
 
     /// A pool with a queue and a bound of its own, that runs on the runners of this one: all that `builder` says but the
-    /// runtime is its own. A task of it holds a slot of both.
+    /// runtime is its own. A task of it holds a slot of both, and is admitted by the policy of its own pool alone.
     ///
     /// It ends with this pool: its tasks that have not started are in this pool's [`TaskReport`]. While it is there, this
     /// pool stays open.

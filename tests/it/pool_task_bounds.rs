@@ -1,0 +1,131 @@
+//! Pools of async tasks at their bounds: deadlines to the tick, pools that shrink over several levels, and who goes first.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tollgate::ManualClock;
+use tollgate::pool::{AsyncHandle, TaskError, TaskPool};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Lets all other tasks of a current-thread runtime run until they wait.
+async fn settle() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn gated(pool: &TaskPool) -> (oneshot::Sender<()>, AsyncHandle<()>) {
+    let (open, gate) = oneshot::channel();
+    let handle = pool.submit(async { gate.await.unwrap() }).await.unwrap();
+    settle().await;
+    (open, handle)
+}
+
+/// A task may start at its deadline, and no later: be it a runner that starts it, or whoever waits for it.
+#[tokio::test]
+async fn a_deadline_holds_to_the_tick() {
+    for (late, in_passing) in [(false, false), (true, false), (false, true), (true, true)] {
+        let clock = ManualClock::new();
+        let pool = TaskPool::builder(1).on(&clock).build().unwrap();
+        let (inner, timer) = (pool.clone(), clock.clone());
+        let outer = pool.submit(async move {
+            let within = Duration::from_secs(1);
+            let task = inner.deadline(within).submit(async {}).await.unwrap();
+            timer.advance(within);
+            if late {
+                timer.advance(Duration::from_micros(1));
+            }
+            if in_passing { Ok(task.await) } else { Err(task) }
+        });
+        let started = match outer.await.unwrap().await.unwrap() {
+            Ok(started) => started,
+            Err(task) => task.await,
+        };
+        match started {
+            Ok(()) => assert!(!late),
+            Err(TaskError::Expired) => assert!(late),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(pool.stats().expired, u64::from(late));
+    }
+}
+
+/// Given three levels, when the root is made smaller, then the lowest gives its runner up after the task that it has.
+#[tokio::test]
+async fn a_root_that_shrinks_is_obeyed_two_levels_below() {
+    let root = TaskPool::builder(2).build().unwrap();
+    let middle = root.sub_pool(TaskPool::builder(2)).unwrap();
+    let low = middle.sub_pool(TaskPool::builder(1)).unwrap();
+    let (end_busy, busy) = gated(&root).await;
+    let (end_first, first) = gated(&low).await;
+    let second = low.submit(async {}).await.unwrap();
+    root.resize(1).unwrap();
+    end_first.send(()).unwrap();
+    first.await.unwrap();
+    settle().await;
+    assert!(!second.is_finished() && root.slots().debt() == 0);
+    end_busy.send(()).unwrap();
+    busy.await.unwrap();
+    second.await.unwrap();
+}
+
+/// Given a sub-pool that is made smaller while both runners of its parent are its own, when one of its tasks ends, then that
+/// runner is the parent's again, although the sub-pool has more to do.
+#[tokio::test]
+async fn a_sub_pool_that_shrinks_gives_its_runners_back() {
+    let pool = TaskPool::builder(2).build().unwrap();
+    let small = pool.sub_pool(TaskPool::builder(2)).unwrap();
+    let (end_long, long) = gated(&small).await;
+    let (end_short, short) = gated(&small).await;
+    let queued = small.submit(async {}).await.unwrap();
+    small.resize(1).unwrap();
+    end_short.send(()).unwrap();
+    short.await.unwrap();
+    settle().await;
+    let above = pool.submit(async {}).await.unwrap();
+    settle().await;
+    assert!(above.is_finished() && !queued.is_finished());
+    end_long.send(()).unwrap();
+    long.await.unwrap();
+    queued.await.unwrap();
+}
+
+/// In a task of the pool, or of its family, a shutdown waits for nobody.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_from_inside_does_not_wait() {
+    let pool = TaskPool::builder(2).build().unwrap();
+    let small = pool.sub_pool(TaskPool::builder(1)).unwrap();
+    let (inner, start) = (pool.clone(), Instant::now());
+    let report = small.run(async move { inner.shutdown(LONG).await }).await.unwrap();
+    assert_eq!((report.running > 0, start.elapsed()), (true, Duration::ZERO));
+    assert!(pool.shutdown(LONG).await.is_clean());
+}
+
+/// Given a task that was begun in passing, when it is let go, then it goes on before those that have not started.
+#[tokio::test]
+async fn what_has_begun_goes_on_before_what_has_not() {
+    let pool = TaskPool::builder(1).build().unwrap();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let note = |n| {
+        let order = Arc::clone(&order);
+        async move {
+            tokio::task::yield_now().await;
+            order.lock().unwrap().push(n);
+        }
+    };
+    let (begun, first, second) = (note("begun"), note("first"), note("second"));
+    let inner = pool.clone();
+    let outer = pool.submit(async move {
+        let first = inner.submit(first).await.unwrap();
+        let mut begun = inner.submit(begun).await.unwrap();
+        let second = inner.submit(second).await.unwrap();
+        assert!(futures::poll!(&mut begun).is_pending());
+        [first, begun, second]
+    });
+    for task in outer.await.unwrap().await.unwrap() {
+        task.await.unwrap();
+    }
+    assert_eq!(*order.lock().unwrap(), ["begun", "first", "second"]);
+}
