@@ -100,6 +100,7 @@ mod pool_task_passing;
 mod pool_tasks;
 mod quota;
 mod rate_booked_changes;
+mod rate_booked_twice_changed;
 mod rate_bookings;
 mod rate_bookings_model;
 mod rate_corners;
