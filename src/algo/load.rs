@@ -132,6 +132,15 @@ mod tests {
     }
 
     #[test]
+    fn a_past_part_is_found_wherever_it_lies() {
+        let mut recent = Recent::new(10, 0);
+        recent.at(95).units += 3;
+        recent.past(95, 184).unwrap().units -= 1;
+        assert_eq!(recent.sum(184).units, 2);
+        assert_eq!(recent.past(95, 190), None);
+    }
+
+    #[test]
     fn a_stale_reading_counts_as_the_latest() {
         let mut recent = Recent::new(10, 0);
         recent.at(1_000).units += 1;

@@ -123,6 +123,7 @@ mod pool_tasks;
 mod pool_untimely;
 mod quota;
 mod rate_booked_changes;
+mod rate_booked_twice_changed;
 mod rate_bookings;
 mod rate_bookings_model;
 mod rate_corners;

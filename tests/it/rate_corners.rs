@@ -542,3 +542,28 @@ fn a_quota_of_more_than_the_largest_burst_has_the_largest() {
         assert_eq!(Quota::new(count, hour).unwrap().burst_size(), burst);
     }
 }
+
+/// Nothing is there at once, also where the rest has to be paid for first: by what it says beforehand as by what it does.
+#[test]
+fn nothing_is_ready_now_also_in_debt() {
+    let clock = ManualClock::new();
+    let quota = Quota::per_second(10).burst(3);
+    let bucket = TokenBucket::new(quota).on(&clock);
+    let leaky = LeakyBucket::new(quota).on(&clock);
+    let warmup = Warmup::new(quota, SECOND).unwrap().on(&clock);
+    bucket.force_acquire(5);
+    leaky.force_acquire(5);
+    warmup.force_acquire(3);
+    fn says<L: Limiter>(limiter: &L, clock: &ManualClock) {
+        let phase = Phase::at(clock, clock.now());
+        for (units, at_once) in [(0, true), (1, false)] {
+            let ask = Ask::many(units);
+            let ready = limiter.ready_at(Demand::new(&ask, phase.pass()));
+            assert_eq!((ready.not_before().is_none(), ready.is_event()), (at_once, false));
+            assert_eq!(limiter.try_reserve(Demand::new(&ask, phase.pass())).is_ok(), at_once);
+        }
+    }
+    says(&bucket, &clock);
+    says(&leaky, &clock);
+    says(&warmup, &clock);
+}

@@ -100,6 +100,35 @@ proptest! {
     }
 }
 
+/// Rows of (quota, shortly before its axis runs out, shortly after it, what comes in between): a bucket is emptied before, and
+/// somebody whose reading is early takes one as of after it. Then those who come by earlier readings find it as empty as it was,
+/// and by that one there is the rest of what has come.
+#[test]
+fn an_axis_that_starts_anew_has_nothing_for_those_who_come_late() {
+    let millis = Duration::from_millis;
+    for (quota, before, after, comes) in [
+        ("1000000/s burst 1000", millis(4_294_900), millis(4_295_000), 1_000),
+        ("60/min burst 60", millis(4_095_000), millis(4_097_000), 2),
+        (
+            "1000/s burst 5000 by interval",
+            millis(281_474_900),
+            millis(281_475_000),
+            1_000,
+        ),
+    ] {
+        let clock = ManualClock::new();
+        let bucket = bucket(&clock, quota);
+        clock.advance(before);
+        assert!(take_at(&bucket, &clock, before, bucket.quota().burst_size()));
+        assert!(take_at(&bucket, &clock, after, 1), "{quota}");
+        for late in [before, before - millis(1), before / 2, Duration::ZERO] {
+            assert!(!take_at(&bucket, &clock, late, 1), "{quota}: one at {late:?}");
+        }
+        assert!(take_at(&bucket, &clock, after, comes - 1), "{quota}");
+        assert!(!take_at(&bucket, &clock, after, 1), "{quota}");
+    }
+}
+
 /// Rows of (quota, when its tokens are taken, when the quota changes, to what): the axis has run out in between. All that was
 /// taken has come again by then.
 #[test]

@@ -20,7 +20,7 @@ const MAX_BURST_UNITS: u64 = 1 << 45;
 pub(super) const MAX_AHEAD: u64 = MAX_BURST_UNITS;
 /// How far an axis may go before it is started anew.
 const MAX_GAIN: u64 = 1 << 47;
-/// An axis lasts at least so long.
+/// An axis lasts at least so long; one that is started anew lies a quarter of it back at most.
 const MIN_LIFE_NANOS: u128 = 3_600_000_000_000;
 
 /// A quota compiled for a clock.
@@ -216,20 +216,43 @@ impl Params {
 
     /// The end of the latest interval until `now`.
     pub(super) fn latest_step(&self, now: Instant) -> Instant {
-        // Rounded up to a tick, as the ends of intervals are: never beyond `now`.
-        let ticks = (self.steps(now) * u128::from(self.mul)).div_ceil(1 << self.shift);
+        self.end_of(self.steps(now))
+    }
+
+    /// When so many intervals have ended. Rounded up to a tick, as the ends of intervals are: never beyond an instant at which
+    /// they have.
+    fn end_of(&self, steps: u128) -> Instant {
+        let ticks = (steps * u128::from(self.mul)).div_ceil(1 << self.shift);
         self.epoch.after_ticks(u64::try_from(ticks).unwrap_or(u64::MAX))
     }
 
-    /// Where the axis is started anew at `now`, so that nothing is lost by it: whole intervals, or whole numbers of
-    /// `whole` ticks after it was started last. Right at `now` where these are longer than an axis lasts.
+    /// Where the axis is started anew at `now`, so that nothing is lost by it: whole intervals, or whole numbers of `whole` ticks
+    /// after it was started last, if an axis lasts longer than these.
+    ///
+    /// Not right at `now`, but so long before that a burst has come since. An earlier instant than the start counts as that: there
+    /// the bucket is empty, whatever it holds `now`, and so it was before. An interval that is so long that an axis lasts for few of
+    /// them goes back half as many at most.
     pub(super) fn epoch_anew(&self, whole: u64, now: Instant) -> Instant {
+        let at_once = seeded!("bucket_starts_anew_at_once");
         if self.step > 0 {
-            return self.latest_step(now);
+            let lasts = (u128::from(self.life) << self.shift) / u128::from(self.mul);
+            let back = u128::from(self.burst.div_ceil(self.step)).min(lasts / 2);
+            let back = if at_once { 0 } else { back };
+            return self.end_of(self.steps(now).saturating_sub(back));
         }
-        let passed = self.ticks(now);
+        // A burst takes a quarter of an axis at most.
+        let back = match self.mul {
+            0 => 0,
+            _ if at_once => 0,
+            mul => axis::ticks_until(self.burst, mul, self.shift),
+        };
+        let passed = self.ticks(now).saturating_sub(back);
         let left = passed % whole;
-        let until = if left < self.life { passed - left } else { passed };
+        let until = if back.saturating_add(left) < self.life {
+            passed - left
+        } else {
+            passed
+        };
         self.epoch.after_ticks(until)
     }
 
