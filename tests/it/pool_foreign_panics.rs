@@ -182,8 +182,6 @@ fn a_hook_that_panics_instead_of_starting_a_thread_is_a_failed_start() {
     assert!(pool.shutdown(LONG).is_clean());
     panics.store(true, Ordering::SeqCst);
     assert!(matches!(elastic(&panics).build(), Err(PoolError::Spawn(_))));
-    // What the standard library says to such a name is a panic.
-    assert!(matches!(one().name("a\0b").build(), Err(PoolError::Spawn(_))));
 }
 
 /// Given a start that fails at a moment when the only worker has fallen asleep and a task has come, then that worker is called.

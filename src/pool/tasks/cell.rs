@@ -37,6 +37,9 @@ pub(super) trait Run: Queued {
     fn poll_run(&self, here: Here<'_>, cx: &mut Context<'_>) -> Poll<Ran>;
     /// Ends it, whether it has started or not: for this reason, if it has never been polled. False when it had ended.
     fn abort(&self, queued: TaskError) -> bool;
+    /// Ends it where it has been polled. One that its runner has claimed, and is about to poll, ends when that poll is pending:
+    /// it counts as started. One that was left unpolled is abandoned.
+    fn abort_started(&self);
     /// Whoever has claimed it polls it no more: it is to be claimed again, and so is what it runs in passing.
     fn leave(&self);
     /// True while it has been left, and nobody has claimed it.
@@ -74,6 +77,8 @@ pub(super) struct Rest<Fut> {
     admitted: Admitted,
     /// Nobody polls it: whoever claims it does.
     left: bool,
+    /// It is polled no more than once.
+    ends: bool,
     /// Whoever polls it, to be told when it is aborted.
     poller: Option<Waker>,
     turn: Option<OwnTurn>,
@@ -86,6 +91,7 @@ impl<Fut, T> Cell<Fut, Progress<Fut>, T> {
             begun: false,
             admitted,
             left: false,
+            ends: false,
             poller: None,
             turn: None,
         }))
@@ -104,6 +110,10 @@ impl<Fut, T> Cell<Fut, Progress<Fut>, T> {
 
     /// True unless the task has been aborted meanwhile: then it has ended.
     fn lay_down(&self, rest: Rest<Fut>) -> bool {
+        if rest.ends {
+            self.end_started(rest, TaskError::Aborted);
+            return false;
+        }
         let why = {
             let mut inner = self.lock();
             match &mut inner.stage {
@@ -217,6 +227,16 @@ where
                 false
             }
         }
+    }
+
+    fn abort_started(&self) {
+        if let Stage::Started(Progress::Resting(rest)) = &mut self.lock().stage
+            && !(rest.begun || rest.left || seeded!("tasks_abort_unpolled"))
+        {
+            rest.ends = true;
+            return;
+        }
+        self.abort(TaskError::Abandoned);
     }
 
     fn leave(&self) {

@@ -139,8 +139,7 @@ impl Core {
         for bench in benches {
             let running = bench.lock().running.clone();
             if let Some(task) = running {
-                // It has started, whether it has been polled or not.
-                task.abort(TaskError::Aborted);
+                task.abort_started();
             }
         }
     }

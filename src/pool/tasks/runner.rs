@@ -6,6 +6,7 @@ use crate::pool::cell::Ran;
 use crate::pool::error::TaskError;
 use crate::pool::gate::{Waiter, finish, poll_admitting};
 use crate::pool::hooks::drop_quietly;
+use crate::pool::intake::Counted;
 use crate::pool::lanes::Ranked;
 use crate::pool::slot::Slot;
 use crate::semaphore::{InTurn, SemaphorePermit};
@@ -210,38 +211,35 @@ async fn run_held(core: &Arc<Core>, bench: &Bench, slot: &mut Slot<'_>) -> Optio
         };
         admitted = polled;
     }
-    // Under one lock: whoever ends the pool finds it held, or running.
-    let entry = {
+    // Under one lock: whoever ends the pool finds it held, or started.
+    let (entry, started) = {
         let mut place = bench.lock();
         let entry = place.held.take();
-        place.running = entry.as_ref().map(|entry| Arc::clone(&entry.task));
-        entry
+        let starts = |entry: &Entry| match &mut admitted {
+            Ok(admitted) => !entry.deadline.is_some_and(late) && entry.task.claim(admitted),
+            Err(_) => false,
+        };
+        let started = entry.as_ref().is_some_and(starts);
+        place.running = entry.as_ref().filter(|_| started).map(|entry| Arc::clone(&entry.task));
+        (entry, started)
     };
-    let Some(entry) = entry else {
-        // Taken out: the admission is given back.
-        finish(admitted.unwrap_or(None), Ran::Gone);
-        return None;
-    };
-    core.room.give_back(1, u64::from(entry.weight()));
-    let started = match admitted {
-        Ok(_) if entry.deadline.is_some_and(late) => {
-            if entry.task.refuse(TaskError::Expired) {
-                core.state.lock().stats.expired += 1;
-            }
-            false
-        }
-        Ok(mut admitted) => {
-            let claimed = entry.task.claim(&mut admitted);
+    let why = match admitted {
+        // What has been claimed has it.
+        Ok(admitted) => {
             finish(admitted, Ran::Gone);
-            claimed
+            TaskError::Expired
         }
-        Err(why) => {
-            if entry.task.refuse(why) {
-                core.state.lock().stats.refused += 1;
-            }
-            false
-        }
+        Err(why) => why,
     };
+    // None: it was taken out.
+    let entry = entry?;
+    core.room.give_back(1, u64::from(entry.weight()));
+    if !started {
+        let counted = Counted::of(&why);
+        if entry.task.refuse(why) {
+            counted.count(&mut core.state.lock().stats);
+        }
+    }
     slot.note_start();
     Some(run_claimed(core, bench, entry, started).await)
 }
