@@ -39,6 +39,8 @@ mod conformance;
 mod fan_out;
 #[cfg(feature = "fan-out")]
 mod fan_out_ends;
+#[cfg(feature = "fan-out")]
+mod fan_out_slots;
 mod gateway;
 #[cfg(feature = "governor")]
 mod governed;
@@ -79,6 +81,8 @@ mod pool_group;
 mod pool_life;
 #[cfg(feature = "pool")]
 mod pool_limits;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_outcomes;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_relatives;
 #[cfg(feature = "pool")]
