@@ -133,11 +133,17 @@ impl<K> Rates<K> {
     #[cold]
     fn start_anew(&mut self, now: Instant) -> u64 {
         let (down, gained) = self.axis.start_anew(now);
-        // Zero is full.
+        // Whoever comes by an earlier reading than the new start finds nothing: what is full by now was not known to be then.
+        let full = match seeded!("keyed_rate_fills_up_anew") {
+            true => 0,
+            false => self.axis.full_at(gained),
+        };
         for position in self.positions.values() {
-            *position = position.saturating_sub(down);
+            *position = position.saturating_sub(down).max(full);
         }
-        self.dropped = self.dropped.saturating_sub(down);
+        if self.dropped > 0 {
+            self.dropped = self.dropped.saturating_sub(down).max(gained);
+        }
         gained
     }
 

@@ -249,3 +249,26 @@ fn a_key_that_was_dropped_is_not_full_by_a_reading_from_before() {
     rates.try_acquire(&quick(1), 10).unwrap();
     assert!(rates.try_acquire(&quick(1), 1).is_err());
 }
+
+/// The same where the axis of all has started anew meanwhile: by the earlier reading nothing has come yet.
+#[test]
+fn a_reading_from_before_the_axis_started_anew_finds_what_was_there() {
+    let clock = ManualClock::new();
+    let rates = KeyedRate::new(10, Quota::per_second(1_000_000).burst(1_000)).on(&clock);
+    clock.advance(Duration::from_millis(4_294_900));
+    let quick = |name| Slow {
+        name,
+        meanwhile: &|| (),
+    };
+    let meanwhile = || {
+        rates.try_acquire(&quick(1), 1_000).unwrap();
+        clock.advance(SECOND / 10);
+        rates.try_acquire(&quick(2), 1).unwrap();
+    };
+    let slow = Slow {
+        name: 1,
+        meanwhile: &meanwhile,
+    };
+    assert!(rates.try_acquire(&slow, 1).is_err());
+    rates.try_acquire(&quick(1), 1_000).unwrap();
+}

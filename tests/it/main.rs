@@ -42,6 +42,8 @@ mod fan_out_bounds;
 #[cfg(feature = "fan-out")]
 mod fan_out_ends;
 #[cfg(feature = "fan-out")]
+mod fan_out_outcomes;
+#[cfg(feature = "fan-out")]
 mod fan_out_slots;
 mod gateway;
 #[cfg(feature = "governor")]
@@ -88,6 +90,8 @@ mod pool_group;
 mod pool_life;
 #[cfg(feature = "pool")]
 mod pool_limits;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_outcomes;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_relatives;
 #[cfg(feature = "pool")]

@@ -567,3 +567,16 @@ fn nothing_is_ready_now_also_in_debt() {
     says(&leaky, &clock);
     says(&warmup, &clock);
 }
+
+/// What was undercharged before a sliding window changed its length counts from then on: no more than that.
+#[test]
+fn a_sliding_window_charges_the_difference_after_a_change() {
+    let clock = ManualClock::new();
+    let window = SlidingWindow::new(10, SECOND * 64).unwrap().on(&clock);
+    let mut ticket = take(&window, &clock, 2);
+    window.set_length(SECOND * 32).unwrap();
+    settle(&window, &clock, &mut ticket, 5);
+    assert_eq!(window.available(), 5);
+    clock.advance(SECOND * 33);
+    assert_eq!(window.available(), 10);
+}

@@ -133,6 +133,7 @@ impl TokenBucket {
         let start = after.axis_at(now);
         loop {
             let word = Word(self.word.load(Ordering::Acquire));
+            // Not more than full, `now`: so there is nothing by a reading from before the new start.
             let held = (i128::from(end) - i128::from(word.position())).min(i128::from(before.burst));
             let position = (i128::from(start) - held).clamp(0, i128::from(POSITION)) as u64;
             if self.publish(word, position, &after) {

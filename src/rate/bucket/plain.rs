@@ -28,8 +28,8 @@ impl Axis {
         self.params.living_ticks(now).map(|ticks| self.params.gained(ticks))
     }
 
-    /// Starts the axis anew, and returns by how much every position goes down, ending at zero, which is full, and how far it has come
-    /// at `now`.
+    /// Starts the axis anew, and returns by how much every position goes down, ending where it is [full](Self::full_at) at `now`, and
+    /// how far it has come by then.
     pub(crate) fn start_anew(&mut self, now: Instant) -> (u64, u64) {
         let before = self.params.gained_beyond_life(now);
         self.params.epoch = self.params.epoch_anew(self.whole, now);
