@@ -25,7 +25,7 @@ fn tasks_of_a_scope_submit_tasks_to_any_depth() {
         let below = pool.submit(|| nest(first, 100, &ran)).unwrap().join().unwrap();
         // Nobody waits for this one.
         let last = pool.clone();
-        pool.execute(|| drop(nest(last, 0, &ran))).unwrap();
+        pool.execute(|| _ = nest(last, 0, &ran)).unwrap();
         below
     });
     assert_eq!((below.unwrap(), ran.into_inner()), (100, 102));
