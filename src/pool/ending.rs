@@ -4,6 +4,7 @@ use super::core::Core;
 use super::entry::Entry;
 use super::lanes::Ranked;
 use super::locked::Locked;
+use super::quiet::Wait;
 use super::state::Phase;
 use std::sync::Arc;
 use std::task::{Poll, Waker, ready};
@@ -80,10 +81,17 @@ impl<'j> Core<'j> {
         unstarted
     }
 
-    /// True once everything that was let in has ended. Leaves `waker` otherwise. `since` is the epoch at the first look.
-    pub(super) fn poll_idle(self: &Arc<Self>, since: &mut Option<u64>, waker: &Waker) -> Poll<()> {
+    /// True once everything that was let in has ended. Leaves `waker` otherwise.
+    pub(super) fn poll_idle(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()> {
+        // What comes back is dropped after the lock.
         let mut waker = Some(waker.clone());
-        self.lock().quiet.poll(since, None, &mut waker)
+        self.lock().quiet.poll_idle(wait, &mut waker)
+    }
+
+    /// Waits for that no more.
+    pub(super) fn leave_idle(&self, wait: &mut Wait) {
+        let waker = self.state.lock().quiet.leave(wait);
+        drop(waker);
     }
 
     /// True once everything that was let in has ended, here and in the pools below, and the workers have gone.
@@ -95,7 +103,7 @@ impl<'j> Core<'j> {
         let mut waker = Some(waker.clone());
         let mut state = self.lock();
         let gone = state.alive == 0;
-        state.quiet.poll(&mut None, Some(gone), &mut waker)
+        state.quiet.poll_gone(gone, &mut waker)
     }
 
     pub(super) fn is_stopped(&self) -> bool {

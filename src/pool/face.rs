@@ -7,6 +7,7 @@ use super::handle::Handle;
 use super::hooks::quietly;
 use super::kin::Standing;
 use super::park::block_on;
+use super::quiet::Wait;
 use super::shutdown::Report;
 use super::stats::PoolStats;
 use super::threads::PoolBuilder;
@@ -289,8 +290,10 @@ impl<'j> Pool<'j> {
         if standing(self.core()) != Standing::Stranger {
             return false;
         }
-        let mut since = None;
-        block_on(patience, |waker| self.core().poll_idle(&mut since, waker)).is_some()
+        let mut wait = Wait::default();
+        let idle = block_on(patience, |waker| self.core().poll_idle(&mut wait, waker));
+        self.core().leave_idle(&mut wait);
+        idle.is_some()
     }
 
     /// Takes no more tasks in. What is queued still runs; nobody waits.

@@ -1,6 +1,15 @@
 //! How many tasks of a pool have not ended, and who waits for there to be none. Plain data, for the pool's lock.
 
+use std::collections::BTreeMap;
 use std::task::{Poll, Waker};
+
+/// One wait for idleness.
+#[derive(Default)]
+pub(super) struct Wait {
+    /// The epoch at the first look.
+    since: Option<u64>,
+    key: Option<u64>,
+}
 
 #[derive(Default)]
 pub(super) struct Quiet {
@@ -8,7 +17,11 @@ pub(super) struct Quiet {
     unfinished: usize,
     /// How often that has become zero.
     epoch: u64,
-    waiters: Vec<Waker>,
+    /// Who waits for idleness. Whoever waits no more takes its waker out: a pool may never be idle.
+    idle: BTreeMap<u64, Waker>,
+    next_key: u64,
+    /// Who waits for the end.
+    gone: Vec<Waker>,
 }
 
 impl Quiet {
@@ -33,25 +46,43 @@ impl Quiet {
 
     /// All who wait look again.
     pub(super) fn tell(&mut self, told: &mut Vec<Waker>) {
-        told.append(&mut self.waiters);
+        told.append(&mut self.gone);
+        told.extend(std::mem::take(&mut self.idle).into_values());
     }
 
-    /// True once everything that was let in has ended: at one moment since the first look, whose epoch is `since`; or
-    /// now, where the workers are to have gone as well. Takes `waker` otherwise, if it is a new one; what is left of it is to
-    /// be dropped after the lock.
-    pub(super) fn poll(&mut self, since: &mut Option<u64>, gone: Option<bool>, waker: &mut Option<Waker>) -> Poll<()> {
-        let epoch = *since.get_or_insert(self.epoch);
-        let quiet = match gone {
-            None => self.unfinished == 0 || epoch != self.epoch,
-            Some(gone) => self.unfinished == 0 && gone,
-        };
-        if quiet {
+    /// True once everything that was let in has ended, at one moment since the first look. Leaves `waker` otherwise; in its
+    /// place there is the one that was left before, for after the lock.
+    pub(super) fn poll_idle(&mut self, wait: &mut Wait, waker: &mut Option<Waker>) -> Poll<()> {
+        let epoch = *wait.since.get_or_insert(self.epoch);
+        if self.unfinished == 0 || epoch != self.epoch {
+            return Poll::Ready(());
+        }
+        if let Some(new) = waker.take() {
+            let key = *wait.key.get_or_insert_with(|| {
+                self.next_key += 1;
+                self.next_key
+            });
+            *waker = self.idle.insert(key, new);
+        }
+        Poll::Pending
+    }
+
+    /// Waits no more. Its waker is for after the lock.
+    #[must_use]
+    pub(super) fn leave(&mut self, wait: &mut Wait) -> Option<Waker> {
+        self.idle.remove(&wait.key.take()?)
+    }
+
+    /// True once everything that was let in has ended, and the workers have `gone`. Takes `waker` otherwise, if it is a new
+    /// one; what is left of it is for after the lock.
+    pub(super) fn poll_gone(&mut self, gone: bool, waker: &mut Option<Waker>) -> Poll<()> {
+        if self.unfinished == 0 && gone {
             return Poll::Ready(());
         }
         // One thread may look many times.
-        let waiters = &self.waiters;
-        let new = waker.take_if(|waker| !waiters.iter().any(|known| known.will_wake(waker)));
-        self.waiters.extend(new);
+        let known = &self.gone;
+        let new = waker.take_if(|waker| !known.iter().any(|known| known.will_wake(waker)));
+        self.gone.extend(new);
         Poll::Pending
     }
 }
@@ -63,21 +94,46 @@ mod tests {
     /// Given somebody who waits, when all has ended and more begins before the next look, then that moment counts.
     #[test]
     fn a_quiet_moment_counts_although_it_is_over() {
-        let (mut quiet, mut since, mut told) = (Quiet::default(), None, Vec::new());
+        let (mut quiet, mut wait, mut told) = (Quiet::default(), Wait::default(), Vec::new());
         quiet.begun(2);
-        let mut look = |quiet: &mut Quiet, gone| {
-            quiet
-                .poll(&mut since, gone, &mut Some(Waker::noop().clone()))
-                .is_ready()
-        };
-        assert!(!look(&mut quiet, None));
+        let waker = || Waker::noop().clone();
+        let mut look = |quiet: &mut Quiet| quiet.poll_idle(&mut wait, &mut Some(waker())).is_ready();
+        assert!(!look(&mut quiet));
         quiet.finished(1, &mut told);
-        assert_eq!((look(&mut quiet, None), told.len()), (false, 0));
+        assert_eq!((look(&mut quiet), told.len()), (false, 0));
         quiet.finished(1, &mut told);
         quiet.begun(1);
-        assert_eq!((look(&mut quiet, None), told.len()), (true, 1));
-        assert!(!look(&mut quiet, Some(true)));
+        assert_eq!((look(&mut quiet), told.len()), (true, 1));
+        assert!(!quiet.poll_gone(true, &mut Some(waker())).is_ready());
         quiet.finished(1, &mut told);
-        assert!(!look(&mut quiet, Some(false)) && look(&mut quiet, Some(true)));
+        assert!(
+            !quiet.poll_gone(false, &mut Some(waker())).is_ready()
+                && quiet.poll_gone(true, &mut Some(waker())).is_ready()
+        );
+    }
+
+    /// Given a pool that is never idle, when waits for that come and go, then nothing is kept of them, and the one that stays
+    /// is told.
+    #[test]
+    fn a_wait_that_is_given_up_leaves_nothing() {
+        let (mut quiet, mut stays, mut told) = (Quiet::default(), Wait::default(), Vec::new());
+        quiet.begun(1);
+        assert!(
+            quiet
+                .poll_idle(&mut stays, &mut Some(Waker::noop().clone()))
+                .is_pending()
+        );
+        for _ in 0..100 {
+            let mut wait = Wait::default();
+            for again in [false, true] {
+                let mut waker = Some(Waker::noop().clone());
+                assert!(quiet.poll_idle(&mut wait, &mut waker).is_pending());
+                assert_eq!((waker.is_some(), quiet.idle.len()), (again, 2));
+            }
+            assert!(quiet.leave(&mut wait).is_some() && quiet.leave(&mut wait).is_none());
+            assert_eq!(quiet.idle.len(), 1);
+        }
+        quiet.finished(1, &mut told);
+        assert_eq!((told.len(), quiet.leave(&mut stays).is_none()), (1, true));
     }
 }

@@ -1,6 +1,8 @@
 //! Pools of async tasks at their bounds: deadlines to the tick, pools that shrink over several levels, and who goes first.
 
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -128,4 +130,36 @@ async fn what_has_begun_goes_on_before_what_has_not() {
         task.await.unwrap();
     }
     assert_eq!(*order.lock().unwrap(), ["begun", "first", "second"]);
+}
+
+/// Does nothing.
+struct Idler;
+
+impl Wake for Idler {
+    fn wake(self: Arc<Self>) {}
+}
+
+/// Given a pool that is never idle, when a wait for that is given up, then nothing of whoever waited is kept.
+#[tokio::test]
+async fn a_wait_for_idleness_that_is_given_up_leaves_nothing() {
+    let pool = TaskPool::builder(1).build().unwrap();
+    let (end, busy) = gated(&pool).await;
+    let idler = Arc::new(Idler);
+    let waker = Waker::from(Arc::clone(&idler));
+    for bounded in [false, true] {
+        let mut wait: Pin<Box<dyn Future<Output = bool>>> = if bounded {
+            Box::pin(pool.wait_idle_timeout(LONG))
+        } else {
+            Box::pin(pool.wait_idle())
+        };
+        for _ in 0..3 {
+            assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        assert!(Arc::strong_count(&idler) > 2);
+        drop(wait);
+        assert_eq!(Arc::strong_count(&idler), 2);
+    }
+    end.send(()).unwrap();
+    busy.await.unwrap();
+    assert!(pool.wait_idle().await);
 }

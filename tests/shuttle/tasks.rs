@@ -300,3 +300,29 @@ fn a_fan_out_gives_every_result() {
         }
     });
 }
+
+/// Given three members of a group that run at once, one of which fails while others are being submitted, when nobody polls
+/// the group, then all of them end: those that would never are dropped.
+#[test]
+fn a_failure_beside_a_submission_drops_what_runs() {
+    super::check(10_000, || {
+        let pool = pool(3);
+        let mut group = pool.group::<(), usize>();
+        let fails = thread_rng().gen_range(0..3);
+        block_on(async {
+            for n in 0..3 {
+                let task = async move {
+                    pause().await;
+                    if n == fails {
+                        return Err(n);
+                    }
+                    std::future::pending().await
+                };
+                group.submit(task).await.unwrap();
+            }
+            assert!(pool.wait_idle().await);
+            assert_eq!(group.join().await.unwrap_err().into_error(), Some(fails));
+        });
+        assert!(block_on(pool.shutdown(LONG)).is_clean());
+    });
+}

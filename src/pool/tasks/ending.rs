@@ -6,9 +6,39 @@ use super::polled::standing;
 use crate::pool::error::TaskError;
 use crate::pool::kin::Standing;
 use crate::pool::lanes::Ranked;
+use crate::pool::quiet::Wait;
 use crate::pool::state::Phase;
 use std::sync::Arc;
 use std::task::{Poll, Waker, ready};
+
+/// A wait for idleness. Dropped, it leaves nothing behind.
+pub(super) struct IdleWait<'a> {
+    core: &'a Core,
+    wait: Wait,
+}
+
+impl<'a> IdleWait<'a> {
+    pub(super) fn of(core: &'a Core) -> Self {
+        let wait = Wait::default();
+        Self { core, wait }
+    }
+
+    /// True once everything that was let in has ended.
+    pub(super) fn poll(&mut self, waker: &Waker) -> Poll<()> {
+        // What comes back is dropped after the lock.
+        let mut waker = Some(waker.clone());
+        self.core.state.lock().quiet.poll_idle(&mut self.wait, &mut waker)
+    }
+}
+
+impl Drop for IdleWait<'_> {
+    fn drop(&mut self) {
+        if !seeded!("tasks_wait_idly_for_ever") {
+            let waker = self.core.state.lock().quiet.leave(&mut self.wait);
+            drop(waker);
+        }
+    }
+}
 
 impl Core {
     /// True when a runner that waits for a slot should stop waiting.
@@ -144,12 +174,6 @@ impl Core {
         }
     }
 
-    /// True once everything that was let in has ended.
-    pub(super) fn poll_idle(&self, since: &mut Option<u64>, waker: &Waker) -> Poll<()> {
-        let mut waker = Some(waker.clone());
-        self.state.lock().quiet.poll(since, None, &mut waker)
-    }
-
     /// True once everything that was let in has ended, here and in the pools below, and the runners have gone.
     pub(super) fn poll_gone(&self, waker: &Waker) -> Poll<()> {
         let children = self.state.lock().children();
@@ -159,7 +183,7 @@ impl Core {
         let mut waker = Some(waker.clone());
         let mut state = self.state.lock();
         let gone = state.benches.is_empty();
-        state.quiet.poll(&mut None, Some(gone), &mut waker)
+        state.quiet.poll_gone(gone, &mut waker)
     }
 
     /// True in a task that would wait for itself, were it to wait for this pool.

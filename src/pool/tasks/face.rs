@@ -2,6 +2,7 @@
 
 use super::builder::TaskPoolBuilder;
 use super::core::Core;
+use super::ending::IdleWait;
 use super::entry::UnstartedTask;
 use super::handle::AsyncHandle;
 use crate::pool::entry::Priority;
@@ -265,23 +266,28 @@ impl TaskPool {
 
     /// Waits until no task that was let in is unfinished: for one moment at which that is so. False, at once, in a task
     /// of this pool or of its family, which would wait for itself.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
     pub async fn wait_idle(&self) -> bool {
         if self.core().is_mine() {
             return false;
         }
-        let mut since = None;
-        poll_fn(|cx| self.core().poll_idle(&mut since, cx.waker())).await;
+        let mut wait = IdleWait::of(self.core());
+        poll_fn(|cx| wait.poll(cx.waker())).await;
         true
     }
 
     /// Waits as [`wait_idle`](Self::wait_idle), for at most `patience` on the pool's clock. False when the time was over.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
     pub async fn wait_idle_timeout(&self, patience: Duration) -> bool {
         if self.core().is_mine() {
             return false;
         }
-        let mut since = None;
-        self.within(patience, |waker| self.core().poll_idle(&mut since, waker))
-            .await
+        let mut wait = IdleWait::of(self.core());
+        self.within(patience, |waker| wait.poll(waker)).await
     }
 
     /// False when the time was over.
