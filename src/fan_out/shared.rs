@@ -268,7 +268,7 @@ where
 
 impl<S, F, T> Drop for Shared<S, F, T> {
     fn drop(&mut self) {
-        self.state.lock().limit_watch.end(&self.settings.slots);
+        self.state.get_mut().limit_watch.end(&self.settings.slots);
     }
 }
 

@@ -239,3 +239,51 @@ impl<'j> Told<'j> {
         state.finished(take(&mut self.entries));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::wishes::Spec;
+    use std::sync::Mutex;
+
+    /// Given two shelves with three tasks each, one loaded after the other. When so many have been taken that the first is due,
+    /// then its tasks are next, in order; those of the second are when it is due; and where both are, the older ones come first.
+    #[test]
+    fn shelves_that_are_due_are_next_in_order() {
+        for at_once in [false, true] {
+            let ran = Mutex::new(Vec::new());
+            let next = |state: &mut State<'_>, n: usize| {
+                (0..n).for_each(|_| _ = state.lanes.pop().map(|entry| entry.run(|_| ())));
+                std::mem::take(&mut *ran.lock().unwrap())
+            };
+            let mut state = State::new(2, 2);
+            state.alive = 2;
+            state.benches = (0..2).map(|index| Arc::new(Bench::new(index, false))).collect();
+            for n in 0..10 {
+                let ran = &ran;
+                state
+                    .lanes
+                    .push(Entry::own(move || ran.lock().unwrap().push(n), &Spec::DEFAULT));
+            }
+            for bench in state.benches.clone() {
+                state.load(&bench, 3);
+            }
+            assert_eq!(state.shelves_due, 3 + 2 * PATIENCE);
+            if at_once {
+                state.taken = 6 + 2 * PATIENCE;
+                state.clear_shelves();
+                assert_eq!(next(&mut state, 7), [0, 1, 2, 3, 4, 5, 6]);
+            } else {
+                state.taken = state.shelves_due;
+                state.clear_shelves();
+                assert_eq!(next(&mut state, 4), [0, 1, 2, 6]);
+                assert_eq!(state.shelves_due, 6 + 2 * PATIENCE);
+                state.taken = state.shelves_due;
+                state.clear_shelves();
+                assert_eq!(next(&mut state, 4), [3, 4, 5, 7]);
+            }
+            assert_eq!(state.shelves_due, u64::MAX);
+            assert!(state.shelves_are_empty());
+        }
+    }
+}

@@ -24,8 +24,7 @@ fn feed(pool: &WorkerPool, fed: &Arc<AtomicUsize>, enough: &Arc<AtomicBool>, mos
 }
 
 /// Given two workers, of which one takes a long task and several behind it, and the other has a queue that never runs empty,
-/// then those behind the long one run when so many have been taken past them, and no later; also those that come upon a shelf
-/// again and again, each time behind another long one.
+/// then those behind the long one run when so many have been taken past them, and no later.
 #[test]
 fn what_lies_behind_a_long_task_is_passed_by_no_more_than_so_many() {
     let pool = WorkerPool::builder().workers(2).queue(10_000).build().unwrap();

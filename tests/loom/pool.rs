@@ -342,8 +342,13 @@ fn a_permit_that_comes_back_beside_a_submission_starts_the_thread_that_is_missin
         let slots = Arc::new(Semaphore::new(2));
         let held = Arc::clone(&slots).try_acquire_owned().unwrap();
         let pool = modelled(1..=2).slots(slots).build().unwrap();
-        let (tell, told) = loom::sync::mpsc::channel();
-        let waits = pool.submit(move || told.recv().unwrap()).unwrap();
+        let ((start, started), (tell, told)) = (loom::sync::mpsc::channel(), loom::sync::mpsc::channel());
+        let waits = move || {
+            start.send(()).unwrap();
+            told.recv().unwrap();
+        };
+        let waits = pool.submit(waits).unwrap();
+        started.recv().unwrap();
         let releases = thread::spawn(move || drop(held));
         pool.execute(move || tell.send(()).unwrap()).unwrap();
         waits.join().unwrap();

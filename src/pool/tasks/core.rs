@@ -313,7 +313,7 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        self.state.lock().limit_watch.end(&self.settings.slots);
+        self.state.get_mut().limit_watch.end(&self.settings.slots);
     }
 }
 
