@@ -136,8 +136,8 @@ impl Core {
         for bench in benches {
             let running = bench.lock().running.clone();
             if let Some(task) = running {
-                // It has started, whether it has been polled or not.
-                task.abort(TaskError::Aborted);
+                // One that a runner has taken and not polled yet is told so.
+                task.abort(TaskError::Abandoned);
             }
         }
     }
