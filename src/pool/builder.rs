@@ -111,7 +111,7 @@ impl<K> Builder<K> {
     ///
     /// Whoever waits for admission holds no slot meanwhile. A task that waits for another of the pool may run that under
     /// its own permit, in one case: where something would have to be given back first, which may be what it holds itself.
-    /// Such an inner task is asked of no rate either.
+    /// Such an inner task is asked of no rate either, and has no permit of its own where the other lets it go.
     pub fn admit_by<L>(mut self, policy: Policy<L>) -> Self
     where
         L: Limiter + 'static,

@@ -238,8 +238,8 @@ impl<'j> Pool<'j> {
     ///
     /// # Deadlock
     /// Tasks may wait for tasks of the pools above and below. Two sub-pools at their bounds that wait for each other's
-    /// tasks in a circle do so for ever. Slots that are lowered, or shared with others, are waited for on a thread of
-    /// this pool.
+    /// tasks in a circle do so for ever. A policy, and slots that are lowered or shared with others, are waited for on a
+    /// thread of this pool.
     ///
     /// # Errors
     /// [`PoolError`]: a number that makes no sense.

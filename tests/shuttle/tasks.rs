@@ -13,7 +13,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tollgate::fan_out::fan_out;
 use tollgate::pool::{AsyncHandle, TaskError, TaskPool};
-use tollgate::{ManualClock, Semaphore};
+use tollgate::{ManualClock, Policy, Semaphore};
 
 const LONG: Duration = Duration::from_secs(3_600);
 
@@ -324,5 +324,86 @@ fn a_failure_beside_a_submission_drops_what_runs() {
             assert_eq!(group.join().await.unwrap_err().into_error(), Some(fails));
         });
         assert!(block_on(pool.shutdown(LONG)).is_clean());
+    });
+}
+
+/// Given a closed gate, and a runner that takes the task while that is cancelled, or the pool aborted, then the task is told so,
+/// and the runner goes.
+#[test]
+fn what_waits_at_a_closed_gate_is_taken_out() {
+    super::check(10_000, || {
+        let closed = Policy::new(Semaphore::new(0));
+        let builder = TaskPool::builder(1).on(&ManualClock::new());
+        let pool = builder.admit_by(closed).build().unwrap();
+        let handle = pool.try_submit(async {}).unwrap();
+        // The runner is a task of the model, which may run now.
+        block_on(pause());
+        if thread_rng().gen_bool(0.5) {
+            assert!(handle.cancel());
+            assert!(matches!(block_on(handle), Err(TaskError::Cancelled)));
+        } else {
+            let report = pool.abort();
+            assert_eq!((report.unstarted.len(), report.running), (1, 0));
+            drop(report);
+            assert!(matches!(block_on(handle), Err(TaskError::Abandoned)));
+        }
+        assert!(block_on(pool.shutdown(LONG)).is_clean());
+    });
+}
+
+/// Given a policy of one at a time, and tasks of which one awaits another and one is cancelled, while the pool is told to
+/// end, then each has run once, or is told why it has not, and every permit is back.
+#[test]
+fn every_task_behind_a_gate_is_accounted_for_once() {
+    super::check(10_000, || {
+        let (gate, slots) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(2)));
+        let builder = TaskPool::builder(2).queue(4).on(&ManualClock::new());
+        let builder = builder.slots(Arc::clone(&slots));
+        let pool = builder.admit_by(Policy::new(Arc::clone(&gate))).build().unwrap();
+        let ran = [(); 3].map(|()| Arc::new(AtomicUsize::new(0)));
+        let task = |n: usize| {
+            let ran = Arc::clone(&ran[n]);
+            async move {
+                ran.fetch_add(1, Ordering::SeqCst);
+                pause().await;
+            }
+        };
+        let here = pool.clone();
+        let (outer, inner) = (task(0), task(1));
+        let outer = pool.try_submit(async move {
+            outer.await;
+            match here.try_submit(inner) {
+                Ok(inner) => Some(inner.await),
+                Err(_) => None,
+            }
+        });
+        let (outer, other) = (outer.unwrap(), pool.try_submit(task(2)).unwrap());
+        let canceller = thread::spawn(move || {
+            let cancelled = thread_rng().gen_bool(0.5) && other.cancel();
+            (cancelled, block_on(other))
+        });
+        let ends = pool.clone();
+        let ender = thread::spawn(move || drop(block_on(ends.shutdown(Duration::ZERO))));
+        let (cancelled, other) = canceller.join().unwrap();
+        let (outer, inner) = match block_on(outer) {
+            Ok(inner) => (Ok(()), inner),
+            Err(why) => (Err(why), None),
+        };
+        ender.join().unwrap();
+        assert!(block_on(pool.shutdown(LONG)).is_clean());
+        let ran = ran.map(|ran| ran.load(Ordering::SeqCst));
+        for (n, outcome) in [Some(outer), inner, Some(other)].into_iter().enumerate() {
+            let times = match outcome {
+                Some(Ok(())) | Some(Err(TaskError::Aborted)) => 1,
+                None | Some(Err(TaskError::Cancelled | TaskError::Abandoned)) => 0,
+                Some(Err(why)) => panic!("{why}"),
+            };
+            // What is aborted has started, though it need not have been polled.
+            assert!(
+                ran[n] == times || (n == 2 && cancelled && ran[n] < times),
+                "{ran:?} {n}"
+            );
+        }
+        assert_eq!((gate.available_permits(), slots.available_permits()), (1, 2));
     });
 }

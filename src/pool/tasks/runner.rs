@@ -171,6 +171,10 @@ async fn called(bench: &Bench) {
 ///
 /// The task starts when there are both, the slot and the admission, and neither is waited for with the other in hand.
 async fn run_held(core: &Arc<Core>, bench: &Bench, slot: &mut Slot<'_>) -> Option<Ran> {
+    if seeded!("tasks_take_out_of_sight") {
+        let held = bench.lock().held.take();
+        bench.lock().held = held;
+    }
     let late = |deadline| core.settings.clock.now() > deadline;
     let mut admitted = Ok(None);
     // What has ended, or is too late, asks for nothing.
