@@ -342,6 +342,10 @@ fn a_permit_that_comes_back_beside_a_submission_starts_the_thread_that_is_missin
         let slots = Arc::new(Semaphore::new(2));
         let held = Arc::clone(&slots).try_acquire_owned().unwrap();
         let pool = modelled(1..=2).slots(slots).build().unwrap();
+        // Awake, and without its slot, it would be taken to need a second beside it.
+        while pool.stats().idle < 1 {
+            thread::yield_now();
+        }
         let ((start, started), (tell, told)) = (loom::sync::mpsc::channel(), loom::sync::mpsc::channel());
         let waits = move || {
             start.send(()).unwrap();

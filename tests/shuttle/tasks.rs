@@ -81,6 +81,51 @@ fn a_raised_limit_starts_what_waits() {
     });
 }
 
+/// The same when the limit of its slots is raised, by somebody who knows no pool, at any moment.
+#[test]
+fn a_limit_that_others_raise_starts_what_waits() {
+    super::check(10_000, || {
+        let slots = Arc::new(Semaphore::new(1));
+        let builder = TaskPool::builder(1).on(&ManualClock::new());
+        let pool = builder.slots(Arc::clone(&slots)).build().unwrap();
+        let raiser = thread::spawn(move || slots.set_limit(2));
+        let flag = Arc::new(Semaphore::new(0));
+        let (sets, sees) = (Arc::clone(&flag), flag);
+        let waits = async move { sees.acquire().await.unwrap().forget() };
+        let waits = block_on(pool.submit(waits)).unwrap();
+        let sets = block_on(pool.submit(async move { sets.add_permits(1) })).unwrap();
+        block_on(async {
+            waits.await.unwrap();
+            sets.await.unwrap();
+        });
+        raiser.join().unwrap();
+        assert!(block_on(pool.shutdown(LONG)).is_clean());
+    });
+}
+
+/// The same for a fan-out whose first item waits for the second.
+#[test]
+fn a_limit_that_others_raise_starts_an_item() {
+    super::check(10_000, || {
+        let slots = Arc::new(Semaphore::new(1));
+        let flag = Arc::new(Semaphore::new(0));
+        let results = fan_out(0..2, &slots).buffer(0).map(move |n| {
+            let flag = Arc::clone(&flag);
+            async move {
+                if n == 0 {
+                    flag.acquire().await.unwrap().forget();
+                } else {
+                    flag.add_permits(1);
+                }
+            }
+        });
+        let raiser = thread::spawn(move || slots.set_limit(2));
+        let ended = block_on(results.filter(|result| std::future::ready(result.is_ok())).count());
+        assert_eq!(ended, 2);
+        raiser.join().unwrap();
+    });
+}
+
 /// Given tasks that end, pause, or panic, some of them cancelled, submitted by two threads while a third resizes and then
 /// ends the pool, then each task that was let in has run or been reported, once, and its handle has been told which.
 #[test]
