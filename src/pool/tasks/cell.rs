@@ -31,6 +31,8 @@ pub(super) trait Run: Queued {
     /// Takes it for whoever polls it from now on, with what it is admitted by. False when somebody has. It runs nothing of
     /// a user's.
     fn claim(&self, admitted: &mut Admitted) -> bool;
+    /// The same for whoever polls it at once: it has started, and an abort comes after that poll.
+    fn claim_to_poll(&self, admitted: &mut Admitted) -> bool;
     /// The same for whoever has set it aside.
     fn claim_aside(&self) -> bool;
     /// Polls it, once it has been claimed.
@@ -70,6 +72,8 @@ pub(super) struct Rest<Fut> {
     future: Pin<Box<Fut>>,
     /// It has been polled.
     begun: bool,
+    /// It is about to be polled, and then to be ended if there is a reason.
+    starting: Option<Option<TaskError>>,
     /// Under which it runs, whoever polls it.
     admitted: Admitted,
     /// Nobody polls it: whoever claims it does.
@@ -84,6 +88,7 @@ impl<Fut, T> Cell<Fut, Progress<Fut>, T> {
         Stage::Started(Progress::Resting(Rest {
             future: Box::pin(future),
             begun: false,
+            starting: None,
             admitted,
             left: false,
             poller: None,
@@ -94,7 +99,12 @@ impl<Fut, T> Cell<Fut, Progress<Fut>, T> {
     fn take_up(&self) -> Option<Rest<Fut>> {
         let mut inner = self.lock();
         match std::mem::replace(&mut inner.stage, Stage::Started(Progress::default())) {
-            Stage::Started(Progress::Resting(rest)) => Some(rest),
+            Stage::Started(Progress::Resting(mut rest)) => {
+                if let Some(why) = rest.starting.take() {
+                    inner.stage = Stage::Started(Progress::Polled(why));
+                }
+                Some(rest)
+            }
             other => {
                 inner.stage = other;
                 None
@@ -150,6 +160,17 @@ where
         }
     }
 
+    fn claim_to_poll(&self, admitted: &mut Admitted) -> bool {
+        let claimed = self.claim(admitted);
+        if let Stage::Started(Progress::Resting(rest)) = &mut self.lock().stage
+            && claimed
+            && !seeded!("tasks_are_aborted_before_they_begin")
+        {
+            rest.starting = Some(None);
+        }
+        claimed
+    }
+
     fn claim_aside(&self) -> bool {
         let mut inner = self.lock();
         match std::mem::replace(&mut inner.stage, Stage::Taken) {
@@ -198,6 +219,11 @@ where
             Stage::Queued(future) | Stage::Aside(future) => {
                 drop(inner);
                 self.end(future, queued);
+                true
+            }
+            Stage::Started(Progress::Resting(mut rest)) if rest.starting.is_some() => {
+                rest.starting = Some(Some(queued));
+                inner.stage = Stage::Started(Progress::Resting(rest));
                 true
             }
             Stage::Started(Progress::Resting(mut rest)) => {

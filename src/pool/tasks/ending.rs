@@ -136,7 +136,6 @@ impl Core {
         for bench in benches {
             let running = bench.lock().running.clone();
             if let Some(task) = running {
-                // One that a runner has taken and not polled yet is told so.
                 task.abort(TaskError::Abandoned);
             }
         }

@@ -214,12 +214,18 @@ async fn run_held(core: &Arc<Core>, bench: &Bench, slot: &mut Slot<'_>) -> Optio
         };
         admitted = polled;
     }
-    // Under one lock: whoever ends the pool finds it held, or running.
-    let entry = {
+    // Under one lock: whoever ends the pool finds it held, or started.
+    let (entry, started) = {
         let mut place = bench.lock();
         let entry = place.held.take();
-        place.running = entry.as_ref().map(|entry| Arc::clone(&entry.task));
-        entry
+        let mut starts = |entry: &Entry| match &mut admitted {
+            Ok(_) if entry.deadline.is_some_and(late) => false,
+            Ok(admitted) => entry.task.claim_to_poll(admitted),
+            Err(_) => false,
+        };
+        let started = entry.as_ref().is_some_and(&mut starts);
+        place.running = entry.as_ref().filter(|_| started).map(|entry| Arc::clone(&entry.task));
+        (entry, started)
     };
     let Some(entry) = entry else {
         // Taken out: the admission is given back.
@@ -227,25 +233,20 @@ async fn run_held(core: &Arc<Core>, bench: &Bench, slot: &mut Slot<'_>) -> Optio
         return None;
     };
     core.room.give_back(1, u64::from(entry.weight()));
-    let started = match admitted {
-        Ok(_) if entry.deadline.is_some_and(late) => {
+    match admitted {
+        Ok(_) if started => {}
+        Ok(admitted) => {
+            finish(admitted, Ran::Gone);
             if entry.task.refuse(TaskError::Expired) {
                 core.state.lock().stats.expired += 1;
             }
-            false
-        }
-        Ok(mut admitted) => {
-            let claimed = entry.task.claim(&mut admitted);
-            finish(admitted, Ran::Gone);
-            claimed
         }
         Err(why) => {
             if entry.task.refuse(why) {
                 core.state.lock().stats.refused += 1;
             }
-            false
         }
-    };
+    }
     slot.note_start();
     Some(run_claimed(core, bench, entry, started).await)
 }
