@@ -452,3 +452,29 @@ fn every_task_behind_a_gate_is_accounted_for_once() {
         assert_eq!((gate.available_permits(), slots.available_permits()), (1, 2));
     });
 }
+
+/// Given a runner that takes a task beside an abort, then the task is listed, or it has begun.
+#[test]
+fn an_abort_beside_the_start_lists_the_task_or_finds_it_begun() {
+    super::check(10_000, || {
+        let pool = pool(1);
+        let ran = Arc::new(AtomicUsize::new(0));
+        let mark = Arc::clone(&ran);
+        let task = async move {
+            mark.fetch_add(1, Ordering::SeqCst);
+            std::future::pending::<()>().await;
+        };
+        let handle = pool.try_submit(task).unwrap();
+        block_on(pause());
+        let report = pool.abort();
+        let listed = report.unstarted.len();
+        drop(report);
+        let begun = match block_on(handle) {
+            Err(TaskError::Aborted) => 1,
+            Err(TaskError::Abandoned) => 0,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((begun, listed), (ran.load(Ordering::SeqCst), 1 - begun));
+        assert!(block_on(pool.shutdown(LONG)).is_clean());
+    });
+}

@@ -31,15 +31,14 @@ pub(super) trait Run: Queued {
     /// Takes it for whoever polls it from now on, with what it is admitted by. False when somebody has. It runs nothing of
     /// a user's.
     fn claim(&self, admitted: &mut Admitted) -> bool;
+    /// The same for whoever polls it at once: it has started, and an abort comes after that poll.
+    fn claim_to_poll(&self, admitted: &mut Admitted) -> bool;
     /// The same for whoever has set it aside.
     fn claim_aside(&self) -> bool;
     /// Polls it, once it has been claimed.
     fn poll_run(&self, here: Here<'_>, cx: &mut Context<'_>) -> Poll<Ran>;
     /// Ends it, whether it has started or not: for this reason, if it has never been polled. False when it had ended.
     fn abort(&self, queued: TaskError) -> bool;
-    /// Ends it where it has been polled. One that its runner has claimed, and is about to poll, ends when that poll is pending:
-    /// it counts as started. One that was left unpolled is abandoned.
-    fn abort_started(&self);
     /// Whoever has claimed it polls it no more: it is to be claimed again, and so is what it runs in passing.
     fn leave(&self);
     /// True while it has been left, and nobody has claimed it.
@@ -73,12 +72,12 @@ pub(super) struct Rest<Fut> {
     future: Pin<Box<Fut>>,
     /// It has been polled.
     begun: bool,
+    /// It is about to be polled, and then to be ended if there is a reason.
+    starting: Option<Option<TaskError>>,
     /// Under which it runs, whoever polls it.
     admitted: Admitted,
     /// Nobody polls it: whoever claims it does.
     left: bool,
-    /// It is polled no more than once.
-    ends: bool,
     /// Whoever polls it, to be told when it is aborted.
     poller: Option<Waker>,
     turn: Option<OwnTurn>,
@@ -89,9 +88,9 @@ impl<Fut, T> Cell<Fut, Progress<Fut>, T> {
         Stage::Started(Progress::Resting(Rest {
             future: Box::pin(future),
             begun: false,
+            starting: None,
             admitted,
             left: false,
-            ends: false,
             poller: None,
             turn: None,
         }))
@@ -100,7 +99,12 @@ impl<Fut, T> Cell<Fut, Progress<Fut>, T> {
     fn take_up(&self) -> Option<Rest<Fut>> {
         let mut inner = self.lock();
         match std::mem::replace(&mut inner.stage, Stage::Started(Progress::default())) {
-            Stage::Started(Progress::Resting(rest)) => Some(rest),
+            Stage::Started(Progress::Resting(mut rest)) => {
+                if let Some(why) = rest.starting.take() {
+                    inner.stage = Stage::Started(Progress::Polled(why));
+                }
+                Some(rest)
+            }
             other => {
                 inner.stage = other;
                 None
@@ -110,10 +114,6 @@ impl<Fut, T> Cell<Fut, Progress<Fut>, T> {
 
     /// True unless the task has been aborted meanwhile: then it has ended.
     fn lay_down(&self, rest: Rest<Fut>) -> bool {
-        if rest.ends {
-            self.end_started(rest, TaskError::Aborted);
-            return false;
-        }
         let why = {
             let mut inner = self.lock();
             match &mut inner.stage {
@@ -158,6 +158,17 @@ where
                 false
             }
         }
+    }
+
+    fn claim_to_poll(&self, admitted: &mut Admitted) -> bool {
+        let claimed = self.claim(admitted);
+        if let Stage::Started(Progress::Resting(rest)) = &mut self.lock().stage
+            && claimed
+            && !seeded!("tasks_are_aborted_before_they_begin")
+        {
+            rest.starting = Some(None);
+        }
+        claimed
     }
 
     fn claim_aside(&self) -> bool {
@@ -210,6 +221,11 @@ where
                 self.end(future, queued);
                 true
             }
+            Stage::Started(Progress::Resting(mut rest)) if rest.starting.is_some() => {
+                rest.starting = Some(Some(queued));
+                inner.stage = Stage::Started(Progress::Resting(rest));
+                true
+            }
             Stage::Started(Progress::Resting(mut rest)) => {
                 drop(inner);
                 let poller = rest.poller.take();
@@ -227,16 +243,6 @@ where
                 false
             }
         }
-    }
-
-    fn abort_started(&self) {
-        if let Stage::Started(Progress::Resting(rest)) = &mut self.lock().stage
-            && !(rest.begun || rest.left || seeded!("tasks_abort_unpolled"))
-        {
-            rest.ends = true;
-            return;
-        }
-        self.abort(TaskError::Abandoned);
     }
 
     fn leave(&self) {

@@ -169,7 +169,7 @@ impl Core {
         for bench in benches {
             let running = bench.lock().running.clone();
             if let Some(task) = running {
-                task.abort_started();
+                task.abort(TaskError::Abandoned);
             }
         }
     }

@@ -6,7 +6,6 @@ use crate::pool::cell::Ran;
 use crate::pool::error::TaskError;
 use crate::pool::gate::{Waiter, finish, poll_admitting};
 use crate::pool::hooks::drop_quietly;
-use crate::pool::intake::Counted;
 use crate::pool::lanes::Ranked;
 use crate::pool::slot::Slot;
 use crate::semaphore::{InTurn, SemaphorePermit};
@@ -219,29 +218,33 @@ async fn run_held(core: &Arc<Core>, bench: &Bench, slot: &mut Slot<'_>) -> Optio
     let (entry, started) = {
         let mut place = bench.lock();
         let entry = place.held.take();
-        let starts = |entry: &Entry| match &mut admitted {
-            Ok(admitted) => !entry.deadline.is_some_and(late) && entry.task.claim(admitted),
+        let mut starts = |entry: &Entry| match &mut admitted {
+            Ok(_) if entry.deadline.is_some_and(late) => false,
+            Ok(admitted) => entry.task.claim_to_poll(admitted),
             Err(_) => false,
         };
-        let started = entry.as_ref().is_some_and(starts);
+        let started = entry.as_ref().is_some_and(&mut starts);
         place.running = entry.as_ref().filter(|_| started).map(|entry| Arc::clone(&entry.task));
         (entry, started)
     };
-    let why = match admitted {
-        // What has been claimed has it.
+    let Some(entry) = entry else {
+        // Taken out: the admission is given back.
+        finish(admitted.unwrap_or(None), Ran::Gone);
+        return None;
+    };
+    core.room.give_back(1, u64::from(entry.weight()));
+    match admitted {
+        Ok(_) if started => {}
         Ok(admitted) => {
             finish(admitted, Ran::Gone);
-            TaskError::Expired
+            if entry.task.refuse(TaskError::Expired) {
+                core.state.lock().stats.expired += 1;
+            }
         }
-        Err(why) => why,
-    };
-    // None: it was taken out.
-    let entry = entry?;
-    core.room.give_back(1, u64::from(entry.weight()));
-    if !started {
-        let counted = Counted::of(&why);
-        if entry.task.refuse(why) {
-            counted.count(&mut core.state.lock().stats);
+        Err(why) => {
+            if entry.task.refuse(why) {
+                core.state.lock().stats.refused += 1;
+            }
         }
     }
     slot.note_start();
