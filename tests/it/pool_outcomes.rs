@@ -24,7 +24,7 @@ fn whoever_admits_tasks_is_told_how_they_ended() {
     for n in 0..5 {
         pool.execute(move || {
             if n == 2 {
-                panics()
+                panics::<()>();
             }
         })
         .unwrap();
@@ -43,7 +43,7 @@ async fn whoever_admits_async_tasks_is_told_how_they_ended() {
         drop(
             pool.submit(async move {
                 if n == 2 {
-                    panics()
+                    panics::<()>();
                 }
             })
             .await
