@@ -32,7 +32,8 @@ const LEG: &str = "warmup";
 /// # Giving back
 /// A reservation that is cancelled before another is admitted leaves no trace, however late. Later it gives back nothing:
 /// the intervals that it kept have passed. A [`settle`](crate::Permit::settle) of the latest admission is exact too; of an
-/// earlier one only more is charged, from now on, and the latest can still be given back. (When the latest settles after that, its
+/// earlier one only more is charged, from now on, and the latest can still be given back. One whose successors were all
+/// cancelled may count as either. (When the latest settles after that, its
 /// intervals count from then on, not from when it was admitted.) Time without a rate, unlimited or zero, is not idle: nothing
 /// cools down in it.
 ///
