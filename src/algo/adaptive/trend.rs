@@ -197,10 +197,42 @@ mod tests {
         assert!(of(|_| 100.0, |n| n, 20));
         assert!(!of(|_| 100.0, |_| 1.0, 20));
         assert!(!of(|_| 100.0, uneven, 20));
+        // Much more, and then less, with hardly a trend to more.
+        assert!(of(|n| 1.0 + n * 7.0 % 5.0, |n| n, 20));
         // More throughput is reason enough to go on, unless it is next to nothing.
         assert!(!of(|n| 10.0 + 10.0 * n, |n| n, 20));
         assert!(of(|n| 1_000.0 + n, |n| n, 20));
         assert!(!of(|n| 1_000.0 + n, |_| 1.0, 20));
+    }
+
+    /// A mean at first; then the new counts for two parts of the age and one.
+    #[test]
+    fn the_average_is_a_mean_before_it_forgets() {
+        let mut law = Trend::new().average_over(3);
+        assert_eq!([1.0, 3.0, 5.0].map(|latency| law.add(latency)), [1.0, 2.0, 3.0]);
+        for _ in 3..10 {
+            law.add(3.0);
+        }
+        assert!((law.average - 3.0).abs() < 1e-12);
+        assert!((law.add(5.0) - 4.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn correlations_go_over_as_many_windows_as_was_asked() {
+        let over = |windows| Trend::new().correlate_over(windows);
+        assert!(over(50) == Trend::new() && over(20) != Trend::new());
+        assert!(over(0) == over(10) && over(5_000) == over(1_000) && over(10) != over(11) && over(999) != over(1_000));
+    }
+
+    /// Given a limit that is always used in full, and latency that hardly grows, then throughput is what grows, and the limit
+    /// with it.
+    #[test]
+    fn throughput_is_what_is_in_flight_by_the_time_it_takes() {
+        let mut law = Trend::new();
+        for in_flight in 2..=40 {
+            let sample = Sample::new(Duration::from_millis(1_000 + in_flight), in_flight);
+            assert_eq!(law.next(in_flight as f64, &sample), (in_flight + 1) as f64);
+        }
     }
 
     /// At a limit of 1,000 a step is 3: up below nine in the queue, down above eighteen.
