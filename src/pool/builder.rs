@@ -112,6 +112,11 @@ impl<K> Builder<K> {
     /// Whoever waits for admission holds no slot meanwhile. A task that waits for another of the pool may run that under
     /// its own permit, in one case: where something would have to be given back first, which may be what it holds itself.
     /// Such an inner task is asked of no rate either, and has no permit of its own where the other lets it go.
+    ///
+    /// # Fairness
+    /// A task starts when its worker finds both, a slot and the admission. Where the slots are shared, and one comes free only
+    /// when the policy has let somebody else pass, a task can be passed over again and again: then give each pool slots of its
+    /// own, or the policy no line that others keep full.
     pub fn admit_by<L>(mut self, policy: Policy<L>) -> Self
     where
         L: Limiter + 'static,

@@ -27,8 +27,10 @@ pub(super) enum Ran {
 
 /// A task that waits for its turn.
 pub(super) trait Queued: Send + Sync {
-    /// Ends it without a run. False when it was started before.
+    /// Ends it without a run. False when it was started before, or set aside by somebody else.
     fn refuse(&self, why: TaskError) -> bool;
+    /// The same for whoever has set it aside; and for whoever cancels it, wherever it is.
+    fn refuse_aside(&self, why: TaskError) -> bool;
     /// True until it is claimed, set aside or refused.
     fn is_queued(&self) -> bool;
     /// Puts it out of reach of all but the caller, who may start it later, unless it is refused meanwhile. False when
@@ -111,6 +113,14 @@ impl<Q, R: Default, T> Cell<Q, R, T> {
                 None
             }
         }
+    }
+
+    /// The task that was taken will not run.
+    fn end_unstarted(&self, task: Q, why: TaskError) -> bool {
+        drop_quietly(task);
+        // Whoever refuses it knows why, and a panic is no reason.
+        drop_quietly(self.complete(Err(why)));
+        true
     }
 
     /// There is a result. What comes back is the payload of a panic, when nobody will ask for it.
@@ -196,13 +206,16 @@ where
 
 impl<Q: Send, R: Default + Send, T: Send> Queued for Cell<Q, R, T> {
     fn refuse(&self, why: TaskError) -> bool {
-        let Some(task) = self.take_unstarted() else {
-            return false;
-        };
-        drop_quietly(task);
-        // Whoever refuses it knows why, and a panic is no reason.
-        drop_quietly(self.complete(Err(why)));
-        true
+        if seeded!("pool_refuses_what_others_have") {
+            return self.refuse_aside(why);
+        }
+        let task = self.start();
+        task.is_some_and(|task| self.end_unstarted(task, why))
+    }
+
+    fn refuse_aside(&self, why: TaskError) -> bool {
+        let task = self.take_unstarted();
+        task.is_some_and(|task| self.end_unstarted(task, why))
     }
 
     fn is_queued(&self) -> bool {

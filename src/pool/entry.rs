@@ -198,15 +198,24 @@ impl<'j> Entry<'j> {
         }
     }
 
-    /// Ends it without a run. False when it had started before.
+    /// Ends it without a run. False when it had started before, or is somebody else's.
     pub(super) fn refuse(self, why: TaskError) -> bool {
+        self.end(|cell| cell.refuse(why))
+    }
+
+    /// The same for whoever has set it aside.
+    pub(super) fn refuse_aside(self, why: TaskError) -> bool {
+        self.end(|cell| cell.refuse_aside(why))
+    }
+
+    fn end(self, end: impl FnOnce(&dyn Run) -> bool) -> bool {
         match self.0 {
             Kind::Apart(Apart::Held(cell)) => {
-                let refused = cell.refuse(why);
+                let ended = end(&*cell);
                 drop_quietly(cell);
-                refused
+                ended
             }
-            Kind::Apart(Apart::Special(special)) => special.entry.refuse(why),
+            Kind::Apart(Apart::Special(special)) => special.entry.end(end),
             own => {
                 drop_quietly(own);
                 true
@@ -299,7 +308,7 @@ impl<'j> Unstarted<'j> {
 impl Drop for Unstarted<'_> {
     fn drop(&mut self) {
         if let Some(entry) = self.entry.take() {
-            entry.refuse(if self.discarded {
+            entry.refuse_aside(if self.discarded {
                 TaskError::Discarded
             } else {
                 TaskError::Abandoned

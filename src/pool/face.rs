@@ -239,7 +239,8 @@ impl<'j> Pool<'j> {
     /// # Deadlock
     /// Tasks may wait for tasks of the pools above and below. Two sub-pools at their bounds that wait for each other's
     /// tasks in a circle do so for ever. A policy, and slots that are lowered or shared with others, are waited for on a
-    /// thread of this pool.
+    /// thread of this pool. One policy in front of both pools, that bounds how many run, counts a task of each: where
+    /// one waits for the other it may wait for its own permit.
     ///
     /// # Errors
     /// [`PoolError`]: a number that makes no sense.

@@ -1,6 +1,6 @@
 //! The handle to a task: its result, as a future or by blocking, and its cancellation.
 
-use super::cell::Job;
+use super::cell::{Job, Ran};
 use super::core::Core;
 use super::error::TaskError;
 use super::gate::{Admitted, Waiter, finish};
@@ -29,7 +29,7 @@ use std::time::Duration;
 ///
 /// # Cancel safety
 /// Polling can stop at any time: the result stays until it is taken. A handle that a task of a pool with a policy has polled
-/// keeps its place in the line of the policy until it is polled again, or dropped.
+/// keeps its place in the line of the policy, and what it is granted there, until it is polled again, or dropped.
 ///
 /// # Panics
 /// A future that has been ready must not be polled again.
@@ -82,6 +82,7 @@ impl<'j, T: Send> Handle<'j, T> {
             Poll::Pending => return false,
         };
         if !self.core.let_guest_in(&*self.cell) {
+            finish(admitted, Ran::Gone);
             return false;
         }
         let inside = Inside::enter(self.core.kin, &admitted);
@@ -152,7 +153,11 @@ impl<'j, T: Send> Handle<'j, T> {
     /// Takes the task back, if it has not started: its result is [`TaskError::Cancelled`] then. False when it is too
     /// late; a task that runs is not interrupted.
     pub fn cancel(&self) -> bool {
-        self.end_queued(TaskError::Cancelled)
+        let ended = self.cell.refuse_aside(TaskError::Cancelled);
+        if ended {
+            self.core.note_dead(&Counted::Cancelled);
+        }
+        ended
     }
 
     /// True once the result is there.

@@ -16,7 +16,8 @@ pub enum Overflow {
     Block,
     /// The task is handed back.
     Reject,
-    /// The task that has waited longest, among those of the lowest priority, is thrown out.
+    /// The task that has waited longest, among those of the lowest priority, is thrown out; one that a worker has taken, and
+    /// that waits for the [policy](super::Builder::admit_by), when there are no others.
     DropOldest,
     /// The new task is thrown out.
     DropNewest,

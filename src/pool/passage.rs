@@ -51,6 +51,13 @@ impl Passage {
     }
 }
 
+/// Others move up then, and their wakers may panic.
+impl Drop for Passage {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
 /// What the policy is to be asked for by whoever waits for a task and could run it, and that one's place in line. A
 /// handle has it, where there is a policy.
 pub(super) struct Door {

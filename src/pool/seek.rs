@@ -149,7 +149,7 @@ impl<'j> Core<'j> {
     /// The slots have been closed: nothing more starts, and a worker leaves.
     pub(super) fn slots_closed(self: &Arc<Self>) {
         for entry in self.stop() {
-            entry.refuse(super::TaskError::Abandoned);
+            entry.refuse_aside(super::TaskError::Abandoned);
         }
         self.lock().leaving += 1;
     }
@@ -179,7 +179,7 @@ impl<'j> Core<'j> {
         let handed_back = self.settings.above.as_ref().is_some_and(|above| above.is_stopped());
         if forlorn && !handed_back {
             for entry in self.stop() {
-                entry.refuse(super::TaskError::Abandoned);
+                entry.refuse_aside(super::TaskError::Abandoned);
             }
         }
     }

@@ -360,3 +360,30 @@ fn a_permit_that_comes_back_beside_a_submission_starts_the_thread_that_is_missin
         assert!(pool.shutdown(LONG).is_clean());
     });
 }
+
+/// A worker runs a task that its own waits for, while the pool is aborted: that one is run, or listed.
+#[test]
+fn an_abort_beside_a_task_that_is_run_in_passing_lists_it_or_leaves_it_alone() {
+    super::bounded(2, || {
+        let pool = modelled(1).build().unwrap();
+        let (ran, told) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (below, mark, tell) = (pool.clone(), Arc::clone(&ran), Arc::clone(&told));
+        let outer = pool.execute(move || {
+            let inner = below.try_submit(move || mark.fetch_add(1, Ordering::Relaxed));
+            if let Ok(inner) = inner {
+                let result = inner.join();
+                tell.store(1 + usize::from(result.is_err()), Ordering::Relaxed);
+            }
+        });
+        outer.unwrap();
+        let report = pool.abort();
+        let listed = report.unstarted.len();
+        drop(report);
+        let _ = pool.shutdown(LONG);
+        match (told.load(Ordering::Relaxed), ran.load(Ordering::Relaxed)) {
+            (0 | 2, ran) => assert_eq!(ran, 0),
+            (_, ran) => assert_eq!((ran, listed), (1, 0)),
+        }
+        assert!(told.load(Ordering::Relaxed) != 2 || listed == 1, "told, and not listed");
+    });
+}

@@ -157,7 +157,7 @@ impl UnstartedTask {
 impl Drop for UnstartedTask {
     fn drop(&mut self) {
         if let Some(entry) = self.entry.take() {
-            entry.task.refuse(if self.discarded {
+            entry.task.refuse_aside(if self.discarded {
                 TaskError::Discarded
             } else {
                 TaskError::Abandoned

@@ -226,7 +226,8 @@ impl TaskPool {
     /// # Deadlock
     /// Tasks may wait for tasks of the pools above and below. Two sub-pools at their bounds that wait for each other's
     /// tasks in a circle do so for ever. A policy, and slots that are shared with others, are waited for on a runner of
-    /// this pool.
+    /// this pool. One policy in front of both pools, that bounds how many run, counts a task of each: where
+    /// one waits for the other it may wait for its own permit.
     ///
     /// # Errors
     /// [`PoolError`]: a number that makes no sense.

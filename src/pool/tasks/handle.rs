@@ -39,7 +39,8 @@ use std::time::Duration;
 /// took it in, also where the handle is polled no more. A runner goes on with it once that one has ended, has dropped
 /// the handle or has waited long enough in [`join_timeout`](Self::join_timeout), or awaits others and this one no more.
 /// Until a runner is free it then waits, and whoever awaits it may take it in again. A handle that a task of a pool with a
-/// policy has polled keeps its place in the line of the policy until it is polled again, or dropped.
+/// policy has polled keeps its place in the line of the policy, and what it is granted there, until it is polled again, or
+/// dropped.
 ///
 /// # Panics
 /// A future that has been ready must not be polled again.

@@ -142,7 +142,7 @@ async fn wait_for_slot<'a>(core: &'a Arc<Core>, bench: &Bench) -> Option<Semapho
         Some(None) => {
             // Whoever closes the slots ends the pool, and nothing that is queued can start.
             for entry in core.stop() {
-                entry.task.refuse(TaskError::Abandoned);
+                entry.task.refuse_aside(TaskError::Abandoned);
             }
             None
         }
