@@ -156,6 +156,26 @@ async fn slot_and_admission_come_together_in_the_end() {
     assert_eq!((slots.in_use(), permits.in_use()), (0, 0));
 }
 
+/// Given two, where the policy of each holds a permit of the limit of the other, and both are admitted at once, then both end.
+#[tokio::test]
+async fn two_whose_policies_hold_the_slots_of_each_other_both_end() {
+    let limits = [Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1))];
+    let gate = Arc::new(Semaphore::new(2));
+    let closed = gate.try_acquire_many(2).unwrap();
+    let both = [0, 1].map(|me| {
+        let other = Arc::clone(&limits[1 - me]).per_call();
+        let policy = Policy::new(other.and(Arc::clone(&gate).per_call()));
+        let results = fan_out(0..10, &limits[me]).admit_by(policy).map(|_| async {});
+        tokio::spawn(results.map(Result::unwrap).count())
+    });
+    settle().await;
+    assert!(both.iter().all(|one| !one.is_finished()));
+    drop(closed);
+    settle().await;
+    assert!(both.iter().all(|one| one.is_finished()));
+    assert_eq!(limits.each_ref().map(|limit| limit.in_use()), [0, 0]);
+}
+
 /// Given one runner, that keeps its slot from item to item, when the slots are closed, then its item ends and no other starts.
 #[tokio::test]
 async fn slots_that_close_while_an_item_runs_end_it() {
