@@ -258,11 +258,12 @@ where
         self.wake_by_ref();
     }
     fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(shared) = self.0.upgrade()
-            && !seeded!("fan_out_misses_a_limit")
-        {
+        let Some(shared) = self.0.upgrade() else { return };
+        if !seeded!("fan_out_misses_a_limit") {
             shared.raised();
         }
+        // All others may have gone meanwhile: then results are dropped here.
+        drop_quietly(shared);
     }
 }
 

@@ -11,6 +11,7 @@ use crate::semaphore::{InTurn, OwnedSemaphorePermit, Semaphore};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::task::Poll;
 
 pub(super) struct Slot {
     slots: Arc<Semaphore>,
@@ -30,9 +31,9 @@ impl Slot {
         }
     }
 
-    /// True while it need not go to somebody else, or to nobody.
+    /// True while it need not go to somebody else, or to nobody: also those of a semaphore that was closed go.
     pub(super) fn may_keep(&self) -> bool {
-        self.slots.debt() == 0 && !(self.shared && self.slots.waiting() > 0)
+        self.slots.debt() == 0 && !self.slots.is_closed() && !(self.shared && self.slots.waiting() > 0)
     }
 
     pub(super) fn give_up(&mut self) {
@@ -41,31 +42,48 @@ impl Slot {
 
     /// Holds a slot, and `admitted` what the policy gives; or says why the policy refuses.
     ///
-    /// A slot that others could use is given up while the policy lets this one wait, and got again once it has admitted:
-    /// those who share slots do not wait for a policy that is not theirs.
+    /// A slot that others could use is given up while the policy lets this one wait: those who share slots do not wait for a
+    /// policy that is not theirs. Nor is a slot waited for with an admission in hand: if none is free when the policy is
+    /// looked at again, the place there is given up, with what may have come to it, and the policy is asked anew once there
+    /// is a slot.
     ///
     /// # Errors
     /// The slots are closed.
     pub(super) async fn get(&mut self, admitted: &mut Admitted) -> Result<Option<TaskError>, TaskError> {
-        self.hold().await?;
-        let Some(gate) = self.gate.clone() else { return Ok(None) };
-        let mut admitting = gate.admit(Ask::one(), Waiter::RUNNER);
-        let admission = poll_fn(|cx| {
-            let polled = poll_admitting(&mut admitting, cx);
-            if polled.is_pending() && self.shared && !seeded!("fan_out_waits_with_a_slot") {
-                self.give_up();
+        let mut stays = false;
+        loop {
+            self.hold().await?;
+            let Some(gate) = self.gate.clone() else { return Ok(None) };
+            let mut admitting = gate.admit(Ask::one(), Waiter::RUNNER);
+            let admission = poll_fn(|cx| {
+                // First: what has been admitted, and does not start, would have cost a token.
+                if !self.try_hold() {
+                    return Poll::Ready(None);
+                }
+                if let Poll::Ready(admission) = poll_admitting(&mut admitting, cx) {
+                    return Poll::Ready(Some(admission));
+                }
+                if std::mem::take(&mut stays) {
+                    cx.waker().wake_by_ref();
+                } else if self.shared && !seeded!("fan_out_waits_with_a_slot") {
+                    self.give_up();
+                }
+                Poll::Pending
+            });
+            let admission = admission.await;
+            // It leaves the policy's line, and others move up.
+            drop_quietly(admitting);
+            match admission {
+                Some(Ok(admission)) => {
+                    admitted.0 = admission;
+                    return Ok(None);
+                }
+                Some(Err(refused)) => return Ok(Some(refused)),
+                // Whoever has the admission may be giving it back, for this very slot: it is kept for one more turn. Else
+                // those who share both could hand them on, each to one who lacks the other, for ever.
+                None => stays = true,
             }
-            polled
-        });
-        let admission = admission.await;
-        // It leaves the policy's line, and others move up.
-        drop_quietly(admitting);
-        match admission {
-            Ok(admission) => admitted.0 = admission,
-            Err(refused) => return Ok(Some(refused)),
         }
-        self.hold().await?;
-        Ok(None)
     }
 
     async fn hold(&mut self) -> Result<(), TaskError> {
@@ -75,6 +93,14 @@ impl Slot {
             self.permit = Some(permit.ok_or(TaskError::Abandoned)?);
         }
         Ok(())
+    }
+
+    /// Holds a slot, if it does already, or one is free and nobody waits for it. True when it does.
+    fn try_hold(&mut self) -> bool {
+        if self.permit.is_none() {
+            self.permit = Arc::clone(&self.slots).try_acquire_owned().ok();
+        }
+        self.permit.is_some()
     }
 }
 

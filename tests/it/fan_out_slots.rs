@@ -3,6 +3,7 @@
 use futures::StreamExt;
 use std::panic::resume_unwind;
 use std::pin::Pin;
+use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tollgate::fan_out::fan_out;
 use tollgate::pool::TaskError;
-use tollgate::{Policy, Semaphore};
+use tollgate::{Ask, LimiterExt, Policy, Quota, Semaphore, TokenBucket};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -99,6 +100,161 @@ async fn slots_that_close_behind_an_admission_end_it() {
     let results = results.await.unwrap();
     assert!(matches!(&results[..], [Err(TaskError::Abandoned)]), "{results:?}");
     assert_eq!(permits.in_use(), 0);
+}
+
+/// Given one that waits for its policy, and another that has their one slot and waits, inside its item, for the permit of that
+/// policy. When the permit comes, then both end: what is admitted and finds no slot gives its admission back.
+#[tokio::test(start_paused = true)]
+async fn an_admission_is_not_kept_while_the_slot_is_waited_for() {
+    let (slots, permits) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
+    let bucket = Arc::new(TokenBucket::new(Quota::per_hour(1).burst(2)));
+    let held = permits.acquire().await.unwrap();
+    let policy = Policy::new(Arc::clone(&bucket).per_call().and(Arc::clone(&permits).per_call()));
+    let first = fan_out(0..1, &slots).admit_by(policy).map(|_| async {});
+    let first = tokio::spawn(first.map(Result::unwrap).count());
+    settle().await;
+    assert_eq!((slots.in_use(), permits.waiting()), (0, 1));
+    let wanted = Arc::clone(&permits);
+    let second = fan_out(0..1, &slots).map(move |_| {
+        let wanted = Arc::clone(&wanted);
+        async move { drop(wanted.acquire().await.unwrap()) }
+    });
+    let second = tokio::spawn(second.map(Result::unwrap).count());
+    settle().await;
+    assert_eq!((slots.in_use(), permits.waiting()), (1, 2));
+    drop(held);
+    assert_eq!(timeout(HOUR, second).await.unwrap().unwrap(), 1);
+    assert_eq!(timeout(HOUR, first).await.unwrap().unwrap(), 1);
+    assert_eq!((slots.in_use(), permits.in_use()), (0, 0));
+    // What was given back cost nothing.
+    assert!(bucket.try_admit(Ask::one()).is_ok());
+    assert!(bucket.try_admit(Ask::one()).is_err());
+}
+
+/// Given three that share their one slot and the one permit of their policy, where the slot comes to one of them and the permit
+/// to another, then they do not pass both on and on: all end.
+#[tokio::test]
+async fn slot_and_admission_come_together_in_the_end() {
+    let (slots, permits) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
+    let policy = Policy::new(Arc::clone(&permits));
+    let start = || {
+        let results = fan_out(0..1, &slots).admit_by(policy.clone()).map(|_| async {});
+        tokio::spawn(results.map(Result::unwrap).count())
+    };
+    let permit = permits.acquire().await.unwrap();
+    let mut all = vec![start(), start()];
+    settle().await;
+    let slot = slots.try_acquire().unwrap();
+    all.push(start());
+    settle().await;
+    assert_eq!((slots.waiting(), policy.waiting()), (1, 2));
+    drop(permit);
+    drop(slot);
+    settle().await;
+    let ended: Vec<_> = all.iter().map(tokio::task::JoinHandle::is_finished).collect();
+    assert_eq!(ended, [true; 3]);
+    assert_eq!((slots.in_use(), permits.in_use()), (0, 0));
+}
+
+/// Given two, where the policy of each holds a permit of the limit of the other, and both are admitted at once, then both end.
+#[tokio::test]
+async fn two_whose_policies_hold_the_slots_of_each_other_both_end() {
+    let limits = [Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1))];
+    let gate = Arc::new(Semaphore::new(2));
+    let closed = gate.try_acquire_many(2).unwrap();
+    let both = [0, 1].map(|me| {
+        let other = Arc::clone(&limits[1 - me]).per_call();
+        let policy = Policy::new(other.and(Arc::clone(&gate).per_call()));
+        let results = fan_out(0..10, &limits[me]).admit_by(policy).map(|_| async {});
+        tokio::spawn(results.map(Result::unwrap).count())
+    });
+    settle().await;
+    assert!(both.iter().all(|one| !one.is_finished()));
+    drop(closed);
+    settle().await;
+    assert!(both.iter().all(|one| one.is_finished()));
+    assert_eq!(limits.each_ref().map(|limit| limit.in_use()), [0, 0]);
+}
+
+/// Given one runner, that keeps its slot from item to item, when the slots are closed, then its item ends and no other starts.
+#[tokio::test]
+async fn slots_that_close_while_an_item_runs_end_it() {
+    let slots = Arc::new(Semaphore::new(1));
+    let (open, gate) = oneshot::channel::<()>();
+    let mut gate = Some(gate);
+    let results = fan_out(0..10, &slots).map(move |n| {
+        let gate = gate.take();
+        async move {
+            if let Some(gate) = gate {
+                gate.await.unwrap();
+            }
+            n
+        }
+    });
+    let results = tokio::spawn(results.collect::<Vec<_>>());
+    settle().await;
+    assert_eq!(slots.in_use(), 1);
+    slots.close();
+    open.send(()).unwrap();
+    let results = results.await.unwrap();
+    assert!(
+        matches!(&results[..], [Ok(0), Err(TaskError::Abandoned)]),
+        "{results:?}"
+    );
+    assert_eq!(slots.in_use(), 0);
+}
+
+/// Calls it when it is dropped.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// Given a runtime that is shut down while another thread raises the limit, when all that is left of the fan-out is what that
+/// thread has in hands, with a result whose drop panics, then that thread goes on.
+#[test]
+fn whoever_raises_the_limit_survives_the_end_of_the_fan_out() {
+    let slots = Arc::new(Semaphore::new(1));
+    let (raise, raises) = mpsc::channel::<()>();
+    let (reached, reaches) = mpsc::channel::<()>();
+    let (end, ends) = mpsc::channel::<()>();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    // Dropped in front of the runner.
+    let first = OnDrop(move || {
+        raise.send(()).unwrap();
+        reaches.recv().unwrap();
+    });
+    runtime.spawn(async move {
+        let _first = first;
+        std::future::pending::<()>().await;
+    });
+    // Dropped by whoever raises the limit, who finds no runtime to start a runner on.
+    let source = OnDrop(move || {
+        reached.send(()).unwrap();
+        ends.recv().unwrap();
+    });
+    let items = (0..10).inspect(move |_| _ = &source);
+    let results = runtime.block_on(async {
+        let results = fan_out(items, &slots).buffer(10).map(|n| async move {
+            if n > 0 {
+                std::future::pending::<()>().await;
+            }
+            OnDrop(|| resume_unwind(Box::new("on purpose")))
+        });
+        settle().await;
+        results
+    });
+    let raising = std::thread::spawn(move || {
+        raises.recv().unwrap();
+        slots.set_limit(2);
+    });
+    drop(runtime);
+    drop(results);
+    end.send(()).unwrap();
+    assert!(raising.join().is_ok());
 }
 
 /// Panics when it is woken.
