@@ -118,9 +118,6 @@ where
     ///
     /// The permit of the policy is given back after the future is gone: as a success; as a failure when it panics, or fails
     /// in [`try_map`](Self::try_map); and it counts for nothing when the future is dropped before its end.
-    ///
-    /// # Deadlock
-    /// Two fan-outs may wait for each other where the policy of each holds permits of the limit of the other.
     pub fn admit_by<L>(mut self, policy: Policy<L>) -> Self
     where
         L: Limiter + 'static,

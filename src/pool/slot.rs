@@ -13,6 +13,8 @@ pub(super) struct Slot<'a> {
     permit: Option<SemaphorePermit<'a>>,
     /// A task has started with this permit.
     used: bool,
+    /// It was lost while the policy was waited for.
+    was_lost: bool,
 }
 
 impl<'a> Slot<'a> {
@@ -22,6 +24,7 @@ impl<'a> Slot<'a> {
             shared,
             permit: None,
             used: false,
+            was_lost: false,
         }
     }
 
@@ -53,6 +56,18 @@ impl<'a> Slot<'a> {
         if let Some(permit) = self.permit.take() {
             drop_quietly(permit);
         }
+    }
+
+    /// It could not be held again: the task goes back, and comes again with a slot.
+    pub(super) fn lose(&mut self) {
+        self.give_up();
+        self.was_lost = true;
+    }
+
+    /// True once after that: then it is kept for one more look at the policy. Whoever has the admission may be giving it back
+    /// for this very slot; and those who share both could hand them on, each to one who lacks the other, for ever.
+    pub(super) fn stays(&mut self) -> bool {
+        std::mem::take(&mut self.was_lost) && !seeded!("pool_hands_both_on")
     }
 
     /// A task starts with it.

@@ -26,7 +26,8 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         self.core().room.try_take(self.spec.weight)
     }
 
-    /// Submits a task and returns its handle. A full queue is dealt with by the pool's [`Overflow`].
+    /// Submits a task and returns its handle. A full queue is dealt with by the pool's
+    /// [`Overflow`](super::Overflow).
     ///
     /// # Errors
     /// [`Rejected`], with the task: the pool is closed, the queue full, or the task too heavy for it; or the submitter was

@@ -339,3 +339,31 @@ async fn what_was_thrown_out_is_run_by_its_owner_alone() {
     assert!(pool.shutdown(LONG).await.is_clean());
     assert_eq!(pool.stats().discarded, 1);
 }
+
+/// Given three pools that share their one slot and the one permit of their policy, where the slot comes to one of them and the
+/// permit to another, then they do not pass both on and on: every task ends.
+#[tokio::test]
+async fn slot_and_admission_come_together_in_the_end() {
+    let (slots, permits) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
+    let policy = Policy::new(Arc::clone(&permits));
+    let pools = [(); 3].map(|()| {
+        let builder = one().slots(Arc::clone(&slots)).admit_by(policy.clone());
+        builder.build().unwrap()
+    });
+    let permit = permits.acquire().await.unwrap();
+    let mut all: Vec<_> = pools[..2]
+        .iter()
+        .map(|pool| pool.try_submit(async {}).unwrap())
+        .collect();
+    settle().await;
+    let slot = slots.try_acquire().unwrap();
+    all.push(pools[2].try_submit(async {}).unwrap());
+    settle().await;
+    assert_eq!((slots.waiting(), policy.waiting()), (1, 2));
+    drop(permit);
+    drop(slot);
+    settle().await;
+    let ended: Vec<_> = all.iter().map(AsyncHandle::is_finished).collect();
+    assert_eq!(ended, [true; 3]);
+    assert_eq!((slots.in_use(), permits.in_use()), (0, 0));
+}

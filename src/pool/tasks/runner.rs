@@ -198,7 +198,9 @@ async fn run_held(core: &Arc<Core>, bench: &Bench, slot: &mut Slot<'_>) -> Optio
             let old = place.waker.replace(waker);
             drop(place);
             drop(old);
-            if !seeded!("tasks_wait_at_the_gate_with_their_slot") {
+            if slot.stays() {
+                cx.waker().wake_by_ref();
+            } else if !seeded!("tasks_wait_at_the_gate_with_their_slot") {
                 slot.give_up();
                 if core.above().is_some() {
                     core.call_relatives();
@@ -210,6 +212,7 @@ async fn run_held(core: &Arc<Core>, bench: &Bench, slot: &mut Slot<'_>) -> Optio
         drop_quietly(admitting);
         let Some(polled) = polled else {
             core.put_back(bench);
+            slot.lose();
             return None;
         };
         admitted = polled;

@@ -34,6 +34,7 @@ impl Work<'_, '_> {
         let admitted = loop {
             match poll_admitting(&mut admitting, &mut Context::from_waker(&waker)) {
                 Poll::Ready(admitted) => break admitted,
+                Poll::Pending if self.slot.stays() => std::thread::yield_now(),
                 Poll::Pending => self.wait_at_gate(),
             }
             if self.bench.held.lock().is_none() {
@@ -98,6 +99,6 @@ impl Work<'_, '_> {
     /// The slot is with somebody else: the task goes back to the front of the queue, and this worker waits for a slot.
     fn come_again(&mut self) {
         self.core.put_back_held(self.bench);
-        self.slot.give_up();
+        self.slot.lose();
     }
 }
