@@ -19,6 +19,7 @@ use super::kin::Kin;
 use super::overflow::{Crowded, Overflow};
 use super::park::Parker;
 use super::room::Room;
+use super::slot_watch::SlotWatch;
 use super::state::State;
 use super::stats::PoolStats;
 use super::worker::{Bench, WorkerThread};
@@ -71,9 +72,10 @@ pub(super) struct Core<'j> {
 
 impl<'j> Core<'j> {
     pub(super) fn new(kin: Kin, workers: (usize, usize), room: Room, settings: Settings<'j>) -> Self {
+        let slot_watch = SlotWatch::of(&settings.slots);
         Self {
             kin,
-            state: Apart::new(Mutex::new(State::new(workers.0, workers.1))),
+            state: Apart::new(Mutex::new(State::new(workers.0, workers.1, slot_watch))),
             inbox: Apart::new(Inbox::new()),
             room,
             pending: Apart::new(AtomicUsize::new(0)),

@@ -1,13 +1,14 @@
 //! How a pool is closed, emptied, and waited for.
 
 use super::core::Core;
+use super::end_wait::Family;
 use super::entry::Entry;
 use super::lanes::Ranked;
 use super::locked::Locked;
 use super::quiet::Wait;
 use super::state::Phase;
 use std::sync::Arc;
-use std::task::{Poll, Waker, ready};
+use std::task::{Poll, Waker};
 
 impl<'j> Core<'j> {
     /// Enters a sub-pool, which ends with this pool.
@@ -88,25 +89,26 @@ impl<'j> Core<'j> {
         self.lock().quiet.poll_idle(wait, &mut waker)
     }
 
-    /// Waits for that no more.
-    pub(super) fn leave_idle(&self, wait: &mut Wait) {
-        let waker = self.state.lock().quiet.leave(wait);
-        drop(waker);
+    pub(super) fn is_stopped(&self) -> bool {
+        self.state.lock().phase == Phase::Stopped
+    }
+}
+
+impl Family for Core<'_> {
+    fn below(&self) -> Vec<Arc<Self>> {
+        self.state.lock().children()
     }
 
-    /// True once everything that was let in has ended, here and in the pools below, and the workers have gone.
-    pub(super) fn poll_gone(self: &Arc<Self>, waker: &Waker) -> Poll<()> {
-        let children = self.state.lock().children();
-        for child in children {
-            ready!(child.poll_gone(waker));
-        }
+    fn poll_gone(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()> {
+        // What comes back is dropped after the lock.
         let mut waker = Some(waker.clone());
         let mut state = self.lock();
         let gone = state.alive == 0;
-        state.quiet.poll_gone(gone, &mut waker)
+        state.quiet.poll_gone(wait, gone, &mut waker)
     }
 
-    pub(super) fn is_stopped(&self) -> bool {
-        self.state.lock().phase == Phase::Stopped
+    fn leave(&self, wait: &mut Wait) {
+        let waker = self.state.lock().quiet.leave(wait);
+        drop(waker);
     }
 }

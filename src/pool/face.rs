@@ -1,6 +1,7 @@
 //! The face of a pool.
 
 use super::core::Core;
+use super::end_wait::{EndWait, Family};
 use super::entry::Priority;
 use super::error::{PoolError, Rejected, TaskError};
 use super::handle::Handle;
@@ -293,7 +294,7 @@ impl<'j> Pool<'j> {
         }
         let mut wait = Wait::default();
         let idle = block_on(patience, |waker| self.core().poll_idle(&mut wait, waker));
-        self.core().leave_idle(&mut wait);
+        self.core().leave(&mut wait);
         idle.is_some()
     }
 
@@ -309,7 +310,8 @@ impl<'j> Pool<'j> {
     pub fn shutdown(&self, deadline: Duration) -> Report<'j> {
         self.core().close();
         if standing(self.core()) == Standing::Stranger {
-            let _ = block_on(Some(deadline), |waker| self.core().poll_gone(waker));
+            let mut wait = EndWait::of(self.core());
+            let _ = block_on(Some(deadline), |waker| wait.poll(waker));
         }
         self.abort()
     }

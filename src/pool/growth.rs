@@ -134,6 +134,10 @@ impl<'j> Core<'j> {
     pub(super) fn call_everybody(self: &Arc<Self>) {
         let benches = {
             let mut state = self.lock();
+            if state.phase == Phase::Stopped {
+                // Nothing more is started: nobody need be told of a slot.
+                state.slot_watch.end();
+            }
             let sleepers = std::mem::take(&mut state.sleepers);
             state.searching += sleepers.len();
             for bench in &sleepers {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::task::{Poll, Waker};
 
-/// One wait for idleness.
+/// One wait, for idleness or for the end.
 #[derive(Default)]
 pub(super) struct Wait {
     /// The epoch at the first look.
@@ -17,11 +17,9 @@ pub(super) struct Quiet {
     unfinished: usize,
     /// How often that has become zero.
     epoch: u64,
-    /// Who waits for idleness. Whoever waits no more takes its waker out: a pool may never be idle.
-    idle: BTreeMap<u64, Waker>,
+    /// Who waits. Whoever waits no more takes its waker out: a pool may never be idle, or end.
+    waiting: BTreeMap<u64, Waker>,
     next_key: u64,
-    /// Who waits for the end.
-    gone: Vec<Waker>,
 }
 
 impl Quiet {
@@ -46,8 +44,7 @@ impl Quiet {
 
     /// All who wait look again.
     pub(super) fn tell(&mut self, told: &mut Vec<Waker>) {
-        told.append(&mut self.gone);
-        told.extend(std::mem::take(&mut self.idle).into_values());
+        told.extend(std::mem::take(&mut self.waiting).into_values());
     }
 
     /// True once everything that was let in has ended, at one moment since the first look. Leaves `waker` otherwise; in its
@@ -57,33 +54,34 @@ impl Quiet {
         if self.unfinished == 0 || epoch != self.epoch {
             return Poll::Ready(());
         }
+        self.keep(wait, waker);
+        Poll::Pending
+    }
+
+    /// True once everything that was let in has ended, and the workers have `gone`. Leaves `waker` otherwise, as
+    /// [`poll_idle`](Self::poll_idle).
+    pub(super) fn poll_gone(&mut self, wait: &mut Wait, gone: bool, waker: &mut Option<Waker>) -> Poll<()> {
+        if self.unfinished == 0 && gone {
+            return Poll::Ready(());
+        }
+        self.keep(wait, waker);
+        Poll::Pending
+    }
+
+    fn keep(&mut self, wait: &mut Wait, waker: &mut Option<Waker>) {
         if let Some(new) = waker.take() {
             let key = *wait.key.get_or_insert_with(|| {
                 self.next_key += 1;
                 self.next_key
             });
-            *waker = self.idle.insert(key, new);
+            *waker = self.waiting.insert(key, new);
         }
-        Poll::Pending
     }
 
     /// Waits no more. Its waker is for after the lock.
     #[must_use]
     pub(super) fn leave(&mut self, wait: &mut Wait) -> Option<Waker> {
-        self.idle.remove(&wait.key.take()?)
-    }
-
-    /// True once everything that was let in has ended, and the workers have `gone`. Takes `waker` otherwise, if it is a new
-    /// one; what is left of it is for after the lock.
-    pub(super) fn poll_gone(&mut self, gone: bool, waker: &mut Option<Waker>) -> Poll<()> {
-        if self.unfinished == 0 && gone {
-            return Poll::Ready(());
-        }
-        // One thread may look many times.
-        let known = &self.gone;
-        let new = waker.take_if(|waker| !known.iter().any(|known| known.will_wake(waker)));
-        self.gone.extend(new);
-        Poll::Pending
+        self.waiting.remove(&wait.key.take()?)
     }
 }
 
@@ -104,16 +102,15 @@ mod tests {
         quiet.finished(1, &mut told);
         quiet.begun(1);
         assert_eq!((look(&mut quiet), told.len()), (true, 1));
-        assert!(!quiet.poll_gone(true, &mut Some(waker())).is_ready());
+        let mut wait = Wait::default();
+        let mut ends = |quiet: &mut Quiet, gone| quiet.poll_gone(&mut wait, gone, &mut Some(waker())).is_ready();
+        assert!(!ends(&mut quiet, true));
         quiet.finished(1, &mut told);
-        assert!(
-            !quiet.poll_gone(false, &mut Some(waker())).is_ready()
-                && quiet.poll_gone(true, &mut Some(waker())).is_ready()
-        );
+        assert!(!ends(&mut quiet, false) && ends(&mut quiet, true));
     }
 
-    /// Given a pool that is never idle, when waits for that come and go, then nothing is kept of them, and the one that stays
-    /// is told.
+    /// Given a pool that is never idle, when waits for that or for its end come and go, then nothing is kept of them, and the
+    /// one that stays is told.
     #[test]
     fn a_wait_that_is_given_up_leaves_nothing() {
         let (mut quiet, mut stays, mut told) = (Quiet::default(), Wait::default(), Vec::new());
@@ -123,15 +120,19 @@ mod tests {
                 .poll_idle(&mut stays, &mut Some(Waker::noop().clone()))
                 .is_pending()
         );
-        for _ in 0..100 {
+        for n in 0..100 {
             let mut wait = Wait::default();
             for again in [false, true] {
                 let mut waker = Some(Waker::noop().clone());
-                assert!(quiet.poll_idle(&mut wait, &mut waker).is_pending());
-                assert_eq!((waker.is_some(), quiet.idle.len()), (again, 2));
+                let polled = match n % 2 {
+                    0 => quiet.poll_idle(&mut wait, &mut waker),
+                    _ => quiet.poll_gone(&mut wait, true, &mut waker),
+                };
+                assert!(polled.is_pending());
+                assert_eq!((waker.is_some(), quiet.waiting.len()), (again, 2));
             }
             assert!(quiet.leave(&mut wait).is_some() && quiet.leave(&mut wait).is_none());
-            assert_eq!(quiet.idle.len(), 1);
+            assert_eq!(quiet.waiting.len(), 1);
         }
         quiet.finished(1, &mut told);
         assert_eq!((told.len(), quiet.leave(&mut stays).is_none()), (1, true));

@@ -8,6 +8,7 @@ use super::inbox::{Inbox, Tray};
 use super::lanes::Lanes;
 use super::quiet::Quiet;
 use super::relatives::Relatives;
+use super::slot_watch::SlotWatch;
 use super::spent::{Gathered, Spent};
 use super::stats::PoolStats;
 use super::worker::Bench;
@@ -50,8 +51,8 @@ pub(super) struct State<'j> {
     pub(super) relatives: Relatives,
     /// A timer lets the pool grow later: until then nobody need try.
     pub(super) grows_later: bool,
-    /// By which it watches for a slot that is free.
-    pub(super) slot_watch: Option<u64>,
+    /// There while it would start a worker, but for a slot.
+    pub(super) slot_watch: SlotWatch,
     /// How many common tasks have been taken out of the lanes, or so, and how many will have been when shelves are due.
     pub(super) taken: u64,
     pub(super) shelves_due: u64,
@@ -84,7 +85,7 @@ pub(super) struct After<'j> {
 }
 
 impl<'j> State<'j> {
-    pub(super) fn new(least: usize, most: usize) -> Self {
+    pub(super) fn new(least: usize, most: usize, slot_watch: SlotWatch) -> Self {
         Self {
             lanes: Lanes::new(),
             benches: Vec::new(),
@@ -100,7 +101,7 @@ impl<'j> State<'j> {
             children: Vec::new(),
             relatives: Relatives::default(),
             grows_later: false,
-            slot_watch: None,
+            slot_watch,
             taken: 0,
             shelves_due: u64::MAX,
             next_index: 0,
@@ -244,6 +245,7 @@ impl<'j> Told<'j> {
 mod tests {
     use super::*;
     use crate::pool::wishes::Spec;
+    use crate::semaphore::Semaphore;
     use std::sync::Mutex;
 
     /// Given two shelves with three tasks each, one loaded after the other. When so many have been taken that the first is due,
@@ -256,7 +258,7 @@ mod tests {
                 (0..n).for_each(|_| _ = state.lanes.pop().map(|entry| entry.run(|_| ())));
                 std::mem::take(&mut *ran.lock().unwrap())
             };
-            let mut state = State::new(2, 2);
+            let mut state = State::new(2, 2, SlotWatch::of(&Arc::new(Semaphore::new(2))));
             state.alive = 2;
             state.benches = (0..2).map(|index| Arc::new(Bench::new(index, false))).collect();
             for n in 0..10 {

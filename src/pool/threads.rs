@@ -5,6 +5,7 @@ use super::core::{Core, DiscardHook, Settings, Spawner};
 use super::entry::Unstarted;
 use super::error::PoolError;
 use super::face::{Owner, Pool, Scoped, WorkerPool};
+use super::hooks::drop_quietly;
 use super::kin::Kin;
 use super::starved::SlotIsFree;
 use super::worker::WorkerThread;
@@ -240,6 +241,8 @@ impl Wake for Regrow {
     fn wake_by_ref(self: &Arc<Self>) {
         if let Some(core) = self.0.upgrade() {
             core.grow_now();
+            // It may be the last to have it, and the timer has nothing to do with what a pool holds.
+            drop_quietly(core);
         }
     }
 }

@@ -112,6 +112,12 @@ impl Semaphore {
         false
     }
 
+    /// True while somebody watches.
+    #[cfg(test)]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.queue.lock().is_watched()
+    }
+
     /// The one with this number is not told any more.
     pub(crate) fn watch_no_more(&self, number: &mut Option<u64>) {
         let Some(number) = number.take() else { return };

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -162,4 +162,39 @@ async fn a_wait_for_idleness_that_is_given_up_leaves_nothing() {
     end.send(()).unwrap();
     busy.await.unwrap();
     assert!(pool.wait_idle().await);
+}
+
+/// Given a task that does not end, in a pool or in one below it, when waits for the end are given up or time out, then nothing
+/// of whoever waited is kept.
+#[tokio::test]
+async fn a_wait_for_the_end_that_is_given_up_leaves_nothing() {
+    for below in [false, true] {
+        let clock = ManualClock::new();
+        let pool = TaskPool::builder(1).on(&clock).build().unwrap();
+        let small = pool.sub_pool(TaskPool::builder(1)).unwrap();
+        let (end, busy) = gated(if below { &small } else { &pool }).await;
+        let idler = Arc::new(Idler);
+        let waker = Waker::from(Arc::clone(&idler));
+        for in_time in [false, true] {
+            let mut wait = Box::pin(pool.shutdown(LONG));
+            for _ in 0..3 {
+                assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            }
+            assert!(Arc::strong_count(&idler) > 2);
+            if !in_time {
+                clock.advance(LONG);
+                match wait.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    Poll::Ready(report) => assert_eq!(report.running, 1),
+                    Poll::Pending => panic!("its time is over"),
+                }
+            }
+            drop(wait);
+            assert_eq!(Arc::strong_count(&idler), 2);
+        }
+        let mut ends = Box::pin(pool.shutdown(LONG));
+        assert!(futures::poll!(&mut ends).is_pending());
+        end.send(()).unwrap();
+        busy.await.unwrap();
+        assert!(ends.await.is_clean());
+    }
 }

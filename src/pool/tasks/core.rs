@@ -7,7 +7,7 @@ use super::entry::{Entry, UnstartedTask};
 use super::runner;
 use crate::pool::cell::Ran;
 use crate::pool::gate::Gate;
-use crate::pool::hooks::{self, PanicHook, Payload, wake};
+use crate::pool::hooks::{self, PanicHook, Payload, drop_quietly, wake};
 use crate::pool::kin::Kin;
 use crate::pool::lanes::Lanes;
 use crate::pool::limit_watch::LimitWatch;
@@ -330,6 +330,8 @@ impl Wake for LimitIsRaised {
         {
             core.state.lock().limit_watch.end(&core.settings.slots);
             core.resized();
+            // It may be the last to have it, and whoever raises a limit has nothing to do with what a pool holds.
+            drop_quietly(core);
         }
     }
 }

@@ -3,13 +3,14 @@
 use super::core::{After, Bench, Core};
 use super::entry::Entry;
 use super::polled::standing;
+use crate::pool::end_wait::Family;
 use crate::pool::error::TaskError;
 use crate::pool::kin::Standing;
 use crate::pool::lanes::Ranked;
 use crate::pool::quiet::Wait;
 use crate::pool::state::Phase;
 use std::sync::Arc;
-use std::task::{Poll, Waker, ready};
+use std::task::{Poll, Waker};
 
 /// A wait for idleness. Dropped, it leaves nothing behind.
 pub(super) struct IdleWait<'a> {
@@ -34,8 +35,7 @@ impl<'a> IdleWait<'a> {
 impl Drop for IdleWait<'_> {
     fn drop(&mut self) {
         if !seeded!("tasks_wait_idly_for_ever") {
-            let waker = self.core.state.lock().quiet.leave(&mut self.wait);
-            drop(waker);
+            self.core.leave(&mut self.wait);
         }
     }
 }
@@ -174,20 +174,27 @@ impl Core {
         }
     }
 
-    /// True once everything that was let in has ended, here and in the pools below, and the runners have gone.
-    pub(super) fn poll_gone(&self, waker: &Waker) -> Poll<()> {
-        let children = self.state.lock().children();
-        for child in children {
-            ready!(child.poll_gone(waker));
-        }
-        let mut waker = Some(waker.clone());
-        let mut state = self.state.lock();
-        let gone = state.benches.is_empty();
-        state.quiet.poll_gone(gone, &mut waker)
-    }
-
     /// True in a task that would wait for itself, were it to wait for this pool.
     pub(super) fn is_mine(&self) -> bool {
         standing(self.kin) != Standing::Stranger
+    }
+}
+
+impl Family for Core {
+    fn below(&self) -> Vec<Arc<Self>> {
+        self.state.lock().children()
+    }
+
+    fn poll_gone(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()> {
+        // What comes back is dropped after the lock.
+        let mut waker = Some(waker.clone());
+        let mut state = self.state.lock();
+        let gone = state.benches.is_empty();
+        state.quiet.poll_gone(wait, gone, &mut waker)
+    }
+
+    fn leave(&self, wait: &mut Wait) {
+        let waker = self.state.lock().quiet.leave(wait);
+        drop(waker);
     }
 }

@@ -5,6 +5,7 @@ use super::core::Core;
 use super::ending::IdleWait;
 use super::entry::UnstartedTask;
 use super::handle::AsyncHandle;
+use crate::pool::end_wait::EndWait;
 use crate::pool::entry::Priority;
 use crate::pool::error::{PoolError, Rejected, TaskError};
 use crate::pool::hooks::quietly;
@@ -311,11 +312,12 @@ impl TaskPool {
     /// back exactly the tasks that have not started. Those that run go on. In a task of this pool it does not wait.
     ///
     /// # Cancel safety
-    /// Dropped while it waits, it has closed the pool and done nothing else.
+    /// Dropped while it waits, it has closed the pool, and leaves nothing else behind.
     pub async fn shutdown(&self, deadline: Duration) -> TaskReport {
         self.core().close();
         if !self.core().is_mine() {
-            self.within(deadline, |waker| self.core().poll_gone(waker)).await;
+            let mut wait = EndWait::of(self.core());
+            self.within(deadline, |waker| wait.poll(waker)).await;
         }
         self.report()
     }
