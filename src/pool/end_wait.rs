@@ -45,7 +45,9 @@ impl<'a, C: Family> EndWait<'a, C> {
             return core.poll_gone(&mut self.wait, waker);
         }
         let mut wait = Wait::default();
-        ready!(core.poll_gone(&mut wait, waker));
+        if core.poll_gone(&mut wait, waker).is_ready() {
+            return Poll::Ready(());
+        }
         self.leave();
         (self.at, self.wait) = (Arc::downgrade(core), wait);
         Poll::Pending
