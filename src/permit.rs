@@ -2,12 +2,13 @@
 
 use crate::ask::Cost;
 use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::ticket::Ticket;
 use crate::time::Phase;
 use std::fmt;
 
 /// What was taken by phase 1 and not started yet. Dropping it gives everything back.
 #[must_use = "dropping a reservation cancels it"]
-pub struct Reservation<L: Limiter<Ticket = T>, T: crate::Ticket = <L as Limiter>::Ticket> {
+pub struct Reservation<L: Limiter<Ticket = T>, T: Ticket = <L as Limiter>::Ticket> {
     limiter: L,
     ticket: Option<T>,
 }
@@ -37,7 +38,7 @@ impl<L: Limiter + Clone> Reservation<L> {
     }
 }
 
-impl<L: Limiter<Ticket = T>, T: crate::Ticket> Drop for Reservation<L, T> {
+impl<L: Limiter<Ticket = T>, T: Ticket> Drop for Reservation<L, T> {
     #[inline]
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
@@ -57,12 +58,12 @@ impl<L: Limiter> fmt::Debug for Reservation<L> {
 /// `L` is `&Limiter`, `Arc<Limiter>` or any other handle that is itself a limiter. The second parameter is always
 /// `L::Ticket`; it stands apart so that the permit stays covariant in `L`.
 #[must_use = "dropping a permit gives it back"]
-pub struct Permit<L: Limiter<Ticket = T>, T: crate::Ticket = <L as Limiter>::Ticket> {
+pub struct Permit<L: Limiter<Ticket = T>, T: Ticket = <L as Limiter>::Ticket> {
     limiter: L,
     ticket: Option<T>,
 }
 
-impl<L: Limiter<Ticket = T>, T: crate::Ticket> Permit<L, T> {
+impl<L: Limiter<Ticket = T>, T: Ticket> Permit<L, T> {
     #[inline(always)]
     pub(crate) fn new(limiter: L, ticket: T) -> Self {
         Self::with(limiter, Some(ticket))
@@ -128,7 +129,7 @@ impl<L: Limiter<Ticket = T>, T: crate::Ticket> Permit<L, T> {
     }
 }
 
-impl<L: Limiter<Ticket = T>, T: crate::Ticket> Drop for Permit<L, T> {
+impl<L: Limiter<Ticket = T>, T: Ticket> Drop for Permit<L, T> {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(ticket) = &self.ticket {
@@ -137,7 +138,7 @@ impl<L: Limiter<Ticket = T>, T: crate::Ticket> Drop for Permit<L, T> {
     }
 }
 
-impl<L: Limiter<Ticket = T>, T: crate::Ticket> fmt::Debug for Permit<L, T> {
+impl<L: Limiter<Ticket = T>, T: Ticket> fmt::Debug for Permit<L, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permit").finish_non_exhaustive()
     }

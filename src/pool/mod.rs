@@ -19,7 +19,7 @@
 //! that size, which has it from the start.
 //!
 //! A burst of 2,000 tasks that compute for 10 µs, through a pool that is made for it and ended after it, on two
-//! processors (`cargo bench --features pool --bench compare -- pool/fixed-elastic`):
+//! processors (`cargo bench -p tollgate-compare --bench compare -- pool/fixed-elastic`):
 //!
 //! | workers | CPU time per task | |
 //! |---|---|---|

@@ -124,8 +124,8 @@ impl Room {
             return Ok(());
         };
         let start = Instant::now();
-        let late = |error: crate::AcquireTimeoutError| match error {
-            crate::AcquireTimeoutError::TimedOut => Turned::TimedOut,
+        let late = |error: crate::semaphore::AcquireTimeoutError| match error {
+            crate::semaphore::AcquireTimeoutError::TimedOut => Turned::TimedOut,
             _ => Turned::Closed,
         };
         let place = self

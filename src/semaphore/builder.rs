@@ -84,7 +84,7 @@ impl SemaphoreBuilder {
     /// It pays between threads, where a hand-over is a switch of threads: four threads that take turns at one permit, each
     /// for a moment, got it 1.6 times as often with 4 overtakes as in strict order, and 4 times as often with 256, while the
     /// longest wait grew from 3 turns of others to 15, and to 6,168. It does not pay between the tasks of one thread, where
-    /// a hand-over is cheap: 64 of them at 4 permits were no faster. (Two processors; `cargo bench --bench fairness`, whose
+    /// a hand-over is cheap: 64 of them at 4 permits were no faster. (Two processors; `cargo bench -p tollgate-compare --bench fairness`, whose
     /// table is in `benches/RESULTS.md`.) Zero is strict order.
     pub fn overtakes(mut self, times: u32) -> Self {
         self.overtakes = times;

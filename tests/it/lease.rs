@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
-use tollgate::conformance::Suite;
 use tollgate::keyed::Shared;
 use tollgate::{
     Ask, Cost, Demand, Leased, Limiter, LimiterExt, ManualClock, Policy, Quota, SlidingWindow, TokenBucket,
@@ -157,9 +156,11 @@ fn a_window_can_be_leased_too() {
 }
 
 /// The suite with real leases: every law but the third, which is broken by no more than what is parked.
+#[cfg(feature = "conformance")]
 #[test]
 fn the_third_law_alone_gives_way_to_what_is_parked() {
-    let suite = Suite::of_rate(6, Duration::from_millis(600), |clock| leased(clock, 10, 6, 3)).inexact_cancel();
+    let suite = tollgate::conformance::Suite::of_rate(6, Duration::from_millis(600), |clock| leased(clock, 10, 6, 3))
+        .inexact_cancel();
     let violation = suite.run().unwrap_err();
     assert_eq!(violation.law(), Some(3), "{violation}");
 

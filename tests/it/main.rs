@@ -1,7 +1,5 @@
 //! The integration tests, one binary.
 #![cfg(not(tollgate_loom))]
-// Two suites look at one report of the examples.
-#![allow(clippy::duplicate_mod)]
 
 /// How many cases a property is tried with: so many, or as many as `PROPTEST_CASES` says.
 fn cases(few: u32) -> proptest::prelude::ProptestConfig {
@@ -15,12 +13,6 @@ mod adaptive;
 mod adaptive_corners;
 mod any_window;
 mod any_window_rounds;
-#[cfg(feature = "axum")]
-mod axum_limits;
-#[cfg(feature = "axum")]
-mod axum_nested;
-#[cfg(feature = "axum")]
-mod axum_room;
 mod bad_input;
 mod boxed;
 mod breaker;
@@ -34,6 +26,7 @@ mod cancel_sweep;
 mod channel_semaphore;
 mod coarse_clock;
 mod compose;
+#[cfg(feature = "conformance")]
 mod conformance;
 #[cfg(feature = "fan-out")]
 mod fan_out;
@@ -45,7 +38,6 @@ mod fan_out_ends;
 mod fan_out_outcomes;
 #[cfg(feature = "fan-out")]
 mod fan_out_slots;
-mod gateway;
 #[cfg(feature = "governor")]
 mod governed;
 mod governor_oracle;
@@ -53,12 +45,8 @@ mod hostile_wakers;
 mod keyed;
 mod keyed_fair;
 mod keyed_rate;
-#[cfg(feature = "policy-file")]
-mod lab;
 mod lease;
 mod line_published;
-#[cfg(all(feature = "metrics", feature = "tracing"))]
-mod observe;
 #[cfg(feature = "policy-file")]
 mod policy_file;
 mod policy_inherit;
@@ -68,6 +56,7 @@ mod policy_peaks;
 mod policy_reload;
 #[cfg(feature = "policy-file")]
 mod policy_run;
+#[cfg(feature = "policy-file")]
 mod policy_source;
 #[cfg(feature = "pool")]
 mod pool;
@@ -81,6 +70,7 @@ mod pool_counts;
 mod pool_details;
 #[cfg(feature = "pool")]
 mod pool_family;
+#[cfg(feature = "pool")]
 mod pool_foreign_panics;
 #[cfg(feature = "pool")]
 mod pool_gate;
@@ -102,6 +92,7 @@ mod pool_scope;
 mod pool_shared_slots;
 #[cfg(feature = "pool")]
 mod pool_shelves;
+#[cfg(feature = "pool")]
 mod pool_sizes;
 #[cfg(feature = "pool")]
 mod pool_slots_line;
@@ -166,7 +157,6 @@ mod remote_store;
 mod remote_window;
 #[cfg(feature = "remote")]
 mod remote_world;
-mod report;
 mod semaphore;
 mod semaphore_corners;
 mod semaphore_orders;
@@ -176,21 +166,8 @@ mod semaphore_rest;
 #[cfg(feature = "stats")]
 mod semaphore_stats;
 mod semaphore_twin;
-mod service;
 mod shed;
 mod shed_corners;
 mod standing;
 mod time;
-#[cfg(feature = "tower")]
-mod tower_ends;
-#[cfg(feature = "tower")]
-mod tower_idle;
-#[cfg(feature = "tower")]
-mod tower_layer;
-#[cfg(feature = "tower")]
-mod tower_ready;
-#[cfg(feature = "tower")]
-mod tower_room;
-#[cfg(feature = "tower")]
-mod tower_wire;
 mod waiting_room;

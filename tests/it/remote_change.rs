@@ -1,6 +1,6 @@
 //! Changes while running, in the store of reference. In virtual time.
 
-#[path = "../remote/changes.rs"]
+#[path = "../../crates/integration/tests/remote/changes.rs"]
 mod changes;
 
 use crate::remote_world::World;

@@ -164,7 +164,7 @@ fn breaker(leg: Table<'_>) -> Result<BreakerRule> {
     if let Some(time) = leg.time("open_for")? {
         rule.open_for = time;
     }
-    if let Some(probes) = leg.whole("probes", 1, crate::BreakerBuilder::MAX_PROBES)? {
+    if let Some(probes) = leg.whole("probes", 1, crate::breaker::BreakerBuilder::MAX_PROBES)? {
         rule.probes = probes;
     }
     Ok(rule)

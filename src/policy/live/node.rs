@@ -2,6 +2,7 @@
 
 use super::super::boxed::Erased;
 use super::super::shadow::Counts;
+use crate::ask::{Ask, Cost};
 use crate::breaker::CircuitBreaker;
 use crate::limiter::Limiter;
 use crate::policy::spec::{BreakerRule, LegSpec, Rule, RuleKind};
@@ -11,7 +12,6 @@ use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use crate::ticket::Ticket;
 use crate::time::Clock;
-use crate::{Ask, Cost};
 use std::time::Duration;
 
 /// What makes a leg the same from version to version. Whatever cannot be changed in place is part of it.

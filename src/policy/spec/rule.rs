@@ -1,8 +1,8 @@
 //! The kinds of legs, and their numbers.
 
+use crate::breaker::{BreakerBuilder, CircuitBreaker, OpenTime};
 use crate::rate::{FixedWindow, LeakyBucket, Quota, SlidingLog, SlidingWindow, Warmup};
 use crate::semaphore::Semaphore;
-use crate::{BreakerBuilder, CircuitBreaker, OpenTime};
 use std::fmt;
 use std::time::Duration;
 

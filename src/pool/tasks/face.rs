@@ -101,7 +101,7 @@ impl TaskPool {
     }
 
     /// Tasks that the policy of the pool is asked this for.
-    pub fn ask(&self, ask: impl Into<crate::Ask>) -> Submit<'_, Self> {
+    pub fn ask(&self, ask: impl Into<crate::ask::Ask>) -> Submit<'_, Self> {
         self.plain().ask(ask)
     }
 

@@ -1,0 +1,11 @@
+//! The examples as their users run them, and the parts of them that can be wrong. Build the examples first: `ci/test test` does.
+
+mod gateway;
+mod lab;
+mod report;
+mod service;
+
+/// The folder of the workspace.
+fn root() -> &'static std::path::Path {
+    std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}

@@ -1,0 +1,12 @@
+//! Limits in front of HTTP and gRPC services, and what tracing and metrics are told.
+
+mod axum_limits;
+mod axum_nested;
+mod axum_room;
+mod observe;
+mod tower_ends;
+mod tower_idle;
+mod tower_layer;
+mod tower_ready;
+mod tower_room;
+mod tower_wire;

@@ -1,0 +1,67 @@
+//! The run, against a store: a minute of everything that can go wrong.
+
+use crate::gate::gate;
+use crate::rig::checker::Report;
+use crate::rig::contender::{Plan, contend};
+use crate::rig::history::Writer;
+use crate::rig::instant::nanos;
+use crate::rig::process::told;
+use crate::rig::run::{HEAVIEST, LIFE, run};
+use crate::rig::server::Store;
+use std::net::SocketAddr;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use tollgate::remote::Backend;
+
+/// What a process of the rig does, which `at` connects.
+pub(crate) fn contender<B: Backend + Clone>(at: impl FnOnce(SocketAddr) -> B) {
+    let plan: Plan = told().expect("started by the rig");
+    let writer = Arc::new(Writer::create(&plan.history).expect("a history"));
+    let (stop, stopped) = mpsc::channel();
+    let watching = Arc::clone(&writer).watch_stalls(plan.process, stopped);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let gate = gate(at(plan.store), &plan.name, plan.limit, plan.ttl);
+        contend(plan, writer, gate).await;
+    });
+    drop(stop);
+    watching.join().expect("it ends");
+}
+
+/// Plays the run with the test `contender`, in which nothing must be wrong, and everything must have been tried.
+pub(crate) async fn minute<B: Backend + Clone>(
+    program: impl Store,
+    contender: &str,
+    at: impl Fn(SocketAddr) -> B,
+) -> Report {
+    let folder = tempfile::tempdir().expect("a folder");
+    let connect = async |address, name: &str, limit, ttl| gate(at(address), name, limit, ttl);
+    let report = match run(program, contender, folder.path(), connect).await {
+        Ok(report) => report,
+        Err(error) => panic!("{error}; the histories are in {}", folder.keep().display()),
+    };
+    println!("{report:#?}");
+    if !report.faults.is_empty() {
+        panic!(
+            "{} faults; the histories are in {}",
+            report.faults.len(),
+            folder.keep().display()
+        );
+    }
+    // Rates and windows were given out, also while everything went wrong.
+    assert!(report.spent.iter().all(|(_, count)| *count > 0), "{:?}", report.spent);
+    // Permits were lost, waits were given up, also at their grants, and whoever went held something.
+    assert!(report.granted > 0 && report.lost > 0 && report.cancelled_at_the_grant > 0);
+    assert!(report.recoveries.len() == 4 && report.recoveries.iter().all(|recovery| recovery.weight >= HEAVIEST));
+    report
+}
+
+/// The bar of the run is for clients that are heard late, or hear nothing themselves, as the first one is; whoever is not heard is
+/// missed sooner: after its life, a tenth, and as late as the store looks.
+pub(crate) fn recovers_soon(report: &Report, late: Duration) {
+    let soon = nanos(LIFE + LIFE / 10 + late);
+    for recovery in &report.recoveries[1..] {
+        let took = recovery.took.expect("it recovered");
+        assert!(took <= soon + recovery.stalled, "{recovery:?}");
+    }
+}

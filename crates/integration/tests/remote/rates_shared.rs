@@ -1,0 +1,318 @@
+//! Rates and windows that several processes share at stores that keep values: the same tests for each of them. A handle of its
+//! own makes a process: it knows only what it has seen.
+
+use crate::change::changes;
+use crate::rig::proxy::{Mode, Proxy};
+use crate::speaker::{LONG, SHORT, Speaker};
+use crate::store::key;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+use tollgate::Quota;
+use tollgate::remote::{Backend, Blocks, Key, Remote, Rule, StoreError};
+
+/// Where a store is.
+pub(crate) trait Place {
+    type Store: Backend + Clone;
+
+    fn server() -> SocketAddr;
+
+    fn at(address: SocketAddr) -> Self::Store;
+
+    /// How many keys there are at the server under this name.
+    fn keys(key: &Key) -> impl Future<Output = usize>;
+
+    fn store() -> Self::Store {
+        Self::at(Self::server())
+    }
+}
+
+mod consul {
+    use tollgate::remote::{Consul, Key};
+    pub(crate) struct Here;
+    impl super::Place for Here {
+        type Store = Consul;
+        fn server() -> std::net::SocketAddr {
+            crate::consul_store::server()
+        }
+        fn at(address: std::net::SocketAddr) -> Consul {
+            crate::consul_store::Kind::at(address)
+        }
+        async fn keys(key: &Key) -> usize {
+            crate::consul_store::keys(key).len()
+        }
+    }
+    super::shared!(Here);
+}
+
+pub(crate) mod etcd {
+    use tollgate::remote::{Etcd, Key};
+    pub(crate) struct Here;
+    impl super::Place for Here {
+        type Store = Etcd;
+        fn server() -> std::net::SocketAddr {
+            crate::etcd_steps::address()
+        }
+        fn at(address: std::net::SocketAddr) -> Etcd {
+            crate::etcd_steps::at(address)
+        }
+        async fn keys(key: &Key) -> usize {
+            crate::etcd_steps::count(key).await
+        }
+    }
+    super::shared!(Here);
+}
+
+pub(crate) mod zookeeper {
+    use tollgate::remote::{Key, Zookeeper};
+    pub(crate) struct Here;
+    impl super::Place for Here {
+        type Store = Zookeeper;
+        fn server() -> std::net::SocketAddr {
+            crate::zookeeper_steps::address()
+        }
+        fn at(address: std::net::SocketAddr) -> Zookeeper {
+            crate::zookeeper_steps::at(address)
+        }
+        async fn keys(key: &Key) -> usize {
+            let client = crate::zookeeper::raw(Self::server()).await;
+            let key = key.as_str();
+            let names = crate::zookeeper::children(&client, "/tollgate").await.unwrap();
+            names.iter().filter(|name| *name == key).count()
+        }
+    }
+    super::shared!(Here);
+}
+
+/// The tests, at this place.
+macro_rules! shared {
+    ($place:ty; $($name:ident)*) => {
+        $(
+            #[tokio::test]
+            async fn $name() {
+                $crate::rates_shared::$name::<$place>().await;
+            }
+        )*
+    };
+    ($place:ty) => {
+        $crate::rates_shared::shared! {
+            $place;
+            processes_that_are_in_each_others_way_have_the_rate_and_no_more
+            a_window_of_several_processes_has_its_limit
+            a_block_is_spent_without_the_store
+            a_step_whose_answer_was_lost_counts_once
+            what_is_closed_leaves_nothing_behind
+            what_died_leaves_nothing_behind
+            whoever_stays_takes_away_what_the_dead_have_left
+            another_kind_under_the_same_name_is_refused
+            a_quota_is_changed_for_everybody
+            a_faster_rate_is_for_who_waits_too
+            a_window_is_changed_for_everybody
+            what_cannot_be_changed_says_so
+        }
+    };
+}
+use shared;
+
+/// The least that is waited for: something that happens at the store.
+async fn pause() {
+    sleep(Duration::from_millis(2)).await;
+}
+
+/// Waits until nothing is left at the store.
+async fn nothing_left<P: Place>(key: &Key) {
+    while P::keys(key).await > 0 {
+        pause().await;
+    }
+}
+
+fn hourly(burst: u64) -> Quota {
+    Quota::per_hour(1).burst(burst)
+}
+
+/// All of them together, from before the first until after the last.
+pub(crate) async fn processes_that_are_in_each_others_way_have_the_rate_and_no_more<P: Place>() {
+    const BURST: u64 = 20;
+    const RATE: u64 = 200;
+    let key = key();
+    let quota = Quota::per_second(RATE).burst(BURST);
+    let begun = Instant::now();
+    let mut processes = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let remote = Remote::rate(key.clone(), quota).ttl(LONG).spawn(P::store()).unwrap();
+        processes.spawn(async move {
+            for _ in 0..30 {
+                drop(remote.acquire(1).await.unwrap());
+            }
+            remote
+        });
+    }
+    let remotes = processes.join_all().await;
+    // Each microsecond of the true time that it took at least.
+    let most = BURST as f64 + RATE as f64 * begun.elapsed().as_secs_f64();
+    assert!(120.0 <= most, "120 of {most}");
+    for remote in remotes {
+        remote.close().await;
+    }
+    nothing_left::<P>(&key).await;
+}
+
+pub(crate) async fn a_window_of_several_processes_has_its_limit<P: Place>() {
+    const LIMIT: u64 = 10;
+    let (key, length) = (key(), Duration::from_millis(400));
+    let begun = Instant::now();
+    let mut processes = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        let window = Remote::window(key.clone(), LIMIT, length).ttl(LONG);
+        let remote = window.spawn(P::store()).unwrap();
+        processes.spawn(async move {
+            for _ in 0..10 {
+                drop(remote.acquire(1).await.unwrap());
+            }
+            remote
+        });
+    }
+    let remotes = processes.join_all().await;
+    // Thirty: the last ten of them two windows after the first at least.
+    assert!(begun.elapsed() >= 2 * length, "{:?}", begun.elapsed());
+    for remote in remotes {
+        remote.close().await;
+    }
+    nothing_left::<P>(&key).await;
+}
+
+pub(crate) async fn a_block_is_spent_without_the_store<P: Place>() {
+    let (key, store) = (key(), P::store());
+    let proxy = Proxy::before(P::server()).await.expect("a proxy");
+    let blocks = Blocks::up_to(50).keep(50).expiry(LONG);
+    let remote = Remote::rate(key.clone(), hourly(60)).ttl(LONG).blocks(blocks);
+    let remote = remote.spawn(P::at(proxy.address())).unwrap();
+    drop(remote.acquire(1).await.unwrap());
+    while remote.stats().at_hand < 50 {
+        pause().await;
+    }
+    let steps = remote.stats().steps;
+    for _ in 0..50 {
+        drop(remote.try_acquire(1).expect("it is here"));
+    }
+    assert_eq!(remote.stats().steps, steps);
+    // What it took others do not get: of sixty it had fifty-one, and takes the rest.
+    while remote.stats().at_hand < 9 {
+        pause().await;
+    }
+    let mut other = Speaker::new(&store, &key, Rule::Rate { quota: hourly(60) }, LONG);
+    assert_eq!(other.wish(1, false).await.grants, []);
+}
+
+/// It is said again, and was carried out.
+pub(crate) async fn a_step_whose_answer_was_lost_counts_once<P: Place>() {
+    let (key, store) = (key(), P::store());
+    let proxy = Proxy::before(P::server()).await.expect("a proxy");
+    let quota = hourly(100);
+    let remote = Remote::rate(key.clone(), quota).ttl(LONG);
+    let remote = remote
+        .timeout(Duration::from_millis(300))
+        .retry(Duration::from_millis(10));
+    let remote = remote.spawn(P::at(proxy.address())).unwrap();
+    for _ in 0..3 {
+        // Nobody else is there, so that the next step is a write, without a look before it.
+        drop(remote.acquire(1).await.unwrap());
+        let (failures, swallowed) = (remote.stats().failures, proxy.swallowed());
+        proxy.set(Mode::LoseReplies);
+        let heals = async {
+            while remote.stats().failures == failures || proxy.swallowed() == swallowed {
+                pause().await;
+            }
+            proxy.set(Mode::Pass);
+        };
+        let (permit, ()) = tokio::join!(remote.acquire(1), heals);
+        drop(permit.unwrap());
+    }
+    let mut other = Speaker::new(&store, &key, Rule::Rate { quota }, LONG);
+    assert_eq!(other.look().await.census.in_use, 6);
+}
+
+pub(crate) async fn what_is_closed_leaves_nothing_behind<P: Place>() {
+    let key = key();
+    let quota = Quota::per_second(100).burst(10);
+    let remote = Remote::rate(key.clone(), quota).ttl(LONG).spawn(P::store()).unwrap();
+    drop(remote.acquire(10).await.unwrap());
+    assert_eq!(P::keys(&key).await, 1);
+    // A tenth of a second later, though it might have lived for long.
+    remote.close().await;
+    drop(remote);
+    nothing_left::<P>(&key).await;
+}
+
+pub(crate) async fn what_died_leaves_nothing_behind<P: Place>() {
+    let (key, store) = (key(), P::store());
+    let quota = Quota::per_second(100).burst(10);
+    let mut one = Speaker::new(&store, &key, Rule::Rate { quota }, 5 * SHORT);
+    assert_eq!(one.wish(10, false).await.grants.len(), 1);
+    drop(one);
+    nothing_left::<P>(&key).await;
+}
+
+/// The runtime of the other one ends, and with it all that it would have done.
+pub(crate) async fn whoever_stays_takes_away_what_the_dead_have_left<P: Place>() {
+    let (key, store) = (key(), P::store());
+    let quota = Quota::per_second(100).burst(10);
+    let mut one = Speaker::new(&store, &key, Rule::Rate { quota }, 5 * SHORT);
+    one.wish(1, false).await;
+    let theirs = key.clone();
+    let dies = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let store = P::store();
+            let mut other = Speaker::new(&store, &theirs, Rule::Rate { quota }, 5 * SHORT);
+            assert_eq!(other.wish(1, false).await.grants.len(), 1);
+        });
+    });
+    tokio::task::spawn_blocking(|| dies.join())
+        .await
+        .unwrap()
+        .expect("it was granted");
+    nothing_left::<P>(&key).await;
+}
+
+pub(crate) async fn another_kind_under_the_same_name_is_refused<P: Place>() {
+    let store = P::store();
+    let rules = [
+        Rule::Rate { quota: hourly(5) },
+        Rule::Window { limit: 5, length: LONG },
+        Rule::Permits { limit: 5 },
+    ];
+    for rule in rules {
+        let key = key();
+        let mut one = Speaker::new(&store, &key, rule, LONG);
+        one.wish(1, false).await;
+        for other in rules.into_iter().filter(|other| *other != rule) {
+            let refused = Speaker::new(&store, &key, other, LONG).say(|_| {}).await;
+            assert!(
+                matches!(refused, Err(StoreError::Refused { .. })),
+                "{other:?} at {rule:?}: {refused:?}"
+            );
+        }
+    }
+}
+
+fn spawned<P: Place>(builder: tollgate::remote::RemoteBuilder) -> Remote<P::Store> {
+    builder.ttl(LONG).spawn(P::store()).expect("settings that can be")
+}
+
+pub(crate) async fn a_quota_is_changed_for_everybody<P: Place>() {
+    changes::a_quota_is_changed_for_everybody(&key(), spawned::<P>).await;
+}
+
+pub(crate) async fn a_faster_rate_is_for_who_waits_too<P: Place>() {
+    changes::a_faster_rate_is_for_who_waits_too(&key(), spawned::<P>).await;
+}
+
+pub(crate) async fn a_window_is_changed_for_everybody<P: Place>() {
+    changes::a_window_is_changed_for_everybody(&key(), spawned::<P>).await;
+}
+
+pub(crate) async fn what_cannot_be_changed_says_so<P: Place>() {
+    changes::what_cannot_be_changed_says_so(&key(), spawned::<P>).await;
+}

@@ -1,0 +1,113 @@
+//! Users of an access control list, with the rights that the documentation names, and one too few.
+
+use crate::redis::{Redis as Program, say};
+use crate::rig::server::Server;
+use crate::speaker::{LONG, Speaker};
+use crate::store::{key, own};
+use std::time::Duration;
+use tollgate::Quota;
+use tollgate::remote::{Backend, Redis, Rule, StoreError};
+
+const PERMITS: Rule = Rule::Permits { limit: 2 };
+
+/// What the documentation says to type.
+fn documented() -> Vec<&'static str> {
+    let source = include_str!("../../../../src/remote/redis/mod.rs");
+    let from = source
+        .find("/// ACL SETUSER")
+        .expect("the documentation names the rights");
+    let lines = source[from..].lines().take_while(|line| !line.contains("```"));
+    lines
+        .flat_map(|line| line.trim_start_matches("///").split_whitespace())
+        .collect()
+}
+
+fn user(server: &Server<Program>, words: &[&str]) -> Redis {
+    say(server, &words.join(" ")).unwrap();
+    let address = format!("redis://{}/", server.address());
+    let options = Redis::options(address).user("gate").password("secret");
+    options.timeout(Duration::from_secs(60)).connect().unwrap()
+}
+
+fn rules() -> [Rule; 3] {
+    let quota = Quota::per_second(10);
+    let (limit, length) = (2, Duration::from_secs(1));
+    [PERMITS, Rule::Rate { quota }, Rule::Window { limit, length }]
+}
+
+#[tokio::test]
+async fn the_documented_rights_suffice() {
+    let (server, _, opened) = own(PERMITS).await;
+    let store = user(&server, &documented());
+    for rule in rules() {
+        let key = if rule == PERMITS { opened.clone() } else { key() };
+        let mut one = Speaker::new(&store, &key, rule, LONG);
+        let mut other = Speaker::new(&store, &key, rule, LONG);
+        assert_eq!(one.wish(2, true).await.grants.len(), 1, "{rule:?}");
+        other.wish(2, true).await;
+        one.say(|step| step.withdrawn = vec![9]).await.unwrap();
+        if rule == PERMITS {
+            // Whoever waits is told.
+            let session = other.last().session;
+            one.give(2).await;
+            store.news(&key, session).await;
+            assert_eq!(other.look().await.grants.len(), 1);
+        }
+        one.end().await;
+        other.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_is_named_before_anything_is_done() {
+    let (server, _, key) = own(PERMITS).await;
+    let all = documented();
+    let mut keys = server.keys().unwrap();
+    keys.sort();
+    let mut tried = 0;
+    for right in all.iter().filter(|word| word.starts_with('+')) {
+        // Not needed once the server knows the scripts.
+        if *right == "+eval" {
+            continue;
+        }
+        let words: Vec<_> = all.iter().filter(|word| *word != right).copied().collect();
+        let store = user(&server, &words);
+        for rule in rules() {
+            let mut one = Speaker::new(&store, &key, rule, LONG);
+            let refused = one.say(|_| {}).await;
+            assert!(
+                matches!(refused, Err(StoreError::Refused { .. })),
+                "{right}: {refused:?}"
+            );
+        }
+        let mut left = server.keys().unwrap();
+        left.sort();
+        assert_eq!(left, keys, "{right}");
+        tried += 1;
+    }
+    assert!(tried > 10);
+}
+
+#[tokio::test]
+async fn keys_and_channels_of_others_are_refused() {
+    let (server, _, _) = own(PERMITS).await;
+    let (elsewhere, key) = (documented(), key());
+    for (ours, theirs) in [("~tollgate:*", "~other:*"), ("&tollgate:*", "&other:*")] {
+        let words = elsewhere.iter().map(|&word| if word == ours { theirs } else { word });
+        let store = user(&server, &words.collect::<Vec<_>>());
+        let mut one = Speaker::new(&store, &key, PERMITS, LONG);
+        let refused = one.say(|_| {}).await;
+        assert!(
+            matches!(refused, Err(StoreError::Refused { .. })),
+            "{ours}: {refused:?}"
+        );
+    }
+    let address = format!("redis://{}/", server.address());
+    let wrong = Redis::options(address)
+        .user("gate")
+        .password("wrong")
+        .connect()
+        .unwrap();
+    let refused = Speaker::new(&wrong, &key, PERMITS, LONG).say(|_| {}).await;
+    assert!(refused.is_err(), "{refused:?}");
+}
