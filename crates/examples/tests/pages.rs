@@ -74,10 +74,10 @@ fn the_pages_of_the_gateway_open_without_a_console_error() {
 
 #[test]
 fn the_pages_of_the_lab_open_without_a_console_error() {
-    let policy = "examples/lab/gateway.toml";
-    let (_folder, page) = page_of("lab", &[policy, "--against", "examples/lab/tight.toml"]);
+    let policy = "crates/examples/examples/lab/gateway.toml";
+    let (_folder, page) = page_of("lab", &[policy, "--against", "crates/examples/examples/lab/tight.toml"]);
     opens_with_plots(&page, 10);
-    let (_folder, page) = page_of("lab", &["examples/lab/web.toml", "--trace", "nasa"]);
+    let (_folder, page) = page_of("lab", &["crates/examples/examples/lab/web.toml", "--trace", "nasa"]);
     opens_with_plots(&page, 5);
     let aim = ["--first", "1000", "--propose", "refused=2%"];
     let (_folder, page) = page_of("lab", &[&[policy], &aim[..]].concat());

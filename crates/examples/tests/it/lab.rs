@@ -66,8 +66,8 @@ fn files(files: &[(&str, &str)]) -> (tempfile::TempDir, Vec<String>) {
     (folder, paths)
 }
 
-const GATEWAY: &str = "examples/lab/gateway.toml";
-const TIGHT: &str = "examples/lab/tight.toml";
+const GATEWAY: &str = "crates/examples/examples/lab/gateway.toml";
+const TIGHT: &str = "crates/examples/examples/lab/tight.toml";
 
 #[test]
 fn the_gateways_policy_in_a_file_admits_what_the_gateway_admits() {
@@ -132,7 +132,13 @@ fn a_linked_leg_is_no_budget_and_the_page_says_so() {
 
 #[test]
 fn the_same_run_gives_the_same_bytes() {
-    let arguments = ["examples/lab/web.toml", "--trace", "nasa", "--first", "4000"];
+    let arguments = [
+        "crates/examples/examples/lab/web.toml",
+        "--trace",
+        "nasa",
+        "--first",
+        "4000",
+    ];
     let [first, second] = [lab(&arguments).ok(), lab(&arguments).ok()];
     for name in ["report.txt", "report.html", "requests.csv"] {
         assert!(first.file(name) == second.file(name), "{name}");

@@ -49,7 +49,7 @@ pub struct Trace {
 impl Trace {
     /// The bundled trace of this name, or else the file, of which these costs are wanted.
     pub fn read(which: &str, wanted: &[String], hold: Duration) -> Result<Self, LabError> {
-        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data");
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/data");
         match BUNDLED.iter().find(|bundled| bundled.0 == which) {
             Some((name, file, _)) if *name == "nasa" => nasa(name, &data.join(file)),
             Some((name, file, _)) => llm(name, &data.join(file)),

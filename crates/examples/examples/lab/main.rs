@@ -2,9 +2,9 @@
 //! plots; two policies stand side by side; and it proposes the smallest limits that meet a stated aim.
 //!
 //! ```text
-//! cargo run --release --example lab --features policy-file -- examples/lab/gateway.toml --trace azure-code
-//! cargo run ... -- examples/lab/gateway.toml --trace azure-code --against examples/lab/tight.toml
-//! cargo run ... -- examples/lab/gateway.toml --trace azure-code --propose refused=2% wait=1s
+//! cargo run --release -p tollgate-examples --example lab -- crates/examples/examples/lab/gateway.toml --trace azure-code
+//! cargo run ... -- crates/examples/examples/lab/gateway.toml --trace azure-code --against crates/examples/examples/lab/tight.toml
+//! cargo run ... -- crates/examples/examples/lab/gateway.toml --trace azure-code --propose refused=2% wait=1s
 //! ```
 //!
 //! A trace of your own is a CSV file, plain or gzipped (`.gz`), with a header that names its columns, in any order:
@@ -23,11 +23,11 @@
 #![allow(unreachable_pub)]
 
 #[allow(dead_code)]
-#[path = "../gateway/trace.rs"]
+#[path = "../../../../examples/gateway/trace.rs"]
 mod azure;
 mod error;
 mod knob;
-#[path = "../report/mod.rs"]
+#[path = "../../../../examples/report/mod.rs"]
 mod page;
 mod proposal;
 mod replay;
@@ -51,7 +51,7 @@ use trace::Trace;
 struct Args {
     /// The policy, TOML or JSON.
     policy: PathBuf,
-    /// `azure-code`, `azure-conv`, `nasa`, or a CSV file: see the top of examples/lab/main.rs.
+    /// `azure-code`, `azure-conv`, `nasa`, or a CSV file: see the top of crates/examples/examples/lab/main.rs.
     #[arg(long, default_value = "azure-code")]
     trace: String,
     /// Another policy, to stand beside it.
