@@ -46,7 +46,9 @@ mod etcd_steps;
 mod faults;
 mod forged;
 mod forged_spending;
+mod forgetful;
 mod gate;
+mod kinds;
 mod lawful;
 mod leaders;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
