@@ -2,7 +2,7 @@
 
 use crate::speaker::{LONG, Speaker};
 use crate::store::key;
-use crate::zookeeper::raw;
+use crate::zookeeper::{children, raw};
 use crate::zookeeper_steps::{address, names, store};
 use tollgate::Quota;
 use tollgate::remote::{Backend, Rule, StoreError};
@@ -101,10 +101,11 @@ async fn a_rate_whose_note_was_taken_away_is_made_anew() {
     let quota = Quota::per_hour(10).burst(10);
     let mut one = Speaker::new(&store, &key, Rule::Rate { quota }, LONG);
     assert_eq!(one.wish(10, false).await.grants.len(), 1);
-    let names = names(&client, &key).await;
+    let path = format!("/tollgate/{key}.rate");
+    let names = children(&client, &path).await.unwrap();
     assert_eq!(names.len(), 1, "{names:?}");
     client
-        .delete(&format!("/tollgate/{key}.permits/{}", names[0]), None)
+        .delete(&format!("{path}/{}", names[0]), None)
         .await
         .unwrap();
     let mut other = Speaker::new(&again, &key, Rule::Rate { quota }, LONG);

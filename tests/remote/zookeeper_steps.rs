@@ -291,7 +291,8 @@ async fn a_node_that_an_operator_took_away_is_a_lost_permit() {
 async fn the_key_goes_with_the_last_session_also_when_it_dies() {
     let key = key();
     let client = raw(address()).await;
-    let there = || async { children(&client, "/tollgate").await.unwrap().contains(&key.to_string()) };
+    let name = format!("{key}.permits");
+    let there = || async { children(&client, "/tollgate").await.unwrap().contains(&name) };
     {
         let store = store();
         let mut one = Speaker::new(&store, &key, ONE, BRIEF);
