@@ -42,6 +42,19 @@ impl Rule {
     /// A rate or window whose rule was changed is remembered for so long after it was last asked, also when nothing else is to
     /// be remembered of it: who was set up with another rule and comes late goes by the changed one.
     pub const REMEMBERED: Duration = Duration::from_secs(86_400);
+
+    pub(super) const PERMITS: &str = "permits";
+    pub(super) const RATE: &str = "rate";
+    pub(super) const WINDOW: &str = "window";
+
+    /// The kind of its limiters. Limiters of one key and different kinds share nothing.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Permits { .. } => Self::PERMITS,
+            Self::Rate { .. } => Self::RATE,
+            Self::Window { .. } => Self::WINDOW,
+        }
+    }
 }
 
 /// One client at one key, from its first step until it ends or expires: everything that it holds goes with it.
@@ -200,7 +213,7 @@ pub enum News {
 
 /// A place that keeps permits for many machines.
 ///
-/// It promises, for each key by itself:
+/// It promises, for each key and kind of [`Rule`] by themselves:
 /// - a step is carried out whole, as if no other ran at the same time, by the store's own clock, or, where it has none to go by
 ///   and counts tokens, by no more time than has passed;
 /// - carried out twice, it does what it would do once; one with a lower number than the last of its session does nothing;

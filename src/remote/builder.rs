@@ -8,11 +8,11 @@ use super::error::RemoteError;
 use super::key::Key;
 use super::limiter::Remote;
 use super::plan::{Away, Blocks, MAX_UNITS, Plan};
+use super::random;
 use super::settings::{check, runtime};
 use super::shared::Shared;
 use crate::rate::Quota;
 use crate::time::Clock;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -177,12 +177,13 @@ impl RemoteBuilder {
         let away_after = self.away_after.unwrap_or(self.ttl / 3);
         check("time until the store is away", away_after, (Duration::ZERO, LONGEST))?;
         Ok(Plan {
-            client: self.client.unwrap_or_else(random),
+            client: self.client.unwrap_or_else(random::number),
             renewal: within("renewal", self.renewal, self.ttl / 3)?,
             timeout: within("time-out", self.timeout, (self.ttl / 4).min(second))?,
             retry: within("retry", self.retry, (self.ttl / 10).min(second))?,
             key: self.key,
             rule: self.rule,
+            set_up: self.rule,
             ttl: self.ttl,
             away: self.away,
             away_after,
@@ -208,11 +209,6 @@ pub(super) fn check_rule(rule: &Rule) -> Result<u64, RemoteError> {
             Ok(*limit)
         }
     }
-}
-
-/// A number that nobody else has drawn.
-fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
 }
 
 /// A rule for permits.

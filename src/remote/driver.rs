@@ -110,6 +110,7 @@ async fn drive<B: Backend>(shared: Arc<Shared<B>>) {
     loop {
         let now = shared.clock.now();
         let (todo, parted) = shared.with(|desk| {
+            desk.look_at_process(now);
             desk.tick(now);
             (desk.next(now), desk.take_parted())
         });

@@ -75,7 +75,8 @@ impl fmt::Display for RemoteError {
         match self {
             Self::Key { given } => write!(
                 f,
-                "the name {given:?} was given, and 1 to {} bytes without control characters, spaces and braces are allowed",
+                "the name {given:?} was given, and 1 to {} bytes without control characters, spaces and braces are allowed, \
+                 but neither `.` nor `..`",
                 Key::MAX_BYTES
             ),
             Self::Limit { given } => write!(

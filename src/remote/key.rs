@@ -3,14 +3,16 @@
 use super::error::RemoteError;
 use std::fmt;
 
-/// The name of a limiter at a store: whoever uses the same name shares the limit.
+/// The name of a limiter at a store. Limiters of the same kind and name share their limit; permits, a rate and a window of one
+/// name are three limits.
 ///
-/// 1 to 200 bytes, without control characters, spaces and braces.
+/// 1 to 200 bytes, without control characters, spaces and braces; neither `.` nor `..`.
 ///
 /// ```
 /// # use tollgate::remote::Key;
 /// assert_eq!(Key::new("reports:in-flight")?.as_str(), "reports:in-flight");
 /// assert!(Key::new("a{b}").is_err());
+/// assert!(Key::new("..").is_err());
 /// # Ok::<(), tollgate::remote::RemoteError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,10 +29,19 @@ impl Key {
     pub fn new(name: impl Into<Box<str>>) -> Result<Self, RemoteError> {
         let name = name.into();
         let odd = |c: char| c.is_control() || c.is_whitespace() || c == '{' || c == '}';
-        if name.is_empty() || name.len() > Self::MAX_BYTES || name.contains(odd) {
+        let is_path = matches!(&*name, "." | "..");
+        if is_path || name.is_empty() || name.len() > Self::MAX_BYTES || name.contains(odd) {
             return Err(RemoteError::Key { given: name });
         }
         Ok(Self(name))
+    }
+
+    /// The name under which a store keeps the limiter of this kind: no other kind has it.
+    pub(super) fn of(&self, kind: &str) -> Self {
+        if seeded!("remote_kinds_share_a_key") {
+            return self.clone();
+        }
+        Self(format!("{self}.{kind}").into())
     }
 
     /// The name.

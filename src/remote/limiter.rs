@@ -39,6 +39,9 @@ use std::time::Duration;
 /// [`Blocks`](super::Blocks). It also goes by the limit that the store said last, for the time of a
 /// [renewal](RemoteBuilder::renewal): a limit that was raised elsewhere is known so much later at most. [`acquire_now`](Self::acquire_now) asks the store and does not wait in its queue.
 ///
+/// # Forks
+/// A limiter is closed in a process that was forked after it was made, and its permits there are lost: make it in the child.
+///
 /// # Cancel safety
 /// Every future may be dropped at any point. A place in the queue is given up; what had been granted goes back.
 pub struct Remote<B: Backend> {
@@ -46,7 +49,8 @@ pub struct Remote<B: Backend> {
 }
 
 impl Remote<Memory> {
-    /// So many permits, which come back when they are dropped. If the store knows `key` already, its limit is left as it is.
+    /// So many permits, which come back when they are dropped. If the store knows `key` already, its limit is left as it is, and
+    /// [`RemoteStats::differs`] says that it is another one.
     pub fn permits(key: Key, limit: u64) -> RemoteBuilder {
         RemoteBuilder::new(key, builder::permits(limit))
     }
@@ -111,6 +115,8 @@ impl<B: Backend> Remote<B> {
 
     /// Sets the limit of permits, or of a window, at the store, for everybody. It holds at once: lowered below what is in use,
     /// nothing is granted until enough has come back. Ends when the store has carried it out.
+    ///
+    /// Waiters that need more than a lowered limit are refused as `Oversized`; with a limit of zero these are all that there are.
     ///
     /// Raised, those who wait are served at once. In a window of Consul, ZooKeeper or etcd nobody tells other processes: they
     /// find it when they ask again, which is with their next [renewal](RemoteBuilder::renewal) at the latest.

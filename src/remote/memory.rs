@@ -92,13 +92,14 @@ impl Memory {
 
     fn step_now(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
         let now = self.now();
+        let kept = key.of(rule.kind());
         let (reply, wakers) = {
             let mut state = self.state.lock();
             let state = &mut *state;
             let token = state.token;
             let book = state
                 .books
-                .entry(key.clone())
+                .entry(kept.clone())
                 .or_insert_with(|| Book::new(rule, now, token));
             if !book.fits(rule) {
                 let why = format!("`{key}` is another kind of limiter").into();
@@ -107,7 +108,7 @@ impl Memory {
             let Outcome { reply, told } = book.step(now, rule, step);
             state.token = state.token.max(book.token());
             if book.is_empty(now) {
-                state.books.remove(key);
+                state.books.remove(&kept);
             }
             let mut wakers = Vec::new();
             for session in told {
@@ -144,7 +145,8 @@ impl Backend for Memory {
 
     fn told(&self, key: &Key, session: Session) -> News {
         let state = self.state.lock();
-        state.books.get(key).map_or(News::Look, |book| book.told(session))
+        let book = state.books.get(&key.of(Rule::PERMITS));
+        book.map_or(News::Look, |book| book.told(session))
     }
 
     fn leave(&self, key: &Key, session: Session) {

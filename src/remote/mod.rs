@@ -62,6 +62,7 @@ mod permit;
 mod plan;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 mod queue;
+mod random;
 #[cfg(feature = "redis")]
 mod redis;
 mod settings;

@@ -100,6 +100,8 @@ impl Blocks {
 pub(super) struct Plan {
     pub(super) key: Key,
     pub(super) rule: Rule,
+    /// As it was set up.
+    pub(super) set_up: Rule,
     pub(super) client: u64,
     pub(super) ttl: Duration,
     pub(super) renewal: Duration,

@@ -11,6 +11,9 @@ use std::time::Duration;
 pub struct RemoteStats {
     /// The limit at the store; as it was set here, before the store has answered.
     pub limit: u64,
+    /// The store's rule differs from the one that this limiter was set up with: it was [changed](super::Remote::set_limit), or the
+    /// first process to use the permits was set up with another limit.
+    pub differs: bool,
     /// How many units the store has given out, to everybody.
     pub in_use: u64,
     /// How many wishes wait at the store.
@@ -53,6 +56,7 @@ impl RemoteStats {
         let tally = desk.tally;
         Self {
             limit: desk.limit(),
+            differs: desk.rule() != desk.plan().set_up,
             in_use: census.in_use,
             waiting: census.waiting,
             sessions: census.sessions,

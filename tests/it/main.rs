@@ -150,6 +150,7 @@ mod remote_faults;
 #[cfg(feature = "remote")]
 mod remote_fence;
 #[cfg(feature = "remote")]
+mod remote_kinds;
 mod remote_leave;
 #[cfg(feature = "remote")]
 mod remote_store;

@@ -3,11 +3,15 @@
 #[path = "../../crates/integration/tests/remote/changes.rs"]
 mod changes;
 
-use crate::remote_world::World;
+use crate::remote_world::{World, now, poll};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
 use std::time::Duration;
-use tollgate::remote::{Away, Backend, Blocks, Key, Memory, Remote, Reply, Rule, Session, Step, StoreError};
+use tollgate::remote::{
+    Away, Backend, Blocks, Key, Memory, Remote, RemoteBuilder, Reply, Rule, Session, Step, StoreError,
+};
 use tollgate::{Ask, Cost, LimiterExt, Policy, Quota, Reason};
 
 fn quota(burst: u64) -> Quota {
@@ -48,6 +52,43 @@ fn what_cannot_be_changed_says_so() {
     world
         .clock
         .run(changes::what_cannot_be_changed_says_so(&world.key, make));
+}
+
+#[test]
+fn an_impossible_head_is_refused_when_the_limit_is_lowered() {
+    for blocks in [None, Some(Blocks::up_to(4).turn(Duration::ZERO))] {
+        let world = World::new();
+        let make = |builder: RemoteBuilder| match blocks {
+            None => world.make(builder),
+            Some(blocks) => world.make(builder.blocks(blocks)),
+        };
+        let changed = changes::an_impossible_head_is_refused_when_the_limit_is_lowered(&world.key, make);
+        world.clock.run(changed);
+    }
+}
+
+/// With blocks the waiters of one process have a queue of its own.
+#[test]
+fn an_impossible_head_in_the_queue_of_a_process_is_refused_too() {
+    let world = World::new();
+    let one = world.make(Remote::permits(world.key.clone(), 4).blocks(Blocks::up_to(4)));
+    let held = now(one.acquire(2)).unwrap();
+    let (mut four, mut next) = (pin!(one.acquire(4)), pin!(one.acquire(1)));
+    assert!(poll(four.as_mut()).is_pending() && poll(next.as_mut()).is_pending());
+    now(one.set_limit(3)).unwrap();
+    let Poll::Ready(Err(refused)) = poll(four) else {
+        panic!("it waits")
+    };
+    assert_eq!(refused.reason(), Reason::Oversized);
+    assert!(poll(next).is_ready() && !held.is_lost());
+}
+
+#[test]
+fn an_impossible_waiter_holds_up_no_other_in_a_lowered_window() {
+    let world = World::new();
+    let make = |builder| world.make(builder);
+    let changed = changes::an_impossible_waiter_holds_up_no_other_in_a_lowered_window(&world.key, make);
+    world.clock.run(changed);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::remote_world::{now, poll};
 use std::future::pending;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
@@ -410,4 +410,55 @@ fn a_grant_that_is_told_beside_a_refusal_keeps_nobody_from_asking() {
     world.clock.advance(HOUR + HOUR / 32);
     assert!(poll(waits.as_mut()).is_ready());
     assert!(now(remote.acquire_now(3)).is_err());
+}
+
+/// One step is under way at a time, and all changes meanwhile go into the next one.
+#[test]
+fn a_storm_of_cancels_costs_no_more_steps_than_round_trips() {
+    const TRIP: Duration = Duration::from_millis(10);
+    const STORM: u32 = 1_000;
+    for with_policy in [true, false] {
+        let world = World::new(Fault::None);
+        let held = world.build(world.permits(1));
+        let held = now(held.acquire(1)).unwrap();
+        let remote = Arc::new(world.build(world.permits(1).ttl(Duration::from_secs(600))));
+        let shared = Policy::builder()
+            .clock(&world.clock)
+            .limit(Arc::clone(&remote))
+            .build()
+            .unwrap();
+        world.line.set(Fault::Late(TRIP));
+        let wait = || -> Pin<Box<dyn Future<Output = bool>>> {
+            let (shared, remote) = (shared.clone(), Arc::clone(&remote));
+            match with_policy {
+                true => Box::pin(async move { shared.admit(Ask::one()).await.is_ok() }),
+                false => Box::pin(async move { remote.acquire(1).await.is_ok() }),
+            }
+        };
+        let storm = || {
+            let mut waits: Vec<_> = (0..STORM).map(|_| wait()).collect();
+            assert!(waits.iter_mut().all(|wait| poll(wait.as_mut()).is_pending()));
+            world.clock.advance(10 * TRIP);
+            (waits, remote.stats().steps)
+        };
+        // All at once.
+        let (waits, before) = storm();
+        drop(waits);
+        world.clock.advance(10 * TRIP);
+        let steps = remote.stats().steps - before;
+        assert!((1..=2).contains(&steps), "{steps} steps, with a policy: {with_policy}");
+        // One after the other, ten in a round trip.
+        let (waits, before) = storm();
+        for wait in waits {
+            drop(wait);
+            world.clock.advance(TRIP / 10);
+        }
+        world.clock.advance(10 * TRIP);
+        let steps = remote.stats().steps - before;
+        assert!(
+            steps <= u64::from(STORM / 10 + 2),
+            "{steps} steps, with a policy: {with_policy}"
+        );
+        drop(held);
+    }
 }

@@ -30,7 +30,7 @@ impl World {
     }
 }
 
-pub(crate) fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+pub(crate) fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Permits {
     pub(super) next_place: u64,
     /// By their tokens, the oldest grants of each session that holds something.
     pub(super) oldest: BTreeSet<u64>,
-    /// To whom something was granted in this step.
+    /// To whom something was granted in this step, or whose wish needs more than a lowered limit.
     told: Vec<Session>,
 }
 
@@ -213,9 +213,16 @@ impl Permits {
 
     /// Grants from the front as long as permits suffice.
     fn promote(&mut self) {
-        while let Some(head) = self.queue.first_entry()
-            && head.get().need <= self.limit.saturating_sub(self.used)
-        {
+        while let Some(head) = self.queue.first_entry() {
+            let need = head.get().need;
+            if need > self.limit.saturating_sub(self.used) {
+                let session = head.get().session;
+                // The limit was lowered below its need: its client is told, and withdraws it.
+                if need > self.limit && !self.told.contains(&session) && !seeded!("remote_keeps_an_impossible_head") {
+                    self.told.push(session);
+                }
+                return;
+            }
             let Queued {
                 session,
                 wish,

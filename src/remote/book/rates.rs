@@ -325,7 +325,11 @@ impl Rates {
         if let Some(rule) = step.change.filter(|rule| self.fits(rule) && is_latest) {
             let before = self.meter.limit();
             self.adopt(next_token(self.edition, self.now), &rule);
-            self.is_raised = self.meter.limit() > before && !seeded!("remote_raises_in_silence");
+            let limit = self.meter.limit();
+            // A waiter that needs more than that is refused when it asks again, and holds up no other until then.
+            self.line
+                .retain(|place| place.need <= limit || seeded!("remote_keeps_an_impossible_head"));
+            self.is_raised = limit > before && !seeded!("remote_raises_in_silence");
         }
         let session = step.session;
         if !step.wishes.iter().any(|wish| wish.queue) {

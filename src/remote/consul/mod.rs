@@ -169,7 +169,7 @@ async fn step(keeping: &impl Keeping, key: &Key, rule: &Rule, step: &Step) -> Re
     let Rule::Permits { limit } = *rule else {
         return rates.step(key, rule, step).await;
     };
-    let folder = folder(prefix, key);
+    let folder = folder(prefix, &key.of(rule.kind()));
     let started = seats.now();
     let seat = seats.of(agent, key, step).await?;
     let seat = seat.as_deref();
@@ -219,7 +219,7 @@ impl Inner {
     }
 }
 
-/// The folder of a limiter, in which no other one's keys are: a slash in its name is none here.
+/// The folder of a limiter, whose key says of what kind it is, in which no other one's keys are: a slash in its name is none here.
 fn folder(prefix: &str, key: &Key) -> String {
     let name = key.as_str().replace('%', "%25").replace('/', "%2F");
     format!("{prefix}{name}/")

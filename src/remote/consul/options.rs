@@ -76,9 +76,11 @@ impl ConsulOptions {
     }
 
     pub(super) fn agent(&self) -> Result<Agent, RemoteError> {
-        if self.prefix.starts_with('/') || self.prefix.contains(char::is_control) {
+        let mut folders = self.prefix.split('/').rev().skip(1);
+        // Consul answers paths with such parts by another path.
+        if folders.any(|folder| matches!(folder, "" | "." | "..")) || self.prefix.contains(char::is_control) {
             let why = format!(
-                "the prefix {:?} begins with a slash, or has control characters",
+                "the prefix {:?} has a part that is empty, `.` or `..`, or control characters",
                 self.prefix
             )
             .into();

@@ -4,11 +4,11 @@ use super::agent::Agent;
 use crate::algo::chance::nth_fraction;
 use crate::remote::backend::{Session, Step, StoreError};
 use crate::remote::key::Key;
+use crate::remote::random;
 use crate::time::{Clock, Instant};
 use futures::FutureExt;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -154,8 +154,7 @@ pub(super) struct Seats {
 
 impl Default for Seats {
     fn default() -> Self {
-        // The one source of chance that there is without a library.
-        Self::of_seed(RandomState::new().hash_one(0))
+        Self::of_seed(random::number())
     }
 }
 
@@ -216,15 +215,17 @@ impl Seats {
 
     /// What nobody has written before: Consul takes a write of the same for none.
     pub(super) fn nonce(&self) -> String {
-        // Relaxed: a number of its own is all that is wanted.
-        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let number = if seeded!("consul_writes_the_same") { 0 } else { number };
-        format!("{:016x}.{number}", self.seed)
+        let number = if seeded!("consul_writes_the_same") {
+            0
+        } else {
+            random::number()
+        };
+        format!("{number:016x}")
     }
 
     /// A part of `time`, at random: those who were in each other's way are not again.
     pub(super) fn part_of(&self, time: Duration) -> Duration {
-        // Relaxed: as above.
+        // Relaxed: a number of its own is all that is wanted.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         time.mul_f64(nth_fraction(self.seed, number))
     }

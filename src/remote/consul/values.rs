@@ -1,4 +1,4 @@
-//! Rates and windows in Consul: `rate`, in the folder of a limiter, is what is known of it.
+//! Rates and windows in Consul: `<prefix><key>.rate/rate`, or `<prefix><key>.window/rate`, is what is known of it.
 
 use super::agent::{Agent, Entry, Op};
 use super::folder;

@@ -149,8 +149,9 @@ impl Desk {
 
     /// Wishes that were neither granted nor queued.
     fn dismiss_refused(&mut self, step: &Step, reply: &Reply, now: Instant) {
+        let limit = reply.census.limit;
+        self.dismiss_oversized(limit);
         for wish in &step.wishes {
-            let limit = reply.census.limit;
             let oversized = wish.need > limit;
             let queued = wish.queue && !oversized && !self.plan.spends();
             let Some(wished) = self.wishes.get(&wish.id).copied().filter(|_| !queued) else {
@@ -168,11 +169,7 @@ impl Desk {
             }
             let again = reply.again.map(|again| self.clock.after(now, again));
             if wished.queue && oversized {
-                let heads = self.line.iter().filter(|(_, waiter)| waiter.need > limit);
-                let heads: Vec<_> = heads.map(|(&key, _)| key).collect();
-                heads
-                    .into_iter()
-                    .for_each(|key| self.dismiss(key, End::Refused(reason)));
+                self.ask_at = None;
             } else if wished.queue {
                 self.ask_at = again;
                 if matches!(self.plan.rule, Rule::Window { .. }) {
@@ -191,6 +188,19 @@ impl Desk {
         if self.plan.spends() {
             // What a rate refuses it has forgotten.
             self.withdrawn.clear();
+        }
+    }
+
+    /// Refuses waiters that need more than the limit, which was lowered since they came, and withdraws their wishes: the store
+    /// serves the waiters behind them.
+    fn dismiss_oversized(&mut self, limit: u64) {
+        let waiters = self.line.iter().chain(&self.bound);
+        let oversized: Vec<_> = waiters
+            .filter(|(_, waiter)| waiter.need > limit)
+            .map(|(&key, _)| key)
+            .collect();
+        for key in oversized {
+            self.dismiss(key, End::Refused(Reason::Oversized));
         }
     }
 

@@ -4,10 +4,11 @@
 //! Here is the state, whose parts are in [`parts`]; [`view`] has what can be seen of it. [`take`] has what is taken and given back on
 //! the spot, by a [`ticket`], [`back`] how much of that may come back, [`line`] those who wait, [`wish`] what is asked for, [`talk`]
 //! what is said to the store, [`hear`] what is heard of it, [`change`] how the rule is changed for everybody, [`lapse`] what time
-//! does.
+//! does, [`copy`] what a fork does.
 
 mod back;
 mod change;
+mod copy;
 mod hear;
 mod lapse;
 mod line;
@@ -113,6 +114,10 @@ pub(super) struct Desk {
     changes: (u64, u64),
     closed: bool,
     gone: bool,
+    /// The process that made it; whether this is a copy in another one, and until when that is taken for known.
+    process: u32,
+    is_copy: bool,
+    known_until: Instant,
 
     census: Option<(Census, Instant)>,
     pub(super) tally: Tally,
@@ -178,6 +183,9 @@ impl Desk {
             changes: (0, 0),
             closed: false,
             gone: false,
+            process: std::process::id(),
+            is_copy: false,
+            known_until: now,
             census: None,
             tally: Tally::default(),
             watchers: BTreeMap::new(),

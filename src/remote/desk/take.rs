@@ -9,7 +9,7 @@ use std::collections::btree_map;
 impl Desk {
     /// Takes `n` now, or says why not.
     pub(in crate::remote) fn take(&mut self, n: u64, now: Instant) -> Result<RemoteTicket, Reason> {
-        if self.closed {
+        if self.is_copy(now) || self.closed {
             return Err(Reason::Closed);
         }
         self.drop_stale(now);

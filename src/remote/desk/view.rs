@@ -61,7 +61,8 @@ impl Desk {
     }
 
     /// Whether what `ticket` was given belongs to somebody else by now.
-    pub(in crate::remote) fn is_lost(&self, ticket: &RemoteTicket, now: Instant) -> bool {
+    pub(in crate::remote) fn is_lost(&mut self, ticket: &RemoteTicket, now: Instant) -> bool {
+        self.is_copy(now);
         self.counts(ticket) && (ticket.term != self.term || !self.is_valid(now))
     }
 

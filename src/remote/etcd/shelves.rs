@@ -1,6 +1,6 @@
 //! What lies at the store, and how it is changed.
 //!
-//! All of a key lies under `<prefix><key>/`, each of it with a lease:
+//! All of a key's permits lies under `<prefix><key>.permits/`, each of it with a lease:
 //!
 //! | key | value | what it is |
 //! |---|---|---|

@@ -1,5 +1,5 @@
-//! Rates and windows in etcd: `<prefix><key>/r` is what is known of one, and goes when nobody has changed it for so long that it
-//! says nothing any more.
+//! Rates and windows in etcd: `<prefix><key>.rate/r`, or `<prefix><key>.window/r`, is what is known of one. It goes when it was not
+//! changed for so long that it says nothing any more.
 
 use super::Values;
 use super::words::{self, Done, Found as Pairs, Pair};

@@ -27,13 +27,12 @@ mod tidy;
 use super::backend::{Reply, Rule, Session, Step, StoreError};
 use super::book::{After, Clock, Note, Odd, Turn, Witness, turn};
 use super::key::Key;
+use super::random;
 pub(crate) use clock::Reading;
 use page::{Page, State};
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -132,8 +131,6 @@ struct Inner<V: Values> {
     pages: Mutex<HashMap<Key, Arc<Page<V::At>>>>,
     /// The beginning of the time of this process, and that instant in microseconds: after all of its life before.
     begun: (Instant, u64),
-    random: RandomState,
-    numbers: AtomicU64,
 }
 
 impl<V: Values> Ledger<V> {
@@ -145,8 +142,6 @@ impl<V: Values> Ledger<V> {
             values,
             pages: Mutex::default(),
             begun: (Instant::now(), named),
-            random: RandomState::new(),
-            numbers: AtomicU64::new(0),
         }))
     }
 
@@ -155,7 +150,7 @@ impl<V: Values> Ledger<V> {
     /// # Errors
     /// [`StoreError::Busy`] when others were quicker all the time; what the store says.
     pub(crate) async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
-        let inner = &*self.0;
+        let (inner, key) = (&*self.0, &key.of(rule.kind()));
         let page = inner.page(key, step);
         let begun = Instant::now();
         let until = begun + (step.ttl / 8).min(LONGEST_STEP);
@@ -196,12 +191,14 @@ impl<V: Values> Ledger<V> {
 
     /// This session takes no steps any more.
     pub(crate) fn leave(&self, key: &Key, session: Session) {
-        let page = self.0.pages.lock().get(key).cloned();
-        let Some(page) = page else { return };
-        page.leave(session);
-        // Where somebody is at it, or looks after it, it is forgotten by them.
-        if page.state.try_lock().is_ok_and(|state| !state.is_tidied) {
-            self.0.forget(key, &page);
+        for key in [Rule::RATE, Rule::WINDOW].map(|kind| key.of(kind)) {
+            let page = self.0.pages.lock().get(&key).cloned();
+            let Some(page) = page else { continue };
+            page.leave(session);
+            // Where somebody is at it, or looks after it, it is forgotten by them.
+            if page.state.try_lock().is_ok_and(|state| !state.is_tidied) {
+                self.0.forget(&key, &page);
+            }
         }
     }
 }
@@ -363,9 +360,7 @@ impl<V: Values> Inner<V> {
 
     /// A number that was never used.
     fn fresh(&self) -> u64 {
-        // Relaxed: a number of its own is all that is wanted.
-        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        self.random.hash_one(number)
+        random::number()
     }
 
     /// A part of `time`, at random: those who were in each other's way are not again.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::Quota;
 use crate::remote::book::Time;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 mod busy;
 mod left;
@@ -252,7 +252,7 @@ async fn who_dies_young_is_forgotten() {
         sleep(Duration::from_secs(3)).await;
         assert_eq!(one.take(1).await, Ok(1));
     }
-    let (_, value) = store.0.values.lock()[&key()].clone();
+    let (_, value) = store.0.values.lock()[&key().of(Rule::RATE)].clone();
     let note: serde_json::Value = serde_json::from_slice(&value).unwrap();
     let takers = note["takers"].as_object().unwrap().len();
     assert!((1..=5).contains(&takers), "{takers}");
@@ -333,7 +333,7 @@ async fn what_is_charged_to_a_window_may_be_more_than_a_number_holds() {
         let answer = ledger.step(&key, &rule, &step).await;
         assert_eq!(answer.is_ok(), charged <= u64::MAX >> 2, "{charged}: {answer:?}");
         (step.seq, step.begin) = (step.seq + 1, false);
-        let text = store.0.values.lock()[&key].1.clone();
+        let text = store.0.values.lock()[&key.of(rule.kind())].1.clone();
         assert!(Note::read(&text).is_some(), "{charged}");
     }
 }

@@ -112,7 +112,7 @@ impl<S: Shelf> Queue<S> {
             let why = "it counts permits, and neither rates nor windows".into();
             return Err(StoreError::Refused { why });
         };
-        let inner = &self.0;
+        let (inner, key) = (&self.0, &key.of(rule.kind()));
         let id = (key.clone(), step.session);
         let slot = inner.slots.lock().get(&id).cloned();
         if step.end {
@@ -174,12 +174,19 @@ impl<S: Shelf> Queue<S> {
     }
 
     pub(crate) async fn news(&self, key: &Key, session: Session) {
-        let ear = self.0.rooms.lock().entry(key.clone()).or_default().ear(session);
+        let ear = self
+            .0
+            .rooms
+            .lock()
+            .entry(key.of(Rule::PERMITS))
+            .or_default()
+            .ear(session);
         ear.notified().await;
     }
 
     /// Nobody asks for news of this session any more. What could not be taken down of it still is.
     pub(crate) fn leave(&self, key: &Key, session: Session) {
+        let key = &key.of(Rule::PERMITS);
         if seeded!("queue_forgets_the_parted") {
             self.0.forget(key, session);
         }

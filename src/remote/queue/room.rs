@@ -200,8 +200,12 @@ impl<T> Room<T> {
         }
         for (session, ear) in &mut self.ears {
             let others_wait = ear.keeps && self.line.others_wait(*session);
-            let granted = ear.waiting.iter().any(|name| self.line.is_held(name));
-            if granted || others_wait && !ear.knows {
+            let mut waiting = ear.waiting.iter();
+            // The limit was lowered below the need of a waiter: its client withdraws the wish.
+            let is_over =
+                |name: &str| self.line.units(name) > self.line.limit() && !seeded!("queue_hides_a_lower_limit");
+            let decided = waiting.any(|name| self.line.is_held(name) || is_over(name));
+            if decided || others_wait && !ear.knows {
                 told.push(Arc::clone(&ear.notify));
             }
             ear.knows = others_wait;

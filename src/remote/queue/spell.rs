@@ -3,11 +3,12 @@
 use crate::remote::backend::Session;
 use std::fmt::Write as _;
 
-/// `key` as the name of a node: what is neither a letter, a digit nor `-_:` in percents, and so never a path, or `..`.
+/// `key`, which ends with the kind of its limiter, as the name of a node: what is neither a letter, a digit nor `-_:.` in
+/// percents, and so never a path.
 pub(crate) fn escaped(key: &str) -> String {
     let mut escaped = String::with_capacity(key.len());
     for byte in key.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_:".contains(&byte) {
+        if byte.is_ascii_alphanumeric() || b"-_:.".contains(&byte) {
             escaped.push(char::from(byte));
         } else {
             let _ = write!(escaped, "%{byte:02X}");
@@ -32,6 +33,6 @@ mod tests {
     #[test]
     fn whatever_a_key_is_called_it_is_one_node() {
         assert_eq!(escaped("reports:in-flight"), "reports:in-flight");
-        assert_eq!(escaped("../a/ü"), "%2E%2E%2Fa%2F%C3%BC");
+        assert_eq!(escaped("../a/ü"), "..%2Fa%2F%C3%BC");
     }
 }

@@ -3,7 +3,7 @@
 -- The level is what was taken and has not come back, in parts of a token: a token adds `price`, a microsecond takes off `gain`.
 -- That is GCRA with the theoretical arrival time now + level / gain, without rounding.
 --
--- KEYS, with one hash tag: 1 hash: level, at, token, price, gain, and ahead: how much later `at` is than the clock, which may be
+-- KEYS, with one hash tag: 1 hash: kind, level, at, token, price, gain, and ahead: how much later `at` is than the clock, which may be
 --   set back; and, once the rule was changed, edition, brim; 2 hash: what this session was given last, so that a step that is tried
 --   again takes nothing twice.
 -- ARGV: price, gain, brim, then the step: session, seq, begin, ttl, charged, seen, end, wish, need, want,
@@ -24,7 +24,8 @@ local MOST = 2251799813685248
 
 local function int(number) return string.format('%.0f', number) end
 
-local state = redis.call('HMGET', KEYS[1], 'level', 'at', 'token', 'price', 'ahead', 'edition', 'gain', 'brim')
+local state = redis.call('HMGET', KEYS[1], 'level', 'at', 'token', 'price', 'ahead', 'edition', 'gain', 'brim', 'kind')
+if state[9] and state[9] ~= 'rate' then return redis.error_reply('KIND ' .. KEYS[1] .. ' is another kind of limiter') end
 local level, at, token = tonumber(state[1] or 0), tonumber(state[2] or 0), tonumber(state[3] or 0)
 local time = redis.call('TIME')
 time = time[1] * 1000000 + time[2]
@@ -108,7 +109,7 @@ if edition > asked_edition then
     answer[5], answer[6], answer[7], answer[8] = int(edition), int(price), int(gain), int(brim)
 end
 if level > 0 or edition > 0 then
-    redis.call('HSET', KEYS[1], 'level', int(level), 'at', int(now), 'token', int(token), 'price', int(price), 'gain', int(gain),
+    redis.call('HSET', KEYS[1], 'kind', 'rate', 'level', int(level), 'at', int(now), 'token', int(token), 'price', int(price), 'gain', int(gain),
         'ahead', int(ahead))
     -- Once it is full again nothing is lost with it, except that the rule was changed.
     local left = math.ceil(level / gain / 1000) + 1

@@ -49,13 +49,14 @@ use std::time::Duration;
 ///
 /// # What it needs
 /// Redis 6.2 or later, or Valkey: one server, or with the feature `redis-cluster` a cluster, of which each limiter lies on one
-/// server, since all its keys carry one hash tag. `maxmemory-policy noeviction`: a server that evicts keys forgets permits that are
-/// held. Of rights it needs these, which are tried out on a key that is gone at once, before the first step; where one is missing that
+/// server, since all its keys carry one hash tag. `maxmemory-policy noeviction`: a server with another one, or that does not say which it has,
+/// is [refused](super::StoreError::Refused) with the first step at a new connection, unless that policy is
+/// [allowed by name](RedisOptions::allow_eviction). Of rights it needs these, which are tried out on a key that is gone at once, before the first step; where one is missing that
 /// step is [refused](super::StoreError::Refused), and says which.
 ///
 /// ```text
 /// ACL SETUSER gate on >secret resetkeys ~tollgate:* resetchannels &tollgate:* -@all
-///   +eval +evalsha +subscribe +publish +time +info +hmget +hget +hset +hdel +hgetall +hkeys
+///   +eval +evalsha +subscribe +publish +time +info +hmget +hget +hset +hdel +hgetall +hkeys +hlen
 ///   +zadd +zrem +zrange +zrangebyscore +zscore +zcard +pexpire +del
 /// ```
 ///
@@ -92,10 +93,27 @@ struct Inner {
     ears: Arc<Ears>,
     histories: Histories,
     longest_ttl: Duration,
+    /// The eviction policy that is allowed beside `noeviction`.
+    evicts: Option<Box<str>>,
     rights: Script,
     permits: Script,
     bucket: Script,
     window: Script,
+}
+
+impl Inner {
+    /// Checks the server's eviction policy.
+    fn allows(&self, policy: &str) -> Result<(), StoreError> {
+        let safe = policy == "noeviction" || self.evicts.as_deref() == Some(policy);
+        if safe || seeded!("redis_forgets_in_silence") {
+            return Ok(());
+        }
+        let why = format!(
+            "the server's maxmemory-policy is `{policy}`, and keys that it evicts are permits that it forgets: set \
+             `noeviction`, or allow this one by RedisOptions::allow_eviction"
+        );
+        Err(StoreError::Refused { why: why.into() })
+    }
 }
 
 impl Redis {
@@ -123,6 +141,7 @@ impl Redis {
         prefix: Box<str>,
         timeout: Duration,
         longest_ttl: Duration,
+        evicts: Option<Box<str>>,
     ) -> Result<Self, RemoteError> {
         let (ears, posts) = (Arc::<Ears>::default(), Arc::new(Posts::new(&prefix)));
         let (hearing, tried) = (Arc::clone(&ears), Arc::clone(&posts));
@@ -140,6 +159,7 @@ impl Redis {
             ears,
             histories: Histories::default(),
             longest_ttl,
+            evicts,
             rights: Script::new(include_str!("rights.lua")),
             permits: Script::new(include_str!("permits.lua")),
             bucket: Script::new(include_str!("bucket.lua")),
@@ -147,9 +167,13 @@ impl Redis {
         })))
     }
 
-    /// The name of one of the keys of a limiter. What stands in braces decides where a cluster keeps it.
-    fn key(&self, key: &Key, part: &str) -> String {
-        format!("{}{{{key}}}:{part}", self.0.prefix)
+    /// The name of one of the keys of a limiter of this kind. What stands in braces decides where a cluster keeps it.
+    fn key(&self, key: &Key, rule: &Rule, part: &str) -> String {
+        let (prefix, kind) = (&self.0.prefix, rule.kind());
+        if seeded!("remote_kinds_share_a_key") {
+            return format!("{prefix}{{{key}}}:{part}");
+        }
+        format!("{prefix}{{{key}}}:{kind}:{part}")
     }
 
     fn ear(&self, key: &Key, session: Session) -> Arc<Ear> {
@@ -158,7 +182,7 @@ impl Redis {
 
     /// What messages for `session` say.
     fn name(&self, key: &Key, session: Session) -> String {
-        format!("{} {session}", self.key(key, "state"))
+        format!("{}{{{key}}} {session}", self.0.prefix)
     }
 
     async fn call(&self, call: &Call<'_>) -> Result<Answer, StoreError> {
@@ -192,14 +216,14 @@ impl Redis {
         }
     }
 
-    async fn permits(&self, key: &Key, limit: u64, step: &Step) -> Result<Reply, StoreError> {
+    async fn permits(&self, key: &Key, rule: &Rule, limit: u64, step: &Step) -> Result<Reply, StoreError> {
         let inner = &*self.0;
         let post = self.ready(key).await?;
         if step.begin {
             inner.ears.open(self.name(key, step.session), &post.channel);
         }
         let parts = ["state", "dues", "sessions", "queue", "oldest"];
-        let mut call = inner.permits.on(parts.map(|part| self.key(key, part)));
+        let mut call = inner.permits.on(parts.map(|part| self.key(key, rule, part)));
         call.arg(limit)
             .arg(&*post.channel)
             .arg(step.session.to_string())
@@ -215,7 +239,8 @@ impl Redis {
             .arg(step.oldest.map_or(String::new(), |token| token.to_string()))
             .arg(step.wishes.len())
             .arg(inner.histories.known())
-            .arg(micros(inner.longest_ttl));
+            .arg(micros(inner.longest_ttl))
+            .arg(u8::from(inner.evicts.is_some()));
         for wish in &step.wishes {
             call.arg(wish.id)
                 .arg(wish.need)
@@ -244,10 +269,12 @@ impl Redis {
         let ready = tried.get_or_try_init(|| async {
             let mut call = inner.rights.on([post.key.to_string()]);
             call.arg(&*post.channel);
-            let _: () = inner.link.invoke(&call).await?;
-            inner.link.subscribe(&post.channel).await
+            let failed = |error: RedisError| self.failed(&error, number);
+            let policy: String = inner.link.invoke(&call).await.map_err(failed)?;
+            inner.allows(&policy)?;
+            inner.link.subscribe(&post.channel).await.map_err(failed)
         });
-        ready.await.map_err(|error| self.failed(&error, number))?;
+        ready.await?;
         Ok(post)
     }
 
@@ -257,7 +284,7 @@ impl Redis {
             self.0.ears.open(self.name(key, step.session), &post.channel);
         }
         let taker = format!("taker:{}", step.session);
-        let mut call = script.on([self.key(key, "state"), self.key(key, &taker)]);
+        let mut call = script.on([self.key(key, rule, "state"), self.key(key, rule, &taker)]);
         for number in numbers(rule)? {
             call.arg(number);
         }
@@ -311,7 +338,7 @@ impl Redis {
 impl Backend for Redis {
     async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
         match *rule {
-            Rule::Permits { limit } => self.permits(key, limit, step).await,
+            Rule::Permits { limit } => self.permits(key, rule, limit, step).await,
             Rule::Rate { .. } => self.rate(key, &self.0.bucket, rule, step).await,
             Rule::Window { .. } => self.rate(key, &self.0.window, rule, step).await,
         }

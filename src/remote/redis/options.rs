@@ -27,6 +27,7 @@ pub struct RedisOptions {
     prefix: Box<str>,
     timeout: Duration,
     longest_ttl: Duration,
+    evicts: Option<Box<str>>,
     #[cfg(feature = "remote-tls")]
     tls: Option<Tls>,
 }
@@ -42,6 +43,7 @@ impl RedisOptions {
             prefix: "tollgate:".into(),
             timeout: Duration::from_millis(500),
             longest_ttl: Duration::ZERO,
+            evicts: None,
             #[cfg(feature = "remote-tls")]
             tls: None,
         }
@@ -90,6 +92,20 @@ impl RedisOptions {
         self
     }
 
+    /// Allows a server whose `maxmemory-policy` is this one, such as `volatile-lru`; only `noeviction` is allowed unless set.
+    /// A server that does not say which it has counts as `unknown`.
+    ///
+    /// # Bounds
+    /// The next step at a limiter notices that keys of it were evicted, also if only some are gone: its sessions learn that
+    /// they are lost, and nothing is granted for a time to live. A limiter that the server does not know may have been
+    /// evicted as a whole: it grants nothing until this process has seen no eviction, of any key, for a time to live. So
+    /// no permit is granted beyond the limit, but permits are lost while memory is short. An evicted rate or window is as
+    /// new: what was taken from it is there again.
+    pub fn allow_eviction(mut self, policy: impl Into<Box<str>>) -> Self {
+        self.evicts = Some(policy.into());
+        self
+    }
+
     /// The certificates of an encrypted connection, where they are not the system's. For addresses that begin with `rediss://`.
     #[cfg(feature = "remote-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "remote-tls")))]
@@ -117,6 +133,7 @@ impl RedisOptions {
             self.prefix.clone(),
             self.timeout,
             self.longest_ttl,
+            self.evicts.clone(),
         )
     }
 

@@ -1,22 +1,24 @@
 -- Permits that many machines share. Carries out one step; see Backend in src/remote/backend.rs for what it promises.
 --
 -- KEYS, all with one hash tag, all gone with the last session:
---   1 hash: limit, used, token, place, now, frozen, run (the server that it is of, and whose history), ttl (the longest), and by
+--   1 hash: kind, limit, used, token, place, now, frozen, run (the server that it is of, and whose history), ttl (the longest), parts, and by
 --     "w<session>:<wish>" how many are needed and wanted
 --   2 sorted set: sessions by the microsecond at which they expire
 --   3 hash: by session, its record, packed
 --   4 sorted set: "<session>:<wish>" by place in the queue
 --   5 sorted set: sessions that hold something, by the token of the oldest grant of which they do
+-- The state counts the entries of the other keys, in `parts`. If a count differs, a key was evicted or deleted: the step forgets the
+-- rest, each session learns that it is lost, and nothing is granted until the last of their leases has ended.
 -- ARGV: limit, channel, then the step: session, seq, begin, ttl, returned, seen, new limit or "", keeps, end, heard, oldest or "",
 --   number of wishes; whose histories the client has known for how long, as "<id>:<microseconds>", one after the other; the longest
---   time to live of anybody; for each wish id, need, want, queue; the ids that are withdrawn.
+--   time to live of anybody; whether the server may evict keys; for each wish id, need, want, queue; the ids that are withdrawn.
 -- Answers, as strings, since a double has too many digits for a number of Lua's and too few for one of 64 bits:
 --   alive, others wait, look again in so many microseconds or "", limit, used, waiting, sessions, floor, whose history this is or "-",
 --   then for each grant: wish, units, token.
 --
 -- A record: [seq, granted, returned, highest wish, keeps, channel, expires, queued, grants, oldest or 0], a grant: [wish, units, token].
 local SEQ, GRANTED, RETURNED, ASKED, KEEPS, CHANNEL, EXPIRES, QUEUED, GRANTS, OLDEST = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-local LOOKOUTS, SWEEP, FIRST = 64, 64, 17
+local LOOKOUTS, SWEEP, FIRST = 64, 64, 18
 local state, dues, sessions, queue, oldest = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local session, seq, begin, ttl = ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1', tonumber(ARGV[6])
 local returned, seen, keeps, ends = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[10] == '1', ARGV[11] == '1'
@@ -28,7 +30,8 @@ local function clock()
     return time[1] * 1000000 + time[2]
 end
 
-local known = redis.call('HMGET', state, 'limit', 'used', 'token', 'place', 'now', 'frozen', 'run', 'ttl')
+local known = redis.call('HMGET', state, 'limit', 'used', 'token', 'place', 'now', 'frozen', 'run', 'ttl', 'kind', 'parts')
+if known[9] and known[9] ~= 'permits' then return redis.error_reply('KIND ' .. state .. ' is another kind of limiter') end
 local fresh = not known[1]
 local limit, used, token = tonumber(known[1] or ARGV[1]), tonumber(known[2] or 0), tonumber(known[3] or 0)
 -- The last token before this step.
@@ -38,6 +41,18 @@ local place, now, frozen = tonumber(known[4] or 0), tonumber(known[5] or 0), ton
 now = math.max(now, clock())
 -- What a server does not know has run out after this time.
 local longest = math.max(ttl, tonumber(ARGV[16]), tonumber(known[8] or 0))
+
+-- The entries of the other keys: sessions, wishes, and sessions that hold something.
+local function counted()
+    return redis.call('ZCARD', dues) .. ' ' .. redis.call('ZCARD', queue) .. ' ' .. redis.call('ZCARD', oldest)
+end
+local parts = counted() .. ' ' .. redis.call('HLEN', sessions)
+local forgot = parts ~= (known[10] or '0 0 0 0')
+if forgot then
+    local due = redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2]
+    redis.call('DEL', unpack(KEYS))
+    fresh, used, frozen = false, 0, math.max(frozen, now + longest, tonumber(due or 0))
+end
 
 -- What is known here may be less than what was granted, when this server was started since, or has taken over from another: it
 -- grants nothing then until all that it may not know has run out. Asked once, before the first grant of a step.
@@ -50,7 +65,10 @@ local run, looked, history, took_over = known[7], false, '-', nil
 local function unsure()
     local age = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)')
     age = (tonumber(age or 0) - 1) * 1000000
-    if took_over then age = tonumber(string.match(' ' .. ARGV[15], ' ' .. history .. ':(%d+)') or 0) end
+    -- It may have evicted the key.
+    local evicts = ARGV[17] == '1'
+    if evicts then history = history .. 'e' .. (string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)') or '') end
+    if took_over or evicts then age = tonumber(string.match(' ' .. ARGV[15], ' ' .. history .. ':(%d+)') or 0) end
     return now + longest - math.max(age, 0)
 end
 local function look_at_server()
@@ -69,7 +87,7 @@ local function is_frozen()
     if not looked then look_at_server() end
     return frozen > now
 end
-if fresh then look_at_server() end
+if fresh or forgot then look_at_server() end
 
 -- Records that this step has read or changed.
 local records, changed, told = {}, {}, {}
@@ -112,12 +130,14 @@ local function promote()
         if not head then return end
         local need, want = string.match(redis.call('HGET', state, 'w' .. head), '(%d+) (%d+)')
         need, want = tonumber(need), tonumber(want)
+        local id, wish = string.match(head, '^(.*):(%d+)$')
+        local held = record(id)
         local free = math.max(limit - used, 0)
+        -- The limit was lowered below its need: its client is told, and withdraws it.
+        if need > limit then told[id] = true end
         if need > free or is_frozen() then return end
         redis.call('ZREM', queue, head)
         redis.call('HDEL', state, 'w' .. head)
-        local id, wish = string.match(head, '^(.*):(%d+)$')
-        local held = record(id)
         if held then
             local all, most = redis.call('ZCARD', dues), free
             if all > 1 then most = math.max(math.floor(limit / (2 * all)), need) end
@@ -214,8 +234,9 @@ if all == 0 then idle = fresh or not is_frozen() end
 if idle then
     redis.call('DEL', unpack(KEYS))
 else
-    redis.call('HSET', state, 'limit', int(limit), 'used', int(used), 'token', int(token), 'place', int(place),
-        'now', int(now), 'frozen', int(frozen), 'run', run or '', 'ttl', int(longest))
+    redis.call('HSET', state, 'kind', 'permits', 'limit', int(limit), 'used', int(used), 'token', int(token), 'place', int(place),
+        'now', int(now), 'frozen', int(frozen), 'run', run or '', 'ttl', int(longest),
+        'parts', counted() .. ' ' .. int(all))
     -- If all die, the keys go soon after the last session; and not before what this server may not know has run out.
     local gone = math.max(frozen, tonumber(redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2] or 0))
     local left = math.ceil((gone - now) / 1000) + 1
@@ -225,13 +246,14 @@ end
 local census = { int(limit), int(used), int(waiting), int(all),
     int(tonumber(redis.call('ZRANGE', oldest, 0, 0, 'WITHSCORES')[2]) or token + 1), history }
 -- After all has been written: who is told hears what it would be answered, "-" for when to look again.
+local name = string.match(state, '^[^}]*}')
 for id in pairs(told) do
     if id ~= session and records[id] and records[id][CHANNEL] ~= '' then
         local news = { '1', waiting > records[id][QUEUED] and '1' or '0', '-', unpack(census) }
         for _, grant in ipairs(records[id][GRANTS]) do
             for n = 1, 3 do table.insert(news, int(grant[n])) end
         end
-        redis.call('PUBLISH', records[id][CHANNEL], KEYS[1] .. ' ' .. id .. '\n' .. table.concat(news, ' '))
+        redis.call('PUBLISH', records[id][CHANNEL], name .. ' ' .. id .. '\n' .. table.concat(news, ' '))
     end
 end
 

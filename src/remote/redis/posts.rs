@@ -1,9 +1,9 @@
 //! Where this process is told of news, and whether it may do there all that it has to.
 
 use crate::remote::key::Key;
+use crate::remote::random;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use tokio::sync::OnceCell;
 
@@ -34,7 +34,7 @@ impl Posts {
     pub(super) fn new(prefix: &str) -> Self {
         Self {
             prefix: prefix.into(),
-            random: RandomState::new().build_hasher().finish(),
+            random: random::number(),
             taken: Mutex::default(),
         }
     }

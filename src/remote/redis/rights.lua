@@ -1,11 +1,12 @@
--- Whether this user may do all that the other scripts do: what is not allowed is an error here, and not in the middle of a step.
+-- Whether this user may do all that the other scripts do: what is not allowed is an error here, and not in the middle of a step. Answers
+-- with the server's eviction policy.
 --
 -- KEYS: 1 a name that nobody else uses; nothing is left there. ARGV: a channel.
 local key, missing = KEYS[1], nil
 for _, command in ipairs({
     { 'TIME' }, { 'INFO', 'server' }, { 'PUBLISH', ARGV[1], '' },
     { 'HSET', key, 'field', '1' }, { 'PEXPIRE', key, 1000 }, { 'HGET', key, 'field' }, { 'HMGET', key, 'field' },
-    { 'HGETALL', key }, { 'HKEYS', key }, { 'HDEL', key, 'field' }, { 'DEL', key },
+    { 'HGETALL', key }, { 'HKEYS', key }, { 'HLEN', key }, { 'HDEL', key, 'field' }, { 'DEL', key },
     { 'ZADD', key, '1', 'member' }, { 'PEXPIRE', key, 1000 }, { 'ZCARD', key }, { 'ZSCORE', key, 'member' },
     { 'ZRANGE', key, 0, 0 }, { 'ZRANGEBYSCORE', key, '-inf', '+inf', 'LIMIT', 0, 1 }, { 'ZREM', key, 'member' },
     { 'DEL', key },
@@ -15,4 +16,4 @@ for _, command in ipairs({
         missing = redis.error_reply(answer.err .. ' (' .. string.lower(command[1]) .. ')')
     end
 end
-return missing or 1
+return missing or string.match(redis.call('INFO', 'memory'), 'maxmemory_policy:([%w-]+)') or 'unknown'

@@ -6,7 +6,7 @@
 -- Who finds too little, and waits, has a place in line as long as it asks again within its time to live. Those behind it, and those
 -- who do not wait, are given what is left when the places before them have had what they need.
 --
--- KEYS, with one hash tag: 1 hash: by the number of a segment, how many were taken in it; and token, now, segment (its
+-- KEYS, with one hash tag: 1 hash: by the number of a segment, how many were taken in it; and kind, token, now, segment (its
 --   length), ahead (how much later `now` is than the clock, which may be set back); and, once the limit was changed, edition and
 --   limit; and, while somebody waits, line, packed: for each place its session, wish, need, when it expires, and
 --   the channel on which it is told that the limit was raised; 2 hash: what this session was given last.
@@ -24,12 +24,13 @@ local PACE = 1000
 
 local function int(number) return string.format('%.0f', number) end
 
-local counts, total, token, now, known, ahead, edition, kept = {}, 0, 0, 0, nil, 0, 0, nil
+local counts, total, token, now, known, ahead, edition, kept, kind = {}, 0, 0, 0, nil, 0, 0, nil, nil
 local session, ends, packed = ARGV[4], ARGV[10] == '1', nil
 local fields = redis.call('HGETALL', KEYS[1])
 for n = 1, #fields, 2 do
     local name, value = fields[n], tonumber(fields[n + 1])
-    if name == 'token' then token = value
+    if name == 'kind' then kind = fields[n + 1]
+    elseif name == 'token' then token = value
     elseif name == 'now' then now = value
     elseif name == 'segment' then known = value
     elseif name == 'ahead' then ahead = value
@@ -38,6 +39,7 @@ for n = 1, #fields, 2 do
     elseif name == 'line' then packed = fields[n + 1]
     else counts[tonumber(name)] = value end
 end
+if kind and kind ~= 'window' then return redis.error_reply('KIND ' .. KEYS[1] .. ' is another kind of limiter') end
 if known and known ~= length then return redis.error_reply('WINDOW another length is in use under this key') end
 local time = redis.call('TIME')
 time = time[1] * 1000000 + time[2]
@@ -92,6 +94,15 @@ elseif last[1] or begin then
         if ARGV[16] ~= '' and edition == asked_edition then
             raised = tonumber(ARGV[16]) > limit
             limit, edition = tonumber(ARGV[16]), math.max(edition + 1, now)
+            -- A waiter that needs more than that is refused when it asks again, and holds up no other until then.
+            local all = line
+            line, place = {}, nil
+            for _, other in ipairs(all) do
+                if other[NEED] <= limit then
+                    table.insert(line, other)
+                    if other[SESSION] == session then place = #line end
+                end
+            end
         end
         local waits = wish > 0 and ARGV[14] == '1'
         if place then
@@ -146,7 +157,7 @@ end
 if packed and #line == 0 then redis.call('HDEL', KEYS[1], 'line') end
 if total > 0 or edition > 0 or #line > 0 then
     if counts[current] then redis.call('HSET', KEYS[1], int(current), int(counts[current])) end
-    redis.call('HSET', KEYS[1], 'token', int(token), 'now', int(now), 'segment', int(length), 'ahead', int(ahead))
+    redis.call('HSET', KEYS[1], 'kind', 'window', 'token', int(token), 'now', int(now), 'segment', int(length), 'ahead', int(ahead))
     local left = math.ceil((segments + 1) * length / 1000) + 1
     if #line > 0 then
         redis.call('HSET', KEYS[1], 'line', cmsgpack.pack(line))
@@ -161,8 +172,9 @@ else
     redis.call('DEL', KEYS[1])
 end
 if raised then
+    local name = string.match(KEYS[1], '^[^}]*}')
     for _, other in ipairs(line) do
-        if other[SESSION] ~= session then redis.call('PUBLISH', other[CHANNEL], KEYS[1] .. ' ' .. other[SESSION] .. '\n') end
+        if other[SESSION] ~= session then redis.call('PUBLISH', other[CHANNEL], name .. ' ' .. other[SESSION] .. '\n') end
     end
 end
 return answer

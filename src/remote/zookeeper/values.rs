@@ -9,7 +9,7 @@ use crate::remote::backend::StoreError;
 use crate::remote::book::{Clock, Time};
 use crate::remote::key::Key;
 use crate::remote::kv::{Found, Reading, Values, Written};
-use std::hash::{BuildHasher, RandomState};
+use crate::remote::random;
 use std::time::Duration;
 use zookeeper_client::{CreateMode, Error, MultiWriteError, Stat};
 
@@ -77,7 +77,7 @@ impl Link {
         } else {
             made.map_err(failed)?;
         }
-        let name: Box<str> = format!("n-{:016x}", RandomState::new().hash_one(0)).into();
+        let name: Box<str> = format!("n-{:016x}", random::number()).into();
         let mut changes = self.client.new_multi_writer();
         let built = changes
             .add_set_data(&path, RATE, Some(0))

@@ -4,12 +4,12 @@
 pub(crate) mod changes;
 
 use crate::speaker::LONG;
-use crate::store::{key, own_unopened, store};
+use crate::store::{key, opened, own_unopened, store};
 use std::pin::pin;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tollgate::Quota;
-use tollgate::remote::{Redis, Remote, RemoteBuilder};
+use tollgate::remote::{Redis, Remote, RemoteBuilder, Rule};
 
 fn spawn(builder: RemoteBuilder) -> Remote<Redis> {
     builder.ttl(LONG).spawn(store()).expect("settings that can be")
@@ -45,6 +45,19 @@ async fn a_raised_window_is_for_who_waits_elsewhere() {
     }
     full.set_limit(2).await.unwrap();
     drop(timeout(LONG / 6, waiting).await.expect("it is told").unwrap());
+}
+
+#[tokio::test]
+async fn an_impossible_head_is_refused_when_the_limit_is_lowered() {
+    let (store, key) = opened(Rule::Permits { limit: 4 }).await;
+    let make = |builder: RemoteBuilder| builder.ttl(LONG).spawn(store.clone()).unwrap();
+    let changed = changes::an_impossible_head_is_refused_when_the_limit_is_lowered(&key, make);
+    timeout(LONG / 6, changed).await.expect("the next waiter is served");
+}
+
+#[tokio::test]
+async fn an_impossible_waiter_holds_up_no_other_in_a_lowered_window() {
+    changes::an_impossible_waiter_holds_up_no_other_in_a_lowered_window(&key(), spawn).await;
 }
 
 #[tokio::test]

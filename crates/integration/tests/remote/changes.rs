@@ -1,7 +1,10 @@
 //! Quotas and limits that are changed while they are used: the same for every store. Nothing comes back within a test.
 
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::Duration;
-use tollgate::remote::{Backend, Key, Remote, RemoteBuilder, RemoteError, Rule};
+use tollgate::remote::{Acquire, Backend, Key, Remote, RemoteBuilder, RemoteError, Rule};
 use tollgate::{Quota, Reason};
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -96,4 +99,59 @@ pub(crate) async fn what_cannot_be_changed_says_so<B: Backend>(key: &Key, make: 
     let refused = permits.set_limit(1 << 41).await.unwrap_err();
     assert_eq!(refused, RemoteError::Limit { given: 1 << 41 });
     permits.close().await;
+}
+
+/// Begins to wait for units of `remote`, and returns when the store has `waiters`.
+async fn waits<B: Backend>(mut wait: Pin<&mut Acquire<'_, B>>, remote: &Remote<B>, waiters: u64) {
+    poll_fn(|cx| {
+        assert!(wait.as_mut().poll(cx).is_pending());
+        if remote.stats().waiting >= waiters {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// The head of the queue is refused, and the next waiter is served: long before any lease is renewed.
+pub(crate) async fn an_impossible_head_is_refused_when_the_limit_is_lowered<B: Backend>(
+    key: &Key,
+    make: impl Fn(RemoteBuilder) -> Remote<B>,
+) {
+    let permits = || make(Remote::permits(key.clone(), 4));
+    let (holds, large, small) = (permits(), permits(), permits());
+    let held = holds.acquire(2).await.unwrap();
+    let mut four = pin!(large.acquire(4));
+    waits(four.as_mut(), &large, 1).await;
+    let mut one = pin!(small.acquire(1));
+    waits(one.as_mut(), &small, 2).await;
+    assert!(!small.stats().differs);
+    holds.set_limit(3).await.unwrap();
+    assert_eq!(four.await.map(drop).unwrap_err().reason(), Reason::Oversized);
+    let one = one.await.unwrap();
+    assert!(!held.is_lost() && !one.is_lost());
+    // One that was set up with another limit is told.
+    let late = permits();
+    assert!(late.acquire_now(1).await.is_err());
+    assert!(small.stats().differs && late.stats().differs && late.rule() == Rule::Permits { limit: 3 });
+    drop((held, one));
+    for remote in [&holds, &large, &small, &late] {
+        remote.close().await;
+    }
+}
+
+/// A waiter with a place in the queue, which needs more than the lowered limit.
+pub(crate) async fn an_impossible_waiter_holds_up_no_other_in_a_lowered_window<B: Backend>(
+    key: &Key,
+    make: impl Fn(RemoteBuilder) -> Remote<B>,
+) {
+    let window = || make(Remote::window(key.clone(), 4, HOUR));
+    let (one, large) = (window(), window());
+    drop(one.acquire(2).await.unwrap());
+    let mut four = pin!(large.acquire(4));
+    waits(four.as_mut(), &large, 1).await;
+    assert!(one.acquire_now(1).await.is_err());
+    one.set_limit(3).await.unwrap();
+    drop(one.acquire_now(1).await.expect("it is free"));
 }

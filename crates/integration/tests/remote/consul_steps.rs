@@ -296,7 +296,15 @@ async fn a_session_hangs_on_no_check_and_has_no_lock_delay<B: Kind>() {
 async fn documents_are_never_the_same_twice() {
     let (store, key) = store::<Consul>();
     let mut one = Speaker::new(&store, &key, permits(1), LONG);
-    let read = || ask(server(), "GET", &format!("/v1/kv/tollgate/{key}/holders?raw"), "").unwrap();
+    let read = || {
+        ask(
+            server(),
+            "GET",
+            &format!("/v1/kv/tollgate/{key}.permits/holders?raw"),
+            "",
+        )
+        .unwrap()
+    };
     one.wish(1, true).await;
     let first = read();
     let token = serde_json::from_str::<serde_json::Value>(&first).unwrap();
@@ -361,7 +369,7 @@ async fn the_line_is_served_in_order_and_the_dead_are_passed_over() {
 #[tokio::test]
 async fn something_else_under_the_key_is_refused_and_left_alone() {
     let (store, key) = store::<Consul>();
-    let path = format!("/v1/kv/tollgate/{key}/holders");
+    let path = format!("/v1/kv/tollgate/{key}.permits/holders");
     ask(server(), "PUT", &path, "something").unwrap();
     let mut one = Speaker::new(&store, &key, permits(1), LONG);
     let refused = one.say(|_| {}).await;
@@ -397,7 +405,13 @@ async fn slots_are_held_back_after_a_session_that_was_ended_by_others() {
     let slots = store.slots().lock_delay(delay).unwrap();
     let mut holder = Speaker::new(&slots, &key, permits(2), LONG);
     holder.wish(1, true).await;
-    let listed = ask(server(), "GET", &format!("/v1/kv/tollgate/{key}/by/?recurse=true"), "").unwrap();
+    let listed = ask(
+        server(),
+        "GET",
+        &format!("/v1/kv/tollgate/{key}.permits/by/?recurse=true"),
+        "",
+    )
+    .unwrap();
     let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
     let id = listed[0]["Session"].as_str().expect("it is locked");
     let ended = Instant::now();

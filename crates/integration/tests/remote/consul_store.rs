@@ -44,7 +44,7 @@ pub(crate) fn store<B: Kind>() -> (B, Key) {
 
 /// The keys of this limiter at the shared server.
 pub(crate) fn keys(key: &Key) -> Vec<String> {
-    let path = format!("/v1/kv/tollgate/{key}/?keys=true");
+    let path = format!("/v1/kv/tollgate/{key}.?keys=true");
     match &*crate::consul::ask(server(), "GET", &path, "").expect("the server answers") {
         "" => Vec::new(),
         keys => serde_json::from_str(keys).expect("a list"),

@@ -162,7 +162,7 @@ async fn an_end_that_is_told_again_ends_the_session<B: Kind>() {
     let keys = ask(
         server(),
         "GET",
-        &format!("/v1/kv/tollgate/{}/by/?recurse=true", wired.key),
+        &format!("/v1/kv/tollgate/{}.permits/by/?recurse=true", wired.key),
         "",
     )
     .unwrap();

@@ -26,7 +26,7 @@ async fn put(at: &str, value: &str, lease: &Value) {
 /// The limit that lies there, and for how long its lease was granted.
 async fn limit(key: &Key) -> Option<(Value, u64)> {
     let there = under(key).await;
-    let at = base64(&format!("tollgate/{key}/l"));
+    let at = base64(&format!("tollgate/{key}.permits/l"));
     let pair = there["kvs"].as_array()?.iter().find(|pair| pair["key"] == at)?.clone();
     let life = said("/v3/lease/timetolive", &format!(r#"{{"ID":{}}}"#, pair["lease"])).await;
     Some((pair["value"].clone(), life["grantedTTL"].as_str()?.parse().ok()?))
@@ -89,7 +89,7 @@ async fn a_limit_that_has_gone_comes_back_as_it_was() {
     let mut one = Speaker::new(&store, &key, RULE, LONG);
     one.say(|step| step.limit = Some(2)).await.expect("it is set");
     one.say(|step| step.limit = None).await.expect("it is there");
-    let delete = format!(r#"{{"key":"{}"}}"#, base64(&format!("tollgate/{key}/l")));
+    let delete = format!(r#"{{"key":"{}"}}"#, base64(&format!("tollgate/{key}.permits/l")));
     for _ in 0..2 {
         said("/v3/kv/deleterange", &delete).await;
         assert_eq!(one.look().await.census.limit, 2);
@@ -120,8 +120,8 @@ async fn what_lies_under_an_earlier_lease_is_not_the_sessions() {
     let mut one = Speaker::new(&store, &key, RULE, LONG);
     let session = one.last().session;
     let earlier = said("/v3/lease/grant", r#"{"TTL":"600"}"#).await["ID"].clone();
-    put(&format!("tollgate/{key}/s/{session}"), "1", &earlier).await;
-    put(&format!("tollgate/{key}/w/{session}/1/0"), "1", &earlier).await;
+    put(&format!("tollgate/{key}.permits/s/{session}"), "1", &earlier).await;
+    put(&format!("tollgate/{key}.permits/w/{session}/1/0"), "1", &earlier).await;
     let reply = one.wish(1, true).await;
     assert!(!reply.alive && reply.grants.is_empty(), "{reply:?}");
     assert_eq!(count(&key).await, 0);
@@ -145,7 +145,7 @@ async fn an_end_that_is_said_again_is_an_end() {
 #[tokio::test]
 async fn what_is_none_of_ours_outlives_an_end() {
     let (store, key) = (store(), key());
-    put(&format!("tollgate/{key}/l"), "something", &0.into()).await;
+    put(&format!("tollgate/{key}.permits/l"), "something", &0.into()).await;
     let mut one = Speaker::new(&store, &key, RULE, LONG);
     assert!(one.say(|_| {}).await.is_err());
     assert_eq!(count(&key).await, 1);

@@ -54,7 +54,7 @@ pub(crate) fn base64(text: &str) -> String {
 
 /// The answer of the server to a question about all under a key.
 pub(crate) async fn under(key: &Key) -> serde_json::Value {
-    let (first, end) = (format!("tollgate/{key}/"), format!("tollgate/{key}0"));
+    let (first, end) = (format!("tollgate/{key}."), format!("tollgate/{key}/"));
     said(
         "/v3/kv/range",
         &format!(r#"{{"key":"{}","range_end":"{}"}}"#, base64(&first), base64(&end)),
@@ -130,7 +130,7 @@ async fn a_lease_that_is_gone_is_a_lost_session() {
     let mut next = Speaker::new(&store, &key, ONE, LONG);
     late.wish(1, true).await;
     next.wish(1, true).await;
-    let session = base64(&format!("tollgate/{key}/s/{}", late.last().session));
+    let session = base64(&format!("tollgate/{key}.permits/s/{}", late.last().session));
     let there = under(&key).await;
     let pairs = there["kvs"].as_array().expect("keys");
     let lease = pairs
@@ -216,7 +216,7 @@ async fn keys_go_with_the_last_session_also_when_it_dies() {
 #[tokio::test]
 async fn something_else_under_the_key_is_refused_and_left_alone() {
     let (store, key) = (store(), key());
-    let at = base64(&format!("tollgate/{key}/lock"));
+    let at = base64(&format!("tollgate/{key}.permits/lock"));
     said("/v3/kv/put", &format!(r#"{{"key":"{at}","value":"YQ=="}}"#)).await;
     let mut one = Speaker::new(&store, &key, ONE, LONG);
     let refused = one.say(|_| {}).await;

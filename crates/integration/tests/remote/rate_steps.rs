@@ -160,7 +160,7 @@ async fn each_token_is_counted_to_the_last_part() {
             "local s = redis.call('HMGET', ARGV[1], 'level', 'at') return (s[1] or '0') .. ' ' .. (s[2] or '0')";
         let said = bulk(
             server.address(),
-            &format!("EVAL \"{script}\" 0 tollgate:{{{key}}}:state"),
+            &format!("EVAL \"{script}\" 0 tollgate:{{{key}}}:rate:state"),
         )
         .unwrap();
         let (level, at) = said.split_once(' ').expect("two numbers");

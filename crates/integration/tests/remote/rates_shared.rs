@@ -2,13 +2,14 @@
 //! own makes a process: it knows only what it has seen.
 
 use crate::change::changes;
+use crate::kinds;
 use crate::rig::proxy::{Mode, Proxy};
 use crate::speaker::{LONG, SHORT, Speaker};
 use crate::store::key;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tollgate::Quota;
 use tollgate::remote::{Backend, Blocks, Key, Remote, Rule, StoreError};
 
@@ -77,9 +78,9 @@ pub(crate) mod zookeeper {
         }
         async fn keys(key: &Key) -> usize {
             let client = crate::zookeeper::raw(Self::server()).await;
-            let key = key.as_str();
+            let under = format!("{key}.");
             let names = crate::zookeeper::children(&client, "/tollgate").await.unwrap();
-            names.iter().filter(|name| *name == key).count()
+            names.iter().filter(|name| name.starts_with(&under)).count()
         }
     }
     super::shared!(Here);
@@ -105,11 +106,14 @@ macro_rules! shared {
             what_is_closed_leaves_nothing_behind
             what_died_leaves_nothing_behind
             whoever_stays_takes_away_what_the_dead_have_left
-            another_kind_under_the_same_name_is_refused
+            a_window_of_another_length_under_the_same_name_is_refused
+            limiters_of_one_name_and_different_kinds_are_independent
             a_quota_is_changed_for_everybody
             a_faster_rate_is_for_who_waits_too
             a_window_is_changed_for_everybody
             what_cannot_be_changed_says_so
+            an_impossible_head_is_refused_when_the_limit_is_lowered
+            an_impossible_waiter_holds_up_no_other_in_a_lowered_window
         }
     };
 }
@@ -276,25 +280,17 @@ pub(crate) async fn whoever_stays_takes_away_what_the_dead_have_left<P: Place>()
     nothing_left::<P>(&key).await;
 }
 
-pub(crate) async fn another_kind_under_the_same_name_is_refused<P: Place>() {
-    let store = P::store();
-    let rules = [
-        Rule::Rate { quota: hourly(5) },
-        Rule::Window { limit: 5, length: LONG },
-        Rule::Permits { limit: 5 },
-    ];
-    for rule in rules {
-        let key = key();
-        let mut one = Speaker::new(&store, &key, rule, LONG);
-        one.wish(1, false).await;
-        for other in rules.into_iter().filter(|other| *other != rule) {
-            let refused = Speaker::new(&store, &key, other, LONG).say(|_| {}).await;
-            assert!(
-                matches!(refused, Err(StoreError::Refused { .. })),
-                "{other:?} at {rule:?}: {refused:?}"
-            );
-        }
-    }
+pub(crate) async fn a_window_of_another_length_under_the_same_name_is_refused<P: Place>() {
+    let (store, key) = (P::store(), key());
+    let window = |length| Rule::Window { limit: 5, length };
+    let mut one = Speaker::new(&store, &key, window(LONG), LONG);
+    one.wish(1, false).await;
+    let refused = Speaker::new(&store, &key, window(LONG / 2), LONG).say(|_| {}).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+}
+
+pub(crate) async fn limiters_of_one_name_and_different_kinds_are_independent<P: Place>() {
+    kinds::are_independent(&P::store(), &key()).await;
 }
 
 fn spawned<P: Place>(builder: tollgate::remote::RemoteBuilder) -> Remote<P::Store> {
@@ -311,6 +307,16 @@ pub(crate) async fn a_faster_rate_is_for_who_waits_too<P: Place>() {
 
 pub(crate) async fn a_window_is_changed_for_everybody<P: Place>() {
     changes::a_window_is_changed_for_everybody(&key(), spawned::<P>).await;
+}
+
+pub(crate) async fn an_impossible_head_is_refused_when_the_limit_is_lowered<P: Place>() {
+    let key = key();
+    let changed = changes::an_impossible_head_is_refused_when_the_limit_is_lowered(&key, spawned::<P>);
+    timeout(LONG / 6, changed).await.expect("the next waiter is served");
+}
+
+pub(crate) async fn an_impossible_waiter_holds_up_no_other_in_a_lowered_window<P: Place>() {
+    changes::an_impossible_waiter_holds_up_no_other_in_a_lowered_window(&key(), spawned::<P>).await;
 }
 
 pub(crate) async fn what_cannot_be_changed_says_so<P: Place>() {

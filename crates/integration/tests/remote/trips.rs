@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::time::sleep;
-use tollgate::Reason;
 use tollgate::remote::{Key, Redis, Remote, Rule};
+use tollgate::{Ask, Policy, Reason};
 
 const LIMIT: u64 = 4;
 
@@ -203,4 +203,28 @@ async fn a_line_that_was_too_slow_is_used_again() {
     while remote.acquire(1).await.is_err() {
         sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// A thousand requests that wait at a policy are cancelled at once, and the limiter is one of its legs.
+#[tokio::test]
+async fn a_storm_of_cancels_costs_two_round_trips_at_most() {
+    let wired = Wired::new().await;
+    let held = wired.remote.acquire(LIMIT).await.unwrap();
+    let remote = Arc::new(limiter(&wired.key, at(wired.proxy.address())));
+    let policy = Policy::builder().limit(Arc::clone(&remote)).build().unwrap();
+    let mut waits: Vec<_> = (0..1_000).map(|_| Box::pin(policy.admit(Ask::one()))).collect();
+    for wait in &mut waits {
+        assert!(futures::poll!(wait.as_mut()).is_pending());
+    }
+    while remote.stats().waiting == 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let before = wired.exchanges();
+    drop(waits);
+    while remote.stats().waiting > 0 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let trips = wired.exchanges() - before;
+    assert!((1..=2).contains(&trips), "{trips} round trips");
+    drop(held);
 }

@@ -2,7 +2,7 @@
 
 use crate::speaker::{LONG, Speaker};
 use crate::store::key;
-use crate::zookeeper::raw;
+use crate::zookeeper::{children, raw};
 use crate::zookeeper_steps::{address, names, store};
 use tollgate::Quota;
 use tollgate::remote::{Backend, Rule, StoreError};
@@ -17,7 +17,7 @@ async fn what_is_none_of_ours_is_neither_written_under_nor_taken_away() {
     let client = raw(address()).await;
     let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
     client.mkdir("/tollgate", &open).await.unwrap();
-    let path = format!("/tollgate/{key}");
+    let path = format!("/tollgate/{key}.permits");
     client.create(&path, b"something", &open).await.unwrap();
     let mut one = Speaker::new(&store, &key, RULE, LONG);
     let refused = one.say(|_| {}).await;
@@ -37,7 +37,7 @@ async fn what_an_earlier_session_made_is_not_taken_for_ones_own() {
     let mut one = Speaker::new(&store, &key, RULE, LONG);
     let session = one.last().session;
     let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
-    let present = format!("/tollgate/{key}/s-{session}");
+    let present = format!("/tollgate/{key}.permits/s-{session}");
     client.create(&present, b"", &ephemeral).await.unwrap();
     let early = one.say(|_| {}).await;
     assert!(matches!(early, Err(StoreError::Unreachable { .. })), "{early:?}");
@@ -71,7 +71,7 @@ async fn marks_of_nothing_are_swept_away() {
     one.look().await;
     let session = one.last().session;
     let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
-    let mark = format!("/tollgate/{key}/r-{session}-3-0000000077");
+    let mark = format!("/tollgate/{key}.permits/r-{session}-3-0000000077");
     client.create(&mark, b"", &ephemeral).await.unwrap();
     one.look().await;
     assert_eq!(names(&client, &key).await.len(), 1);
@@ -89,7 +89,7 @@ async fn an_end_that_is_said_again_is_an_end() {
     (end.seq, end.end) = (end.seq + 1, true);
     for _ in 0..2 {
         again.step(&key, &RULE, &end).await.expect("it ends");
-        assert!(client.get_data(&format!("/tollgate/{key}")).await.is_err());
+        assert!(client.get_data(&format!("/tollgate/{key}.permits")).await.is_err());
     }
 }
 
@@ -101,12 +101,10 @@ async fn a_rate_whose_note_was_taken_away_is_made_anew() {
     let quota = Quota::per_hour(10).burst(10);
     let mut one = Speaker::new(&store, &key, Rule::Rate { quota }, LONG);
     assert_eq!(one.wish(10, false).await.grants.len(), 1);
-    let names = names(&client, &key).await;
+    let path = format!("/tollgate/{key}.rate");
+    let names = children(&client, &path).await.unwrap();
     assert_eq!(names.len(), 1, "{names:?}");
-    client
-        .delete(&format!("/tollgate/{key}/{}", names[0]), None)
-        .await
-        .unwrap();
+    client.delete(&format!("{path}/{}", names[0]), None).await.unwrap();
     let mut other = Speaker::new(&again, &key, Rule::Rate { quota }, LONG);
     let taken = other.wish(4, false).await;
     assert_eq!((taken.grants.len(), taken.census.in_use), (1, 4));

@@ -44,7 +44,7 @@ async fn proxied() -> (Proxy, Zookeeper) {
 
 /// The names under a key, in order.
 pub(crate) async fn names(client: &Client, key: &Key) -> Vec<String> {
-    let mut names = children(client, &format!("/tollgate/{key}")).await.unwrap();
+    let mut names = children(client, &format!("/tollgate/{key}.permits")).await.unwrap();
     names.sort();
     names
 }
@@ -250,7 +250,7 @@ async fn numbers_that_have_overflowed_are_still_in_line() {
         "w-00000000000000ff.1-1-1-2147483647",
         "w-00000000000000ff.1-2-1--2147483648",
     ] {
-        let path = format!("/tollgate/{key}/{name}");
+        let path = format!("/tollgate/{key}.permits/{name}");
         let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
         client.create(&path, b"", &ephemeral).await.unwrap();
     }
@@ -262,7 +262,10 @@ async fn numbers_that_have_overflowed_are_still_in_line() {
     );
     let session = one.last().session;
     client
-        .delete(&format!("/tollgate/{key}/w-00000000000000ff.1-1-1-2147483647"), None)
+        .delete(
+            &format!("/tollgate/{key}.permits/w-00000000000000ff.1-1-1-2147483647"),
+            None,
+        )
         .await
         .unwrap();
     store.news(&key, session).await;
@@ -276,7 +279,10 @@ async fn a_node_that_an_operator_took_away_is_a_lost_permit() {
     let mut one = Speaker::new(&store, &key, Rule::Permits { limit: 2 }, LONG);
     one.wish(1, true).await;
     for name in names(&client, &key).await.iter().filter(|name| name.starts_with("w-")) {
-        client.delete(&format!("/tollgate/{key}/{name}"), None).await.unwrap();
+        client
+            .delete(&format!("/tollgate/{key}.permits/{name}"), None)
+            .await
+            .unwrap();
     }
     assert!(!one.look().await.alive);
 }
@@ -285,7 +291,8 @@ async fn a_node_that_an_operator_took_away_is_a_lost_permit() {
 async fn the_key_goes_with_the_last_session_also_when_it_dies() {
     let key = key();
     let client = raw(address()).await;
-    let there = || async { children(&client, "/tollgate").await.unwrap().contains(&key.to_string()) };
+    let name = format!("{key}.permits");
+    let there = || async { children(&client, "/tollgate").await.unwrap().contains(&name) };
     {
         let store = store();
         let mut one = Speaker::new(&store, &key, ONE, BRIEF);

@@ -18,7 +18,7 @@ async fn swarm(store: &Fake, seconds: u64, closes: bool) -> u64 {
 }
 
 fn takers(store: &Fake) -> usize {
-    let (_, value) = store.0.values.lock()[&key()].clone();
+    let (_, value) = store.0.values.lock()[&key().of(Rule::RATE)].clone();
     let note: serde_json::Value = serde_json::from_slice(&value).unwrap();
     note["takers"].as_object().unwrap().len()
 }
