@@ -4,7 +4,7 @@ use super::atomic::{MAX, QUEUED, Semaphore};
 use crate::sync::queue::{Key, Queue};
 use crate::sync::shim::MutexGuard;
 use crate::sync::shim::atomic::Ordering;
-use crate::sync::wake::Each;
+use crate::sync::wake::{Each, drop_quietly};
 use std::task::Waker;
 
 impl Semaphore {
@@ -13,7 +13,8 @@ impl Semaphore {
     pub(super) fn join_special(&self, mut queue: MutexGuard<'_, Queue>, n: i64, class: u8, waker: Waker) -> Key {
         if self.overtakes(&mut queue, n) {
             drop(queue);
-            drop(waker);
+            // What it has taken is not lost to a drop that panics.
+            drop_quietly(waker);
             return Key::TAKEN;
         }
         if !queue.has_rules() {
