@@ -181,7 +181,13 @@ impl Semaphore {
         } else if queue.is_empty() && self.take_or_flag(&mut queue, n) {
             Key::TAKEN
         } else {
-            return queue.push_claim(n as u64, waker);
+            let key = queue.push_claim(n as u64, waker);
+            // Next by the rules, it is not handed what is free by anybody else before the next release.
+            let Err(mut queue) = self.take_if_next(queue, key, n) else {
+                return Key::TAKEN;
+            };
+            queue.note_joined(key);
+            return key;
         };
         drop(queue);
         drop(waker);

@@ -20,29 +20,10 @@ impl Semaphore {
             return queue.push(n as u64, waker);
         }
         let key = queue.push_by_rules(n as u64, class, waker);
-        if queue.is_head(key) && self.free() >= n {
-            // Whoever need not wait is not held to the bounds of waiting.
-            let own = queue.take_next(key);
-            self.take_flagged(&mut queue, n);
-            if queue.wants_no_flag() {
-                // Relaxed: the flag only sends others to the lock.
-                self.word.fetch_add(QUEUED, Ordering::Relaxed);
-            }
-            // Its class has had a grant, and so another may be next, that fits.
-            let moves_up = !seeded!("semaphore_passes_quietly") && self.can_grant(&mut queue);
-            drop(queue);
-            let mut each = Each::default();
-            each.run(|| drop(own));
-            if moves_up {
-                each.run(|| self.hand_over());
-            }
-            if each.has_panicked() {
-                // The future does not get to know what it has.
-                each.run(|| self.release(n));
-            }
-            each.end();
+        // A newcomer that need not wait is not held to the bounds of waiting.
+        let Err(mut queue) = self.take_if_next(queue, key, n) else {
             return Key::TAKEN;
-        }
+        };
         match queue.keep_bounds(key) {
             Ok(evicted) => {
                 // Whoever was in front may have gone, and somebody may fit now.
@@ -72,6 +53,39 @@ impl Semaphore {
                 Key::FULL
             }
         }
+    }
+
+    /// The newcomer at `key`, which wants `n`, takes its permits if it is next by the rules and they are free. If not, it
+    /// stays where it is, and the lock is handed back.
+    pub(super) fn take_if_next<'a>(
+        &'a self,
+        mut queue: MutexGuard<'a, Queue>,
+        key: Key,
+        n: i64,
+    ) -> Result<(), MutexGuard<'a, Queue>> {
+        if !queue.has_rules() || !queue.is_head(key) || self.free() < n {
+            return Err(queue);
+        }
+        let own = queue.take_next(key);
+        self.take_flagged(&mut queue, n);
+        if queue.wants_no_flag() {
+            // Relaxed: the flag only sends others to the lock.
+            self.word.fetch_add(QUEUED, Ordering::Relaxed);
+        }
+        // Its class has had a grant, and so another may be next, that fits.
+        let moves_up = !seeded!("semaphore_passes_quietly") && self.can_grant(&mut queue);
+        drop(queue);
+        let mut each = Each::default();
+        each.run(|| drop(own));
+        if moves_up {
+            each.run(|| self.hand_over());
+        }
+        if each.has_panicked() {
+            // The newcomer does not get to know what it has.
+            each.run(|| self.release(n));
+        }
+        each.end();
+        Ok(())
     }
 
     /// Takes `n` permits in front of those who wait, if that is allowed. Under the lock.

@@ -226,9 +226,12 @@ impl Queue {
 
     /// Joins at a place that is kept, and handed what it wants, in class 0, whatever the bounds.
     pub(crate) fn push_claim(&mut self, need: u64, waker: Waker) -> Key {
-        let key = self.put_in_class(State::WaitingClaim, need, 0, waker);
+        self.put_in_class(State::WaitingClaim, need, 0, waker)
+    }
+
+    /// Counts the newcomer at `key`, which stays.
+    pub(crate) fn note_joined(&mut self, key: Key) {
         self.tally.joined(key.index(), self.waiting);
-        key
     }
 
     /// Joins a queue with rules, whatever its bounds. A class that there is not counts as the last.
@@ -266,7 +269,7 @@ impl Queue {
             evicted.push(self.unlink(index));
             self.places.at(index).set_state(State::Evicted);
         }
-        self.tally.joined(key.index(), self.waiting);
+        self.note_joined(key);
         Ok(evicted)
     }
 
