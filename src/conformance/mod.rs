@@ -23,6 +23,7 @@ mod guards;
 mod laws;
 mod recorder;
 mod suite;
+mod turns;
 mod waits;
 mod world;
 

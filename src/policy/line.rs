@@ -22,6 +22,8 @@ pub(crate) struct Entry {
     pub(crate) deadline: Option<Instant>,
     /// When its turn comes, as far as is known; `None` when that takes an event.
     pub(crate) due: Option<Instant>,
+    /// Since when it lacks nothing but a turn.
+    pub(crate) ready_since: Option<Instant>,
     /// The pump has asked the legs for it, and `due` is what they said.
     pub(crate) tried: bool,
     /// What its owner's timer is set to.
@@ -115,6 +117,7 @@ impl<T> Line<T> {
                 since,
                 deadline,
                 due,
+                ready_since: None,
                 tried: false,
                 wakes_at: None,
                 waker: None,
@@ -145,9 +148,10 @@ impl<T> Line<T> {
     }
 
     /// Learns when the turn of `key` comes. Returns its waker when its owner has set its timer too late.
-    pub(crate) fn set_due(&mut self, key: Key, due: Option<Instant>) -> Option<Waker> {
+    pub(crate) fn set_due(&mut self, key: Key, due: Option<Instant>, ready_since: Option<Instant>) -> Option<Waker> {
         let entry = self.waiting.get_mut(&key)?;
         entry.due = due;
+        entry.ready_since = ready_since;
         entry.tried = true;
         let due = due?;
         match entry.wakes_at {

@@ -41,8 +41,9 @@ enum Attempt<T> {
     Admitted(T),
     /// Look again at this instant.
     Later(Instant),
-    /// Look again when something happens, or at this instant.
-    OnEvent(Option<Instant>),
+    /// Look again when something happens, or at this instant; and whether nothing but a turn has been missing, and since
+    /// when.
+    OnEvent(Option<Instant>, Option<Instant>),
     /// Waiting changes nothing.
     Hopeless,
 }
@@ -59,15 +60,43 @@ enum Waited {
 impl Waited {
     fn of(entry: &Entry) -> Self {
         if entry.tried {
-            Self::Due(entry.due)
+            Self::Due(entry.ready_since.or(entry.due))
         } else {
             Self::Since(entry.since)
         }
     }
 }
 
-/// The queue that refused, and how many units it was asked for.
-type Turn<'a> = (&'a dyn Turnstile, u64);
+/// The queue to join.
+struct Turn<'a> {
+    turnstile: &'a dyn Turnstile,
+    units: u64,
+    /// Those before it there may go before it has joined, without its being told.
+    behind: bool,
+}
+
+impl<'a> Turn<'a> {
+    fn new(turnstile: &'a dyn Turnstile, units: u64) -> Self {
+        Self {
+            turnstile,
+            units,
+            behind: turnstile.holds_nothing(),
+        }
+    }
+
+    /// The queue of an instant that is to come.
+    fn until_due(ready: &ReadyAt<'a>) -> Option<Self> {
+        ready.due_turn().map(|due| Self {
+            behind: due.behind,
+            ..Self::new(due.turnstile, due.units)
+        })
+    }
+
+    /// The queue of an event.
+    fn of_event(ready: &ReadyAt<'a>) -> Option<Self> {
+        ready.turn().map(|(turnstile, units)| Self::new(turnstile, units))
+    }
+}
 
 impl<L: Limiter + 'static> Core<L> {
     pub(crate) fn new(limiter: L, clock: Clock, settings: Settings) -> Arc<Self> {
@@ -100,10 +129,51 @@ impl<L: Limiter> Core<L> {
         self.waiting() > 0 && !self.settings.manner.newest_first
     }
 
-    /// True when nobody is before whoever comes and nobody was just served late: it may be admitted on the spot.
+    /// True when none waits and none was just served late: a newcomer may be admitted on the spot.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        !self.has_before() && self.credit.load(Ordering::Relaxed) == 0
+        self.waiting() == 0 && !self.was_late()
+    }
+
+    /// True when a waiter has just been served late.
+    pub(crate) fn was_late(&self) -> bool {
+        self.credit.load(Ordering::Relaxed) != 0
+    }
+
+    /// The turn that this queue has at a leg which hands nothing over. It belongs to the queue, not to the head of the
+    /// moment.
+    fn own_turn(&self) -> Option<Claim> {
+        let claim = self.under_lock(|line| line.claim)?.1;
+        self.is_turn_only(claim).then_some(claim)
+    }
+
+    fn is_turn_only(&self, claim: Claim) -> bool {
+        let turnstile = self.limiter.turnstile(claim.turnstile());
+        turnstile.is_some_and(Turnstile::holds_nothing)
+    }
+
+    /// Asks the legs for a newcomer while others wait, if none of them is before it.
+    #[cold]
+    pub(crate) fn reserve_past_waiters(
+        &self,
+        demand: Demand<'_>,
+        ticket: &mut Option<L::Ticket>,
+    ) -> Result<(), Refusal<'_>> {
+        if self.has_before() {
+            return Err(Refusal::new(
+                Reason::Saturated,
+                super::LINE,
+                demand.units(),
+                Wait::Event,
+            ));
+        }
+        let place = Place {
+            ahead: Ask::many(0),
+            is_head: true,
+            watcher: &self.watcher,
+            claim: &Cell::new(self.own_turn()),
+        };
+        self.limiter.reserve_in(demand.at_place(&place), ticket)
     }
 
     fn under_lock<R>(&self, change: impl FnOnce(&mut Line<L::Ticket>) -> R) -> R {
@@ -142,6 +212,7 @@ impl<L: Limiter> Core<L> {
         let floor = self.floor(waited, now);
         let place = Place {
             ahead: Ask::many(0),
+            is_head: true,
             watcher: &self.watcher,
             claim,
         };
@@ -153,10 +224,11 @@ impl<L: Limiter> Core<L> {
         }
         let as_of = ready.not_before().unwrap_or(floor).max(floor);
         if as_of > now {
-            return (Attempt::Later(as_of), None);
+            return (Attempt::Later(as_of), Turn::until_due(&ready));
         }
         if ready.is_event() {
-            return (Attempt::OnEvent(ready.event_by()), ready.turn());
+            let since = ready.is_due().then_some(as_of);
+            return (Attempt::OnEvent(ready.event_by(), since), Turn::of_event(&ready));
         }
         let phase = Phase::at(&self.clock, as_of);
         match self.limiter.try_reserve(Demand::waiting(ask, phase.pass(), &place)) {
@@ -165,31 +237,41 @@ impl<L: Limiter> Core<L> {
                 self.note_lateness(now);
                 (Attempt::Admitted(ticket), None)
             }
+            // Somebody else was faster: until when is waited is for the legs to say again.
             Err(refusal) => match refusal.wait() {
-                Wait::Until(due) => (Attempt::Later(due.instant()), None),
-                // Somebody else was faster: until when is waited is for the legs to say again.
-                Wait::Turn(turnstile) => (
-                    Attempt::OnEvent(self.event_by(ask, now)),
-                    Some((turnstile, refusal.units())),
-                ),
-                Wait::Event => (Attempt::OnEvent(self.event_by(ask, now)), None),
+                Wait::Until(due) => {
+                    let ready = self.ready_for_head(ask, now, claim);
+                    let kept = || self.limiter.turnstile(claim.get()?.turnstile());
+                    let kept = kept()
+                        .filter(|kept| kept.holds_nothing())
+                        .map(|kept| Turn::new(kept, 0));
+                    (Attempt::Later(due.instant()), Turn::until_due(&ready).or(kept))
+                }
+                Wait::Turn(turnstile) => {
+                    let by = self.ready_for_head(ask, now, &Cell::new(None)).event_by();
+                    let turn = Turn::new(turnstile, refusal.units());
+                    (Attempt::OnEvent(by, None), Some(turn))
+                }
+                Wait::Event => {
+                    let by = self.ready_for_head(ask, now, &Cell::new(None)).event_by();
+                    (Attempt::OnEvent(by, None), None)
+                }
                 Wait::Never => (Attempt::Hopeless, None),
             },
         }
     }
 
-    /// Until when somebody waits at the latest who was refused although all legs looked ready.
+    /// What the legs say of the head that was refused although all of them looked ready.
     #[cold]
-    fn event_by(&self, ask: &Ask, now: Instant) -> Option<Instant> {
-        let nothing = Cell::new(None);
+    fn ready_for_head(&self, ask: &Ask, now: Instant, claim: &Cell<Option<Claim>>) -> ReadyAt<'_> {
         let place = Place {
             ahead: Ask::many(0),
+            is_head: true,
             watcher: &self.watcher,
-            claim: &nothing,
+            claim,
         };
         let phase = Phase::at(&self.clock, now);
-        let ready = self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place));
-        ready.event_by()
+        self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place))
     }
 
     /// At `now` a waiter is served that was due at `last`: what comes next may catch up.
@@ -204,13 +286,13 @@ impl<L: Limiter> Core<L> {
     /// once it is older than the cap.
     pub(crate) fn admit_after_late(&self, ask: &Ask) -> Option<L::Ticket> {
         let now = self.clock.now();
-        let nothing = Cell::new(None);
+        let turn = Cell::new(self.own_turn());
         let credit = Instant::from_ticks(self.credit.load(Ordering::Relaxed));
         if now.ticks_since(credit) >= self.settings.lateness() {
             // A newer lateness that this overwrites costs its waiter the catching up, never an admission.
             self.credit.store(0, Ordering::Relaxed);
         }
-        match self.attempt(ask, Waited::Since(now), &nothing) {
+        match self.attempt(ask, Waited::Since(now), &turn) {
             (Attempt::Admitted(ticket), _) => Some(ticket),
             _ => None,
         }
@@ -218,12 +300,16 @@ impl<L: Limiter> Core<L> {
 
     /// When somebody who joins now would be admitted.
     pub(crate) fn ready_behind_line(&self, ask: &Ask, now: Instant) -> ReadyAt<'_> {
-        let ahead = self.under_lock(|line| line.ahead());
-        let nothing = Cell::new(None);
+        let (ahead, is_head, claim) = self.under_lock(|line| {
+            let is_head = self.settings.manner.newest_first || line.len() == 0;
+            (line.ahead(), is_head, line.claim.map(|(_, claim)| claim))
+        });
         let place = Place {
             ahead,
+            is_head,
             watcher: &self.watcher,
-            claim: &nothing,
+            // A newcomer that will be the head takes its own place.
+            claim: &Cell::new(claim.filter(|_| !is_head)),
         };
         let phase = Phase::at(&self.clock, now);
         self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place))
@@ -321,7 +407,12 @@ impl<L: Limiter + 'static> Core<L> {
                 (head, stale, line.len() > 0)
             });
             if let Some((_, claim)) = stale {
-                self.give_back(claim);
+                match head {
+                    Some((key, ..)) if self.is_turn_only(claim) => {
+                        self.under_lock(|line| line.claim = Some((key, claim)));
+                    }
+                    _ => self.give_back(claim),
+                }
             }
             let Some((key, ask, waited, deadline)) = head else {
                 if self.stop() {
@@ -350,7 +441,7 @@ impl<L: Limiter + 'static> Core<L> {
         })
     }
 
-    /// Tries to end the wait of the head. True when it has ended.
+    /// Tries to end the wait of the head. True when it has ended, or is to be tried again.
     fn serve(self: &Arc<Self>, key: Key, ask: &Ask, waited: Waited, deadline: Option<Instant>) -> bool {
         if deadline.is_some_and(|deadline| self.clock.now() > deadline) {
             return self.end(key, Ended::Expired);
@@ -360,7 +451,8 @@ impl<L: Limiter + 'static> Core<L> {
         let (attempt, turn) = self.attempt(ask, waited, &claim);
         // A claim that was not redeemed is kept only while its own leg is the one that refuses.
         if let Some(kept) = claim.get() {
-            let same_leg = turn.is_some_and(|(turnstile, _)| TurnstileId::of_queue(turnstile) == kept.turnstile());
+            let same_leg =
+                (turn.as_ref()).is_some_and(|turn| TurnstileId::of_queue(turn.turnstile) == kept.turnstile());
             if !same_leg {
                 self.under_lock(|line| line.claim = None);
                 self.give_back(kept);
@@ -373,26 +465,33 @@ impl<L: Limiter + 'static> Core<L> {
             Attempt::Hopeless => self.end(key, Ended::Hopeless),
             Attempt::Later(at) if deadline.is_some_and(|deadline| at > deadline) => self.end(key, Ended::Expired),
             Attempt::Later(at) => {
-                self.wait_until(key, Some(at));
-                false
+                let changed = self.stand_in(turn, key);
+                self.wait_until(key, Some(at), None);
+                changed
             }
-            Attempt::OnEvent(by) => {
-                if let Some((turnstile, units)) = turn {
-                    let joined = self.under_lock(|line| line.claim.is_some());
-                    if !joined {
-                        // Granted at once or later, the waker makes this line look again.
-                        let claim = turnstile.join(units, &Waker::from(Arc::clone(self)));
-                        self.under_lock(|line| line.claim = Some((key, claim)));
-                    }
-                }
-                self.wait_until(key, by);
-                false
+            Attempt::OnEvent(by, ready_since) => {
+                let changed = self.stand_in(turn, key);
+                self.wait_until(key, by, ready_since);
+                changed
             }
         }
     }
 
-    fn wait_until(&self, key: Key, due: Option<Instant>) {
-        let waker = self.under_lock(|line| line.set_due(key, due));
+    /// Joins the queue of a leg, unless the head stands there already. True when those who were before it there may have
+    /// gone since.
+    fn stand_in(self: &Arc<Self>, turn: Option<Turn<'_>>, key: Key) -> bool {
+        let Some(turn) = turn else { return false };
+        if self.under_lock(|line| line.claim.is_some()) {
+            return false;
+        }
+        // Granted at once or later, the waker makes this line look again.
+        let claim = turn.turnstile.join(turn.units, &Waker::from(Arc::clone(self)));
+        self.under_lock(|line| line.claim = Some((key, claim)));
+        turn.behind
+    }
+
+    fn wait_until(&self, key: Key, due: Option<Instant>, ready_since: Option<Instant>) {
+        let waker = self.under_lock(|line| line.set_due(key, due, ready_since));
         if let Some(waker) = waker {
             waker.wake();
         }

@@ -27,6 +27,7 @@ mod booking;
 mod bucket;
 mod fixed_window;
 mod gate;
+pub(crate) mod in_turn;
 mod inherit;
 mod leaky_bucket;
 mod parse;

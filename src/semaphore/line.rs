@@ -187,6 +187,18 @@ impl Semaphore {
                 return Key::TAKEN;
             };
             queue.note_joined(key);
+            // With it another may be next, that fits.
+            let moves_up = queue.has_rules() && self.can_grant(&mut queue);
+            drop(queue);
+            if moves_up {
+                let mut each = Each::default();
+                each.run(|| self.hand_over());
+                if each.has_panicked() {
+                    // The policy does not get to know its place.
+                    each.run(|| self.leave_kept(self.queue.lock(), key));
+                }
+                each.end();
+            }
             return key;
         };
         drop(queue);

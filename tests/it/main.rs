@@ -193,4 +193,5 @@ mod tower_ready;
 mod tower_room;
 #[cfg(feature = "tower")]
 mod tower_wire;
+mod turns;
 mod waiting_room;

@@ -521,7 +521,10 @@ proptest! {
 fn a_policy_that_is_next_by_the_rules_is_handed_what_is_free() {
     let orders = [
         Order::Lifo,
-        Order::Priority { classes: 2, patience: 8 },
+        Order::Priority {
+            classes: 2,
+            patience: 8,
+        },
         Order::RoundRobin { classes: 2 },
         Order::Shares(vec![1, 1]),
     ];
