@@ -54,7 +54,7 @@ impl Slot {
         loop {
             self.hold().await?;
             let Some(gate) = self.gate.clone() else { return Ok(None) };
-            let mut admitting = gate.admit(Ask::one(), Waiter::RUNNER);
+            let mut admitting = gate.admit(Ask::one(), Waiter::IDLE);
             let admission = poll_fn(|cx| {
                 // First: what has been admitted, and does not start, would have cost a token.
                 if !self.try_hold() {

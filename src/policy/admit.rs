@@ -1,13 +1,13 @@
 //! Waiting for admission: the state machine of one wait, and its async and blocking faces.
 
 use super::LINE;
-use super::line::{Ended, Found, Key};
+use super::line::{Ended, Key};
 use super::pump::Core;
 use crate::ask::{Ask, Demand};
 use crate::limiter::{Limiter, admit_in};
 use crate::refusal::{Due, Reason, Refusal, Wait};
-use crate::time::{Clock, Instant, Phase, Sleep};
-use std::pin::Pin;
+use crate::time::Phase;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -25,8 +25,8 @@ pub(super) struct Waiting<'a, L: Limiter + 'static> {
 pub(super) enum Step<'a> {
     /// When admitted, the ticket is where it was wanted: a large one is not moved about.
     Done(Result<(), Refusal<'a>>),
-    /// Step again when woken, or at this instant.
-    Pending(Option<Instant>),
+    /// Step again when woken.
+    Pending,
 }
 
 impl<'a, L: Limiter + 'static> Waiting<'a, L> {
@@ -114,7 +114,11 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
             return Step::Done(Err(late));
         }
         match core.join(self.ask, now, deadline, due) {
-            Some(key) => self.place = Some(key),
+            Some((key, evicted)) => {
+                // First of all the place has an owner: a waker that panics leaves nothing behind.
+                self.place = Some(key);
+                Core::<L>::wake_evicted(evicted);
+            }
             None => {
                 let leg = if ready.leg().is_empty() { LINE } else { ready.leg() };
                 let full = match refusal {
@@ -136,8 +140,8 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
             unreachable!("called with a place in line");
         };
         match self.core.look(key, waker) {
-            Found::Waiting(until) => Step::Pending(until),
-            Found::Ended(ended) => {
+            None => Step::Pending,
+            Some(ended) => {
                 self.place = None;
                 match ended {
                     Ended::Admitted(given) => {
@@ -150,6 +154,7 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
                     }
                     Ended::Expired => Step::Done(Err(self.core.why_late(&self.ask))),
                     Ended::Hopeless => self.ask_now(ticket),
+                    Ended::Panicked(panic) => resume_unwind(panic),
                 }
             }
         }
@@ -164,39 +169,12 @@ impl<L: Limiter + 'static> Drop for Waiting<'_, L> {
     }
 }
 
-/// What a waiter's timer wakes: the line first, so that a turn that has come is served even if its owner is not polled.
-struct Alarm<L: Limiter> {
-    core: Arc<Core<L>>,
-    key: Key,
-}
-
-impl<L: Limiter + 'static> Wake for Alarm<L> {
-    fn wake(self: Arc<Self>) {
-        self.core.due(self.key);
-    }
-}
-
-/// Drives a wait as a future: each pending step sleeps until its one instant.
-pub(super) struct Driven<'a, L: Limiter + 'static> {
-    waiting: Waiting<'a, L>,
-    timer: Option<(Sleep, Waker)>,
-    make_timer: fn(&Clock, Instant) -> Sleep,
-}
+/// Drives a wait as a future.
+pub(super) struct Driven<'a, L: Limiter + 'static>(Waiting<'a, L>);
 
 impl<'a, L: Limiter + 'static> Driven<'a, L> {
     pub(super) fn new(waiting: Waiting<'a, L>) -> Self {
-        Self {
-            waiting,
-            timer: None,
-            make_timer: Sleep::until,
-        }
-    }
-
-    /// By timers that need no runtime.
-    #[cfg(feature = "pool")]
-    pub(super) fn of_no_runtime(mut self) -> Self {
-        self.make_timer = Sleep::of_no_runtime;
-        self
+        Self(waiting)
     }
 
     #[inline]
@@ -205,30 +183,9 @@ impl<'a, L: Limiter + 'static> Driven<'a, L> {
         cx: &mut Context<'_>,
         ticket: &mut Option<L::Ticket>,
     ) -> Poll<Result<(), Refusal<'a>>> {
-        loop {
-            match self.waiting.step(cx.waker(), ticket) {
-                Step::Done(result) => return Poll::Ready(result),
-                Step::Pending(None) => {
-                    self.timer = None;
-                    return Poll::Pending;
-                }
-                Step::Pending(Some(at)) => {
-                    let Waiting { core, place, .. } = &self.waiting;
-                    let make_timer = self.make_timer;
-                    let (sleep, waker) = self.timer.get_or_insert_with(|| {
-                        let alarm = Alarm {
-                            core: Arc::clone(core),
-                            key: place.unwrap_or_default(),
-                        };
-                        (make_timer(&core.clock, at), Waker::from(Arc::new(alarm)))
-                    });
-                    sleep.reset(at);
-                    if Pin::new(sleep).poll(&mut Context::from_waker(waker)).is_pending() {
-                        return Poll::Pending;
-                    }
-                    // The instant has come while we looked: step again.
-                }
-            }
+        match self.0.step(cx.waker(), ticket) {
+            Step::Done(result) => Poll::Ready(result),
+            Step::Pending => Poll::Pending,
         }
     }
 }
@@ -251,27 +208,10 @@ pub(super) fn block<'a, L: Limiter + 'static>(
     ticket: &mut Option<L::Ticket>,
 ) -> Result<(), Refusal<'a>> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut timer = None;
     loop {
         match waiting.step(&waker, ticket) {
             Step::Done(result) => return result,
-            Step::Pending(None) => thread::park(),
-            Step::Pending(Some(at)) => {
-                let clock = &waiting.core.clock;
-                let now = clock.now();
-                if now >= at {
-                    continue;
-                }
-                if clock.is_manual() {
-                    // Somebody on another thread advances it: its timer unparks us.
-                    let sleep = timer.insert(Sleep::until(clock, at));
-                    if Pin::new(sleep).poll(&mut Context::from_waker(&waker)).is_pending() {
-                        thread::park();
-                    }
-                } else {
-                    thread::park_timeout(clock.between(now, at));
-                }
-            }
+            Step::Pending => thread::park(),
         }
     }
 }

@@ -1,37 +1,40 @@
-//! The line in front of a policy, as plain data: who waits, in order, and who has been admitted but not told yet.
+//! The queue of a policy, as plain data: the waiters in order, those that have been admitted but not told yet, and what
+//! the timer is to do.
 //!
-//! Everything here happens under the line's lock and runs no foreign code: wakers and tickets that leave the line are
-//! returned to the caller, who wakes and drops them outside.
+//! Everything here happens under the queue's lock, is a pure transition, and runs no users' code: wakers, tickets and
+//! claims that leave the queue are returned to the caller, which wakes, drops and gives back outside.
 
 use super::bounds::Manner;
 use crate::ask::Ask;
 use crate::semaphore::Overflow;
 use crate::sync::turn::Claim;
 use crate::time::Instant;
-use std::collections::BTreeMap;
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::task::Waker;
 
-/// A place in the line: ordered by arrival, never used twice.
+/// A place in the queue: ordered by arrival, never used twice.
 pub(crate) type Key = u64;
 
-/// Somebody who waits.
+/// A waiter.
 #[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) ask: Ask,
-    pub(crate) since: Instant,
-    pub(crate) deadline: Option<Instant>,
+struct Entry {
+    ask: Ask,
+    since: Instant,
+    deadline: Option<Instant>,
     /// When its turn comes, as far as is known; `None` when that takes an event.
-    pub(crate) due: Option<Instant>,
+    due: Option<Instant>,
     /// Since when it lacks nothing but a turn.
-    pub(crate) ready_since: Option<Instant>,
-    /// The pump has asked the legs for it, and `due` is what they said.
-    pub(crate) tried: bool,
-    /// What its owner's timer is set to.
-    wakes_at: Option<Instant>,
+    ready_since: Option<Instant>,
+    /// The legs have been asked for it, and `due` is what they said.
+    tried: bool,
+    /// A leg has panicked when it was asked for it.
+    panicked: bool,
     waker: Option<Waker>,
 }
 
-/// How somebody's wait ended, until its owner takes notice.
+/// How a wait ended, until its owner takes notice.
 #[derive(Debug)]
 pub(crate) enum Ended<T> {
     /// Reserved, not committed: the owner commits, or cancels if it has gone.
@@ -40,46 +43,119 @@ pub(crate) enum Ended<T> {
     Expired,
     /// No wait can help any more.
     Hopeless,
-    /// It had to go for a newcomer.
+    /// Evicted for a newer one.
     Evicted,
+    /// A leg panicked each time it was asked.
+    Panicked(Box<dyn Any + Send>),
 }
 
 /// What the owner of a place finds when it looks.
 #[derive(Debug)]
 pub(crate) enum Found<T> {
     Ended(Ended<T>),
-    /// Still waiting; look again at this instant at the latest.
-    Waiting(Option<Instant>),
+    /// Still waiting, and a waker that wakes the owner is there.
+    Waiting,
+    /// Still waiting, and a clone of the owner's waker is wanted.
+    Unheard,
 }
 
-/// The line. Invariant: `ended` and `waiting` share no key; a claim belongs to the pump alone.
+/// What is known of when a waiter could have been admitted.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Waited {
+    /// It came then, and the legs have not been asked for it since.
+    Since(Instant),
+    /// The legs have been asked: not before this instant, or not before some event.
+    Due(Option<Instant>),
+}
+
+/// The first in the queue, for which the legs are to be asked.
+pub(super) struct Head {
+    pub(super) key: Key,
+    pub(super) ask: Ask,
+    pub(super) waited: Waited,
+    pub(super) deadline: Option<Instant>,
+    /// The place that it holds in the queue of one leg.
+    pub(super) claim: Option<Claim>,
+    /// A leg has panicked for it before.
+    pub(super) panicked: bool,
+}
+
+/// What the dispatcher has to do next.
+pub(super) enum Next {
+    /// Give this claim back: its owner is not the head any more, and there is no other.
+    GiveBack(Claim),
+    /// The claim of one that is not the head any more: the head may have it, where it is the turn of the queue and not a
+    /// place of its own.
+    Inherit(Key, Claim),
+    /// Ask the legs for this waiter.
+    Ask(Head),
+    /// The queue is empty.
+    Nothing,
+}
+
+/// The timer has woken waiters since the head's instant came, and the queue has not been driven since.
+#[derive(Clone, Copy, Debug)]
+struct Nudged {
+    /// How many have been woken.
+    woken: usize,
+    /// When more are woken.
+    again: Instant,
+}
+
+/// The queue.
+///
+/// Invariants: `ended` and `waiting` share no key. `heard` counts the waiters that have a waker, and `deadlines` holds their
+/// deadlines: so the timer fires only where there is something to wake. A claim belongs to the dispatcher alone.
 #[derive(Debug)]
-pub(crate) struct Line<T> {
+pub(crate) struct Queue<T> {
     newest_first: bool,
     waiting: BTreeMap<Key, Entry>,
     ended: BTreeMap<Key, Ended<T>>,
+    heard: usize,
+    deadlines: BTreeSet<(Instant, Key)>,
     /// All that waits, summed.
     queued: Ask,
     next: Key,
     /// The place that the head with this key holds in the queue of one leg.
-    pub(crate) claim: Option<(Key, Claim)>,
-    /// Somebody is pumping.
-    pub(crate) pumping: bool,
-    /// Something happened while somebody was pumping: it must look once more.
-    pub(crate) again: bool,
+    claim: Option<(Key, Claim)>,
+    /// Some thread dispatches.
+    dispatching: bool,
+    /// Something has happened since the dispatcher last looked: it must look once more.
+    again: bool,
+    /// There was a waiter since the queue was last found empty.
+    busy: bool,
+    /// What the timer is set to.
+    armed: Option<Instant>,
+    nudged: Option<Nudged>,
+    timing: Timing,
 }
 
-impl<T> Line<T> {
-    pub(crate) fn new(newest_first: bool) -> Self {
+/// How the timer is set.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timing {
+    /// How long it waits, in ticks, for a waiter that it has woken to drive the queue.
+    pub(super) grace: u64,
+    /// It never fires in vain: virtual time stops at each timer. Else one that would is left as it is, and sets itself anew.
+    pub(super) exact: bool,
+}
+
+impl<T> Queue<T> {
+    pub(super) fn new(newest_first: bool, timing: Timing) -> Self {
         Self {
             newest_first,
             waiting: BTreeMap::new(),
             ended: BTreeMap::new(),
+            heard: 0,
+            deadlines: BTreeSet::new(),
             queued: Ask::many(0),
             next: 0,
             claim: None,
-            pumping: false,
+            dispatching: false,
             again: false,
+            busy: false,
+            armed: None,
+            nudged: None,
+            timing,
         }
     }
 
@@ -87,18 +163,48 @@ impl<T> Line<T> {
         self.waiting.len()
     }
 
-    /// What stands in front of whoever joins now, summed.
+    /// What stands in front of a waiter that joins now, summed.
     pub(crate) fn ahead(&self) -> Ask {
         if self.newest_first { Ask::many(0) } else { self.queued }
     }
 
-    /// Makes room for another who waits, if it may be made. Returns the wakers of those who had to go for it.
+    fn head(&self) -> Option<(Key, &Entry)> {
+        let first = match self.newest_first {
+            true => self.waiting.last_key_value(),
+            false => self.waiting.first_key_value(),
+        };
+        first.map(|(&key, entry)| (key, entry))
+    }
+
+    /// Takes a waiter out. Returns its waker, if it was there and has one.
+    fn remove(&mut self, key: Key) -> Option<Option<Waker>> {
+        let waker = self.take_waker(key);
+        let entry = self.waiting.remove(&key)?;
+        self.queued.release(&entry.ask);
+        Some(waker)
+    }
+
+    /// Takes the waker of a waiter, if it has one.
+    fn take_waker(&mut self, key: Key) -> Option<Waker> {
+        let entry = self.waiting.get_mut(&key)?;
+        let waker = entry.waker.take()?;
+        self.heard -= 1;
+        if let Some(deadline) = entry.deadline {
+            self.deadlines.remove(&(deadline, key));
+        }
+        Some(waker)
+    }
+}
+
+/// Joining and leaving.
+impl<T> Queue<T> {
+    /// Makes room for another waiter, if it may be made. Returns the wakers of those that were evicted for it.
     pub(crate) fn make_room(&mut self, ask: &Ask, most: usize, manner: &Manner) -> Option<Vec<Waker>> {
         let mut wakers = Vec::new();
         let left = |queued: u64| manner.max_units.saturating_sub(queued);
         let evicts = manner.overflow == Overflow::EvictOldest && most > 0 && ask.count() <= manner.max_units;
         while self.len() >= most || ask.count() > left(self.queued.count()) {
-            // Nobody goes for one that could not wait even alone.
+            // None is evicted for one that could not wait even alone.
             let (&oldest, _) = self.waiting.first_key_value().filter(|_| evicts)?;
             wakers.extend(self.end(oldest, Ended::Evicted).ok().flatten());
         }
@@ -109,6 +215,7 @@ impl<T> Line<T> {
     pub(crate) fn push(&mut self, ask: Ask, since: Instant, deadline: Option<Instant>, due: Option<Instant>) -> Key {
         let key = self.next;
         self.next += 1;
+        self.busy = true;
         self.queued.absorb(&ask);
         self.waiting.insert(
             key,
@@ -119,89 +226,193 @@ impl<T> Line<T> {
                 due,
                 ready_since: None,
                 tried: false,
-                wakes_at: None,
+                panicked: false,
                 waker: None,
             },
         );
         key
     }
 
-    /// The first in line.
-    pub(crate) fn head(&self) -> Option<(Key, &Entry)> {
-        let first = match self.newest_first {
-            true => self.waiting.last_key_value(),
-            false => self.waiting.first_key_value(),
+    /// The owner of `key` looks at `now`, after the queue was driven. Where `waker` is there it is kept if the wait goes
+    /// on, and the one that was there before takes its place; the caller drops what is there in the end, outside the lock.
+    pub(crate) fn look(&mut self, key: Key, now: Instant, owner: &Waker, waker: &mut Option<Waker>) -> Found<T> {
+        if let Some(ended) = self.ended.remove(&key) {
+            return Found::Ended(ended);
+        }
+        let Some(entry) = self.waiting.get_mut(&key) else {
+            unreachable!("a place leaves the queue only when its owner looks or goes");
         };
-        first.map(|(&key, entry)| (key, entry))
+        if entry.deadline.is_some_and(|deadline| deadline <= now) {
+            *waker = self.remove(key).flatten();
+            return Found::Ended(Ended::Expired);
+        }
+        if waker.is_some() {
+            mem::swap(&mut entry.waker, waker);
+            if waker.is_none() {
+                self.heard += 1;
+                self.deadlines.extend(entry.deadline.map(|deadline| (deadline, key)));
+            }
+        } else if !entry.waker.as_ref().is_some_and(|known| known.will_wake(owner)) {
+            return Found::Unheard;
+        }
+        Found::Waiting
     }
 
-    /// Ends the wait of `key`, whose owner must be woken; hands the ending back when nobody waits there any more.
-    pub(crate) fn end(&mut self, key: Key, ended: Ended<T>) -> Result<Option<Waker>, Ended<T>> {
-        match self.waiting.remove(&key) {
-            Some(entry) => {
-                self.queued.release(&entry.ask);
+    /// The owner of `key` goes. Returns what it had been given, its waker, and whether it was the head.
+    pub(crate) fn leave(&mut self, key: Key) -> (Option<Ended<T>>, Option<Waker>, bool) {
+        let was_head = self.head().is_some_and(|(head, _)| head == key);
+        match self.remove(key) {
+            Some(waker) => (None, waker, was_head),
+            None => (self.ended.remove(&key), None, false),
+        }
+    }
+}
+
+/// Dispatching: one thread at a time asks the legs for the head.
+impl<T> Queue<T> {
+    /// Begins to dispatch. False when another thread does so already, which will look once more.
+    pub(super) fn begin(&mut self) -> bool {
+        if self.dispatching && !seeded!("line_forgets_again") {
+            self.again = true;
+        }
+        !mem::replace(&mut self.dispatching, true)
+    }
+
+    /// What comes next, as of now.
+    pub(super) fn next(&mut self) -> Next {
+        self.again = false;
+        self.nudged = None;
+        let head = self.head().map(|(key, _)| key);
+        if let Some((_, claim)) = self.claim.take_if(|(owner, _)| head != Some(*owner)) {
+            return head.map_or(Next::GiveBack(claim), |head| Next::Inherit(head, claim));
+        }
+        let Some((key, entry)) = self.head() else {
+            return Next::Nothing;
+        };
+        Next::Ask(Head {
+            key,
+            ask: entry.ask,
+            waited: match entry.tried {
+                true => Waited::Due(entry.ready_since.or(entry.due)),
+                false => Waited::Since(entry.since),
+            },
+            deadline: entry.deadline,
+            claim: self.claim.map(|(_, claim)| claim),
+            panicked: entry.panicked,
+        })
+    }
+
+    /// Stops dispatching, unless something has happened since the last look. Returns whether the queue has emptied.
+    pub(super) fn stop(&mut self) -> Option<bool> {
+        if self.again {
+            return None;
+        }
+        self.dispatching = false;
+        self.nudged = None;
+        Some(self.waiting.is_empty() && mem::take(&mut self.busy))
+    }
+
+    /// What the head, or the one that was last, holds in the queue of one leg.
+    pub(super) fn claim(&self) -> Option<Claim> {
+        self.claim.map(|(_, claim)| claim)
+    }
+
+    /// What the head `key` holds in the queue of one leg from now on.
+    pub(super) fn set_claim(&mut self, key: Key, claim: Option<Claim>) {
+        self.claim = claim.map(|claim| (key, claim));
+    }
+
+    /// Learns when the turn of `key` comes.
+    pub(super) fn set_due(&mut self, key: Key, due: Option<Instant>, ready_since: Option<Instant>) {
+        if let Some(entry) = self.waiting.get_mut(&key) {
+            (entry.due, entry.ready_since, entry.tried) = (due, ready_since, true);
+        }
+    }
+
+    /// A leg has panicked when it was asked for `key`.
+    pub(super) fn note_panic(&mut self, key: Key) {
+        if let Some(entry) = self.waiting.get_mut(&key) {
+            entry.panicked = true;
+        }
+    }
+
+    /// Ends the wait of `key`, whose owner must be woken; hands the ending back when that has gone.
+    pub(super) fn end(&mut self, key: Key, ended: Ended<T>) -> Result<Option<Waker>, Ended<T>> {
+        match self.remove(key) {
+            Some(waker) => {
                 self.ended.insert(key, ended);
-                Ok(entry.waker)
+                Ok(waker)
             }
             None => Err(ended),
         }
     }
+}
 
-    /// Learns when the turn of `key` comes. Returns its waker when its owner has set its timer too late.
-    pub(crate) fn set_due(&mut self, key: Key, due: Option<Instant>, ready_since: Option<Instant>) -> Option<Waker> {
-        let entry = self.waiting.get_mut(&key)?;
-        entry.due = due;
-        entry.ready_since = ready_since;
-        entry.tried = true;
-        let due = due?;
-        match entry.wakes_at {
-            Some(set) if set <= due => None,
-            _ => entry.waker.take(),
-        }
+/// The timer: one for the queue, set to the instant of its head and to the first deadline. It only wakes.
+impl<T> Queue<T> {
+    /// When the head has to be looked at, as far as that is known.
+    fn head_at(&self) -> Option<Instant> {
+        let (_, head) = self.head()?;
+        [head.due, head.deadline].into_iter().flatten().min()
     }
 
-    /// The waker of `key`, if it still waits: its timer has fired, and it must set a new one.
-    pub(crate) fn take_waker(&mut self, key: Key) -> Option<Waker> {
-        let entry = self.waiting.get_mut(&key)?;
-        entry.wakes_at = None;
-        entry.waker.take()
-    }
-
-    /// The owner of `key` looks at `now`, after the line was pumped. `waker` is taken if it must go on waiting, and stays
-    /// with the caller otherwise; the one that was there before is handed back. Both are dropped outside the lock.
-    pub(crate) fn look(&mut self, key: Key, now: Instant, waker: &mut Option<Waker>) -> (Found<T>, Option<Waker>) {
-        if let Some(ended) = self.ended.remove(&key) {
-            return (Found::Ended(ended), None);
-        }
-        let head_due = self.head().and_then(|(_, head)| head.due);
-        let Some(entry) = self.waiting.get_mut(&key) else {
-            unreachable!("a place leaves the line only when its owner looks or goes");
+    /// When there is something to wake. While the queue is being dispatched, its head's instant is being found out.
+    fn alarm_at(&self) -> Option<Instant> {
+        let head = match self.nudged {
+            _ if self.dispatching || self.heard == 0 => None,
+            Some(nudged) => Some(nudged.again),
+            None => self.head_at(),
         };
-        if entry.deadline.is_some_and(|deadline| deadline <= now) {
-            let (_, old, _) = self.leave(key);
-            return (Found::Ended(Ended::Expired), old);
-        }
-        // An estimate that has passed says nothing any more: from then on the head's turn comes first.
-        let due = [entry.due, head_due].into_iter().flatten().find(|&due| due > now);
-        entry.wakes_at = match (due, entry.deadline) {
-            (Some(due), Some(deadline)) => Some(due.min(deadline)),
-            (due, deadline) => due.or(deadline),
-        };
-        (
-            Found::Waiting(entry.wakes_at),
-            std::mem::replace(&mut entry.waker, waker.take()),
-        )
+        let deadline = self.deadlines.first().map(|&(at, _)| at);
+        head.into_iter().chain(deadline).min()
     }
 
-    /// The owner of `key` goes. Returns what it had been given, its waker, and whether it was first in line.
-    pub(crate) fn leave(&mut self, key: Key) -> (Option<Ended<T>>, Option<Waker>, bool) {
-        let was_head = self.head().is_some_and(|(head, _)| head == key);
-        match self.waiting.remove(&key) {
-            Some(entry) => {
-                self.queued.release(&entry.ask);
-                (None, entry.waker, was_head)
-            }
-            None => (self.ended.remove(&key), None, false),
+    /// True when the timer is to be set anew.
+    pub(super) fn is_mistimed(&self) -> bool {
+        match (self.alarm_at(), self.armed) {
+            (Some(at), Some(armed)) if at >= armed => at > armed && self.timing.exact && !self.dispatching,
+            (Some(_), _) => true,
+            (None, None) => false,
+            (None, Some(_)) => self.waiting.is_empty() || (self.timing.exact && !self.dispatching),
         }
+    }
+
+    /// What the timer is to be set to: the caller sets it.
+    pub(super) fn arm(&mut self) -> Option<Instant> {
+        self.armed = self.alarm_at();
+        self.armed
+    }
+
+    /// The timer has fired. Returns the wakers that it wakes: of the head whose instant has come, and of each waiter whose
+    /// deadline has.
+    ///
+    /// A woken owner drives the queue. Where it does not in time, since its future is kept without being polled, those
+    /// behind it are woken as well, twice as many each time: the first that is polled drives the queue past the others.
+    pub(super) fn fire(&mut self, now: Instant) -> Vec<Waker> {
+        self.armed = None;
+        let mut wakers = Vec::new();
+        let (due, told) = match self.nudged {
+            None => (self.head_at(), 0),
+            Some(nudged) => (Some(nudged.again), nudged.woken),
+        };
+        if due.is_some_and(|due| due <= now) {
+            let heard = |(&key, entry): (&Key, &Entry)| entry.waker.is_some().then_some(key);
+            let most = told.max(1);
+            let keys: Vec<Key> = match self.newest_first {
+                true => self.waiting.iter().rev().filter_map(heard).take(most).collect(),
+                false => self.waiting.iter().filter_map(heard).take(most).collect(),
+            };
+            wakers.extend(keys.into_iter().filter_map(|key| self.take_waker(key)));
+            self.nudged = Some(Nudged {
+                woken: told + wakers.len(),
+                again: now.after_ticks(self.timing.grace),
+            });
+        }
+        while let Some(&(at, key)) = self.deadlines.first()
+            && at <= now
+        {
+            wakers.extend(self.take_waker(key));
+        }
+        wakers
     }
 }

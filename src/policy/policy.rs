@@ -152,14 +152,6 @@ impl<L: Limiter + 'static> Policy<L> {
         self.drive(Driven::new(Waiting::new(&self.0, ask.into(), None))).await
     }
 
-    /// The same for whoever may block its thread while it waits: then the timers are not those of a runtime.
-    #[cfg(feature = "pool")]
-    pub(crate) async fn admit_for_pool(&self, ask: Ask, by_runtime: bool) -> Result<Permit<Self>, Rejection> {
-        let driven = Driven::new(Waiting::new(&self.0, ask, None));
-        self.drive(if by_runtime { driven } else { driven.of_no_runtime() })
-            .await
-    }
-
     /// Whether the legs want something to be given back first, and not before which instant they admit. The line is not
     /// asked.
     #[cfg(feature = "pool")]
@@ -196,7 +188,7 @@ impl<L: Limiter + 'static> Policy<L> {
     }
 
     fn wait(&self, ask: Ask, patience: Option<Duration>) -> impl Future<Output = Result<Permit<&Self>, Refusal<'_>>> {
-        // Gone when it has ended, with its timer, however long the future is kept.
+        // Gone when it has ended, however long the future is kept.
         let mut waiting = Some(Driven::new(Waiting::new(&self.0, ask, patience)));
         poll_fn(move |cx| {
             let driven = waiting.as_mut().expect("a future is not polled after its end");

@@ -1,7 +1,7 @@
 #![doc = include_str!("README.md")]
 
 use super::bounds::{Bounds, Settings};
-use super::line::{Ended, Entry, Found, Key, Line};
+use super::line::{Ended, Found, Head, Key, Next, Queue, Timing, Waited};
 use crate::algo::chance::nth_fraction;
 use crate::algo::shed::rejection_rate;
 use crate::ask::{Ask, Demand, Place};
@@ -11,21 +11,32 @@ use crate::sync::bell::Bell;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::turn::{Claim, Turnstile, TurnstileId};
+use crate::sync::wake::{Each, drop_quietly, quietly, wake_all, wake_all_quietly};
 use crate::sync::watch::{self, Watch, Watcher};
-use crate::time::{Clock, Instant, Phase};
+use crate::time::{Clock, Instant, Phase, Sleep};
+use std::any::Any;
 use std::cell::Cell;
-use std::sync::Arc;
-use std::task::{Wake, Waker};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
+
+/// How long the timer waits for a waiter that it has woken to drive the queue, before it wakes others. Half the default
+/// lateness that is made up for: a waiter that is not polled costs the rate nothing.
+const GRACE: Duration = Duration::from_millis(5);
 
 /// What stands behind a policy and all its waiting futures.
 pub(crate) struct Core<L: Limiter> {
     pub(crate) limiter: L,
     pub(crate) clock: Clock,
     pub(crate) settings: Bounds,
-    /// Rings when the line has emptied: for a policy that is itself a leg of another.
+    /// Rings when the queue has emptied: for a policy that is itself a leg of another.
     pub(crate) bell: Bell,
-    line: Mutex<Line<L::Ticket>>,
-    /// How many wait. Written under the line's lock; read without it as a hint.
+    queue: Mutex<Queue<L::Ticket>>,
+    /// Made when it is first needed. Its lock is taken before the queue's.
+    timer: Mutex<Option<Box<Timer>>>,
+    /// How many wait. Written under the queue's lock; read without it as a hint.
     waiting: AtomicUsize,
     /// The instant as of which the latest waiter was admitted, in ticks.
     last: AtomicU64,
@@ -36,35 +47,24 @@ pub(crate) struct Core<L: Limiter> {
     draws: AtomicU64,
 }
 
-/// How an attempt for somebody in line ended.
+/// The queue's timer, and what it wakes. It belongs to no runtime: one that drives it only now and then, or not any more,
+/// holds up no waiter of another.
+struct Timer {
+    sleep: Sleep,
+    waker: Waker,
+}
+
+/// How an attempt for a waiter ended.
 enum Attempt<T> {
     Admitted(T),
     /// Look again at this instant.
     Later(Instant),
-    /// Look again when something happens, or at this instant; and whether nothing but a turn has been missing, and since
-    /// when.
+    /// Look again when something happens, or at this instant; and since when nothing but a turn is missing, if it is.
     OnEvent(Option<Instant>, Option<Instant>),
     /// Waiting changes nothing.
     Hopeless,
-}
-
-/// What is known of when somebody could have been admitted.
-#[derive(Clone, Copy)]
-enum Waited {
-    /// It came then, and the legs have not been asked for it since.
-    Since(Instant),
-    /// The legs have been asked: not before this instant, or not before some event.
-    Due(Option<Instant>),
-}
-
-impl Waited {
-    fn of(entry: &Entry) -> Self {
-        if entry.tried {
-            Self::Due(entry.ready_since.or(entry.due))
-        } else {
-            Self::Since(entry.since)
-        }
-    }
+    /// A leg has panicked.
+    Panicked(Box<dyn Any + Send>),
 }
 
 /// The queue to join.
@@ -100,12 +100,17 @@ impl<'a> Turn<'a> {
 
 impl<L: Limiter + 'static> Core<L> {
     pub(crate) fn new(limiter: L, clock: Clock, settings: Settings) -> Arc<Self> {
+        let timing = Timing {
+            grace: clock.ticks_of(GRACE),
+            exact: clock.is_manual(),
+        };
         Arc::new_cyclic(|weak| Self {
             limiter,
             clock,
             settings: Bounds::new(settings),
             bell: Bell::new(),
-            line: Mutex::new(Line::new(settings.manner.newest_first)),
+            queue: Mutex::new(Queue::new(settings.manner.newest_first, timing)),
+            timer: Mutex::new(None),
             waiting: AtomicUsize::new(0),
             last: AtomicU64::new(0),
             credit: AtomicU64::new(0),
@@ -143,7 +148,7 @@ impl<L: Limiter> Core<L> {
     /// The turn that this queue has at a leg which hands nothing over. It belongs to the queue, not to the head of the
     /// moment.
     fn own_turn(&self) -> Option<Claim> {
-        let claim = self.under_lock(|line| line.claim)?.1;
+        let claim = self.queue.lock().claim()?;
         self.is_turn_only(claim).then_some(claim)
     }
 
@@ -174,14 +179,6 @@ impl<L: Limiter> Core<L> {
             claim: &Cell::new(self.own_turn()),
         };
         self.limiter.reserve_in(demand.at_place(&place), ticket)
-    }
-
-    fn under_lock<R>(&self, change: impl FnOnce(&mut Line<L::Ticket>) -> R) -> R {
-        let mut line = self.line.lock();
-        let result = change(&mut line);
-        // Relaxed: see `waiting`.
-        self.waiting.store(line.len(), Ordering::Relaxed);
-        result
     }
 
     /// The earliest instant as of which somebody may be admitted at `now`: not before it came, nor before the last look
@@ -237,7 +234,7 @@ impl<L: Limiter> Core<L> {
                 self.note_lateness(now);
                 (Attempt::Admitted(ticket), None)
             }
-            // Somebody else was faster: until when is waited is for the legs to say again.
+            // Another was faster: until when is waited is for the legs to say again.
             Err(refusal) => match refusal.wait() {
                 Wait::Until(due) => {
                     let ready = self.ready_for_head(ask, now, claim);
@@ -300,10 +297,11 @@ impl<L: Limiter> Core<L> {
 
     /// When somebody who joins now would be admitted.
     pub(crate) fn ready_behind_line(&self, ask: &Ask, now: Instant) -> ReadyAt<'_> {
-        let (ahead, is_head, claim) = self.under_lock(|line| {
-            let is_head = self.settings.manner.newest_first || line.len() == 0;
-            (line.ahead(), is_head, line.claim.map(|(_, claim)| claim))
-        });
+        let (ahead, is_head, claim) = {
+            let queue = self.queue.lock();
+            let is_head = self.settings.manner.newest_first || queue.len() == 0;
+            (queue.ahead(), is_head, queue.claim())
+        };
         let place = Place {
             ahead,
             is_head,
@@ -317,25 +315,42 @@ impl<L: Limiter> Core<L> {
 }
 
 impl<L: Limiter + 'static> Core<L> {
-    /// Joins the line, unless it is full; those who have to go for it are sent away.
+    /// A transition of the queue. Runs no users' code, but may wake those whose instant has come.
+    fn change<R>(self: &Arc<Self>, change: impl FnOnce(&mut Queue<L::Ticket>) -> R) -> R {
+        let mut queue = self.queue.lock();
+        let result = change(&mut queue);
+        // Relaxed: see `waiting`.
+        self.waiting.store(queue.len(), Ordering::Relaxed);
+        let mistimed = queue.is_mistimed();
+        drop(queue);
+        if mistimed {
+            self.set_timer();
+        }
+        result
+    }
+
+    /// Joins the queue, unless it is full. Returns the place, and the wakers of those that were evicted for it: to be woken
+    /// by [`wake_evicted`](Self::wake_evicted) once the place has an owner. The newcomer drives the queue.
     pub(crate) fn join(
         self: &Arc<Self>,
         ask: Ask,
         since: Instant,
         deadline: Option<Instant>,
         due: Option<Instant>,
-    ) -> Option<Key> {
+    ) -> Option<(Key, Vec<Waker>)> {
         if self.turns_away_early() {
             return None;
         }
         let most = self.settings.max_queue();
-        let (key, gone) = self.under_lock(|line| {
-            let gone = line.make_room(&ask, most, &self.settings.manner)?;
-            Some((line.push(ask, since, deadline, due), gone))
-        })?;
-        // Those who were first are followed by others: the newcomer pumps as soon as it looks.
-        gone.into_iter().for_each(Waker::wake);
-        Some(key)
+        self.change(|queue| {
+            let evicted = queue.make_room(&ask, most, &self.settings.manner)?;
+            Some((queue.push(ask, since, deadline, due), evicted))
+        })
+    }
+
+    /// Wakes those that were evicted for a newcomer, whichever of them panic: the first panic goes on to the newcomer.
+    pub(crate) fn wake_evicted(evicted: Vec<Waker>) {
+        wake_all(evicted);
     }
 
     fn turns_away_early(&self) -> bool {
@@ -345,169 +360,160 @@ impl<L: Limiter + 'static> Core<L> {
         rate > 0.0 && nth_fraction(0, self.draws.fetch_add(1, Ordering::Relaxed)) < rate
     }
 
-    /// The owner of `key` looks for its turn, having pumped.
-    pub(crate) fn look(self: &Arc<Self>, key: Key, waker: &Waker) -> Found<L::Ticket> {
+    /// The owner of `key` drives the queue and looks. `None` as long as it waits: `waker` is woken then when its wait ends,
+    /// or when it has to drive the queue.
+    pub(crate) fn look(self: &Arc<Self>, key: Key, waker: &Waker) -> Option<Ended<L::Ticket>> {
+        self.drive();
         let now = self.clock.now();
-        self.pump();
-        let mut waker = Some(waker.clone());
-        let (found, old) = self.under_lock(|line| line.look(key, now, &mut waker));
-        drop((old, waker));
-        if matches!(found, Found::Ended(Ended::Expired)) {
-            self.pump();
+        let mut clone = None;
+        let mut found = self.change(|queue| queue.look(key, now, waker, &mut clone));
+        if matches!(found, Found::Unheard) {
+            // Outside the lock: users' code. Nothing is in hand that its panic could lose.
+            clone = Some(waker.clone());
+            found = self.change(|queue| queue.look(key, now, waker, &mut clone));
         }
-        found
+        drop_quietly(clone);
+        let Found::Ended(ended) = found else { return None };
+        if matches!(ended, Ended::Expired) {
+            self.drive();
+        }
+        Some(ended)
     }
 
-    /// The timer of `key` has fired: its turn comes, whether its owner is polled or not.
-    pub(crate) fn due(self: &Arc<Self>, key: Key) {
-        self.pump();
-        if let Some(waker) = self.under_lock(|line| line.take_waker(key)) {
-            waker.wake();
-        }
-    }
-
-    /// The owner of `key` goes, having been told nothing.
+    /// The owner of `key` goes, having been told nothing. All that follows is done whichever waker or leg panics; the first
+    /// panic goes on.
     pub(crate) fn leave(self: &Arc<Self>, key: Key) {
-        let (ended, waker, was_head) = self.under_lock(|line| line.leave(key));
-        drop(waker);
+        let (ended, waker, was_head) = self.change(|queue| queue.leave(key));
+        drop_quietly(waker);
         let ended = ended.filter(|ended| !seeded!("line_leaks_granted") || !matches!(ended, Ended::Admitted(_)));
-        if let Some(Ended::Admitted(ticket)) = ended {
-            self.limiter.cancel(ticket, Phase::new().pass());
-            self.pump();
-        } else if was_head && !seeded!("line_head_leaves_quietly") {
-            self.pump();
+        let mut each = Each::default();
+        match ended {
+            Some(Ended::Admitted(ticket)) => {
+                each.run(|| self.limiter.cancel(ticket, Phase::new().pass()));
+                each.run(|| self.dispatch());
+            }
+            Some(Ended::Panicked(panic)) => drop_quietly(panic),
+            _ if was_head && !seeded!("line_head_leaves_quietly") => each.run(|| self.dispatch()),
+            _ => {}
         }
+        each.end();
     }
 
-    /// Admits whoever can be admitted, from the front. Runs after the pass that is running on this thread, if one is.
-    pub(crate) fn pump(self: &Arc<Self>) {
+    /// Admits the waiters that can be admitted, from the front. Runs after the dispatch that is running on this thread, if
+    /// one is. The first panic of a waker goes on when all is done.
+    pub(crate) fn dispatch(self: &Arc<Self>) {
         watch::call(Arc::clone(self) as Arc<dyn Watch>);
     }
 
-    fn pump_now(self: &Arc<Self>) {
-        let taken = self.under_lock(|line| {
-            if line.pumping && !seeded!("line_forgets_again") {
-                line.again = true;
-            }
-            !std::mem::replace(&mut line.pumping, true)
-        });
-        if !taken {
+    /// The same for a waiter that is polled: it has not caused what other waiters panic with.
+    fn drive(self: &Arc<Self>) {
+        quietly(|| self.dispatch());
+    }
+
+    fn dispatch_now(self: &Arc<Self>) {
+        if !self.change(Queue::begin) {
             return;
         }
-        let pumping = Pumping(self);
-        loop {
-            let (head, stale, had_waiters) = self.under_lock(|line| {
-                line.again = false;
-                let head = line
-                    .head()
-                    .map(|(key, entry)| (key, entry.ask, Waited::of(entry), entry.deadline));
-                let stale = line
-                    .claim
-                    .take_if(|(owner, _)| head.is_none_or(|(key, ..)| key != *owner));
-                (head, stale, line.len() > 0)
-            });
-            if let Some((_, claim)) = stale {
-                match head {
-                    Some((key, ..)) if self.is_turn_only(claim) => {
-                        self.under_lock(|line| line.claim = Some((key, claim)));
-                    }
-                    _ => self.give_back(claim),
+        // What users' code panics with is kept until the end: neither the flag nor a claim stays behind.
+        let mut each = Each::default();
+        let emptied = loop {
+            match self.change(Queue::next) {
+                Next::Inherit(key, claim) if self.is_turn_only(claim) => {
+                    self.change(|queue| queue.set_claim(key, Some(claim)));
+                    continue;
                 }
-            }
-            let Some((key, ask, waited, deadline)) = head else {
-                if self.stop() {
-                    std::mem::forget(pumping);
-                    if !had_waiters {
-                        self.bell.ring();
-                    }
-                    return;
+                Next::Inherit(_, claim) | Next::GiveBack(claim) => {
+                    each.run(|| self.give_back(claim));
+                    continue;
                 }
-                continue;
-            };
-            if !self.serve(key, &ask, waited, deadline) && self.stop() {
-                std::mem::forget(pumping);
-                return;
+                Next::Ask(head) if self.serve(&head, &mut each) => continue,
+                Next::Ask(_) | Next::Nothing => {}
             }
+            if let Some(emptied) = self.change(Queue::stop) {
+                break emptied;
+            }
+        };
+        if emptied {
+            each.run(|| self.bell.ring());
         }
+        each.end();
     }
 
-    /// Stops pumping, unless something has happened since the line was last looked at.
-    fn stop(&self) -> bool {
-        self.under_lock(|line| {
-            if !line.again {
-                line.pumping = false;
-            }
-            !line.again
-        })
-    }
-
-    /// Tries to end the wait of the head. True when it has ended, or is to be tried again.
-    fn serve(self: &Arc<Self>, key: Key, ask: &Ask, waited: Waited, deadline: Option<Instant>) -> bool {
+    /// Tries to end the wait of the head. True when the next may be served, or the same is to be tried again.
+    fn serve(self: &Arc<Self>, head: &Head, each: &mut Each) -> bool {
+        let Head {
+            key,
+            ask,
+            waited,
+            deadline,
+            claim: held,
+            panicked,
+        } = *head;
         if deadline.is_some_and(|deadline| self.clock.now() > deadline) {
-            return self.end(key, Ended::Expired);
+            return self.end(key, Ended::Expired, each);
         }
-        let held = self.under_lock(|line| line.claim.map(|(_, claim)| claim));
         let claim = Cell::new(held);
-        let (attempt, turn) = self.attempt(ask, waited, &claim);
+        let (attempt, turn) = match catch_unwind(AssertUnwindSafe(|| self.attempt(&ask, waited, &claim))) {
+            Ok(asked) => asked,
+            Err(panic) => (Attempt::Panicked(panic), None),
+        };
         // A claim that was not redeemed is kept only while its own leg is the one that refuses.
-        if let Some(kept) = claim.get() {
-            let same_leg =
-                (turn.as_ref()).is_some_and(|turn| TurnstileId::of_queue(turn.turnstile) == kept.turnstile());
-            if !same_leg {
-                self.under_lock(|line| line.claim = None);
-                self.give_back(kept);
+        let leg = turn.as_ref().map(|turn| TurnstileId::of_queue(turn.turnstile));
+        let kept = claim.get().filter(|kept| leg == Some(kept.turnstile()));
+        if held.is_some() && kept.is_none() {
+            self.change(|queue| queue.set_claim(key, None));
+            if let Some(claim) = claim.get() {
+                each.run(|| self.give_back(claim));
             }
-        } else if held.is_some() {
-            self.under_lock(|line| line.claim = None);
         }
         match attempt {
-            Attempt::Admitted(ticket) => self.end(key, Ended::Admitted(ticket)),
-            Attempt::Hopeless => self.end(key, Ended::Hopeless),
-            Attempt::Later(at) if deadline.is_some_and(|deadline| at > deadline) => self.end(key, Ended::Expired),
-            Attempt::Later(at) => {
-                let changed = self.stand_in(turn, key);
-                self.wait_until(key, Some(at), None);
-                changed
+            Attempt::Admitted(ticket) => self.end(key, Ended::Admitted(ticket), each),
+            Attempt::Hopeless => self.end(key, Ended::Hopeless, each),
+            Attempt::Panicked(panic) => self.panicked(key, panicked, panic, each),
+            Attempt::Later(at) if deadline.is_some_and(|deadline| at > deadline) => self.end(key, Ended::Expired, each),
+            Attempt::Later(_) | Attempt::OnEvent(..) => {
+                let (due, ready_since) = match attempt {
+                    Attempt::OnEvent(by, ready_since) => (by, ready_since),
+                    Attempt::Later(at) => (Some(at), None),
+                    _ => (None, None),
+                };
+                let mut behind = false;
+                if let (Some(turn), None) = (turn, kept) {
+                    // Granted at once or later, the waker makes this queue be dispatched.
+                    let waker = Waker::from(Arc::clone(self));
+                    match catch_unwind(AssertUnwindSafe(|| turn.turnstile.join(turn.units, &waker))) {
+                        Ok(claim) => self.change(|queue| queue.set_claim(key, Some(claim))),
+                        Err(panic) => return self.panicked(key, panicked, panic, each),
+                    }
+                    behind = turn.behind && !seeded!("turns_join_blindly");
+                }
+                self.change(|queue| queue.set_due(key, due, ready_since));
+                // Those before it in the leg's queue may have gone before it joined.
+                behind
             }
-            Attempt::OnEvent(by, ready_since) => {
-                let changed = self.stand_in(turn, key);
-                self.wait_until(key, by, ready_since);
-                changed
-            }
-        }
-    }
-
-    /// Joins the queue of a leg, unless the head stands there already. True when those who were before it there may have
-    /// gone since.
-    fn stand_in(self: &Arc<Self>, turn: Option<Turn<'_>>, key: Key) -> bool {
-        let Some(turn) = turn else { return false };
-        if self.under_lock(|line| line.claim.is_some()) {
-            return false;
-        }
-        // Granted at once or later, the waker makes this line look again.
-        let claim = turn.turnstile.join(turn.units, &Waker::from(Arc::clone(self)));
-        self.under_lock(|line| line.claim = Some((key, claim)));
-        turn.behind
-    }
-
-    fn wait_until(&self, key: Key, due: Option<Instant>, ready_since: Option<Instant>) {
-        let waker = self.under_lock(|line| line.set_due(key, due, ready_since));
-        if let Some(waker) = waker {
-            waker.wake();
         }
     }
 
     /// Always true: the wait of `key` is over, here or because its owner has gone.
-    fn end(&self, key: Key, ended: Ended<L::Ticket>) -> bool {
-        match self.under_lock(|line| line.end(key, ended)) {
-            Ok(waker) => {
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
-            }
-            Err(Ended::Admitted(ticket)) => self.limiter.cancel(ticket, Phase::new().pass()),
+    fn end(self: &Arc<Self>, key: Key, ended: Ended<L::Ticket>, each: &mut Each) -> bool {
+        match self.change(|queue| queue.end(key, ended)) {
+            Ok(Some(waker)) => each.wake(waker),
+            Ok(None) => {}
+            Err(Ended::Admitted(ticket)) => each.run(|| self.limiter.cancel(ticket, Phase::new().pass())),
+            Err(Ended::Panicked(panic)) => drop_quietly(panic),
             Err(_) => {}
         }
+        true
+    }
+
+    /// A leg has panicked when it was asked for the head. It is asked once more; if it has panicked `before`, the wait ends,
+    /// and the panic goes on in the owner's poll. Always true.
+    fn panicked(self: &Arc<Self>, key: Key, before: bool, panic: Box<dyn Any + Send>, each: &mut Each) -> bool {
+        if before {
+            return self.end(key, Ended::Panicked(panic), each);
+        }
+        drop_quietly(panic);
+        self.change(|queue| queue.note_panic(key));
         true
     }
 
@@ -517,12 +523,45 @@ impl<L: Limiter + 'static> Core<L> {
         }
     }
 
-    /// Why somebody in line was not admitted in time.
+    /// Sets the timer to what the queue wants as of now.
+    #[cold]
+    fn set_timer(self: &Arc<Self>) {
+        loop {
+            let mut timer = self.timer.lock();
+            let Some(at) = self.queue.lock().arm() else {
+                timer.as_mut().map(|timer| timer.sleep.disarm());
+                return;
+            };
+            let Timer { sleep, waker } = &mut **timer.get_or_insert_with(|| {
+                let alarm = Arc::new(Alarm(Arc::downgrade(self)));
+                Box::new(Timer {
+                    sleep: Sleep::of_no_runtime(&self.clock, at),
+                    waker: Waker::from(alarm),
+                })
+            });
+            sleep.reset(at);
+            if Pin::new(sleep).poll(&mut Context::from_waker(waker)).is_pending() {
+                return;
+            }
+            drop(timer);
+            // The instant has come meanwhile.
+            self.fire();
+        }
+    }
+
+    /// Wakes those whose instant has come.
+    fn fire(&self) {
+        let now = self.clock.now();
+        let wakers = self.queue.lock().fire(now);
+        wake_all_quietly(wakers);
+    }
+
+    /// Why a waiter was not admitted in time.
     pub(crate) fn why_late(&self, ask: &Ask) -> Refusal<'_> {
         let now = self.clock.now();
         let phase = Phase::at(&self.clock, now);
         let ready = self.limiter.ready_at(Demand::new(ask, phase.pass()));
-        // What nobody could foresee bound more than an instant that was known.
+        // What could not be foreseen bound more than an instant that was known.
         let leg = match (ready.event_leg(), ready.leg()) {
             ("", "") => super::LINE,
             ("", leg) | (leg, _) => leg,
@@ -535,18 +574,23 @@ impl<L: Limiter + 'static> Core<L> {
     }
 }
 
-/// Ends the pumping when a leg panics, so that the line is not stopped for ever.
-struct Pumping<'a, L: Limiter>(&'a Core<L>);
+/// What the timer wakes. It asks no limiter: it runs on a thread that all timers share, where a panic has no owner.
+struct Alarm<L: Limiter>(Weak<Core<L>>);
 
-impl<L: Limiter> Drop for Pumping<'_, L> {
-    fn drop(&mut self) {
-        self.0.under_lock(|line| line.pumping = false);
+impl<L: Limiter + 'static> Wake for Alarm<L> {
+    fn wake(self: Arc<Self>) {
+        if let Some(core) = self.0.upgrade() {
+            core.fire();
+            core.set_timer();
+            // This may be the last handle: then the legs are dropped here.
+            drop_quietly(core);
+        }
     }
 }
 
 impl<L: Limiter + 'static> Watch for Core<L> {
     fn look_again(self: Arc<Self>) {
-        self.pump_now();
+        self.dispatch_now();
     }
 }
 
@@ -555,6 +599,6 @@ impl<L: Limiter + 'static> Wake for Core<L> {
         watch::call(self);
     }
     fn wake_by_ref(self: &Arc<Self>) {
-        self.pump();
+        self.dispatch();
     }
 }

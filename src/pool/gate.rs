@@ -23,24 +23,13 @@ pub(crate) type Admitting = Pin<Box<dyn Future<Output = Result<Admitted, Rejecti
 /// Who waits for admission.
 #[derive(Clone, Copy)]
 pub(crate) struct Waiter {
-    /// It blocks its thread, maybe that of a runtime, whose timers stand still meanwhile.
-    pub(crate) blocks: bool,
     /// It has been admitted itself. What has to be given back first may be what it holds.
     pub(crate) is_admitted: bool,
 }
 
 impl Waiter {
-    /// A worker that has nothing else to do.
-    pub(crate) const WORKER: Self = Self {
-        blocks: true,
-        is_admitted: false,
-    };
-    /// The same as a task of a runtime.
-    #[cfg(feature = "tokio")]
-    pub(crate) const RUNNER: Self = Self {
-        blocks: false,
-        is_admitted: false,
-    };
+    /// What has nothing else to do.
+    pub(crate) const IDLE: Self = Self { is_admitted: false };
 }
 
 /// Admits tasks, in turn.
@@ -65,7 +54,7 @@ where
     fn admit(&self, ask: Ask, waiter: Waiter) -> Admitting {
         let policy = self.clone();
         Box::pin(async move {
-            let mut admitting = pin!(policy.admit_for_pool(ask, !waiter.blocks));
+            let mut admitting = pin!(policy.admit_owned(ask));
             let mut again = None;
             poll_fn(|cx| {
                 let polled = admitting.as_mut().poll(cx).map_ok(boxed);

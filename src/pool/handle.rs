@@ -99,7 +99,6 @@ impl<'j, T: Send> Handle<'j, T> {
             return Poll::Ready(Ok(None));
         };
         let waiter = Waiter {
-            blocks: true,
             is_admitted: is_admitted(self.core.kin),
         };
         door.poll(self.core.settings.gate.as_ref(), waiter, waker)

@@ -77,7 +77,6 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
 
     fn waiter(&self) -> Waiter {
         Waiter {
-            blocks: true,
             is_admitted: is_admitted(self.core().kin),
         }
     }

@@ -4,6 +4,7 @@ use crate::ask::Demand;
 use crate::refusal::ReadyAt;
 use crate::sync::turn::TurnstileId;
 use crate::sync::turns::Turns;
+use crate::sync::wake::quietly;
 use crate::time::{Clock, Instant};
 
 /// When a rate admits a number of units, once those before them have been admitted.
@@ -39,8 +40,8 @@ impl Turns {
                         continue;
                     };
                     if demand.is_in_line() {
-                        // Its queue may not know that its turn has come.
-                        late.waker.wake_by_ref();
+                        // Its queue may not know that its turn has come. What it panics with is not for this demand.
+                        quietly(|| late.waker.wake_by_ref());
                     }
                     return ReadyAt::due_in_turn(leg, self, units).by(late.until);
                 }

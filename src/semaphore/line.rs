@@ -5,7 +5,7 @@ use super::atomic::{QUEUED, Semaphore, weakened};
 use crate::sync::queue::{Granted, Key, Queue, State};
 use crate::sync::shim::MutexGuard;
 use crate::sync::shim::atomic::Ordering;
-use crate::sync::wake::{Each, wake_all};
+use crate::sync::wake::{Each, drop_quietly, wake, wake_all};
 use std::task::Waker;
 
 /// How many wakers are woken at a time, outside the lock.
@@ -44,7 +44,7 @@ impl Semaphore {
             each.run(|| self.hand_over_more());
             each.end();
         } else if let Some(waker) = first {
-            waker.wake();
+            wake(waker);
         }
     }
 
@@ -166,7 +166,8 @@ impl Semaphore {
             return self.join_special(queue, n, class, waker);
         };
         drop(queue);
-        drop(waker);
+        // What it has taken is not lost to a drop that panics.
+        drop_quietly(waker);
         joined
     }
 
@@ -202,7 +203,8 @@ impl Semaphore {
             return key;
         };
         drop(queue);
-        drop(waker);
+        // What it has taken is not lost to a drop that panics.
+        drop_quietly(waker);
         joined
     }
 
@@ -280,7 +282,7 @@ impl Semaphore {
                 each.end();
                 return Key::TAKEN;
             }
-            drop(old);
+            drop_quietly(old);
             if waits {
                 return key;
             }
@@ -340,7 +342,7 @@ impl Semaphore {
         let watched = queue.is_watched();
         let spare = queue.spare();
         drop(queue);
-        drop(left.waker);
+        drop_quietly(left.waker);
         drop(spare);
         if moves_up {
             self.hand_over();

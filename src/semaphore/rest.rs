@@ -6,7 +6,7 @@
 use super::atomic::{MAX, QUEUED, Semaphore, weakened};
 use crate::sync::queue::Queue;
 use crate::sync::shim::atomic::Ordering;
-use crate::sync::wake::wake_all;
+use crate::sync::wake::{drop_quietly, wake_all};
 use crate::sync::watchers::{Rest, Sight};
 use std::pin::Pin;
 #[cfg(feature = "pool")]
@@ -127,7 +127,7 @@ impl Semaphore {
             self.unflag(&queue);
         }
         drop(queue);
-        drop(waker);
+        drop_quietly(waker);
     }
 }
 
@@ -155,7 +155,7 @@ impl<'a> Resting<'a> {
             self.semaphore.unflag(&queue);
         }
         drop(queue);
-        drop(waker);
+        drop_quietly(waker);
     }
 }
 
@@ -169,7 +169,7 @@ impl Future for Resting<'_> {
             // It was told, whatever has happened since.
             this.number = None;
             drop(queue);
-            drop(waker);
+            drop_quietly(waker);
             return Poll::Ready(());
         }
         let flagged = !queue.wants_no_flag();
@@ -183,7 +183,7 @@ impl Future for Resting<'_> {
         // The flag first: a release that does not see it is seen here.
         let come = early.unwrap_or_else(|| this.semaphore.has_come(this.rest, &queue));
         drop(queue);
-        drop(old);
+        drop_quietly(old);
         if come {
             this.leave();
             return Poll::Ready(());

@@ -1,10 +1,10 @@
 //! The lines that are not plainly first come, first served: with classes, bounded, or open to be overtaken.
 
-use super::atomic::{MAX, QUEUED, Semaphore};
+use super::atomic::{MAX, QUEUED, Semaphore, weakened};
 use crate::sync::queue::{Key, Queue};
 use crate::sync::shim::MutexGuard;
 use crate::sync::shim::atomic::Ordering;
-use crate::sync::wake::Each;
+use crate::sync::wake::{Each, drop_quietly};
 use std::task::Waker;
 
 impl Semaphore {
@@ -13,7 +13,8 @@ impl Semaphore {
     pub(super) fn join_special(&self, mut queue: MutexGuard<'_, Queue>, n: i64, class: u8, waker: Waker) -> Key {
         if self.overtakes(&mut queue, n) {
             drop(queue);
-            drop(waker);
+            // What it has taken is not lost to a drop that panics.
+            drop_quietly(waker);
             return Key::TAKEN;
         }
         if !queue.has_rules() {
@@ -106,7 +107,8 @@ impl Semaphore {
         let free = self.free() >= n;
         if free {
             // Acquire: as in `try_take`.
-            self.word.fetch_sub(n, Ordering::Acquire);
+            self.word
+                .fetch_sub(n, weakened!("semaphore_relaxed_flagged", Acquire));
             queue.tally.taken();
             self.count_held(queue);
         }
@@ -160,7 +162,8 @@ impl Semaphore {
         queue.overtaken = 0;
         let flag = if queue.wants_no_flag() { QUEUED } else { 0 };
         // Acquire: on behalf of the waiter, who sees it through the lock. Pairs with (R) in `release`.
-        self.word.fetch_add(flag - granted.need as i64, Ordering::Acquire);
+        let acquire = weakened!("semaphore_relaxed_rules", Acquire);
+        self.word.fetch_add(flag - granted.need as i64, acquire);
         self.count_held(queue);
         Some(granted.waker)
     }

@@ -7,39 +7,59 @@
 
 use super::shim::Mutex;
 use super::shim::atomic::{AtomicBool, Ordering, fence};
+use super::wake::Each;
 use super::watch::Watcher;
+use std::collections::BTreeSet;
 
-/// Tells waiting policies that a limiter has loosened. Free to ring when nobody listens, but for one fence.
+/// Tells waiting policies that a limiter has loosened. Free to ring when nothing listens, but for one fence.
 #[derive(Debug, Default)]
 pub struct Bell {
     armed: AtomicBool,
-    watchers: Mutex<Vec<Watcher>>,
+    listeners: Mutex<Listeners>,
+}
+
+/// Those who listen, each once, in the order in which they came.
+#[derive(Debug, Default)]
+struct Listeners {
+    list: Vec<Watcher>,
+    /// Where each of the list lives: a place is not used again as long as a watcher of it is kept.
+    known: BTreeSet<usize>,
+}
+
+impl Listeners {
+    fn add(&mut self, watcher: &Watcher) {
+        if !self.known.insert(watcher.address()) {
+            return;
+        }
+        if self.list.len() == self.list.capacity() {
+            let known = &mut self.known;
+            self.list
+                .retain(|watcher| watcher.is_alive() || !known.remove(&watcher.address()));
+        }
+        self.list.push(watcher.clone());
+    }
 }
 
 impl Bell {
-    /// A bell that nobody hears yet.
+    /// A bell without listeners.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a listener, who will be called at the next ring, once.
+    /// Adds a listener, which is called at the next ring, once.
     pub(crate) fn listen(&self, watcher: &Watcher) {
-        let mut watchers = self.watchers.lock();
-        if !watchers.iter().any(|known| known.is_same(watcher)) {
-            if watchers.len() == watchers.capacity() {
-                watchers.retain(Watcher::is_alive);
-            }
-            watchers.push(watcher.clone());
-        }
+        let mut listeners = self.listeners.lock();
+        listeners.add(watcher);
         // Relaxed: the fence orders it before the listener's next read of the limiter. Pairs with (F) in `ring`.
         self.armed.store(true, Ordering::Relaxed);
-        drop(watchers);
+        drop(listeners);
         if !seeded!("bell_fence") {
             fence(Ordering::SeqCst);
         }
     }
 
-    /// Calls everybody who listens. To be rung after the change, outside every lock.
+    /// Calls all listeners, whichever of them panic; the first panic goes on then. To be rung after the change, outside
+    /// every lock.
     #[inline]
     pub fn ring(&self) {
         // (F) The change that is announced comes before this fence, the look for listeners after it.
@@ -53,13 +73,15 @@ impl Bell {
 
     #[cold]
     fn ring_slow(&self) {
-        let watchers = {
-            let mut watchers = self.watchers.lock();
+        let listeners = {
+            let mut listeners = self.listeners.lock();
             self.armed.store(false, Ordering::Relaxed);
-            std::mem::take(&mut *watchers)
+            std::mem::take(&mut *listeners)
         };
-        for watcher in watchers {
-            watcher.call();
+        let mut each = Each::default();
+        for watcher in listeners.list {
+            each.run(|| watcher.call());
         }
+        each.end();
     }
 }

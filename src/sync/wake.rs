@@ -1,11 +1,13 @@
-//! Waking, when a waker may panic: those after it are woken all the same, and the first panic goes on; or it ends here, for
-//! a thread that is not the waker's.
+//! Calling users' code that may panic: wakers, drops, limiters. What comes after is done all the same, and the first panic
+//! goes on; or it ends here, on a thread that is not the user's.
+//!
+//! A panic is never resumed while the thread is panicking already: that would abort the process.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::Waker;
 
-/// Runs foreign code one after the other, and puts off its panics until it is dropped.
+/// Runs foreign code one after the other, and keeps the first of its panics until [`end`](Self::end).
 #[derive(Default)]
 pub(crate) struct Each(Option<Box<dyn Any + Send>>);
 
@@ -14,7 +16,15 @@ impl Each {
     #[inline]
     pub(crate) fn run(&mut self, foreign: impl FnOnce()) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(foreign)) {
-            self.0.get_or_insert(panic);
+            self.keep(panic);
+        }
+    }
+
+    #[cold]
+    fn keep(&mut self, panic: Box<dyn Any + Send>) {
+        match self.0 {
+            None => self.0 = Some(panic),
+            Some(_) => drop_quietly(panic),
         }
     }
 
@@ -29,12 +39,40 @@ impl Each {
         self.0.is_some()
     }
 
-    /// Panics with the first of the panics, if there was any.
+    /// Panics with the first of the panics, if there was any and the thread is not panicking.
     #[inline]
-    pub(crate) fn end(self) {
-        if let Some(panic) = self.0 {
-            resume_unwind(panic);
+    pub(crate) fn end(mut self) {
+        if let Some(panic) = self.0.take() {
+            resume(panic);
         }
+    }
+}
+
+impl Drop for Each {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(panic) = self.0.take() {
+            drop_quietly(panic);
+        }
+    }
+}
+
+#[cold]
+fn resume(panic: Box<dyn Any + Send>) {
+    if std::thread::panicking() {
+        drop_quietly(panic);
+    } else {
+        resume_unwind(panic);
+    }
+}
+
+/// Wakes `waker`. Its panic goes on unless the thread is panicking.
+#[inline]
+pub(crate) fn wake(waker: Waker) {
+    if std::thread::panicking() {
+        quietly(|| waker.wake());
+    } else {
+        waker.wake();
     }
 }
 
@@ -45,18 +83,95 @@ pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     each.end();
 }
 
+/// Wakes all, and survives their panics.
+pub(crate) fn wake_all_quietly(wakers: impl IntoIterator<Item = Waker>) {
+    for waker in wakers {
+        quietly(|| waker.wake());
+    }
+}
+
 /// Runs foreign code, and survives its panic.
-#[cfg(feature = "pool")]
+#[inline]
 pub(crate) fn quietly(foreign: impl FnOnce()) {
     forget_panic(catch_unwind(AssertUnwindSafe(foreign)));
 }
 
-/// Drops the payload of a panic that nobody wants, which may panic in turn: then that is leaked.
-#[cfg(feature = "pool")]
+/// Drops what a user made, and survives its panic.
+#[inline]
+pub(crate) fn drop_quietly<T>(value: T) {
+    quietly(|| drop(value));
+}
+
+/// Drops the payload of a panic that is not resumed. The payload's own drop may panic in turn: what that panics with is
+/// leaked.
+#[inline]
 pub(crate) fn forget_panic(caught: std::thread::Result<()>) {
     if let Err(payload) = caught
         && let Err(again) = catch_unwind(AssertUnwindSafe(move || drop(payload)))
     {
         std::mem::forget(again);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::task::Wake;
+
+    struct Panics(&'static str);
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            resume_unwind(Box::new(self.0));
+        }
+    }
+
+    fn panics(with: &'static str) -> Waker {
+        Waker::from(Arc::new(Panics(with)))
+    }
+
+    /// A payload whose drop panics with another such payload, `0` times over.
+    struct Bomb(u32);
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            if self.0 > 0 {
+                resume_unwind(Box::new(Bomb(self.0 - 1)));
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_panic_goes_on_after_all_have_run() {
+        let ran = catch_unwind(|| wake_all([panics("one"), Waker::noop().clone(), panics("two")]));
+        assert_eq!(ran.unwrap_err().downcast_ref(), Some(&"one"));
+    }
+
+    #[test]
+    fn a_second_payload_whose_drop_panics_does_not_hide_the_first() {
+        let mut each = Each::default();
+        each.run(|| resume_unwind(Box::new("first")));
+        each.run(|| resume_unwind(Box::new(Bomb(2))));
+        let ended = catch_unwind(AssertUnwindSafe(|| each.end()));
+        assert_eq!(ended.unwrap_err().downcast_ref(), Some(&"first"));
+        quietly(|| resume_unwind(Box::new(Bomb(2))));
+    }
+
+    /// A waker that panics in a drop during unwinding would abort the process.
+    #[test]
+    fn wakers_that_panic_during_unwinding_are_survived() {
+        struct WakesOnDrop;
+        impl Drop for WakesOnDrop {
+            fn drop(&mut self) {
+                wake(panics("one"));
+                wake_all([panics("two"), panics("three")]);
+            }
+        }
+        let unwound = catch_unwind(|| {
+            let _wakes = WakesOnDrop;
+            resume_unwind(Box::new("outer"));
+        });
+        assert_eq!(unwound.unwrap_err().downcast_ref(), Some(&"outer"));
     }
 }

@@ -1,9 +1,11 @@
 //! Whom to call when something has loosened: the waiting side of a [`Bell`](super::bell::Bell).
 
 use super::shim::thread_local;
+use super::wake::Each;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 
 /// Something that looks again when it is called. It runs outside every lock.
@@ -32,7 +34,12 @@ impl Watcher {
         Weak::ptr_eq(&self.0, &other.0)
     }
 
-    /// True while there is somebody to call.
+    /// Where the watch lives: no other has the same address as long as this handle is kept.
+    pub(crate) fn address(&self) -> usize {
+        self.0.as_ptr().cast::<()>() as usize
+    }
+
+    /// True while the watch lives.
     pub fn is_alive(&self) -> bool {
         self.0.strong_count() > 0
     }
@@ -61,7 +68,8 @@ thread_local! {
     static PUT_OFF: Cell<bool> = Cell::new(false);
 }
 
-/// Runs `change`, and makes the calls that it causes when it has returned: it may hold a lock that they want.
+/// Runs `change`, and makes the calls that it causes when it has returned: it may hold a lock that they want. A panic of
+/// `change` goes on after the calls, else the first of theirs.
 pub(crate) fn put_off<R>(change: impl FnOnce() -> R) -> R {
     let is_first = LATER.try_with(|later| {
         let mut later = later.borrow_mut();
@@ -69,10 +77,20 @@ pub(crate) fn put_off<R>(change: impl FnOnce() -> R) -> R {
         later.get_or_insert_default();
         is_first
     });
-    // Dropped last: by then calls may do what they like.
-    let _calls = matches!(is_first, Ok(true)).then_some(Running);
-    let _change = Change(PUT_OFF.try_with(|put_off| put_off.replace(true)).unwrap_or(false));
-    change()
+    let was = PUT_OFF.try_with(|put_off| put_off.replace(true)).unwrap_or(false);
+    let result = catch_unwind(AssertUnwindSafe(change));
+    let _ = PUT_OFF.try_with(|put_off| put_off.set(was));
+    let mut each = Each::default();
+    if matches!(is_first, Ok(true)) {
+        call_rest(&mut each);
+    }
+    match result {
+        Ok(result) => {
+            each.end();
+            result
+        }
+        Err(panic) => resume_unwind(panic),
+    }
 }
 
 /// True while this thread is in [`put_off`]: only a waker that is woken by itself, and not by a call, can ask there.
@@ -80,16 +98,8 @@ pub(crate) fn is_put_off() -> bool {
     PUT_OFF.try_with(Cell::get).unwrap_or(false)
 }
 
-/// A change that runs, and whether it runs within another.
-struct Change(bool);
-
-impl Drop for Change {
-    fn drop(&mut self) {
-        let _ = PUT_OFF.try_with(|put_off| put_off.set(self.0));
-    }
-}
-
-/// Calls `watch` now, or after the call that is running on this thread.
+/// Calls `watch` now, or after the call that is running on this thread. All calls that are put off meanwhile are made,
+/// whichever of them panic; the first panic goes on then.
 pub(crate) fn call(watch: Arc<dyn Watch>) {
     let mut first = Some(watch);
     let is_first = LATER.try_with(|later| match later.borrow_mut().as_mut() {
@@ -99,30 +109,31 @@ pub(crate) fn call(watch: Arc<dyn Watch>) {
         }
         None => true,
     });
-    let Some(mut next) = first else { return };
+    let Some(next) = first else { return };
     match is_first {
         // The thread is ending and its locals are gone.
         Err(_) => return next.look_again(),
         Ok(_) => LATER.with(|later| *later.borrow_mut() = Some(VecDeque::new())),
     }
-    let _running = Running;
-    loop {
-        next.look_again();
-        match LATER.with(|later| later.borrow_mut().as_mut().and_then(VecDeque::pop_front)) {
-            Some(watch) => next = watch,
-            None => return,
-        }
-    }
+    let mut each = Each::default();
+    each.run(|| next.look_again());
+    call_rest(&mut each);
+    each.end();
 }
 
-/// Ends the running call, also when it panics: what was put off is then called by nobody else, so it is called here.
-struct Running;
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let rest = LATER.with(|later| later.borrow_mut().take());
-        for watch in rest.into_iter().flatten() {
-            call(watch);
-        }
+/// Makes the calls that were put off, and those that they put off; from then on none is running on this thread.
+fn call_rest(each: &mut Each) {
+    let next = || {
+        LATER.with(|later| {
+            let mut later = later.borrow_mut();
+            let next = later.as_mut().and_then(VecDeque::pop_front);
+            if next.is_none() {
+                *later = None;
+            }
+            next
+        })
+    };
+    while let Some(watch) = next() {
+        each.run(|| watch.look_again());
     }
 }

@@ -46,7 +46,6 @@ impl Sleep {
     }
 
     /// A timer for `at` that outlives any runtime.
-    #[cfg(feature = "pool")]
     pub(crate) fn of_no_runtime(clock: &Clock, at: Instant) -> Self {
         let mut sleep = Self::until(clock, at);
         sleep.by_runtime = false;
@@ -66,7 +65,8 @@ impl Sleep {
         }
     }
 
-    fn disarm(&mut self) {
+    /// It does not fire any more, until it is polled again.
+    pub(crate) fn disarm(&mut self) {
         match std::mem::replace(&mut self.armed, Armed::Not) {
             Armed::Manual(key) => {
                 if let Some(manual) = self.clock.manual() {

@@ -1,5 +1,9 @@
 //! Timers without a runtime: one thread, started when first needed, that sleeps until the earliest of them.
+//!
+//! It wakes at most once a millisecond, as runtimes do: a timer that comes sooner after others is up to a millisecond late.
+//! One that comes alone is not.
 
+use crate::sync::wake::quietly;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -9,10 +13,27 @@ use std::time::{Duration, Instant};
 /// Identifies an armed timer.
 pub(super) type Key = (Instant, u64);
 
+/// How long the thread sleeps at least after it has woken others.
+const GRAIN: Duration = Duration::from_millis(1);
+
 #[derive(Default)]
 struct Timers {
     armed: BTreeMap<Key, Waker>,
     next_id: u64,
+    /// When the thread looks again by itself. An earlier timer has to call it.
+    looks_at: Option<Instant>,
+    /// The thread was started.
+    served: bool,
+}
+
+impl Timers {
+    /// Takes the earliest if it is due at `now`; else says how long to sleep.
+    fn next(&mut self, now: Instant) -> Result<Waker, Option<Instant>> {
+        match self.armed.first_entry() {
+            Some(first) if first.key().0 <= now => Ok(first.remove()),
+            first => Err(first.map(|first| first.key().0)),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -23,34 +44,43 @@ struct Shared {
 
 fn shared() -> &'static Shared {
     static SHARED: OnceLock<Shared> = OnceLock::new();
-    static STARTED: OnceLock<()> = OnceLock::new();
-    let shared = SHARED.get_or_init(Shared::default);
-    STARTED.get_or_init(|| {
-        let started = std::thread::Builder::new()
-            .name("tollgate-timer".into())
-            .spawn(|| serve(SHARED.get_or_init(Shared::default)));
-        // Without a thread no waiter would ever wake: nothing sensible can go on.
-        drop(started.expect("a thread for timers can be started"));
-    });
-    shared
+    SHARED.get_or_init(Shared::default)
+}
+
+fn start(shared: &'static Shared) {
+    let started = std::thread::Builder::new()
+        .name("tollgate-timer".into())
+        .spawn(|| serve(shared));
+    // Without a thread no waiter would ever wake: nothing sensible can go on.
+    drop(started.expect("a thread for timers can be started"));
 }
 
 fn serve(shared: &Shared) {
     let mut timers = shared.timers.lock();
     loop {
-        let now = Instant::now();
-        match timers.armed.first_key_value() {
+        let mut now = Instant::now();
+        let mut woken = false;
+        let until = loop {
+            match timers.next(now) {
+                Ok(waker) => {
+                    // Outside the lock. Neither its panic nor the drop of what it panics with ends the timers of others.
+                    parking_lot::MutexGuard::unlocked(&mut timers, || quietly(|| waker.wake()));
+                    woken = true;
+                    now = Instant::now();
+                }
+                Err(until) => break until,
+            }
+        };
+        if woken {
+            // What is armed meanwhile, at whatever instant, is looked at then: the thread need not be called for it.
+            timers.looks_at = Some(now);
+            parking_lot::MutexGuard::unlocked(&mut timers, || std::thread::sleep(GRAIN));
+            continue;
+        }
+        timers.looks_at = until;
+        match until {
+            Some(until) => drop(shared.changed.wait_until(&mut timers, until)),
             None => shared.changed.wait(&mut timers),
-            Some((&(at, _), _)) if at > now => {
-                let _ = shared.changed.wait_until(&mut timers, at);
-            }
-            Some(_) => {
-                let waker = timers.armed.pop_first().map(|(_, waker)| waker);
-                // Woken outside the lock; a waker that panics must not end the timers of everybody else.
-                parking_lot::MutexGuard::unlocked(&mut timers, || {
-                    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| waker.map(Waker::wake)));
-                });
-            }
         }
     }
 }
@@ -67,8 +97,14 @@ pub(super) fn arm(after: Duration, waker: &Waker) -> Key {
     timers.next_id += 1;
     let key = (at, timers.next_id);
     timers.armed.insert(key, waker);
+    let starts = !std::mem::replace(&mut timers.served, true);
+    let calls = timers.looks_at.is_none_or(|looks_at| at < looks_at);
     drop(timers);
-    shared.changed.notify_one();
+    if starts {
+        start(shared);
+    } else if calls {
+        shared.changed.notify_one();
+    }
     key
 }
 

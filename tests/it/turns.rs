@@ -388,3 +388,35 @@ fn a_waiting_room_keeps_its_promises_where_a_rate_binds() {
         futures::join!(futures::future::join_all(line), futures::future::join_all(clients));
     });
 }
+/// A queue that is not alone sets its timers for its turns: none of its waiters is woken more than twice.
+#[test]
+fn waiters_of_two_queues_are_woken_no_more_than_those_of_one() {
+    let clock = ManualClock::new();
+    let bucket = Arc::new(TokenBucket::new(Quota::per_second(1_000).burst(1)).on(&clock));
+    let policies = [0, 1].map(|_| Policy::builder().clock(&clock).over(Arc::clone(&bucket)).unwrap());
+    bucket.try_acquire(1).unwrap();
+    let counts: Vec<_> = (0..400).map(|_| Arc::<Count>::default()).collect();
+    let mut waits: Vec<_> = (0..400)
+        .map(|number| Some(Box::pin(policies[number % 2].admit(1))))
+        .collect();
+    let mut seen = vec![usize::MAX; 400];
+    while waits.iter().any(Option::is_some) {
+        let mut polled = false;
+        for (number, wait) in waits.iter_mut().enumerate() {
+            let woken = counts[number].0.load(Ordering::SeqCst);
+            let Some(future) = wait.as_mut().filter(|_| woken != seen[number]) else {
+                continue;
+            };
+            (polled, seen[number]) = (true, woken);
+            let waker = Waker::from(Arc::clone(&counts[number]));
+            if let Poll::Ready(permit) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                permit.unwrap().forget();
+                assert_eq!(clock.elapsed(), MS * (number as u32 + 1), "each at its own instant");
+                *wait = None;
+            }
+        }
+        assert!(polled || clock.advance_to_next_timer(), "all sleep");
+    }
+    let most = counts.iter().map(|count| count.0.load(Ordering::SeqCst)).max();
+    assert!(most <= Some(2), "{most:?}");
+}

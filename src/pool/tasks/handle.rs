@@ -211,7 +211,6 @@ impl<T: Send + 'static> AsyncHandle<T> {
             return Poll::Ready(Ok(None));
         };
         let waiter = Waiter {
-            blocks: false,
             is_admitted: is_admitted(self.core.kin),
         };
         door.poll(self.core.settings.gate.as_ref(), waiter, waker)

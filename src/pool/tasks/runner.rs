@@ -182,7 +182,7 @@ async fn run_held(core: &Arc<Core>, bench: &Bench, slot: &mut Slot<'_>) -> Optio
     if let Some(gate) = &core.settings.gate
         && let Some(ask) = ask()
     {
-        let mut admitting = gate.admit(ask, Waiter::RUNNER);
+        let mut admitting = gate.admit(ask, Waiter::IDLE);
         let polled = poll_fn(|cx| {
             if !slot.try_hold_again() {
                 return Poll::Ready(None);

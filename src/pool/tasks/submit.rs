@@ -55,7 +55,6 @@ impl<'p> Submit<'p, TaskPool> {
         let mut room = pin!(core.room.take(self.spec.weight));
         let mut passage = Passage::default();
         let waiter = || Waiter {
-            blocks: false,
             is_admitted: is_admitted(core.kin),
         };
         poll_fn(|cx| {

@@ -30,7 +30,7 @@ impl Work<'_, '_> {
             *self.bench.held.lock() = held;
         }
         let waker = self.waker();
-        let mut admitting = gate.admit(ask, Waiter::WORKER);
+        let mut admitting = gate.admit(ask, Waiter::IDLE);
         let admitted = loop {
             match poll_admitting(&mut admitting, &mut Context::from_waker(&waker)) {
                 Poll::Ready(admitted) => break admitted,
