@@ -398,11 +398,13 @@ impl<'a> ReadyAt<'a> {
         self
     }
 
-    /// When the turn in a queue comes, and for nothing else.
+    /// When the turn in a queue comes: nothing else is missing since `instant`.
     #[inline]
-    pub(crate) fn due_in_turn(leg: &'a str, turnstile: &'a dyn Turnstile, units: u64) -> Self {
+    pub(crate) fn due_in_turn(leg: &'a str, instant: Instant, turnstile: &'a dyn Turnstile, units: u64) -> Self {
         Self {
             is_due: true,
+            not_before: Some(instant),
+            leg,
             ..Self::in_turn(leg, turnstile, units)
         }
     }

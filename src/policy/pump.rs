@@ -221,10 +221,17 @@ impl<L: Limiter> Core<L> {
         }
         let as_of = ready.not_before().unwrap_or(floor).max(floor);
         if as_of > now {
-            return (Attempt::Later(as_of), Turn::until_due(&ready));
+            let turn = Turn::until_due(&ready);
+            let was_due = matches!(waited, Waited::Due(Some(due)) if due <= now);
+            if was_due && turn.as_ref().is_some_and(|turn| turn.behind) {
+                // Those before it would have been served by then: it lacks its turn alone.
+                return (Attempt::OnEvent(Some(as_of), Some(floor)), turn);
+            }
+            return (Attempt::Later(as_of), turn);
         }
         if ready.is_event() {
-            let since = ready.is_due().then_some(as_of);
+            // From then on, since what those before it take is still to be taken as of earlier instants.
+            let since = ready.is_due().then_some(floor);
             return (Attempt::OnEvent(ready.event_by(), since), Turn::of_event(&ready));
         }
         let phase = Phase::at(&self.clock, as_of);
@@ -238,6 +245,9 @@ impl<L: Limiter> Core<L> {
             Err(refusal) => match refusal.wait() {
                 Wait::Until(due) => {
                     let ready = self.ready_for_head(ask, now, claim);
+                    if ready.is_due() {
+                        return (Attempt::OnEvent(ready.event_by(), Some(now)), Turn::of_event(&ready));
+                    }
                     let kept = || self.limiter.turnstile(claim.get()?.turnstile());
                     let kept = kept()
                         .filter(|kept| kept.holds_nothing())

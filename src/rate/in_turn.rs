@@ -31,21 +31,24 @@ impl Turns {
             if before.lapsed {
                 demand.redeem(id);
             }
-            match forecast(demand.ahead().saturating_add(before.units)) {
+            let behind = before.is_anything() && units > 0;
+            let due = match forecast(demand.ahead().saturating_add(before.units)) {
                 Forecast::Event => return ReadyAt::on_event(leg),
-                Forecast::At(at) => return ReadyAt::at(leg, at).by_turns(self, units, before.is_anything()),
-                Forecast::Now if units == 0 || !before.is_anything() => return ReadyAt::NOW,
-                Forecast::Now => {
-                    let Some(late) = self.late(before, clock.now(), clock) else {
-                        continue;
-                    };
-                    if demand.is_in_line() {
-                        // Its queue may not know that its turn has come. What it panics with is not for this demand.
-                        quietly(|| late.waker.wake_by_ref());
-                    }
-                    return ReadyAt::due_in_turn(leg, self, units).by(late.until);
-                }
+                Forecast::Now if !behind => return ReadyAt::NOW,
+                Forecast::Now => demand.now(clock),
+                // As of an instant that has passed it can be due by now.
+                Forecast::At(at) if behind && demand.is_in_line() && at <= clock.now() => at,
+                Forecast::At(at) => return ReadyAt::at(leg, at).by_turns(self, units, behind),
+            };
+            let Some(late) = self.late(before, clock.now(), clock) else {
+                continue;
+            };
+            if !demand.is_in_line() {
+                return ReadyAt::at(leg, late.until);
             }
+            // The queue of the first may not know that its turn has come. What it panics with is not for this demand.
+            quietly(|| late.waker.wake_by_ref());
+            return ReadyAt::due_in_turn(leg, due, self, units).by(late.until);
         }
     }
 

@@ -107,8 +107,7 @@ impl Semaphore {
         let free = self.free() >= n;
         if free {
             // Acquire: as in `try_take`.
-            self.word
-                .fetch_sub(n, weakened!("semaphore_relaxed_flagged", Acquire));
+            self.word.fetch_sub(n, weakened!("semaphore_relaxed_flagged", Acquire));
             queue.tally.taken();
             self.count_held(queue);
         }

@@ -264,7 +264,10 @@ fn what_was_done_under_a_permit_is_seen_while_another_watches() {
 #[test]
 fn what_was_done_under_all_permits_is_seen_by_a_waiter_that_is_granted_by_the_rules() {
     crate::bounded(3, || {
-        let order = Order::Priority { classes: 2, patience: 1 };
+        let order = Order::Priority {
+            classes: 2,
+            patience: 1,
+        };
         let semaphore: &'static Semaphore = Box::leak(Box::new(Semaphore::builder(2).order(order).build().unwrap()));
         let data = [0, 1].map(|_| Arc::new(loom::sync::atomic::AtomicUsize::new(0)));
         let held = [0, 1].map(|_| semaphore.try_acquire().unwrap());

@@ -53,7 +53,10 @@ impl Waiter {
     fn served(&mut self, polled: Poll<bool>) {
         let admitted = match polled {
             Poll::Pending => {
-                assert!(self.count.0.load(Ordering::SeqCst) > self.seen, "asleep, and its turn has come");
+                assert!(
+                    self.count.0.load(Ordering::SeqCst) > self.seen,
+                    "asleep, and its turn has come"
+                );
                 self.poll()
             }
             ready => ready,
