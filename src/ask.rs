@@ -7,6 +7,7 @@
 
 use crate::sync::bell::Bell;
 use crate::sync::turn::{Claim, TurnstileId};
+use crate::sync::turns::Holder;
 use crate::sync::watch::Watcher;
 use crate::time::{Clock, Instant, Pass};
 use std::cell::Cell;
@@ -167,6 +168,8 @@ impl Default for Ask {
 pub(crate) struct Place<'a> {
     /// All that waits in front, summed.
     pub(crate) ahead: Ask,
+    /// It is the first of its queue, or is to be.
+    pub(crate) is_head: bool,
     /// Whom to call when something that could admit this request has happened.
     pub(crate) watcher: &'a Watcher,
     /// The place that the line's head holds in the queue of one leg.
@@ -263,6 +266,17 @@ impl<'a> Demand<'a> {
         Self { units, ahead, ..self }
     }
 
+    /// This demand at `place`, unless it waits in a line already.
+    pub(crate) fn at_place<'b>(self, place: &'b Place<'b>) -> Demand<'b>
+    where
+        'a: 'b,
+    {
+        Demand {
+            place: self.place.or(Some(place)),
+            ..self
+        }
+    }
+
     /// Asks to be told when `bell` rings, if this demand waits in a line; otherwise does nothing.
     ///
     /// Call it *before* reading the state that the bell announces, so that no change falls between the two.
@@ -276,8 +290,24 @@ impl<'a> Demand<'a> {
     /// The place that this demand holds in the queue of the leg `id`, if it holds one there.
     #[inline]
     pub fn claim(&self, id: TurnstileId) -> Option<Claim> {
-        let claim = self.place?.claim.get()?;
+        let place = self.place.filter(|place| place.is_head)?;
+        let claim = place.claim.get()?;
         (claim.turnstile() == id).then_some(claim)
+    }
+
+    /// Whose place among the queues that wait at the leg `id` counts for this demand.
+    pub(crate) fn holder(&self, id: TurnstileId) -> Holder {
+        let claim = self.place.and_then(|place| Some((place.claim.get()?, place.is_head)));
+        match claim.filter(|(claim, _)| claim.turnstile() == id) {
+            Some((claim, true)) => Holder::Head(claim.key()),
+            Some((claim, false)) => Holder::Behind(claim.key()),
+            None => Holder::Newcomer,
+        }
+    }
+
+    /// True when this demand waits in a line.
+    pub(crate) fn is_in_line(&self) -> bool {
+        self.place.is_some()
     }
 
     /// Says that the claim on this leg has been turned into a ticket: nobody will give it back any more.

@@ -299,6 +299,15 @@ impl fmt::Display for Rejection {
 
 impl std::error::Error for Rejection {}
 
+/// A queue to join while an instant is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DueTurn<'a> {
+    pub(crate) turnstile: &'a dyn Turnstile,
+    pub(crate) units: u64,
+    /// Others wait there already.
+    pub(crate) behind: bool,
+}
+
 /// When a request could be admitted, as far as it is known: at the earliest at an instant, and possibly only after an
 /// event whose instant nobody knows.
 ///
@@ -312,6 +321,10 @@ pub struct ReadyAt<'a> {
     /// When the event happens by itself, at the latest.
     by: Option<Instant>,
     turn: Option<(&'a dyn Turnstile, u64)>,
+    /// Nothing but that turn is missing.
+    is_due: bool,
+    /// The queue of whoever names the instant.
+    due_turn: Option<DueTurn<'a>>,
     /// Who names the instant, or says never.
     leg: &'a str,
     /// Who waits for an event.
@@ -326,6 +339,8 @@ impl<'a> ReadyAt<'a> {
         never: false,
         by: None,
         turn: None,
+        is_due: false,
+        due_turn: None,
         leg: "",
         event_leg: "",
     };
@@ -370,6 +385,30 @@ impl<'a> ReadyAt<'a> {
         }
     }
 
+    /// The same, where queues take turns at the instants: a policy has its head join `turnstile` for `units`, as long as no
+    /// other leg is ready later. `behind` says that others wait there already, whose going makes it ready sooner.
+    #[inline]
+    #[must_use]
+    pub(crate) fn by_turns(mut self, turnstile: &'a dyn Turnstile, units: u64, behind: bool) -> Self {
+        self.due_turn = Some(DueTurn {
+            turnstile,
+            units,
+            behind,
+        });
+        self
+    }
+
+    /// When the turn in a queue comes: nothing else is missing since `instant`.
+    #[inline]
+    pub(crate) fn due_in_turn(leg: &'a str, instant: Instant, turnstile: &'a dyn Turnstile, units: u64) -> Self {
+        Self {
+            is_due: true,
+            not_before: Some(instant),
+            leg,
+            ..Self::in_turn(leg, turnstile, units)
+        }
+    }
+
     /// Never, whatever happens.
     #[inline]
     pub fn never(leg: &'a str) -> Self {
@@ -407,6 +446,12 @@ impl<'a> ReadyAt<'a> {
                 (one, two) => one.or(two),
             },
             turn: self.turn.or(other.turn),
+            is_due: if self.turn.is_some() { self.is_due } else { other.is_due },
+            due_turn: if rank(&other) > rank(&self) {
+                other.due_turn
+            } else {
+                self.due_turn
+            },
             leg: if rank(&other) > rank(&self) {
                 other.leg
             } else {
@@ -438,6 +483,18 @@ impl<'a> ReadyAt<'a> {
     #[inline]
     pub fn turn(&self) -> Option<(&'a dyn Turnstile, u64)> {
         self.turn
+    }
+
+    /// The queue that waits for the instant in turn, if the leg that names it has one.
+    #[inline]
+    pub(crate) fn due_turn(&self) -> Option<DueTurn<'a>> {
+        self.due_turn
+    }
+
+    /// True when it is due, and only the [turn](Self::turn) has not come.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.is_due
     }
 
     /// True when it can never be admitted.

@@ -296,6 +296,7 @@ fn ahead_counts<L: Limiter + 'static>(suite: &Suite<L>, ahead: usize, law: &mut 
     let claim = Cell::new(None);
     let nobody = Arc::new(Nobody);
     let place = Place {
+        is_head: false,
         ahead: times(suite.ask, ahead),
         watcher: &Watcher::new(&nobody),
         claim: &claim,

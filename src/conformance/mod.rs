@@ -16,6 +16,8 @@
 //! assert!(report.checks(6) > 0);
 //! ```
 //!
+//! Besides the laws it checks, where that is asked for, that queues [take turns](Suite::takes_turns) at the limiter.
+//!
 //! Use the feature in tests only: `tollgate = { version = "…", features = ["conformance"] }` under
 //! `[dev-dependencies]`.
 
@@ -23,6 +25,7 @@ mod guards;
 mod laws;
 mod recorder;
 mod suite;
+mod turns;
 mod waits;
 mod world;
 

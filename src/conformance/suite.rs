@@ -1,7 +1,7 @@
 //! What a limiter says about itself, the order in which the laws are checked, and the verdict.
 
 use super::world::World;
-use super::{guards, laws, waits};
+use super::{guards, laws, turns, waits};
 use crate::ask::{Ask, Cost};
 use crate::limiter::Limiter;
 use crate::time::ManualClock;
@@ -30,6 +30,7 @@ pub struct Suite<L> {
     pub(super) exact: bool,
     pub(super) in_turn: bool,
     pub(super) patience: Duration,
+    takes_turns: bool,
     excused: Vec<u8>,
 }
 
@@ -46,6 +47,7 @@ impl<L: Limiter + 'static> Suite<L> {
             exact: true,
             patience: Duration::from_secs(10),
             in_turn: false,
+            takes_turns: false,
             excused: Vec::new(),
         }
     }
@@ -88,6 +90,14 @@ impl<L: Limiter + 'static> Suite<L> {
     /// full in between. A lone reservation that is cancelled at its own instant is still given back exactly.
     pub fn inexact_cancel(mut self) -> Self {
         self.exact = false;
+        self
+    }
+
+    /// Several queues that wait for it take turns, as at a [`Semaphore`](crate::Semaphore): of two policies with steady
+    /// demand each gets at least 40 %, and no wait grows for ever. So it is with a policy and its
+    /// [lane](crate::Policy::lane).
+    pub fn takes_turns(mut self) -> Self {
+        self.takes_turns = true;
         self
     }
 
@@ -138,7 +148,10 @@ impl<L: Limiter + 'static> Suite<L> {
     /// # Errors
     /// The first [`Violation`].
     pub fn run(&self) -> Result<Report, Violation> {
-        let mut report = Report { checks: [0; 8] };
+        let mut report = Report {
+            checks: [0; 8],
+            turns: 0,
+        };
         type Law<L> = fn(&Suite<L>, &mut Tally<'_>) -> Result<(), Violation>;
         // The law that is checked, and one that the check takes for granted.
         let order: [(u8, u8, Law<L>); 10] = [
@@ -157,16 +170,26 @@ impl<L: Limiter + 'static> Suite<L> {
             if self.excused.contains(&law) || self.excused.contains(&needs) {
                 continue;
             }
-            let mut tally = Tally {
-                law,
-                checks: &mut report.checks[usize::from(law) - 1],
-            };
-            match catch_unwind(AssertUnwindSafe(|| check(self, &mut tally))) {
-                Ok(verdict) => verdict?,
-                Err(panic) => return Err(Violation::new(law, format!("a panic: {}", message(&*panic)))),
-            }
+            let checks = &mut report.checks[usize::from(law) - 1];
+            self.check_one(Rule::Law(law), checks, check)?;
+        }
+        if self.takes_turns {
+            self.check_one(Rule::Turns, &mut report.turns, turns::queues_take_turns)?;
         }
         Ok(report)
+    }
+
+    fn check_one(
+        &self,
+        rule: Rule,
+        checks: &mut u32,
+        check: impl FnOnce(&Self, &mut Tally<'_>) -> Result<(), Violation>,
+    ) -> Result<(), Violation> {
+        let mut tally = Tally { rule, checks };
+        match catch_unwind(AssertUnwindSafe(|| check(self, &mut tally))) {
+            Ok(verdict) => verdict,
+            Err(panic) => Err(Violation::new(rule, format!("a panic: {}", message(&*panic)))),
+        }
     }
 
     /// [`run`](Suite::run), for a test.
@@ -201,9 +224,18 @@ pub(super) fn message(panic: &(dyn std::any::Any + Send)) -> &str {
         .unwrap_or("without a message")
 }
 
-/// Counts the checks of one law, and says which it is when one fails.
+/// What is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// That the limiter is as it was described.
+    Description,
+    Law(u8),
+    Turns,
+}
+
+/// Counts the checks of one rule, and says which it is when one fails.
 pub(super) struct Tally<'a> {
-    law: u8,
+    rule: Rule,
     checks: &'a mut u32,
 }
 
@@ -214,7 +246,7 @@ impl Tally<'_> {
         if holds {
             Ok(())
         } else {
-            Err(Violation::new(self.law, what()))
+            Err(Violation::new(self.rule, what()))
         }
     }
 }
@@ -223,6 +255,7 @@ impl Tally<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     checks: [u32; 8],
+    turns: u32,
 }
 
 impl Report {
@@ -230,6 +263,11 @@ impl Report {
     pub fn checks(&self, law: u8) -> u32 {
         let index = usize::from(law).wrapping_sub(1);
         self.checks.get(index).copied().unwrap_or(0)
+    }
+
+    /// How many checks of the [turns](Suite::takes_turns) were made.
+    pub fn turns(&self) -> u32 {
+        self.turns
     }
 }
 
@@ -239,38 +277,46 @@ impl fmt::Display for Report {
         for (law, checks) in (1..).zip(&self.checks) {
             write!(f, " {law}: {checks}{}", if law < 8 { "," } else { "" })?;
         }
-        Ok(())
+        match self.turns {
+            0 => Ok(()),
+            turns => write!(f, "; of turns: {turns}"),
+        }
     }
 }
 
 /// A law that the limiter breaks, or a description that does not fit it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    law: Option<u8>,
+    rule: Rule,
     what: String,
 }
 
 impl Violation {
-    pub(super) fn new(law: u8, what: String) -> Self {
-        Self { law: Some(law), what }
+    fn new(rule: Rule, what: String) -> Self {
+        Self { rule, what }
     }
 
     /// The limiter is not as described.
     pub(super) fn description(what: String) -> Self {
-        Self { law: None, what }
+        Self::new(Rule::Description, what)
     }
 
-    /// The number of the law; `None` when the limiter is not as it was described, so that no law could be checked.
+    /// The number of the law; `None` when the limiter is not as it was described, so that no law could be checked, or when
+    /// queues do not take turns at it.
     pub fn law(&self) -> Option<u8> {
-        self.law
+        match self.rule {
+            Rule::Law(law) => Some(law),
+            Rule::Description | Rule::Turns => None,
+        }
     }
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.law {
-            Some(law) => write!(f, "law {law}: {}", self.what),
-            None => write!(f, "not as described: {}", self.what),
+        match self.rule {
+            Rule::Law(law) => write!(f, "law {law}: {}", self.what),
+            Rule::Turns => write!(f, "no turns: {}", self.what),
+            Rule::Description => write!(f, "not as described: {}", self.what),
         }
     }
 }

@@ -34,7 +34,7 @@ fn poll<F: Future>(future: Pin<&mut F>, count: &Arc<Count>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(&Waker::from(Arc::clone(count))))
 }
 
-fn policy_of<L: Limiter + 'static>(world: &World<L>) -> Result<Policy<Arc<L>>, Violation> {
+pub(super) fn policy_of<L: Limiter + 'static>(world: &World<L>) -> Result<Policy<Arc<L>>, Violation> {
     Policy::builder()
         .clock(&world.clock)
         .over(Arc::clone(&world.limiter))

@@ -1,15 +1,18 @@
 //! One rate for many keys, shared fairly.
 
 use super::deal::{Dealer, GRAIN, Hand, Left};
-use crate::ask::Demand;
+use crate::ask::{Ask, Demand};
 use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::rate::Quota;
+use crate::rate::in_turn::Forecast;
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::standing::{Standing, State};
 use crate::sync::bell::Bell;
 use crate::sync::shim::Mutex;
+use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turns::Turns;
 use crate::ticket::Ticket;
-use crate::time::{Clock, Instant, Pass};
+use crate::time::{Clock, Instant, Pass, Phase};
 use std::fmt;
 use std::sync::Arc;
 
@@ -108,6 +111,7 @@ impl FairBudget {
         FairShare {
             budget: Arc::clone(&self.0),
             hand,
+            turns: Turns::new(),
         }
     }
 
@@ -140,6 +144,7 @@ pub struct FairShare {
     budget: Arc<Budget>,
     /// Taken after the lock of the books, always.
     hand: Mutex<Hand>,
+    turns: Turns,
 }
 
 /// What a share gave, and what it was left with.
@@ -188,7 +193,43 @@ impl FairShare {
     /// # Errors
     /// `RateExceeded`, with `retry_after`; `Oversized` when `n` exceeds the burst.
     pub fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
-        self.take(n, self.budget.clock.now()).map(|_| ())
+        let now = self.budget.clock.now();
+        if self.turns.is_waited() {
+            let (ask, phase) = (Ask::many(n), Phase::at(&self.budget.clock, now));
+            self.let_try(Demand::new(&ask, phase.pass()), now)?;
+        }
+        self.take(n, now).map(|_| ())
+    }
+
+    /// Refuses `demand` while the heads of queues are before it. One that is never admitted is refused for a reason of its
+    /// own.
+    #[cold]
+    fn let_try(&self, demand: Demand<'_>, now: Instant) -> Result<(), Refusal<'_>> {
+        let (n, clock) = (demand.units(), &self.budget.clock);
+        let judged = self.turns.let_try(demand, clock, |ahead| self.forecast(n, ahead, now));
+        match judged {
+            Err(Some(at)) => {
+                let wait = Wait::Until(Due::at(clock, now, at));
+                Err(Refusal::new(Reason::RateExceeded, LEG, n, wait))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// When `n` are admitted behind `ahead`.
+    fn forecast(&self, n: u64, ahead: u64, now: Instant) -> Forecast {
+        if n > self.budget.quota.burst_size() {
+            return Forecast::Event;
+        }
+        let wanted = u128::from(n) + u128::from(ahead);
+        let ticks = self.with(now, |dealer, hand| dealer.holds_at(hand, wanted << GRAIN));
+        let at = Instant::from_ticks(ticks);
+        match at > now {
+            false => Forecast::Now,
+            // Nothing comes as time passes.
+            true if self.budget.quota.is_zero() => Forecast::Event,
+            true => Forecast::At(at),
+        }
     }
 
     fn take(&self, n: u64, now: Instant) -> Result<Left, Refusal<'_>> {
@@ -226,8 +267,11 @@ impl Limiter for FairShare {
     type Ticket = FairTicket;
 
     fn try_reserve(&self, demand: Demand<'_>) -> Result<FairTicket, Refusal<'_>> {
-        let tokens = demand.units();
-        let left = self.take(tokens, demand.now(&self.budget.clock))?;
+        let (tokens, now) = (demand.units(), demand.now(&self.budget.clock));
+        if self.turns.is_waited() {
+            self.let_try(demand, now)?;
+        }
+        let left = self.take(tokens, now)?;
         Ok(FairTicket { tokens, left })
     }
 
@@ -281,15 +325,12 @@ impl Limiter for FairShare {
             return ReadyAt::never(LEG);
         }
         let now = demand.now(&self.budget.clock);
-        let wanted = u128::from(units) + u128::from(demand.ahead());
-        let ticks = self.with(now, |dealer, hand| dealer.holds_at(hand, wanted << GRAIN));
-        let at = Instant::from_ticks(ticks);
-        match at > now {
-            false => ReadyAt::NOW,
-            // Nothing comes as time passes.
-            true if self.budget.quota.is_zero() => ReadyAt::on_event(LEG),
-            true => ReadyAt::at(LEG, at),
-        }
+        let clock = &self.budget.clock;
+        (self.turns).ready_at(LEG, demand, clock, |ahead| self.forecast(units, ahead, now))
+    }
+
+    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+        (id == TurnstileId::of(&self.turns)).then_some(&self.turns)
     }
 
     fn clock(&self) -> Option<&Clock> {
@@ -315,7 +356,7 @@ impl Limiter for FairShare {
     }
 
     fn is_fresh(&self, now: Pass<'_>) -> bool {
-        self.with(now.now(&self.budget.clock), |dealer, hand| dealer.is_full(hand))
+        !self.turns.is_waited() && self.with(now.now(&self.budget.clock), |dealer, hand| dealer.is_full(hand))
     }
 }
 

@@ -14,10 +14,10 @@ use std::sync::Arc;
 /// since that state is not the entry's.
 ///
 /// # Fairness
-/// Where each key has a [`Policy`](crate::Policy) and they share a [`Semaphore`](crate::Semaphore), keys take turns: each
-/// policy has one place in the semaphore's queue, that of its head, and joins at the end again once it was served. However
-/// many wait at one key, another key's next request is served within one round. For a rate see [`FairBudget`](super::FairBudget).
-/// [`FairShare`](crate::keyed::FairShare).
+/// Where each key has a [`Policy`](crate::Policy) and they share a [`Semaphore`](crate::Semaphore) or a rate, keys take
+/// turns: each policy has one place in its queue, that of its head, and joins at the end again once it was served. However
+/// many wait at one key, another key's next request is served within one round. For a rate whose parts hold for requests
+/// that do not wait as well, see [`FairBudget`](super::FairBudget).
 ///
 /// ```
 /// # use tollgate::{Ask, Keyed, LimiterExt, ManualClock, Quota, Semaphore, TokenBucket};

@@ -215,8 +215,7 @@ impl<L: Spend> Leased<L> {
         }
         let mut sooner = None;
         if let Some(wanted) = self.core.wanted(units, parked) {
-            let ask = Ask::many(wanted);
-            match limiter.try_reserve(Demand::new(&ask, demand.pass())) {
+            match limiter.try_reserve(demand.with_units(wanted, 0)) {
                 Ok(mut ticket) => {
                     limiter.commit(&mut ticket, demand.pass());
                     if Parked::park(self.id, &self.core, &ticket, wanted, units) {

@@ -3,7 +3,7 @@
 use super::LINE;
 use super::line::{Ended, Key};
 use super::pump::Core;
-use crate::ask::Ask;
+use crate::ask::{Ask, Demand};
 use crate::limiter::{Limiter, admit_in};
 use crate::refusal::{Due, Reason, Refusal, Wait};
 use crate::time::Phase;
@@ -57,12 +57,27 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
 
     #[cold]
     fn step_behind_others(&mut self, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Step<'a> {
-        if !self.core.has_before()
-            && let Some(given) = self.core.admit_after_late(&self.ask)
-        {
-            return self.admitted(given, ticket);
+        let core = self.core;
+        if core.has_before() {
+            return self.join(None, waker, ticket);
         }
-        self.join(None, waker, ticket)
+        if core.was_late() {
+            return match core.admit_after_late(&self.ask) {
+                Some(given) => self.admitted(given, ticket),
+                None => self.join(None, waker, ticket),
+            };
+        }
+        let phase = Phase::new();
+        match core.reserve_past_waiters(Demand::new(&self.ask, phase.pass()), ticket) {
+            Ok(()) => {
+                if let Some(ticket) = ticket {
+                    core.limiter.commit(ticket, phase.pass());
+                }
+                Step::Done(Ok(()))
+            }
+            Err(refusal) if matches!(refusal.wait(), Wait::Never) => Step::Done(Err(refusal)),
+            Err(refusal) => self.join(Some(refusal), waker, ticket),
+        }
     }
 
     fn admitted(&self, given: L::Ticket, ticket: &mut Option<L::Ticket>) -> Step<'a> {

@@ -18,9 +18,9 @@ impl<L: Limiter + 'static> Policy<L> {
     /// holds for both; the bounds of either line are its own.
     ///
     /// # Fairness
-    /// Each line is in order by itself. At a [`Semaphore`](crate::Semaphore) that serves in order the two take turns, however
-    /// long either is: whoever is alone in the lane waits for one permit besides the next. A rate hands out no turns, so
-    /// that its tokens go to either.
+    /// Each queue is in order by itself. The two take turns at what they wait for, however long either is: a waiter that is
+    /// alone in the lane waits for one permit, or for the tokens of one request, besides its own. The same goes for any
+    /// policies that share a limiter.
     ///
     /// ```
     /// # use tollgate::{ManualClock, Policy, Semaphore};

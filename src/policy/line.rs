@@ -25,6 +25,8 @@ struct Entry {
     deadline: Option<Instant>,
     /// When its turn comes, as far as is known; `None` when that takes an event.
     due: Option<Instant>,
+    /// Since when it lacks nothing but a turn.
+    ready_since: Option<Instant>,
     /// The legs have been asked for it, and `due` is what they said.
     tried: bool,
     /// A leg has panicked when it was asked for it.
@@ -80,8 +82,11 @@ pub(super) struct Head {
 
 /// What the dispatcher has to do next.
 pub(super) enum Next {
-    /// Give this claim back: its owner is not the head any more.
+    /// Give this claim back: its owner is not the head any more, and there is no other.
     GiveBack(Claim),
+    /// The claim of one that is not the head any more: the head may have it, where it is the turn of the queue and not a
+    /// place of its own.
+    Inherit(Key, Claim),
     /// Ask the legs for this waiter.
     Ask(Head),
     /// The queue is empty.
@@ -219,6 +224,7 @@ impl<T> Queue<T> {
                 since,
                 deadline,
                 due,
+                ready_since: None,
                 tried: false,
                 panicked: false,
                 waker: None,
@@ -278,7 +284,7 @@ impl<T> Queue<T> {
         self.nudged = None;
         let head = self.head().map(|(key, _)| key);
         if let Some((_, claim)) = self.claim.take_if(|(owner, _)| head != Some(*owner)) {
-            return Next::GiveBack(claim);
+            return head.map_or(Next::GiveBack(claim), |head| Next::Inherit(head, claim));
         }
         let Some((key, entry)) = self.head() else {
             return Next::Nothing;
@@ -287,7 +293,7 @@ impl<T> Queue<T> {
             key,
             ask: entry.ask,
             waited: match entry.tried {
-                true => Waited::Due(entry.due),
+                true => Waited::Due(entry.ready_since.or(entry.due)),
                 false => Waited::Since(entry.since),
             },
             deadline: entry.deadline,
@@ -306,15 +312,20 @@ impl<T> Queue<T> {
         Some(self.waiting.is_empty() && mem::take(&mut self.busy))
     }
 
+    /// What the head, or the one that was last, holds in the queue of one leg.
+    pub(super) fn claim(&self) -> Option<Claim> {
+        self.claim.map(|(_, claim)| claim)
+    }
+
     /// What the head `key` holds in the queue of one leg from now on.
     pub(super) fn set_claim(&mut self, key: Key, claim: Option<Claim>) {
         self.claim = claim.map(|claim| (key, claim));
     }
 
     /// Learns when the turn of `key` comes.
-    pub(super) fn set_due(&mut self, key: Key, due: Option<Instant>) {
+    pub(super) fn set_due(&mut self, key: Key, due: Option<Instant>, ready_since: Option<Instant>) {
         if let Some(entry) = self.waiting.get_mut(&key) {
-            (entry.due, entry.tried) = (due, true);
+            (entry.due, entry.ready_since, entry.tried) = (due, ready_since, true);
         }
     }
 

@@ -8,7 +8,7 @@ use super::pump::Core;
 use crate::ask::{Ask, Demand};
 use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::permit::Permit;
-use crate::refusal::{ReadyAt, Reason, Refusal, Rejection, Wait};
+use crate::refusal::{ReadyAt, Refusal, Rejection};
 use crate::standing::{Standing, State};
 use crate::sync::turn::{Turnstile, TurnstileId};
 use crate::time::{Clock, Pass};
@@ -227,17 +227,22 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
 
     #[inline]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
-        if self.0.has_before() {
-            return Err(Refusal::new(Reason::Saturated, LINE, demand.units(), Wait::Event));
+        if self.0.waiting() == 0 {
+            return self.0.limiter.try_reserve(demand);
         }
-        self.0.limiter.try_reserve(demand)
+        let mut ticket = None;
+        self.0.reserve_past_waiters(demand, &mut ticket)?;
+        match ticket {
+            Some(ticket) => Ok(ticket),
+            None => unreachable!("an attempt that succeeds leaves its ticket"),
+        }
     }
     #[inline(always)]
     fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<Self::Ticket>) -> Result<(), Refusal<'_>> {
-        if self.0.has_before() {
-            return Err(Refusal::new(Reason::Saturated, LINE, demand.units(), Wait::Event));
+        if self.0.waiting() == 0 {
+            return self.0.limiter.reserve_in(demand, place);
         }
-        self.0.limiter.reserve_in(demand, place)
+        self.0.reserve_past_waiters(demand, place)
     }
     #[inline(always)]
     fn finish_in(&self, ticket: &Self::Ticket, outcome: Outcome, now: Pass<'_>) {

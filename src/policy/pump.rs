@@ -59,16 +59,44 @@ enum Attempt<T> {
     Admitted(T),
     /// Look again at this instant.
     Later(Instant),
-    /// Look again when something happens, or at this instant.
-    OnEvent(Option<Instant>),
+    /// Look again when something happens, or at this instant; and since when nothing but a turn is missing, if it is.
+    OnEvent(Option<Instant>, Option<Instant>),
     /// Waiting changes nothing.
     Hopeless,
     /// A leg has panicked.
     Panicked(Box<dyn Any + Send>),
 }
 
-/// The queue that refused, and how many units it was asked for.
-type Turn<'a> = (&'a dyn Turnstile, u64);
+/// The queue to join.
+struct Turn<'a> {
+    turnstile: &'a dyn Turnstile,
+    units: u64,
+    /// Those before it there may go before it has joined, without its being told.
+    behind: bool,
+}
+
+impl<'a> Turn<'a> {
+    fn new(turnstile: &'a dyn Turnstile, units: u64) -> Self {
+        Self {
+            turnstile,
+            units,
+            behind: turnstile.holds_nothing(),
+        }
+    }
+
+    /// The queue of an instant that is to come.
+    fn until_due(ready: &ReadyAt<'a>) -> Option<Self> {
+        ready.due_turn().map(|due| Self {
+            behind: due.behind,
+            ..Self::new(due.turnstile, due.units)
+        })
+    }
+
+    /// The queue of an event.
+    fn of_event(ready: &ReadyAt<'a>) -> Option<Self> {
+        ready.turn().map(|(turnstile, units)| Self::new(turnstile, units))
+    }
+}
 
 impl<L: Limiter + 'static> Core<L> {
     pub(crate) fn new(limiter: L, clock: Clock, settings: Settings) -> Arc<Self> {
@@ -106,10 +134,51 @@ impl<L: Limiter> Core<L> {
         self.waiting() > 0 && !self.settings.manner.newest_first
     }
 
-    /// True when nobody is before whoever comes and nobody was just served late: it may be admitted on the spot.
+    /// True when none waits and none was just served late: a newcomer may be admitted on the spot.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        !self.has_before() && self.credit.load(Ordering::Relaxed) == 0
+        self.waiting() == 0 && !self.was_late()
+    }
+
+    /// True when a waiter has just been served late.
+    pub(crate) fn was_late(&self) -> bool {
+        self.credit.load(Ordering::Relaxed) != 0
+    }
+
+    /// The turn that this queue has at a leg which hands nothing over. It belongs to the queue, not to the head of the
+    /// moment.
+    fn own_turn(&self) -> Option<Claim> {
+        let claim = self.queue.lock().claim()?;
+        self.is_turn_only(claim).then_some(claim)
+    }
+
+    fn is_turn_only(&self, claim: Claim) -> bool {
+        let turnstile = self.limiter.turnstile(claim.turnstile());
+        turnstile.is_some_and(Turnstile::holds_nothing)
+    }
+
+    /// Asks the legs for a newcomer while others wait, if none of them is before it.
+    #[cold]
+    pub(crate) fn reserve_past_waiters(
+        &self,
+        demand: Demand<'_>,
+        ticket: &mut Option<L::Ticket>,
+    ) -> Result<(), Refusal<'_>> {
+        if self.has_before() {
+            return Err(Refusal::new(
+                Reason::Saturated,
+                super::LINE,
+                demand.units(),
+                Wait::Event,
+            ));
+        }
+        let place = Place {
+            ahead: Ask::many(0),
+            is_head: true,
+            watcher: &self.watcher,
+            claim: &Cell::new(self.own_turn()),
+        };
+        self.limiter.reserve_in(demand.at_place(&place), ticket)
     }
 
     /// The earliest instant as of which somebody may be admitted at `now`: not before it came, nor before the last look
@@ -140,6 +209,7 @@ impl<L: Limiter> Core<L> {
         let floor = self.floor(waited, now);
         let place = Place {
             ahead: Ask::many(0),
+            is_head: true,
             watcher: &self.watcher,
             claim,
         };
@@ -151,10 +221,18 @@ impl<L: Limiter> Core<L> {
         }
         let as_of = ready.not_before().unwrap_or(floor).max(floor);
         if as_of > now {
-            return (Attempt::Later(as_of), None);
+            let turn = Turn::until_due(&ready);
+            let was_due = matches!(waited, Waited::Due(Some(due)) if due <= now);
+            if was_due && turn.as_ref().is_some_and(|turn| turn.behind) {
+                // Those before it would have been served by then: it lacks its turn alone.
+                return (Attempt::OnEvent(Some(as_of), Some(floor)), turn);
+            }
+            return (Attempt::Later(as_of), turn);
         }
         if ready.is_event() {
-            return (Attempt::OnEvent(ready.event_by()), ready.turn());
+            // From then on, since what those before it take is still to be taken as of earlier instants.
+            let since = ready.is_due().then_some(floor);
+            return (Attempt::OnEvent(ready.event_by(), since), Turn::of_event(&ready));
         }
         let phase = Phase::at(&self.clock, as_of);
         match self.limiter.try_reserve(Demand::waiting(ask, phase.pass(), &place)) {
@@ -163,31 +241,44 @@ impl<L: Limiter> Core<L> {
                 self.note_lateness(now);
                 (Attempt::Admitted(ticket), None)
             }
+            // Another was faster: until when is waited is for the legs to say again.
             Err(refusal) => match refusal.wait() {
-                Wait::Until(due) => (Attempt::Later(due.instant()), None),
-                // Somebody else was faster: until when is waited is for the legs to say again.
-                Wait::Turn(turnstile) => (
-                    Attempt::OnEvent(self.event_by(ask, now)),
-                    Some((turnstile, refusal.units())),
-                ),
-                Wait::Event => (Attempt::OnEvent(self.event_by(ask, now)), None),
+                Wait::Until(due) => {
+                    let ready = self.ready_for_head(ask, now, claim);
+                    if ready.is_due() {
+                        return (Attempt::OnEvent(ready.event_by(), Some(now)), Turn::of_event(&ready));
+                    }
+                    let kept = || self.limiter.turnstile(claim.get()?.turnstile());
+                    let kept = kept()
+                        .filter(|kept| kept.holds_nothing())
+                        .map(|kept| Turn::new(kept, 0));
+                    (Attempt::Later(due.instant()), Turn::until_due(&ready).or(kept))
+                }
+                Wait::Turn(turnstile) => {
+                    let by = self.ready_for_head(ask, now, &Cell::new(None)).event_by();
+                    let turn = Turn::new(turnstile, refusal.units());
+                    (Attempt::OnEvent(by, None), Some(turn))
+                }
+                Wait::Event => {
+                    let by = self.ready_for_head(ask, now, &Cell::new(None)).event_by();
+                    (Attempt::OnEvent(by, None), None)
+                }
                 Wait::Never => (Attempt::Hopeless, None),
             },
         }
     }
 
-    /// Until when somebody waits at the latest who was refused although all legs looked ready.
+    /// What the legs say of the head that was refused although all of them looked ready.
     #[cold]
-    fn event_by(&self, ask: &Ask, now: Instant) -> Option<Instant> {
-        let nothing = Cell::new(None);
+    fn ready_for_head(&self, ask: &Ask, now: Instant, claim: &Cell<Option<Claim>>) -> ReadyAt<'_> {
         let place = Place {
             ahead: Ask::many(0),
+            is_head: true,
             watcher: &self.watcher,
-            claim: &nothing,
+            claim,
         };
         let phase = Phase::at(&self.clock, now);
-        let ready = self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place));
-        ready.event_by()
+        self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place))
     }
 
     /// At `now` a waiter is served that was due at `last`: what comes next may catch up.
@@ -202,13 +293,13 @@ impl<L: Limiter> Core<L> {
     /// once it is older than the cap.
     pub(crate) fn admit_after_late(&self, ask: &Ask) -> Option<L::Ticket> {
         let now = self.clock.now();
-        let nothing = Cell::new(None);
+        let turn = Cell::new(self.own_turn());
         let credit = Instant::from_ticks(self.credit.load(Ordering::Relaxed));
         if now.ticks_since(credit) >= self.settings.lateness() {
             // A newer lateness that this overwrites costs its waiter the catching up, never an admission.
             self.credit.store(0, Ordering::Relaxed);
         }
-        match self.attempt(ask, Waited::Since(now), &nothing) {
+        match self.attempt(ask, Waited::Since(now), &turn) {
             (Attempt::Admitted(ticket), _) => Some(ticket),
             _ => None,
         }
@@ -216,12 +307,17 @@ impl<L: Limiter> Core<L> {
 
     /// When somebody who joins now would be admitted.
     pub(crate) fn ready_behind_line(&self, ask: &Ask, now: Instant) -> ReadyAt<'_> {
-        let ahead = self.queue.lock().ahead();
-        let nothing = Cell::new(None);
+        let (ahead, is_head, claim) = {
+            let queue = self.queue.lock();
+            let is_head = self.settings.manner.newest_first || queue.len() == 0;
+            (queue.ahead(), is_head, queue.claim())
+        };
         let place = Place {
             ahead,
+            is_head,
             watcher: &self.watcher,
-            claim: &nothing,
+            // A newcomer that will be the head takes its own place.
+            claim: &Cell::new(claim.filter(|_| !is_head)),
         };
         let phase = Phase::at(&self.clock, now);
         self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place))
@@ -332,7 +428,11 @@ impl<L: Limiter + 'static> Core<L> {
         let mut each = Each::default();
         let emptied = loop {
             match self.change(Queue::next) {
-                Next::GiveBack(claim) => {
+                Next::Inherit(key, claim) if self.is_turn_only(claim) => {
+                    self.change(|queue| queue.set_claim(key, Some(claim)));
+                    continue;
+                }
+                Next::Inherit(_, claim) | Next::GiveBack(claim) => {
                     each.run(|| self.give_back(claim));
                     continue;
                 }
@@ -349,7 +449,7 @@ impl<L: Limiter + 'static> Core<L> {
         each.end();
     }
 
-    /// Tries to end the wait of the head. True when the next may be served.
+    /// Tries to end the wait of the head. True when the next may be served, or the same is to be tried again.
     fn serve(self: &Arc<Self>, head: &Head, each: &mut Each) -> bool {
         let Head {
             key,
@@ -368,9 +468,8 @@ impl<L: Limiter + 'static> Core<L> {
             Err(panic) => (Attempt::Panicked(panic), None),
         };
         // A claim that was not redeemed is kept only while its own leg is the one that refuses.
-        let same_leg =
-            |kept: &Claim| turn.is_some_and(|(turnstile, _)| TurnstileId::of_queue(turnstile) == kept.turnstile());
-        let kept = claim.get().filter(same_leg);
+        let leg = turn.as_ref().map(|turn| TurnstileId::of_queue(turn.turnstile));
+        let kept = claim.get().filter(|kept| leg == Some(kept.turnstile()));
         if held.is_some() && kept.is_none() {
             self.change(|queue| queue.set_claim(key, None));
             if let Some(claim) = claim.get() {
@@ -382,21 +481,25 @@ impl<L: Limiter + 'static> Core<L> {
             Attempt::Hopeless => self.end(key, Ended::Hopeless, each),
             Attempt::Panicked(panic) => self.panicked(key, panicked, panic, each),
             Attempt::Later(at) if deadline.is_some_and(|deadline| at > deadline) => self.end(key, Ended::Expired, each),
-            Attempt::Later(at) => {
-                self.change(|queue| queue.set_due(key, Some(at)));
-                false
-            }
-            Attempt::OnEvent(by) => {
-                if let (Some((turnstile, units)), None) = (turn, kept) {
+            Attempt::Later(_) | Attempt::OnEvent(..) => {
+                let (due, ready_since) = match attempt {
+                    Attempt::OnEvent(by, ready_since) => (by, ready_since),
+                    Attempt::Later(at) => (Some(at), None),
+                    _ => (None, None),
+                };
+                let mut behind = false;
+                if let (Some(turn), None) = (turn, kept) {
                     // Granted at once or later, the waker makes this queue be dispatched.
                     let waker = Waker::from(Arc::clone(self));
-                    match catch_unwind(AssertUnwindSafe(|| turnstile.join(units, &waker))) {
+                    match catch_unwind(AssertUnwindSafe(|| turn.turnstile.join(turn.units, &waker))) {
                         Ok(claim) => self.change(|queue| queue.set_claim(key, Some(claim))),
                         Err(panic) => return self.panicked(key, panicked, panic, each),
                     }
+                    behind = turn.behind && !seeded!("turns_join_blindly");
                 }
-                self.change(|queue| queue.set_due(key, by));
-                false
+                self.change(|queue| queue.set_due(key, due, ready_since));
+                // Those before it in the leg's queue may have gone before it joined.
+                behind
             }
         }
     }

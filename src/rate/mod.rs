@@ -12,6 +12,34 @@
 //! A rate by itself admits or refuses; to wait for one, put it into a [`Policy`](crate::Policy). Several bandwidths are
 //! several limiters joined by [`and`](crate::LimiterExt::and), all-or-nothing.
 //!
+//! # Fairness
+//! Policies that wait for one rate take turns, however many wait in each, and so do a policy and its
+//! [lane](crate::Policy::lane): one request of each after the other, in the order in which their heads began to wait. A head
+//! that wants more than there is holds up those behind it until it has it, so that small requests do not starve a large one.
+//! What does not wait is refused meanwhile, with the instant at which those before it will have been served. A head whose
+//! policy waits for another leg holds up none. Nor does one that no instant admits, or that is not admitted within 10 ms
+//! of its turn.
+//!
+//! ```
+//! # use tollgate::{ManualClock, Policy, Quota, TokenBucket};
+//! # use std::pin::pin;
+//! # use std::sync::Arc;
+//! # use std::task::{Context, Waker};
+//! # use std::time::Duration;
+//! let clock = ManualClock::new();
+//! let bucket = Arc::new(TokenBucket::new(Quota::per_second(1)).on(&clock));
+//! let [one, other] = [0, 1].map(|_| Policy::new(Arc::clone(&bucket)));
+//! bucket.try_acquire(1).unwrap();
+//! let mut cx = Context::from_waker(Waker::noop());
+//! let (mut first, mut second) = (pin!(one.admit(1)), pin!(other.admit(1)));
+//! assert!(first.as_mut().poll(&mut cx).is_pending() && second.as_mut().poll(&mut cx).is_pending());
+//! // Behind both.
+//! assert_eq!(bucket.try_acquire(1).unwrap_err().retry_after(), Some(Duration::from_secs(3)));
+//! clock.advance(Duration::from_secs(1));
+//! assert!(second.as_mut().poll(&mut cx).is_pending());
+//! assert!(first.as_mut().poll(&mut cx).is_ready());
+//! ```
+//!
 //! All have the same verbs:
 //!
 //! | verb | what it does |
@@ -27,6 +55,7 @@ mod booking;
 mod bucket;
 mod fixed_window;
 mod gate;
+pub(crate) mod in_turn;
 mod inherit;
 mod leaky_bucket;
 mod parse;

@@ -1,15 +1,18 @@
 //! What turns a pure meter into a limiter: a lock, a clock, and a bell. And the verbs that all of them share.
 
 use super::gate::{Attempt, Gate, Held};
+use super::in_turn::Forecast;
 use crate::algo::lone::until_of;
 use crate::algo::meter::Meter;
-use crate::ask::Demand;
+use crate::ask::{Ask, Demand};
 use crate::limiter::Settlement;
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::sync::bell::Bell;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
+use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turns::Turns;
 use crate::ticket::Ticket;
-use crate::time::{Clock, Instant};
+use crate::time::{Clock, Instant, Phase};
 use std::time::Duration;
 
 /// A meter behind a lock. The lock is held for the few steps of the meter, and never while anything else runs.
@@ -17,6 +20,7 @@ pub(super) struct Shell<M> {
     meter: Gate<M>,
     clock: Clock,
     bell: Bell,
+    turns: Turns,
     leg: &'static str,
     /// Set by every change of a setting. Under the lock.
     changed: AtomicBool,
@@ -58,6 +62,7 @@ impl<M: Meter> Shell<M> {
             meter: Gate::new(meter(clock.now().ticks())),
             clock: clock.clone(),
             bell: Bell::new(),
+            turns: Turns::new(),
             leg,
             changed: AtomicBool::new(false),
         }
@@ -103,12 +108,38 @@ impl<M: Meter> Shell<M> {
         let meter = self.at(now);
         // Relaxed: written under the same lock.
         let changed = self.changed.load(Ordering::Relaxed);
-        !changed && meter.fresh_at().is_some_and(|at| at <= meter.now())
+        !changed && !self.turns.is_waited() && meter.fresh_at().is_some_and(|at| at <= meter.now())
     }
 
     /// Tells whoever waits that there may be room.
     pub(super) fn ring(&self) {
         self.bell.ring();
+    }
+
+    /// Takes what `demand` wants, unless the heads of queues are before it.
+    #[inline(always)]
+    pub(super) fn take_in_turn(&self, demand: Demand<'_>) -> Result<M::Mark, Refusal<'_>> {
+        let (n, now) = (demand.units(), demand.now(&self.clock));
+        if self.turns.is_waited() {
+            self.let_try(demand, now)?;
+        }
+        self.take(n, now)
+    }
+
+    #[cold]
+    fn let_try(&self, demand: Demand<'_>, now: Instant) -> Result<(), Refusal<'_>> {
+        let n = demand.units();
+        let judged = self
+            .turns
+            .let_try(demand, &self.clock, |ahead| self.forecast(n, ahead, now));
+        judged.map_err(|at| self.refusal(n, now, at.map(Instant::ticks)))
+    }
+
+    /// [`let_try`](Self::let_try) for `n` by a verb, that holds no place in any queue.
+    #[cold]
+    fn let_newcomer_try(&self, n: u64, now: Instant) -> Result<(), Refusal<'_>> {
+        let (ask, phase) = (Ask::many(n), Phase::at(&self.clock, now));
+        self.let_try(Demand::new(&ask, phase.pass()), now)
     }
 
     #[inline(always)]
@@ -145,10 +176,17 @@ impl<M: Meter> Shell<M> {
 
     #[inline]
     pub(super) fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
-        self.take(n, self.clock.now()).map(|_| ())
+        let now = self.clock.now();
+        if self.turns.is_waited() {
+            self.let_newcomer_try(n, now)?;
+        }
+        self.take(n, now).map(|_| ())
     }
 
     pub(super) fn acquire_up_to(&self, n: u64) -> u64 {
+        if self.turns.is_waited() && self.let_newcomer_try(1, self.clock.now()).is_err() {
+            return 0;
+        }
         let mut meter = self.at(self.clock.now());
         let n = n.min(meter.free());
         meter.take(n);
@@ -166,6 +204,9 @@ impl<M: Meter> Shell<M> {
         book: impl FnOnce(&mut M) -> Result<(M::Mark, u64), Option<u64>>,
     ) -> Result<(M::Mark, Instant, Instant), Refusal<'_>> {
         let now = self.clock.now();
+        if self.turns.is_waited() {
+            self.let_newcomer_book(n, now)?;
+        }
         let booked = book(&mut self.at(now));
         match booked {
             Ok((mark, due)) => Ok((mark, now, Instant::from_ticks(due))),
@@ -219,17 +260,34 @@ impl<M: Meter> Shell<M> {
 
     pub(super) fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.bell);
-        let now = demand.now(&self.clock);
-        let (at, latest) = {
-            let meter = self.at(now);
-            (meter.ready(demand.units(), demand.ahead()), meter.now())
-        };
-        match at {
-            None => ReadyAt::on_event(self.leg),
-            // Nothing is waited for, also by a reading of the clock that is stale.
-            Some(at) if at <= latest => ReadyAt::NOW,
-            Some(at) => ReadyAt::at(self.leg, Instant::from_ticks(at)),
+        let (n, now) = (demand.units(), demand.now(&self.clock));
+        self.turns
+            .ready_at(self.leg, demand, &self.clock, |ahead| self.forecast(n, ahead, now))
+    }
+
+    /// The same for a booking. One that no instant admits is refused for a reason of its own.
+    #[cold]
+    fn let_newcomer_book(&self, n: u64, now: Instant) -> Result<(), Refusal<'_>> {
+        match self.let_newcomer_try(n, now) {
+            Err(refusal) if refusal.retry_after().is_some() => Err(refusal.with_reason(Reason::QueueFull)),
+            _ => Ok(()),
         }
+    }
+
+    /// When `n` are admitted behind `ahead`.
+    fn forecast(&self, n: u64, ahead: u64, now: Instant) -> Forecast {
+        let meter = self.at(now);
+        match meter.ready(n, ahead) {
+            None => Forecast::Event,
+            // Nothing is waited for, also by a reading of the clock that is stale.
+            Some(at) if at <= meter.now() => Forecast::Now,
+            Some(at) => Forecast::At(Instant::from_ticks(at)),
+        }
+    }
+
+    /// The queues that wait here, if they are those of `id`.
+    pub(super) fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+        (id == TurnstileId::of(&self.turns)).then_some(&self.turns)
     }
 }
 
@@ -287,7 +345,7 @@ macro_rules! limiter_of_shell {
             #[inline(always)]
             fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
                 let units = demand.units();
-                let mark = self.shell.take(units, demand.now(self.shell.clock()))?;
+                let mark = self.shell.take_in_turn(demand)?;
                 Ok(RateTicket { units, mark })
             }
 
@@ -327,6 +385,10 @@ macro_rules! limiter_of_shell {
                     }
                 }
             )?
+
+            fn turnstile(&self, id: $crate::sync::turn::TurnstileId) -> Option<&dyn $crate::sync::turn::Turnstile> {
+                self.shell.turnstile(id)
+            }
 
             fn is_fresh(&self, now: Pass<'_>) -> bool {
                 self.shell.is_fresh(now.now(self.shell.clock()))

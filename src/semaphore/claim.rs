@@ -71,3 +71,22 @@ impl Semaphore {
         queue.key_of(word).is_some_and(|key| queue.state(key).waits())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_for_one_number_is_not_redeemed_for_another() {
+        for wanted in [1, 3] {
+            let semaphore = Semaphore::new(3);
+            let held = semaphore.try_acquire_many(2).unwrap();
+            let claim = semaphore.join_as_claim(2, Waker::noop());
+            assert_eq!(semaphore.look_at_claim(claim, wanted), State::Waiting);
+            drop(held);
+            assert_eq!(semaphore.in_use(), 2);
+            assert_eq!(semaphore.look_at_claim(claim, wanted), State::Free);
+            assert_eq!((semaphore.in_use(), semaphore.available_permits()), (0, 3));
+        }
+    }
+}

@@ -144,6 +144,33 @@ mod tests {
     }
 
     #[test]
+    fn one_that_is_next_by_the_rules_is_handed_what_is_free() {
+        let orders = [
+            Order::Lifo,
+            Order::Priority {
+                classes: 2,
+                patience: 8,
+            },
+            Order::RoundRobin { classes: 2 },
+            Order::Shares(vec![1, 1]),
+        ];
+        for order in orders {
+            let semaphore = Semaphore::builder(5).order(order).build().unwrap();
+            let _held = semaphore.try_acquire_many(3).unwrap();
+            let mut large = pin!(semaphore.request(4).class(1).acquire());
+            assert!(
+                large
+                    .as_mut()
+                    .poll(&mut Context::from_waker(Waker::noop()))
+                    .is_pending()
+            );
+            let one = poll(pin!(InTurn::at(&semaphore)));
+            assert!(matches!(one, Poll::Ready(Some(_))));
+            assert_eq!((semaphore.in_use(), semaphore.waiting()), (4, 1));
+        }
+    }
+
+    #[test]
     fn a_close_ends_the_wait_whatever_had_come_to_it() {
         for semaphore in of_all_kinds() {
             let held = semaphore.try_acquire().unwrap();

@@ -182,7 +182,25 @@ impl Semaphore {
         } else if queue.is_empty() && self.take_or_flag(&mut queue, n) {
             Key::TAKEN
         } else {
-            return queue.push_claim(n as u64, waker);
+            let key = queue.push_claim(n as u64, waker);
+            // Next by the rules, it is not handed what is free by anybody else before the next release.
+            let Err(mut queue) = self.take_if_next(queue, key, n) else {
+                return Key::TAKEN;
+            };
+            queue.note_joined(key);
+            // With it another may be next, that fits.
+            let moves_up = queue.has_rules() && self.can_grant(&mut queue);
+            drop(queue);
+            if moves_up {
+                let mut each = Each::default();
+                each.run(|| self.hand_over());
+                if each.has_panicked() {
+                    // The policy does not get to know its place.
+                    each.run(|| self.leave_kept(self.queue.lock(), key));
+                }
+                each.end();
+            }
+            return key;
         };
         drop(queue);
         // What it has taken is not lost to a drop that panics.

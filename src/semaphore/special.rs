@@ -1,6 +1,6 @@
 //! The lines that are not plainly first come, first served: with classes, bounded, or open to be overtaken.
 
-use super::atomic::{MAX, QUEUED, Semaphore};
+use super::atomic::{MAX, QUEUED, Semaphore, weakened};
 use crate::sync::queue::{Key, Queue};
 use crate::sync::shim::MutexGuard;
 use crate::sync::shim::atomic::Ordering;
@@ -21,29 +21,10 @@ impl Semaphore {
             return queue.push(n as u64, waker);
         }
         let key = queue.push_by_rules(n as u64, class, waker);
-        if queue.is_head(key) && self.free() >= n {
-            // Whoever need not wait is not held to the bounds of waiting.
-            let own = queue.take_next(key);
-            self.take_flagged(&mut queue, n);
-            if queue.wants_no_flag() {
-                // Relaxed: the flag only sends others to the lock.
-                self.word.fetch_add(QUEUED, Ordering::Relaxed);
-            }
-            // Its class has had a grant, and so another may be next, that fits.
-            let moves_up = !seeded!("semaphore_passes_quietly") && self.can_grant(&mut queue);
-            drop(queue);
-            let mut each = Each::default();
-            each.run(|| drop(own));
-            if moves_up {
-                each.run(|| self.hand_over());
-            }
-            if each.has_panicked() {
-                // The future does not get to know what it has.
-                each.run(|| self.release(n));
-            }
-            each.end();
+        // A newcomer that need not wait is not held to the bounds of waiting.
+        let Err(mut queue) = self.take_if_next(queue, key, n) else {
             return Key::TAKEN;
-        }
+        };
         match queue.keep_bounds(key) {
             Ok(evicted) => {
                 // Whoever was in front may have gone, and somebody may fit now.
@@ -75,6 +56,39 @@ impl Semaphore {
         }
     }
 
+    /// The newcomer at `key`, which wants `n`, takes its permits if it is next by the rules and they are free. If not, it
+    /// stays where it is, and the lock is handed back.
+    pub(super) fn take_if_next<'a>(
+        &'a self,
+        mut queue: MutexGuard<'a, Queue>,
+        key: Key,
+        n: i64,
+    ) -> Result<(), MutexGuard<'a, Queue>> {
+        if !queue.has_rules() || !queue.is_head(key) || self.free() < n {
+            return Err(queue);
+        }
+        let own = queue.take_next(key);
+        self.take_flagged(&mut queue, n);
+        if queue.wants_no_flag() {
+            // Relaxed: the flag only sends others to the lock.
+            self.word.fetch_add(QUEUED, Ordering::Relaxed);
+        }
+        // Its class has had a grant, and so another may be next, that fits.
+        let moves_up = !seeded!("semaphore_passes_quietly") && self.can_grant(&mut queue);
+        drop(queue);
+        let mut each = Each::default();
+        each.run(|| drop(own));
+        if moves_up {
+            each.run(|| self.hand_over());
+        }
+        if each.has_panicked() {
+            // The newcomer does not get to know what it has.
+            each.run(|| self.release(n));
+        }
+        each.end();
+        Ok(())
+    }
+
     /// Takes `n` permits in front of those who wait, if that is allowed. Under the lock.
     fn overtakes(&self, queue: &mut Queue, n: i64) -> bool {
         if queue.overtaken >= self.overtakes || queue.is_empty() || self.free() < n {
@@ -93,7 +107,7 @@ impl Semaphore {
         let free = self.free() >= n;
         if free {
             // Acquire: as in `try_take`.
-            self.word.fetch_sub(n, Ordering::Acquire);
+            self.word.fetch_sub(n, weakened!("semaphore_relaxed_flagged", Acquire));
             queue.tally.taken();
             self.count_held(queue);
         }
@@ -147,7 +161,8 @@ impl Semaphore {
         queue.overtaken = 0;
         let flag = if queue.wants_no_flag() { QUEUED } else { 0 };
         // Acquire: on behalf of the waiter, who sees it through the lock. Pairs with (R) in `release`.
-        self.word.fetch_add(flag - granted.need as i64, Ordering::Acquire);
+        let acquire = weakened!("semaphore_relaxed_rules", Acquire);
+        self.word.fetch_add(flag - granted.need as i64, acquire);
         self.count_held(queue);
         Some(granted.waker)
     }

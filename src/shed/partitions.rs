@@ -5,12 +5,15 @@ use crate::algo::shed::{Rule, Shares};
 use crate::ask::Demand;
 use crate::limiter::{Heeds, Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::standing::{Standing, State};
+use crate::standing::{self, Standing};
 use crate::sync::bell::Bell;
 use crate::sync::shim::Mutex;
+use crate::sync::turn::{Claim, Turnstile, TurnstileId};
 use crate::time::Pass;
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::task::Waker;
 
 const LEG: &str = "partition";
 
@@ -27,7 +30,16 @@ const LEG: &str = "partition";
 /// 0.5, 2 are left for whoever comes first. Lent, either gets 10, if the other holds nothing. By levels of 1 and 0.7, the
 /// second is refused from 7 in flight on, and the first from 10 on.
 ///
-/// Each class is a [`Limiter`] of its own. A permit that is forgotten counts as held for good. To wait in turn, put it into a [`Policy`](crate::Policy).
+/// Each class is a [`Limiter`] of its own. A permit that is forgotten counts as held for good. To wait in turn, put it into
+/// a [`Policy`](crate::Policy).
+///
+/// # Fairness
+/// Policies that wait take turns, whatever their classes and however many wait in each: what comes back goes to the one
+/// that has waited longest. A class passes others only by what they could not take: within its own guaranteed part, or by a
+/// higher level. What does not wait, [`try_admit`](crate::LimiterExt::try_admit), takes nothing that a policy waits for.
+///
+/// **Starvation**: by levels, a class waits for as long as those above it fill what is left. Give classes that must not
+/// starve the same level, or guaranteed parts.
 ///
 /// # Memory ordering
 /// What is done before a permit is given back is seen by whoever is admitted afterwards.
@@ -49,8 +61,68 @@ pub struct Partitions {
 }
 
 struct Shared {
-    shares: Mutex<Shares>,
+    state: Mutex<State>,
+    /// Rings when the limit has changed.
     bell: Bell,
+}
+
+struct State {
+    shares: Shares,
+    /// The policies that wait, each by its head, in order of arrival.
+    waiting: VecDeque<Waiter>,
+    /// The key of the next.
+    next: u64,
+}
+
+struct Waiter {
+    /// Ascending along the queue.
+    key: u64,
+    class: usize,
+    units: u64,
+    /// Shared, so that it can be taken along without running foreign code under the lock.
+    waker: Arc<Waker>,
+}
+
+impl State {
+    fn position(&self, key: u64) -> Option<usize> {
+        self.waiting.binary_search_by_key(&key, |waiter| waiter.key).ok()
+    }
+
+    /// True when `units` of `class` fit now, and nothing is taken by it from the first `before` that wait.
+    fn admits(&self, class: usize, units: u64, before: usize) -> bool {
+        let held_up = |waiter: &Waiter| {
+            !self.shares.passes(class, units, waiter.class) && self.shares.could_fit(waiter.class, waiter.units)
+        };
+        self.shares.fits(class, units) && !self.waiting.iter().take(before).any(held_up)
+    }
+
+    /// The waker of the first that is admitted now.
+    fn next(&self) -> Option<Arc<Waker>> {
+        let mut waiting = self.waiting.iter().enumerate();
+        let next = waiting.find(|(index, waiter)| self.admits(waiter.class, waiter.units, *index));
+        next.map(|(_, waiter)| Arc::clone(&waiter.waker))
+    }
+}
+
+impl Shared {
+    fn read<R>(&self, read: impl FnOnce(&Shares) -> R) -> R {
+        read(&self.state.lock().shares)
+    }
+
+    /// Changes what there is, and has the next look that is admitted by it.
+    fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let (result, next) = {
+            let mut state = self.state.lock();
+            let result = change(&mut state);
+            (result, state.next())
+        };
+        if let Some(next) = next
+            && !seeded!("partitions_free_quietly")
+        {
+            next.wake_by_ref();
+        }
+        result
+    }
 }
 
 /// One class of a [`Partitions`].
@@ -101,7 +173,11 @@ impl Partitions {
         }
         let millionths = parts.iter().map(|part| (part * 1e6 + 1e-6) as u64).collect();
         let shared = Arc::new(Shared {
-            shares: Mutex::new(Shares::new(limit as u64, millionths, rule)),
+            state: Mutex::new(State {
+                shares: Shares::new(limit as u64, millionths, rule),
+                waiting: VecDeque::new(),
+                next: 0,
+            }),
             bell: Bell::new(),
         });
         let class = |class| {
@@ -125,35 +201,83 @@ impl Partitions {
 
     /// How many may run at once, of all classes.
     pub fn limit(&self) -> usize {
-        self.shared.shares.lock().limit() as usize
+        self.shared.read(Shares::limit) as usize
     }
 
     /// Changes the limit at once, and with it every part. What is held stays held: nobody is admitted before it fits.
     pub fn set_limit(&self, limit: usize) {
-        self.shared.shares.lock().set_limit(limit as u64);
+        self.shared.change(|state| state.shares.set_limit(limit as u64));
         self.shared.bell.ring();
     }
 
     /// How many run, of all classes. A snapshot.
     pub fn in_use(&self) -> usize {
-        self.shared.shares.lock().total() as usize
+        self.shared.read(Shares::total) as usize
     }
 }
 
 impl Class {
     /// How many of this class run. A snapshot.
     pub fn in_use(&self) -> usize {
-        self.shared.shares.lock().held(self.class) as usize
+        self.shared.read(|shares| shares.held(self.class)) as usize
     }
 
     /// Its part of the limit, in whole units.
     pub fn part(&self) -> usize {
-        self.shared.shares.lock().part(self.class) as usize
+        self.shared.read(|shares| shares.part(self.class)) as usize
     }
 
     fn give_back(&self, units: u64) {
-        self.shared.shares.lock().give_back(self.class, units);
-        self.shared.bell.ring();
+        self.shared.change(|state| state.shares.give_back(self.class, units));
+    }
+
+    /// How many wait before `demand`.
+    fn before(&self, state: &mut State, demand: Demand<'_>) -> usize {
+        let Some(claim) = demand.claim(TurnstileId::of(self)) else {
+            return state.waiting.len();
+        };
+        let Some(index) = state.position(claim.key()) else {
+            return state.waiting.len();
+        };
+        // The place is the queue's, whose head may be another now.
+        state.waiting[index].units = demand.units();
+        index
+    }
+}
+
+/// A place is handed nothing: its waker is woken when what it wants is free and nothing before it waits for that. So it is
+/// when it joins.
+impl Turnstile for Class {
+    fn join(&self, units: u64, waker: &Waker) -> Claim {
+        let waker = Arc::new(waker.clone());
+        let (key, waker) = {
+            let mut state = self.shared.state.lock();
+            let (key, class, before) = (state.next, self.class, state.waiting.len());
+            state.next += 1;
+            let admitted = state.admits(class, units, before).then(|| Arc::clone(&waker));
+            state.waiting.push_back(Waiter {
+                key,
+                class,
+                units,
+                waker,
+            });
+            (key, admitted)
+        };
+        if let Some(waker) = waker {
+            waker.wake_by_ref();
+        }
+        Claim::new(TurnstileId::of(self), key)
+    }
+
+    fn leave(&self, claim: Claim) {
+        let _left = self.shared.change(|state| {
+            let index = state.position(claim.key())?;
+            state.waiting.remove(index)
+        });
+    }
+
+    fn holds_nothing(&self) -> bool {
+        true
     }
 }
 
@@ -163,11 +287,13 @@ impl Limiter for Class {
 
     fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
         let units = demand.units();
-        let before = seeded!("shares_asks_twice") && self.shared.shares.lock().fits(self.class, units);
-        let taken = self.shared.shares.lock().take(self.class, units) || before;
-        match taken {
+        let early = seeded!("shares_asks_twice") && self.shared.read(|shares| shares.fits(self.class, units));
+        let mut state = self.shared.state.lock();
+        let before = self.before(&mut state, demand);
+        let taken = state.admits(self.class, units, before) && state.shares.take(self.class, units);
+        match taken || early {
             true => Ok(units),
-            false => Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Event)),
+            false => Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Turn(self))),
         }
     }
 
@@ -189,16 +315,25 @@ impl Limiter for Class {
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.shared.bell);
-        let units = demand.units().saturating_add(demand.ahead());
-        match self.shared.shares.lock().fits(self.class, units) {
-            true => ReadyAt::NOW,
-            false => ReadyAt::on_event(LEG),
+        let units = demand.units();
+        let mut state = self.shared.state.lock();
+        let before = self.before(&mut state, demand);
+        if state.admits(self.class, units.saturating_add(demand.ahead()), before) {
+            ReadyAt::NOW
+        } else if state.shares.could_fit(self.class, units) {
+            ReadyAt::in_turn(LEG, self, units)
+        } else {
+            ReadyAt::on_event(LEG)
         }
+    }
+
+    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+        (id == TurnstileId::of(self)).then_some(self)
     }
 
     /// Its part of the limit, and what it has of it, which may be more while others need less than theirs.
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        let state = State::Permits {
+        let state = standing::State::Permits {
             limit: self.part() as u64,
             in_use: self.in_use() as u64,
             waiting: 0,

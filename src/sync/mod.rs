@@ -14,4 +14,5 @@ pub(crate) mod watchers;
 
 pub mod bell;
 pub mod turn;
+pub(crate) mod turns;
 pub mod watch;

@@ -12,6 +12,7 @@ use super::places::{NONE, Places};
 use super::rules::{Order, Overflow, Scheduler};
 use super::tally::Tally;
 use super::watchers::{Rest, Sight, Watchers};
+use std::collections::VecDeque;
 use std::task::Waker;
 
 /// A list of places.
@@ -80,6 +81,9 @@ struct Rules {
     /// By class. With one class alone, the queue's own list is used.
     lists: Vec<List>,
     last_first: bool,
+    /// The places of the claims that wait where the last to come is served first: in order of arrival. See
+    /// [`head`](Queue::head).
+    claims: VecDeque<u32>,
     max_waiting: usize,
     max_wanted: u64,
     overflow: Overflow,
@@ -132,6 +136,7 @@ impl Queue {
         let rules = Rules {
             lists: vec![List::EMPTY; order.classes()],
             last_first: order == Order::Lifo,
+            claims: VecDeque::new(),
             scheduler: Scheduler::new(order),
             max_waiting,
             max_wanted,
@@ -227,8 +232,17 @@ impl Queue {
     /// Joins at a place that is kept, and handed what it wants, in class 0, whatever the bounds.
     pub(crate) fn push_claim(&mut self, need: u64, waker: Waker) -> Key {
         let key = self.put_in_class(State::WaitingClaim, need, 0, waker);
-        self.tally.joined(key.index(), self.waiting);
+        if let Some(rules) = &mut self.rules
+            && rules.last_first
+        {
+            rules.claims.push_back(key.index());
+        }
         key
+    }
+
+    /// Counts the newcomer at `key`, which stays.
+    pub(crate) fn note_joined(&mut self, key: Key) {
+        self.tally.joined(key.index(), self.waiting);
     }
 
     /// Joins a queue with rules, whatever its bounds. A class that there is not counts as the last.
@@ -247,6 +261,7 @@ impl Queue {
         if let Some(rules) = &mut self.rules {
             rules.scheduler.grant(class, need);
             rules.wanted -= u128::from(need);
+            rules.claims.retain(|&claim| claim != index);
             rules.lists[class].unlink(&mut self.places, index, prev, next);
         }
         self.waiting -= 1;
@@ -266,7 +281,7 @@ impl Queue {
             evicted.push(self.unlink(index));
             self.places.at(index).set_state(State::Evicted);
         }
-        self.tally.joined(key.index(), self.waiting);
+        self.note_joined(key);
         Ok(evicted)
     }
 
@@ -319,6 +334,7 @@ impl Queue {
         if let Some(rules) = &mut self.rules {
             rules.scheduler.leave(class);
             rules.wanted -= u128::from(need);
+            rules.claims.retain(|&claim| claim != index);
             rules.lists[class].unlink(&mut self.places, index, prev, next);
         }
         self.waiting -= 1;
@@ -358,12 +374,16 @@ impl Queue {
         self.places.take(None, need, NONE, 0, state)
     }
 
-    /// The place of whoever is next.
+    /// The place that is next. A claim is the place of a queue, not of one that has just come: where the last to come is
+    /// served first, and that is a claim, the claim that has waited longest is next. So queues take turns there too.
     #[inline]
-    fn head(&self) -> u32 {
+    fn head(&mut self) -> u32 {
         match &self.rules {
             None => self.line.head,
-            Some(rules) => rules.head(),
+            Some(rules) => match (rules.head(), rules.claims.front()) {
+                (newest, Some(&oldest)) if self.places.at(newest).state() == State::WaitingClaim => oldest,
+                (head, _) => head,
+            },
         }
     }
 
@@ -405,26 +425,25 @@ impl Queue {
     /// The same by the rules, if there are any.
     #[cold]
     pub(crate) fn grant_by_rules(&mut self, free: i64) -> Option<Granted> {
+        let index = self.head();
         let Some(rules) = &mut self.rules else {
             return self.grant_head(free);
         };
-        let class = rules.scheduler.pick()?;
-        let index = rules.lists[class].head;
+        if index == NONE {
+            return None;
+        }
         let place = self.places.at(index);
-        let (number, need, next) = (place.number(), place.need, place.next);
+        let (number, need, prev, next) = (place.number(), place.need, place.prev, place.next);
         if free < need as i64 {
             return None;
         }
         place.set_state(State::Granted);
-        let waker = place.waker.take();
+        let (waker, class) = (place.waker.take(), place.class());
         rules.scheduler.grant(class, need);
         rules.wanted -= u128::from(need);
+        rules.claims.retain(|&claim| claim != index);
         self.tally.granted(index);
-        let list = &mut rules.lists[class];
-        list.head = next;
-        if next == NONE {
-            list.tail = NONE;
-        }
+        rules.lists[class].unlink(&mut self.places, index, prev, next);
         self.waiting -= 1;
         Some(Granted { number, need, waker })
     }
@@ -500,10 +519,12 @@ impl Queue {
 
     #[cold]
     fn leave_ruled(&mut self, key: Key) -> Option<Left> {
-        let was_head = self.is_head(key);
         self.places.of(key).filter(|place| place.state().waits())?;
+        let head = self.head();
         let waker = self.take_out(key.index());
         self.tally.left();
+        // Also where another than the one that leaves was next, because of it.
+        let was_head = self.head() != head;
         Some(Left { was_head, waker })
     }
 
@@ -551,6 +572,7 @@ impl Queue {
             None => std::slice::from_mut(&mut self.line),
             Some(rules) => {
                 rules.scheduler.clear();
+                rules.claims.clear();
                 rules.wanted = 0;
                 &mut rules.lists[..]
             }

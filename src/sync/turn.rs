@@ -53,6 +53,13 @@ pub trait Turnstile: Send + Sync {
 
     /// Leaves the queue. What was granted meanwhile goes to whoever is next.
     fn leave(&self, claim: Claim);
+
+    /// True when a place only orders the queues, and is never handed anything: a policy may keep it while it waits for an
+    /// instant.
+    #[doc(hidden)]
+    fn holds_nothing(&self) -> bool {
+        false
+    }
 }
 
 impl fmt::Debug for dyn Turnstile + '_ {

@@ -27,9 +27,10 @@ fn in_flight(clock: &ManualClock) -> Semaphore {
 fn semaphore_conforms() {
     Suite::of_permits(3, in_flight)
         .loosen(|semaphore| semaphore.set_limit(4))
+        .takes_turns()
         .check();
-    Suite::of_permits(2, |_| Semaphore::new(7)).ask(3).check();
-    Suite::of_permits(1, |_| Semaphore::new(1)).check();
+    Suite::of_permits(2, |_| Semaphore::new(7)).ask(3).takes_turns().check();
+    Suite::of_permits(1, |_| Semaphore::new(1)).takes_turns().check();
 }
 
 #[cfg(feature = "stats")]
@@ -38,8 +39,12 @@ fn a_semaphore_that_counts_conforms() {
     let counting = |permits, clock: &Clock| Semaphore::builder(permits).stats(clock).build().unwrap();
     Suite::of_permits(3, move |clock| counting(3, clock))
         .loosen(|semaphore| semaphore.set_limit(4))
+        .takes_turns()
         .check();
-    Suite::of_permits(2, move |clock| counting(7, clock)).ask(3).check();
+    Suite::of_permits(2, move |clock| counting(7, clock))
+        .ask(3)
+        .takes_turns()
+        .check();
 }
 
 #[test]
@@ -48,10 +53,12 @@ fn semaphores_of_other_orders_conform() {
         let build = move |_: &ManualClock| Semaphore::builder(3).order(order.clone()).build().unwrap();
         Suite::of_permits(3, build)
             .loosen(|semaphore| semaphore.set_limit(4))
+            .takes_turns()
             .check();
     }
     Suite::of_permits(3, |_| Semaphore::builder(3).overtakes(8).build().unwrap())
         .loosen(|semaphore| semaphore.set_limit(4))
+        .takes_turns()
         .check();
 }
 
@@ -61,11 +68,15 @@ fn channel_semaphore_conforms() {
     use tollgate::ChannelSemaphore;
     Suite::of_permits(3, |_| ChannelSemaphore::new(3).unwrap())
         .loosen(|semaphore| semaphore.set_limit(4).unwrap())
+        .takes_turns()
         .check();
     Suite::of_permits(2, |_| ChannelSemaphore::new(7).unwrap())
         .ask(3)
+        .takes_turns()
         .check();
-    Suite::of_permits(1, |_| ChannelSemaphore::new(1).unwrap()).check();
+    Suite::of_permits(1, |_| ChannelSemaphore::new(1).unwrap())
+        .takes_turns()
+        .check();
 }
 
 #[cfg(any(feature = "metrics", feature = "tracing"))]
@@ -74,6 +85,7 @@ fn an_observed_limiter_conforms() {
     use tollgate::observe::Observed;
     Suite::of_permits(3, |clock| Observed::new("suite", in_flight(clock)).on(clock))
         .loosen(|observed| observed.inner().set_limit(4))
+        .takes_turns()
         .check();
     Suite::of_rate(5, Duration::from_millis(500), |clock| {
         Observed::new("suite", TokenBucket::new(Quota::per_second(10).burst(5)).on(clock))
@@ -83,6 +95,7 @@ fn an_observed_limiter_conforms() {
             .inner()
             .set_quota(Quota::per_second(10).burst(8), Inherit::Additive);
     })
+    .takes_turns()
     .check();
 }
 
@@ -91,12 +104,14 @@ fn token_bucket_conforms() {
     let bucket = |clock: &ManualClock| TokenBucket::new(Quota::per_second(10).burst(5)).on(clock);
     Suite::of_rate(5, Duration::from_millis(500), bucket)
         .loosen(|bucket| bucket.set_quota(Quota::per_second(10).burst(8), Inherit::Additive))
+        .takes_turns()
         .check();
     Suite::of_rate(4, Duration::from_secs(4), |clock| {
         TokenBucket::new(Quota::per_second(10).burst(40)).on(clock).per(TOKENS)
     })
     .ask(Ask::one().cost(TOKENS, 10))
     .settle(TOKENS, 5)
+    .takes_turns()
     .check();
 }
 
@@ -121,6 +136,7 @@ fn a_linked_limiter_conforms_while_it_applies() {
             .inner()
             .set_quota(Quota::per_second(10).burst(8), Inherit::Additive);
     })
+    .takes_turns()
     .check();
 }
 
@@ -131,6 +147,7 @@ fn a_metered_limiter_conforms() {
         Meter::new(clock, Duration::from_secs(1)).watch(Semaphore::new(3))
     })
     .loosen(|metered| metered.inner().set_limit(4))
+    .takes_turns()
     .check();
 }
 
@@ -141,6 +158,7 @@ fn a_shadow_conforms_beside_a_limiter_that_is_obeyed() {
     Suite::of_permits(3, |_| -> And<Shadow<Semaphore>, Semaphore> {
         Semaphore::new(1).shadow().and(Semaphore::new(3))
     })
+    .takes_turns()
     .check();
 }
 
@@ -151,6 +169,7 @@ fn live_legs_conform() {
     let permits = |limit| PolicySpec::new([LegSpec::new("permits", Rule::semaphore(limit))]);
     Suite::of_permits(3, move |clock| -> Policy<LiveLegs> { permits(3).build(clock).unwrap() })
         .loosen(move |policy| drop(policy.apply(permits(4)).unwrap()))
+        .takes_turns()
         .check();
     let rate = |burst| {
         let quota = Quota::per_second(10).burst(burst);
@@ -161,6 +180,7 @@ fn live_legs_conform() {
         rate(5).build(clock).unwrap()
     })
     .loosen(move |policy| drop(policy.apply(rate(8)).unwrap()))
+    .takes_turns()
     .check();
 }
 
@@ -170,6 +190,7 @@ fn a_token_bucket_by_interval_conforms() {
         TokenBucket::new(Quota::per_second(2).burst(5).by_interval()).on(clock)
     })
     .loosen(|bucket| bucket.set_quota(Quota::per_second(2).burst(8).by_interval(), Inherit::Additive))
+    .takes_turns()
     .check();
 }
 
@@ -180,6 +201,7 @@ fn sliding_window_conforms() {
         SlidingWindow::new(4, MINUTE).unwrap().on(clock)
     })
     .loosen(|window| window.set_limit(6))
+    .takes_turns()
     .check();
 }
 
@@ -244,6 +266,7 @@ fn leaky_bucket_conforms() {
     let bucket = |clock: &ManualClock| LeakyBucket::new(Quota::per_second(10)).on(clock);
     Suite::of_rate(1, Duration::from_millis(100), bucket)
         .loosen(|bucket| bucket.set_slack(1, Inherit::Additive).unwrap())
+        .takes_turns()
         .check();
     Suite::of_rate(4, Duration::from_secs(4), |clock| {
         let bucket = LeakyBucket::new(Quota::per_second(10)).on(clock);
@@ -251,6 +274,7 @@ fn leaky_bucket_conforms() {
     })
     .ask(Ask::one().cost(TOKENS, 10))
     .settle(TOKENS, 5)
+    .takes_turns()
     .check();
 }
 
@@ -258,12 +282,14 @@ fn leaky_bucket_conforms() {
 fn fixed_window_conforms() {
     Suite::of_rate(4, MINUTE, |clock| FixedWindow::new(4, MINUTE).unwrap().on(clock))
         .loosen(|window| window.set_quota(6, Inherit::Additive))
+        .takes_turns()
         .check();
     Suite::of_rate(3, MINUTE, |clock| {
         FixedWindow::new(30, MINUTE).unwrap().on(clock).per(TOKENS)
     })
     .ask(Ask::one().cost(TOKENS, 10))
     .settle(TOKENS, 5)
+    .takes_turns()
     .check();
 }
 
@@ -273,12 +299,14 @@ fn sliding_log_conforms() {
         tollgate::SlidingLog::new(4, MINUTE).unwrap().on(clock)
     })
     .loosen(|log| log.set_quota(6, Inherit::Additive))
+    .takes_turns()
     .check();
     Suite::of_rate(3, MINUTE, |clock| {
         tollgate::SlidingLog::new(30, MINUTE).unwrap().on(clock).per(TOKENS)
     })
     .ask(Ask::one().cost(TOKENS, 10))
     .settle(TOKENS, 5)
+    .takes_turns()
     .check();
 }
 
@@ -290,6 +318,7 @@ fn warmup_conforms() {
         Warmup::new(quota, Duration::from_secs(4)).unwrap().on(clock)
     })
     .loosen(Warmup::reset)
+    .takes_turns()
     .check();
     Suite::of_rate(1, Duration::from_secs(60), |clock| {
         let quota = Quota::per_second(2).burst(5);
@@ -299,6 +328,7 @@ fn warmup_conforms() {
             .per(TOKENS)
     })
     .ask(Ask::one().cost(TOKENS, 5))
+    .takes_turns()
     .check();
 }
 
@@ -310,6 +340,7 @@ fn adaptive_conforms() {
         builder.clock(clock).build().unwrap()
     })
     .loosen(|adaptive| adaptive.pin(4))
+    .takes_turns()
     .check();
 }
 
@@ -321,14 +352,20 @@ fn shedders_conform() {
         || Partitions::lent(3, 1).unwrap(),
         || Partitions::levels(10, &[0.3, 1.0]).unwrap(),
     ] {
-        Suite::of_permits(3, move |_| -> Arc<Class> { Arc::clone(shared().class(0)) }).check();
+        Suite::of_permits(3, move |_| -> Arc<Class> { Arc::clone(shared().class(0)) })
+            .takes_turns()
+            .check();
     }
     // What is only spent never comes back: beside something that does.
     let budget = || -> RetryBudget { RetryBudget::new(0.1, 1_000_000).unwrap() };
-    Suite::of_permits(3, move |_| budget().and(Semaphore::new(3))).check();
+    Suite::of_permits(3, move |_| budget().and(Semaphore::new(3)))
+        .takes_turns()
+        .check();
     // While a resource accepts, nothing is turned away.
     let throttler = |clock: &ManualClock| -> Throttler { Throttler::new(0.01, 0.0, MINUTE).unwrap().on(clock) };
-    Suite::of_permits(3, move |clock| throttler(clock).and(Semaphore::new(3))).check();
+    Suite::of_permits(3, move |clock| throttler(clock).and(Semaphore::new(3)))
+        .takes_turns()
+        .check();
 }
 
 #[test]
@@ -363,12 +400,15 @@ fn a_reference_conforms() {
     Suite::of_permits(3, |clock| -> &'static Semaphore {
         Box::leak(Box::new(in_flight(clock)))
     })
+    .takes_turns()
     .check();
 }
 
 #[test]
 fn a_shared_handle_conforms() {
-    Suite::of_permits(3, |clock| -> Arc<Semaphore> { Arc::new(in_flight(clock)) }).check();
+    Suite::of_permits(3, |clock| -> Arc<Semaphore> { Arc::new(in_flight(clock)) })
+        .takes_turns()
+        .check();
 }
 
 #[test]
@@ -393,6 +433,7 @@ fn a_key_and_a_shared_leg_conform() {
         Keyed::new(1, move |_: &u64| budget.clone()).get(&1).unwrap()
     })
     .loosen(|budget| budget.set_limit(4))
+    .takes_turns()
     .check();
 }
 
@@ -402,6 +443,7 @@ fn a_fair_share_conforms() {
         |clock: &ManualClock| -> FairShare { FairBudget::new(Quota::per_second(10).burst(5)).on(clock).share() };
     Suite::of_rate(5, Duration::from_millis(500), share)
         .inexact_cancel()
+        .takes_turns()
         .check();
     Suite::of_rate(4, Duration::from_secs(4), |clock| {
         FairBudget::new(Quota::per_second(10).burst(40))
@@ -412,6 +454,7 @@ fn a_fair_share_conforms() {
     .ask(Ask::one().cost(TOKENS, 10))
     .settle(TOKENS, 5)
     .inexact_cancel()
+    .takes_turns()
     .check();
 }
 
@@ -420,6 +463,7 @@ fn a_lease_conforms() {
     Suite::of_rate(6, Duration::from_millis(600), |clock| -> Leased<TokenBucket> {
         Leased::new(TokenBucket::new(Quota::per_second(10).burst(6)).on(clock), 1)
     })
+    .takes_turns()
     .check();
 }
 
@@ -441,11 +485,16 @@ fn governed_conforms_but_for_laws_3_and_8() {
 
 #[test]
 fn the_adapters_conform() {
-    Suite::of_permits(3, |clock| -> PerCall<Semaphore> { in_flight(clock).per_call() }).check();
+    Suite::of_permits(3, |clock| -> PerCall<Semaphore> { in_flight(clock).per_call() })
+        .takes_turns()
+        .check();
     Suite::of_permits(3, |_| -> Per<Semaphore> { Semaphore::new(30).per(TOKENS) })
         .ask(Ask::one().cost(TOKENS, 10))
+        .takes_turns()
         .check();
-    Suite::of_permits(3, |clock| -> Named<Semaphore> { in_flight(clock).named("in flight") }).check();
+    Suite::of_permits(3, |clock| -> Named<Semaphore> { in_flight(clock).named("in flight") })
+        .takes_turns()
+        .check();
 }
 
 #[test]
@@ -459,6 +508,7 @@ fn both_of_two_conform() {
     Suite::of_permits(2, |_| -> And<Semaphore, Semaphore> {
         Semaphore::new(3).and(Semaphore::new(2))
     })
+    .takes_turns()
     .check();
     Suite::of_rate(3, MINUTE, |clock| {
         SlidingLog::new(3, MINUTE, clock).and(Semaphore::new(5))
@@ -468,6 +518,18 @@ fn both_of_two_conform() {
     Suite::of_rate(3, MINUTE, |clock| {
         SlidingLog::new(3, MINUTE, clock).and(SlidingLog::new(7, 2 * MINUTE, clock))
     })
+    .check();
+    Suite::of_rate(3, MINUTE, |clock| {
+        FixedWindow::new(3, MINUTE).unwrap().on(clock).and(Semaphore::new(5))
+    })
+    .holding()
+    .takes_turns()
+    .check();
+    Suite::of_rate(3, MINUTE, |clock| {
+        let log = tollgate::SlidingLog::new(3, MINUTE).unwrap().on(clock);
+        log.and(tollgate::SlidingLog::new(7, 2 * MINUTE).unwrap().on(clock))
+    })
+    .takes_turns()
     .check();
 }
 
@@ -568,6 +630,38 @@ fn a_ready_at_that_is_off_by_a_nanosecond_breaks_law_8() {
             }),
         );
     }
+}
+
+/// Behind it nothing is known of the queues that wait.
+struct Mute(TokenBucket);
+
+impl Limiter for Mute {
+    type Ticket = tollgate::BucketTicket;
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        self.0.try_reserve(demand)
+    }
+    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+        self.0.cancel(ticket, now);
+    }
+    fn finish(&self, _: Self::Ticket, _: Outcome, _: Pass<'_>) {}
+    fn forget(&self, _: Self::Ticket) {}
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        let ready = self.0.ready_at(demand);
+        ready.not_before().map_or(ReadyAt::NOW, |at| ReadyAt::at("mute", at))
+    }
+    fn clock(&self) -> Option<&Clock> {
+        self.0.clock()
+    }
+}
+
+#[test]
+fn a_rate_at_which_queues_do_not_take_turns_is_caught() {
+    let mute = |clock: &ManualClock| Mute(TokenBucket::new(Quota::per_second(10).burst(1)).on(clock));
+    let suite = || Suite::of_rate(1, Duration::from_millis(100), mute).excused(3);
+    assert_eq!(suite().check().turns(), 0);
+    let violation = suite().takes_turns().run().unwrap_err();
+    assert_eq!(violation.law(), None);
+    assert!(violation.to_string().starts_with("no turns: "), "{violation}");
 }
 
 #[test]

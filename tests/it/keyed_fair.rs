@@ -192,3 +192,22 @@ fn zero_and_unlimited_have_names() {
     let phase = tollgate::time::Phase::new();
     assert!(one.ready_at(Demand::new(&ask, phase.pass())).is_event());
 }
+
+/// Given two shares that both lack tokens, and one that waits at the first, when the second goes, then the waiter is told
+/// in time, and admitted in half of the time that it had to wait for.
+#[test]
+fn a_share_that_goes_tells_the_waiters_at_the_others() {
+    let clock = ManualClock::new();
+    let budget = FairBudget::new(Quota::per_second(2).burst(2)).on(&clock);
+    let (one, other) = (std::sync::Arc::new(budget.share()), budget.share());
+    one.try_acquire(2).unwrap();
+    other.try_acquire(2).unwrap();
+    let policy = Policy::new(one);
+    clock.run(async {
+        let waits = async {
+            policy.admit(2).await.unwrap().forget();
+            assert_eq!(clock.elapsed(), SECOND);
+        };
+        futures::join!(waits, async { drop(other) });
+    });
+}

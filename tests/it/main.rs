@@ -171,4 +171,5 @@ mod shed;
 mod shed_corners;
 mod standing;
 mod time;
+mod turns;
 mod waiting_room;

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use tollgate::{AcquireError, Order, Overflow, Semaphore, SemaphoreError, SemaphorePermit, TryAcquireError};
+use tollgate::{AcquireError, Order, Overflow, Policy, Semaphore, SemaphoreError, SemaphorePermit, TryAcquireError};
 
 #[derive(Default)]
 struct Count(AtomicUsize);
@@ -512,5 +512,32 @@ proptest! {
         if let Some(stats) = semaphore.stats() {
             prop_assert!(crate::semaphore_stats::adds_up(&stats) && stats.granted_unpolled == 0);
         }
+    }
+}
+
+/// Given two of five permits free, and a waiter of class 1 that wants four, then a policy whose waiter wants one, and is
+/// next by the rules, is admitted at once, and not at the next release.
+#[test]
+fn a_policy_that_is_next_by_the_rules_is_handed_what_is_free() {
+    let orders = [
+        Order::Lifo,
+        Order::Priority {
+            classes: 2,
+            patience: 8,
+        },
+        Order::RoundRobin { classes: 2 },
+        Order::Shares(vec![1, 1]),
+    ];
+    for order in orders {
+        let semaphore = Arc::new(Semaphore::builder(5).order(order.clone()).build().unwrap());
+        let held = semaphore.try_acquire_many(3).unwrap();
+        let mut large = Waiter::queued(&semaphore, 4, 1, 0);
+        let policy = Policy::new(Arc::clone(&semaphore));
+        let mut small = Box::pin(policy.admit(1));
+        let admitted = small.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(admitted, Poll::Ready(Ok(_))), "{order:?}");
+        assert_eq!((semaphore.in_use(), semaphore.waiting()), (4, 1), "{order:?}");
+        drop((admitted, held));
+        assert!(large.woken() && large.poll().is_ready(), "{order:?}");
     }
 }

@@ -17,6 +17,7 @@ mod pool;
 mod reload;
 mod semaphore;
 mod shed;
+mod turns;
 
 /// Every interleaving of two threads, whatever bound the environment sets.
 #[allow(dead_code)]

@@ -236,3 +236,59 @@ fn a_drain_that_begins_beside_the_last_release_ends() {
         assert!(semaphore.try_acquire().is_ok());
     });
 }
+
+/// What was done under a permit is seen under the next, also where the lock is taken because somebody watches.
+#[test]
+fn what_was_done_under_a_permit_is_seen_while_another_watches() {
+    crate::exhaustive(|| {
+        let semaphore = Arc::new(Semaphore::builder(1).build().unwrap());
+        let data = Arc::new(loom::sync::atomic::AtomicUsize::new(0));
+        let held = Arc::clone(&semaphore).try_acquire_owned().unwrap();
+        let mut idle = Box::pin(semaphore.until_idle());
+        let waker = Waker::from(Arc::<Count>::default());
+        assert!(idle.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        let written = Arc::clone(&data);
+        let holder = thread::spawn(move || {
+            written.store(1, loom::sync::atomic::Ordering::Relaxed);
+            drop(held);
+        });
+        if let Ok(_permit) = semaphore.try_acquire() {
+            assert_eq!(data.load(loom::sync::atomic::Ordering::Relaxed), 1);
+        }
+        drop(idle);
+        holder.join().unwrap();
+    });
+}
+
+/// The same for a waiter that is granted by the rules: two permits that come back one by one.
+#[test]
+fn what_was_done_under_all_permits_is_seen_by_a_waiter_that_is_granted_by_the_rules() {
+    crate::bounded(3, || {
+        let order = Order::Priority {
+            classes: 2,
+            patience: 1,
+        };
+        let semaphore: &'static Semaphore = Box::leak(Box::new(Semaphore::builder(2).order(order).build().unwrap()));
+        let data = [0, 1].map(|_| Arc::new(loom::sync::atomic::AtomicUsize::new(0)));
+        let held = [0, 1].map(|_| semaphore.try_acquire().unwrap());
+        let waker = Waker::from(Arc::<Count>::default());
+        let mut both = Box::pin(semaphore.request(2).class(1).acquire());
+        assert!(both.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        let holders: Vec<_> = (held.into_iter().zip(data.clone()))
+            .map(|(permit, data)| {
+                thread::spawn(move || {
+                    data.store(1, loom::sync::atomic::Ordering::Relaxed);
+                    drop(permit);
+                })
+            })
+            .collect();
+        if let Poll::Ready(granted) = both.as_mut().poll(&mut Context::from_waker(&waker)) {
+            assert!(granted.is_ok());
+            for data in &data {
+                assert_eq!(data.load(loom::sync::atomic::Ordering::Relaxed), 1);
+            }
+        }
+        drop(both);
+        holders.into_iter().for_each(|holder| holder.join().unwrap());
+    });
+}

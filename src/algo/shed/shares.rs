@@ -72,6 +72,30 @@ impl Shares {
         }
     }
 
+    /// True when `n` of `class` would fit if nothing were held.
+    pub(crate) fn could_fit(&self, class: usize, n: u64) -> bool {
+        let most = match self.rule {
+            Rule::Lent => self.limit,
+            Rule::Level => self.part(class),
+            Rule::Kept => {
+                let others = (0..self.classes()).filter(|&other| other != class);
+                let parts: u64 = others.map(|other| self.part(other)).sum();
+                self.limit.saturating_sub(parts)
+            }
+        };
+        n <= most
+    }
+
+    /// True when `n` for `class` may be taken before one of class `waits`, which has waited longer: it takes nothing that
+    /// the other waits for, or matters more.
+    pub(crate) fn passes(&self, class: usize, n: u64, waits: usize) -> bool {
+        match self.rule {
+            Rule::Lent => false,
+            Rule::Level => self.parts[class] > self.parts[waits],
+            Rule::Kept => class != waits && self.held[class].saturating_add(n) <= self.part(class),
+        }
+    }
+
     pub(crate) fn take(&mut self, class: usize, n: u64) -> bool {
         let fits = self.fits(class, n);
         if fits {

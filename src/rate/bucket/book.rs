@@ -78,6 +78,9 @@ impl TokenBucket {
     /// Those of `book`, and `TimedOut` when they come later. Its `retry_after` says when they would come in time.
     pub fn book_within(&self, n: u64, max_wait: Duration) -> Result<Booking<'_, Self>, Refusal<'_>> {
         let now = self.clock.now();
+        if self.turns.is_waited() {
+            self.let_newcomer_book(n, now)?;
+        }
         let given = self.given_before();
         // Nothing is always there, and is booked behind the others all the same.
         if n > 0

@@ -26,16 +26,19 @@ mod word;
 
 pub use change::Inherit;
 
+use super::in_turn::Forecast;
 use super::quota::Quota;
-use crate::ask::Demand;
+use crate::ask::{Ask, Demand};
 use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::standing::{Standing, State};
 use crate::sync::bell::Bell;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
+use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turns::Turns;
 use crate::ticket::Ticket;
-use crate::time::{Clock, Instant, Pass};
+use crate::time::{Clock, Instant, Pass, Phase};
 use change::Writer;
 use params::{ORIGIN, Params, Slot};
 use std::fmt;
@@ -108,6 +111,7 @@ pub struct TokenBucket {
     given: AtomicU64,
     writer: Mutex<Writer>,
     bell: Bell,
+    turns: Turns,
 }
 
 /// A reservation's memory: what was taken, where that left the bucket, and what had been given back until then; odd when
@@ -178,6 +182,7 @@ impl TokenBucket {
             given: AtomicU64::new(0),
             writer: Mutex::new(Writer::new(quota)),
             bell: Bell::new(),
+            turns: Turns::new(),
         };
         bucket.resting.store(&params);
         bucket
@@ -227,7 +232,52 @@ impl TokenBucket {
     /// could admit it.
     #[inline]
     pub fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
-        self.take(n, self.clock.now()).map(|_| ())
+        let now = self.clock.now();
+        if self.turns.is_waited() {
+            self.let_newcomer_try(n, now)?;
+        }
+        self.take(n, now).map(|_| ())
+    }
+
+    /// Refuses `demand` while the heads of queues are before it.
+    #[cold]
+    fn let_try(&self, demand: Demand<'_>, now: Instant) -> Result<(), Refusal<'_>> {
+        let n = demand.units();
+        let judged = self
+            .turns
+            .let_try(demand, &self.clock, |ahead| self.forecast(n, ahead, now));
+        judged.map_err(|at| self.refusal_until(n, at, now))
+    }
+
+    /// [`let_try`](Self::let_try) for `n` by a verb, that holds no place in any queue.
+    #[cold]
+    fn let_newcomer_try(&self, n: u64, now: Instant) -> Result<(), Refusal<'_>> {
+        let (ask, phase) = (Ask::many(n), Phase::at(&self.clock, now));
+        self.let_try(Demand::new(&ask, phase.pass()), now)
+    }
+
+    /// The same for a booking. One that no instant admits is refused for a reason of its own.
+    #[cold]
+    fn let_newcomer_book(&self, n: u64, now: Instant) -> Result<(), Refusal<'_>> {
+        match self.let_newcomer_try(n, now) {
+            Err(refusal) if refusal.retry_after().is_some() => Err(refusal.with_reason(Reason::QueueFull)),
+            _ => Ok(()),
+        }
+    }
+
+    /// When `n` are admitted behind `ahead`.
+    fn forecast(&self, n: u64, ahead: u64, now: Instant) -> Forecast {
+        self.look(now, |base, axis, params| {
+            let need = params.units(n);
+            let target = base.saturating_add(params.units(ahead)).saturating_add(need);
+            if need > params.burst {
+                Forecast::Event
+            } else if target <= axis || (n == 0 && ahead == 0) {
+                Forecast::Now
+            } else {
+                params.reaches(target).map_or(Forecast::Event, Forecast::At)
+            }
+        })
     }
 
     #[inline(always)]
@@ -358,8 +408,12 @@ impl Limiter for TokenBucket {
     #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<BucketTicket, Refusal<'_>> {
         let given = self.given_before();
-        let word = self.take(demand.units(), demand.now(&self.clock))?;
-        Ok(self.ticket(demand.units(), word, given))
+        let (n, now) = (demand.units(), demand.now(&self.clock));
+        if self.turns.is_waited() {
+            self.let_try(demand, now)?;
+        }
+        let word = self.take(n, now)?;
+        Ok(self.ticket(n, word, given))
     }
 
     fn cancel(&self, ticket: BucketTicket, now: Pass<'_>) {
@@ -395,20 +449,9 @@ impl Limiter for TokenBucket {
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.bell);
-        let now = demand.now(&self.clock);
-        self.look(now, |base, axis, params| {
-            let need = params.units(demand.units());
-            let target = base.saturating_add(params.units(demand.ahead())).saturating_add(need);
-            if need > params.burst {
-                ReadyAt::on_event(LEG)
-            } else if target <= axis || (demand.units() == 0 && demand.ahead() == 0) {
-                ReadyAt::NOW
-            } else {
-                params
-                    .reaches(target)
-                    .map_or(ReadyAt::on_event(LEG), |at| ReadyAt::at(LEG, at))
-            }
-        })
+        let (n, now) = (demand.units(), demand.now(&self.clock));
+        self.turns
+            .ready_at(LEG, demand, &self.clock, |ahead| self.forecast(n, ahead, now))
     }
 
     fn clock(&self) -> Option<&Clock> {
@@ -421,12 +464,17 @@ impl Limiter for TokenBucket {
         }
     }
 
+    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+        (id == TurnstileId::of(&self.turns)).then_some(&self.turns)
+    }
+
     fn is_fresh(&self, now: Pass<'_>) -> bool {
         let now = now.now(&self.clock);
         // Under the lock, so that the parameters stay.
         let (writer, params) = self.giver(now);
         let word = Word(self.word.load(Ordering::Relaxed));
-        Self::level(word, &params, now) >= params.burst as i64 && writer.quota == writer.made_with
+        let untouched = writer.quota == writer.made_with && !self.turns.is_waited();
+        untouched && Self::level(word, &params, now) >= params.burst as i64
     }
 }
 

@@ -24,11 +24,14 @@ use crate::algo::ledger::{Fate, Ledger};
 use crate::semaphore::error::TryAcquireError;
 use crate::sync::bell::Bell;
 use crate::sync::shim::{Mutex, MutexGuard};
+use crate::sync::turns::Turns;
 use std::sync::Arc;
 
 pub(super) struct Home {
     pub(super) receiver: Receiver<ChannelToken>,
     pub(super) bell: Bell,
+    /// The policies that wait.
+    pub(super) turns: Turns,
     books: Mutex<Books>,
 }
 
@@ -44,6 +47,7 @@ impl Home {
         Arc::new(Self {
             receiver,
             bell: Bell::new(),
+            turns: Turns::new(),
             books: Mutex::new(Books {
                 ledger: Ledger::new(),
                 sender: Some(sender),
@@ -55,11 +59,11 @@ impl Home {
         self.books.lock()
     }
 
-    /// Whether it is closed, and how many tokens are free: not while somebody has some in hand to see whether they are
-    /// enough.
-    pub(super) fn look(&self) -> (bool, usize) {
+    /// Whether it is closed, its limit, and how many tokens are free: not while somebody has some in hand to see whether they
+    /// are enough.
+    pub(super) fn look(&self) -> (bool, usize, usize) {
         let books = self.books();
-        (books.ledger.is_closed(), self.receiver.len())
+        (books.ledger.is_closed(), books.ledger.limit(), self.receiver.len())
     }
 
     /// Makes `n` tokens free. Under the lock.

@@ -8,6 +8,7 @@ use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::semaphore::error::TryAcquireError;
 use crate::semaphore::limiter::SemaphoreTicket;
 use crate::standing::{Standing, State};
+use crate::sync::turn::{Turnstile, TurnstileId};
 use crate::time::Pass;
 
 const LEG: &str = "channel_semaphore";
@@ -20,9 +21,22 @@ impl Limiter for ChannelSemaphore {
         let Some(n) = fits(units) else {
             return Err(Refusal::new(Reason::Oversized, LEG, units, Wait::Never));
         };
+        let turns = &self.home.turns;
+        let saturated = || {
+            // More than there are permits waits for a higher limit, and holds up none that fit.
+            let wait = if n > self.limit() {
+                Wait::Event
+            } else {
+                Wait::Turn(turns)
+            };
+            Refusal::new(Reason::Saturated, LEG, units, wait)
+        };
+        if turns.is_waited() && n > 0 && turns.before(demand.holder(TurnstileId::of(turns)), units).is_anything() {
+            return Err(saturated());
+        }
         match self.home.take(n) {
             Ok(()) => Ok(SemaphoreTicket::new(n)),
-            Err(TryAcquireError::NoPermits) => Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Event)),
+            Err(TryAcquireError::NoPermits) => Err(saturated()),
             Err(TryAcquireError::Closed) => Err(Refusal::new(Reason::Closed, LEG, units, Wait::Never)),
         }
     }
@@ -47,15 +61,26 @@ impl Limiter for ChannelSemaphore {
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.home.bell);
         let units = demand.units();
-        let (closed, free) = self.home.look();
+        let (closed, limit, free) = self.home.look();
         if closed || fits(units).is_none() {
             return ReadyAt::never(LEG);
         }
-        if units.saturating_add(demand.ahead()) <= free as u64 {
-            ReadyAt::NOW
-        } else {
-            ReadyAt::on_event(LEG)
+        let turns = &self.home.turns;
+        let before = turns.before(demand.holder(TurnstileId::of(turns)), units);
+        if before.lapsed {
+            demand.redeem(TurnstileId::of(turns));
         }
+        if units.saturating_add(demand.ahead()) <= free as u64 && (units == 0 || !before.is_anything()) {
+            ReadyAt::NOW
+        } else if units > limit as u64 {
+            ReadyAt::on_event(LEG)
+        } else {
+            ReadyAt::in_turn(LEG, turns, units)
+        }
+    }
+
+    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+        (id == TurnstileId::of(&self.home.turns)).then_some(&self.home.turns)
     }
 
     /// Who waits does so in the channel, where nobody counts.

@@ -58,8 +58,9 @@ pub type OwnedChannelPermit = Permit<Arc<ChannelSemaphore>>;
 /// # Fairness
 /// None. crossbeam wakes blocked receivers in the order in which they came, but it hands nothing over: a newcomer may
 /// take the message before whoever was woken, and `select!` picks at random among the branches that are ready
-/// (`select_biased!` takes the first of them). A policy that waits competes with them too, and one that waits for several permits is starved for as long as others keep
-/// taking single ones. Where order matters, use [`Semaphore`](crate::Semaphore).
+/// (`select_biased!` takes the first of them). Policies that wait take
+/// turns with each other, and compete with the receivers: one that waits for several permits is starved for as long as
+/// receivers keep taking single ones. Where order matters, use [`Semaphore`](crate::Semaphore).
 ///
 /// # Memory
 /// Every free permit is a message of 16 bytes or so. The channel allocates and frees a block once in 31 returns.

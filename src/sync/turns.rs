@@ -1,0 +1,203 @@
+//! Turns at a limiter that hands nothing over: a rate, whose tokens come by themselves.
+//!
+//! Each queue that waits there has one place, that of its head, and the places have an order. A head is admitted once
+//! those before it have been; whatever holds no place is refused meanwhile. So however many wait in one queue, another
+//! queue's head is admitted after at most one head of each. A place holds no token: a head that another leg keeps waiting
+//! gives its place up.
+
+use super::shim::Mutex;
+use super::shim::atomic::{AtomicUsize, Ordering};
+use super::turn::{Claim, Turnstile, TurnstileId};
+use crate::time::{Clock, Instant};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+/// How long a head that is due may keep the others waiting. One that is not admitted by then loses its place: its queue is
+/// not driven.
+const LAPSE: Duration = Duration::from_millis(10);
+
+/// The queues that wait at one limiter, each by its head, in order.
+#[derive(Default)]
+pub(crate) struct Turns {
+    /// How many there are. Written under the lock; read without it as a hint.
+    waiting: AtomicUsize,
+    heads: Mutex<VecDeque<Head>>,
+}
+
+struct Head {
+    /// Ascending along the queue.
+    key: u64,
+    units: u64,
+    /// Shared, so that it can be taken along without running foreign code under the lock.
+    waker: Arc<Waker>,
+    /// Since when it is known to be first and due.
+    late: Option<Instant>,
+}
+
+/// Whose place counts for a demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// It holds none.
+    Newcomer,
+    /// It is the head that holds this one.
+    Head(u64),
+    /// It waits behind the head that holds this one.
+    Behind(u64),
+}
+
+/// What stands before a demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Before {
+    /// What those before it want together.
+    pub(crate) units: u64,
+    /// The first of them.
+    first: Option<u64>,
+    /// The place that the demand counts on is gone.
+    pub(crate) lapsed: bool,
+}
+
+impl Before {
+    const NOTHING: Self = Self {
+        units: 0,
+        first: None,
+        lapsed: false,
+    };
+
+    /// True when others are admitted first.
+    pub(crate) fn is_anything(&self) -> bool {
+        self.first.is_some()
+    }
+}
+
+/// Those who are before one that is due by now, and have not been admitted.
+pub(crate) struct Late {
+    /// When the first of them loses its place.
+    pub(crate) until: Instant,
+    /// Drives its queue.
+    pub(crate) waker: Arc<Waker>,
+}
+
+impl Turns {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// True when some queue waits. A hint: whatever overlooks a head that is just joining is concurrent with it.
+    #[inline(always)]
+    pub(crate) fn is_waited(&self) -> bool {
+        // Relaxed: nothing is published by it. A head that is overlooked finds what was taken when it is due.
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    fn under_lock<R>(&self, change: impl FnOnce(&mut VecDeque<Head>) -> R) -> R {
+        let mut heads = self.heads.lock();
+        let result = change(&mut heads);
+        // Relaxed: see `is_waited`.
+        self.waiting.store(heads.len(), Ordering::Relaxed);
+        result
+    }
+
+    /// What stands before a demand for `units`.
+    pub(crate) fn before(&self, holder: Holder, units: u64) -> Before {
+        if !self.is_waited() {
+            return match holder {
+                Holder::Newcomer => Before::NOTHING,
+                Holder::Head(_) | Holder::Behind(_) => Before {
+                    lapsed: true,
+                    ..Before::NOTHING
+                },
+            };
+        }
+        let mut heads = self.heads.lock();
+        if let Holder::Head(key) = holder
+            && let Ok(index) = heads.binary_search_by_key(&key, |head| head.key)
+        {
+            // The place is the queue's, whose head may be another now.
+            heads[index].units = units;
+        }
+        let sum = |sum: u64, head: &Head| sum.saturating_add(head.units);
+        let all = || heads.iter().fold(0, sum);
+        let front = heads.front().map(|head| head.key);
+        let at = |key: u64| heads.binary_search_by_key(&key, |head| head.key);
+        let (units, first, lapsed) = match holder {
+            Holder::Newcomer => (all(), front, false),
+            Holder::Head(key) => match at(key) {
+                Ok(0) => (0, None, false),
+                Ok(index) => (heads.iter().take(index).fold(0, sum), front, false),
+                Err(_) => (all(), front, true),
+            },
+            // What waits behind its own head counts that itself.
+            Holder::Behind(key) => match at(key) {
+                Ok(index) => (all().saturating_sub(heads[index].units), front, false),
+                Err(_) => (all(), front, true),
+            },
+        };
+        Before { units, first, lapsed }
+    }
+
+    /// One is due by `now` behind `before`. `None` when it should look again: the first of those before it has gone, or has
+    /// lost its place by this.
+    pub(crate) fn late(&self, before: Before, now: Instant, clock: &Clock) -> Option<Late> {
+        let lapse = clock.ticks_of(LAPSE);
+        let (late, _lapsed) = self.under_lock(|heads| {
+            let Some(front) = heads.front_mut().filter(|head| Some(head.key) == before.first) else {
+                return (None, None);
+            };
+            let since = *front.late.get_or_insert(now);
+            if now.ticks_since(since) >= lapse {
+                return (None, heads.pop_front());
+            }
+            let late = Late {
+                until: since.after_ticks(lapse),
+                waker: Arc::clone(&front.waker),
+            };
+            (Some(late), None)
+        });
+        late
+    }
+}
+
+/// A place is taken by a head that was refused, behind all others, and given up when the head has been admitted, has left,
+/// or waits for another leg. The waker is woken when the place has become the first; one that is the first from the
+/// beginning is not.
+impl Turnstile for Turns {
+    fn join(&self, units: u64, waker: &Waker) -> Claim {
+        // Drawn from one counter for all, so that no place is taken for that of a limiter that was there before.
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        let waker = Arc::new(waker.clone());
+        let key = self.under_lock(|heads| {
+            // Relaxed: only that no number comes twice. Under the lock, so that they ascend.
+            let key = NEXT.fetch_add(1, Ordering::Relaxed);
+            heads.push_back(Head {
+                key,
+                units,
+                waker,
+                late: None,
+            });
+            key
+        });
+        Claim::new(TurnstileId::of(self), key)
+    }
+
+    fn leave(&self, claim: Claim) {
+        let (_left, next) = self.under_lock(|heads| {
+            let Ok(index) = heads.binary_search_by_key(&claim.key(), |head| head.key) else {
+                return (None, None);
+            };
+            let left = heads.remove(index);
+            let next = heads.front().filter(|_| index == 0);
+            (left, next.map(|head| Arc::clone(&head.waker)))
+        });
+        if let Some(next) = next
+            && !seeded!("turns_leave_quietly")
+        {
+            next.wake_by_ref();
+        }
+    }
+
+    fn holds_nothing(&self) -> bool {
+        true
+    }
+}
