@@ -104,10 +104,7 @@ async fn a_rate_whose_note_was_taken_away_is_made_anew() {
     let path = format!("/tollgate/{key}.rate");
     let names = children(&client, &path).await.unwrap();
     assert_eq!(names.len(), 1, "{names:?}");
-    client
-        .delete(&format!("{path}/{}", names[0]), None)
-        .await
-        .unwrap();
+    client.delete(&format!("{path}/{}", names[0]), None).await.unwrap();
     let mut other = Speaker::new(&again, &key, Rule::Rate { quota }, LONG);
     let taken = other.wish(4, false).await;
     assert_eq!((taken.grants.len(), taken.census.in_use), (1, 4));
