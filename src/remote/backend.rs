@@ -176,6 +176,8 @@ pub struct Reply {
     pub floor: u64,
     /// For rates and windows: a later edition of the rule than the client goes by, and its number.
     pub rule: Option<(u64, Rule)>,
+    /// For rates and windows: another session goes by another rule, and none was set for all.
+    pub differs: bool,
     /// How things stand.
     pub census: Census,
     /// What is given out may be less than [`census`](Self::census) says, for stores that do not know it exactly.

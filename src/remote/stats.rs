@@ -12,7 +12,8 @@ pub struct RemoteStats {
     /// The limit at the store; as it was set here, before the store has answered.
     pub limit: u64,
     /// The store's rule differs from the one that this limiter was set up with: it was [changed](super::Remote::set_limit), or the
-    /// first process to use the permits was set up with another limit.
+    /// first process to use the permits was set up with another limit. For a rate or window also: while something of it was
+    /// taken, another process goes by another rule.
     pub differs: bool,
     /// How many units the store has given out, to everybody.
     pub in_use: u64,
@@ -56,7 +57,7 @@ impl RemoteStats {
         let tally = desk.tally;
         Self {
             limit: desk.limit(),
-            differs: desk.rule() != desk.plan().set_up,
+            differs: desk.differs(),
             in_use: census.in_use,
             waiting: census.waiting,
             sessions: census.sessions,

@@ -84,6 +84,15 @@ fn an_impossible_head_in_the_queue_of_a_process_is_refused_too() {
 }
 
 #[test]
+fn rules_that_differ_are_reported() {
+    let world = World::new();
+    let make = |builder| world.make(builder);
+    world
+        .clock
+        .run(changes::rules_that_differ_are_reported(&world.key, make));
+}
+
+#[test]
 fn an_impossible_waiter_holds_up_no_other_in_a_lowered_window() {
     let world = World::new();
     let make = |builder| world.make(builder);

@@ -287,6 +287,7 @@ impl Permits {
             again: again.map(|due| Duration::from_micros(due.0.saturating_sub(self.now))),
             floor,
             rule: None,
+            differs: false,
             census,
             bound: false,
             age: Duration::ZERO,

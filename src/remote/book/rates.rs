@@ -237,11 +237,16 @@ impl Rates {
     pub(super) fn step(&mut self, now: u64, rule: &Rule, step: &Step) -> Outcome {
         self.sweep(now);
         self.asked_at = self.now;
+        let session = step.session;
+        let mut reply = Reply {
+            differs: step.edition == self.edition
+                && self.rule != *rule
+                && self.takers.keys().any(|&taker| taker != session),
+            ..Reply::default()
+        };
         if step.edition >= self.edition {
             self.adopt(step.edition, rule);
         }
-        let session = step.session;
-        let mut reply = Reply::default();
         if step.end {
             if let Some(taker) = self.takers.remove(&session) {
                 self.dues.remove(&(taker.expires, session));

@@ -78,7 +78,8 @@ pub(crate) fn turn(
         fresh,
         time,
     };
-    let reply = book.step(now, if sets { rule } else { &kept }, step).reply;
+    let mut reply = book.step(now, if sets { rule } else { &kept }, step).reply;
+    reply.differs |= !sets && step.edition == book.edition && kept != *rule;
     book.crowd_out(step.session);
     let after = if book.is_empty(now) && (seen.is_some() || !reply.alive) {
         seen.map_or(After::Same, |_| After::Gone)

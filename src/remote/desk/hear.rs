@@ -38,6 +38,7 @@ impl Desk {
         }
         self.note_missing(now);
         self.census = Some((reply.census, sent));
+        self.differs = reply.differs;
         self.note_change(step, &reply, now);
         self.floor = self.floor.max(reply.floor);
         if self.live.as_ref().is_none_or(|live| live.id != step.session) {

@@ -120,6 +120,8 @@ pub(super) struct Desk {
     known_until: Instant,
 
     census: Option<(Census, Instant)>,
+    /// Another session goes by another rule.
+    differs: bool,
     pub(super) tally: Tally,
 
     watchers: BTreeMap<u64, Waker>,
@@ -187,6 +189,7 @@ impl Desk {
             is_copy: false,
             known_until: now,
             census: None,
+            differs: false,
             tally: Tally::default(),
             watchers: BTreeMap::new(),
             next_watcher: 0,

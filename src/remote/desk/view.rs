@@ -87,6 +87,11 @@ impl Desk {
         }
     }
 
+    /// Whether the store goes by another rule than this process was set up with, or another process does.
+    pub(in crate::remote) fn differs(&self) -> bool {
+        self.differs || self.rule() != self.plan.set_up
+    }
+
     /// The limit, as far as it is known here.
     pub(in crate::remote) fn limit(&self) -> u64 {
         let set = match self.plan.rule {

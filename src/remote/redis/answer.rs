@@ -48,6 +48,7 @@ impl Answer {
             },
             floor: self.number(7)?,
             rule: None,
+            differs: false,
             grants: self.grants(9)?,
             bound: false,
             age: Duration::ZERO,

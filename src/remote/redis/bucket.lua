@@ -4,14 +4,14 @@
 -- That is GCRA with the theoretical arrival time now + level / gain, without rounding.
 --
 -- KEYS, with one hash tag: 1 hash: kind, level, at, token, price, gain, and ahead: how much later `at` is than the clock, which may be
---   set back; and, once the rule was changed, edition, brim; 2 hash: what this session was given last, so that a step that is tried
+--   set back; brim; and, once the rule was changed, edition; 2 hash: what this session was given last, so that a step that is tried
 --   again takes nothing twice.
 -- ARGV: price, gain, brim, then the step: session, seq, begin, ttl, charged, seen, end, wish, need, want,
 --   queue: whether the tokens may be granted for later; the edition of the rule above, and the rule that it is to become, or
 --   three times "".
 -- That becomes the rule if nobody else has changed it since that edition.
--- Answers: alive, in so many microseconds or "", burst, taken, edition or "", price, gain, brim, how many wait in line, then the
---   grant, if there is one: wish, units, token. The second says when to ask again, or when what was granted may be used. An edition is told that is later
+-- Answers: alive, in so many microseconds or "", burst, taken, edition or "", price, gain, brim, how many wait in line, whether another session goes
+--   by another rule, then the grant, if there is one: wish, units, token. The second says when to ask again, or when what was granted may be used. An edition is told that is later
 --   than the one that was given.
 local price, gain, brim = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local asked_edition, REMEMBERED = tonumber(ARGV[15]), tonumber(ARGV[19])
@@ -32,7 +32,7 @@ time = time[1] * 1000000 + time[2]
 -- The server's clock may be set back; ours goes on from where it was.
 local ahead = math.max(tonumber(state[5] or 0), at - time)
 local now = time + ahead
-local edition = tonumber(state[6] or 0)
+local edition, differs = tonumber(state[6] or 0), false
 -- Another quota has another price: what was taken stays taken.
 local function adopt(old, new_price, new_gain, new_brim)
     if old ~= new_price then
@@ -57,13 +57,15 @@ advance(tonumber(state[7] or gain))
 if edition > asked_edition then
     adopt(tonumber(state[4]), tonumber(state[4]), tonumber(state[7]), tonumber(state[8]))
 else
+    local function other(known, given) return known and tonumber(known) ~= given end
+    differs = edition == 0 and (other(state[4], price) or other(state[7], gain) or other(state[8], brim))
     adopt(tonumber(state[4] or price), price, gain, brim)
     edition = asked_edition
 end
 local function free() return math.max(math.floor((brim - level) / price), 0) end
 
 local last = redis.call('HMGET', KEYS[2], 'seq', 'charged', 'asked', 'units', 'token', 'due')
-local answer = { '0', '', '', '', '', '', '', '', '0' }
+local answer = { '0', '', '', '', '', '', '', '', '0', differs and '1' or '0' }
 if ARGV[10] == '1' then
     redis.call('DEL', KEYS[2])
 elseif last[1] or begin then
@@ -110,11 +112,11 @@ if edition > asked_edition then
 end
 if level > 0 or edition > 0 then
     redis.call('HSET', KEYS[1], 'kind', 'rate', 'level', int(level), 'at', int(now), 'token', int(token), 'price', int(price), 'gain', int(gain),
-        'ahead', int(ahead))
+        'brim', int(brim), 'ahead', int(ahead))
     -- Once it is full again nothing is lost with it, except that the rule was changed.
     local left = math.ceil(level / gain / 1000) + 1
     if edition > 0 then
-        redis.call('HSET', KEYS[1], 'edition', int(edition), 'brim', int(brim))
+        redis.call('HSET', KEYS[1], 'edition', int(edition))
         left = math.max(left, REMEMBERED)
     end
     redis.call('PEXPIRE', KEYS[1], left)

@@ -328,7 +328,8 @@ impl Redis {
                 "" => None,
                 _ => Some((answer.number(4)?, answer.rule(rule)?)),
             },
-            grants: answer.grants(9)?,
+            differs: answer.number(9)? == 1,
+            grants: answer.grants(10)?,
             bound: false,
             age: Duration::ZERO,
         })

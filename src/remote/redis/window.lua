@@ -46,6 +46,7 @@ time = time[1] * 1000000 + time[2]
 -- The server's clock may be set back; ours goes on from where it was.
 ahead = math.max(ahead, now - time)
 now = time + ahead
+local differs = edition == 0 and kept and kept ~= limit
 if edition > asked_edition then limit = kept else edition = asked_edition end
 local current = math.floor(now / length)
 local gone = {}
@@ -82,7 +83,7 @@ local function take(n)
 end
 
 local last = redis.call('HMGET', KEYS[2], 'seq', 'charged', 'asked', 'units', 'token')
-local answer, raised = { '0', '', '', '', '', '', '', '', '0' }, false
+local answer, raised = { '0', '', '', '', '', '', '', '', '0', differs and '1' or '0' }, false
 if ends then
     redis.call('DEL', KEYS[2])
 elseif last[1] or begin then
@@ -157,14 +158,14 @@ end
 if packed and #line == 0 then redis.call('HDEL', KEYS[1], 'line') end
 if total > 0 or edition > 0 or #line > 0 then
     if counts[current] then redis.call('HSET', KEYS[1], int(current), int(counts[current])) end
-    redis.call('HSET', KEYS[1], 'kind', 'window', 'token', int(token), 'now', int(now), 'segment', int(length), 'ahead', int(ahead))
+    redis.call('HSET', KEYS[1], 'limit', int(limit), 'kind', 'window', 'token', int(token), 'now', int(now), 'segment', int(length), 'ahead', int(ahead))
     local left = math.ceil((segments + 1) * length / 1000) + 1
     if #line > 0 then
         redis.call('HSET', KEYS[1], 'line', cmsgpack.pack(line))
         for _, other in ipairs(line) do left = math.max(left, math.ceil((other[EXPIRES] - now) / 1000) + 1) end
     end
     if edition > 0 then
-        redis.call('HSET', KEYS[1], 'edition', int(edition), 'limit', int(limit))
+        redis.call('HSET', KEYS[1], 'edition', int(edition))
         left = math.max(left, REMEMBERED)
     end
     redis.call('PEXPIRE', KEYS[1], left)

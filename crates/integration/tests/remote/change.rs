@@ -61,6 +61,11 @@ async fn an_impossible_waiter_holds_up_no_other_in_a_lowered_window() {
 }
 
 #[tokio::test]
+async fn rules_that_differ_are_reported() {
+    changes::rules_that_differ_are_reported(&key(), spawn).await;
+}
+
+#[tokio::test]
 async fn what_cannot_be_changed_says_so() {
     changes::what_cannot_be_changed_says_so(&key(), spawn).await;
 }

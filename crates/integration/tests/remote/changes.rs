@@ -155,3 +155,22 @@ pub(crate) async fn an_impossible_waiter_holds_up_no_other_in_a_lowered_window<B
     one.set_limit(3).await.unwrap();
     drop(one.acquire_now(1).await.expect("it is free"));
 }
+
+/// Processes that were set up differently are told, each with its next request.
+pub(crate) async fn rules_that_differ_are_reported<B: Backend>(key: &Key, make: impl Fn(RemoteBuilder) -> Remote<B>) {
+    let rate = |burst| make(Remote::rate(key.clone(), quota(burst)));
+    let window = |limit| make(Remote::window(key.clone(), limit, HOUR));
+    for [one, same, other] in [[rate(8), rate(8), rate(9)], [window(8), window(8), window(9)]] {
+        for remote in [&one, &same, &one] {
+            drop(remote.acquire_now(1).await.unwrap());
+            assert!(!remote.stats().differs);
+        }
+        for remote in [&other, &same] {
+            drop(remote.acquire_now(1).await.unwrap());
+            assert!(remote.stats().differs);
+        }
+        for remote in [one, same, other] {
+            remote.close().await;
+        }
+    }
+}

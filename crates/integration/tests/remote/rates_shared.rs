@@ -112,6 +112,7 @@ macro_rules! shared {
             a_faster_rate_is_for_who_waits_too
             a_window_is_changed_for_everybody
             what_cannot_be_changed_says_so
+            rules_that_differ_are_reported
             an_impossible_head_is_refused_when_the_limit_is_lowered
             an_impossible_waiter_holds_up_no_other_in_a_lowered_window
         }
@@ -317,6 +318,10 @@ pub(crate) async fn an_impossible_head_is_refused_when_the_limit_is_lowered<P: P
 
 pub(crate) async fn an_impossible_waiter_holds_up_no_other_in_a_lowered_window<P: Place>() {
     changes::an_impossible_waiter_holds_up_no_other_in_a_lowered_window(&key(), spawned::<P>).await;
+}
+
+pub(crate) async fn rules_that_differ_are_reported<P: Place>() {
+    changes::rules_that_differ_are_reported(&key(), spawned::<P>).await;
 }
 
 pub(crate) async fn what_cannot_be_changed_says_so<P: Place>() {
