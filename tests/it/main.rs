@@ -56,7 +56,9 @@ mod keyed_rate;
 #[cfg(feature = "policy-file")]
 mod lab;
 mod lease;
+mod leg_panics;
 mod line_published;
+mod long_policies;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
 mod observe;
 #[cfg(feature = "policy-file")]
