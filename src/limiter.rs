@@ -342,9 +342,8 @@ pub trait LimiterExt: Limiter {
     where
         Self: Sized,
     {
-        let mut ticket = None;
-        admit_in(&**self, &ask.into(), &mut ticket)?;
-        Ok(Permit::with(Arc::clone(self), ticket))
+        let permit = (**self).try_admit(ask)?;
+        Ok(permit.owned_by(Arc::clone(self)))
     }
 
     /// Takes what `ask` needs without starting the work yet: drop the reservation to give it back,

@@ -2,9 +2,11 @@
 
 use crate::ask::Cost;
 use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::sync::unwind::quietly;
 use crate::ticket::Ticket;
 use crate::time::Phase;
 use std::fmt;
+use std::thread::panicking;
 
 /// What was taken by phase 1 and not started yet. Dropping it gives everything back.
 #[must_use = "dropping a reservation cancels it"]
@@ -28,13 +30,12 @@ impl<L: Limiter + Clone> Reservation<L> {
     #[inline]
     pub fn commit(mut self) -> Permit<L> {
         let limiter = self.limiter.clone();
-        // The ticket leaves before anything else runs: from here on the permit owns it.
-        let mut ticket = self
-            .ticket
-            .take()
-            .expect("a reservation holds its ticket until it ends");
-        limiter.commit(&mut ticket, Phase::new().pass());
-        Permit::new(limiter, ticket)
+        // The ticket leaves before anything else runs: from here on the permit owns it, also if the commit panics.
+        let mut permit = Permit::with(limiter, self.ticket.take());
+        if let Some(ticket) = &mut permit.ticket {
+            self.limiter.commit(ticket, Phase::new().pass());
+        }
+        permit
     }
 }
 
@@ -42,7 +43,11 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Drop for Reservation<L, T> {
     #[inline]
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            self.limiter.cancel(ticket, Phase::new().pass());
+            if panicking() {
+                quietly(|| self.limiter.cancel(ticket, Phase::new().pass()));
+            } else {
+                self.limiter.cancel(ticket, Phase::new().pass());
+            }
         }
     }
 }
@@ -84,6 +89,12 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Permit<L, T> {
     #[inline]
     pub fn limiter(&self) -> &L {
         &self.limiter
+    }
+
+    /// The same permit with another handle of its limiter.
+    #[inline]
+    pub(crate) fn owned_by<M: Limiter<Ticket = T>>(mut self, limiter: M) -> Permit<M, T> {
+        Permit::with(limiter, self.ticket.take())
     }
 
     #[inline]

@@ -78,20 +78,18 @@ pub struct BoxTicket {
 
 impl BoxTicket {
     /// How many words fit.
-    pub const WORDS_INLINE: usize = 24;
+    pub const WORDS_INLINE: usize = 12;
 
     pub(crate) const EMPTY: Self = Self {
         _whole: NonZeroU64::MIN,
         words: [0; Self::WORDS_INLINE],
     };
 
-    /// Lets `fill` write a ticket into `place`, which is empty again when that fails or panics.
+    /// An empty ticket in `place`, which is empty again unless the ticket is [kept](Emptied::keep).
     #[inline(always)]
-    pub(crate) fn fill<E>(place: &mut Option<Self>, fill: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<(), E> {
-        let emptied = Emptied(place);
-        fill(emptied.0.insert(Self::EMPTY))?;
-        std::mem::forget(emptied);
-        Ok(())
+    pub(crate) fn begin(place: &mut Option<Self>) -> Emptied<'_> {
+        *place = Some(Self::EMPTY);
+        Emptied(place)
     }
 
     #[inline]
@@ -105,8 +103,20 @@ impl BoxTicket {
     }
 }
 
-/// A place that is emptied unless this is forgotten.
-struct Emptied<'a>(&'a mut Option<BoxTicket>);
+/// A place that is emptied unless its ticket is kept.
+pub(crate) struct Emptied<'a>(&'a mut Option<BoxTicket>);
+
+impl Emptied<'_> {
+    #[inline(always)]
+    pub(crate) fn ticket(&mut self) -> &mut BoxTicket {
+        self.0.get_or_insert(BoxTicket::EMPTY)
+    }
+
+    #[inline(always)]
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
 
 impl Drop for Emptied<'_> {
     fn drop(&mut self) {

@@ -10,6 +10,7 @@ use crate::semaphore::Semaphore;
 use crate::standing::Standing;
 use crate::sync::shim::Mutex;
 use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::unwind::both;
 use crate::time::{Clock, Instant, Pass};
 use std::fmt;
 
@@ -148,18 +149,16 @@ impl<L: Resizable> Limiter for Adaptive<L> {
     }
 
     fn finish(&self, (started, ticket): Self::Ticket, outcome: Outcome, now: Pass<'_>) {
-        // What is in flight is read while this still is. A law that panics must not keep the permit.
-        let back = Back {
-            limiter: &self.limiter,
-            ticket,
-            outcome,
-            now,
-        };
-        if let Outcome::Success | Outcome::Overload = outcome {
-            let dropped = outcome == Outcome::Overload;
-            self.learn(Instant::from_ticks(started), dropped, now.now(&self.clock));
-        }
-        drop(back);
+        // What is in flight is read while this still is.
+        both(
+            || {
+                if let Outcome::Success | Outcome::Overload = outcome {
+                    let dropped = outcome == Outcome::Overload;
+                    self.learn(Instant::from_ticks(started), dropped, now.now(&self.clock));
+                }
+            },
+            || self.limiter.finish(ticket, outcome, now),
+        );
     }
 
     fn forget(&self, (_, ticket): Self::Ticket) {
@@ -184,20 +183,6 @@ impl<L: Resizable> Limiter for Adaptive<L> {
 
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
         self.limiter.turnstile(id)
-    }
-}
-
-/// A permit on its way back: it gets there also when a law panics.
-struct Back<'a, L: Limiter> {
-    limiter: &'a L,
-    ticket: L::Ticket,
-    outcome: Outcome,
-    now: Pass<'a>,
-}
-
-impl<L: Limiter> Drop for Back<'_, L> {
-    fn drop(&mut self) {
-        self.limiter.finish(self.ticket, self.outcome, self.now);
     }
 }
 

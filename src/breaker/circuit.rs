@@ -21,7 +21,9 @@ use crate::refusal::{Due, Reason, Refusal, Wait};
 use crate::sync::bell::Bell;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::unwind::{Rest, ask, both};
 use crate::time::{Clock, Instant, Pass};
+use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
@@ -177,14 +179,19 @@ impl CircuitBreaker {
             (result, changed.then(|| self.event(from, &machine, now)))
         };
         if let Some(event) = event {
-            self.bell.ring();
-            if let Some(listener) = &self.config.listener
-                && !std::thread::panicking()
-            {
-                listener(event);
-            }
+            self.tell(event);
         }
         result
+    }
+
+    /// Wakers and the listener are users' code. Each is called whichever of the others panic, and in a panic as well.
+    fn tell(&self, event: BreakerEvent) {
+        let listen = || {
+            if let Some(listener) = &self.config.listener {
+                listener(event);
+            }
+        };
+        both(|| self.bell.ring(), listen);
     }
 
     fn event(&self, from: State, machine: &Machine, now: u64) -> BreakerEvent {
@@ -212,10 +219,20 @@ impl CircuitBreaker {
         loop {
             let ticks = now.ticks();
             let before = seeded!("breaker_asks_twice").then(|| self.machine.lock().answer(units, 0, ticks));
+            let asked = Cell::new(None);
+            // The first probe changes the state. Where that is told in vain, the probe comes back.
+            let back = Rest::new(|| {
+                if let Some((Answer::Goes, word, _)) = asked.get() {
+                    self.give_back(BreakerTicket::new(word, units, ticks));
+                }
+            });
             let (answer, word, counts) = self.change(ticks, |machine| {
                 let answer = machine.ask(units, ticks);
-                (answer, Word::new(machine.state(), machine.period()), machine.counts())
+                let all = (answer, Word::new(machine.state(), machine.period()), machine.counts());
+                asked.set(Some(all));
+                all
             });
+            back.forget();
             let wait = match before.filter(|before| *before == Answer::Goes).unwrap_or(answer) {
                 Answer::Goes => return Ok(BreakerTicket::new(word, units, ticks)),
                 Answer::Until(until) => Wait::Until(Due::at(&self.clock, now, Instant::from_ticks(until))),
@@ -237,7 +254,7 @@ impl CircuitBreaker {
             None => outcome,
             Some(classify) => {
                 let from = Instant::from_ticks(started);
-                classify(outcome, self.clock.between(from, pass.now(&self.clock)))
+                ask(|| classify(outcome, self.clock.between(from, pass.now(&self.clock))))?
             }
         };
         let failed = match outcome {
@@ -312,7 +329,11 @@ impl CircuitBreaker {
         if word.state() == State::Disabled {
             return;
         }
-        match self.classify(outcome, ticket.started, pass) {
+        // A classifier that panics has said nothing.
+        let back = Rest::new(|| self.give_back(ticket));
+        let mark = self.classify(outcome, ticket.started, pass);
+        back.forget();
+        match mark {
             Some(mark) => self.record_marked(word, mark, ticket.units(), pass),
             None => self.give_back(ticket),
         }
@@ -433,10 +454,10 @@ impl CircuitBreaker {
         if let Some(learnt) = &self.config.learnt {
             learnt.drop_batch();
         }
-        opening.time = self
-            .config
-            .open_time
-            .after(trip, nth_fraction(self.config.seed, period));
+        let open_time = &self.config.open_time;
+        if let Some(time) = ask(|| open_time.after(trip, nth_fraction(self.config.seed, period))) {
+            opening.time = time;
+        }
     }
 }
 

@@ -35,7 +35,7 @@ impl BreakerTicket {
     }
 
     #[inline(always)]
-    pub(super) fn units(self) -> u64 {
+    pub(crate) fn units(self) -> u64 {
         self.admitted.units()
     }
 }

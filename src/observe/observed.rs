@@ -8,6 +8,7 @@ use crate::policy::Policy;
 use crate::refusal::{ReadyAt, Refusal, Rejection};
 use crate::standing::Standing;
 use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::unwind::both;
 use crate::time::{Clock, Instant, Pass};
 use std::fmt;
 use std::sync::Arc;
@@ -205,26 +206,28 @@ impl<L: Limiter> Limiter for Observed<L> {
     }
 
     fn cancel(&self, (_, ticket): Self::Ticket, now: Pass<'_>) {
-        self.limiter.cancel(ticket, now);
-        self.watch.meter.cancelled();
+        both(|| self.limiter.cancel(ticket, now), || self.watch.meter.cancelled());
     }
 
     fn commit(&self, (started, ticket): &mut Self::Ticket, now: Pass<'_>) {
         *started = now.now(&self.watch.clock).ticks();
-        self.limiter.commit(ticket, now);
-        self.watch.meter.granted(Duration::ZERO);
+        both(
+            || self.limiter.commit(ticket, now),
+            || self.watch.meter.granted(Duration::ZERO),
+        );
     }
 
     fn settle(&self, (_, ticket): &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
         self.limiter.settle(ticket, actual)
     }
 
-    /// The permit comes back first: whoever is told may panic.
     fn finish(&self, (started, ticket): Self::Ticket, outcome: Outcome, now: Pass<'_>) {
         let ended = now.now(&self.watch.clock);
-        self.limiter.finish(ticket, outcome, now);
         let held = self.watch.clock.between(Instant::from_ticks(started), ended);
-        self.watch.meter.finished(outcome, held);
+        both(
+            || self.limiter.finish(ticket, outcome, now),
+            || self.watch.meter.finished(outcome, held),
+        );
     }
 
     fn forget(&self, (_, ticket): Self::Ticket) {

@@ -1,5 +1,6 @@
 //! Any limiter behind one type, without an allocation per admission: its ticket's words travel in a fixed buffer.
 
+use super::whole::LongTickets;
 use crate::ask::Demand;
 use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
@@ -34,15 +35,10 @@ impl<L: Limiter> Erased for L {
         Limiter::cancel(self, L::Ticket::read(words), now);
     }
     fn commit(&self, words: &mut [u64], now: Pass<'_>) {
-        let mut ticket = L::Ticket::read(words);
-        Limiter::commit(self, &mut ticket, now);
-        ticket.write(words);
+        Limiter::commit(self, &mut Changed::of(words).ticket, now);
     }
     fn settle(&self, words: &mut [u64], actual: Settlement<'_>) -> u32 {
-        let mut ticket = L::Ticket::read(words);
-        let legs = Limiter::settle(self, &mut ticket, actual);
-        ticket.write(words);
-        legs
+        Limiter::settle(self, &mut Changed::of(words).ticket, actual)
     }
     fn finish(&self, words: &[u64], outcome: Outcome, now: Pass<'_>) {
         Limiter::finish(self, L::Ticket::read(words), outcome, now);
@@ -73,24 +69,56 @@ impl<L: Limiter> Erased for L {
     }
 }
 
+/// A ticket that may have changed: written back when this is dropped, also on a panic.
+struct Changed<'a, T: Ticket> {
+    ticket: T,
+    words: &'a mut [u64],
+}
+
+impl<'a, T: Ticket> Changed<'a, T> {
+    #[inline]
+    fn of(words: &'a mut [u64]) -> Self {
+        Self {
+            ticket: T::read(words),
+            words,
+        }
+    }
+}
+
+impl<T: Ticket> Drop for Changed<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.ticket.write(self.words);
+    }
+}
+
 /// A limiter of any type behind a box.
+///
+/// A ticket of up to [`BoxTicket::WORDS_INLINE`] words needs no allocation. A longer one stands in a buffer that is used
+/// again, behind a lock.
 pub struct BoxLimiter {
     limiter: Box<dyn Erased>,
     heeds: Heeds,
+    long: Option<Box<LongTickets>>,
 }
 
 impl BoxLimiter {
-    /// Boxes `limiter`. A ticket of more than [`BoxTicket::WORDS_INLINE`] words does not compile.
+    /// Boxes `limiter`.
     pub fn new<L: Limiter + 'static>(limiter: L) -> Self {
-        const {
-            assert!(
-                L::Ticket::WORDS <= BoxTicket::WORDS_INLINE,
-                "the ticket of this limiter has too many words to be boxed"
-            );
-        }
         Self {
             heeds: limiter.heeds(),
             limiter: Box::new(limiter),
+            long: LongTickets::unless_fits(L::Ticket::WORDS, BoxTicket::WORDS_INLINE),
+        }
+    }
+}
+
+impl BoxLimiter {
+    #[inline(always)]
+    fn reserve_words(&self, demand: Demand<'_>, ticket: &mut BoxTicket) -> Result<(), Refusal<'_>> {
+        match &self.long {
+            None => self.limiter.try_reserve(demand, ticket.words_mut()),
+            Some(long) => long.fill(ticket.words_mut(), |words| self.limiter.try_reserve(demand, words)),
         }
     }
 }
@@ -106,20 +134,28 @@ impl Limiter for BoxLimiter {
     #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<BoxTicket, Refusal<'_>> {
         let mut ticket = BoxTicket::EMPTY;
-        self.limiter.try_reserve(demand, ticket.words_mut())?;
+        self.reserve_words(demand, &mut ticket)?;
         Ok(ticket)
     }
     fn cancel(&self, ticket: BoxTicket, now: Pass<'_>) {
-        self.limiter.cancel(ticket.words(), now);
+        match &self.long {
+            None => self.limiter.cancel(ticket.words(), now),
+            Some(long) => long.end(ticket.words(), |words| self.limiter.cancel(words, now)),
+        }
     }
     #[inline(always)]
     fn commit(&self, ticket: &mut BoxTicket, now: Pass<'_>) {
-        if self.heeds.commit {
-            self.limiter.commit(ticket.words_mut(), now);
+        match &self.long {
+            _ if !self.heeds.commit => {}
+            None => self.limiter.commit(ticket.words_mut(), now),
+            Some(long) => long.change(ticket.words(), |words| self.limiter.commit(words, now)),
         }
     }
     fn settle(&self, ticket: &mut BoxTicket, actual: Settlement<'_>) -> u32 {
-        self.limiter.settle(ticket.words_mut(), actual)
+        match &self.long {
+            None => self.limiter.settle(ticket.words_mut(), actual),
+            Some(long) => long.change(ticket.words(), |words| self.limiter.settle(words, actual)),
+        }
     }
     #[inline(always)]
     fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: Pass<'_>) {
@@ -127,16 +163,25 @@ impl Limiter for BoxLimiter {
     }
     #[inline(always)]
     fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<BoxTicket>) -> Result<(), Refusal<'_>> {
-        BoxTicket::fill(place, |ticket| self.limiter.try_reserve(demand, ticket.words_mut()))
+        let mut place = BoxTicket::begin(place);
+        self.reserve_words(demand, place.ticket())?;
+        place.keep();
+        Ok(())
     }
     #[inline(always)]
     fn finish_in(&self, ticket: &BoxTicket, outcome: Outcome, now: Pass<'_>) {
-        if self.heeds.finish {
-            self.limiter.finish(ticket.words(), outcome, now);
+        match &self.long {
+            // A long ticket's buffer comes back, whether the limiter heeds the end or not.
+            Some(long) => long.end(ticket.words(), |words| self.limiter.finish(words, outcome, now)),
+            None if self.heeds.finish => self.limiter.finish(ticket.words(), outcome, now),
+            None => {}
         }
     }
     fn forget(&self, ticket: BoxTicket) {
-        self.limiter.forget(ticket.words());
+        match &self.long {
+            None => self.limiter.forget(ticket.words()),
+            Some(long) => long.end(ticket.words(), |words| self.limiter.forget(words)),
+        }
     }
     fn heeds(&self) -> Heeds {
         self.heeds

@@ -5,7 +5,6 @@ use super::legs::Legs;
 use super::policy::Policy;
 use crate::limiter::Limiter;
 use crate::semaphore::Overflow;
-use crate::ticket::BoxTicket;
 use crate::time::Clock;
 use std::fmt;
 use std::time::Duration;
@@ -156,14 +155,11 @@ impl PolicyBuilder {
     /// Builds the policy of the legs that were added.
     ///
     /// # Errors
-    /// [`PolicyError`] when there is no leg, when the legs' tickets do not fit together, or when two clocks are used.
+    /// [`PolicyError`] when there is no leg, when two clocks are used, or when a queue stands in two legs.
     pub fn build(mut self) -> Result<Policy<Legs>, PolicyError> {
         let legs = std::mem::replace(&mut self.legs, Legs::empty());
         if legs.is_empty() {
             return Err(PolicyError::NoLegs);
-        }
-        if legs.words() > BoxTicket::WORDS_INLINE {
-            return Err(PolicyError::TooManyWords { given: legs.words() });
         }
         let clock = self.clock_for(&legs);
         if let Some((leg, _)) = legs.clocks().find(|(_, other)| !other.is_same(&clock)) {
@@ -224,11 +220,6 @@ impl PolicyBuilder {
 pub enum PolicyError {
     /// A policy needs at least one leg.
     NoLegs,
-    /// The tickets of all legs together take more words than [`BoxTicket::WORDS_INLINE`].
-    TooManyWords {
-        /// How many they take.
-        given: usize,
-    },
     /// A leg decides by another clock than the policy waits by.
     OtherClock {
         /// Its position, from zero.
@@ -251,11 +242,6 @@ impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoLegs => f.write_str("a policy needs at least one leg, and none was added"),
-            Self::TooManyWords { given } => write!(
-                f,
-                "the legs' tickets take {given} words, and at most {} are allowed",
-                BoxTicket::WORDS_INLINE
-            ),
             Self::OtherClock { leg } => write!(f, "leg {leg} decides by another clock than the policy waits by"),
             Self::SameQueue { leg } => write!(f, "leg {leg} has a semaphore that stands in another leg as well"),
             Self::LegsAndLimiter { legs } => {

@@ -1,6 +1,7 @@
 //! Any number of legs of any types, all-or-nothing: the form that a builder or a file makes.
 
 use super::boxed::Erased;
+use super::whole::{LongTickets, Whole};
 use crate::ask::Demand;
 use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
@@ -11,10 +12,15 @@ use crate::time::{Clock, Pass};
 use std::fmt;
 use std::ops::Range;
 
-/// The legs of a policy, asked in order. Their tickets share one inline buffer: no admission allocates.
-pub struct Legs(Vec<Leg>);
+/// The legs of a policy, asked in order. Their tickets share one inline buffer of [`BoxTicket::WORDS_INLINE`] words: no
+/// admission allocates. The words of longer policies stand in buffers that are used again, behind a lock.
+pub struct Legs {
+    legs: Vec<Leg>,
+    heeds: Heeds,
+    long: Option<Box<LongTickets>>,
+}
 
-struct Leg {
+pub(super) struct Leg {
     limiter: Box<dyn Erased>,
     words: Range<usize>,
     heeds: Heeds,
@@ -22,42 +28,49 @@ struct Leg {
 
 impl Legs {
     pub(super) fn empty() -> Self {
-        Self(Vec::new())
+        Self {
+            legs: Vec::new(),
+            heeds: Heeds::NONE,
+            long: None,
+        }
     }
 
     pub(super) fn push<L: Limiter + 'static>(&mut self, limiter: L) {
         let start = self.words();
-        self.0.push(Leg {
+        let end = start + L::Ticket::WORDS;
+        self.heeds = self.heeds.or(limiter.heeds());
+        self.legs.push(Leg {
             heeds: limiter.heeds(),
             limiter: Box::new(limiter),
-            words: start..start + L::Ticket::WORDS,
+            words: start..end,
         });
+        self.long = LongTickets::unless_fits(end, BoxTicket::WORDS_INLINE);
     }
 
     /// How many words a ticket of all legs takes.
-    pub(super) fn words(&self) -> usize {
-        self.0.last().map_or(0, |leg| leg.words.end)
+    fn words(&self) -> usize {
+        self.legs.last().map_or(0, |leg| leg.words.end)
     }
 
     /// How many legs there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.legs.len()
     }
 
     /// True when there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.legs.is_empty()
     }
 
     /// The legs, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &dyn Erased> {
-        self.0.iter().map(|leg| &*leg.limiter)
+        self.legs.iter().map(|leg| &*leg.limiter)
     }
 
     /// The first leg that has a queue in which an earlier one, or itself, stands already.
     pub(super) fn doubled(&self) -> Option<usize> {
         let mut known = Vec::new();
-        self.0.iter().position(|leg| {
+        self.legs.iter().position(|leg| {
             let mut doubled = false;
             leg.limiter.turnstiles(&mut |id| {
                 doubled |= known.contains(&id);
@@ -67,46 +80,55 @@ impl Legs {
         })
     }
 
-    /// Takes from each leg, into its part of `ticket`, or from none.
-    #[inline]
-    fn reserve_all(&self, demand: Demand<'_>, ticket: &mut BoxTicket) -> Result<(), Refusal<'_>> {
-        let mut held = Held {
-            legs: &self.0,
-            taken: 0,
-            ticket,
-            pass: demand.pass(),
-        };
-        for leg in &self.0 {
-            let words = &mut held.ticket.words_mut()[leg.words.clone()];
-            leg.limiter.try_reserve(demand, words)?;
-            held.taken += 1;
+    #[inline(always)]
+    fn reserve_words(&self, demand: Demand<'_>, ticket: &mut BoxTicket) -> Result<(), Refusal<'_>> {
+        match &self.long {
+            None => self.reserve_all(demand, ticket.words_mut()),
+            Some(long) => long.fill(ticket.words_mut(), |words| self.reserve_all(demand, words)),
         }
-        std::mem::forget(held);
-        Ok(())
     }
 
     /// The clocks that legs decide by, with their positions.
     pub(super) fn clocks(&self) -> impl Iterator<Item = (usize, &Clock)> {
-        self.0
+        self.legs
             .iter()
             .enumerate()
             .filter_map(|(position, leg)| Some((position, leg.limiter.clock()?)))
     }
 }
 
-/// What the first legs have given: given back in reverse order unless forgotten, also on a panic.
-struct Held<'a> {
-    legs: &'a [Leg],
-    taken: usize,
-    ticket: &'a mut BoxTicket,
-    pass: Pass<'a>,
-}
+impl Whole for Legs {
+    type Leg = Leg;
 
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        for leg in self.legs[..self.taken].iter().rev() {
-            leg.limiter.cancel(&self.ticket.words()[leg.words.clone()], self.pass);
+    #[inline(always)]
+    fn legs(&self) -> &[Leg] {
+        &self.legs
+    }
+    #[inline(always)]
+    fn reserve_leg<'a>(&'a self, leg: &'a Leg, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>> {
+        leg.limiter.try_reserve(demand, &mut words[leg.words.clone()])
+    }
+    #[inline]
+    fn cancel_leg(&self, leg: &Leg, words: &[u64], now: Pass<'_>) {
+        leg.limiter.cancel(&words[leg.words.clone()], now);
+    }
+    #[inline(always)]
+    fn commit_leg(&self, leg: &Leg, words: &mut [u64], now: Pass<'_>) {
+        if leg.heeds.commit {
+            leg.limiter.commit(&mut words[leg.words.clone()], now);
         }
+    }
+    fn settle_leg(&self, leg: &Leg, words: &mut [u64], actual: Settlement<'_>) -> u32 {
+        leg.limiter.settle(&mut words[leg.words.clone()], actual)
+    }
+    #[inline(always)]
+    fn finish_leg(&self, leg: &Leg, words: &[u64], outcome: Outcome, now: Pass<'_>) {
+        if leg.heeds.finish {
+            leg.limiter.finish(&words[leg.words.clone()], outcome, now);
+        }
+    }
+    fn forget_leg(&self, leg: &Leg, words: &[u64]) {
+        leg.limiter.forget(&words[leg.words.clone()]);
     }
 }
 
@@ -115,40 +137,47 @@ impl Limiter for Legs {
 
     fn try_reserve(&self, demand: Demand<'_>) -> Result<BoxTicket, Refusal<'_>> {
         let mut ticket = BoxTicket::EMPTY;
-        self.reserve_all(demand, &mut ticket)?;
+        self.reserve_words(demand, &mut ticket)?;
         Ok(ticket)
     }
 
     #[inline(always)]
     fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<BoxTicket>) -> Result<(), Refusal<'_>> {
-        BoxTicket::fill(place, |ticket| self.reserve_all(demand, ticket))
+        let mut place = BoxTicket::begin(place);
+        self.reserve_words(demand, place.ticket())?;
+        place.keep();
+        Ok(())
     }
 
     #[inline(always)]
     fn finish_in(&self, ticket: &BoxTicket, outcome: Outcome, now: Pass<'_>) {
-        for leg in self.0.iter().rev().filter(|leg| leg.heeds.finish) {
-            leg.limiter.finish(&ticket.words()[leg.words.clone()], outcome, now);
+        match &self.long {
+            None => self.finish_all(ticket.words(), outcome, now),
+            Some(long) => long.end(ticket.words(), |words| self.finish_all(words, outcome, now)),
         }
     }
 
     fn cancel(&self, ticket: BoxTicket, now: Pass<'_>) {
-        for leg in self.0.iter().rev() {
-            leg.limiter.cancel(&ticket.words()[leg.words.clone()], now);
+        match &self.long {
+            None => self.cancel_all(ticket.words(), now),
+            Some(long) => long.end(ticket.words(), |words| self.cancel_all(words, now)),
         }
     }
 
     #[inline(always)]
     fn commit(&self, ticket: &mut BoxTicket, now: Pass<'_>) {
-        for leg in self.0.iter().filter(|leg| leg.heeds.commit) {
-            leg.limiter.commit(&mut ticket.words_mut()[leg.words.clone()], now);
+        match &self.long {
+            _ if !self.heeds.commit => {}
+            None => self.commit_all(ticket.words_mut(), now),
+            Some(long) => long.change(ticket.words(), |words| self.commit_all(words, now)),
         }
     }
 
     fn settle(&self, ticket: &mut BoxTicket, actual: Settlement<'_>) -> u32 {
-        self.0
-            .iter()
-            .map(|leg| leg.limiter.settle(&mut ticket.words_mut()[leg.words.clone()], actual))
-            .sum()
+        match &self.long {
+            None => self.settle_all(ticket.words_mut(), actual),
+            Some(long) => long.change(ticket.words(), |words| self.settle_all(words, actual)),
+        }
     }
 
     fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: Pass<'_>) {
@@ -156,17 +185,18 @@ impl Limiter for Legs {
     }
 
     fn forget(&self, ticket: BoxTicket) {
-        for leg in self.0.iter().rev() {
-            leg.limiter.forget(&ticket.words()[leg.words.clone()]);
+        match &self.long {
+            None => self.forget_all(ticket.words()),
+            Some(long) => long.end(ticket.words(), |words| self.forget_all(words)),
         }
     }
 
     fn heeds(&self) -> Heeds {
-        self.0.iter().fold(Heeds::NONE, |all, leg| all.or(leg.heeds))
+        self.heeds
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.0
+        self.legs
             .iter()
             .map(|leg| leg.limiter.ready_at(demand))
             .fold(ReadyAt::NOW, ReadyAt::and)
@@ -177,19 +207,19 @@ impl Limiter for Legs {
     }
 
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        self.0.iter().find_map(|leg| leg.limiter.turnstile(id))
+        self.legs.iter().find_map(|leg| leg.limiter.turnstile(id))
     }
 
     fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
-        self.0.iter().for_each(|leg| leg.limiter.turnstiles(visit));
+        self.legs.iter().for_each(|leg| leg.limiter.turnstiles(visit));
     }
 
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        self.0.iter().for_each(|leg| leg.limiter.survey(visit));
+        self.legs.iter().for_each(|leg| leg.limiter.survey(visit));
     }
 
     fn is_fresh(&self, now: Pass<'_>) -> bool {
-        self.0.iter().all(|leg| leg.limiter.is_fresh(now))
+        self.legs.iter().all(|leg| leg.limiter.is_fresh(now))
     }
 }
 

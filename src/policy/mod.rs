@@ -39,6 +39,7 @@ mod run;
 mod shadow;
 pub mod source;
 pub mod spec;
+mod whole;
 
 pub use and::And;
 pub use boxed::BoxLimiter;

@@ -9,6 +9,7 @@ pub(crate) mod rules;
 pub(crate) mod shim;
 #[cfg_attr(not(feature = "stats"), path = "tally_off.rs")]
 pub(crate) mod tally;
+pub(crate) mod unwind;
 pub(crate) mod wake;
 pub(crate) mod watchers;
 

@@ -96,9 +96,9 @@ pub(super) fn reject<L: Limiter>(limiter: &L, ask: &Ask, mut rejection: Rejectio
 /// Tries once, and refuses what cannot be admitted now.
 #[inline]
 fn try_now<L: Limiter + Clone>(limiter: &L, ask: &Ask) -> Admission<L> {
-    let mut ticket = None;
-    match admit_in(limiter, ask, &mut ticket) {
-        Ok(()) => Admission::Admitted(Permit::with(limiter.clone(), ticket)),
+    let mut permit = Permit::before(limiter);
+    match admit_in(limiter, ask, permit.ticket_mut()) {
+        Ok(()) => Admission::Admitted(permit.owned_by(limiter.clone())),
         Err(refusal) => Admission::Refused(Refused::by(
             limiter.clone(),
             reject(limiter, ask, refusal.to_rejection()),
@@ -109,9 +109,9 @@ fn try_now<L: Limiter + Clone>(limiter: &L, ask: &Ask) -> Admission<L> {
 /// Tries once, and stands in line if that can help. Only a wait allocates.
 #[inline]
 fn in_line<L: Limiter + 'static>(policy: &Policy<L>, ask: Ask) -> Admission<Policy<L>> {
-    let mut ticket = None;
-    match admit_in(policy, &ask, &mut ticket) {
-        Ok(()) => return Admission::Admitted(Permit::with(policy.clone(), ticket)),
+    let mut permit = Permit::before(policy);
+    match admit_in(policy, &ask, permit.ticket_mut()) {
+        Ok(()) => return Admission::Admitted(permit.owned_by(policy.clone())),
         Err(refusal) if matches!(refusal.wait(), Wait::Never) => {
             return Admission::Refused(Refused::by(policy.clone(), refusal.to_rejection()));
         }

@@ -135,15 +135,16 @@ where
     #[cold]
     fn recalled(&self, ask: Ask, key: X::Key) -> Admission<Policy<L>> {
         let (policy, lane, room) = (self.line.policy.clone(), self.lane.clone(), Arc::clone(&self.room));
-        let mut ticket = None;
-        if admit_in(&lane, &ask, &mut ticket).is_ok() {
-            return Admission::Admitted(Permit::with(policy, ticket));
+        let mut permit = Permit::before(&lane);
+        if admit_in(&lane, &ask, permit.ticket_mut()).is_ok() {
+            return Admission::Admitted(permit.owned_by(policy));
         }
+        drop(permit);
         Admission::Waiting(Box::pin(async move {
             match lane.admit_owned(ask).await {
-                Ok(mut permit) => {
+                Ok(permit) => {
                     room.note_served();
-                    Ok(Permit::with(policy, permit.ticket_mut().take()))
+                    Ok(permit.owned_by(policy))
                 }
                 Err(rejection) => {
                     if is_want_of_room(rejection.reason) {

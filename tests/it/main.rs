@@ -46,7 +46,9 @@ mod keyed;
 mod keyed_fair;
 mod keyed_rate;
 mod lease;
+mod leg_panics;
 mod line_published;
+mod long_policies;
 #[cfg(feature = "policy-file")]
 mod policy_file;
 mod policy_inherit;

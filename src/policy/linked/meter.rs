@@ -11,6 +11,7 @@ use crate::sync::bell::Bell;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::unwind::both;
 use crate::ticket::Ticket;
 use crate::time::{Clock, Instant, Pass};
 use std::fmt;
@@ -288,12 +289,12 @@ impl<L: Limiter> Limiter for Metered<L> {
     }
 
     fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
-        self.limiter.commit(&mut ticket.ticket, now);
-        let now = now.now(&self.meter.clock);
-        ticket.started = now.ticks();
-        self.meter.admitted(ticket.units, now);
-        // Relaxed: a statistic. Whoever must see it fall is rung after it has.
+        let at = now.now(&self.meter.clock);
+        ticket.started = at.ticks();
+        self.meter.admitted(ticket.units, at);
+        // Relaxed: a statistic. A waiter that must see it fall is called after it has.
         self.meter.running.fetch_add(ticket.units, Ordering::Relaxed);
+        self.limiter.commit(&mut ticket.ticket, now);
     }
 
     fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
@@ -301,18 +302,26 @@ impl<L: Limiter> Limiter for Metered<L> {
     }
 
     fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
-        self.limiter.finish(ticket.ticket, outcome, now);
-        // Relaxed: the bell that is rung next orders it before whoever looks.
-        self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
-        let started = Instant::from_ticks(ticket.started);
-        self.meter.ended(started, now.now(&self.meter.clock));
+        both(
+            || self.limiter.finish(ticket.ticket, outcome, now),
+            || {
+                // Relaxed: the bell that is rung next orders it before those who look.
+                self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
+                let started = Instant::from_ticks(ticket.started);
+                self.meter.ended(started, now.now(&self.meter.clock));
+            },
+        );
     }
 
     fn forget(&self, ticket: Self::Ticket) {
-        self.limiter.forget(ticket.ticket);
-        // Relaxed: as in `finish`.
-        self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
-        self.meter.bell.ring();
+        both(
+            || self.limiter.forget(ticket.ticket),
+            || {
+                // Relaxed: as in `finish`.
+                self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
+                self.meter.bell.ring();
+            },
+        );
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {

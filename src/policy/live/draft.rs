@@ -194,6 +194,7 @@ impl DraftLeg {
         SetLeg {
             node: Arc::clone(&self.node),
             words: 0..spec.rule.kind().words(),
+            bit: 0,
             shadow: spec.shadow,
             link: self.link.clone(),
             peak: self.table.clone(),

@@ -8,6 +8,7 @@ use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::Standing;
 use crate::sync::shim::atomic::{Ordering, fence};
 use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::unwind::{Rest, ask, both};
 use crate::ticket::BoxTicket;
 use crate::time::{Clock, Pass};
 
@@ -57,9 +58,8 @@ impl LiveLegs {
                 return result;
             }
             if result.is_ok() {
-                set.cancel(ticket, demand.pass());
-                *ticket = BoxTicket::EMPTY;
-                self.ended(set);
+                let taken = std::mem::replace(ticket, BoxTicket::EMPTY);
+                both(|| set.cancel(&taken, demand.pass()), || self.ended(set));
             }
         }
     }
@@ -74,7 +74,7 @@ impl LiveLegs {
             fence(Ordering::SeqCst);
         }
         if (set.linked || self.in_force().1.linked) && !seeded!("live_ends_quietly") {
-            self.bell.ring();
+            ask(|| self.bell.ring());
         }
     }
 }
@@ -90,13 +90,15 @@ impl Limiter for LiveLegs {
 
     #[inline]
     fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<BoxTicket>) -> Result<(), Refusal<'_>> {
-        BoxTicket::fill(place, |ticket| self.reserve_all(demand, ticket))
+        let mut place = BoxTicket::begin(place);
+        self.reserve_all(demand, place.ticket())?;
+        place.keep();
+        Ok(())
     }
 
     fn cancel(&self, ticket: BoxTicket, now: Pass<'_>) {
         let set = self.set_of(&ticket);
-        set.cancel(&ticket, now);
-        self.ended(set);
+        both(|| set.cancel(&ticket, now), || self.ended(set));
     }
 
     #[inline]
@@ -115,14 +117,14 @@ impl Limiter for LiveLegs {
     #[inline]
     fn finish_in(&self, ticket: &BoxTicket, outcome: Outcome, now: Pass<'_>) {
         let set = self.set_of(ticket);
+        let rest = Rest::new(|| self.ended(set));
         set.finish(ticket, outcome, now);
-        self.ended(set);
+        rest.make();
     }
 
     fn forget(&self, ticket: BoxTicket) {
         let set = self.set_of(&ticket);
-        set.forget(&ticket);
-        self.ended(set);
+        both(|| set.forget(&ticket), || self.ended(set));
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {

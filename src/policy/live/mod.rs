@@ -59,7 +59,7 @@ pub use changes::{Applied, Change, Changes};
 pub use decision::{Decision, LegDecision, MeasuredLoad, Verdict};
 pub use status::LegStatus;
 
-pub(super) use set::MAX_WORDS;
+pub(super) use set::MAX_LEGS;
 
 use crate::policy::spec::PolicySpec;
 use crate::sync::arena::Arena;

@@ -3,7 +3,7 @@
 use super::super::boxed::Erased;
 use super::super::shadow::Counts;
 use crate::ask::{Ask, Cost};
-use crate::breaker::CircuitBreaker;
+use crate::breaker::{BreakerTicket, CircuitBreaker};
 use crate::limiter::Limiter;
 use crate::policy::spec::{BreakerRule, LegSpec, Rule, RuleKind};
 use crate::rate::{FixedWindow, Inherit, LeakyBucket, Quota, SlidingLog, SlidingWindow, TokenBucket, Warmup};
@@ -304,7 +304,7 @@ impl Body {
     /// How many units the leg's part of a ticket stands for.
     pub(super) fn units_of(&self, words: &[u64]) -> u64 {
         match self {
-            Self::Breaker(_) => words[1],
+            Self::Breaker(_) => BreakerTicket::read(words).units(),
             _ => words[0],
         }
     }

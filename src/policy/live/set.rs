@@ -8,31 +8,40 @@ use super::node::{Body, Node};
 use crate::ask::Demand;
 use crate::limiter::{Outcome, Settlement};
 use crate::policy::linked::{Meter, sooner};
+use crate::policy::whole::{LongTickets, Whole};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::sync::turn::TurnstileId;
+use crate::sync::unwind::{both, each};
 use crate::ticket::BoxTicket;
 use crate::time::{Clock, Instant, Pass};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The words of a ticket before those of the legs: which set it is and which legs were taken, and when it started.
-pub(super) const HEAD: usize = 2;
-/// How many words the legs of a policy may take together.
-pub(in super::super) const MAX_WORDS: usize = BoxTicket::WORDS_INLINE - HEAD;
-
-const INDEX: u64 = u32::MAX as u64;
-const TAKEN: u32 = 32;
+// A ticket: the number of its set, then the words of the legs with a head of their own, or the number of the buffer that
+// has those.
+/// Which legs were taken, a bit for each.
+const TAKEN: usize = 0;
+/// When it was reserved, and then when it started.
+const SINCE: usize = 1;
+/// The words before those of the legs.
+const HEAD: usize = 2;
+/// How many words fit into a ticket.
+const INLINE: usize = BoxTicket::WORDS_INLINE - 1;
+/// How many legs a policy may have.
+pub(in super::super) const MAX_LEGS: usize = u64::BITS as usize;
 
 /// The number of the set that a ticket was made by.
 #[inline]
 pub(super) fn index_of(ticket: &BoxTicket) -> u32 {
-    (ticket.words()[0] & INDEX) as u32
+    ticket.words()[0] as u32
 }
 
 /// A leg in a set.
 pub(super) struct SetLeg {
     pub(super) node: Arc<Node>,
     pub(super) words: Range<usize>,
+    /// Its bit among those that were taken.
+    pub(super) bit: u64,
     pub(super) shadow: bool,
     pub(super) link: Option<Arc<Link>>,
     pub(super) peak: Option<Arc<PeakTable>>,
@@ -64,12 +73,14 @@ pub(super) struct LegSet {
     timed: bool,
     /// The positions of the semaphores, a bit for each.
     permits: u64,
+    long: Option<Box<LongTickets>>,
 }
 
 impl LegSet {
     pub(super) fn new(index: u32, mut legs: Vec<SetLeg>, clock: &Clock) -> Self {
         let mut at = HEAD;
-        for leg in &mut legs {
+        for (position, leg) in legs.iter_mut().enumerate() {
+            leg.bit = 1 << position;
             let words = leg.words.len();
             leg.words = at..at + words;
             at += words;
@@ -78,9 +89,10 @@ impl LegSet {
             index,
             linked: legs.iter().any(|leg| leg.link.is_some() || leg.peak.is_some()),
             peaks: legs.iter().any(|leg| leg.peak.is_some()),
-            permits: (legs.iter().enumerate())
-                .filter(|(_, leg)| matches!(leg.node.body, Body::Semaphore(_)))
-                .fold(0, |permits, (position, _)| permits | 1 << position),
+            permits: (legs.iter())
+                .filter(|leg| matches!(leg.node.body, Body::Semaphore(_)))
+                .fold(0, |permits, leg| permits | leg.bit),
+            long: LongTickets::unless_fits(at, INLINE),
             timed: legs.iter().any(|leg| !leg.meters.is_empty()),
             legs,
             clock: clock.clone(),
@@ -99,25 +111,21 @@ impl LegSet {
     /// Takes from every leg that applies, or from none.
     #[inline]
     pub(super) fn reserve<'a>(&'a self, demand: Demand<'_>, ticket: &mut BoxTicket) -> Result<(), Refusal<'a>> {
-        let mut held = Held {
-            set: self,
-            ticket,
-            taken: 0,
-            pass: demand.pass(),
-        };
-        for (position, leg) in self.legs.iter().enumerate() {
-            match self.ask_leg(leg, demand, &mut held.ticket.words_mut()[leg.words.clone()]) {
-                Ok(true) => held.taken |= 1 << position,
-                Ok(false) => {}
-                Err(refusal) => return Err(refusal),
-            }
+        let words = ticket.words_mut();
+        words[0] = self.index.into();
+        match &self.long {
+            None => self.reserve_words(demand, &mut words[1..]),
+            Some(long) => long.fill(&mut words[1..], |words| self.reserve_words(demand, words)),
         }
-        let taken = held.taken;
-        std::mem::forget(held);
-        ticket.words_mut()[0] = u64::from(self.index) | taken << TAKEN;
-        self.permits(ticket).for_each(|(node, units)| node.hold(units));
+    }
+
+    #[inline]
+    fn reserve_words<'a>(&'a self, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>> {
+        words[TAKEN] = 0;
+        self.reserve_all(demand, words)?;
+        self.permits(words).for_each(|(node, units)| node.hold(units));
         if self.timed {
-            self.measure(demand, ticket);
+            self.measure(demand, words);
         }
         Ok(())
     }
@@ -175,10 +183,10 @@ impl LegSet {
 
     /// Tells the meters what was taken, and the ticket when.
     #[cold]
-    fn measure(&self, demand: Demand<'_>, ticket: &mut BoxTicket) {
+    fn measure(&self, demand: Demand<'_>, words: &mut [u64]) {
         let now = demand.now(&self.clock);
-        ticket.words_mut()[1] = now.ticks();
-        for leg in self.taken(ticket) {
+        words[SINCE] = now.ticks();
+        for leg in self.taken(words) {
             for meter in &leg.meters {
                 meter.admitted(leg.node.units(demand.ask()).unwrap_or(0), now);
             }
@@ -186,99 +194,105 @@ impl LegSet {
     }
 
     /// The legs that a ticket has taken from.
-    fn taken<'a>(&'a self, ticket: &BoxTicket) -> impl DoubleEndedIterator<Item = &'a SetLeg> + use<'a> {
-        let taken = ticket.words()[0] >> TAKEN;
-        let legs = self.legs.iter().enumerate();
-        legs.filter(move |(position, _)| taken >> position & 1 == 1)
-            .map(|(_, leg)| leg)
+    fn taken<'a>(&'a self, words: &[u64]) -> impl Iterator<Item = &'a SetLeg> + use<'a> {
+        let taken = words[TAKEN];
+        self.legs.iter().filter(move |leg| taken & leg.bit != 0)
     }
 
     /// The semaphores that a ticket holds permits of, and how many.
     #[inline]
-    fn permits<'a>(&'a self, ticket: &'a BoxTicket) -> impl Iterator<Item = (&'a Node, u64)> + use<'a> {
-        let mut left = ticket.words()[0] >> TAKEN & self.permits;
+    fn permits<'a>(&'a self, words: &'a [u64]) -> impl Iterator<Item = (&'a Node, u64)> + use<'a> {
+        let mut left = words[TAKEN] & self.permits;
         std::iter::from_fn(move || {
             let leg = self.legs.get(left.trailing_zeros() as usize)?;
             left &= left - 1;
-            Some((&*leg.node, ticket.words()[leg.words.start]))
+            Some((&*leg.node, words[leg.words.start]))
         })
     }
 
-    /// What the ticket holds is no load any more: before its permits come back, so that whoever gets them does not count
+    /// What the ticket holds is no load any more: before its permits come back, so that those who get them do not count
     /// them twice.
     #[inline]
-    fn let_go(&self, ticket: &BoxTicket) {
-        self.permits(ticket).for_each(|(node, units)| node.let_go(units));
+    fn let_go(&self, words: &[u64]) {
+        self.permits(words).for_each(|(node, units)| node.let_go(units));
+    }
+
+    /// Shows `end` the words of a ticket for the last time.
+    #[inline]
+    fn end(&self, ticket: &BoxTicket, end: impl Fn(&[u64])) {
+        let words = &ticket.words()[1..];
+        match &self.long {
+            None => end(words),
+            Some(long) => long.end(words, end),
+        }
+    }
+
+    #[inline]
+    fn change<R: Default>(&self, ticket: &mut BoxTicket, change: impl FnOnce(&mut [u64]) -> R) -> R {
+        let words = &mut ticket.words_mut()[1..];
+        match &self.long {
+            None => change(words),
+            Some(long) => long.change(words, change),
+        }
     }
 
     pub(super) fn cancel(&self, ticket: &BoxTicket, pass: Pass<'_>) {
-        self.let_go(ticket);
-        let reserved = Instant::from_ticks(ticket.words()[1]);
-        for leg in self.taken(ticket).rev() {
-            let words = &ticket.words()[leg.words.clone()];
-            leg.node.body.erased().cancel(words, pass);
-            for meter in &leg.meters {
-                meter.cancelled(leg.node.body.units_of(words), reserved, pass.now(&self.clock));
+        self.end(ticket, |words| {
+            self.let_go(words);
+            if self.timed {
+                let (reserved, now) = (Instant::from_ticks(words[SINCE]), pass.now(&self.clock));
+                for leg in self.taken(words) {
+                    let units = leg.node.body.units_of(&words[leg.words.clone()]);
+                    leg.meters
+                        .iter()
+                        .for_each(|meter| meter.cancelled(units, reserved, now));
+                }
             }
-        }
+            self.cancel_all(words, pass);
+        });
     }
 
     #[inline]
     pub(super) fn commit(&self, ticket: &mut BoxTicket, pass: Pass<'_>) {
-        for leg in self.taken(ticket) {
-            leg.node
-                .body
-                .erased()
-                .commit(&mut ticket.words_mut()[leg.words.clone()], pass);
-        }
-        if self.timed {
-            ticket.words_mut()[1] = pass.now(&self.clock).ticks();
-        }
+        self.change(ticket, |words| {
+            if self.timed {
+                words[SINCE] = pass.now(&self.clock).ticks();
+            }
+            self.commit_all(words, pass);
+        });
     }
 
     pub(super) fn settle(&self, ticket: &mut BoxTicket, actual: Settlement<'_>) -> u32 {
-        let taken = ticket.words()[0] >> TAKEN;
-        let mut corrected = 0;
-        for (position, leg) in self.legs.iter().enumerate() {
-            let actual = match leg.node.per {
-                Some(cost) => actual.per(cost),
-                None => actual.per_call(),
-            };
-            corrected += if taken >> position & 1 == 1 {
-                leg.node
-                    .body
-                    .erased()
-                    .settle(&mut ticket.words_mut()[leg.words.clone()], actual)
-            } else {
-                // It let this one through uncharged: there is nothing to correct, and nothing is wrong.
-                actual.actual().is_some().into()
-            };
-        }
-        corrected
+        self.change(ticket, |words| self.settle_all(words, actual))
     }
 
     #[inline]
     pub(super) fn finish(&self, ticket: &BoxTicket, outcome: Outcome, pass: Pass<'_>) {
-        self.let_go(ticket);
-        for leg in self.taken(ticket).rev() {
-            leg.node
-                .body
-                .erased()
-                .finish(&ticket.words()[leg.words.clone()], outcome, pass);
-        }
-        if self.timed {
-            let (started, now) = (Instant::from_ticks(ticket.words()[1]), pass.now(&self.clock));
-            for meter in self.taken(ticket).flat_map(|leg| &leg.meters) {
-                meter.ended(started, now);
+        self.end(ticket, |words| {
+            self.let_go(words);
+            match self.timed {
+                false => self.finish_all(words, outcome, pass),
+                true => both(
+                    || self.finish_all(words, outcome, pass),
+                    || self.ended(words, pass.now(&self.clock)),
+                ),
             }
-        }
+        });
+    }
+
+    /// Tells the meters that work has ended.
+    #[cold]
+    fn ended(&self, words: &[u64], now: Instant) {
+        let started = Instant::from_ticks(words[SINCE]);
+        let meters = self.taken(words).flat_map(|leg| &leg.meters);
+        each(meters, |meter| meter.ended(started, now));
     }
 
     pub(super) fn forget(&self, ticket: &BoxTicket) {
-        self.let_go(ticket);
-        for leg in self.taken(ticket).rev() {
-            leg.node.body.erased().forget(&ticket.words()[leg.words.clone()]);
-        }
+        self.end(ticket, |words| {
+            self.let_go(words);
+            self.forget_all(words);
+        });
     }
 
     pub(super) fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
@@ -321,23 +335,57 @@ impl SetLeg {
     }
 }
 
-/// What the first legs have given: given back in reverse order unless forgotten, also on a panic.
-struct Held<'a> {
-    set: &'a LegSet,
-    ticket: &'a mut BoxTicket,
-    taken: u64,
-    pass: Pass<'a>,
-}
+impl Whole for LegSet {
+    type Leg = SetLeg;
 
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        for (position, leg) in self.set.legs.iter().enumerate().rev() {
-            if self.taken >> position & 1 == 1 {
-                leg.node
-                    .body
-                    .erased()
-                    .cancel(&self.ticket.words()[leg.words.clone()], self.pass);
-            }
+    #[inline(always)]
+    fn legs(&self) -> &[SetLeg] {
+        &self.legs
+    }
+
+    #[inline(always)]
+    fn reserve_leg<'a>(&'a self, leg: &'a SetLeg, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>> {
+        if self.ask_leg(leg, demand, &mut words[leg.words.clone()])? {
+            words[TAKEN] |= leg.bit;
+        }
+        Ok(())
+    }
+
+    fn cancel_leg(&self, leg: &SetLeg, words: &[u64], now: Pass<'_>) {
+        if words[TAKEN] & leg.bit != 0 {
+            leg.node.body.erased().cancel(&words[leg.words.clone()], now);
+        }
+    }
+
+    #[inline(always)]
+    fn commit_leg(&self, leg: &SetLeg, words: &mut [u64], now: Pass<'_>) {
+        if words[TAKEN] & leg.bit != 0 {
+            leg.node.body.erased().commit(&mut words[leg.words.clone()], now);
+        }
+    }
+
+    fn settle_leg(&self, leg: &SetLeg, words: &mut [u64], actual: Settlement<'_>) -> u32 {
+        let actual = match leg.node.per {
+            Some(cost) => actual.per(cost),
+            None => actual.per_call(),
+        };
+        if words[TAKEN] & leg.bit == 0 {
+            // It let this one through uncharged: there is nothing to correct, and nothing is wrong.
+            return actual.actual().is_some().into();
+        }
+        leg.node.body.erased().settle(&mut words[leg.words.clone()], actual)
+    }
+
+    #[inline(always)]
+    fn finish_leg(&self, leg: &SetLeg, words: &[u64], outcome: Outcome, now: Pass<'_>) {
+        if words[TAKEN] & leg.bit != 0 {
+            leg.node.body.erased().finish(&words[leg.words.clone()], outcome, now);
+        }
+    }
+
+    fn forget_leg(&self, leg: &SetLeg, words: &[u64]) {
+        if words[TAKEN] & leg.bit != 0 {
+            leg.node.body.erased().forget(&words[leg.words.clone()]);
         }
     }
 }

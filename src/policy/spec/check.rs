@@ -1,7 +1,7 @@
 //! What must hold of a policy given as data, so that it can be built.
 
 use super::{LegSpec, LoadMetric, Peak, PolicySpec, Rule, RuleKind, SpecError, When};
-use crate::policy::live::MAX_WORDS;
+use crate::policy::live::MAX_LEGS;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -12,13 +12,14 @@ pub(super) fn check(spec: &PolicySpec) -> Result<(), SpecError> {
     if spec.legs.is_empty() {
         return Err(SpecError::new("leg", "none was given, and at least one is needed"));
     }
-    let mut words = 0;
     for (position, leg) in spec.legs.iter().enumerate() {
         check_leg(spec, position, leg).map_err(|error| error.of_leg(position, &leg.name))?;
-        words += leg.rule.kind().words();
-        if words > MAX_WORDS {
-            let fault = format!("the legs up to this one take {words} words of a ticket, and {MAX_WORDS} are allowed");
-            return Err(SpecError::new("kind", fault).of_leg(position, &leg.name));
+        if position == MAX_LEGS {
+            let fault = format!(
+                "too many legs: {} were given, and {MAX_LEGS} are allowed",
+                spec.legs.len()
+            );
+            return Err(SpecError::new("leg", fault).of_leg(position, &leg.name));
         }
     }
     Ok(())

@@ -1,0 +1,204 @@
+//! The one all-or-nothing loop over legs whose tickets share a buffer, and the buffers that do not fit into a ticket.
+//!
+//! Each leg is called whichever of the others panic: see [`unwind`](crate::sync::unwind).
+
+use crate::ask::Demand;
+use crate::limiter::{Outcome, Settlement};
+use crate::refusal::Refusal;
+use crate::sync::shim::Mutex;
+use crate::sync::unwind::each;
+use crate::time::Pass;
+
+/// Legs in order, each with its part of the words of a ticket.
+pub(super) trait Whole {
+    type Leg;
+
+    fn legs(&self) -> &[Self::Leg];
+
+    /// Asks one leg. One that takes nothing remembers that in `words`.
+    fn reserve_leg<'a>(&'a self, leg: &'a Self::Leg, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>>;
+    fn cancel_leg(&self, leg: &Self::Leg, words: &[u64], now: Pass<'_>);
+    fn commit_leg(&self, leg: &Self::Leg, words: &mut [u64], now: Pass<'_>);
+    fn settle_leg(&self, leg: &Self::Leg, words: &mut [u64], actual: Settlement<'_>) -> u32;
+    fn finish_leg(&self, leg: &Self::Leg, words: &[u64], outcome: Outcome, now: Pass<'_>);
+    fn forget_leg(&self, leg: &Self::Leg, words: &[u64]);
+
+    /// Takes from each leg, or from none.
+    #[inline(always)]
+    fn reserve_all(&self, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'_>> {
+        let mut held = Held {
+            whole: self,
+            taken: 0,
+            words,
+            pass: demand.pass(),
+        };
+        for leg in self.legs() {
+            if let Err(refusal) = self.reserve_leg(leg, demand, held.words) {
+                if held.taken > 0 {
+                    held.give_back();
+                }
+                std::mem::forget(held);
+                return Err(refusal);
+            }
+            held.taken += 1;
+        }
+        std::mem::forget(held);
+        Ok(())
+    }
+
+    fn cancel_all(&self, words: &[u64], now: Pass<'_>) {
+        each(self.legs().iter().rev(), |leg| self.cancel_leg(leg, words, now));
+    }
+
+    fn commit_all(&self, words: &mut [u64], now: Pass<'_>) {
+        each(self.legs().iter(), |leg| self.commit_leg(leg, words, now));
+    }
+
+    fn settle_all(&self, words: &mut [u64], actual: Settlement<'_>) -> u32 {
+        let mut corrected = 0;
+        each(self.legs().iter(), |leg| {
+            corrected += self.settle_leg(leg, words, actual)
+        });
+        corrected
+    }
+
+    fn finish_all(&self, words: &[u64], outcome: Outcome, now: Pass<'_>) {
+        each(self.legs().iter().rev(), |leg| {
+            self.finish_leg(leg, words, outcome, now)
+        });
+    }
+
+    fn forget_all(&self, words: &[u64]) {
+        each(self.legs().iter().rev(), |leg| self.forget_leg(leg, words));
+    }
+}
+
+/// What the first legs have given: given back when a later one panics.
+struct Held<'a, W: Whole + ?Sized> {
+    whole: &'a W,
+    taken: usize,
+    words: &'a mut [u64],
+    pass: Pass<'a>,
+}
+
+impl<W: Whole + ?Sized> Held<'_, W> {
+    #[inline(never)]
+    fn give_back(&self) {
+        let taken = &self.whole.legs()[..self.taken];
+        each(taken.iter().rev(), |leg| {
+            self.whole.cancel_leg(leg, self.words, self.pass)
+        });
+    }
+}
+
+impl<W: Whole + ?Sized> Drop for Held<'_, W> {
+    #[cold]
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+/// The words of tickets that do not fit into a [`BoxTicket`](crate::BoxTicket): in buffers, of which the ticket has the
+/// number. They are used again.
+#[derive(Debug)]
+pub(super) struct LongTickets {
+    words: usize,
+    buffers: Mutex<Buffers>,
+}
+
+#[derive(Debug, Default)]
+struct Buffers {
+    /// By number. Empty while one is being used, or when its number is free.
+    out: Vec<Option<Box<[u64]>>>,
+    free: Vec<u64>,
+    spare: Vec<Box<[u64]>>,
+}
+
+impl Buffers {
+    /// How many buffers are kept that nothing uses.
+    const SPARE: usize = 64;
+
+    fn keep(&mut self, buffer: Box<[u64]>) {
+        if self.spare.len() < Self::SPARE {
+            self.spare.push(buffer);
+        }
+    }
+
+    /// The number of a buffer that stays out.
+    fn put(&mut self, buffer: Box<[u64]>) -> u64 {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.out.push(None);
+            self.out.len() as u64 - 1
+        });
+        self.out[number as usize] = Some(buffer);
+        number
+    }
+}
+
+impl LongTickets {
+    /// For tickets of `words`, unless they fit into `inline`.
+    pub(super) fn unless_fits(words: usize, inline: usize) -> Option<Box<Self>> {
+        let long = || Self {
+            words,
+            buffers: Mutex::default(),
+        };
+        (words > inline).then(|| Box::new(long()))
+    }
+
+    /// Lets `fill` write the words of a new ticket, whose own words are `inline`.
+    #[cold]
+    pub(super) fn fill<E>(&self, inline: &mut [u64], fill: impl FnOnce(&mut [u64]) -> Result<(), E>) -> Result<(), E> {
+        let spare = self.buffers.lock().spare.pop();
+        let mut buffer = spare.unwrap_or_else(|| vec![0; self.words].into());
+        buffer.fill(0);
+        let filled = fill(&mut buffer);
+        let mut buffers = self.buffers.lock();
+        match filled {
+            Ok(()) => inline[0] = buffers.put(buffer),
+            Err(_) => buffers.keep(buffer),
+        }
+        filled
+    }
+
+    /// Lets `change` see and change the words of a ticket.
+    #[cold]
+    pub(super) fn change<R: Default>(&self, inline: &[u64], change: impl FnOnce(&mut [u64]) -> R) -> R {
+        let Some(buffer) = self.take(inline[0]) else {
+            return R::default();
+        };
+        let mut lent = Lent {
+            buffers: &self.buffers,
+            number: inline[0],
+            buffer,
+        };
+        change(&mut lent.buffer)
+    }
+
+    /// Lets `end` see the words of a ticket for the last time.
+    #[cold]
+    pub(super) fn end(&self, inline: &[u64], end: impl FnOnce(&[u64])) {
+        if let Some(buffer) = self.take(inline[0]) {
+            self.buffers.lock().free.push(inline[0]);
+            end(&buffer);
+            self.buffers.lock().keep(buffer);
+        }
+    }
+
+    fn take(&self, number: u64) -> Option<Box<[u64]>> {
+        self.buffers.lock().out.get_mut(number as usize)?.take()
+    }
+}
+
+/// A buffer that goes back to its number, also on a panic.
+struct Lent<'a> {
+    buffers: &'a Mutex<Buffers>,
+    number: u64,
+    buffer: Box<[u64]>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        let buffer = std::mem::take(&mut self.buffer);
+        self.buffers.lock().out[self.number as usize] = Some(buffer);
+    }
+}

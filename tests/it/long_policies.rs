@@ -1,0 +1,111 @@
+//! Policies of many legs: their tickets do not fit into one, and stand in buffers.
+
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+use tollgate::{Ask, Cost, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
+
+const TOKENS: Cost = Cost::new("tokens");
+
+fn bucket(clock: &ManualClock, burst: u64) -> Arc<TokenBucket> {
+    Arc::new(TokenBucket::new(Quota::per_second(1).burst(burst)).on(clock))
+}
+
+#[test]
+fn a_policy_may_have_any_number_of_legs() {
+    let clock = ManualClock::new();
+    let buckets: Vec<_> = (0..100).map(|_| bucket(&clock, 100)).collect();
+    let last = Arc::new(Semaphore::new(3));
+    let builder = buckets.iter().fold(Policy::builder(), |builder, bucket| {
+        builder.limit(Arc::clone(bucket).per(TOKENS))
+    });
+    let policy = builder.limit(Arc::clone(&last)).build().unwrap();
+    let left = || buckets.iter().map(|bucket| bucket.available()).collect::<Vec<_>>();
+
+    let mut one = policy.try_admit(Ask::one().cost(TOKENS, 30)).unwrap();
+    let two = policy.try_admit(Ask::one().cost(TOKENS, 10)).unwrap();
+    assert_eq!((left(), last.in_use()), (vec![60; 100], 2));
+    assert_eq!(one.settle(TOKENS, 20), Ok(100));
+    assert_eq!(left(), vec![70; 100]);
+    let three = policy.reserve(Ask::one().cost(TOKENS, 70)).unwrap();
+    assert_eq!((left(), last.in_use()), (vec![0; 100], 3));
+    assert!(policy.try_admit(Ask::one().cost(TOKENS, 1)).is_err());
+    drop(three);
+    assert_eq!((left(), last.in_use()), (vec![70; 100], 2));
+    // The tickets of those that are out are their own, in whatever order they end.
+    drop(one);
+    two.forget();
+    assert_eq!((last.in_use(), last.available_permits()), (0, 2));
+    assert_eq!(left(), vec![70; 100]);
+}
+
+#[test]
+fn a_policy_of_policies_and_boxes_fits() {
+    let clock = ManualClock::new();
+    let buckets: Vec<_> = (0..9).map(|_| bucket(&clock, 10)).collect();
+    let inner = |three: &[Arc<TokenBucket>]| {
+        let legs = three
+            .iter()
+            .fold(Policy::builder(), |builder, bucket| builder.limit(Arc::clone(bucket)));
+        legs.build().unwrap()
+    };
+    let chain = (Arc::clone(&buckets[6]).and(Arc::clone(&buckets[7]))).and(Arc::clone(&buckets[8]));
+    let policy = Policy::builder()
+        .limit(inner(&buckets[..3]))
+        .limit(inner(&buckets[3..6]).boxed())
+        .limit(chain.boxed())
+        .build()
+        .unwrap()
+        .boxed();
+    let permit = policy.try_admit(4).unwrap();
+    let left = || buckets.iter().map(|bucket| bucket.available()).collect::<Vec<_>>();
+    assert_eq!(left(), [6; 9]);
+    drop(permit);
+    drop(policy.reserve(6).unwrap());
+    assert_eq!(left(), [6; 9]);
+}
+
+#[test]
+fn a_chain_of_any_length_can_be_boxed() {
+    let clock = ManualClock::new();
+    let bucket = || TokenBucket::new(Quota::per_second(1).burst(5)).on(&clock);
+    let gate = bucket().and(bucket()).and(bucket()).and(bucket());
+    let gate = gate.and(bucket()).and(bucket()).and(Semaphore::new(2)).boxed();
+    let (one, two) = (gate.try_admit(1).unwrap(), gate.try_admit(1).unwrap());
+    assert_eq!(gate.try_admit(1).unwrap_err().leg(), "semaphore");
+    drop(one);
+    let three = gate.try_admit(1).unwrap();
+    drop((two, three));
+    clock.advance(Duration::from_secs(10));
+    assert!(gate.try_admit(2).is_ok());
+}
+
+#[test]
+fn a_policy_as_data_may_have_64_legs() {
+    let clock = ManualClock::new();
+    let rule = || Rule::TokenBucket {
+        quota: Quota::per_second(1).burst(10),
+    };
+    let spec = |n: usize| {
+        let mut spec = PolicySpec::new((1..n).map(|leg| LegSpec::new(format!("leg {leg}"), rule())));
+        spec.legs.push(LegSpec::new("permits", Rule::semaphore(2)));
+        spec
+    };
+    let policy = spec(64).build(&clock).unwrap();
+    let (one, two) = (policy.try_admit(1).unwrap(), policy.try_admit(1).unwrap());
+    assert_eq!(policy.try_admit(1).unwrap_err().leg(), "permits");
+    // A ticket of one version ends under another, long or short.
+    policy.apply(spec(3)).unwrap();
+    drop(one);
+    let three = policy.try_admit(1).unwrap();
+    policy.apply(spec(64)).unwrap();
+    drop((two, three));
+    let held = policy.try_admit(2).unwrap();
+    drop(held);
+
+    let error = spec(65).build(&clock).unwrap_err().to_string();
+    assert!(
+        error.contains("too many legs: 65 were given, and 64 are allowed"),
+        "{error}"
+    );
+}
