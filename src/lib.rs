@@ -68,7 +68,7 @@
 //!
 //! | feature | by default | what it adds |
 //! |---|---|---|
-//! | `tokio` | yes | waits use the timers of a tokio runtime, where one is running; without, one thread keeps all timers |
+//! | `tokio` | yes | waits at semaphores use the timers of a tokio runtime, where one is running; without, and for queues of policies, one thread keeps all timers |
 //! | `pool` | no | worker pools whose slots are permits |
 //! | `fan-out` | no | `fan_out` over tokio tasks, and with it futures 0.3 |
 //! | `channel` | no | `ChannelSemaphore`, and with it crossbeam-channel 0.5 |

@@ -28,7 +28,7 @@
 use crate::ask::{Ask, Cost, Demand};
 use crate::permit::{Permit, Reservation};
 use crate::policy::linked::{Linked, Mark};
-use crate::policy::{And, BoxLimiter, Named, Per, PerCall, Shadow};
+use crate::policy::{And, AtOnce, BoxLimiter, Named, Per, PerCall, Shadow, WaitForRaise};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::Standing;
 use crate::sync::turn::{Turnstile, TurnstileId};
@@ -389,6 +389,55 @@ pub trait LimiterExt: Limiter {
         Self: Sized,
     {
         Shadow::new(self)
+    }
+
+    /// This limiter as a leg that is not waited for: a policy refuses at once as long as it refuses.
+    ///
+    /// ```
+    /// # use tollgate::{LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket};
+    /// let clock = ManualClock::new();
+    /// let policy = Policy::builder()
+    ///     .limit(TokenBucket::new(Quota::per_hour(10).burst(1)).on(&clock).named("hourly").at_once())
+    ///     .limit(Semaphore::new(1))
+    ///     .build()?;
+    /// clock.run(async {
+    ///     drop(policy.admit(1).await.unwrap());
+    ///     let refused = policy.admit(1).await.unwrap_err();
+    ///     assert_eq!((refused.reason(), refused.leg()), (Reason::RateExceeded, "hourly"));
+    /// });
+    /// assert!(clock.elapsed().is_zero());
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    fn at_once(self) -> AtOnce<Self>
+    where
+        Self: Sized,
+    {
+        AtOnce::new(self)
+    }
+
+    /// This limiter as a leg whose larger limits are waited for: a policy does not refuse what is
+    /// [`Oversized`](crate::Reason::Oversized) for it, but has it wait until the limits are raised. Such a waiter holds up no
+    /// other: the policy passes it over.
+    ///
+    /// ```
+    /// # use tollgate::{Clock, LimiterExt, Policy, Semaphore};
+    /// # use std::sync::Arc;
+    /// let slots = Arc::new(Semaphore::new(2));
+    /// let policy = Policy::new(Arc::clone(&slots).wait_for_raise());
+    /// Clock::real().run(async {
+    ///     let large = policy.admit(5);
+    ///     let others = async {
+    ///         assert!(policy.admit(2).await.is_ok());
+    ///         slots.set_limit(5);
+    ///     };
+    ///     assert!(futures::join!(large, others).0.is_ok());
+    /// });
+    /// ```
+    fn wait_for_raise(self) -> WaitForRaise<Self>
+    where
+        Self: Sized,
+    {
+        WaitForRaise::new(self)
     }
 
     /// This limiter, applying only while a load exceeds `mark`.

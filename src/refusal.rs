@@ -22,7 +22,7 @@ pub enum Reason {
     QueueFull,
     /// The wait would have ended, or did end, after its deadline.
     TimedOut,
-    /// More than could ever be admitted, whatever is changed.
+    /// More than any instant can admit under the settings in force.
     Oversized,
     /// A leg counts a cost that the request does not name.
     Unpriced,
@@ -37,7 +37,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// True when asking again can never succeed.
+    /// True when asking again cannot succeed, as long as the settings are what they are.
     pub fn is_permanent(self) -> bool {
         matches!(
             self,
@@ -320,6 +320,10 @@ pub struct ReadyAt<'a> {
     never: bool,
     /// When the event happens by itself, at the latest.
     by: Option<Instant>,
+    /// It takes larger settings, and whoever waits for them holds up no other.
+    raise: bool,
+    /// The leg that is not waited for, as far as it is not ready.
+    at_once: Option<AtOnce<'a>>,
     turn: Option<(&'a dyn Turnstile, u64)>,
     /// Nothing but that turn is missing.
     is_due: bool,
@@ -331,6 +335,15 @@ pub struct ReadyAt<'a> {
     event_leg: &'a str,
 }
 
+/// A leg that is not waited for.
+#[derive(Clone, Copy, Debug)]
+struct AtOnce<'a> {
+    reason: Reason,
+    leg: &'a str,
+    /// Ready at this instant; `None` when that takes an event.
+    at: Option<Instant>,
+}
+
 impl<'a> ReadyAt<'a> {
     /// Ready, as far as this leg is concerned.
     pub const NOW: Self = Self {
@@ -338,6 +351,8 @@ impl<'a> ReadyAt<'a> {
         event: false,
         never: false,
         by: None,
+        raise: false,
+        at_once: None,
         turn: None,
         is_due: false,
         due_turn: None,
@@ -363,6 +378,28 @@ impl<'a> ReadyAt<'a> {
             event_leg: leg,
             ..Self::NOW
         }
+    }
+
+    /// When the limits are raised far enough: a waiter for that is passed over by those that fit, and looks again at each
+    /// bell.
+    #[inline]
+    pub fn on_raise(leg: &'a str) -> Self {
+        Self {
+            raise: true,
+            ..Self::on_event(leg)
+        }
+    }
+
+    /// The same, where it is not waited for: as long as the leg is not ready, a policy refuses at once for `reason`.
+    #[inline]
+    #[must_use]
+    pub fn at_once(mut self, reason: Reason) -> Self {
+        if self.event || self.not_before.is_some() {
+            let at = self.not_before.filter(|_| !self.event);
+            let leg = self.leg();
+            self.at_once = Some(AtOnce { reason, leg, at });
+        }
+        self
     }
 
     /// The same, where the event happens by itself at `instant` at the latest: whoever waits looks again then, bell or no
@@ -445,6 +482,12 @@ impl<'a> ReadyAt<'a> {
                 (Some(one), Some(two)) => Some(one.min(two)),
                 (one, two) => one.or(two),
             },
+            raise: self.raise | other.raise,
+            at_once: match (self.at_once, other.at_once) {
+                // One that takes an event, else the one that is ready last.
+                (Some(one), Some(two)) if one.at.is_some() && two.at.is_none_or(|at| one.at < Some(at)) => Some(two),
+                (one, two) => one.or(two),
+            },
             turn: self.turn.or(other.turn),
             is_due: if self.turn.is_some() { self.is_due } else { other.is_due },
             due_turn: if rank(&other) > rank(&self) {
@@ -497,6 +540,24 @@ impl<'a> ReadyAt<'a> {
         self.is_due
     }
 
+    /// True when the limits have to be raised first.
+    #[inline]
+    pub fn is_raise(&self) -> bool {
+        self.raise
+    }
+
+    /// True when some leg is not waited for.
+    pub(crate) fn has_reason(&self) -> bool {
+        self.at_once.is_some()
+    }
+
+    /// Why a policy refuses at `now` instead of waiting, the leg that it names, and when that is ready: see
+    /// [`at_once`](Self::at_once). `None` when all legs that are not waited for are ready.
+    pub fn refuses_at_once(&self, now: Instant) -> Option<(Reason, &'a str, Option<Instant>)> {
+        let AtOnce { reason, leg, at } = self.at_once?;
+        at.is_none_or(|at| at > now).then_some((reason, leg, at))
+    }
+
     /// True when it can never be admitted.
     #[inline]
     pub fn is_never(&self) -> bool {
@@ -519,7 +580,8 @@ impl<'a> ReadyAt<'a> {
     #[inline]
     #[must_use]
     pub fn named(mut self, leg: &'a str) -> Self {
-        for name in [&mut self.leg, &mut self.event_leg] {
+        let at_once = self.at_once.as_mut().map(|at_once| &mut at_once.leg);
+        for name in [&mut self.leg, &mut self.event_leg].into_iter().chain(at_once) {
             if !name.is_empty() {
                 *name = leg;
             }

@@ -64,6 +64,7 @@ impl<L: Resizable> Adaptive<L> {
             settings,
             clock,
         };
+        adaptive.limiter.may_reach(adaptive.settings.ceiling);
         adaptive.apply();
         adaptive
     }

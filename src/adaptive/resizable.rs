@@ -14,6 +14,11 @@ pub trait Resizable: Limiter {
 
     /// How many are held.
     fn in_use(&self) -> usize;
+
+    /// Is told that the limit may become as large as `most`: an ask for no more is worth waiting.
+    fn may_reach(&self, most: usize) {
+        let _ = most;
+    }
 }
 
 impl Resizable for Semaphore {
@@ -25,6 +30,9 @@ impl Resizable for Semaphore {
     }
     fn in_use(&self) -> usize {
         Semaphore::in_use(self)
+    }
+    fn may_reach(&self, most: usize) {
+        Semaphore::may_reach(self, most);
     }
 }
 
@@ -39,6 +47,9 @@ macro_rules! forward {
             }
             fn in_use(&self) -> usize {
                 (**self).in_use()
+            }
+            fn may_reach(&self, most: usize) {
+                (**self).may_reach(most);
             }
         }
     };

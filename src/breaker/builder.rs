@@ -43,6 +43,7 @@ pub struct BreakerBuilder {
     classifier: Option<Classifier>,
     listener: Option<Listener>,
     seed: Option<u64>,
+    waits: bool,
     clock: Option<Clock>,
 }
 
@@ -70,6 +71,7 @@ impl BreakerBuilder {
             classifier: None,
             listener: None,
             seed: None,
+            waits: false,
             clock: None,
         }
     }
@@ -155,6 +157,42 @@ impl BreakerBuilder {
     /// policy in whose line somebody waits asks by itself.
     pub fn probe_timeout(mut self, timeout: Duration) -> Self {
         self.probe_timeout = timeout;
+        self
+    }
+
+    /// A [`Policy`](crate::Policy) with this leg waits while the circuit is open, or its probes are out, instead of refusing at
+    /// once with `CircuitOpen`.
+    ///
+    /// ```
+    /// # use tollgate::{BreakerState, CircuitBreaker, LimiterExt, ManualClock, OpenTime, Outcome, Policy, Reason};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let open = |breaker: CircuitBreaker| {
+    ///     for _ in 0..2 {
+    ///         breaker.try_admit(1).unwrap().finish(Outcome::Failure);
+    ///     }
+    ///     assert_eq!(breaker.state(), BreakerState::Open);
+    ///     Policy::new(breaker)
+    /// };
+    /// let builder = || {
+    ///     CircuitBreaker::builder()
+    ///         .count_window(2)
+    ///         .minimum_calls(2)
+    ///         .open_for(OpenTime::fixed(Duration::from_secs(2)))
+    ///         .clock(&clock)
+    /// };
+    /// let (refuses, waits) = (open(builder().build()?), open(builder().wait_while_open().build()?));
+    /// clock.run(async {
+    ///     let refused = refuses.admit(1).await.unwrap_err();
+    ///     assert_eq!(refused.reason(), Reason::CircuitOpen);
+    ///     assert_eq!(refused.retry_after(), Some(Duration::from_secs(2)));
+    ///     assert!(waits.admit(1).await.is_ok());
+    ///     assert_eq!(clock.elapsed(), Duration::from_secs(2));
+    /// });
+    /// # Ok::<(), tollgate::BreakerError>(())
+    /// ```
+    pub fn wait_while_open(mut self) -> Self {
+        self.waits = true;
         self
     }
 
@@ -246,6 +284,7 @@ impl BreakerBuilder {
             open_time: self.open_time,
             classifier: self.classifier,
             listener: self.listener,
+            waits: self.waits,
             seed: self.seed.unwrap_or_else(|| RandomState::new().hash_one(0)),
         };
         let overdue_after = clock.ticks_of(probe_timeout);

@@ -59,7 +59,9 @@ const UNCOMPUTED: Duration = Duration::from_secs(30);
 /// probe is out, and is the rest of the trial.
 ///
 /// # Fairness
-/// Whoever comes first after the open time is the first probe. In a [`Policy`](crate::Policy) they wait in line.
+/// The first call after the open time is the first probe. A [`Policy`](crate::Policy) does not wait for a circuit that is not
+/// closed: it refuses at once with `CircuitOpen`, those that wait already as well, unless the breaker is built to
+/// [wait](BreakerBuilder::wait_while_open).
 ///
 /// # Memory ordering
 /// None is promised to callers: a breaker orders no work after other work.
@@ -105,6 +107,8 @@ pub struct CircuitBreaker {
 
 /// What the builder sets.
 pub(super) struct Config {
+    /// A policy waits until it admits.
+    pub(super) waits: bool,
     /// It matters how long work takes.
     pub(super) times_calls: bool,
     /// Results are judged by rates alone, and as they are.

@@ -5,7 +5,7 @@ use super::word::{Admitted, Word};
 use crate::algo::breaker::Answer;
 use crate::ask::Demand;
 use crate::limiter::{Heeds, Limiter, Outcome};
-use crate::refusal::{ReadyAt, Refusal};
+use crate::refusal::{ReadyAt, Reason, Refusal};
 use crate::standing::{Standing, State};
 use crate::ticket::Ticket;
 use crate::time::{Clock, Instant, Pass};
@@ -112,12 +112,16 @@ impl Limiter for CircuitBreaker {
         }
         let now = demand.now(&self.clock).ticks();
         let answer = self.machine.lock().answer(demand.units(), demand.ahead(), now);
-        match answer {
+        let ready = match answer {
             // An overdue trial is ended by whoever asks for real.
             Answer::Goes | Answer::Overdue => ReadyAt::NOW,
             Answer::Until(until) => ReadyAt::at(LEG, Instant::from_ticks(until)),
             Answer::OnEvent => ReadyAt::on_event(LEG),
             Answer::OnProbe(overdue) => ReadyAt::on_event(LEG).by(Instant::from_ticks(overdue)),
+        };
+        match self.config.waits {
+            true => ready,
+            false => ready.at_once(Reason::CircuitOpen),
         }
     }
 

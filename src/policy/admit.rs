@@ -85,9 +85,8 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
         Step::Done(Ok(()))
     }
 
-    /// Asks the legs, and nobody else, as whoever does not wait.
-    fn ask_now(&self, ticket: &mut Option<L::Ticket>) -> Step<'a> {
-        Step::Done(admit_in(&self.core.limiter, &self.ask, ticket))
+    fn refuse(&self, ticket: &mut Option<L::Ticket>) -> Step<'a> {
+        Step::Done(self.core.refuse(&self.ask, ticket))
     }
 
     /// Joins the line, or fails at once when that cannot end in time. `refusal` is what the legs said, if asked.
@@ -97,7 +96,10 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
         let now = core.clock.now();
         let ready = core.ready_behind_line(&self.ask, now);
         if ready.is_never() {
-            return self.ask_now(ticket);
+            return self.refuse(ticket);
+        }
+        if let Some(refusal) = core.at_once(&self.ask, &ready, now, refusal) {
+            return Step::Done(Err(refusal));
         }
         let patience = self.patience.map(|patience| core.clock.ticks_of(patience));
         let patience = match (patience, core.settings.max_wait()) {
@@ -153,7 +155,7 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
                         Step::Done(Err(refusal))
                     }
                     Ended::Expired => Step::Done(Err(self.core.why_late(&self.ask))),
-                    Ended::Hopeless => self.ask_now(ticket),
+                    Ended::Hopeless => self.refuse(ticket),
                     Ended::Panicked(panic) => resume_unwind(panic),
                 }
             }

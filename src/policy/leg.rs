@@ -156,3 +156,94 @@ impl<L: Limiter> Limiter for Named<L> {
     }
     hand_on!();
 }
+
+/// A leg that is not waited for. Made by [`LimiterExt::at_once`](crate::LimiterExt::at_once).
+#[derive(Debug)]
+pub struct AtOnce<L> {
+    limiter: L,
+}
+
+impl<L> AtOnce<L> {
+    pub(crate) fn new(limiter: L) -> Self {
+        Self { limiter }
+    }
+}
+
+impl<L: Limiter> Limiter for AtOnce<L> {
+    type Ticket = L::Ticket;
+    #[inline(always)]
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        self.limiter.try_reserve(demand)
+    }
+    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
+        self.limiter.settle(ticket, actual)
+    }
+    /// A leg that says by itself why it is not waited for keeps its reason.
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        let ready = self.limiter.ready_at(demand);
+        match ready.is_event() {
+            _ if ready.has_reason() => ready,
+            true => ready.at_once(Reason::Saturated),
+            false => ready.at_once(Reason::RateExceeded),
+        }
+    }
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        self.limiter.survey(visit);
+    }
+    fn name(&self) -> Option<&str> {
+        self.limiter.name()
+    }
+    hand_on!();
+}
+
+/// A leg whose larger limits are waited for. Made by
+/// [`LimiterExt::wait_for_raise`](crate::LimiterExt::wait_for_raise).
+#[derive(Debug)]
+pub struct WaitForRaise<L> {
+    limiter: L,
+}
+
+impl<L> WaitForRaise<L> {
+    pub(crate) fn new(limiter: L) -> Self {
+        Self { limiter }
+    }
+}
+
+impl<L: Limiter> Limiter for WaitForRaise<L> {
+    type Ticket = L::Ticket;
+    #[inline(always)]
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        self.limiter
+            .try_reserve(demand)
+            .map_err(|refusal| match refusal.reason() {
+                Reason::Oversized => refusal.with_wait(Wait::Event),
+                _ => refusal,
+            })
+    }
+    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
+        self.limiter.settle(ticket, actual)
+    }
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        let ready = self.limiter.ready_at(demand);
+        if !ready.is_never() {
+            return ready;
+        }
+        // What it can never admit for another reason, a raise does not change.
+        match self.limiter.try_reserve(demand) {
+            Err(refusal) if refusal.reason() == Reason::Oversized => ReadyAt::on_raise(ready.leg()),
+            Err(_) => ready,
+            Ok(ticket) => {
+                // It has been raised meanwhile.
+                self.limiter.cancel(ticket, demand.pass());
+                ReadyAt::NOW
+            }
+        }
+    }
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        self.limiter.survey(visit);
+    }
+    fn name(&self) -> Option<&str> {
+        self.limiter.name()
+    }
+    hand_on!();
+}

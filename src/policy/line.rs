@@ -109,12 +109,19 @@ struct Nudged {
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     newest_first: bool,
+    /// Those that are served in order.
     waiting: BTreeMap<Key, Entry>,
+    /// Those that wait for larger limits: passed over, and not counted as ahead of others, until a leg's bell rings.
+    parked: BTreeMap<Key, Entry>,
     ended: BTreeMap<Key, Ended<T>>,
     heard: usize,
     deadlines: BTreeSet<(Instant, Key)>,
-    /// All that waits, summed.
+    /// All that waits in order, summed.
     queued: Ask,
+    /// How many units wait in all.
+    units: u128,
+    /// A leg's bell has rung since the queue was last looked at.
+    rung: bool,
     next: Key,
     /// The place that the head with this key holds in the queue of one leg.
     claim: Option<(Key, Claim)>,
@@ -144,10 +151,13 @@ impl<T> Queue<T> {
         Self {
             newest_first,
             waiting: BTreeMap::new(),
+            parked: BTreeMap::new(),
             ended: BTreeMap::new(),
             heard: 0,
             deadlines: BTreeSet::new(),
             queued: Ask::many(0),
+            units: 0,
+            rung: false,
             next: 0,
             claim: None,
             dispatching: false,
@@ -159,8 +169,22 @@ impl<T> Queue<T> {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// How many wait in order.
+    pub(super) fn in_order(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// How many wait for larger limits.
+    pub(super) fn parked(&self) -> usize {
+        self.parked.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.parked.is_empty()
+    }
+
+    fn entry(&mut self, key: Key) -> Option<&mut Entry> {
+        self.waiting.get_mut(&key).or_else(|| self.parked.get_mut(&key))
     }
 
     /// What stands in front of a waiter that joins now, summed.
@@ -179,17 +203,23 @@ impl<T> Queue<T> {
     /// Takes a waiter out. Returns its waker, if it was there and has one.
     fn remove(&mut self, key: Key) -> Option<Option<Waker>> {
         let waker = self.take_waker(key);
-        let entry = self.waiting.remove(&key)?;
-        self.queued.release(&entry.ask);
+        let entry = match self.waiting.remove(&key) {
+            Some(entry) => {
+                self.queued.release(&entry.ask);
+                entry
+            }
+            None => self.parked.remove(&key)?,
+        };
+        self.units -= u128::from(entry.ask.count());
         Some(waker)
     }
 
     /// Takes the waker of a waiter, if it has one.
     fn take_waker(&mut self, key: Key) -> Option<Waker> {
-        let entry = self.waiting.get_mut(&key)?;
-        let waker = entry.waker.take()?;
+        let entry = self.entry(key)?;
+        let (waker, deadline) = (entry.waker.take()?, entry.deadline);
         self.heard -= 1;
-        if let Some(deadline) = entry.deadline {
+        if let Some(deadline) = deadline {
             self.deadlines.remove(&(deadline, key));
         }
         Some(waker)
@@ -201,11 +231,14 @@ impl<T> Queue<T> {
     /// Makes room for another waiter, if it may be made. Returns the wakers of those that were evicted for it.
     pub(crate) fn make_room(&mut self, ask: &Ask, most: usize, manner: &Manner) -> Option<Vec<Waker>> {
         let mut wakers = Vec::new();
-        let left = |queued: u64| manner.max_units.saturating_sub(queued);
+        let fits = |units: u128| units + u128::from(ask.count()) <= u128::from(manner.max_units);
         let evicts = manner.overflow == Overflow::EvictOldest && most > 0 && ask.count() <= manner.max_units;
-        while self.len() >= most || ask.count() > left(self.queued.count()) {
+        while self.waiting.len() + self.parked.len() >= most || !fits(self.units) {
             // None is evicted for one that could not wait even alone.
-            let (&oldest, _) = self.waiting.first_key_value().filter(|_| evicts)?;
+            let oldest = [&self.waiting, &self.parked]
+                .into_iter()
+                .filter_map(|map| map.keys().next());
+            let &oldest = oldest.min().filter(|_| evicts)?;
             wakers.extend(self.end(oldest, Ended::Evicted).ok().flatten());
         }
         Some(wakers)
@@ -217,6 +250,7 @@ impl<T> Queue<T> {
         self.next += 1;
         self.busy = true;
         self.queued.absorb(&ask);
+        self.units += u128::from(ask.count());
         self.waiting.insert(
             key,
             Entry {
@@ -239,7 +273,8 @@ impl<T> Queue<T> {
         if let Some(ended) = self.ended.remove(&key) {
             return Found::Ended(ended);
         }
-        let Some(entry) = self.waiting.get_mut(&key) else {
+        let entry = self.waiting.get_mut(&key).or_else(|| self.parked.get_mut(&key));
+        let Some(entry) = entry else {
             unreachable!("a place leaves the queue only when its owner looks or goes");
         };
         if entry.deadline.is_some_and(|deadline| deadline <= now) {
@@ -278,10 +313,22 @@ impl<T> Queue<T> {
         !mem::replace(&mut self.dispatching, true)
     }
 
+    /// A leg's bell has rung: those that wait for larger limits are asked for again.
+    pub(super) fn ring(&mut self) {
+        self.rung = true;
+    }
+
     /// What comes next, as of now.
     pub(super) fn next(&mut self) -> Next {
         self.again = false;
         self.nudged = None;
+        if mem::take(&mut self.rung) {
+            for entry in self.parked.values() {
+                self.queued.absorb(&entry.ask);
+                self.busy = true;
+            }
+            self.waiting.append(&mut self.parked);
+        }
         let head = self.head().map(|(key, _)| key);
         if let Some((_, claim)) = self.claim.take_if(|(owner, _)| head != Some(*owner)) {
             return head.map_or(Next::GiveBack(claim), |head| Next::Inherit(head, claim));
@@ -329,6 +376,16 @@ impl<T> Queue<T> {
         }
     }
 
+    /// Passes `key` over, which waits for larger limits.
+    pub(super) fn park(&mut self, key: Key) {
+        if let Some(mut entry) = self.waiting.remove(&key) {
+            self.queued.release(&entry.ask);
+            entry.due = None;
+            entry.tried = true;
+            self.parked.insert(key, entry);
+        }
+    }
+
     /// A leg has panicked when it was asked for `key`.
     pub(super) fn note_panic(&mut self, key: Key) {
         if let Some(entry) = self.waiting.get_mut(&key) {
@@ -373,7 +430,7 @@ impl<T> Queue<T> {
             (Some(at), Some(armed)) if at >= armed => at > armed && self.timing.exact && !self.dispatching,
             (Some(_), _) => true,
             (None, None) => false,
-            (None, Some(_)) => self.waiting.is_empty() || (self.timing.exact && !self.dispatching),
+            (None, Some(_)) => self.is_empty() || (self.timing.exact && !self.dispatching),
         }
     }
 

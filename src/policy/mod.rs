@@ -45,7 +45,7 @@ pub use and::And;
 pub use boxed::BoxLimiter;
 pub use builder::{PolicyBuilder, PolicyError};
 pub use lane::Lane;
-pub use leg::{Named, Per, PerCall};
+pub use leg::{AtOnce, Named, Per, PerCall, WaitForRaise};
 pub use legs::Legs;
 pub use live::LiveLegs;
 pub use policy::Policy;

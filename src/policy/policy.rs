@@ -8,7 +8,7 @@ use super::pump::Core;
 use crate::ask::{Ask, Demand};
 use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::permit::Permit;
-use crate::refusal::{ReadyAt, Refusal, Rejection};
+use crate::refusal::{ReadyAt, Reason, Refusal, Rejection, Wait};
 use crate::standing::{Standing, State};
 use crate::sync::turn::{Turnstile, TurnstileId};
 use crate::time::{Clock, Pass};
@@ -116,8 +116,12 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # Errors
     /// `QueueFull` when the line is as long as it may be, or when it has to go for [a
     /// newcomer](PolicyBuilder::overflow); `TimedOut` when the wait would end after the policy's
-    /// `max_wait`, at once if that is known; and whatever no wait can change: `Oversized`, `Unpriced`, `Closed`. The
-    /// refusal names the leg that binds.
+    /// `max_wait`, at once if that is known; and whatever no wait can change: `Oversized`, `Unpriced`, `Closed`; and, at once,
+    /// the refusal of a leg that is [not waited for](crate::LimiterExt::at_once), such as `CircuitOpen`. The refusal names
+    /// the leg that binds.
+    ///
+    /// # Panics
+    /// If a leg panics when it is asked for this request, and again when it is asked once more.
     ///
     /// # Cancel safety
     /// Dropping the future gives up the place in line. No permit and no token is lost. A future that is never polled
@@ -200,6 +204,23 @@ impl<L: Limiter + 'static> Policy<L> {
         })
     }
 
+    /// The refusal of a demand that does not wait, while others do.
+    #[cold]
+    fn refuse_behind<'a>(&'a self, demand: Demand<'_>) -> Refusal<'a> {
+        let saturated = Refusal::new(Reason::Saturated, LINE, demand.units(), Wait::Event);
+        if !self.0.limiter.ready_at(demand).is_never() {
+            return saturated;
+        }
+        match self.0.limiter.try_reserve(demand) {
+            Err(refusal) if matches!(refusal.wait(), Wait::Never) => refusal,
+            Err(_) => saturated,
+            Ok(ticket) => {
+                self.0.limiter.cancel(ticket, demand.pass());
+                saturated
+            }
+        }
+    }
+
     fn block(&self, ask: Ask, patience: Option<Duration>) -> Result<Permit<&Self>, Refusal<'_>> {
         let mut permit = Permit::before(self);
         block(Waiting::new(&self.0, ask, patience), permit.ticket_mut())?;
@@ -230,6 +251,9 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
         if self.0.waiting() == 0 {
             return self.0.limiter.try_reserve(demand);
         }
+        if self.0.has_before() {
+            return Err(self.refuse_behind(demand));
+        }
         let mut ticket = None;
         self.0.reserve_past_waiters(demand, &mut ticket)?;
         match ticket {
@@ -241,6 +265,9 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
     fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<Self::Ticket>) -> Result<(), Refusal<'_>> {
         if self.0.waiting() == 0 {
             return self.0.limiter.reserve_in(demand, place);
+        }
+        if self.0.has_before() {
+            return Err(self.refuse_behind(demand));
         }
         self.0.reserve_past_waiters(demand, place)
     }

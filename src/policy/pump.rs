@@ -5,7 +5,7 @@ use super::line::{Ended, Found, Head, Key, Next, Queue, Timing, Waited};
 use crate::algo::chance::nth_fraction;
 use crate::algo::shed::rejection_rate;
 use crate::ask::{Ask, Demand, Place};
-use crate::limiter::Limiter;
+use crate::limiter::{Limiter, admit_in};
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::sync::bell::Bell;
 use crate::sync::shim::Mutex;
@@ -36,8 +36,9 @@ pub(crate) struct Core<L: Limiter> {
     queue: Mutex<Queue<L::Ticket>>,
     /// Made when it is first needed. Its lock is taken before the queue's.
     timer: Mutex<Option<Box<Timer>>>,
-    /// How many wait. Written under the queue's lock; read without it as a hint.
-    waiting: AtomicUsize,
+    /// How many wait in order, and how many for larger limits. Written under the queue's lock; read without it as a hint.
+    in_order: AtomicUsize,
+    parked: AtomicUsize,
     /// The instant as of which the latest waiter was admitted, in ticks.
     last: AtomicU64,
     /// The same if it was late, by the timer that fired or by the task that was polled; zero when nobody was.
@@ -61,7 +62,9 @@ enum Attempt<T> {
     Later(Instant),
     /// Look again when something happens, or at this instant; and since when nothing but a turn is missing, if it is.
     OnEvent(Option<Instant>, Option<Instant>),
-    /// Waiting changes nothing.
+    /// Look again when a bell rings. Others are served meanwhile.
+    OnRaise,
+    /// Waiting changes nothing, or it is not waited for.
     Hopeless,
     /// A leg has panicked.
     Panicked(Box<dyn Any + Send>),
@@ -111,7 +114,8 @@ impl<L: Limiter + 'static> Core<L> {
             bell: Bell::new(),
             queue: Mutex::new(Queue::new(settings.manner.newest_first, timing)),
             timer: Mutex::new(None),
-            waiting: AtomicUsize::new(0),
+            in_order: AtomicUsize::new(0),
+            parked: AtomicUsize::new(0),
             last: AtomicU64::new(0),
             credit: AtomicU64::new(0),
             watcher: Watcher::from_weak(weak.clone()),
@@ -125,13 +129,13 @@ impl<L: Limiter> Core<L> {
     #[inline]
     pub(crate) fn waiting(&self) -> usize {
         // Relaxed: a hint. Whoever overlooks a waiter that is just joining is concurrent with it.
-        self.waiting.load(Ordering::Relaxed)
+        self.in_order.load(Ordering::Relaxed) + self.parked.load(Ordering::Relaxed)
     }
 
-    /// True when whoever comes has somebody before it.
+    /// True when a newcomer has waiters before it.
     #[inline]
     pub(crate) fn has_before(&self) -> bool {
-        self.waiting() > 0 && !self.settings.manner.newest_first
+        self.in_order.load(Ordering::Relaxed) > 0 && !self.settings.manner.newest_first
     }
 
     /// True when none waits and none was just served late: a newcomer may be admitted on the spot.
@@ -218,6 +222,12 @@ impl<L: Limiter> Core<L> {
         let ready = self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place));
         if ready.is_never() {
             return (Attempt::Hopeless, None);
+        }
+        if ready.refuses_at_once(now).is_some() {
+            return (Attempt::Hopeless, None);
+        }
+        if ready.is_raise() {
+            return (Attempt::OnRaise, None);
         }
         let as_of = ready.not_before().unwrap_or(floor).max(floor);
         if as_of > now {
@@ -309,7 +319,7 @@ impl<L: Limiter> Core<L> {
     pub(crate) fn ready_behind_line(&self, ask: &Ask, now: Instant) -> ReadyAt<'_> {
         let (ahead, is_head, claim) = {
             let queue = self.queue.lock();
-            let is_head = self.settings.manner.newest_first || queue.len() == 0;
+            let is_head = self.settings.manner.newest_first || queue.in_order() == 0;
             (queue.ahead(), is_head, queue.claim())
         };
         let place = Place {
@@ -330,7 +340,8 @@ impl<L: Limiter + 'static> Core<L> {
         let mut queue = self.queue.lock();
         let result = change(&mut queue);
         // Relaxed: see `waiting`.
-        self.waiting.store(queue.len(), Ordering::Relaxed);
+        self.in_order.store(queue.in_order(), Ordering::Relaxed);
+        self.parked.store(queue.parked(), Ordering::Relaxed);
         let mistimed = queue.is_mistimed();
         drop(queue);
         if mistimed {
@@ -479,6 +490,10 @@ impl<L: Limiter + 'static> Core<L> {
         match attempt {
             Attempt::Admitted(ticket) => self.end(key, Ended::Admitted(ticket), each),
             Attempt::Hopeless => self.end(key, Ended::Hopeless, each),
+            Attempt::OnRaise => {
+                self.change(|queue| queue.park(key));
+                true
+            }
             Attempt::Panicked(panic) => self.panicked(key, panicked, panic, each),
             Attempt::Later(at) if deadline.is_some_and(|deadline| at > deadline) => self.end(key, Ended::Expired, each),
             Attempt::Later(_) | Attempt::OnEvent(..) => {
@@ -566,6 +581,37 @@ impl<L: Limiter + 'static> Core<L> {
         wake_all_quietly(wakers);
     }
 
+    /// Refuses for good, or at once, what was found not to be worth waiting: by the refusal of the leg that is the reason.
+    /// It is asked for once more, as for a caller that does not wait. What has become admissible meanwhile is admitted.
+    pub(crate) fn refuse(&self, ask: &Ask, ticket: &mut Option<L::Ticket>) -> Result<(), Refusal<'_>> {
+        let refusal = match admit_in(&self.limiter, ask, ticket) {
+            Err(refusal) if !matches!(refusal.wait(), Wait::Never) => refusal,
+            ended => return ended,
+        };
+        // Another leg came first.
+        let now = self.clock.now();
+        let phase = Phase::at(&self.clock, now);
+        let ready = self.limiter.ready_at(Demand::new(ask, phase.pass()));
+        Err(match ready.is_never() {
+            true => Refusal::new(Reason::Oversized, ready.leg(), ask.count(), Wait::Never),
+            false => self.at_once(ask, &ready, now, Some(refusal)).unwrap_or(refusal),
+        })
+    }
+
+    /// The refusal by a leg that is not waited for, if there is one that is not ready: `asked`, where it is that leg's.
+    pub(crate) fn at_once<'a>(
+        &'a self,
+        ask: &Ask,
+        ready: &ReadyAt<'a>,
+        now: Instant,
+        asked: Option<Refusal<'a>>,
+    ) -> Option<Refusal<'a>> {
+        let (reason, leg, at) = ready.refuses_at_once(now)?;
+        let wait = at.map_or(Wait::Event, |at| Wait::Until(Due::at(&self.clock, now, at)));
+        let made = || Refusal::new(reason, leg, ask.count(), wait);
+        Some(asked.filter(|asked| asked.leg() == leg).unwrap_or_else(made))
+    }
+
     /// Why a waiter was not admitted in time.
     pub(crate) fn why_late(&self, ask: &Ask) -> Refusal<'_> {
         let now = self.clock.now();
@@ -599,6 +645,9 @@ impl<L: Limiter + 'static> Wake for Alarm<L> {
 }
 
 impl<L: Limiter + 'static> Watch for Core<L> {
+    fn note_ring(&self) {
+        self.queue.lock().ring();
+    }
     fn look_again(self: Arc<Self>) {
         self.dispatch_now();
     }

@@ -14,12 +14,14 @@
 //! Invariant, under the lock: the flag is set if and only if somebody waits or watches, or it is closed or counts. The
 //! protocol's steps by name, and why it holds: `src/sync/README.md`.
 
+use crate::sync::bell::Bell;
 use crate::sync::queue::Queue;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicI64, AtomicU64, Ordering};
 #[cfg(feature = "pool")]
 use crate::sync::wake::quietly;
 use std::fmt;
+use std::sync::OnceLock;
 
 /// What is subtracted from the word while permits must not be taken without the lock.
 pub(super) const QUEUED: i64 = 1 << 62;
@@ -81,6 +83,10 @@ pub struct Semaphore {
     /// How often the first in line may be overtaken; zero in strict order.
     pub(super) overtakes: u32,
     pub(super) name: Option<Box<str>>,
+    /// The largest limit that was ever set. Written under the queue's lock.
+    pub(super) largest: AtomicI64,
+    /// Rung when the limit is raised. Made when a policy first waits for that.
+    pub(super) raised: OnceLock<Box<Bell>>,
 }
 
 impl Semaphore {
@@ -107,6 +113,8 @@ impl Semaphore {
             plain: true,
             overtakes: 0,
             name: None,
+            largest: AtomicI64::new(permits as i64),
+            raised: OnceLock::new(),
         }
     }
 
@@ -129,6 +137,8 @@ impl Semaphore {
             plain: true,
             overtakes: 0,
             name: None,
+            largest: AtomicI64::new(permits as i64),
+            raised: OnceLock::new(),
         }
     }
 

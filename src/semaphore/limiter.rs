@@ -6,6 +6,7 @@ use crate::limiter::{Heeds, Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::standing::{self, Standing};
 use crate::sync::queue::State;
+use crate::sync::shim::atomic::Ordering;
 use crate::sync::turn::{Claim, Turnstile, TurnstileId};
 use crate::ticket::Ticket;
 use crate::time::Pass;
@@ -52,10 +53,19 @@ impl Semaphore {
         self.name().unwrap_or(LEG)
     }
 
+    /// True for more than any limit that was ever set, where one above zero was. Waiting for permits takes no notice of it.
+    fn is_oversized(&self, units: u64) -> bool {
+        // Relaxed: see `note_largest`.
+        match self.largest.load(Ordering::Relaxed) {
+            0 => units > Self::MAX_PERMITS as u64,
+            largest => units > largest as u64,
+        }
+    }
+
     #[cold]
     fn try_reserve_slow(&self, demand: Demand<'_>) -> Result<SemaphoreTicket, Refusal<'_>> {
         let (units, leg) = (demand.units(), self.leg());
-        if units > Self::MAX_PERMITS as u64 {
+        if self.is_oversized(units) {
             return Err(Refusal::new(Reason::Oversized, leg, units, Wait::Never));
         }
         let id = TurnstileId::of(self);
@@ -117,7 +127,10 @@ impl Limiter for Semaphore {
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         let units = demand.units();
-        if units > Self::MAX_PERMITS as u64 || self.is_closed() {
+        if units > self.limit() as u64 {
+            demand.listen(self.raised.get_or_init(Box::default));
+        }
+        if self.is_oversized(units) || self.is_closed() {
             return ReadyAt::never(self.leg());
         }
         let free = match demand.claim(TurnstileId::of(self)) {

@@ -2,7 +2,8 @@
 //! difference in one addition. The state is [`Semaphore`]'s.
 
 use super::atomic::{MAX, QUEUED, Semaphore, weakened};
-use crate::sync::shim::atomic::Ordering;
+use crate::sync::shim::atomic::{Ordering, fence};
+use crate::sync::wake::Each;
 
 impl Semaphore {
     /// Sets how many permits there are, at once, whatever is held and whoever waits.
@@ -14,6 +15,7 @@ impl Semaphore {
         {
             let _queue = self.queue.lock();
             let old = self.limit.swap(new, Ordering::Relaxed);
+            self.note_largest(new);
             if seeded!("semaphore_torn_limit") {
                 let word = self.word.load(Ordering::Relaxed);
                 self.word.store(word + new - old, Ordering::Release);
@@ -24,8 +26,33 @@ impl Semaphore {
             }
         }
         if !seeded!("semaphore_quiet_limit") {
-            self.hand_over();
+            self.hand_over_raised();
         }
+    }
+
+    /// Says that the limit may become as large as `most`: what asks for no more waits for that.
+    pub(crate) fn may_reach(&self, most: usize) {
+        let _queue = self.queue.lock();
+        self.note_largest(most.min(Self::MAX_PERMITS) as i64);
+    }
+
+    /// Under the lock.
+    fn note_largest(&self, limit: i64) {
+        // Relaxed: announced by the bell, whose fences order it.
+        self.largest.fetch_max(limit, Ordering::Relaxed);
+    }
+
+    /// After a raise, outside the lock: the waiters first, then the policies that wait for a raise.
+    fn hand_over_raised(&self) {
+        let mut each = Each::default();
+        each.run(|| self.hand_over());
+        // SeqCst: the raise comes before this fence, the look for a bell after it. A policy makes the bell before the fence
+        // in `Bell::listen`, and reads the limits after it.
+        fence(Ordering::SeqCst);
+        if let Some(raised) = self.raised.get() {
+            each.run(|| raised.ring());
+        }
+        each.end();
     }
 
     /// Adds `n` permits to the limit.
@@ -43,7 +70,7 @@ impl Semaphore {
             "number of added permits ({n}) would overflow MAX_PERMITS ({})",
             Self::MAX_PERMITS
         );
-        self.hand_over();
+        self.hand_over_raised();
     }
 
     fn try_add(&self, n: usize) -> bool {
@@ -53,6 +80,7 @@ impl Semaphore {
             return false;
         };
         self.limit.store(sum as i64, Ordering::Relaxed);
+        self.note_largest(sum as i64);
         // Release: as (R) in `release`.
         self.word
             .fetch_add(n as i64, weakened!("semaphore_relaxed_add", Release));

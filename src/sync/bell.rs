@@ -85,3 +85,48 @@ impl Bell {
         each.end();
     }
 }
+
+#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
+mod tests {
+    use super::super::watch::Watch;
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::sync::{Arc, Mutex};
+
+    struct Notes(usize, Arc<Mutex<Vec<usize>>>);
+
+    impl Watch for Notes {
+        fn look_again(self: Arc<Self>) {
+            self.1.lock().unwrap().push(self.0);
+            if self.0 == 1 {
+                resume_unwind(Box::new("the second"));
+            }
+        }
+    }
+
+    /// All are called once each, in the order in which they came, although one panics.
+    #[test]
+    fn listeners_are_called_once_and_in_order_whichever_panics() {
+        let (bell, called) = (Bell::new(), Arc::default());
+        let watches: Vec<_> = (0..5).map(|n| Arc::new(Notes(n, Arc::clone(&called)))).collect();
+        for _ in 0..3 {
+            watches.iter().for_each(|watch| bell.listen(&Watcher::new(watch)));
+        }
+        let rung = catch_unwind(AssertUnwindSafe(|| bell.ring()));
+        assert_eq!(rung.unwrap_err().downcast_ref(), Some(&"the second"));
+        bell.ring();
+        assert_eq!(*called.lock().unwrap(), [0, 1, 2, 3, 4]);
+    }
+
+    /// Those that have gone are not kept, however many come.
+    #[test]
+    fn listeners_that_have_gone_are_let_go() {
+        let bell = Bell::new();
+        for _ in 0..10_000 {
+            bell.listen(&Watcher::new(&Arc::new(Notes(0, Arc::default()))));
+        }
+        let listeners = bell.listeners.lock();
+        assert_eq!(listeners.list.len(), listeners.known.len());
+        assert!(listeners.list.len() < 100);
+    }
+}

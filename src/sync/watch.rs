@@ -12,6 +12,10 @@ use std::sync::{Arc, Weak};
 pub trait Watch: Send + Sync + 'static {
     /// Something that might admit a waiter has happened.
     fn look_again(self: Arc<Self>);
+
+    /// A bell has rung that it listens to: it is told so at once, before it looks again. It must not call anything.
+    #[doc(hidden)]
+    fn note_ring(&self) {}
 }
 
 /// A handle by which a limiter can call a [`Watch`], if it still lives.
@@ -48,6 +52,7 @@ impl Watcher {
     /// lines that wake each other do not pile up on the stack.
     pub fn call(&self) {
         if let Some(watch) = self.0.upgrade() {
+            watch.note_ring();
             call(watch);
         }
     }

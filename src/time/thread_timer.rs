@@ -51,6 +51,9 @@ fn start(shared: &'static Shared) {
     let started = std::thread::Builder::new()
         .name("tollgate-timer".into())
         .spawn(|| serve(shared));
+    if started.is_err() {
+        shared.timers.lock().served = false;
+    }
     // Without a thread no waiter would ever wake: nothing sensible can go on.
     drop(started.expect("a thread for timers can be started"));
 }
@@ -121,4 +124,52 @@ pub(super) fn rearm(key: Key, waker: &Waker) -> bool {
 pub(super) fn disarm(key: Key) {
     let waker = shared().timers.lock().armed.remove(&key);
     drop(waker);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::resume_unwind;
+    use std::sync::{Arc, mpsc};
+    use std::task::Wake;
+
+    struct Calls<F>(F);
+
+    impl<F: Fn() + Send + Sync + 'static> Wake for Calls<F> {
+        fn wake(self: Arc<Self>) {
+            (self.0)();
+        }
+    }
+
+    fn calls(call: impl Fn() + Send + Sync + 'static) -> Waker {
+        Waker::from(Arc::new(Calls(call)))
+    }
+
+    /// Panics with another such payload when it is dropped.
+    struct Payload;
+
+    impl Drop for Payload {
+        fn drop(&mut self) {
+            resume_unwind(Box::new(Payload));
+        }
+    }
+
+    #[test]
+    fn timers_go_on_whatever_a_waker_panics_with() {
+        arm(Duration::ZERO, &calls(|| resume_unwind(Box::new(Payload))));
+        let (tell, told) = mpsc::channel();
+        arm(Duration::from_millis(1), &calls(move || drop(tell.send(()))));
+        // The patience only bounds the failure.
+        assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(()));
+    }
+
+    #[test]
+    fn an_earlier_timer_fires_before_one_that_was_armed_first() {
+        let (tell, told) = mpsc::channel();
+        let last = tell.clone();
+        let far = arm(Duration::from_secs(3_600), &calls(move || drop(last.send("far"))));
+        arm(Duration::from_millis(1), &calls(move || drop(tell.send("near"))));
+        assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok("near"));
+        disarm(far);
+    }
 }

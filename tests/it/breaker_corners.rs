@@ -70,7 +70,8 @@ fn every_window_counts_alike() {
 #[test]
 fn whoever_waits_for_a_probe_wakes_when_it_is_back() {
     let clock = ManualClock::new();
-    let breaker = CircuitBreaker::builder().probes(1).clock(&clock).build().unwrap();
+    let builder = CircuitBreaker::builder().probes(1).wait_while_open();
+    let breaker = builder.clock(&clock).build().unwrap();
     breaker.trip(SECOND);
     clock.advance(SECOND);
     let policy = Policy::builder().clock(&clock).over(breaker).unwrap();

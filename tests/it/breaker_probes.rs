@@ -16,6 +16,7 @@ fn sleep(clock: &ManualClock, time: Duration) -> Sleep {
 fn half_open(clock: &ManualClock) -> CircuitBreaker {
     let breaker = CircuitBreaker::builder()
         .probes(PROBES)
+        .wait_while_open()
         .probe_timeout(60 * SECOND)
         .open_for(OpenTime::fixed(5 * SECOND))
         .clock(clock)

@@ -380,7 +380,8 @@ fn circuit_breaker_conforms() {
     // Half-open, with probes that are never judged.
     let half_open = |clock: &ManualClock| -> CircuitBreaker {
         let builder = CircuitBreaker::builder().probes(3).classifier(|_, _| Outcome::Ignored);
-        let breaker = builder.clock(clock).build().unwrap();
+        // The laws of waiting hold for what is waited for.
+        let breaker = builder.wait_while_open().clock(clock).build().unwrap();
         breaker.trip(Duration::from_nanos(1));
         clock.advance(Duration::from_nanos(1));
         breaker

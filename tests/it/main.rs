@@ -55,6 +55,7 @@ mod policy_inherit;
 mod policy_line;
 mod policy_linked;
 mod policy_peaks;
+mod policy_queue;
 mod policy_reload;
 #[cfg(feature = "policy-file")]
 mod policy_run;

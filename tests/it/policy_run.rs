@@ -147,8 +147,11 @@ fn a_refusal_falls_back_and_leaves_no_trace() {
     };
     let rig = rig(0);
     rig.breaker.trip(SECOND);
-    // Nobody may wait here: that is why it was not admitted, and the breaker why it would have waited.
-    assert_eq!(fall_back(&rig), ("breaker".to_owned(), Reason::QueueFull, Some(SECOND)));
+    // An open circuit is not waited for.
+    assert_eq!(
+        fall_back(&rig),
+        ("breaker".to_owned(), Reason::CircuitOpen, Some(SECOND))
+    );
     rig.clock.advance(SECOND);
     for _ in 0..3 {
         // The one probe is lent and comes back, each time.

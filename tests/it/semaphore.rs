@@ -212,8 +212,10 @@ fn more_than_the_limit_waits_and_more_than_any_limit_is_oversized() {
     assert!(poll(wait.as_mut(), &count).is_pending());
     semaphore.set_limit(3);
     assert!(poll(wait, &count).is_ready());
+    semaphore.set_limit(2);
     let reason = |units| semaphore.try_admit(Ask::many(units)).unwrap_err().reason();
-    assert_eq!(reason(Semaphore::MAX_PERMITS as u64), Reason::Saturated);
+    // Admission is refused for good above the largest limit that was ever set.
+    assert_eq!([reason(3), reason(4)], [Reason::Saturated, Reason::Oversized]);
     assert_eq!(reason(Semaphore::MAX_PERMITS as u64 + 1), Reason::Oversized);
     assert_eq!(reason(u64::MAX), Reason::Oversized);
 }

@@ -1,0 +1,566 @@
+//! The queue of a policy: panics of users' code, its one timer, what can never be admitted, and legs that are not waited
+//! for.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+use tollgate::sync::bell::Bell;
+use tollgate::time::{Clock, Pass};
+use tollgate::{BreakerState, CircuitBreaker, Demand, Inherit, Limiter, LimiterExt, ManualClock, OpenTime, Outcome};
+use tollgate::{Overflow, OwnedSemaphorePermit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, TokenBucket, Wait};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Panics when it is woken.
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        resume_unwind(Box::new("waker"));
+    }
+}
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+impl Count {
+    fn new() -> Arc<Self> {
+        Arc::default()
+    }
+    fn get(&self) -> usize {
+        self.0.load(SeqCst)
+    }
+}
+
+fn panics() -> Waker {
+    Waker::from(Arc::new(Panics))
+}
+
+fn poll<F: Future + ?Sized>(future: Pin<&mut F>, waker: Waker) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(&waker))
+}
+
+fn counted<F: Future + ?Sized>(future: Pin<&mut F>, count: &Arc<Count>) -> Poll<F::Output> {
+    poll(future, Waker::from(Arc::clone(count)))
+}
+
+fn caught(call: impl FnOnce()) -> bool {
+    catch_unwind(AssertUnwindSafe(call)).is_err()
+}
+
+// ---- Panics of wakers
+
+/// The second of two fits as well when the first one's waker panics: after a raise of a quota, and after a release.
+#[test]
+fn a_waker_that_panics_keeps_no_other_from_being_woken() {
+    let clock = ManualClock::new();
+    let bucket = Arc::new(TokenBucket::new(Quota::zero()).on(&clock));
+    let policy = Policy::new(Arc::clone(&bucket));
+    let (mut one, mut two) = (pin!(policy.admit(1)), pin!(policy.admit(1)));
+    let count = Count::new();
+    assert!(poll(one.as_mut(), panics()).is_pending());
+    assert!(counted(two.as_mut(), &count).is_pending());
+    assert!(caught(
+        || bucket.set_quota(Quota::per_second(10).burst(10), Inherit::Reset)
+    ));
+    assert_eq!(count.get(), 1);
+
+    let slots = Arc::new(Semaphore::new(2));
+    let policy = Policy::new(Arc::clone(&slots));
+    let held = slots.try_acquire_many(2).unwrap();
+    let (mut one, mut two) = (pin!(policy.admit(1)), pin!(policy.admit(1)));
+    assert!(poll(one.as_mut(), panics()).is_pending());
+    assert!(counted(two.as_mut(), &count).is_pending());
+    assert!(caught(|| drop(held)));
+    assert_eq!(count.get(), 2);
+}
+
+#[test]
+fn an_event_is_told_to_each_policy_whichever_waker_panics() {
+    let clock = ManualClock::new();
+    let bucket = Arc::new(TokenBucket::new(Quota::zero()).on(&clock));
+    let policies = [(); 2].map(|()| Policy::new(Arc::clone(&bucket)));
+    let (mut one, mut two) = (pin!(policies[0].admit(1)), pin!(policies[1].admit(1)));
+    let count = Count::new();
+    assert!(poll(one.as_mut(), panics()).is_pending());
+    assert!(counted(two.as_mut(), &count).is_pending());
+    assert!(caught(
+        || bucket.set_quota(Quota::per_second(10).burst(10), Inherit::Reset)
+    ));
+    assert_eq!(count.get(), 1);
+}
+
+/// The newcomer's poll panics, since it has evicted; its place has an owner all the same, and goes with it.
+#[test]
+fn a_newcomer_whose_eviction_panics_leaves_nothing() {
+    let slots = Arc::new(Semaphore::new(1));
+    let builder = Policy::builder().max_queue(1).overflow(Overflow::EvictOldest);
+    let policy = builder.over(Arc::clone(&slots)).unwrap();
+    let held = slots.try_acquire().unwrap();
+    let mut old = Box::pin(policy.admit(1));
+    assert!(poll(old.as_mut(), panics()).is_pending());
+    let mut new = Box::pin(policy.admit(1));
+    assert!(caught(|| drop(poll(new.as_mut(), Waker::noop().clone()))));
+    assert_eq!(policy.waiting(), 1);
+    drop((old, new, held));
+    assert_eq!((policy.waiting(), slots.in_use()), (0, 0));
+    assert!(policy.try_admit(1).is_ok());
+}
+
+/// A waker releases what another policy waits for, and panics; so does the waker of that policy. One pass, two panics.
+#[test]
+fn wakers_that_panic_one_within_the_other_end_no_process() {
+    struct Releases(Mutex<Option<OwnedSemaphorePermit>>);
+    impl Wake for Releases {
+        fn wake(self: Arc<Self>) {
+            drop(self.0.lock().unwrap().take());
+            resume_unwind(Box::new("releases"));
+        }
+    }
+    let slots = [(); 2].map(|()| Arc::new(Semaphore::new(1)));
+    let [first, second] = slots.each_ref().map(|slots| Policy::new(Arc::clone(slots)));
+    let [held, other] = slots
+        .each_ref()
+        .map(|slots| Arc::clone(slots).try_acquire_owned().unwrap());
+    let (mut one, mut two) = (Box::pin(first.admit(1)), Box::pin(second.admit(1)));
+    let releases = Waker::from(Arc::new(Releases(Mutex::new(Some(other)))));
+    assert!(poll(one.as_mut(), releases).is_pending());
+    assert!(poll(two.as_mut(), panics()).is_pending());
+    assert!(caught(|| drop(held)));
+    // Both have been handed what they waited for, and give it back.
+    assert!(slots.iter().all(|slots| slots.available_permits() == 0));
+    drop((one, two));
+    assert!(slots.iter().all(|slots| slots.in_use() == 0));
+}
+
+/// What unwinds gives its permit back, and wakes a waker that panics: that would abort the process.
+#[test]
+fn a_permit_that_goes_in_a_panic_survives_the_wakers_that_it_wakes() {
+    let slots = Arc::new(Semaphore::new(2));
+    let policy = Policy::new(Arc::clone(&slots));
+    let held = policy.try_admit(1).unwrap();
+    let more = slots.try_acquire().unwrap();
+    let mut direct = pin!(slots.acquire());
+    let mut queued = pin!(policy.admit(1));
+    assert!(poll(direct.as_mut(), panics()).is_pending());
+    assert!(poll(queued.as_mut(), panics()).is_pending());
+    let unwound = catch_unwind(AssertUnwindSafe(|| {
+        let _permits = (held, more);
+        resume_unwind(Box::new("outer"));
+    }));
+    assert_eq!(unwound.unwrap_err().downcast_ref(), Some(&"outer"));
+    assert!(poll(direct, Waker::noop().clone()).is_ready());
+    assert!(poll(queued, Waker::noop().clone()).is_ready());
+}
+
+/// A head that leaves, and whose waker panics as it is dropped, frees those behind it all the same.
+#[test]
+fn a_waker_whose_drop_panics_holds_up_no_waiter() {
+    struct PanicsOnDrop;
+    impl Wake for PanicsOnDrop {
+        fn wake(self: Arc<Self>) {}
+    }
+    impl Drop for PanicsOnDrop {
+        fn drop(&mut self) {
+            resume_unwind(Box::new("drop"));
+        }
+    }
+    let slots = Arc::new(Semaphore::new(2));
+    let _held = slots.try_acquire().unwrap();
+    let policy = Policy::new(Arc::clone(&slots));
+    let mut large = Box::pin(policy.admit(2));
+    let mut small = pin!(policy.admit(1));
+    let count = Count::new();
+    assert!(poll(large.as_mut(), Waker::from(Arc::new(PanicsOnDrop))).is_pending());
+    assert!(counted(small.as_mut(), &count).is_pending());
+    let _ = caught(|| drop(large));
+    assert_eq!(count.get(), 1);
+    drop(poll(small, Waker::noop().clone()));
+
+    let mut large = Box::pin(slots.acquire_many(2));
+    let mut small = pin!(slots.acquire());
+    assert!(poll(large.as_mut(), Waker::from(Arc::new(PanicsOnDrop))).is_pending());
+    assert!(counted(small.as_mut(), &count).is_pending());
+    let _ = caught(|| drop(large));
+    assert_eq!(count.get(), 2);
+    assert!(poll(small, Waker::noop().clone()).is_ready());
+}
+
+// ---- Panics of legs
+
+/// A count of free places. Asked for 13 it panics, as often as it is told to.
+#[derive(Default)]
+struct Fussy {
+    free: AtomicU64,
+    panics: AtomicU64,
+    bell: Bell,
+}
+
+impl Fussy {
+    fn give(&self, units: u64) {
+        self.free.fetch_add(units, SeqCst);
+        self.bell.ring();
+    }
+}
+
+impl Limiter for Fussy {
+    type Ticket = u64;
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
+        let units = demand.units();
+        let free = |free: u64| free.checked_sub(units);
+        if self.free.fetch_update(SeqCst, SeqCst, free).is_err() {
+            return Err(Refusal::new(Reason::Saturated, "fussy", units, Wait::Event));
+        }
+        let panics = |left: u64| left.checked_sub(1);
+        if units == 13 && self.panics.fetch_update(SeqCst, SeqCst, panics).is_ok() {
+            self.free.fetch_add(units, SeqCst);
+            resume_unwind(Box::new("thirteen"));
+        }
+        Ok(units)
+    }
+    fn cancel(&self, ticket: u64, _: Pass<'_>) {
+        self.give(ticket);
+    }
+    fn finish(&self, ticket: u64, _: Outcome, _: Pass<'_>) {
+        self.give(ticket);
+    }
+    fn forget(&self, _: u64) {}
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.bell);
+        match self.free.load(SeqCst) >= demand.units() {
+            true => ReadyAt::NOW,
+            false => ReadyAt::on_event("fussy"),
+        }
+    }
+}
+
+#[test]
+fn a_leg_that_panics_once_is_asked_once_more() {
+    let fussy = Arc::new(Fussy::default());
+    let policy = Policy::new(Arc::clone(&fussy));
+    let count = Count::new();
+    let mut wait = pin!(policy.admit(13));
+    assert!(counted(wait.as_mut(), &count).is_pending());
+    fussy.panics.store(1, SeqCst);
+    fussy.give(13);
+    assert_eq!(count.get(), 1);
+    assert!(matches!(counted(wait, &count), Poll::Ready(Ok(_))));
+}
+
+/// The panic reaches the waiter that it is about, and not the caller whose release drove the queue.
+#[test]
+fn a_leg_that_panics_for_one_waiter_ends_that_wait_and_no_other() {
+    let fussy = Arc::new(Fussy::default());
+    let policy = Policy::new(Arc::clone(&fussy));
+    let counts = [Count::new(), Count::new()];
+    let mut first = Box::pin(policy.admit(13));
+    let mut second = pin!(policy.admit(1));
+    assert!(counted(first.as_mut(), &counts[0]).is_pending());
+    assert!(counted(second.as_mut(), &counts[1]).is_pending());
+    fussy.panics.store(u64::MAX, SeqCst);
+    fussy.give(13);
+    assert_eq!(counts.each_ref().map(|count| count.get()), [1, 1]);
+    let ended = catch_unwind(AssertUnwindSafe(|| drop(counted(first.as_mut(), &counts[0]))));
+    assert_eq!(ended.unwrap_err().downcast_ref(), Some(&"thirteen"));
+    assert!(matches!(counted(second, &counts[1]), Poll::Ready(Ok(_))));
+    drop(first);
+    assert_eq!((policy.waiting(), fussy.free.load(SeqCst)), (0, 13));
+}
+
+// ---- The timer
+
+/// A bucket, and how often it is asked.
+struct Asked(TokenBucket, AtomicUsize);
+
+impl Limiter for Asked {
+    type Ticket = <TokenBucket as Limiter>::Ticket;
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        self.1.fetch_add(1, SeqCst);
+        self.0.try_reserve(demand)
+    }
+    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+        self.0.cancel(ticket, now);
+    }
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+        self.0.finish(ticket, outcome, now);
+    }
+    fn forget(&self, ticket: Self::Ticket) {
+        self.0.forget(ticket);
+    }
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        self.1.fetch_add(1, SeqCst);
+        self.0.ready_at(demand)
+    }
+    fn clock(&self) -> Option<&Clock> {
+        self.0.clock()
+    }
+}
+
+fn ten_a_second(clock: &ManualClock) -> TokenBucket {
+    let bucket = TokenBucket::new(Quota::per_second(10).burst(1)).on(clock);
+    bucket.try_acquire(1).unwrap();
+    bucket
+}
+
+#[test]
+fn a_timer_wakes_the_head_and_asks_no_leg() {
+    let clock = ManualClock::new();
+    let policy = Policy::new(Asked(ten_a_second(&clock), AtomicUsize::new(0)));
+    let asked = &policy.limiter().1;
+    let count = Count::new();
+    let mut wait = pin!(policy.admit(1));
+    assert!(counted(wait.as_mut(), &count).is_pending());
+    let before = asked.load(SeqCst);
+    clock.advance(200 * MS);
+    assert_eq!((count.get(), asked.load(SeqCst)), (1, before));
+    assert!(counted(wait, &count).is_ready());
+}
+
+/// Panics of the wakers that a timer wakes reach no one who lets time pass.
+#[test]
+fn a_timer_survives_the_wakers_that_it_wakes() {
+    let clock = ManualClock::new();
+    let policy = Policy::new(ten_a_second(&clock));
+    let count = Count::new();
+    let (mut one, mut two) = (pin!(policy.admit(1)), pin!(policy.admit(1)));
+    assert!(poll(one.as_mut(), panics()).is_pending());
+    assert!(counted(two.as_mut(), &count).is_pending());
+    clock.advance(105 * MS);
+    assert_eq!(
+        count.get(),
+        1,
+        "the head does not drive the queue, and the next is woken"
+    );
+    assert!(counted(two.as_mut(), &count).is_pending());
+    assert!(counted(one, &count).is_ready());
+    clock.advance(95 * MS);
+    assert!(counted(two, &count).is_ready());
+}
+
+/// Given four futures that are kept without being polled, and one behind them that is polled when it is woken.
+/// Then the wake-ups reach it 15 ms after the head's instant, and it drives the queue past the others.
+#[test]
+fn a_head_that_is_not_polled_is_followed_by_more_wake_ups() {
+    let clock = ManualClock::new();
+    let policy = Policy::new(ten_a_second(&clock));
+    let counts = [(); 5].map(|()| Count::new());
+    let woken = || counts.each_ref().map(|count| count.get());
+    let mut waits: Vec<_> = counts.iter().map(|_| Box::pin(policy.admit(1))).collect();
+    for (wait, count) in waits.iter_mut().zip(&counts) {
+        assert!(counted(wait.as_mut(), count).is_pending());
+    }
+    clock.advance(99 * MS);
+    assert_eq!(woken(), [0; 5]);
+    for (after, expected) in [
+        (1, [1, 0, 0, 0, 0]),
+        (5, [1, 1, 0, 0, 0]),
+        (5, [1, 1, 1, 1, 0]),
+        (5, [1; 5]),
+    ] {
+        clock.advance(after * MS);
+        assert_eq!(woken(), expected);
+    }
+    assert!(!clock.advance_to_next_timer(), "there is nothing left to wake");
+    assert!(counted(waits[4].as_mut(), &counts[4]).is_pending());
+    assert_eq!(policy.waiting(), 4);
+    assert!(counted(waits[0].as_mut(), &counts[0]).is_ready());
+    // Of the 15 ms, 10 are made up for.
+    clock.advance(89 * MS);
+    assert!(counted(waits[1].as_mut(), &counts[1]).is_pending());
+    clock.advance(MS);
+    assert_eq!(clock.elapsed(), 205 * MS);
+    assert!(counted(waits[1].as_mut(), &counts[1]).is_ready());
+}
+
+/// The head waits for a release. However long it does, those behind it sleep.
+#[test]
+fn waiters_behind_one_that_waits_for_an_event_sleep() {
+    let clock = ManualClock::new();
+    let slots = Arc::new(Semaphore::new(1));
+    let bucket = TokenBucket::new(Quota::per_second(10).burst(1)).on(&clock);
+    let policy = Policy::new(bucket.and(Arc::clone(&slots)));
+    let held = slots.try_acquire().unwrap();
+    let count = Count::new();
+    let mut waits: Vec<_> = (0..10).map(|_| Box::pin(policy.admit(1))).collect();
+    for wait in &mut waits {
+        assert!(counted(wait.as_mut(), &count).is_pending());
+    }
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(count.get(), 0);
+    assert!(!clock.advance_to_next_timer());
+    drop(held);
+    assert_eq!(count.get(), 1);
+}
+
+// ---- What can never be admitted
+
+#[test]
+fn more_than_the_largest_limit_is_refused_at_once_and_holds_up_no_waiter() {
+    let slots = Arc::new(Semaphore::new(2));
+    let policy = Policy::new(Arc::clone(&slots).named("slots"));
+    let refused = |polled: Poll<Result<_, Refusal<'_>>>| match polled {
+        Poll::Ready(Err(refusal)) => (refusal.reason(), refusal.leg() == "slots", refusal.retry_after()),
+        _ => panic!("it waits"),
+    };
+    let oversized = (Reason::Oversized, true, None);
+    let waker = || Waker::noop().clone();
+    assert_eq!(refused(poll(pin!(policy.admit(3)), waker())), oversized);
+    let held = slots.try_acquire_many(2).unwrap();
+    let mut first = pin!(policy.admit(1));
+    assert!(poll(first.as_mut(), waker()).is_pending());
+    // Also while others wait: neither is it the queue that refuses, nor does it join.
+    assert_eq!(refused(poll(pin!(policy.admit(3)), waker())), oversized);
+    assert_eq!(policy.try_admit(3).unwrap_err().reason(), Reason::Oversized);
+    assert_eq!(policy.try_admit(2).unwrap_err().reason(), Reason::Saturated);
+    drop(held);
+    assert!(poll(first, waker()).is_ready());
+    // The semaphore's own verbs wait, as tokio's do.
+    let mut own = pin!(slots.acquire_many(3));
+    assert!(poll(own.as_mut(), waker()).is_pending());
+}
+
+#[test]
+fn a_dip_and_a_pause_are_waited_for() {
+    let slots = Arc::new(Semaphore::new(4));
+    let policy = Policy::new(Arc::clone(&slots));
+    let count = Count::new();
+    slots.set_limit(2);
+    let mut wait = pin!(policy.admit(4));
+    assert!(counted(wait.as_mut(), &count).is_pending());
+    slots.set_limit(4);
+    assert!(matches!(counted(wait, &count), Poll::Ready(Ok(_))));
+
+    let paused = Arc::new(Semaphore::new(0));
+    let policy = Policy::new(Arc::clone(&paused));
+    let (mut large, mut small) = (pin!(policy.admit(4)), pin!(policy.admit(1)));
+    let counts = [Count::new(), Count::new()];
+    assert!(counted(large.as_mut(), &counts[0]).is_pending());
+    assert!(counted(small.as_mut(), &counts[1]).is_pending());
+    // What the new limit can never admit does not hold up those behind it.
+    paused.set_limit(3);
+    assert_eq!(counts.each_ref().map(|count| count.get()), [1, 1]);
+    match counted(large, &counts[0]) {
+        Poll::Ready(Err(refusal)) => assert_eq!(refusal.reason(), Reason::Oversized),
+        _ => panic!("it waits, or is admitted"),
+    }
+    assert!(matches!(counted(small, &counts[1]), Poll::Ready(Ok(_))));
+}
+
+#[test]
+fn a_waiter_for_larger_limits_is_passed_over() {
+    let clock = ManualClock::new();
+    let slots = Arc::new(Semaphore::new(2));
+    let leg = Arc::clone(&slots).wait_for_raise();
+    let policy = Policy::builder().clock(&clock).over(leg).unwrap();
+    let counts = [(); 3].map(|()| Count::new());
+    let mut large = pin!(policy.admit(5));
+    let mut gives_up = Box::pin(policy.admit(7));
+    let mut late = pin!(policy.admit_timeout(6, Duration::from_secs(1)));
+    assert!(counted(large.as_mut(), &counts[0]).is_pending());
+    assert!(counted(gives_up.as_mut(), &counts[0]).is_pending());
+    assert!(counted(late.as_mut(), &counts[1]).is_pending());
+    assert_eq!(policy.waiting(), 3);
+    // Nothing is ahead of those that fit, and they are served in order.
+    let held = policy.try_admit(2).unwrap();
+    let mut small = pin!(policy.admit(1));
+    assert!(counted(small.as_mut(), &counts[2]).is_pending());
+    drop(held);
+    assert!(matches!(counted(small, &counts[2]), Poll::Ready(Ok(_))));
+    // Its deadline ends its wait.
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(counts.each_ref().map(|count| count.get()), [0, 1, 1]);
+    match counted(late, &counts[1]) {
+        Poll::Ready(Err(refusal)) => assert_eq!(refusal.reason(), Reason::TimedOut),
+        _ => panic!("it waits"),
+    }
+    drop(gives_up);
+    // A raise that is too small changes nothing.
+    slots.set_limit(4);
+    assert_eq!((counts[0].get(), policy.waiting()), (0, 1));
+    slots.add_permits(1);
+    assert_eq!(counts[0].get(), 1);
+    assert!(matches!(counted(large, &counts[0]), Poll::Ready(Ok(_))));
+    assert_eq!((policy.waiting(), slots.in_use()), (0, 0));
+    assert!(!clock.advance_to_next_timer());
+}
+
+// ---- Legs that are not waited for
+
+fn breaker(clock: &ManualClock) -> CircuitBreaker {
+    CircuitBreaker::builder()
+        .count_window(2)
+        .minimum_calls(2)
+        .probes(1)
+        .open_for(OpenTime::fixed(Duration::from_secs(2)))
+        .clock(clock)
+        .build()
+        .unwrap()
+}
+
+fn open(breaker: &CircuitBreaker) {
+    for _ in 0..2 {
+        breaker.try_admit(1).unwrap().finish(Outcome::Failure);
+    }
+    assert_eq!(breaker.state(), BreakerState::Open);
+}
+
+/// Whichever leg is asked first, and whether the circuit was open on arrival or opens while others wait.
+#[test]
+fn an_open_circuit_is_not_waited_for() {
+    let clock = ManualClock::new();
+    let breaker = Arc::new(breaker(&clock));
+    let slots = Arc::new(Semaphore::new(1));
+    let builder = Policy::builder().max_wait(Duration::from_secs(5)).clock(&clock);
+    let policy = builder.over(Arc::clone(&slots).and(Arc::clone(&breaker))).unwrap();
+    let held = slots.try_acquire().unwrap();
+    let counts = [Count::new(), Count::new()];
+    let mut waits = [Box::pin(policy.admit(1)), Box::pin(policy.admit(1))];
+    for (wait, count) in waits.iter_mut().zip(&counts) {
+        assert!(counted(wait.as_mut(), count).is_pending());
+    }
+    open(&breaker);
+    let mut newcomer = Box::pin(policy.admit(1));
+    for (wait, count) in waits
+        .iter_mut()
+        .chain([&mut newcomer])
+        .zip(counts.iter().chain([&Count::new()]))
+    {
+        let Poll::Ready(Err(refusal)) = counted(wait.as_mut(), count) else {
+            panic!("it waits for the circuit");
+        };
+        assert_eq!((refusal.reason(), refusal.leg()), (Reason::CircuitOpen, "breaker"));
+        assert_eq!(refusal.retry_after(), Some(Duration::from_secs(2)));
+    }
+    assert_eq!(counts.each_ref().map(|count| count.get()), [1, 1]);
+    assert_eq!(policy.waiting(), 0);
+    drop(held);
+}
+
+/// Other legs of the same policy are waited for as ever.
+#[test]
+fn a_leg_that_is_not_waited_for_refuses_at_once() {
+    let clock = ManualClock::new();
+    let slots = Arc::new(Semaphore::new(1));
+    let leg = Arc::clone(&slots).at_once().named("slots");
+    let policy = Policy::new(ten_a_second(&clock).and(leg));
+    let held = slots.try_acquire().unwrap();
+    let count = Count::new();
+    let Poll::Ready(Err(refusal)) = counted(pin!(policy.admit(1)), &count) else {
+        panic!("it waits for a slot");
+    };
+    assert_eq!((refusal.reason(), refusal.leg()), (Reason::Saturated, "slots"));
+    drop(held);
+    let mut wait = pin!(policy.admit(1));
+    assert!(counted(wait.as_mut(), &count).is_pending());
+    clock.advance(100 * MS);
+    assert!(matches!(counted(wait, &count), Poll::Ready(Ok(_))));
+}
