@@ -206,7 +206,9 @@ impl FairShare {
     #[cold]
     fn let_try(&self, demand: Demand<'_>, now: Instant) -> Result<(), Refusal<'_>> {
         let (n, clock) = (demand.units(), &self.budget.clock);
-        let judged = self.turns.let_try(demand, clock, |ahead| self.forecast(n, ahead, now));
+        let judged = self
+            .turns
+            .let_try(demand, clock, |n, ahead| self.forecast(n, ahead, now));
         match judged {
             Err(Some(at)) => {
                 let wait = Wait::Until(Due::at(clock, now, at));
@@ -326,7 +328,7 @@ impl Limiter for FairShare {
         }
         let now = demand.now(&self.budget.clock);
         let clock = &self.budget.clock;
-        (self.turns).ready_at(LEG, demand, clock, |ahead| self.forecast(units, ahead, now))
+        (self.turns).ready_at(LEG, demand, clock, |n, ahead| self.forecast(n, ahead, now))
     }
 
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {

@@ -3,7 +3,7 @@
 use crate::ask::Demand;
 use crate::refusal::ReadyAt;
 use crate::sync::turn::TurnstileId;
-use crate::sync::turns::Turns;
+use crate::sync::turns::{Before, Late, Turns};
 use crate::sync::wake::quietly;
 use crate::time::{Clock, Instant};
 
@@ -17,13 +17,13 @@ pub(crate) enum Forecast {
 }
 
 impl Turns {
-    /// What the rate `leg` says to `demand`, where `forecast` says when it admits it behind a number of units.
+    /// What the rate `leg` says to `demand`, where `forecast` says when it admits a number of units behind others.
     pub(crate) fn ready_at<'a>(
         &'a self,
         leg: &'a str,
         demand: Demand<'_>,
         clock: &Clock,
-        forecast: impl Fn(u64) -> Forecast,
+        forecast: impl Fn(u64, u64) -> Forecast,
     ) -> ReadyAt<'a> {
         let (id, units) = (TurnstileId::of(self), demand.units());
         loop {
@@ -32,23 +32,27 @@ impl Turns {
                 demand.redeem(id);
             }
             let behind = before.is_anything() && units > 0;
-            let due = match forecast(demand.ahead().saturating_add(before.units)) {
+            let at = match forecast(units, demand.ahead().saturating_add(before.units)) {
                 Forecast::Event => return ReadyAt::on_event(leg),
                 Forecast::Now if !behind => return ReadyAt::NOW,
                 Forecast::Now => demand.now(clock),
-                // As of an instant that has passed it can be due by now.
-                Forecast::At(at) if behind && demand.is_in_line() && at <= clock.now() => at,
-                Forecast::At(at) => return ReadyAt::at(leg, at).by_turns(self, units, behind),
+                Forecast::At(at) if !behind => return ReadyAt::at(leg, at).by_turns(self, units, false),
+                Forecast::At(at) => at,
             };
-            let Some(late) = self.late(before, clock.now(), clock) else {
+            let Ok(late) = self.late_first(before, clock, &forecast) else {
                 continue;
             };
-            if !demand.is_in_line() {
-                return ReadyAt::at(leg, late.until);
+            let until = late.as_ref().map(|late| late.until);
+            if let Some(late) = late.filter(|_| demand.is_in_line()) {
+                // Its queue may not know that its turn has come. What it panics with is not for this demand.
+                quietly(|| late.waker.wake_by_ref());
             }
-            // The queue of the first may not know that its turn has come. What it panics with is not for this demand.
-            quietly(|| late.waker.wake_by_ref());
-            return ReadyAt::due_in_turn(leg, due, self, units).by(late.until);
+            // As of an instant that has passed it can be due by now.
+            if demand.is_in_line() && at <= clock.now() {
+                let ready = ReadyAt::due_in_turn(leg, at, self, units);
+                return until.map_or(ready, |until| ready.by(until));
+            }
+            return ReadyAt::at(leg, sooner(at, until, clock)).by_turns(self, units, true);
         }
     }
 
@@ -58,7 +62,7 @@ impl Turns {
         &self,
         demand: Demand<'_>,
         clock: &Clock,
-        forecast: impl Fn(u64) -> Forecast,
+        forecast: impl Fn(u64, u64) -> Forecast,
     ) -> Result<(), Option<Instant>> {
         let id = TurnstileId::of(self);
         loop {
@@ -66,14 +70,36 @@ impl Turns {
             if demand.units() == 0 || !before.is_anything() {
                 return Ok(());
             }
-            return match forecast(before.units) {
-                Forecast::Event => Err(None),
-                Forecast::At(at) => Err(Some(at)),
-                Forecast::Now => match self.late(before, clock.now(), clock) {
-                    Some(late) => Err(Some(late.until)),
-                    None => continue,
-                },
+            let at = match forecast(demand.units(), before.units) {
+                Forecast::Event => return Err(None),
+                Forecast::Now => demand.now(clock),
+                Forecast::At(at) => at,
             };
+            if let Ok(late) = self.late_first(before, clock, &forecast) {
+                return Err(Some(sooner(at, late.map(|late| late.until), clock)));
+            }
         }
+    }
+
+    /// The first of those `before`, if it is due and has not been admitted. Fails when it has gone, or lost its place: then
+    /// all is to be asked once more.
+    fn late_first(
+        &self,
+        before: Before,
+        clock: &Clock,
+        forecast: impl Fn(u64, u64) -> Forecast,
+    ) -> Result<Option<Late>, ()> {
+        if forecast(before.first_units, 0) != Forecast::Now {
+            return Ok(None);
+        }
+        self.late(before, clock.now(), clock).map(Some).ok_or(())
+    }
+}
+
+/// When to ask again: at `at`, or when the first of those before has lost its place, if that comes first. Never in the past.
+fn sooner(at: Instant, until: Option<Instant>, clock: &Clock) -> Instant {
+    match until {
+        Some(until) if until < at || at <= clock.now() => until,
+        _ => at,
     }
 }

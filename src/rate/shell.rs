@@ -131,7 +131,7 @@ impl<M: Meter> Shell<M> {
         let n = demand.units();
         let judged = self
             .turns
-            .let_try(demand, &self.clock, |ahead| self.forecast(n, ahead, now));
+            .let_try(demand, &self.clock, |n, ahead| self.forecast(n, ahead, now));
         judged.map_err(|at| self.refusal(n, now, at.map(Instant::ticks)))
     }
 
@@ -260,9 +260,9 @@ impl<M: Meter> Shell<M> {
 
     pub(super) fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.bell);
-        let (n, now) = (demand.units(), demand.now(&self.clock));
+        let now = demand.now(&self.clock);
         self.turns
-            .ready_at(self.leg, demand, &self.clock, |ahead| self.forecast(n, ahead, now))
+            .ready_at(self.leg, demand, &self.clock, |n, ahead| self.forecast(n, ahead, now))
     }
 
     /// The same for a booking. One that no instant admits is refused for a reason of its own.

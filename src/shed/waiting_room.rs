@@ -23,7 +23,7 @@ use std::time::Duration;
 ///
 /// # The rate
 /// Instants are evenly spaced at a [`Quota`]; its burst says nothing here. Who comes back must find the service able to serve
-/// so many: in a lane beside the newcomers' line that is half of what it can do, since the two take turns at a semaphore.
+/// so many: in a lane beside the newcomers' line that is half of what it can do, since the two take turns.
 /// With a [`share`](Self::share) the rate is that part of what was measured while newcomers were turned away, if that is
 /// more than the quota: the lesser of the latest two stretches of 64 that had waited and were [served](Self::note_served).
 /// It is known until nobody has been turned away for a second, and until all who were told to come have had their instant.

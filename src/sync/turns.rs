@@ -54,6 +54,8 @@ pub(crate) struct Before {
     pub(crate) units: u64,
     /// The first of them.
     first: Option<u64>,
+    /// What that wants.
+    pub(crate) first_units: u64,
     /// The place that the demand counts on is gone.
     pub(crate) lapsed: bool,
 }
@@ -62,6 +64,7 @@ impl Before {
     const NOTHING: Self = Self {
         units: 0,
         first: None,
+        first_units: 0,
         lapsed: false,
     };
 
@@ -134,7 +137,13 @@ impl Turns {
                 Err(_) => (all(), front, true),
             },
         };
-        Before { units, first, lapsed }
+        let first_units = heads.front().map_or(0, |head| head.units);
+        Before {
+            units,
+            first,
+            first_units,
+            lapsed,
+        }
     }
 
     /// One is due by `now` behind `before`. `None` when it should look again: the first of those before it has gone, or has
@@ -199,5 +208,60 @@ impl Turnstile for Turns {
 
     fn holds_nothing(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::ManualClock;
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Count(std::sync::atomic::AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn each_place_is_behind_those_that_were_taken_before() {
+        let turns = Turns::new();
+        let counts = [0, 1, 2].map(|_| Arc::<Count>::default());
+        let claims = [0, 1, 2].map(|at| turns.join(1 << at, &Waker::from(Arc::clone(&counts[at]))));
+        let woken = || counts.each_ref().map(|count| count.0.load(Ordering::SeqCst));
+        let before = |at: usize| turns.before(Holder::Head(claims[at].key()), 1 << at);
+        assert_eq!([0, 1, 2].map(|at| before(at).units), [0, 1, 3]);
+        assert_eq!(turns.before(Holder::Newcomer, 1).units, 7);
+        // A waiter behind its own head counts that itself.
+        assert_eq!(turns.before(Holder::Behind(claims[1].key()), 1).units, 5);
+        assert_eq!((before(0).is_anything(), before(1).is_anything()), (false, true));
+        turns.leave(claims[1]);
+        assert_eq!((woken(), before(2).units), ([0, 0, 0], 1));
+        turns.leave(claims[0]);
+        assert_eq!((woken(), before(2).units), ([0, 0, 1], 0));
+        turns.leave(claims[0]);
+        turns.leave(claims[2]);
+        assert_eq!((woken(), turns.is_waited()), ([0, 0, 1], false));
+        assert!(turns.before(Holder::Head(claims[2].key()), 1).lapsed);
+    }
+
+    #[test]
+    fn a_head_that_is_due_and_not_admitted_in_time_loses_its_place() {
+        let (clock, turns) = (ManualClock::new(), Turns::new());
+        let claims = [0, 1].map(|_| turns.join(1, Waker::noop()));
+        let late = || turns.late(turns.before(Holder::Newcomer, 1), clock.now(), &clock);
+        let until = late().unwrap().until;
+        assert_eq!(clock.between(clock.now(), until), LAPSE);
+        clock.advance(LAPSE - Duration::from_nanos(1));
+        assert_eq!(late().unwrap().until, until);
+        clock.advance(Duration::from_nanos(1));
+        assert!(late().is_none());
+        // The next has as long.
+        assert!(turns.before(Holder::Head(claims[0].key()), 1).lapsed);
+        assert_eq!(clock.between(clock.now(), late().unwrap().until), LAPSE);
+        assert!(!turns.before(Holder::Head(claims[1].key()), 1).is_anything());
     }
 }

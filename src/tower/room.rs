@@ -26,9 +26,9 @@ impl<L: Limiter + 'static, P, C, R> LimitLayer<InLine<L, P>, C, R> {
     /// It is let in as long as the service serves twice as fast as the room gives out places. Who comes earlier is a newcomer,
     /// and keeps its place; so does whoever comes a second time for one place.
     ///
-    /// A rate hands out no turns, so that in a policy with one a place says when there is room, and the lane takes from the rate
-    /// what others leave. No place is for an instant before the one that the rate knows, and none is kept for one that is
-    /// further ahead than all places of the room and the grace reach: then the client is told the rate's alone.
+    /// In a policy with a rate, the lane and the policy's queue take turns at its tokens as they do at permits. No place is for
+    /// an instant before the one that the rate knows, and none is kept for one that is further ahead than all places of the
+    /// room and the grace reach: then the client is told the rate's alone.
     ///
     /// A request that waits may leave at any time; the place that it came for is used up then. While no place is taken a
     /// request reads one number more than without a room, and no key.

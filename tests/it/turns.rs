@@ -421,3 +421,41 @@ fn waiters_of_two_queues_are_woken_no_more_than_those_of_one() {
     let most = counts.iter().map(|count| count.0.load(Ordering::SeqCst)).max();
     assert!(most <= Some(2), "{most:?}");
 }
+
+/// Given a head that is due and whose future is kept without being polled, then others are refused for ten milliseconds at
+/// most, and it waits again behind them once it is polled.
+#[test]
+fn a_head_that_is_not_polled_holds_up_others_for_a_moment_only() {
+    let clock = ManualClock::new();
+    let bucket = Arc::new(TokenBucket::new(Quota::per_second(1)).on(&clock));
+    let policy = Policy::new(Arc::clone(&bucket));
+    bucket.try_acquire(1).unwrap();
+    let mut head = pin!(policy.admit(1));
+    assert!(poll(head.as_mut()).is_pending());
+    clock.advance(2 * SECOND);
+    assert_eq!(bucket.try_acquire(1).unwrap_err().retry_after(), Some(10 * MS));
+    clock.advance(10 * MS - Duration::from_nanos(1));
+    assert!(bucket.try_acquire(1).is_err());
+    clock.advance(Duration::from_nanos(1));
+    assert!(bucket.try_acquire(1).is_ok());
+    assert!(poll(head.as_mut()).is_pending());
+    clock.advance(SECOND);
+    assert!(poll(head).is_ready());
+}
+
+/// The same where another queue waits: that drives the one before it, polled or not.
+#[test]
+fn a_head_that_is_not_polled_holds_up_no_other_queue() {
+    let clock = ManualClock::new();
+    let bucket = Arc::new(TokenBucket::new(Quota::per_second(1)).on(&clock));
+    let policies = [0, 1].map(|_| Policy::new(Arc::clone(&bucket)));
+    bucket.try_acquire(1).unwrap();
+    let (mut unpolled, mut other) = (pin!(policies[0].admit(1)), pin!(policies[1].admit(1)));
+    assert!(poll(unpolled.as_mut()).is_pending() && poll(other.as_mut()).is_pending());
+    clock.advance(2 * SECOND);
+    // The first takes its token as of ten milliseconds ago, the most that is made up for.
+    assert!(poll(other.as_mut()).is_pending());
+    clock.advance(SECOND - 10 * MS);
+    assert!(poll(other).is_ready());
+    assert!(poll(unpolled).is_ready());
+}

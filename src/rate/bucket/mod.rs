@@ -245,7 +245,7 @@ impl TokenBucket {
         let n = demand.units();
         let judged = self
             .turns
-            .let_try(demand, &self.clock, |ahead| self.forecast(n, ahead, now));
+            .let_try(demand, &self.clock, |n, ahead| self.forecast(n, ahead, now));
         judged.map_err(|at| self.refusal_until(n, at, now))
     }
 
@@ -449,9 +449,9 @@ impl Limiter for TokenBucket {
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.bell);
-        let (n, now) = (demand.units(), demand.now(&self.clock));
+        let now = demand.now(&self.clock);
         self.turns
-            .ready_at(LEG, demand, &self.clock, |ahead| self.forecast(n, ahead, now))
+            .ready_at(LEG, demand, &self.clock, |n, ahead| self.forecast(n, ahead, now))
     }
 
     fn clock(&self) -> Option<&Clock> {
