@@ -9,7 +9,7 @@ use crate::refusal::{ReadyAt, Refusal};
 use crate::semaphore::Semaphore;
 use crate::standing::Standing;
 use crate::sync::shim::Mutex;
-use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turn::Turnstile;
 use crate::sync::unwind::both;
 use crate::time::{Clock, Instant, Pass};
 use std::fmt;
@@ -173,16 +173,21 @@ impl<L: Resizable> Limiter for Adaptive<L> {
         Some(&self.clock)
     }
 
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        self.limiter.queues(visit);
+    }
+
+    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
+        visit(&self.clock);
+        self.limiter.clocks(visit);
+    }
+
     /// The limiter inside, as it stands; its kind is `adaptive`.
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
         self.limiter.survey(&mut |mut standing| {
             standing.kind = "adaptive";
             visit(standing);
         });
-    }
-
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        self.limiter.turnstile(id)
     }
 }
 

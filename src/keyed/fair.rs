@@ -317,6 +317,7 @@ impl Limiter for FairShare {
     fn is_fresh(&self, now: Pass<'_>) -> bool {
         self.with(now.now(&self.budget.clock), |dealer, hand| dealer.is_full(hand))
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
 }
 
 impl Drop for FairShare {

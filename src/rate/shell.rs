@@ -331,6 +331,7 @@ macro_rules! limiter_of_shell {
             fn is_fresh(&self, now: Pass<'_>) -> bool {
                 self.shell.is_fresh(now.now(self.shell.clock()))
             }
+            fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
         }
     };
 }

@@ -205,6 +205,7 @@ impl Limiter for Class {
         };
         visit(Standing::new(LEG, LEG, state));
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
 }
 
 impl fmt::Debug for Class {

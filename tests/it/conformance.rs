@@ -679,6 +679,7 @@ impl Limiter for Counter {
         }
         ReadyAt::NOW
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
 }
 
 /// Remembers the instant of every admission of the last window.
@@ -785,6 +786,7 @@ impl Limiter for SlidingLog {
     fn clock(&self) -> Option<&Clock> {
         Some(&self.clock)
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
 }
 
 /// A manual clock's ticks are nanoseconds since zero.

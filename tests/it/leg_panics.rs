@@ -71,6 +71,7 @@ impl Limiter for Panics {
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
 }
 
 const COST: Cost = Cost::new("tokens");
@@ -336,6 +337,7 @@ fn a_payload_that_panics_when_it_is_dropped_aborts_nothing() {
         fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
             ReadyAt::NOW
         }
+        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
     }
     let semaphore = Arc::new(Semaphore::new(1));
     let gate = Arc::clone(&semaphore).and(Bombs).and(Panics::at(At::Finish));

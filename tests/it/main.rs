@@ -34,6 +34,7 @@ mod cancel_sweep;
 mod channel_semaphore;
 mod coarse_clock;
 mod compose;
+mod compose_waits;
 mod conformance;
 #[cfg(feature = "fan-out")]
 mod fan_out;

@@ -226,6 +226,7 @@ fn the_names_that_are_labels_are_bounded() {
         fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
             ReadyAt::NOW
         }
+        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
     }
     let refused = |gate: fn(Observed<Renamed>) -> Observed<Renamed>| {
         let seen = recorded(|| {

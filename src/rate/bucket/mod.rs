@@ -428,6 +428,7 @@ impl Limiter for TokenBucket {
         let word = Word(self.word.load(Ordering::Relaxed));
         Self::level(word, &params, now) >= params.burst as i64 && writer.quota == writer.made_with
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
 }
 
 impl fmt::Debug for TokenBucket {

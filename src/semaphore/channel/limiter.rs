@@ -71,6 +71,7 @@ impl Limiter for ChannelSemaphore {
     fn is_fresh(&self, _: Pass<'_>) -> bool {
         self.is_untouched()
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
 }
 
 /// `units` as a number of permits that there could be.
