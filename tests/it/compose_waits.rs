@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tollgate::adaptive::{Adaptive, Aimd};
 use tollgate::policy::linked::{Mark, Meter};
-use tollgate::policy::spec::{LegSpec, LoadMetric, PolicySpec, Rule};
+use tollgate::policy::spec::{LegSpec, LoadMetric, PolicySpec, Rule, When};
 use tollgate::{
     Ask, Cost, Limiter, LimiterExt, ManualClock, Policy, PolicyError, Quota, Reason, Refusal, Rejection, RunError,
     Semaphore, TokenBucket,
@@ -250,4 +250,69 @@ fn another_clock_inside_a_chain_is_noticed() {
     clock.advance(Duration::from_secs(1));
     other.advance(Duration::from_secs(1));
     assert!(policy.admit_blocking(1).is_ok());
+}
+
+/// The load of a policy as data falls when a reservation is given back.
+#[test]
+fn a_reservation_that_ends_the_load_wakes_the_waiter() {
+    let clock = ManualClock::new();
+    let spec = PolicySpec::new([
+        LegSpec::new("permits", Rule::semaphore(3)),
+        LegSpec::new("throttle", Rule::semaphore(0)).when(When::above("permits", LoadMetric::Use, 0.5)),
+    ]);
+    let policy = spec.build(&clock).unwrap();
+    let reservation = policy.reserve(2).unwrap();
+    let counts = Arc::<Counts>::default();
+    let waker = Waker::from(Arc::clone(&counts));
+    let mut wait = pin!(policy.admit(1));
+    assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(reservation);
+    assert_eq!(counts.0.load(Ordering::Relaxed), 1);
+    assert!(matches!(
+        wait.as_mut().poll(&mut Context::from_waker(&waker)),
+        Poll::Ready(Ok(_))
+    ));
+}
+
+/// A turn that was granted before the limit sank admits no request; what it held wakes the waiter once it is allowed.
+#[test]
+fn a_turn_that_a_lowered_limit_forbids_is_given_back() {
+    let clock = ManualClock::new();
+    let mut spec = PolicySpec::new([
+        LegSpec::new(
+            "window",
+            Rule::FixedWindow {
+                limit: 100,
+                window: Duration::from_secs(1),
+            },
+        ),
+        LegSpec::new("permits", Rule::semaphore(2)),
+    ]);
+    let policy = spec.build(&clock).unwrap();
+    let (one, two) = (policy.try_admit(1).unwrap(), policy.try_admit(1).unwrap());
+    let mut wait = pin!(policy.admit(1));
+    let mut poll = || wait.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll().is_pending());
+    spec.legs[1].rule = Rule::semaphore(1);
+    policy.apply(spec.clone()).unwrap();
+    drop(one);
+    assert!(poll().is_pending());
+    drop(two);
+    assert!(poll().is_ready());
+}
+
+/// What a cancel takes back of a meter is what was counted, for a breaker too.
+#[test]
+fn a_cancelled_call_of_a_breaker_is_no_load() {
+    use tollgate::policy::spec::BreakerRule;
+    let clock = ManualClock::new();
+    let spec = PolicySpec::new([
+        LegSpec::new("circuit", Rule::Breaker(BreakerRule::default())),
+        LegSpec::new("throttle", Rule::semaphore(0)).when(When::above("circuit", LoadMetric::Rate, 2.5)),
+    ]);
+    let policy = spec.build(&clock).unwrap();
+    policy.try_admit(2).unwrap().forget();
+    drop(policy.reserve(5).unwrap());
+    assert!(policy.try_admit(1).is_ok(), "two calls in a second");
+    assert!(policy.try_admit(1).is_err(), "three are above the mark");
 }
