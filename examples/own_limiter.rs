@@ -93,6 +93,7 @@ impl Limiter for MemoryBudget {
             ReadyAt::on_event(LEG)
         }
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
 }
 
 fn main() {

@@ -146,6 +146,7 @@ impl Limiter for Governed {
         let next = self.clock.between(self.clock.now(), due);
         visit(Standing::new(LEG, LEG, State::Opaque { next }));
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
 }
 
 impl fmt::Debug for Governed {

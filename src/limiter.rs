@@ -209,11 +209,30 @@ pub trait Limiter: Send + Sync {
         false
     }
 
+    /// Shows `visit` every queue in this limiter whose turn a policy may have to wait for: those of all limiters that it
+    /// contains, whether they apply just now or not. One without a queue shows nothing.
+    ///
+    /// It has no default: an adapter that hid a queue would hide that one queue stands in two legs, for which no policy can
+    /// wait.
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile));
+
+    /// Shows `visit` every clock by which this limiter decides. A composite shows those of all its legs.
+    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
+        if let Some(clock) = self.clock() {
+            visit(clock);
+        }
+    }
+
     /// The queue of identity `id` in this limiter: how a waiting policy finds its way back to a leg whose turn it
     /// waits for.
     fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        let _ = id;
-        None
+        let mut found = None;
+        self.queues(&mut |queue| {
+            if TurnstileId::of_queue(queue) == id {
+                found = Some(queue);
+            }
+        });
+        found
     }
 
     /// Shows `visit` how each leg stands now, in the order in which they are asked. Nothing unless a limiter implements it.
@@ -225,12 +244,6 @@ pub trait Limiter: Send + Sync {
     #[doc(hidden)]
     fn name(&self) -> Option<&str> {
         None
-    }
-
-    /// Names every queue in this limiter: a policy must not stand in one of them for two legs.
-    #[doc(hidden)]
-    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
-        let _ = visit;
     }
 }
 
@@ -282,12 +295,11 @@ macro_rules! forward {
             fn finish_in(&self, ticket: &Self::Ticket, outcome: Outcome, now: Pass<'_>) {
                 (**self).finish_in(ticket, outcome, now);
             }
-            #[inline]
-            fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-                (**self).turnstile(id)
+            fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+                (**self).queues(visit);
             }
-            fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
-                (**self).turnstiles(visit);
+            fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
+                (**self).clocks(visit);
             }
             fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
                 (**self).survey(visit);

@@ -3,8 +3,11 @@
 //! A [`Refusal`] is made on the hot path, so it stores numbers and divides nothing: [`Refusal::retry_after`] computes
 //! when it is asked. It borrows the leg's name; [`Rejection`] is the owned form, an ordinary `'static` error.
 
+use crate::ask::{Ask, Demand};
+use crate::limiter::Limiter;
 use crate::sync::turn::Turnstile;
-use crate::time::{Clock, Instant};
+use crate::time::{Clock, Instant, Phase};
+use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
@@ -162,7 +165,45 @@ pub enum Wait<'a> {
     Event,
 }
 
+/// All legs of the composite that refused, and what it was asked for: from this the latest instant is computed, when it is
+/// asked for.
+#[derive(Clone, Copy)]
+struct Whole<'a> {
+    legs: &'a dyn Legs,
+    units: u64,
+    ask: Ask,
+}
+
+/// What a refusal wants of all legs.
+pub(crate) trait Legs: Send + Sync {
+    fn ready(&self, demand: Demand<'_>) -> ReadyAt<'_>;
+    fn decides_by(&self) -> Option<&Clock>;
+}
+
+impl<L: Limiter> Legs for L {
+    fn ready(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        self.ready_at(demand)
+    }
+    fn decides_by(&self) -> Option<&Clock> {
+        self.clock()
+    }
+}
+
 /// A refusal: which leg, why, and how to wait. It has left no trace in any limiter.
+///
+/// It borrows the limiter, and is no [`Error`] itself. The operator `?` turns it into a boxed error, by way of the owned
+/// [`Rejection`], which is one. For other kinds of errors: `.map_err(Rejection::from)?`.
+///
+/// ```
+/// # use tollgate::{ManualClock, Policy, Rejection, Semaphore};
+/// async fn work() -> Result<(), Box<dyn std::error::Error>> {
+///     let policy = Policy::builder().limit(Semaphore::new(0)).max_queue(0).build()?;
+///     let _permit = policy.admit(1).await?;
+///     Ok(())
+/// }
+/// let error = ManualClock::new().run(work()).unwrap_err();
+/// assert_eq!(&*error.downcast_ref::<Rejection>().unwrap().leg, "semaphore");
+/// ```
 #[derive(Clone, Copy)]
 #[must_use = "a refusal says why the work must not start"]
 pub struct Refusal<'a> {
@@ -170,6 +211,7 @@ pub struct Refusal<'a> {
     leg: &'a str,
     units: u64,
     wait: Wait<'a>,
+    whole: Option<Whole<'a>>,
 }
 
 impl<'a> Refusal<'a> {
@@ -181,7 +223,28 @@ impl<'a> Refusal<'a> {
             leg,
             units,
             wait,
+            whole: None,
         }
+    }
+
+    /// The same refusal, by one of several legs.
+    #[inline(always)]
+    pub(crate) fn among(mut self, legs: &'a dyn Legs, demand: Demand<'_>) -> Self {
+        self.whole = Some(Whole {
+            legs,
+            units: demand.units(),
+            ask: *demand.ask(),
+        });
+        self
+    }
+
+    /// The same refusal, where `adapter` changes what the legs inside it say of the same demand.
+    #[inline]
+    pub(crate) fn through(mut self, adapter: &'a dyn Legs) -> Self {
+        if let Some(whole) = &mut self.whole {
+            whole.legs = adapter;
+        }
+        self
     }
 
     /// Why.
@@ -211,14 +274,68 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// How long to wait before asking again, rounded up: the earliest instant at which this request could succeed if
-    /// nobody else is admitted meanwhile. `None` when no instant is known, or none would help.
+    /// How long to wait before asking again, rounded up: the earliest instant at which this request could succeed if no
+    /// other is admitted meanwhile. Of several legs it is the latest instant, also of those behind the leg that refused.
+    /// `None` when no instant is known, or none would help.
     ///
-    /// Computed here, not when the request was refused.
+    /// Computed here, not when the request was refused: the other legs are looked at now.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{LimiterExt, ManualClock, Policy, Quota, TokenBucket};
+    /// # let clock = ManualClock::new();
+    /// let policy = Policy::builder()
+    ///     .limit(TokenBucket::new(Quota::per_second(1).burst(1)).on(&clock).named("second"))
+    ///     .limit(TokenBucket::new(Quota::per_minute(1).burst(1)).on(&clock).named("minute"))
+    ///     .build()?;
+    /// policy.try_admit(1).unwrap().forget();
+    /// let refused = policy.try_admit(1).unwrap_err();
+    /// assert_eq!(refused.leg(), "second");
+    /// assert_eq!(refused.retry_after(), Some(Duration::from_secs(60)));
+    /// assert_eq!(refused.retry_leg(), "minute");
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.wait() {
+        self.retry().1
+    }
+
+    /// The leg that [`retry_after`](Self::retry_after) is of: the one that is ready last. That which refused, when no instant
+    /// is known.
+    pub fn retry_leg(&self) -> &'a str {
+        self.retry().0
+    }
+
+    fn retry(&self) -> (&'a str, Option<Duration>) {
+        let wait = self.wait();
+        let own = match wait {
             Wait::Until(due) => Some(due.after()),
             _ => None,
+        };
+        let (Some(whole), false) = (&self.whole, matches!(wait, Wait::Never)) else {
+            return (self.leg, own);
+        };
+        let Some(clock) = whole.legs.decides_by() else {
+            return (self.leg, own);
+        };
+        let now = clock.now();
+        let phase = Phase::at(clock, now);
+        let ready = whole
+            .legs
+            .ready(Demand::new(&whole.ask, phase.pass()).with_units(whole.units, 0));
+        if ready.is_never() {
+            return (ready.leg(), None);
+        }
+        let since = match wait {
+            Wait::Until(due) if due.clock.is_same(clock) => due.asked_at,
+            _ => now,
+        };
+        match ready
+            .not_before()
+            .filter(|&at| at > now)
+            .map(|at| clock.between(since, at))
+        {
+            all if all > own => (ready.leg(), all),
+            _ => (self.leg, own),
         }
     }
 
@@ -243,11 +360,13 @@ impl<'a> Refusal<'a> {
 
     /// The owned form, to be returned and stored as an error.
     pub fn to_rejection(&self) -> Rejection {
+        let (leg, retry_after) = self.retry();
         Rejection {
             reason: self.reason,
             leg: self.leg.into(),
             units: self.units,
-            retry_after: self.retry_after(),
+            retry_after,
+            retry_leg: (leg != self.leg).then(|| leg.into()),
         }
     }
 }
@@ -269,7 +388,16 @@ impl fmt::Display for Refusal<'_> {
     }
 }
 
-impl std::error::Error for Refusal<'_> {}
+macro_rules! into_boxed_error {
+    ($($error:ty),*) => {$(
+        impl From<Refusal<'_>> for Box<$error> {
+            fn from(refusal: Refusal<'_>) -> Self {
+                refusal.to_rejection().into()
+            }
+        }
+    )*};
+}
+into_boxed_error!(dyn Error, dyn Error + Send + Sync);
 
 /// A [`Refusal`] that owns its leg's name and has computed its numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -281,8 +409,10 @@ pub struct Rejection {
     pub leg: Box<str>,
     /// How many units that leg was asked for.
     pub units: u64,
-    /// See [`Refusal::retry_after`].
+    /// See [`Refusal::retry_after`]. As of when this was made.
     pub retry_after: Option<Duration>,
+    /// The leg that `retry_after` is of, where that is another than the one that refused.
+    pub retry_leg: Option<Box<str>>,
 }
 
 impl From<Refusal<'_>> for Rejection {
@@ -297,7 +427,7 @@ impl fmt::Display for Rejection {
     }
 }
 
-impl std::error::Error for Rejection {}
+impl Error for Rejection {}
 
 /// A queue to join while an instant is waited for.
 #[derive(Clone, Copy, Debug)]

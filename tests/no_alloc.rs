@@ -206,6 +206,7 @@ impl Limiter for TimePasses {
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
 }
 
 /// A leg that writes down at what instant it is asked to do what.
@@ -248,6 +249,7 @@ impl Limiter for Logs {
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
 }
 
 #[test]

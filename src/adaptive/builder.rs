@@ -47,7 +47,8 @@ impl<L: Resizable> AdaptiveBuilder<L> {
         }
     }
 
-    /// The law. It runs under a lock of its own: it must not block, nor use this limiter.
+    /// The law. It must not block. It runs under no lock, so that it may look at this limiter; work that ends meanwhile counts
+    /// in the next window.
     pub fn law(mut self, law: impl LimitLaw + 'static) -> Self {
         self.law = Box::new(law);
         self
@@ -125,7 +126,7 @@ impl<L: Resizable> AdaptiveBuilder<L> {
         };
         let tuner = Tuner {
             sampler: Sampler::new(self.most, clock.now().ticks()),
-            law: self.law,
+            law: Some(self.law),
             limit: self.limiter.limit().clamp(floor, ceiling) as f64,
             pinned: None,
         };

@@ -3,13 +3,14 @@
 use super::builder::AdaptiveBuilder;
 use super::resizable::Resizable;
 use super::tuner::{Settings, Tuner};
+use crate::algo::adaptive::LimitLaw;
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::semaphore::Semaphore;
 use crate::standing::Standing;
 use crate::sync::shim::Mutex;
-use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turn::Turnstile;
 use crate::sync::unwind::both;
 use crate::time::{Clock, Instant, Pass};
 use std::fmt;
@@ -115,12 +116,32 @@ impl<L: Resizable> Adaptive<L> {
     fn learn(&self, started: Instant, dropped: bool, now: Instant) {
         let in_flight = self.limiter.in_use() as u64;
         let latency = now.ticks_since(started);
-        let window_ended = {
-            let mut tuner = self.tuner.lock();
-            tuner.learn(&self.settings, &self.clock, now, latency, in_flight, dropped)
+        let question = (self.tuner.lock()).learn(&self.settings, &self.clock, now, latency, in_flight, dropped);
+        let Some(question) = question else { return };
+        let mut lent = Lent {
+            tuner: &self.tuner,
+            law: Some(question.law),
         };
-        if window_ended {
-            self.apply();
+        let next = lent.law.as_mut().map(|law| law.next(question.limit, &question.sample));
+        if let Some(next) = next {
+            let mut tuner = self.tuner.lock();
+            tuner.law = lent.law.take();
+            tuner.answer(&self.settings, next, question.in_flight);
+        }
+        self.apply();
+    }
+}
+
+/// A law that is asked: it comes back, also when it panics.
+struct Lent<'a> {
+    tuner: &'a Mutex<Tuner>,
+    law: Option<Box<dyn LimitLaw>>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if let Some(law) = self.law.take() {
+            self.tuner.lock().law = Some(law);
         }
     }
 }
@@ -174,16 +195,21 @@ impl<L: Resizable> Limiter for Adaptive<L> {
         Some(&self.clock)
     }
 
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        self.limiter.queues(visit);
+    }
+
+    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
+        visit(&self.clock);
+        self.limiter.clocks(visit);
+    }
+
     /// The limiter inside, as it stands; its kind is `adaptive`.
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
         self.limiter.survey(&mut |mut standing| {
             standing.kind = "adaptive";
             visit(standing);
         });
-    }
-
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        self.limiter.turnstile(id)
     }
 }
 

@@ -5,7 +5,8 @@ use crate::time::{Clock, Instant};
 
 pub(super) struct Tuner {
     pub(super) sampler: Sampler,
-    pub(super) law: Box<dyn LimitLaw>,
+    /// Empty while it is asked: users' code runs under no lock of ours. No window ends meanwhile.
+    pub(super) law: Option<Box<dyn LimitLaw>>,
     /// Not rounded.
     pub(super) limit: f64,
     pub(super) pinned: Option<usize>,
@@ -41,7 +42,7 @@ impl Tuner {
         self.pinned.unwrap_or(self.limit as usize)
     }
 
-    /// Work took `latency` ticks. True when that has ended a window.
+    /// Work took `latency` ticks. When that ends a window: what the law is asked, and the law, which is to come back.
     pub(super) fn learn(
         &mut self,
         settings: &Settings,
@@ -50,18 +51,32 @@ impl Tuner {
         latency: u64,
         in_flight: u64,
         dropped: bool,
-    ) -> bool {
+    ) -> Option<Question> {
         self.sampler.add(latency, in_flight, dropped);
-        let drawn = self
-            .sampler
-            .close(now.ticks(), settings.window, settings.least, settings.percentile);
-        let Some((latency, in_flight, dropped)) = drawn else {
-            return false;
-        };
+        self.law.as_ref()?;
+        let (latency, in_flight, dropped) =
+            self.sampler
+                .close(now.ticks(), settings.window, settings.least, settings.percentile)?;
         let mut sample = Sample::new(clock.between(Instant::ZERO, Instant::from_ticks(latency)), in_flight);
         sample.dropped = dropped;
-        let next = self.law.next(self.limit, &sample);
-        self.limit = settings.bound(self.limit, next, in_flight);
-        true
+        Some(Question {
+            law: self.law.take()?,
+            limit: self.limit,
+            sample,
+            in_flight,
+        })
     }
+
+    /// The law has said `next` to a question with `in_flight`.
+    pub(super) fn answer(&mut self, settings: &Settings, next: f64, in_flight: u64) {
+        self.limit = settings.bound(self.limit, next, in_flight);
+    }
+}
+
+/// What a law is asked at the end of a window.
+pub(super) struct Question {
+    pub(super) law: Box<dyn LimitLaw>,
+    pub(super) limit: f64,
+    pub(super) sample: Sample,
+    pub(super) in_flight: u64,
 }

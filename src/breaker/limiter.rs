@@ -133,4 +133,5 @@ impl Limiter for CircuitBreaker {
     fn clock(&self) -> Option<&Clock> {
         Some(&self.clock)
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
 }

@@ -163,4 +163,5 @@ impl Limiter for Stub {
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::on_event("stub")
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
 }

@@ -4,7 +4,7 @@ use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::sync::shim::Mutex;
-use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turn::Turnstile;
 use crate::time::{Clock, Pass};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,10 @@ impl<L: Limiter> Limiter for Recorder<L> {
     fn clock(&self) -> Option<&Clock> {
         self.limiter.clock()
     }
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        self.limiter.turnstile(id)
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        self.limiter.queues(visit);
+    }
+    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
+        self.limiter.clocks(visit);
     }
 }

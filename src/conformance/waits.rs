@@ -55,6 +55,7 @@ impl Limiter for Shut {
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::on_event("shut")
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
 }
 
 /// Counts what is held of it, and never refuses.
@@ -84,6 +85,7 @@ impl Limiter for Open {
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
 }
 
 /// Law 7: while a policy waits, for this limiter or for another, it holds nothing of any leg.

@@ -331,10 +331,6 @@ impl Limiter for FairShare {
         (self.turns).ready_at(LEG, demand, clock, |n, ahead| self.forecast(n, ahead, now))
     }
 
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        (id == TurnstileId::of(&self.turns)).then_some(&self.turns)
-    }
-
     fn clock(&self) -> Option<&Clock> {
         Some(&self.budget.clock)
     }
@@ -359,6 +355,10 @@ impl Limiter for FairShare {
 
     fn is_fresh(&self, now: Pass<'_>) -> bool {
         !self.turns.is_waited() && self.with(now.now(&self.budget.clock), |dealer, hand| dealer.is_full(hand))
+    }
+
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        visit(&self.turns);
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::ask::Demand;
 use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
-use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turn::Turnstile;
 use crate::time::{Clock, Pass};
 use std::sync::Arc;
 
@@ -104,11 +104,11 @@ impl<L: Limiter> Limiter for Shared<L> {
     fn survey(&self, visit: &mut dyn FnMut(crate::standing::Standing<'_>)) {
         self.0.survey(visit);
     }
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        self.0.turnstile(id)
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        self.0.queues(visit);
     }
-    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
-        self.0.turnstiles(visit);
+    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
+        self.0.clocks(visit);
     }
     fn is_fresh(&self, _: Pass<'_>) -> bool {
         true

@@ -13,7 +13,7 @@ use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::rate::{BucketTicket, SlidingWindow, TokenBucket};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::sync::bell::Bell;
-use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turn::Turnstile;
 use crate::ticket::Ticket;
 use crate::time::{Clock, Instant, Pass, Phase};
 use parked::{Home, Parked};
@@ -337,12 +337,11 @@ impl<L: Spend> Limiter for Leased<L> {
         self.core.limiter.survey(visit);
     }
 
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        self.core.limiter.turnstile(id)
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        self.core.limiter.queues(visit);
     }
-
-    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
-        self.core.limiter.turnstiles(visit);
+    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
+        self.core.limiter.clocks(visit);
     }
 }
 

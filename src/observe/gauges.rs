@@ -29,7 +29,9 @@ struct Leg {
     name: Box<str>,
     kind: &'static str,
     gauges: Vec<(&'static str, Gauge)>,
-    /// It was there when the limiter was last asked.
+    /// Which limiter it was last seen in: its address.
+    of: usize,
+    /// It was there when that limiter was last asked.
     present: bool,
 }
 
@@ -47,17 +49,19 @@ impl Gauges {
     ///
     /// 64 legs have gauges, those that came first: a recorder forgets none.
     pub fn record(&mut self, limiter: &(impl Limiter + ?Sized)) {
-        let before: Vec<bool> = self.legs.iter().map(|leg| leg.present).collect();
-        for leg in &mut self.legs {
-            leg.present = false;
-        }
-        limiter.survey(&mut |standing| self.set(&standing));
-        for (leg, _) in self.legs.iter().zip(before).filter(|(leg, was)| *was && !leg.present) {
+        let of = std::ptr::from_ref(limiter).cast::<()>() as usize;
+        let own: Vec<usize> = (self.legs.iter().enumerate())
+            .filter(|(_, leg)| leg.of == of && leg.present)
+            .map(|(at, _)| at)
+            .collect();
+        own.iter().for_each(|&at| self.legs[at].present = false);
+        limiter.survey(&mut |standing| self.set(&standing, of));
+        for leg in own.into_iter().map(|at| &self.legs[at]).filter(|leg| !leg.present) {
             leg.gauges.iter().for_each(|(_, gauge)| gauge.set(0.0));
         }
     }
 
-    fn set(&mut self, standing: &Standing<'_>) {
+    fn set(&mut self, standing: &Standing<'_>, of: usize) {
         let same = |leg: &Leg| *leg.name == *standing.leg && leg.kind == standing.kind;
         let at = match self.legs.iter().position(same) {
             Some(at) => at,
@@ -67,13 +71,14 @@ impl Gauges {
                     name: standing.leg.into(),
                     kind: standing.kind,
                     gauges: Vec::new(),
+                    of,
                     present: true,
                 });
                 self.legs.len() - 1
             }
         };
         let leg = &mut self.legs[at];
-        leg.present = true;
+        (leg.of, leg.present) = (of, true);
         let limiter = self.limiter;
         let mut set = |metric, value| leg.set(limiter, metric, value);
         match standing.state {

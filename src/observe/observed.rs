@@ -7,7 +7,7 @@ use crate::permit::Permit;
 use crate::policy::Policy;
 use crate::refusal::{ReadyAt, Refusal, Rejection};
 use crate::standing::Standing;
-use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turn::Turnstile;
 use crate::sync::unwind::both;
 use crate::time::{Clock, Instant, Pass};
 use std::fmt;
@@ -250,11 +250,11 @@ impl<L: Limiter> Limiter for Observed<L> {
         self.limiter.survey(visit);
     }
 
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        self.limiter.turnstile(id)
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        self.limiter.queues(visit);
     }
-
-    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
-        self.limiter.turnstiles(visit);
+    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
+        visit(&self.watch.clock);
+        self.limiter.clocks(visit);
     }
 }

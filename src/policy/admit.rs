@@ -93,6 +93,10 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
     #[cold]
     fn join(&mut self, refusal: Option<Refusal<'a>>, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Step<'a> {
         let core = self.core;
+        if core.settings.misfit {
+            let misfit = Refusal::new(Reason::Misconfigured, LINE, self.ask.count(), Wait::Never);
+            return Step::Done(Err(misfit));
+        }
         let now = core.clock.now();
         let ready = core.ready_behind_line(&self.ask, now);
         if ready.is_never() {

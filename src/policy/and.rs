@@ -4,7 +4,7 @@ use crate::ask::Demand;
 use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::Standing;
-use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turn::Turnstile;
 use crate::sync::unwind::Rest;
 use crate::time::{Clock, Pass};
 
@@ -51,7 +51,10 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
 
     #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
-        let a = self.a.try_reserve(demand)?;
+        let a = match self.a.try_reserve(demand) {
+            Ok(a) => a,
+            Err(refusal) => return Err(refusal.among(self, demand)),
+        };
         // It has a copy of the ticket, so that what is kept need not be read back from there.
         let (first, pass) = (&self.a, demand.pass());
         let roll_back = Rest::new(move || {
@@ -66,7 +69,7 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
             }
             Err(refusal) => {
                 roll_back.make();
-                Err(refusal)
+                Err(refusal.among(self, demand))
             }
         }
     }
@@ -110,13 +113,13 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
         self.a.clock().or_else(|| self.b.clock())
     }
 
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        self.a.turnstile(id).or_else(|| self.b.turnstile(id))
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        self.a.queues(visit);
+        self.b.queues(visit);
     }
-
-    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
-        self.a.turnstiles(visit);
-        self.b.turnstiles(visit);
+    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
+        self.a.clocks(visit);
+        self.b.clocks(visit);
     }
 
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {

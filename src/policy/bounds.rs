@@ -14,6 +14,8 @@ pub(crate) struct Settings {
     /// How late a waiter may be and still count as of its due instant, in ticks.
     pub(crate) lateness: u64,
     pub(crate) manner: Manner,
+    /// The limiter cannot be waited for.
+    pub(crate) misfit: bool,
 }
 
 /// How a line treats those who come while others wait. It stays as it was built.
@@ -44,6 +46,7 @@ pub(crate) struct Bounds {
     /// As it was built.
     pub(super) early: Option<usize>,
     pub(super) manner: Manner,
+    pub(super) misfit: bool,
 }
 
 // Relaxed throughout: each number stands for itself, and whoever comes while it changes may see either.
@@ -55,6 +58,7 @@ impl Bounds {
             lateness: AtomicU64::new(settings.lateness),
             early: settings.early,
             manner: settings.manner,
+            misfit: settings.misfit,
         }
     }
 

@@ -5,7 +5,7 @@ use crate::ask::Demand;
 use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::Standing;
-use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turn::Turnstile;
 use crate::ticket::{BoxTicket, Ticket};
 use crate::time::{Clock, Pass};
 use std::fmt;
@@ -20,8 +20,8 @@ pub(crate) trait Erased: Send + Sync {
     fn forget(&self, words: &[u64]);
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_>;
     fn clock(&self) -> Option<&Clock>;
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile>;
-    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId));
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile));
+    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock));
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>));
     fn is_fresh(&self, now: Pass<'_>) -> bool;
     fn name(&self) -> Option<&str>;
@@ -52,11 +52,11 @@ impl<L: Limiter> Erased for L {
     fn clock(&self) -> Option<&Clock> {
         Limiter::clock(self)
     }
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        Limiter::turnstile(self, id)
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        Limiter::queues(self, visit);
     }
-    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
-        Limiter::turnstiles(self, visit);
+    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
+        Limiter::clocks(self, visit);
     }
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
         Limiter::survey(self, visit);
@@ -192,11 +192,11 @@ impl Limiter for BoxLimiter {
     fn clock(&self) -> Option<&Clock> {
         self.limiter.clock()
     }
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        self.limiter.turnstile(id)
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        self.limiter.queues(visit);
     }
-    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
-        self.limiter.turnstiles(visit);
+    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
+        self.limiter.clocks(visit);
     }
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
         self.limiter.survey(visit);

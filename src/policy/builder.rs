@@ -5,6 +5,7 @@ use super::legs::Legs;
 use super::policy::Policy;
 use crate::limiter::Limiter;
 use crate::semaphore::Overflow;
+use crate::sync::turn::TurnstileId;
 use crate::time::Clock;
 use std::fmt;
 use std::time::Duration;
@@ -162,7 +163,7 @@ impl PolicyBuilder {
             return Err(PolicyError::NoLegs);
         }
         let clock = self.clock_for(&legs);
-        if let Some((leg, _)) = legs.clocks().find(|(_, other)| !other.is_same(&clock)) {
+        if let Some(leg) = legs.off(&clock) {
             return Err(PolicyError::OtherClock { leg });
         }
         if let Some(leg) = legs.doubled() {
@@ -180,17 +181,10 @@ impl PolicyBuilder {
             return Err(PolicyError::LegsAndLimiter { legs: self.legs.len() });
         }
         let clock = self.clock_for(&limiter);
-        if limiter.clock().is_some_and(|other| !other.is_same(&clock)) {
-            return Err(PolicyError::OtherClock { leg: 0 });
-        }
-        let mut known = Vec::new();
-        let mut doubled = false;
-        limiter.turnstiles(&mut |id| {
-            doubled |= known.contains(&id);
-            known.push(id);
-        });
-        if doubled {
-            return Err(PolicyError::SameQueue { leg: 0 });
+        match Misfit::of(&limiter, &clock) {
+            Some(Misfit::OtherClock) => return Err(PolicyError::OtherClock { leg: 0 }),
+            Some(Misfit::SameQueue) => return Err(PolicyError::SameQueue { leg: 0 }),
+            None => {}
         }
         let settings = self.settings(&clock);
         Ok(Policy::with(limiter, clock, settings))
@@ -210,6 +204,36 @@ impl PolicyBuilder {
             early: self.early,
             lateness: clock.ticks_of(self.lateness),
             manner: self.manner,
+            misfit: false,
+        }
+    }
+}
+
+/// Why no policy can wait for a limiter.
+pub(super) enum Misfit {
+    /// It decides by another clock than the policy waits by: instants of the two cannot be compared.
+    OtherClock,
+    /// One queue stands in it twice: a policy could not tell its two places there apart.
+    SameQueue,
+}
+
+impl Misfit {
+    pub(super) fn of(limiter: &impl Limiter, clock: &Clock) -> Option<Self> {
+        let (mut off, mut doubled) = (false, false);
+        limiter.clocks(&mut |other| off |= !other.is_same(clock));
+        let mut known = Vec::new();
+        limiter.queues(&mut |queue| {
+            if queue.holds_nothing() {
+                return;
+            }
+            let id = TurnstileId::of_queue(queue);
+            doubled |= known.contains(&id);
+            known.push(id);
+        });
+        match (off, doubled) {
+            (true, _) => Some(Self::OtherClock),
+            (_, true) => Some(Self::SameQueue),
+            _ => None,
         }
     }
 }

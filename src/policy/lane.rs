@@ -6,7 +6,7 @@ use crate::ask::Demand;
 use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::Standing;
-use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turn::Turnstile;
 use crate::time::{Clock, Pass};
 use std::time::Duration;
 
@@ -57,6 +57,7 @@ impl<L: Limiter + 'static> Policy<L> {
             early: None,
             lateness: self.core().settings.lateness(),
             manner: Manner::FIFO,
+            misfit: self.core().settings.misfit,
         };
         Policy::with(Lane(self.clone()), clock, settings)
     }
@@ -110,11 +111,11 @@ impl<L: Limiter + 'static> Limiter for Lane<L> {
     fn clock(&self) -> Option<&Clock> {
         Some(self.0.clock())
     }
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        self.0.limiter().turnstile(id)
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        self.0.limiter().queues(visit);
     }
-    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
-        self.0.limiter().turnstiles(visit);
+    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
+        self.0.clocks(visit);
     }
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
         self.0.limiter().survey(visit);

@@ -4,7 +4,7 @@ use crate::ask::{Cost, Demand};
 use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::standing::Standing;
-use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turn::Turnstile;
 use crate::time::{Clock, Pass};
 
 /// The methods of a limiter that an adapter hands on as they are.
@@ -30,12 +30,11 @@ macro_rules! hand_on {
         fn clock(&self) -> Option<&Clock> {
             self.limiter.clock()
         }
-        #[inline]
-        fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-            self.limiter.turnstile(id)
+        fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+            self.limiter.queues(visit);
         }
-        fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
-            self.limiter.turnstiles(visit);
+        fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
+            self.limiter.clocks(visit);
         }
         #[inline]
         fn heeds(&self) -> Heeds {
@@ -140,7 +139,7 @@ impl<L: Limiter> Limiter for Named<L> {
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
         self.limiter
             .try_reserve(demand)
-            .map_err(|refusal| refusal.named(&self.name))
+            .map_err(|refusal| refusal.named(&self.name).through(self))
     }
     fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
         self.limiter.settle(ticket, actual)

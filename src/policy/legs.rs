@@ -67,12 +67,17 @@ impl Legs {
         self.legs.iter().map(|leg| &*leg.limiter)
     }
 
-    /// The first leg that has a queue in which an earlier one, or itself, stands already.
+    /// The first leg that has a queue in which an earlier one, or itself, stands already. A queue that hands nothing over may
+    /// stand in several: its turn is one for all of them.
     pub(super) fn doubled(&self) -> Option<usize> {
         let mut known = Vec::new();
         self.legs.iter().position(|leg| {
             let mut doubled = false;
-            leg.limiter.turnstiles(&mut |id| {
+            leg.limiter.queues(&mut |queue| {
+                if queue.holds_nothing() {
+                    return;
+                }
+                let id = TurnstileId::of_queue(queue);
                 doubled |= known.contains(&id);
                 known.push(id);
             });
@@ -82,18 +87,20 @@ impl Legs {
 
     #[inline(always)]
     fn reserve_words(&self, demand: Demand<'_>, ticket: &mut BoxTicket) -> Result<(), Refusal<'_>> {
-        match &self.long {
+        let reserved = match &self.long {
             None => self.reserve_all(demand, ticket.words_mut()),
             Some(long) => long.fill(ticket.words_mut(), |words| self.reserve_all(demand, words)),
-        }
+        };
+        reserved.map_err(|refusal| refusal.among(self, demand))
     }
 
-    /// The clocks that legs decide by, with their positions.
-    pub(super) fn clocks(&self) -> impl Iterator<Item = (usize, &Clock)> {
-        self.legs
-            .iter()
-            .enumerate()
-            .filter_map(|(position, leg)| Some((position, leg.limiter.clock()?)))
+    /// The first leg that decides by another clock than `clock`.
+    pub(super) fn off(&self, clock: &Clock) -> Option<usize> {
+        self.legs.iter().position(|leg| {
+            let mut off = false;
+            leg.limiter.clocks(&mut |other| off |= !other.is_same(clock));
+            off
+        })
     }
 }
 
@@ -203,15 +210,14 @@ impl Limiter for Legs {
     }
 
     fn clock(&self) -> Option<&Clock> {
-        self.clocks().next().map(|(_, clock)| clock)
+        self.legs.iter().find_map(|leg| leg.limiter.clock())
     }
 
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        self.legs.iter().find_map(|leg| leg.limiter.turnstile(id))
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        self.legs.iter().for_each(|leg| leg.limiter.queues(visit));
     }
-
-    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
-        self.legs.iter().for_each(|leg| leg.limiter.turnstiles(visit));
+    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
+        self.legs.iter().for_each(|leg| leg.limiter.clocks(visit));
     }
 
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {

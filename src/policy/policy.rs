@@ -3,14 +3,14 @@
 use super::LINE;
 use super::admit::{Driven, Waiting, block};
 use super::bounds::{Manner, Settings};
-use super::builder::PolicyBuilder;
+use super::builder::{Misfit, PolicyBuilder};
 use super::pump::Core;
 use crate::ask::{Ask, Demand};
 use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::permit::Permit;
 use crate::refusal::{ReadyAt, Reason, Refusal, Rejection, Wait};
 use crate::standing::{Standing, State};
-use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turn::Turnstile;
 use crate::time::{Clock, Pass};
 #[cfg(feature = "pool")]
 use crate::time::{Instant, Phase};
@@ -72,9 +72,14 @@ impl Policy<super::Legs> {
 impl<L: Limiter + 'static> Policy<L> {
     /// A policy over `limiter`, on its clock, with no bound on waiting. For bounds see
     /// [`builder`](Policy::builder) and [`PolicyBuilder::over`].
+    ///
+    /// Where a builder reports [`PolicyError::OtherClock`](super::PolicyError::OtherClock) or
+    /// [`PolicyError::SameQueue`](super::PolicyError::SameQueue), this admits what can be admitted on the spot. A wait is
+    /// refused at once, as [`Misconfigured`](Reason::Misconfigured): none could end at the right instant.
     pub fn new(limiter: L) -> Self {
         let clock = limiter.clock().cloned().unwrap_or_default();
         let lateness = clock.ticks_of(PolicyBuilder::LATENESS);
+        let misfit = Misfit::of(&limiter, &clock).is_some();
         Self::with(
             limiter,
             clock,
@@ -84,6 +89,7 @@ impl<L: Limiter + 'static> Policy<L> {
                 early: None,
                 lateness,
                 manner: Manner::FIFO,
+                misfit,
             },
         )
     }
@@ -312,11 +318,12 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
     fn clock(&self) -> Option<&Clock> {
         Some(&self.0.clock)
     }
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        self.0.limiter.turnstile(id)
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        self.0.limiter.queues(visit);
     }
-    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
-        self.0.limiter.turnstiles(visit);
+    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
+        visit(&self.0.clock);
+        self.0.limiter.clocks(visit);
     }
     /// The legs, and then the line.
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {

@@ -33,6 +33,7 @@ impl PolicySpec {
             max_queue: self.max_queue.unwrap_or(usize::MAX),
             early: None,
             manner: Manner::FIFO,
+            misfit: false,
             lateness: clock.ticks_of(self.lateness.unwrap_or(PolicyBuilder::LATENESS)),
         }
     }

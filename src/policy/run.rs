@@ -4,6 +4,7 @@ use super::policy::Policy;
 use crate::ask::Ask;
 use crate::limiter::{Limiter, Outcome};
 use crate::refusal::Refusal;
+use std::error::Error;
 use std::fmt;
 
 impl<L: Limiter + 'static> Policy<L> {
@@ -141,7 +142,7 @@ impl<F> fmt::Debug for Run<F> {
     }
 }
 
-/// Why work has given nothing.
+/// Why work has given nothing. The operator `?` turns it into a boxed error, as it does a [`Refusal`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunError<'a, E> {
@@ -160,4 +161,16 @@ impl<E: fmt::Display> fmt::Display for RunError<'_, E> {
     }
 }
 
-impl<E: std::error::Error + 'static> std::error::Error for RunError<'_, E> {}
+macro_rules! into_boxed_error {
+    ($($error:ty),*) => {$(
+        impl<E: Into<Box<$error>>> From<RunError<'_, E>> for Box<$error> {
+            fn from(error: RunError<'_, E>) -> Self {
+                match error {
+                    RunError::Refused(refusal) => refusal.into(),
+                    RunError::Failed(error) => error.into(),
+                }
+            }
+        }
+    )*};
+}
+into_boxed_error!(dyn Error, dyn Error + Send + Sync);

@@ -4,6 +4,7 @@ use crate::ask::Demand;
 use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Reason, Refusal};
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
+use crate::sync::turn::Turnstile;
 use crate::time::{Clock, Pass};
 
 /// A limiter in shadow mode: it counts what it would have refused, and refuses nothing. Made by
@@ -156,6 +157,14 @@ impl<L: Limiter> Limiter for Shadow<L> {
 
     fn clock(&self) -> Option<&Clock> {
         self.limiter.clock()
+    }
+
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        self.limiter.queues(visit);
+    }
+
+    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
+        self.limiter.clocks(visit);
     }
 
     /// That of the limiter: the counts are statistics, and go with it.

@@ -285,9 +285,9 @@ impl<M: Meter> Shell<M> {
         }
     }
 
-    /// The queues that wait here, if they are those of `id`.
-    pub(super) fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        (id == TurnstileId::of(&self.turns)).then_some(&self.turns)
+    /// The queues that wait here.
+    pub(super) fn turns(&self) -> &dyn Turnstile {
+        &self.turns
     }
 }
 
@@ -386,12 +386,12 @@ macro_rules! limiter_of_shell {
                 }
             )?
 
-            fn turnstile(&self, id: $crate::sync::turn::TurnstileId) -> Option<&dyn $crate::sync::turn::Turnstile> {
-                self.shell.turnstile(id)
-            }
-
             fn is_fresh(&self, now: Pass<'_>) -> bool {
                 self.shell.is_fresh(now.now(self.shell.clock()))
+            }
+
+            fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn $crate::sync::turn::Turnstile)) {
+                visit(self.shell.turns());
             }
         }
     };

@@ -330,12 +330,8 @@ impl<B: Backend> Limiter for Remote<B> {
         Some(&self.shared.clock)
     }
 
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        (id == TurnstileId::of(self)).then_some(self)
-    }
-
-    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
-        visit(TurnstileId::of(self));
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        visit(self);
     }
 
     /// As of the store's last answer; what waits is what waits here.

@@ -145,12 +145,8 @@ impl Limiter for Semaphore {
         }
     }
 
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        (id == TurnstileId::of(self)).then_some(self)
-    }
-
-    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
-        visit(TurnstileId::of(self));
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        visit(self);
     }
 
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {

@@ -327,10 +327,6 @@ impl Limiter for Class {
         }
     }
 
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        (id == TurnstileId::of(self)).then_some(self)
-    }
-
     /// Its part of the limit, and what it has of it, which may be more while others need less than theirs.
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
         let state = standing::State::Permits {
@@ -339,6 +335,10 @@ impl Limiter for Class {
             waiting: 0,
         };
         visit(Standing::new(LEG, LEG, state));
+    }
+
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        visit(self);
     }
 }
 

@@ -118,6 +118,7 @@ impl Limiter for RetryBudget {
         };
         visit(Standing::new(LEG, LEG, state));
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
 }
 
 impl fmt::Debug for RetryBudget {

@@ -224,6 +224,7 @@ impl Limiter for Throttler {
         let likelihood = self.rate();
         visit(Standing::new(LEG, LEG, standing::State::Shed { likelihood }));
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
 }
 
 impl fmt::Debug for Throttler {

@@ -226,3 +226,48 @@ fn an_open_time_that_panics_leaves_the_circuit_open() {
     assert!(catch_unwind(AssertUnwindSafe(|| permit.finish(Outcome::Failure))).is_err());
     assert_eq!((breaker.state(), breaker.retry_after()), (Open, Some(30 * SECOND)));
 }
+
+/// A breaker of one probe that has opened twice, and is half-open for the second time.
+fn second_trial(clock: &ManualClock, old: impl FnOnce(&'static CircuitBreaker)) -> &'static CircuitBreaker {
+    let breaker = CircuitBreaker::builder()
+        .probes(1)
+        .probe_timeout(SECOND)
+        .open_for(OpenTime::fixed(SECOND))
+        .clock(clock)
+        .build()
+        .unwrap();
+    let breaker = leaked(breaker);
+    breaker.trip(SECOND);
+    clock.advance(SECOND);
+    old(breaker);
+    clock.advance(2 * SECOND);
+    assert!(breaker.try_admit(1).is_err(), "the probe is overdue: it opens again");
+    clock.advance(SECOND);
+    breaker
+}
+
+#[test]
+fn a_probe_of_an_older_trial_is_no_probe_of_this_one() {
+    let clock = ManualClock::new();
+    let mut old = None;
+    let breaker = second_trial(&clock, |breaker| old = breaker.reserve(1).ok());
+    let new = breaker.try_admit(1).unwrap();
+    drop(old);
+    assert!(breaker.try_admit(1).is_err(), "one probe of one is out");
+    drop(new);
+    assert!(breaker.try_admit(1).is_ok());
+}
+
+#[test]
+fn a_result_of_an_older_trial_decides_nothing() {
+    let clock = ManualClock::new();
+    for outcome in [Outcome::Success, Outcome::Failure] {
+        let mut old = None;
+        let breaker = second_trial(&clock, |breaker| old = breaker.try_admit(1).ok());
+        let new = breaker.try_admit(1).unwrap();
+        old.unwrap().finish(outcome);
+        assert_eq!(breaker.state(), HalfOpen);
+        new.finish(Outcome::Success);
+        assert_eq!(breaker.state(), Closed);
+    }
+}

@@ -650,6 +650,7 @@ impl Limiter for Mute {
         let ready = self.0.ready_at(demand);
         ready.not_before().map_or(ReadyAt::NOW, |at| ReadyAt::at("mute", at))
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
     fn clock(&self) -> Option<&Clock> {
         self.0.clock()
     }
@@ -774,6 +775,7 @@ impl Limiter for Counter {
         }
         ReadyAt::NOW
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
 }
 
 /// Remembers the instant of every admission of the last window.
@@ -880,6 +882,7 @@ impl Limiter for SlidingLog {
     fn clock(&self) -> Option<&Clock> {
         Some(&self.clock)
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
 }
 
 /// A manual clock's ticks are nanoseconds since zero.

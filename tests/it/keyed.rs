@@ -415,6 +415,7 @@ fn whatever_runs_for_a_key_may_use_the_map() {
             self.look();
             true
         }
+        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
     }
     let map = Arc::new_cyclic(|weak: &std::sync::Weak<Map>| {
         let weak = weak.clone();

@@ -2,10 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
+use tollgate::adaptive::{Adaptive, LimitLaw, Sample};
 use tollgate::policy::linked::{Mark, Meter};
 use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
 use tollgate::{
@@ -71,6 +72,7 @@ impl Limiter for Panics {
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
 }
 
 const COST: Cost = Cost::new("tokens");
@@ -336,6 +338,7 @@ fn a_payload_that_panics_when_it_is_dropped_aborts_nothing() {
         fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
             ReadyAt::NOW
         }
+        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
     }
     let semaphore = Arc::new(Semaphore::new(1));
     let gate = Arc::clone(&semaphore).and(Bombs).and(Panics::at(At::Finish));
@@ -452,6 +455,53 @@ fn a_classifier_that_panics_gives_its_probe_back() {
     assert!(catch_unwind(AssertUnwindSafe(|| probe.finish(Outcome::Success))).is_err());
     armed.store(false, Ordering::Relaxed);
     assert!(breaker.try_admit(1).is_ok(), "as if the outcome were ignored");
+}
+
+/// Looks at its limiter, and pins it, when it is asked; the first time it panics.
+struct Nosy {
+    limiter: Arc<OnceLock<Arc<Adaptive>>>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl LimitLaw for Nosy {
+    fn next(&mut self, limit: f64, _: &Sample) -> f64 {
+        let limiter = self.limiter.get().unwrap();
+        limiter.pin(limiter.limit());
+        limiter.unpin();
+        // A window does not end in the middle of another.
+        limiter.try_admit(1).unwrap().finish(Outcome::Overload);
+        match self.asked.fetch_add(1, Ordering::Relaxed) {
+            0 => resume_unwind(Box::new("a law panicked")),
+            _ => limit + 1.0,
+        }
+    }
+}
+
+#[test]
+fn a_law_that_panics_or_uses_its_limiter_holds_nothing_up() {
+    let clock = ManualClock::new();
+    let (cell, asked) = (Arc::new(OnceLock::new()), Arc::new(AtomicUsize::new(0)));
+    let law = Nosy {
+        limiter: Arc::clone(&cell),
+        asked: Arc::clone(&asked),
+    };
+    let limiter = Adaptive::builder(Semaphore::new(4))
+        .law(law)
+        .window(Duration::ZERO, 1)
+        .bounds(1, 9);
+    let limiter = Arc::new(limiter.clock(&clock).build().unwrap());
+    assert!(cell.set(Arc::clone(&limiter)).is_ok());
+    let permit = limiter.try_admit(1).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| permit.finish(Outcome::Success))).is_err());
+    assert_eq!(
+        (limiter.inner().in_use(), limiter.limit(), asked.load(Ordering::Relaxed)),
+        (0, 4, 1)
+    );
+    limiter.try_admit(1).unwrap().finish(Outcome::Success);
+    assert_eq!(
+        (limiter.inner().in_use(), limiter.limit(), asked.load(Ordering::Relaxed)),
+        (0, 5, 2)
+    );
 }
 
 #[test]

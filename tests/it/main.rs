@@ -26,6 +26,7 @@ mod cancel_sweep;
 mod channel_semaphore;
 mod coarse_clock;
 mod compose;
+mod compose_waits;
 #[cfg(feature = "conformance")]
 mod conformance;
 #[cfg(feature = "fan-out")]

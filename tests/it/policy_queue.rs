@@ -241,6 +241,7 @@ impl Limiter for Fussy {
             false => ReadyAt::on_event("fussy"),
         }
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
 }
 
 #[test]
@@ -299,6 +300,9 @@ impl Limiter for Asked {
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         self.1.fetch_add(1, SeqCst);
         self.0.ready_at(demand)
+    }
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {
+        self.0.queues(visit);
     }
     fn clock(&self) -> Option<&Clock> {
         self.0.clock()

@@ -481,8 +481,8 @@ fn whoever_is_woken_by_a_change_itself_cannot_stop_it() {
     let spec = |limit, rate| PolicySpec::new([semaphore("permits", limit), bucket("rate", rate)]);
     let policy = spec(0, "zero burst 3").build(&clock).unwrap();
     let mut queues = Vec::new();
-    policy.limiter().turnstiles(&mut |id| queues.push(id));
-    let queue = policy.limiter().turnstile(queues[0]).unwrap();
+    policy.limiter().queues(&mut |queue| queues.push(queue));
+    let queue = queues[0];
     let claims = [Foreign::Reloads(policy.clone()), Foreign::Panics].map(|foreign| {
         let waker = Waker::from(Arc::new(foreign));
         queue.join(1, &waker)

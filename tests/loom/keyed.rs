@@ -26,6 +26,7 @@ impl Limiter for Once {
     fn is_fresh(&self, _: Pass<'_>) -> bool {
         !*self.0.lock().unwrap()
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
 }
 
 fn admitted(map: &Keyed<u64, Once>, key: u64) -> u64 {

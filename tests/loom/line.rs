@@ -46,6 +46,7 @@ impl Limiter for Gate {
             ReadyAt::on_event("gate")
         }
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
 }
 
 /// Counts its wake-ups.

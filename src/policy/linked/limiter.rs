@@ -5,7 +5,7 @@ use crate::ask::Demand;
 use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{Due, ReadyAt, Refusal, Wait};
 use crate::standing::Standing;
-use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turn::Turnstile;
 use crate::time::{Clock, Instant, Pass};
 
 /// A limiter that applies only while a load exceeds a mark. Made by [`LimiterExt::linked`](crate::LimiterExt::linked).
@@ -65,7 +65,7 @@ impl<L: Limiter> Limiter for Linked<L> {
         }
         match self.limiter.try_reserve(demand) {
             Ok(ticket) => Ok(Some(ticket)),
-            Err(refusal) => Err(sooner(refusal, self.gate.ends(now), clock, now)),
+            Err(refusal) => Err(sooner(refusal, self.gate.ends(now), clock, now).through(self)),
         }
     }
 
@@ -127,12 +127,14 @@ impl<L: Limiter> Limiter for Linked<L> {
         self.limiter.clock().or(Some(self.gate.clock()))
     }
 
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        self.limiter.turnstile(id)
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        self.limiter.queues(visit);
     }
-
-    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
-        self.limiter.turnstiles(visit);
+    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
+        match self.limiter.clock() {
+            Some(_) => self.limiter.clocks(visit),
+            None => visit(self.gate.clock()),
+        }
     }
 
     /// That of the limiter, while it applies.

@@ -10,7 +10,7 @@ use crate::standing::Standing;
 use crate::sync::bell::Bell;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
-use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turn::Turnstile;
 use crate::sync::unwind::both;
 use crate::ticket::Ticket;
 use crate::time::{Clock, Instant, Pass};
@@ -336,12 +336,11 @@ impl<L: Limiter> Limiter for Metered<L> {
         self.limiter.clock()
     }
 
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        self.limiter.turnstile(id)
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        self.limiter.queues(visit);
     }
-
-    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
-        self.limiter.turnstiles(visit);
+    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
+        self.limiter.clocks(visit);
     }
 
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {

@@ -1,16 +1,18 @@
 //! The legs that are in force, as one limiter.
 
 use super::LiveLegs;
+use super::node::Node;
 use super::set::{LegSet, SetLeg, index_of};
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::Standing;
 use crate::sync::shim::atomic::{Ordering, fence};
-use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turn::Turnstile;
 use crate::sync::unwind::{Rest, ask, both};
 use crate::ticket::BoxTicket;
 use crate::time::{Clock, Pass};
+use std::sync::Arc;
 
 impl LiveLegs {
     /// What is in force: the word, and its set.
@@ -55,7 +57,7 @@ impl LiveLegs {
             }
             let result = set.reserve(demand, ticket);
             if self.is_in_force(word) {
-                return result;
+                return result.map_err(|refusal| refusal.among(self, demand));
             }
             if result.is_ok() {
                 let taken = std::mem::replace(ticket, BoxTicket::EMPTY);
@@ -155,17 +157,14 @@ impl Limiter for LiveLegs {
         }
     }
 
-    /// Also of legs that are gone: a place in one's queue is still to be left.
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        self.sets
-            .iter()
-            .flat_map(LegSet::legs)
-            .find_map(|leg| leg.node.body.erased().turnstile(id))
-    }
-
-    fn turnstiles(&self, visit: &mut dyn FnMut(TurnstileId)) {
-        for leg in self.in_force().1.legs() {
-            leg.node.body.erased().turnstiles(visit);
+    /// Also those of legs that are gone: a place in one's queue is still to be left.
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        let mut shown: Vec<&Arc<Node>> = Vec::new();
+        for leg in self.sets.iter().flat_map(LegSet::legs) {
+            if !shown.iter().any(|node| Arc::ptr_eq(node, &leg.node)) {
+                shown.push(&leg.node);
+                leg.node.body.erased().queues(visit);
+            }
         }
     }
 }

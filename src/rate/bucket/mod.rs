@@ -464,10 +464,6 @@ impl Limiter for TokenBucket {
         }
     }
 
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        (id == TurnstileId::of(&self.turns)).then_some(&self.turns)
-    }
-
     fn is_fresh(&self, now: Pass<'_>) -> bool {
         let now = now.now(&self.clock);
         // Under the lock, so that the parameters stay.
@@ -475,6 +471,10 @@ impl Limiter for TokenBucket {
         let word = Word(self.word.load(Ordering::Relaxed));
         let untouched = writer.quota == writer.made_with && !self.turns.is_waited();
         untouched && Self::level(word, &params, now) >= params.burst as i64
+    }
+
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        visit(&self.turns);
     }
 }
 

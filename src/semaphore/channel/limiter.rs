@@ -79,10 +79,6 @@ impl Limiter for ChannelSemaphore {
         }
     }
 
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
-        (id == TurnstileId::of(&self.home.turns)).then_some(&self.home.turns)
-    }
-
     /// Who waits does so in the channel, where nobody counts.
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
         let state = State::Permits {
@@ -95,6 +91,10 @@ impl Limiter for ChannelSemaphore {
 
     fn is_fresh(&self, _: Pass<'_>) -> bool {
         self.is_untouched()
+    }
+
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        visit(&self.home.turns);
     }
 }
 

@@ -190,6 +190,23 @@ fn gauges_of_a_leg_that_was_removed_are_zero() {
 }
 
 #[test]
+fn one_set_of_gauges_shows_several_limiters() {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    metrics::with_local_recorder(&recorder, || {
+        let (reads, writes) = (Semaphore::new(3).named("reads"), Semaphore::new(5).named("writes"));
+        let mut gauges = Gauges::new("database");
+        gauges.record(&reads);
+        gauges.record(&writes);
+        let seen = read(&snapshotter);
+        for (leg, limit) in [("reads", 3.0), ("writes", 5.0)] {
+            let name = format!("tollgate.permits.limit{{limiter=database,leg={leg},kind=semaphore}}");
+            assert_eq!(seen[&name], DebugValue::Gauge(limit.into()), "{leg}");
+        }
+    });
+}
+
+#[test]
 fn the_legs_that_have_gauges_are_bounded() {
     let seen = recorded(|| {
         let mut gauges = Gauges::new("api");
@@ -225,6 +242,7 @@ fn the_names_that_are_labels_are_bounded() {
         fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
             ReadyAt::NOW
         }
+        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
     }
     let refused = |gate: fn(Observed<Renamed>) -> Observed<Renamed>| {
         let seen = recorded(|| {

@@ -31,6 +31,7 @@ impl Limiter for Diary {
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
 }
 
 fn data(text: &'static str) -> Result<Frame<Bytes>, &'static str> {

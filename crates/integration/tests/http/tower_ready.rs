@@ -51,6 +51,7 @@ impl Limiter for Diary {
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
 }
 
 /// Given a service that panics when it is called before it was ready, then each call makes it ready first, and a response
