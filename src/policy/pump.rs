@@ -554,7 +554,9 @@ impl<L: Limiter + 'static> Core<L> {
         loop {
             let mut timer = self.timer.lock();
             let Some(at) = self.queue.lock().arm() else {
-                timer.as_mut().map(|timer| timer.sleep.disarm());
+                if let Some(timer) = &mut *timer {
+                    timer.sleep.disarm();
+                }
                 return;
             };
             let Timer { sleep, waker } = &mut **timer.get_or_insert_with(|| {
