@@ -91,12 +91,14 @@ fn token_bucket_conforms() {
     let bucket = |clock: &ManualClock| TokenBucket::new(Quota::per_second(10).burst(5)).on(clock);
     Suite::of_rate(5, Duration::from_millis(500), bucket)
         .loosen(|bucket| bucket.set_quota(Quota::per_second(10).burst(8), Inherit::Additive))
+        .never_fits(6)
         .check();
     Suite::of_rate(4, Duration::from_secs(4), |clock| {
         TokenBucket::new(Quota::per_second(10).burst(40)).on(clock).per(TOKENS)
     })
     .ask(Ask::one().cost(TOKENS, 10))
     .settle(TOKENS, 5)
+    .never_fits(Ask::one().cost(TOKENS, 41))
     .check();
 }
 
@@ -170,6 +172,7 @@ fn a_token_bucket_by_interval_conforms() {
         TokenBucket::new(Quota::per_second(2).burst(5).by_interval()).on(clock)
     })
     .loosen(|bucket| bucket.set_quota(Quota::per_second(2).burst(8).by_interval(), Inherit::Additive))
+    .never_fits(6)
     .check();
 }
 
@@ -180,6 +183,7 @@ fn sliding_window_conforms() {
         SlidingWindow::new(4, MINUTE).unwrap().on(clock)
     })
     .loosen(|window| window.set_limit(6))
+    .never_fits(5)
     .check();
 }
 
@@ -244,6 +248,7 @@ fn leaky_bucket_conforms() {
     let bucket = |clock: &ManualClock| LeakyBucket::new(Quota::per_second(10)).on(clock);
     Suite::of_rate(1, Duration::from_millis(100), bucket)
         .loosen(|bucket| bucket.set_slack(1, Inherit::Additive).unwrap())
+        .never_fits(2)
         .check();
     Suite::of_rate(4, Duration::from_secs(4), |clock| {
         let bucket = LeakyBucket::new(Quota::per_second(10)).on(clock);
@@ -258,6 +263,7 @@ fn leaky_bucket_conforms() {
 fn fixed_window_conforms() {
     Suite::of_rate(4, MINUTE, |clock| FixedWindow::new(4, MINUTE).unwrap().on(clock))
         .loosen(|window| window.set_quota(6, Inherit::Additive))
+        .never_fits(5)
         .check();
     Suite::of_rate(3, MINUTE, |clock| {
         FixedWindow::new(30, MINUTE).unwrap().on(clock).per(TOKENS)
@@ -273,6 +279,7 @@ fn sliding_log_conforms() {
         tollgate::SlidingLog::new(4, MINUTE).unwrap().on(clock)
     })
     .loosen(|log| log.set_quota(6, Inherit::Additive))
+    .never_fits(5)
     .check();
     Suite::of_rate(3, MINUTE, |clock| {
         tollgate::SlidingLog::new(30, MINUTE).unwrap().on(clock).per(TOKENS)
@@ -290,6 +297,7 @@ fn warmup_conforms() {
         Warmup::new(quota, Duration::from_secs(4)).unwrap().on(clock)
     })
     .loosen(Warmup::reset)
+    .never_fits(2)
     .check();
     Suite::of_rate(1, Duration::from_secs(60), |clock| {
         let quota = Quota::per_second(2).burst(5);
@@ -402,6 +410,7 @@ fn a_fair_share_conforms() {
         |clock: &ManualClock| -> FairShare { FairBudget::new(Quota::per_second(10).burst(5)).on(clock).share() };
     Suite::of_rate(5, Duration::from_millis(500), share)
         .inexact_cancel()
+        .never_fits(6)
         .check();
     Suite::of_rate(4, Duration::from_secs(4), |clock| {
         FairBudget::new(Quota::per_second(10).burst(40))
@@ -420,6 +429,7 @@ fn a_lease_conforms() {
     Suite::of_rate(6, Duration::from_millis(600), |clock| -> Leased<TokenBucket> {
         Leased::new(TokenBucket::new(Quota::per_second(10).burst(6)).on(clock), 1)
     })
+    .never_fits(7)
     .check();
 }
 
