@@ -71,12 +71,13 @@ use std::sync::Arc;
 /// ```
 pub struct Keyed<K, L> {
     shards: Shards<Table<K, Entry<L>>>,
-    make: Box<dyn Fn(&K) -> Result<L, KeysFull> + Send + Sync>,
+    make: Box<Make<K, L>>,
     overflow: Option<Arc<L>>,
     max_entries: usize,
 }
 
 type Shard<K, L> = shards::Shard<Table<K, Entry<L>>>;
+type Make<K, L> = dyn Fn(&K) -> Result<L, KeysFull> + Send + Sync;
 
 struct Entry<L> {
     limiter: Arc<L>,
