@@ -8,7 +8,7 @@
 //! | let so many start per time, with bursts | [`TokenBucket`] and a [`Quota`] | |
 //! | never exceed a number in any span of time | [`SlidingWindow`], or [`SlidingLog`], exact to the instant | |
 //! | space work evenly, one after the other | [`LeakyBucket`] | |
-//! | count by the calendar, as quotas are billed | [`FixedWindow`] | |
+//! | count by windows of a fixed length, as many quotas are billed | [`FixedWindow`] | |
 //! | start slowly, and warm up | [`Warmup`] | |
 //! | several rates in one limiter | [`LimiterExt::and`] of two buckets | |
 //! | one limiter or policy per tenant, route or address | [`Keyed`] | |
@@ -103,6 +103,7 @@ mod ask;
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub mod axum;
+mod blocking;
 pub mod breaker;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]

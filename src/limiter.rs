@@ -13,7 +13,7 @@
 //!    attempt may see legs taken that are about to be given back.
 //! 3. `cancel` cannot fail, restores at most what was taken, and never breaches a window. Counters and logs restore
 //!    exactly. A token bucket restores exactly unless it could have been full in between; then it restores less, by
-//!    the bound that [`TokenBucket`](crate::TokenBucket) states.
+//!    the bound that [`TokenBucket`](crate::TokenBucket) states. A settlement to less obeys the same rule.
 //! 4. `commit` cannot fail.
 //! 5. After `commit` comes exactly one `finish` or `forget`.
 //! 6. Whatever could turn a refusal into an admission (a release, a cancel, a settle, a raised limit, an instant) is

@@ -62,7 +62,7 @@ impl<L: Limiter> fmt::Debug for Reservation<L> {
 ///
 /// `L` is `&Limiter`, `Arc<Limiter>` or any other handle that is itself a limiter. The second parameter is always
 /// `L::Ticket`; it stands apart so that the permit stays covariant in `L`.
-#[must_use = "dropping a permit gives it back"]
+#[must_use = "dropping a permit ends its work: what it holds comes back, what a rate has spent does not"]
 pub struct Permit<L: Limiter<Ticket = T>, T: Ticket = <L as Limiter>::Ticket> {
     limiter: L,
     ticket: Option<T>,

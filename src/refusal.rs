@@ -586,10 +586,14 @@ impl<'a> ReadyAt<'a> {
         }
     }
 
-    /// This, or `instant` if that comes first: something else makes it ready then. `None` is no instant.
+    /// This, or `instant` if that comes first: something else makes it ready then. `None` is an instant that is not known; what
+    /// by itself is never ready waits for that all the same.
     #[inline]
     #[must_use]
     pub fn or_at(mut self, instant: Option<Instant>) -> Self {
+        if self.never {
+            self = Self::on_event(self.leg);
+        }
         if let Some(instant) = instant {
             self.not_before = self.not_before.map(|at| at.min(instant));
             if self.event {

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tollgate::keyed::{FairBudget, Shared};
 use tollgate::time::Sleep;
 use tollgate::{
-    Ask, Cost, Inherit, Instant, Keyed, Legs, LimiterExt, ManualClock, Policy, Quota, Rejection, TokenBucket,
+    Ask, Cost, Inherit, Instant, Keyed, KeysFull, Legs, LimiterExt, ManualClock, Policy, Quota, Rejection, TokenBucket,
 };
 use trace::Request;
 
@@ -122,19 +122,18 @@ fn by_tenant(trace: &[Request]) -> Vec<Served> {
     let requests = Arc::new(Keyed::new(1_000, move |tenant: &u32| {
         TokenBucket::new(requests_of(tenant)).on(&buckets)
     }));
-    let (rates, own) = (Arc::clone(&requests), clock.clone());
-    let tenants = Keyed::new(1_000, move |tenant: &u32| -> Policy<Legs> {
-        // The bucket is shared with the map of rates, so that it can be changed there.
-        let rate = match rates.entry(tenant) {
-            Ok(rate) => Shared::from(rate),
-            Err(_full) => Shared::new(TokenBucket::new(requests_of(tenant)).on(&own)),
-        };
-        Policy::builder()
+    let rates = Arc::clone(&requests);
+    let tenants = Keyed::try_new(1_000, move |tenant: &u32| -> Result<Policy<Legs>, KeysFull> {
+        // The bucket is shared with the map of rates, so that it can be changed there. A tenant for whom that has no room is
+        // refused: with a bucket that nothing else knows it would pass by its own limit.
+        let rate = Shared::from(rates.entry(tenant)?);
+        let policy = Policy::builder()
             .limit(rate.named("requests"))
             .limit(budget.share().per(TOKENS).named("budget"))
             .max_wait(MAX_WAIT)
             .build()
-            .expect("both legs are on one clock")
+            .expect("both legs are on one clock");
+        Ok(policy)
     });
     let upgrade = async {
         let half = (trace[trace.len() - 1].at - trace[0].at) / 2;

@@ -129,6 +129,7 @@ impl<L: Resizable> AdaptiveBuilder<L> {
             law: Some(self.law),
             limit: self.limiter.limit().clamp(floor, ceiling) as f64,
             pinned: None,
+            learnt: None,
         };
         Ok(Adaptive::of(self.limiter, tuner, settings, clock))
     }

@@ -204,6 +204,17 @@ impl<L: Resizable> Limiter for Adaptive<L> {
         self.limiter.clocks(visit);
     }
 
+    /// What was learnt counts for a minute without work, or for a hundred windows if that is more. Nothing may be in use.
+    fn is_fresh(&self, now: Pass<'_>) -> bool {
+        let (as_new, target) = {
+            let tuner = self.tuner.lock();
+            let as_new = tuner.is_fresh(&self.settings, &self.clock, now.now(&self.clock));
+            (as_new, tuner.target())
+        };
+        // Another limit than the law says was set by the user.
+        as_new && self.limiter.in_use() == 0 && self.limiter.limit() == target
+    }
+
     /// The limiter inside, as it stands; its kind is `adaptive`.
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
         self.limiter.survey(&mut |mut standing| {

@@ -2,6 +2,7 @@
 
 use crate::algo::adaptive::{Headroom, LimitLaw, Sample, Sampler};
 use crate::time::{Clock, Instant};
+use std::time::Duration;
 
 pub(super) struct Tuner {
     pub(super) sampler: Sampler,
@@ -10,7 +11,12 @@ pub(super) struct Tuner {
     /// Not rounded.
     pub(super) limit: f64,
     pub(super) pinned: Option<usize>,
+    /// When it learnt last.
+    pub(super) learnt: Option<Instant>,
 }
+
+/// What was learnt counts for so long without work, or for a hundred windows if that is more.
+const MEMORY: Duration = Duration::from_secs(60);
 
 /// What the builder sets. Times are in ticks.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +43,12 @@ impl Settings {
 }
 
 impl Tuner {
+    /// True when it is as new at `now`: what it has learnt says nothing any more.
+    pub(super) fn is_fresh(&self, settings: &Settings, clock: &Clock, now: Instant) -> bool {
+        let counts = clock.ticks_of(MEMORY).max(settings.window.saturating_mul(100));
+        self.pinned.is_none() && self.learnt.is_none_or(|at| now.ticks_since(at) > counts)
+    }
+
     /// What the limit should be.
     pub(super) fn target(&self) -> usize {
         self.pinned.unwrap_or(self.limit as usize)
@@ -52,6 +64,7 @@ impl Tuner {
         in_flight: u64,
         dropped: bool,
     ) -> Option<Question> {
+        self.learnt = self.learnt.max(Some(now));
         self.sampler.add(latency, in_flight, dropped);
         self.law.as_ref()?;
         let (latency, in_flight, dropped) =

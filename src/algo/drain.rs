@@ -75,6 +75,16 @@ impl Drain {
         self.num == 0
     }
 
+    /// True when a tick is a nanosecond, and nothing is rounded.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.fraction.is_none()
+    }
+
+    /// Grains that flow out in one tick, rounded down.
+    pub(crate) fn per_tick(&self) -> u128 {
+        (u128::from(self.num) << GRAIN) / self.den
+    }
+
     /// Grains that flow out in so many ticks.
     #[inline]
     pub(crate) fn pass(&mut self, ticks: u64) -> u128 {

@@ -96,6 +96,16 @@ impl Fixed {
         }
     }
 
+    /// What a booking of `n` leaves empty before it: it starts in one window, and lies in that with all of its weight.
+    fn left_empty(&self, n: u64) -> u64 {
+        match self.limit {
+            UNLIMITED => 0,
+            limit => Some(limit.saturating_sub(self.tail().1))
+                .filter(|rest| n > *rest)
+                .unwrap_or(0),
+        }
+    }
+
     /// How much is charged to windows to come once `n` are booked as well.
     fn beyond(&self, n: u64) -> u64 {
         let filled = self
@@ -111,12 +121,16 @@ impl Fixed {
     /// Takes `n` for the first windows that have room, at most `most` beyond the one that runs. Returns when the last of
     /// it is due. Fails with the instant at which there will be room for the booking, if there is one.
     pub(crate) fn book(&mut self, n: u64, most: u64) -> Result<(Mark, u64), Option<u64>> {
+        if n > self.limit {
+            return Err(None);
+        }
+        // What is left empty counts as a part of it, and comes back with it.
+        let n = n.saturating_add(self.left_empty(n));
         let beyond = self.beyond(n);
-        if self.limit != UNLIMITED && (beyond > most || (self.limit == 0 && beyond > 0)) {
+        if self.limit != UNLIMITED && beyond > most {
             // Until so much of what is ahead has moved into a window that runs.
-            let over = beyond.saturating_sub(most);
-            let possible = self.limit > 0 && n <= self.limit.saturating_add(most);
-            return Err(possible.then(|| self.start_of(over.div_ceil(self.limit))));
+            let over = beyond - most;
+            return Err(Some(self.start_of(over.div_ceil(self.limit.max(1)))));
         }
         let mark = self.take(n);
         let due = match self.tail() {
@@ -236,19 +250,26 @@ impl Meter for Fixed {
         }
     }
 
-    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) {
+    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) -> u64 {
         let [window, in_last, on_end, generation] = *mark;
         let (windows, held) = self.tail();
         let is_last = window == self.number_of(windows) && generation == self.generation;
         // As in `restore`: when it has the last window to itself, all that lies on end is its own.
         let alone = is_last && in_last >= held;
         if let Some(more) = actual.checked_sub(charged) {
+            if self.limit == UNLIMITED {
+                return actual;
+            }
+            // What is beyond all windows is not charged.
+            let more = more.min(u64::MAX - self.ahead);
             *mark = self.take(more);
             if alone || (mark[0] == window && mark[3] == generation) {
                 mark[2] = mark[2].saturating_add(on_end);
                 mark[1] = mark[1].saturating_add(in_last).min(self.tail().1);
             }
-        } else if is_last {
+            return charged + more;
+        }
+        if is_last {
             let back = (charged - actual).min(if alone { on_end } else { in_last.min(held) });
             self.remove(back);
             let (windows, held) = self.tail();
@@ -258,6 +279,7 @@ impl Meter for Fixed {
                 false => [window, in_last - back, left, generation],
             };
         }
+        actual
     }
 
     fn ready(&self, n: u64, ahead: u64) -> Option<u64> {

@@ -42,10 +42,20 @@ pub(crate) struct Leaky {
     gifts: VecDeque<Gift>,
     /// The bookings that are not due yet.
     ahead: Ahead<[u64; 3]>,
-    /// How long one unit alone takes to flow out.
+    /// What would have flowed out since the bucket ran empty, less than a tick ago: the wait for that was rounded up, and what
+    /// is taken now counts from then.
+    early: u128,
+    /// What of that was taken at this instant.
+    early_taken: u128,
+    /// How long one unit alone takes to flow out; the end of time where that is to be known better than in ticks.
     unit_lasts: u64,
     /// What is in it is one unit that was taken alone.
     lone: Lone<[u64; 3]>,
+}
+
+/// How far the bucket was filled by a taking, with all that had flowed out before.
+fn filled(mark: &[u64; 3]) -> u128 {
+    u128::from(mark[1]) << 64 | u128::from(mark[2])
 }
 
 /// By the number of the taking.
@@ -81,6 +91,8 @@ impl Leaky {
             cleared: 0,
             gifts: VecDeque::new(),
             ahead: Ahead::NOTHING,
+            early: 0,
+            early_taken: 0,
             unit_lasts: unit_lasts(drain),
             lone: Lone::new([0; 3]),
         }
@@ -90,6 +102,7 @@ impl Leaky {
     pub(crate) fn set_drain(&mut self, drain: Option<Drain>) {
         self.drain = drain;
         self.unit_lasts = unit_lasts(drain);
+        self.early = 0;
         self.lone.end();
         self.ahead.freeze();
     }
@@ -149,7 +162,7 @@ impl Leaky {
 
     /// Gives back of what a taking took.
     fn let_back(&mut self, mark: [u64; 3], amount: u128) {
-        let left = self.left_by(mark[0], u128::from(mark[1]) << 64 | u128::from(mark[2]));
+        let left = self.left_by(mark[0], filled(&mark));
         let amount = self.ahead.let_back(mark, amount.min(left));
         self.give(mark[0], amount);
     }
@@ -192,15 +205,18 @@ impl Leaky {
         }
     }
 
-    /// Of the latest taking.
+    /// Of the latest taking, with so much in the bucket up to it.
     #[inline]
-    fn mark(&self) -> [u64; 3] {
-        let filled = self.level.saturating_add(self.passed);
+    fn mark_at(&self, level: u128) -> [u64; 3] {
+        let filled = level.saturating_add(self.passed);
         [self.taken, (filled >> 64) as u64, filled as u64]
     }
 
     /// Lowers the level in the name of the taking `from`; zero stands for older than all.
     fn give(&mut self, from: u64, amount: u128) {
+        let early = amount.saturating_sub(self.level).min(self.early_taken);
+        self.early_taken -= early;
+        self.early += early;
         let amount = amount.min(self.level);
         if amount == 0 {
             return;
@@ -218,7 +234,7 @@ impl Leaky {
             from,
             at: self.taken,
             amount,
-            stale: self.passed.saturating_add(self.level),
+            stale: self.passed.saturating_add(self.level).saturating_add(self.early_taken),
         });
         self.level -= amount;
     }
@@ -266,12 +282,24 @@ impl Meter for Leaky {
     fn advance(&mut self, now: u64) {
         let ticks = now.saturating_sub(self.now);
         self.now = self.now.max(now);
-        if let Some(drain) = &mut self.drain {
-            let flow = drain.pass(ticks).min(self.level);
+        if let Some(drain) = &mut self.drain
+            && ticks > 0
+        {
+            let ran_dry = self.level > 0;
+            let flow = drain.pass(ticks);
+            let over = flow.saturating_sub(self.level);
+            let flow = flow.min(self.level);
             self.passed = self.passed.saturating_add(flow);
             self.level -= flow;
+            // What was taken early had flowed out by then.
+            self.passed = self.passed.saturating_add(std::mem::take(&mut self.early_taken));
+            self.early = 0;
             if self.level == 0 {
-                drain.run_dry();
+                if ran_dry && over < drain.per_tick() && self.unit_lasts == u64::MAX {
+                    self.early = over.min(grains(1) - 1);
+                } else {
+                    drain.run_dry();
+                }
                 // Nothing is left of anything, as if all that was given back had flowed out.
                 while let Some(gift) = self.gifts.pop_front() {
                     self.passed = self.passed.saturating_add(gift.amount);
@@ -309,8 +337,11 @@ impl Meter for Leaky {
         } else {
             self.lone.end();
         }
-        self.level = self.level.saturating_add(grains(n));
-        self.mark()
+        let early = self.early.min(grains(n));
+        self.early -= early;
+        self.early_taken += early;
+        self.level = self.level.saturating_add(grains(n) - early);
+        self.mark_at(self.level.saturating_add(self.early_taken))
     }
 
     fn restore(&mut self, mark: &Self::Mark, units: u64) {
@@ -324,18 +355,29 @@ impl Meter for Leaky {
         }
     }
 
-    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) {
+    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) -> u64 {
         if self.drain.is_none() {
-            return;
+            return actual;
         }
-        if let Some(more) = actual.checked_sub(charged) {
-            self.level = self.level.saturating_add(grains(more));
-            self.lone.end();
-        } else if let Some(mark) = self.known(*mark) {
-            self.ahead.pass(self.now);
-            let back = self.ahead.allow(&mark, grains(charged - actual));
-            self.give(mark[0], back);
+        self.ahead.pass(self.now);
+        let known = self.known(*mark);
+        match (actual.checked_sub(charged), known) {
+            (None, Some(mark)) => self.let_back(mark, grains(charged - actual)),
+            (None, None) => {}
+            (Some(more), known) => {
+                // What is left of it goes on as a part of what is taken now. Others may have been promised instants between
+                // both: then only that may still come back.
+                let left = match known {
+                    Some(mark) if self.ahead.is_empty() => self.left_by(mark[0], filled(&mark)),
+                    _ => 0,
+                };
+                self.lone.end();
+                self.taken += 1;
+                self.level = self.level.saturating_add(grains(more));
+                *mark = self.mark_at(left.saturating_add(grains(more)));
+            }
         }
+        actual
     }
 
     fn ready(&self, n: u64, ahead: u64) -> Option<u64> {
@@ -357,7 +399,7 @@ impl Meter for Leaky {
     }
 
     fn clear(&mut self) {
-        self.level = 0;
+        (self.level, self.early, self.early_taken) = (0, 0, 0);
         self.cleared = self.taken;
         self.lone.clear();
         self.gifts.clear();
@@ -365,13 +407,20 @@ impl Meter for Leaky {
     }
 }
 
-/// How long one unit takes to flow out of a bucket in which there is nothing else.
+/// How long one unit takes to flow out of a bucket in which there is nothing else. The end of time where that is no whole
+/// number of ticks, so that the rest is not lost each time; but for what is less than a millionth, and for rates at which the
+/// counter of a processor goes on by more while one is admitted.
 fn unit_lasts(drain: Option<Drain>) -> u64 {
-    let alone = drain.map(|mut drain| {
-        drain.run_dry();
-        drain.ticks_until(grains(1))
-    });
-    alone.flatten().unwrap_or(u64::MAX)
+    let Some(mut drain) = drain else { return u64::MAX };
+    drain.run_dry();
+    let Some(ticks) = drain.ticks_until(grains(1)) else {
+        return u64::MAX;
+    };
+    let in_vain = ticks >= 1_000_000 || (ticks <= 32 && !drain.is_exact());
+    match in_vain || drain.pass(ticks) == grains(1) {
+        true => ticks,
+        false => u64::MAX,
+    }
 }
 
 #[cfg(test)]

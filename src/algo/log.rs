@@ -4,6 +4,9 @@ use super::fixed::UNLIMITED;
 use super::meter::Meter;
 use std::collections::VecDeque;
 
+/// How many entries there may be at least, unless another number is set.
+pub(crate) const ENTRIES: usize = 65_536;
+
 /// How many admissions may pass before what has left the window is taken out.
 const LEISURE: u64 = 256;
 
@@ -12,8 +15,8 @@ pub(crate) struct Log {
     now: u64,
     length: u64,
     limit: u64,
-    /// At most so many entries.
-    most: usize,
+    /// At most so many entries, if that was set.
+    most: Option<usize>,
     /// By number, and so by instant.
     entries: VecDeque<Entry>,
     total: u128,
@@ -32,7 +35,7 @@ struct Entry {
 }
 
 impl Log {
-    pub(crate) fn new(now: u64, length: u64, limit: u64, most: usize) -> Self {
+    pub(crate) fn new(now: u64, length: u64, limit: u64, most: Option<usize>) -> Self {
         Self {
             now,
             length,
@@ -107,8 +110,15 @@ impl Log {
         entry.at == self.now && entry.number > self.sealed
     }
 
+    /// One for each unit of the limit, if nothing else was set, and never fewer than would do for a few debts.
+    #[inline]
+    fn most(&self) -> usize {
+        let all = || usize::try_from(self.limit).unwrap_or(usize::MAX).max(ENTRIES);
+        self.most.unwrap_or_else(all)
+    }
+
     fn is_full(&self) -> bool {
-        self.entries.len() >= self.most && !self.entries.back().is_some_and(|last| self.joins(last))
+        self.entries.len() >= self.most() && !self.entries.back().is_some_and(|last| self.joins(last))
     }
 
     /// Logs `n` now and returns the number of its entry.
@@ -206,7 +216,7 @@ impl Meter for Log {
     /// to what has, so that the log stays as short, and none takes long.
     #[inline]
     fn take_at_once(&mut self, n: u64, now: u64) -> Option<Self::Mark> {
-        let has_room = self.total + u128::from(n) <= u128::from(self.limit) && self.entries.len() < self.most;
+        let has_room = self.total + u128::from(n) <= u128::from(self.limit) && self.entries.len() < self.most();
         if n == 0 || !has_room || self.limit == UNLIMITED {
             return None;
         }
@@ -240,11 +250,13 @@ impl Meter for Log {
         self.subtract(mark[0], units);
     }
 
-    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) {
+    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) -> u64 {
         let number = mark[0];
         let Some(more) = actual.checked_sub(charged) else {
-            return self.subtract(number, charged - actual);
+            self.subtract(number, charged - actual);
+            return actual;
         };
+        let before = self.total;
         if charged == 0 {
             // Nothing is logged of it: it counts from now on.
             *mark = self.take(more);
@@ -253,8 +265,16 @@ impl Meter for Log {
             let units = entry.units.saturating_add(more);
             self.total += u128::from(units - entry.units);
             entry.units = units;
-        } else if number <= self.sealed {
-            self.take(more); // Of one that was forgiven: from now on, and under no mark.
+        } else {
+            if number <= self.sealed {
+                self.take(more); // Of one that was forgiven: from now on, and under no mark.
+            }
+            return actual;
+        }
+        match self.limit {
+            UNLIMITED => actual,
+            // At most `more`.
+            _ => charged + (self.total - before) as u64,
         }
     }
 

@@ -54,8 +54,9 @@ pub(crate) trait Meter {
     /// Gives back what `take` took: never more than would be there had it not been taken.
     fn restore(&mut self, mark: &Self::Mark, units: u64);
 
-    /// Corrects a charge, from now on.
-    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64);
+    /// Corrects a charge, from now on. What is given back follows the rule of [`restore`](Self::restore). Returns what is
+    /// charged now, which is less than `actual` where that is more than can be counted.
+    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) -> u64;
 
     /// The first instant at which `n` fit if `ahead` are taken before; nothing when no instant does.
     fn ready(&self, n: u64, ahead: u64) -> Option<u64>;

@@ -206,7 +206,8 @@ impl Warmup {
         let (now, Pace::Shaped(shape)) = (fine(self.now), self.pace) else {
             return self.state;
         };
-        if self.state.free_at >= now {
+        // Less than a tick is how far a wait is rounded up, and no idle time.
+        if self.state.free_at.saturating_add(fine(1)) > now {
             return self.state;
         }
         // As fine as 128 bits leave room for, so that no part of a tick is lost each time.
@@ -356,8 +357,8 @@ impl Meter for Warmup {
         }
     }
 
-    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) {
-        let Pace::Shaped(shape) = self.pace else { return };
+    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) -> u64 {
+        let Pace::Shaped(shape) = self.pace else { return actual };
         if self.is_latest(*mark) {
             self.charge(&shape, self.before, actual);
             self.lone.end();
@@ -369,6 +370,7 @@ impl Meter for Warmup {
             self.charge(&shape, self.current(), more);
             self.lone.end();
         }
+        actual
     }
 
     fn ready(&self, n: u64, ahead: u64) -> Option<u64> {

@@ -86,8 +86,8 @@ impl Ring {
         self.number
     }
 
-    /// Corrects what was counted in segment `number`, if it still counts.
-    pub(crate) fn correct(&mut self, number: u64, counted: u64, actual: u64) {
+    /// Corrects what was counted in segment `number`, if it still counts. Returns what is counted now.
+    pub(crate) fn correct(&mut self, number: u64, counted: u64, actual: u64) -> u64 {
         let age = self.number.wrapping_sub(number);
         if age <= self.segments() {
             let index = (self.current + self.counts.len() - age as usize) % self.counts.len();
@@ -95,7 +95,9 @@ impl Ring {
             let more = actual.saturating_sub(counted).min(u64::MAX - self.total);
             self.counts[index] = self.counts[index] - back + more;
             self.total = self.total - back + more;
+            return actual.min(counted.saturating_add(more));
         }
+        actual
     }
 
     /// No segment so far can be corrected any more.
@@ -234,13 +236,13 @@ impl Meter for Window {
         self.ring.correct(mark[0], units, 0);
     }
 
-    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) {
+    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) -> u64 {
         if mark[0] <= self.ring.sealed && actual > charged {
             // It is not known where: what was not charged counts from now on, and under no mark.
             self.take(actual - charged);
-        } else {
-            self.ring.correct(mark[0], charged, actual);
+            return actual;
         }
+        self.ring.correct(mark[0], charged, actual)
     }
 
     fn ready(&self, n: u64, ahead: u64) -> Option<u64> {

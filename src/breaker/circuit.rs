@@ -99,7 +99,7 @@ pub struct CircuitBreaker {
     pub(super) refused: AtomicU64,
     pub(super) config: Config,
     pub(super) window: Window,
-    streak: Streak,
+    pub(super) streak: Streak,
     pub(super) machine: Mutex<Machine>,
     pub(super) clock: Clock,
     pub(super) bell: Bell,
@@ -391,6 +391,11 @@ impl CircuitBreaker {
         if condemns(counts) {
             self.open(period, counts, pass.now(&self.clock));
         }
+    }
+
+    /// True when its thresholds follow what is usual.
+    pub(super) fn has_learnt(&self) -> bool {
+        self.config.learnt.as_ref().is_some_and(Learnt::has_any)
     }
 
     /// The thresholds for so many results.

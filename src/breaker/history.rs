@@ -107,6 +107,13 @@ impl Learnt {
         }
     }
 
+    /// True when anything has been learnt.
+    pub(super) fn has_any(&self) -> bool {
+        [&self.failed, &self.slow]
+            .iter()
+            .any(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
     /// What came last is not to be learnt from.
     pub(super) fn drop_batch(&self) {
         for word in [&self.failed, &self.slow] {

@@ -2,7 +2,7 @@
 
 use super::circuit::{CircuitBreaker, LEG};
 use super::word::{Admitted, Word};
-use crate::algo::breaker::Answer;
+use crate::algo::breaker::{Answer, Counts, State as AlgoState};
 use crate::ask::Demand;
 use crate::limiter::{Heeds, Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal};
@@ -123,6 +123,16 @@ impl Limiter for CircuitBreaker {
             true => ready,
             false => ready.at_once(Reason::CircuitOpen),
         }
+    }
+
+    /// Closed, with nothing learnt and no failed or slow call in its window: good ones count for nothing.
+    fn is_fresh(&self, now: Pass<'_>) -> bool {
+        let word = self.word();
+        let bad = |counts: Counts| counts.failed > 0 || counts.slow > 0;
+        word.state() == AlgoState::Closed
+            && !self.has_learnt()
+            && !self.streak.is_running()
+            && !bad(self.window.recount(word.period(), now.now(&self.clock).ticks()))
     }
 
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {

@@ -15,6 +15,12 @@ impl Streak {
         self.0.swap(period << 32, Ordering::Relaxed);
     }
 
+    /// True when the last result was a failure.
+    pub(super) fn is_running(&self) -> bool {
+        // Relaxed: the count says nothing about any other memory.
+        self.0.load(Ordering::Relaxed) & u64::from(u32::MAX) != 0
+    }
+
     /// Records `n` results and returns how long the streak is; zero when the period is over.
     #[inline]
     pub(super) fn record(&self, period: u64, failed: bool, n: u64) -> u64 {

@@ -4,6 +4,7 @@ use super::suite::{Suite, Tally, Violation, message};
 use super::world::times;
 use crate::ask::{Ask, Demand, Place};
 use crate::limiter::{Limiter, LimiterExt};
+use crate::refusal::{Reason, Wait};
 use crate::sync::watch::{Watch, Watcher};
 use crate::time::Phase;
 use std::cell::Cell;
@@ -221,6 +222,30 @@ pub(super) fn ready_at_is_exact<L: Limiter + 'static>(suite: &Suite<L>, law: &mu
         if asks > 1 {
             ahead_counts(suite, asks - 1, law)?;
         }
+    }
+    Ok(())
+}
+
+/// Law 8: what no instant can admit is refused as oversized, and never ready, whatever is taken.
+pub(super) fn what_never_fits_is_refused_for_good<L: Limiter + 'static>(
+    suite: &Suite<L>,
+    law: &mut Tally<'_>,
+) -> Verdict {
+    let Some(ask) = suite.never_fits else { return Ok(()) };
+    let world = suite.world();
+    for taken in 0..=suite.capacity {
+        let ready = world.ready(ask);
+        law.ensure(ready.never, || {
+            format!("with {taken} taken, `ready_at` does not say that {ask:?} never fits: {ready:?}")
+        })?;
+        let refused = world.limiter.reserve(ask).map(drop).map_err(|refused| {
+            let waits = !matches!(refused.wait(), Wait::Never) || refused.retry_after().is_some();
+            (refused.reason(), waits)
+        });
+        law.ensure(refused == Err((Reason::Oversized, false)), || {
+            format!("with {taken} taken, what never fits is refused so: {refused:?} (reason, waits)")
+        })?;
+        std::mem::forget(world.fill(suite.ask, 1));
     }
     Ok(())
 }

@@ -26,6 +26,8 @@ pub struct Suite<L> {
     pub(super) refill: Option<Duration>,
     pub(super) settle: Option<(Cost, u64)>,
     pub(super) loosen: Option<Change<L>>,
+    /// What no instant can admit.
+    pub(super) never_fits: Option<Ask>,
     /// Several reservations that overlap are given back exactly, in whatever order.
     pub(super) exact: bool,
     pub(super) in_turn: bool,
@@ -44,6 +46,7 @@ impl<L: Limiter + 'static> Suite<L> {
             refill: None,
             settle: None,
             loosen: None,
+            never_fits: None,
             exact: true,
             patience: Duration::from_secs(10),
             in_turn: false,
@@ -120,6 +123,13 @@ impl<L: Limiter + 'static> Suite<L> {
         self
     }
 
+    /// An ask that no instant can admit under the settings that the limiter is made with: more than the burst of a rate. It is
+    /// refused as `Oversized` at once, whatever is taken, and is never waited for.
+    pub fn never_fits(mut self, ask: impl Into<Ask>) -> Self {
+        self.never_fits = Some(ask.into());
+        self
+    }
+
     /// This law is not checked, since the limiter cannot keep it and says so. Without the third, whatever rests on
     /// giving back is not checked either: what a later leg's refusal undoes, and laws 6 and 7.
     pub fn excused(mut self, law: u8) -> Self {
@@ -154,7 +164,7 @@ impl<L: Limiter + 'static> Suite<L> {
         };
         type Law<L> = fn(&Suite<L>, &mut Tally<'_>) -> Result<(), Violation>;
         // The law that is checked, and one that the check takes for granted.
-        let order: [(u8, u8, Law<L>); 10] = [
+        let order: [(u8, u8, Law<L>); 11] = [
             (1, 1, laws::never_blocks),
             (4, 4, laws::commit_cannot_fail),
             (2, 2, laws::a_refusal_leaves_no_trace),
@@ -164,6 +174,7 @@ impl<L: Limiter + 'static> Suite<L> {
             (2, 3, guards::a_later_leg_that_refuses_or_panics_leaves_no_trace),
             (7, 3, waits::nothing_is_held_while_waiting),
             (8, 8, laws::ready_at_is_exact),
+            (8, 8, laws::what_never_fits_is_refused_for_good),
             (6, 3, waits::whoever_waits_is_woken),
         ];
         for (law, needs, check) in order {

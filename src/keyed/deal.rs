@@ -87,14 +87,15 @@ impl Dealer {
 
     /// Deals what flows in until `now`. An earlier instant than the latest changes nothing.
     pub(super) fn deal(&mut self, now: u64) {
+        let wanted = !self.filling.is_empty() || now <= self.until;
         while self.until < now && !self.filling.is_empty() {
             let ticks = (now - self.until).min(self.longest);
             self.until += ticks;
             self.pot += u128::from(ticks) * self.flow;
             self.share_out();
         }
-        if self.filling.is_empty() {
-            // Nobody wants the rest.
+        // Less than comes in a tick is what the wait for the last share was rounded up by.
+        if self.filling.is_empty() && (!wanted || self.pot >= self.flow) {
             self.pot = 0;
         }
         self.until = self.until.max(now);
@@ -161,21 +162,30 @@ impl Dealer {
     pub(super) fn give_back(&mut self, hand: &mut Hand, left: Left, grains: u64) -> bool {
         let empty = self.empty(hand);
         // The room that was left then, less what was dealt since, less what was given back since.
-        let floor = self.level - self.burst() + (hand.given - left.given);
-        let grains = left.empty.saturating_sub(floor).min(u128::from(grains));
+        let grains = left
+            .empty
+            .saturating_sub(self.floor(hand, left))
+            .min(u128::from(grains));
         self.set_empty(hand, empty - grains);
         hand.given += grains;
         grains > 0
     }
 
-    /// Corrects a charge by so many grains: less flows back up to the burst, more is taken, into debt if need be.
-    pub(super) fn correct(&mut self, hand: &mut Hand, charged: u64, actual: u64) {
-        let floor = self.level - self.burst();
-        let empty = (self.empty(hand) + u128::from(actual)).saturating_sub(u128::from(charged));
-        if actual < charged {
-            hand.given += u128::from(charged - actual);
+    /// Takes so many grains more for what had been left so, into debt if need be. Returns what is left so now: what may still
+    /// come back of it, with that.
+    pub(super) fn take_more(&mut self, hand: &mut Hand, left: Left, grains: u64) -> Left {
+        let kept = left.empty.saturating_sub(self.floor(hand, left));
+        let empty = self.empty(hand) + u128::from(grains);
+        self.set_empty(hand, empty);
+        Left {
+            empty: self.level - self.burst() + kept + u128::from(grains),
+            given: hand.given,
         }
-        self.set_empty(hand, empty.max(floor));
+    }
+
+    /// Below where the share cannot have been empty, by what was given back since.
+    fn floor(&self, hand: &Hand, left: Left) -> u128 {
+        self.level - self.burst() + (hand.given - left.given)
     }
 
     /// The share goes. Returns whether that leaves more to the others.

@@ -9,7 +9,7 @@ use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::standing::{Standing, State};
 use crate::sync::bell::Bell;
 use crate::sync::shim::Mutex;
-use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turn::Turnstile;
 use crate::sync::turns::Turns;
 use crate::ticket::Ticket;
 use crate::time::{Clock, Instant, Pass, Phase};
@@ -136,7 +136,8 @@ impl fmt::Debug for FairBudget {
 /// # Giving back
 /// A reservation that is cancelled gives back all it took, as long as there was room for that in its share ever since:
 /// what would have overflowed is gone, and so is what other cancels and settlements of the same share have given back
-/// since. So no span exceeds its bound.
+/// since. So no span exceeds its bound. A settlement to less follows the same rule; one to more is taken now, into debt if need
+/// be.
 ///
 /// # Memory ordering
 /// None is promised to callers.
@@ -221,7 +222,7 @@ impl FairShare {
     /// When `n` are admitted behind `ahead`.
     fn forecast(&self, n: u64, ahead: u64, now: Instant) -> Forecast {
         if n > self.budget.quota.burst_size() {
-            return Forecast::Event;
+            return Forecast::Never;
         }
         let wanted = u128::from(n) + u128::from(ahead);
         let ticks = self.with(now, |dealer, hand| dealer.holds_at(hand, wanted << GRAIN));
@@ -296,10 +297,18 @@ impl Limiter for FairShare {
             ticket.tokens = actual;
             return 1;
         }
-        self.with(settlement.pass().now(&self.budget.clock), |dealer, hand| {
-            dealer.correct(hand, grains(ticket.tokens), grains(actual));
-        });
-        if actual < ticket.tokens {
+        let (charged, actual_grains) = (grains(ticket.tokens), grains(actual));
+        let given = self.with(
+            settlement.pass().now(&self.budget.clock),
+            |dealer, hand| match actual_grains.checked_sub(charged) {
+                Some(more) => {
+                    ticket.left = dealer.take_more(hand, ticket.left, more);
+                    false
+                }
+                None => dealer.give_back(hand, ticket.left, charged - actual_grains),
+            },
+        );
+        if given {
             self.budget.bell.ring();
         }
         ticket.tokens = actual;

@@ -27,7 +27,15 @@ use std::sync::Arc;
 /// A new key looks at 32 entries at most, from where the last one stopped. So it may be refused although a fresh entry
 /// is further on; a map of up to 32 entries is searched in full. A limiter that does not implement
 /// [`is_fresh`](Limiter::is_fresh) is never dropped: your own, unless they do, and `Governed` and
-/// [`Leased`](crate::Leased). A `ChannelSemaphore` is dropped only as long as nobody has asked for its receiver.
+/// [`Leased`](crate::Leased). A `ChannelSemaphore` is dropped only as long as nothing has asked for its receiver.
+///
+/// | a limiter that remembers | is as new when |
+/// |---|---|
+/// | [`CircuitBreaker`](crate::CircuitBreaker) | it is closed, with no failed or slow call in its window, and has learnt nothing. A window of calls keeps a failure until others push it out: prefer a window of time |
+/// | [`Adaptive`](crate::Adaptive) | nothing is in use, and it has learnt nothing for a minute and for a hundred windows |
+/// | [`Throttler`](crate::shed::Throttler) | nothing was asked for a window |
+/// | [`RetryBudget`](crate::shed::RetryBudget) | the reserve is there |
+/// | a [`Class`](crate::shed::Class), as a [`Shared`](super::Shared) | at any time: what it holds is not the entry's |
 ///
 /// Keys are spread over shards by their hash, each with its part of `max_entries`: one shard per 1,024 entries, at most
 /// four per processor. A shard may be full a few per cent before the map is.
@@ -63,12 +71,13 @@ use std::sync::Arc;
 /// ```
 pub struct Keyed<K, L> {
     shards: Shards<Table<K, Entry<L>>>,
-    make: Box<dyn Fn(&K) -> L + Send + Sync>,
+    make: Box<Make<K, L>>,
     overflow: Option<Arc<L>>,
     max_entries: usize,
 }
 
 type Shard<K, L> = shards::Shard<Table<K, Entry<L>>>;
+type Make<K, L> = dyn Fn(&K) -> Result<L, KeysFull> + Send + Sync;
 
 struct Entry<L> {
     limiter: Arc<L>,
@@ -122,6 +131,28 @@ impl<K, L> Keyed<K, L> {
     /// An empty map of at most `max_entries` keys, whose limiters `make` makes. With a maximum of zero every key is
     /// refused, or shares the overflow.
     pub fn new(max_entries: usize, make: impl Fn(&K) -> L + Send + Sync + 'static) -> Self {
+        Self::try_new(max_entries, move |key| Ok(make(key)))
+    }
+
+    /// The same with limiters that cannot always be made: one of them has a leg of another map, which may be full. Such a key
+    /// is refused as one that finds no room.
+    ///
+    /// ```
+    /// # use tollgate::keyed::Shared;
+    /// # use tollgate::{Keyed, LimiterExt, Quota, Semaphore, TokenBucket};
+    /// # use std::sync::Arc;
+    /// let rates = Arc::new(Keyed::new(1, |_: &u32| TokenBucket::new(Quota::per_second(10))));
+    /// let legs = Arc::clone(&rates);
+    /// let tenants = Keyed::try_new(100, move |tenant: &u32| {
+    ///     Ok(Shared::from(legs.entry(tenant)?).and(Semaphore::new(4)))
+    /// });
+    /// let one = tenants.get(&1)?;
+    /// let in_use = rates.get(&1)?;
+    /// assert!(tenants.get(&2).is_err(), "there is no rate for it");
+    /// # drop((one, in_use));
+    /// # Ok::<(), tollgate::KeysFull>(())
+    /// ```
+    pub fn try_new(max_entries: usize, make: impl Fn(&K) -> Result<L, KeysFull> + Send + Sync + 'static) -> Self {
         let shards = Shards::new(max_entries, Hashing::fold(), Table::new);
         Self {
             max_entries: max_entries.min(shards.len() * MAX_SLOTS),
@@ -279,7 +310,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
             match step {
                 Step::MakeOne => {
                     let key = key.to_owned();
-                    let limiter = Arc::new((self.make)(&key));
+                    let limiter = Arc::new((self.make)(&key)?);
                     made = Some((key, limiter));
                 }
                 Step::Look(hash, candidate) => {
@@ -321,14 +352,16 @@ impl<K: Hash + Eq> Keyed<K, TokenBucket> {
         self.entry(key).map(|bucket| bucket.set_quota(quota, inherit))
     }
 
-    /// Gives `key` the quota back that the map's closure says.
+    /// Gives `key` the quota back that the map's closure says. Nothing changes when that makes no bucket now.
     pub fn unset_quota<Q>(&self, key: &Q, inherit: Inherit)
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        if let Some(bucket) = self.peek(key) {
-            bucket.set_quota((self.make)(&key.to_owned()).quota(), inherit);
+        if let Some(bucket) = self.peek(key)
+            && let Ok(made) = (self.make)(&key.to_owned())
+        {
+            bucket.set_quota(made.quota(), inherit);
         }
     }
 }

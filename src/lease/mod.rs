@@ -28,8 +28,8 @@ pub trait Spend: Limiter {
     /// those, and no window is breached by it.
     fn give_back(&self, ticket: Self::Ticket, unspent: u64, now: Pass<'_>);
 
-    /// Takes `units` that have been spent already, into debt if need be.
-    fn charge(&self, units: u64, now: Pass<'_>);
+    /// Takes `units` that have been spent already, into debt if need be. The ticket can be settled and given back.
+    fn charge(&self, units: u64, now: Pass<'_>) -> Self::Ticket;
 }
 
 impl Spend for TokenBucket {
@@ -37,13 +37,11 @@ impl Spend for TokenBucket {
         self.cancel(ticket.last(unspent), now);
     }
 
-    fn charge(&self, units: u64, now: Pass<'_>) {
+    fn charge(&self, units: u64, now: Pass<'_>) -> BucketTicket {
         // Nothing was charged yet, and all of it should have been.
-        let spent = Cost::new("spent");
-        self.settle(
-            &mut BucketTicket::NOTHING.clone(),
-            Settlement::new(spent, units, now).per(spent),
-        );
+        let mut ticket = BucketTicket::NOTHING;
+        self.settle(&mut ticket, charged(units, now));
+        ticket
     }
 }
 
@@ -52,9 +50,9 @@ impl Spend for SlidingWindow {
         self.cancel(ticket.last(unspent), now);
     }
 
-    fn charge(&self, units: u64, now: Pass<'_>) {
+    fn charge(&self, units: u64, now: Pass<'_>) -> Self::Ticket {
         let now = self.clock().map_or(Instant::ZERO, |clock| now.now(clock));
-        self.charge(units, now);
+        self.charge(units, now)
     }
 }
 
@@ -63,9 +61,15 @@ impl<L: Spend> Spend for Shared<L> {
         L::give_back(self, ticket, unspent, now);
     }
 
-    fn charge(&self, units: u64, now: Pass<'_>) {
-        L::charge(self, units, now);
+    fn charge(&self, units: u64, now: Pass<'_>) -> Self::Ticket {
+        L::charge(self, units, now)
     }
+}
+
+/// The settlement by which `units` in all are charged.
+fn charged(units: u64, now: Pass<'_>) -> Settlement<'_> {
+    let spent = Cost::new("spent");
+    Settlement::new(spent, units, now).per(spent)
 }
 
 /// A rate of which each thread takes `k` units at a time, and spends them alone. A handle: clones are the same.
@@ -82,10 +86,10 @@ impl<L: Spend> Spend for Shared<L> {
 ///
 /// An instant to retry at is that of the thread that asks, with what it has parked.
 ///
-/// A reservation that was served from what was parked, and is cancelled, goes back to the thread that cancels it, up to `k`,
-/// and whoever waits is told; the rest is lost. That is where the laws give way: what a lease took of a full bucket, which has filled up again since,
-/// is there twice, once parked and once in the bucket; by law 3 a cancelled reservation should have left only one of the
-/// two. It is part of the `threads x k`.
+/// A reservation that was served from what was parked, and is cancelled or settled to less, goes back to what the thread has
+/// parked, and waiters are told: as long as that thread cancels it, and spends the same lease still. After the next lease it is
+/// lost: what a lease took of a full bucket, which has filled up again since, would be there twice. So a lease is spent once,
+/// whatever is given back, and `threads x k` stays the bound.
 ///
 /// It never says that it is [fresh](Limiter::is_fresh), since one thread does not see what another has parked. So a
 /// [`Keyed`](crate::Keyed) does not drop one.
@@ -130,28 +134,46 @@ impl<L: Spend> Home for Core<L> {
     }
 }
 
-/// What was taken of the limiter itself, if anything was.
+/// What was taken of what was parked, and of which lease; and what was taken of the limiter itself, if anything was.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseTicket<T> {
-    units: u64,
+    parked: u64,
+    lease: u64,
     direct: Option<T>,
 }
 
+impl<T> LeaseTicket<T> {
+    fn parked(units: u64, lease: u64) -> Self {
+        Self {
+            parked: units,
+            lease,
+            direct: None,
+        }
+    }
+
+    fn direct(ticket: T) -> Self {
+        Self {
+            direct: Some(ticket),
+            ..Self::parked(0, 0)
+        }
+    }
+}
+
 impl<T: Ticket> Ticket for LeaseTicket<T> {
-    const WORDS: usize = 2 + T::WORDS;
+    const WORDS: usize = 3 + T::WORDS;
     #[inline]
     fn write(&self, words: &mut [u64]) {
-        words[0] = self.units;
-        words[1] = u64::from(self.direct.is_some());
+        words[..3].copy_from_slice(&[self.parked, self.lease, u64::from(self.direct.is_some())]);
         if let Some(direct) = &self.direct {
-            direct.write(&mut words[2..]);
+            direct.write(&mut words[3..]);
         }
     }
     #[inline]
     fn read(words: &[u64]) -> Self {
         Self {
-            units: words[0],
-            direct: (words[1] == 1).then(|| T::read(&words[2..])),
+            parked: words[0],
+            lease: words[1],
+            direct: (words[2] == 1).then(|| T::read(&words[3..])),
         }
     }
 }
@@ -197,7 +219,7 @@ impl<L: Spend> Leased<L> {
     /// Those of the limiter.
     #[inline]
     pub fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
-        if Parked::spend(self.id, n) {
+        if Parked::spend(self.id, n).is_some() {
             return Ok(());
         }
         let (ask, phase) = (Ask::many(n), Phase::new());
@@ -210,40 +232,39 @@ impl<L: Spend> Leased<L> {
         let (limiter, units) = (&self.core.limiter, demand.units());
         // What is parked may not have been at hand.
         let parked = Parked::units(self.id);
-        if Parked::spend(self.id, units) {
-            return Ok(LeaseTicket { units, direct: None });
+        if let Some(lease) = Parked::spend(self.id, units) {
+            return Ok(LeaseTicket::parked(units, lease));
         }
         let mut sooner = None;
         if let Some(wanted) = self.core.wanted(units, parked) {
             match limiter.try_reserve(demand.with_units(wanted, 0)) {
                 Ok(mut ticket) => {
                     limiter.commit(&mut ticket, demand.pass());
-                    if Parked::park(self.id, &self.core, &ticket, wanted, units) {
-                        return Ok(LeaseTicket { units, direct: None });
+                    if let Some(lease) = Parked::park(self.id, &self.core, &ticket, wanted, units) {
+                        return Ok(LeaseTicket::parked(units, lease));
                     }
                     // A thread that is ending keeps nothing any more.
                     limiter.give_back(ticket, wanted, demand.pass());
                 }
                 // With what is parked that is less than all of it.
-                Err(refused) => sooner = (wanted < units).then(|| refused.wait()),
+                Err(refused) => sooner = (wanted < units).then_some(refused),
             }
         }
         match limiter.try_reserve(demand) {
-            Ok(direct) => Ok(LeaseTicket {
-                units,
-                direct: Some(direct),
-            }),
+            Ok(direct) => Ok(LeaseTicket::direct(direct)),
             Err(refused) => Err(match sooner {
-                Some(wait) => refused.with_wait(wait),
+                // Also where all of it can never be taken at once.
+                Some(sooner) => refused.with_wait(sooner.wait()).with_reason(sooner.reason()),
                 None => refused,
             }),
         }
     }
 
-    /// Parks what was given back, and tells whoever waits.
-    fn put_back(&self, units: u64) {
-        Parked::put_back(self.id, units, self.core.units);
-        self.core.bell.ring();
+    /// Parks what was given back of a lease, and tells those who wait.
+    fn put_back(&self, units: u64, lease: u64) {
+        if units > 0 && Parked::put_back(self.id, units, lease) {
+            self.core.bell.ring();
+        }
     }
 }
 
@@ -253,17 +274,17 @@ impl<L: Spend> Limiter for Leased<L> {
     #[inline]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
         let units = demand.units();
-        if Parked::spend(self.id, units) {
-            return Ok(LeaseTicket { units, direct: None });
+        if let Some(lease) = Parked::spend(self.id, units) {
+            return Ok(LeaseTicket::parked(units, lease));
         }
         self.take(demand)
     }
 
     fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
-        match ticket.direct {
-            Some(direct) => self.core.limiter.cancel(direct, now),
-            None => self.put_back(ticket.units),
+        if let Some(direct) = ticket.direct {
+            self.core.limiter.cancel(direct, now);
         }
+        self.put_back(ticket.parked, ticket.lease);
     }
 
     fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
@@ -272,19 +293,21 @@ impl<L: Spend> Limiter for Leased<L> {
         }
     }
 
-    /// Of what was parked, a charge that was too high goes back to the thread that settles, up to a lease; one that was too
-    /// low is taken of the limiter.
+    /// What is charged beyond what was parked is taken of the limiter, and goes back to it first.
     fn settle(&self, ticket: &mut Self::Ticket, settlement: Settlement<'_>) -> u32 {
         let Some(actual) = settlement.actual() else { return 0 };
-        if let Some(direct) = &mut ticket.direct {
-            return self.core.limiter.settle(direct, settlement);
+        let (limiter, pass) = (&self.core.limiter, settlement.pass());
+        let beyond = actual.saturating_sub(ticket.parked);
+        match &mut ticket.direct {
+            Some(direct) => {
+                limiter.settle(direct, charged(beyond, pass));
+            }
+            None if beyond > 0 => ticket.direct = Some(limiter.charge(beyond, pass)),
+            None => {}
         }
-        match actual.checked_sub(ticket.units) {
-            Some(0) => {}
-            Some(more) => self.core.limiter.charge(more, settlement.pass()),
-            None => self.put_back(ticket.units - actual),
-        }
-        ticket.units = actual;
+        let left = ticket.parked.min(actual);
+        self.put_back(ticket.parked - left, ticket.lease);
+        ticket.parked = left;
         1
     }
 

@@ -9,6 +9,7 @@ use crate::limiter::Limiter;
 use crate::sync::shim::thread_local;
 use crate::ticket::Ticket;
 use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Where what is parked comes back to.
@@ -22,6 +23,8 @@ struct Entry {
     id: u64,
     home: Weak<dyn Home>,
     words: Vec<u64>,
+    /// The number of that lease. What was parked before is counted to it as well.
+    lease: u64,
     /// How many units that lease took of the limiter.
     taken: u64,
     /// How many of them are parked, while the place at hand is another's.
@@ -30,12 +33,14 @@ struct Entry {
 
 const PLACES: usize = 8;
 
-/// The number of a lease, and how many units of it are parked. Zero is nobody's number.
+/// The number of a limiter, how many units of it are parked, and the number of the lease that they are counted to. Zero is no
+/// number.
 ///
-/// Two cells: to spend is to write one of them, where it was read from.
+/// Cells of their own: to spend is to write one of them, where it was read from.
 struct Place {
     id: Cell<u64>,
     units: Cell<u64>,
+    lease: Cell<u64>,
 }
 
 impl Place {
@@ -43,6 +48,7 @@ impl Place {
         Self {
             id: Cell::new(0),
             units: Cell::new(0),
+            lease: Cell::new(0),
         }
     }
 
@@ -50,20 +56,21 @@ impl Place {
         (self.id.get(), self.units.get())
     }
 
-    fn set(&self, (id, units): (u64, u64)) {
+    fn set(&self, id: u64, units: u64, lease: u64) {
         self.id.set(id);
         self.units.set(units);
+        self.lease.set(lease);
     }
 
-    /// Spends `n` units of `id`, if as many are here.
+    /// Spends `n` units of `id`, if as many are here. The number of their lease.
     #[inline(always)]
-    fn spend(&self, id: u64, n: u64) -> bool {
+    fn spend(&self, id: u64, n: u64) -> Option<u64> {
         let units = self.units.get();
         let there = self.id.get() == id && n <= units;
-        if there {
+        there.then(|| {
             self.units.set(units - n);
-        }
-        there
+            self.lease.get()
+        })
     }
 }
 
@@ -105,20 +112,20 @@ impl Parked {
             entry.aside = units;
         }
         let entry = entries.iter_mut().find(|entry| entry.id == id);
-        let units = entry.map_or(0, |entry| std::mem::take(&mut entry.aside));
-        Self::set(id, units);
+        let (units, lease) = entry.map_or((0, 0), |entry| (std::mem::take(&mut entry.aside), entry.lease));
+        Self::set(id, units, lease);
         units
     }
 
     /// Puts `units` of `id` at hand.
-    fn set(id: u64, units: u64) {
-        at_place(id, |place| place.set((id, units)));
+    fn set(id: u64, units: u64, lease: u64) {
+        at_place(id, |place| place.set(id, units, lease));
     }
 
-    /// Spends `n` units that this thread has parked, if it has as many at hand.
+    /// Spends `n` units that this thread has parked, if it has as many at hand. The number of their lease.
     #[inline(always)]
-    pub(super) fn spend(id: u64, n: u64) -> bool {
-        at_place(id, |place| place.spend(id, n)).unwrap_or(false)
+    pub(super) fn spend(id: u64, n: u64) -> Option<u64> {
+        at_place(id, |place| place.spend(id, n)).flatten()
     }
 
     /// How many units this thread has parked.
@@ -126,17 +133,20 @@ impl Parked {
         PARKED.try_with(|parked| parked.bring(id)).unwrap_or(0)
     }
 
-    /// Parks what is left of a lease of `taken` units, and of what was parked before, once `spent` units are spent. False
-    /// when this thread is ending, or has spent meanwhile what was parked.
+    /// Parks what is left of a lease of `taken` units, and of what was parked before, once `spent` units are spent. The number
+    /// of the lease; none when this thread is ending, or has spent meanwhile what was parked.
     pub(super) fn park<L: super::Spend + 'static>(
         id: u64,
         home: &Arc<Core<L>>,
         ticket: &<L as Limiter>::Ticket,
         taken: u64,
         spent: u64,
-    ) -> bool {
+    ) -> Option<u64> {
+        // Relaxed: only that no number is given twice matters.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let parked = PARKED.try_with(|parked| {
             let left = (parked.bring(id) + taken).checked_sub(spent)?;
+            let lease = NEXT.fetch_add(1, Ordering::Relaxed);
             {
                 let mut entries = parked.entries.borrow_mut();
                 let at = entries.iter().position(|entry| entry.id == id).unwrap_or_else(|| {
@@ -147,34 +157,40 @@ impl Parked {
                         id,
                         home,
                         words: vec![0; L::Ticket::WORDS],
+                        lease: 0,
                         taken: 0,
                         aside: 0,
                     });
                     entries.len() - 1
                 });
                 ticket.write(&mut entries[at].words);
-                entries[at].taken = taken;
+                (entries[at].taken, entries[at].lease) = (taken, lease);
             }
-            Self::set(id, left);
-            Some(())
+            Self::set(id, left, lease);
+            Some(lease)
         });
-        matches!(parked, Ok(Some(())))
+        parked.ok().flatten()
     }
 
-    /// Puts units back that were spent, as long as no more than `most` are parked.
-    pub(super) fn put_back(id: u64, units: u64, most: u64) {
+    /// Puts units back that were spent of this lease, as long as it is the one that the thread spends. True when it was.
+    pub(super) fn put_back(id: u64, units: u64, lease: u64) -> bool {
         // A thread that is ending cannot keep them.
-        let _ = PARKED.try_with(|parked| {
+        let put = PARKED.try_with(|parked| {
             let there = parked.bring(id);
-            Self::set(id, there.saturating_add(units).min(most.max(there)));
+            let same = at_place(id, |place| place.lease.get()) == Some(lease) && lease > 0;
+            if same {
+                Self::set(id, there.saturating_add(units), lease);
+            }
+            same
         });
+        put.unwrap_or(false)
     }
 
     /// Gives back what this thread has parked.
     pub(super) fn release(id: u64) {
         let gone = PARKED.try_with(|parked| {
             let unspent = parked.bring(id);
-            Self::set(id, 0);
+            Self::set(id, 0, 0);
             let mut entries = parked.entries.borrow_mut();
             let at = entries.iter().position(|entry| entry.id == id)?;
             Some((entries.swap_remove(at), unspent))
@@ -210,7 +226,7 @@ impl Drop for Parked {
             let at_hand = at_place(entry.id, |place| {
                 let (owner, units) = place.get();
                 (owner == entry.id).then(|| {
-                    place.set((0, 0));
+                    place.set(0, 0, 0);
                     units
                 })
             });

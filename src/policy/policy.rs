@@ -181,6 +181,10 @@ impl<L: Limiter + 'static> Policy<L> {
     ///
     /// # Errors
     /// As [`admit`](Policy::admit).
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
     pub fn admit_blocking(&self, ask: impl Into<Ask>) -> Result<Permit<&Self>, Refusal<'_>> {
         self.block(ask.into(), None)
     }
@@ -189,6 +193,10 @@ impl<L: Limiter + 'static> Policy<L> {
     ///
     /// # Errors
     /// As [`admit_timeout`](Policy::admit_timeout).
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
     pub fn admit_blocking_timeout(
         &self,
         ask: impl Into<Ask>,
@@ -227,7 +235,9 @@ impl<L: Limiter + 'static> Policy<L> {
         }
     }
 
+    #[track_caller]
     fn block(&self, ask: Ask, patience: Option<Duration>) -> Result<Permit<&Self>, Refusal<'_>> {
+        crate::blocking::check();
         let mut permit = Permit::before(self);
         block(Waiting::new(&self.0, ask, patience), permit.ticket_mut())?;
         Ok(permit)

@@ -57,14 +57,14 @@ pub(super) trait Whole {
     fn settle_all(&self, words: &mut [u64], actual: Settlement<'_>) -> u32 {
         let mut corrected = 0;
         each(self.legs().iter(), |leg| {
-            corrected += self.settle_leg(leg, words, actual)
+            corrected += self.settle_leg(leg, words, actual);
         });
         corrected
     }
 
     fn finish_all(&self, words: &[u64], outcome: Outcome, now: Pass<'_>) {
         each(self.legs().iter().rev(), |leg| {
-            self.finish_leg(leg, words, outcome, now)
+            self.finish_leg(leg, words, outcome, now);
         });
     }
 
@@ -86,7 +86,7 @@ impl<W: Whole + ?Sized> Held<'_, W> {
     fn give_back(&self) {
         let taken = &self.whole.legs()[..self.taken];
         each(taken.iter().rev(), |leg| {
-            self.whole.cancel_leg(leg, self.words, self.pass)
+            self.whole.cancel_leg(leg, self.words, self.pass);
         });
     }
 }

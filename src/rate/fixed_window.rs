@@ -175,7 +175,11 @@ impl FixedWindow {
     /// before is not given back any more.
     pub fn set_quota(&self, limit: u64, inherit: Inherit) {
         self.shell.change(|window| {
-            let room = inherit.room(window.room(), window.limit(), limit);
+            let (room, old) = (window.room(), window.limit());
+            let counted = [old, limit].map(|limit| (limit != Self::UNLIMITED).then_some(limit.into()));
+            let room = self
+                .shell
+                .inherit(inherit, room, inherit.room(room, old, limit), counted);
             window.set_limit(limit, room);
         });
         self.shell.ring();
@@ -197,12 +201,12 @@ impl FixedWindow {
         Ok(())
     }
 
-    /// Takes `n` of the first windows that have room, behind everything booked before; they start with the last of them.
-    /// More than the limit takes several windows.
+    /// Takes `n` of the first window that has room for all of them, behind everything booked before: they start together, and so
+    /// no window has more than its limit. What is left of the window before stays empty, and comes back with the booking.
     ///
     /// # Errors
-    /// `QueueFull` when more than [`max_ahead`](Self::max_ahead) would be booked, with a true `retry_after`, or without
-    /// one when `n` can never be booked.
+    /// `QueueFull` when more than [`max_ahead`](Self::max_ahead) would be booked, what stays empty included, with a true
+    /// `retry_after`; `Oversized` when `n` exceeds the limit.
     pub fn book(&self, n: u64) -> Result<Booking<'_, Self>, Refusal<'_>> {
         let most = self.set.lock().most_ahead;
         let (mark, made, start) = self.shell.book(n, |window| window.book(n, most))?;

@@ -14,6 +14,8 @@ pub(crate) enum Forecast {
     At(Instant),
     /// No instant is known.
     Event,
+    /// No instant can, under the settings in force.
+    Never,
 }
 
 impl Turns {
@@ -33,6 +35,7 @@ impl Turns {
             }
             let behind = before.is_anything() && units > 0;
             let at = match forecast(units, demand.ahead().saturating_add(before.units)) {
+                Forecast::Never => return ReadyAt::never(leg),
                 Forecast::Event => return ReadyAt::on_event(leg),
                 Forecast::Now if !behind => return ReadyAt::NOW,
                 Forecast::Now => demand.now(clock),
@@ -71,6 +74,8 @@ impl Turns {
                 return Ok(());
             }
             let at = match forecast(demand.units(), before.units) {
+                // It takes nothing: its refusal is the rate's own.
+                Forecast::Never => return Ok(()),
                 Forecast::Event => return Err(None),
                 Forecast::Now => demand.now(clock),
                 Forecast::At(at) => at,

@@ -27,6 +27,36 @@ impl Inherit {
     }
 }
 
+/// What changes of the limit may add, so that no sequence of them mints: what one limit exceeds the largest so far by, and what
+/// earlier changes have taken away.
+///
+/// With both, a limiter never has more left than one of the largest limit would have, of which the same was taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Withheld {
+    largest: i128,
+    /// What was taken away; at most what the limit is below the largest.
+    amount: i128,
+}
+
+impl Withheld {
+    /// The first limit.
+    pub(super) fn new(limit: i128) -> Self {
+        Self {
+            largest: limit,
+            amount: 0,
+        }
+    }
+
+    /// What is left of `kept` after a change to `limit`, where the rule says `wanted`.
+    pub(super) fn change(self, kept: i128, wanted: i128, limit: i128) -> (Self, i128) {
+        let grown = (limit - self.largest).max(0);
+        let raised = wanted.saturating_sub(kept).min(grown + self.amount);
+        let largest = self.largest + grown;
+        let amount = (self.amount + grown - raised).clamp(0, largest - limit);
+        (Self { largest, amount }, kept + raised)
+    }
+}
+
 /// `room x new / old`, rounded down; all three positive, `room` at most `old`.
 fn share(room: i128, old: i128, new: i128) -> i128 {
     if let Some(product) = room.checked_mul(new) {
@@ -52,6 +82,7 @@ fn share(room: i128, old: i128, new: i128) -> i128 {
 #[cfg(test)]
 mod tests {
     use super::Inherit::{self, *};
+    use super::Withheld;
 
     /// Rows of (room before, old limit, new limit, room after).
     #[track_caller]
@@ -63,6 +94,28 @@ mod tests {
                 "{rule:?}: room for {room} of {old}, then a limit of {new}"
             );
         }
+    }
+
+    /// Rows of (limit, what the rule says, what is left), one change after the other, from 100 of which so much is kept.
+    #[track_caller]
+    fn changes(mut kept: i128, rows: &[(i128, i128, i128)]) {
+        let mut withheld = Withheld::new(100);
+        for &(limit, wanted, left) in rows {
+            (withheld, kept) = withheld.change(kept, wanted, limit);
+            assert_eq!(kept, left, "{limit}, by a rule that says {wanted}");
+        }
+    }
+
+    #[test]
+    fn a_change_adds_what_the_limit_has_grown_by_and_what_changes_took_away() {
+        changes(
+            0,
+            &[(50, 0, 0), (100, 50, 0), (150, 50, 50), (100, 0, 0), (150, 70, 50)],
+        );
+        changes(80, &[(50, 50, 50), (100, 100, 80), (50, 30, 30), (60, 60, 60)]);
+        // What fits into no limit any more is gone.
+        changes(100, &[(50, 50, 50), (100, 50, 50), (50, 50, 50), (100, 100, 50)]);
+        changes(-30, &[(50, -30, -30), (100, 20, -30), (110, 70, -20)]);
     }
 
     #[test]

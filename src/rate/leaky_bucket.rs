@@ -22,8 +22,9 @@ const LEG: &str = "leaky_bucket";
 /// Lets units out one by one, an interval apart: at ten a second, one each 100 ms. Exact integers, no drift.
 ///
 /// What time has passed idle is lost, but for the *slack*: up to so many units may follow at once, and the spacing is
-/// caught up with. In any span of time `t` it admits at most `1 + slack + rate x t`. A request for more than `1 + slack`
-/// units waits for a larger slack; it can be booked.
+/// caught up with. In any span of time `t` it admits at most `1 + slack + rate x t`, where `t` counts a tick of the
+/// clock longer: what a wait is rounded up by is not lost. A request for more than `1 + slack` units is `Oversized`; it can be
+/// booked.
 ///
 /// As a [`Limiter`] it admits what may start now and refuses the rest; in a [`Policy`](crate::Policy) the refused wait in
 /// line, and come out evenly spaced. [`book`](Self::book) admits for later: the bucket holds what is booked and not yet
@@ -179,7 +180,10 @@ impl LeakyBucket {
         let drain = drain_of(&set.quota, self.shell.clock());
         self.shell.change(|leaky| {
             let (old, new) = (leaky.brim() as i128, grains(brim));
-            let room = inherit.scaled(leaky.room(), old, new as i128);
+            let room = leaky.room();
+            let wanted = inherit.scaled(room, old, new as i128);
+            let counted = [old, new as i128].map(|brim| drain.is_some().then_some(brim));
+            let room = self.shell.inherit(inherit, room, wanted, counted);
             leaky.set_drain(drain);
             leaky.set_brim(new, size, room);
             if inherit == Inherit::Reset || drain.is_none() {
@@ -201,7 +205,7 @@ impl LeakyBucket {
     /// empty sooner, and others start beside them.
     ///
     /// # Errors
-    /// `QueueFull` when the bucket would run over, with a true `retry_after`, or without one when `n` never fits.
+    /// `QueueFull` when the bucket would run over, with a true `retry_after`; `Oversized` when `n` never fits.
     pub fn book(&self, n: u64) -> Result<Booking<'_, Self>, Refusal<'_>> {
         let (mark, made, start) = self.shell.book(n, |leaky| leaky.book(n))?;
         let ticket = RateTicket { units: n, mark };

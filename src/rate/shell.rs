@@ -2,14 +2,16 @@
 
 use super::gate::{Attempt, Gate, Held};
 use super::in_turn::Forecast;
+use super::inherit::{Inherit, Withheld};
 use crate::algo::lone::until_of;
 use crate::algo::meter::Meter;
 use crate::ask::{Ask, Demand};
 use crate::limiter::Settlement;
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::sync::bell::Bell;
+use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
-use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turn::Turnstile;
 use crate::sync::turns::Turns;
 use crate::ticket::Ticket;
 use crate::time::{Clock, Instant, Phase};
@@ -24,6 +26,8 @@ pub(super) struct Shell<M> {
     leg: &'static str,
     /// Set by every change of a setting. Under the lock.
     changed: AtomicBool,
+    /// None before the first change of the limit.
+    withheld: Mutex<Option<Withheld>>,
 }
 
 /// What one admission took, and where its limiter finds it again: as many words as that needs, and one.
@@ -65,6 +69,7 @@ impl<M: Meter> Shell<M> {
             turns: Turns::new(),
             leg,
             changed: AtomicBool::new(false),
+            withheld: Mutex::new(None),
         }
     }
 
@@ -93,14 +98,28 @@ impl<M: Meter> Shell<M> {
         change(&mut meter)
     }
 
+    /// What is left of `room` when the limit changes from `old` to `new` and the rule says `wanted`. To be asked once for each
+    /// change; nothing is remembered of what was before a limit that is none, or a reset.
+    pub(super) fn inherit(&self, rule: Inherit, room: i128, wanted: i128, [old, new]: [Option<i128>; 2]) -> i128 {
+        let mut withheld = self.withheld.lock();
+        let (Some(old), Some(new), false) = (old, new, rule == Inherit::Reset) else {
+            *withheld = None;
+            return wanted;
+        };
+        let (now, left) = withheld.unwrap_or(Withheld::new(old)).change(room, wanted, new);
+        *withheld = Some(now);
+        left
+    }
+
     /// Starts the meter anew. To be followed by [`ring`](Self::ring).
     pub(super) fn clear(&self) {
+        *self.withheld.lock() = None;
         self.at(self.clock.now()).clear();
     }
 
     /// Takes `n` at `now`, whether they are there or not.
-    pub(super) fn charge(&self, n: u64, now: Instant) {
-        self.at(now).take(n);
+    pub(super) fn charge(&self, n: u64, now: Instant) -> M::Mark {
+        self.at(now).take(n)
     }
 
     /// True when nothing tells it from one just made.
@@ -167,11 +186,13 @@ impl<M: Meter> Shell<M> {
     /// In place, so that the usual admission does not go through memory for its sake.
     #[inline(always)]
     fn refusal(&self, n: u64, now: Instant, at: Option<u64>) -> Refusal<'_> {
-        let wait = match at {
-            Some(at) => Wait::Until(Due::at(&self.clock, now, Instant::from_ticks(at))),
-            None => Wait::Event,
-        };
-        Refusal::new(Reason::RateExceeded, self.leg, n, wait)
+        match at {
+            Some(at) => {
+                let due = Due::at(&self.clock, now, Instant::from_ticks(at));
+                Refusal::new(Reason::RateExceeded, self.leg, n, Wait::Until(due))
+            }
+            None => Refusal::new(Reason::Oversized, self.leg, n, Wait::Never),
+        }
     }
 
     #[inline]
@@ -210,6 +231,7 @@ impl<M: Meter> Shell<M> {
         let booked = book(&mut self.at(now));
         match booked {
             Ok((mark, due)) => Ok((mark, now, Instant::from_ticks(due))),
+            Err(None) => Err(self.refusal(n, now, None)),
             Err(at) => Err(self.refusal(n, now, at).with_reason(Reason::QueueFull)),
         }
     }
@@ -247,10 +269,10 @@ impl<M: Meter> Shell<M> {
 
     pub(super) fn settle(&self, units: &mut u64, mark: &mut M::Mark, settlement: &Settlement<'_>) -> u32 {
         let Some(actual) = settlement.actual() else { return 0 };
-        let charged = std::mem::replace(units, actual);
+        let charged = *units;
         if actual != charged {
             let now = settlement.pass().now(&self.clock);
-            self.at(now).correct(mark, charged, actual);
+            *units = self.at(now).correct(mark, charged, actual);
             if actual < charged {
                 self.bell.ring();
             }
@@ -278,7 +300,9 @@ impl<M: Meter> Shell<M> {
     fn forecast(&self, n: u64, ahead: u64, now: Instant) -> Forecast {
         let meter = self.at(now);
         match meter.ready(n, ahead) {
-            None => Forecast::Event,
+            // Nothing at all is asked for: it waits for those ahead.
+            None if n == 0 => Forecast::Event,
+            None => Forecast::Never,
             // Nothing is waited for, also by a reading of the clock that is stale.
             Some(at) if at <= meter.now() => Forecast::Now,
             Some(at) => Forecast::At(Instant::from_ticks(at)),
@@ -298,8 +322,8 @@ macro_rules! limiter_of_shell {
             /// Takes `n` now, or refuses: the method for a limiter that stands alone.
             ///
             /// # Errors
-            /// `RateExceeded`, with a true `retry_after`; without one when no instant, but only a change of the quota,
-            /// could admit `n`.
+            /// `RateExceeded`, with a true `retry_after`; `Oversized` when no instant, but only a change of the quota, could
+            /// admit `n`.
             #[inline]
             pub fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
                 self.shell.try_acquire(n)

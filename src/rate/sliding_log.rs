@@ -4,7 +4,7 @@ use super::inherit::Inherit;
 use super::shell::{RateTicket, Shell, limiter_of_shell};
 use super::window::{WindowError, check_length};
 use crate::algo::fixed;
-use crate::algo::log::Log;
+use crate::algo::log::{self, Log};
 use crate::algo::meter::Meter;
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
@@ -20,9 +20,9 @@ const LEG: &str = "sliding_log";
 /// Admits at most `limit` in *any* span of the window's length, and never one instant later than that allows.
 ///
 /// It remembers the instant and the weight of each admission until it has left the window: 24 bytes an entry, one for
-/// all admissions of one instant. There are at most as many as the limit and as there are instants of debts, and at most
-/// [`max_entries`](Self::max_entries): 65,536, which is 1.5 MiB, unless set otherwise. When that many are in the window it
-/// refuses until the oldest leaves, so that it may admit less than the limit, but never more. A
+/// all admissions of one instant. There are at most as many as the limit, and as there are instants of debts up to 65,536. For a
+/// large limit that is much memory: 2.3 MiB for 100,000. Where [`max_entries`](Self::max_entries) allows fewer it refuses, with
+/// that many in the window, until the oldest leaves: so that it may admit less than the limit, but never more. A
 /// [`SlidingWindow`](crate::SlidingWindow) takes a fixed 520 bytes and is up to one segment late.
 ///
 /// A cancel and a [`settle`](crate::Permit::settle) correct the entry, exactly and in any order. Of an entry that a change has
@@ -51,14 +51,14 @@ pub struct SlidingLog {
 #[derive(Clone, Copy, Debug)]
 struct Set {
     length: Duration,
-    most: usize,
+    most: Option<usize>,
 }
 
 impl SlidingLog {
     /// A limit that admits everything, and logs nothing.
     pub const UNLIMITED: u64 = fixed::UNLIMITED;
-    /// How many entries it holds, unless set otherwise.
-    pub const ENTRIES: usize = 65_536;
+    /// How many entries it holds at least, unless set otherwise: one for each unit of a larger limit.
+    pub const ENTRIES: usize = log::ENTRIES;
 
     /// At most `limit` in any span of `length`, on the real clock. A limit of zero admits nothing.
     ///
@@ -67,7 +67,7 @@ impl SlidingLog {
     pub fn new(limit: u64, length: Duration) -> Result<Self, WindowError> {
         let set = Set {
             length: check_length(length)?,
-            most: Self::ENTRIES,
+            most: None,
         };
         Ok(Self::build(limit, set, &Clock::real()))
     }
@@ -87,7 +87,7 @@ impl SlidingLog {
             return Err(WindowError::Entries { given: entries });
         }
         let set = Set {
-            most: entries,
+            most: Some(entries),
             ..*self.set.lock()
         };
         Ok(Self::build(self.limit(), set, self.shell.clock()))
@@ -123,7 +123,11 @@ impl SlidingLog {
     /// given back any more. Where it makes less, the difference counts as admitted now.
     pub fn set_quota(&self, limit: u64, inherit: Inherit) {
         self.shell.change(|log| {
-            let room = inherit.room(log.room(), log.limit(), limit);
+            let (room, old) = (log.room(), log.limit());
+            let counted = [old, limit].map(|limit| (limit != Self::UNLIMITED).then_some(limit.into()));
+            let room = self
+                .shell
+                .inherit(inherit, room, inherit.room(room, old, limit), counted);
             log.set_limit(limit, room);
         });
         self.shell.ring();

@@ -27,7 +27,8 @@ const LEG: &str = "warmup";
 /// 0.625 and then 0.5 seconds.
 ///
 /// A request of up to the quota's burst starts when the line is free, and occupies it for the sum of its units'
-/// intervals: it is paid for by the next. A larger one waits for a larger quota.
+/// intervals: it is paid for by the next. A larger one is `Oversized`. In any span of time `t` it admits at most
+/// `burst + rate x t`, where `t` counts a tick of the clock longer.
 ///
 /// # Giving back
 /// A reservation that is cancelled before another is admitted leaves no trace, however late. Later it gives back nothing:

@@ -132,7 +132,11 @@ impl SlidingWindow {
     /// given back any more. Where it makes less, the difference counts as admitted now.
     pub fn set_quota(&self, limit: u64, inherit: Inherit) {
         self.shell.change(|window| {
-            let room = inherit.room(window.room(), window.limit(), limit);
+            let (room, old) = (window.room(), window.limit());
+            let counted = [old, limit].map(|limit| (limit != Self::UNLIMITED).then_some(limit.into()));
+            let room = self
+                .shell
+                .inherit(inherit, room, inherit.room(room, old, limit), counted);
             window.set_limit(limit, room);
         });
         self.shell.ring();
@@ -154,9 +158,10 @@ impl SlidingWindow {
         Ok(())
     }
 
-    /// Counts `n` at `now`, whether there is room or not.
-    pub(crate) fn charge(&self, n: u64, now: Instant) {
-        self.shell.charge(n, now);
+    /// Counts `units` at `now`, whether there is room or not.
+    pub(crate) fn charge(&self, units: u64, now: Instant) -> RateTicket<1> {
+        let mark = self.shell.charge(units, now);
+        RateTicket { units, mark }
     }
 
     /// How many more than the limit the window holds, by debts or since the limit was lowered.

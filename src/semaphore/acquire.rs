@@ -4,6 +4,7 @@ use super::atomic::Semaphore;
 use super::error::{AcquireError, AcquireTimeoutError};
 use super::limiter::SemaphoreTicket;
 use super::permit::{OwnedSemaphorePermit, SemaphorePermit};
+use crate::blocking;
 use crate::permit::Permit;
 use crate::sync::queue::Key;
 use crate::sync::shim::thread::{self, Thread};
@@ -110,7 +111,9 @@ impl<'a> Acquire<'a> {
     }
 
     /// Parks this thread until the permits are there.
+    #[track_caller]
     pub(super) fn block(mut self) -> Result<SemaphorePermit<'a>, AcquireError> {
+        blocking::check();
         if self.semaphore.try_take(i64::from(self.wait.n)) {
             return Ok(self.permit());
         }
@@ -125,7 +128,9 @@ impl<'a> Acquire<'a> {
     }
 
     /// Parks this thread until the permits are there, or `patience` is over.
+    #[track_caller]
     pub(super) fn block_for(mut self, patience: Duration) -> Result<SemaphorePermit<'a>, AcquireTimeoutError> {
+        blocking::check();
         if self.semaphore.try_take(i64::from(self.wait.n)) {
             return Ok(self.permit());
         }

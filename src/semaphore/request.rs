@@ -106,6 +106,10 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire).
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
     pub fn blocking_acquire(self) -> Result<SemaphorePermit<'a>, AcquireError> {
         self.wait().block()
     }
@@ -114,6 +118,10 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), and `TimedOut`.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
     pub fn blocking_acquire_timeout(self, patience: Duration) -> Result<SemaphorePermit<'a>, AcquireTimeoutError> {
         self.wait().block_for(patience)
     }
@@ -161,6 +169,10 @@ impl OwnedRequest {
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire).
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
     pub fn blocking_acquire(self) -> Result<OwnedSemaphorePermit, AcquireError> {
         self.semaphore.block_owned(self.n, self.class)
     }

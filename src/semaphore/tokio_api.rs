@@ -133,6 +133,10 @@ impl Semaphore {
     ///
     /// # Errors
     /// When the semaphore is closed; with a bounded queue also when that is full, or when it is sent away from it.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
     pub fn blocking_acquire(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
         Acquire::new(self, 1).block()
     }
@@ -141,6 +145,10 @@ impl Semaphore {
     ///
     /// # Errors
     /// When the semaphore is closed; with a bounded queue also when that is full, or when it is sent away from it.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
     pub fn blocking_acquire_many(&self, n: u32) -> Result<SemaphorePermit<'_>, AcquireError> {
         Acquire::new(self, n).block()
     }
@@ -149,6 +157,10 @@ impl Semaphore {
     ///
     /// # Errors
     /// When the semaphore is closed; with a bounded queue also when that is full, or when it is sent away from it.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
     pub fn blocking_acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, AcquireError> {
         self.blocking_acquire_many_owned(1)
     }
@@ -157,10 +169,15 @@ impl Semaphore {
     ///
     /// # Errors
     /// When the semaphore is closed; with a bounded queue also when that is full, or when it is sent away from it.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
     pub fn blocking_acquire_many_owned(self: Arc<Self>, n: u32) -> Result<OwnedSemaphorePermit, AcquireError> {
         self.block_owned(n, 0)
     }
 
+    #[track_caller]
     pub(super) fn block_owned(self: Arc<Self>, n: u32, class: u8) -> Result<OwnedSemaphorePermit, AcquireError> {
         let mut borrowed = Acquire::of_class(&self, n, class).block()?;
         // Its permits pass to the one that owns.
@@ -223,6 +240,10 @@ impl Semaphore {
     ///
     /// # Errors
     /// `TimedOut`, or `Closed`; with a bounded queue also `QueueFull` and `Evicted`.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
     pub fn blocking_acquire_timeout(&self, patience: Duration) -> Result<SemaphorePermit<'_>, AcquireTimeoutError> {
         self.blocking_acquire_many_timeout(1, patience)
     }
@@ -231,6 +252,10 @@ impl Semaphore {
     ///
     /// # Errors
     /// `TimedOut`, or `Closed`; with a bounded queue also `QueueFull` and `Evicted`.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
     pub fn blocking_acquire_many_timeout(
         &self,
         n: u32,

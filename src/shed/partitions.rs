@@ -190,7 +190,7 @@ impl Partitions {
         })
     }
 
-    /// The class of this number, counting from 0.
+    /// The class of this number, counting from 0. As a leg of a policy: `.limit(partitions.class(0).clone())`.
     ///
     /// # Panics
     /// If there is no such class.
@@ -325,6 +325,12 @@ impl Limiter for Class {
         } else {
             ReadyAt::on_event(LEG)
         }
+    }
+
+    /// What it holds is not the entry's, but of what all classes share. In a [`Keyed`](crate::Keyed) it is a leg as a
+    /// [`Shared`](crate::keyed::Shared): `Shared::from(partitions.class(0).clone())`.
+    fn is_fresh(&self, _: Pass<'_>) -> bool {
+        true
     }
 
     /// Its part of the limit, and what it has of it, which may be more while others need less than theirs.

@@ -56,7 +56,8 @@ impl RetryBudget {
         })
     }
 
-    /// A first attempt is made.
+    /// Counts a first attempt: to be called once for each, after it was admitted by whatever limits first attempts. One that
+    /// was refused puts no load on the resource, and earns no retry.
     pub fn deposit(&self) {
         self.add(self.ratio);
     }
@@ -109,6 +110,11 @@ impl Limiter for RetryBudget {
             true => ReadyAt::NOW,
             false => ReadyAt::on_event(LEG),
         }
+    }
+
+    /// The reserve is there.
+    fn is_fresh(&self, _: Pass<'_>) -> bool {
+        self.balance.load(Ordering::Relaxed) == self.most
     }
 
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {

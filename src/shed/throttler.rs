@@ -220,6 +220,12 @@ impl Limiter for Throttler {
         Some(&self.clock)
     }
 
+    /// What was asked a window ago says nothing any more. Whose turn it is by chance makes no difference.
+    fn is_fresh(&self, now: Pass<'_>) -> bool {
+        let number = self.number(now.now(&self.clock));
+        self.state.lock().totals(number) == (0, 0)
+    }
+
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
         let likelihood = self.rate();
         visit(Standing::new(LEG, LEG, standing::State::Shed { likelihood }));

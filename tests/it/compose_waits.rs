@@ -21,7 +21,7 @@ fn bucket(clock: &ManualClock, quota: Quota) -> TokenBucket {
 }
 
 /// What is said of the next attempt: the leg that refuses, when to come back, and which leg that is of.
-fn refused<'a>(gate: &'a impl Limiter, ask: Ask) -> (&'a str, Option<Duration>, &'a str) {
+fn refused(gate: &impl Limiter, ask: Ask) -> (&str, Option<Duration>, &str) {
     let refusal = gate.try_admit(ask).unwrap_err();
     let rejection = refusal.to_rejection();
     assert_eq!(rejection.retry_after, refusal.retry_after());

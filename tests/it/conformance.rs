@@ -105,6 +105,7 @@ fn token_bucket_conforms() {
     Suite::of_rate(5, Duration::from_millis(500), bucket)
         .loosen(|bucket| bucket.set_quota(Quota::per_second(10).burst(8), Inherit::Additive))
         .takes_turns()
+        .never_fits(6)
         .check();
     Suite::of_rate(4, Duration::from_secs(4), |clock| {
         TokenBucket::new(Quota::per_second(10).burst(40)).on(clock).per(TOKENS)
@@ -112,6 +113,7 @@ fn token_bucket_conforms() {
     .ask(Ask::one().cost(TOKENS, 10))
     .settle(TOKENS, 5)
     .takes_turns()
+    .never_fits(Ask::one().cost(TOKENS, 41))
     .check();
 }
 
@@ -191,6 +193,7 @@ fn a_token_bucket_by_interval_conforms() {
     })
     .loosen(|bucket| bucket.set_quota(Quota::per_second(2).burst(8).by_interval(), Inherit::Additive))
     .takes_turns()
+    .never_fits(6)
     .check();
 }
 
@@ -202,6 +205,7 @@ fn sliding_window_conforms() {
     })
     .loosen(|window| window.set_limit(6))
     .takes_turns()
+    .never_fits(5)
     .check();
 }
 
@@ -267,6 +271,7 @@ fn leaky_bucket_conforms() {
     Suite::of_rate(1, Duration::from_millis(100), bucket)
         .loosen(|bucket| bucket.set_slack(1, Inherit::Additive).unwrap())
         .takes_turns()
+        .never_fits(2)
         .check();
     Suite::of_rate(4, Duration::from_secs(4), |clock| {
         let bucket = LeakyBucket::new(Quota::per_second(10)).on(clock);
@@ -283,6 +288,7 @@ fn fixed_window_conforms() {
     Suite::of_rate(4, MINUTE, |clock| FixedWindow::new(4, MINUTE).unwrap().on(clock))
         .loosen(|window| window.set_quota(6, Inherit::Additive))
         .takes_turns()
+        .never_fits(5)
         .check();
     Suite::of_rate(3, MINUTE, |clock| {
         FixedWindow::new(30, MINUTE).unwrap().on(clock).per(TOKENS)
@@ -300,6 +306,7 @@ fn sliding_log_conforms() {
     })
     .loosen(|log| log.set_quota(6, Inherit::Additive))
     .takes_turns()
+    .never_fits(5)
     .check();
     Suite::of_rate(3, MINUTE, |clock| {
         tollgate::SlidingLog::new(30, MINUTE).unwrap().on(clock).per(TOKENS)
@@ -319,6 +326,7 @@ fn warmup_conforms() {
     })
     .loosen(Warmup::reset)
     .takes_turns()
+    .never_fits(2)
     .check();
     Suite::of_rate(1, Duration::from_secs(60), |clock| {
         let quota = Quota::per_second(2).burst(5);
@@ -445,6 +453,7 @@ fn a_fair_share_conforms() {
     Suite::of_rate(5, Duration::from_millis(500), share)
         .inexact_cancel()
         .takes_turns()
+        .never_fits(6)
         .check();
     Suite::of_rate(4, Duration::from_secs(4), |clock| {
         FairBudget::new(Quota::per_second(10).burst(40))
@@ -465,6 +474,7 @@ fn a_lease_conforms() {
         Leased::new(TokenBucket::new(Quota::per_second(10).burst(6)).on(clock), 1)
     })
     .takes_turns()
+    .never_fits(7)
     .check();
 }
 

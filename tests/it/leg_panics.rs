@@ -279,7 +279,7 @@ fn a_bell_that_panics_in_a_policy_as_data_keeps_no_permit() {
     let bad = Policy::builder().limit(policy.clone()).limit(Panics::at(At::Reserve));
     let bad = bad.clock(&clock).build().unwrap();
     let permit = policy.try_admit(1).unwrap();
-    let mut wait = pin!(bad.admit(1));
+    let mut wait = Box::pin(bad.admit(1));
     assert!(wait.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     let _ = catch_unwind(AssertUnwindSafe(|| drop(permit)));
     drop(wait);

@@ -268,9 +268,8 @@ fn under_load_no_more_is_admitted_than_the_rules_give() {
             let each = threads.into_iter().map(|thread| thread.join().unwrap());
             each.fold((0, 0), |sum, each| (sum.0 + each.0, sum.1 + each.1))
         });
-        // It was empty at each change, so that only these rules give.
+        // It was empty at each change, so that only this rule gives.
         let given = match inherit {
-            Inherit::Additive => RELOADS / 2 * (large - small),
             Inherit::Reset => RELOADS / 2 * (large + small),
             _ => 0,
         };

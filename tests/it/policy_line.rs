@@ -317,7 +317,8 @@ fn an_outer_policy_waits_until_the_inner_line_has_emptied() {
 #[test]
 fn an_event_is_told_to_every_policy_that_waits_for_it() {
     let clock = ManualClock::new();
-    let bucket = Arc::new(TokenBucket::new(Quota::zero()).on(&clock));
+    let bucket = Arc::new(TokenBucket::new(Quota::zero().burst(1)).on(&clock));
+    bucket.try_acquire(1).unwrap();
     let policies = [(); 20].map(|()| Policy::new(Arc::clone(&bucket)));
     let counts = [(); 20].map(|()| Arc::<Count>::default());
     let mut waits: Vec<_> = policies.iter().map(|policy| Box::pin(policy.admit(1))).collect();

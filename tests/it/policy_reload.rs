@@ -62,8 +62,9 @@ fn what_did_not_change_keeps_its_state() {
     assert_eq!(state(), [40; 6]);
     for (inherit, to, left) in [
         (Inherit::AsIs, "burst 50", 40),
-        (Inherit::Proportional, "burst 100", 80),
-        (Inherit::Additive, "burst 200", 180),
+        // No more than there was, as far as the burst has been.
+        (Inherit::Proportional, "burst 100", 40),
+        (Inherit::Additive, "burst 200", 140),
         (Inherit::Reset, "burst 300", 300),
     ] {
         let said = apply(&policy, legs(bucket("changed", &format!("1/h {to}")).inherit(inherit)));

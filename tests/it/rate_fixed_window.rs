@@ -129,12 +129,14 @@ fn a_cancelled_booking_never_fills_a_window_twice() {
     // The middle one leaves a place that nobody takes: the last window is full.
     drop(held.remove(1));
     assert_eq!(window.book(1).unwrap().wait(), SECOND * 3);
-    // The last one is given back, and so is one that takes several windows.
+    // The last one is given back, and so is one that leaves a place empty before it.
     drop(held.pop());
-    assert_eq!(window.book(1).unwrap().wait(), SECOND * 2);
-    let long = window.book(5).unwrap();
-    assert_eq!((long.wait(), window.debt()), (SECOND * 4, 7));
-    drop(long);
+    let one = window.book(1).unwrap();
+    let two = window.book(2).unwrap();
+    assert_eq!((one.wait(), two.wait(), window.debt()), (SECOND * 2, SECOND * 3, 6));
+    drop(two);
+    assert_eq!(window.debt(), 3);
+    drop(one);
     assert_eq!(window.debt(), 2);
 }
 
@@ -142,14 +144,17 @@ fn a_cancelled_booking_never_fills_a_window_twice() {
 fn bookings_are_bounded() {
     let clock = ManualClock::new();
     let window = window(&clock, 2).max_ahead(3);
-    assert_eq!(window.book(6).unwrap_err().retry_after(), None, "never more than five");
-    window.book(5).unwrap().commit().forget();
+    let never = window.book(3).unwrap_err();
+    assert_eq!((never.reason(), never.retry_after()), (Reason::Oversized, None));
+    for n in [2, 2, 1] {
+        window.book(n).unwrap().commit().forget();
+    }
     let refused = window.book(1).unwrap_err();
     assert_eq!(
         (refused.reason(), refused.retry_after()),
         (Reason::QueueFull, Some(SECOND))
     );
-    assert_eq!(window.book(3).unwrap_err().retry_after(), Some(SECOND * 2));
+    assert_eq!(window.book(2).unwrap_err().retry_after(), Some(SECOND * 2));
     clock.advance(SECOND);
     assert_eq!(window.book(1).unwrap().wait(), SECOND);
     assert!(FixedWindow::new(0, SECOND).unwrap().on(&clock).book(1).is_err());
@@ -382,36 +387,24 @@ proptest! {
                 Op::Take(n) | Op::UpTo(n) | Op::Reserve(n) => if window.try_acquire(n).is_ok() {
                     *counts.entry(now / LENGTH).or_default() += n;
                 },
+                Op::Book(n) if n > limit => prop_assert_eq!(window.book(n).unwrap_err().reason(), Reason::Oversized),
                 Op::Book(n) => {
-                    // Behind all that is charged: where the debt ends, or in the window that runs.
+                    // Behind all that is charged: where the debt ends, or in the window that runs. Or in the next.
                     let (debt, free) = (window.debt(), window.available());
-                    let (mut at, mut room) = match debt.checked_sub(1) {
+                    let (at, room) = match debt.checked_sub(1) {
                         None => (now / LENGTH, free),
                         Some(last) => (now / LENGTH + 1 + last / limit, limit - 1 - last % limit),
                     };
+                    let at = at + u64::from(n > room);
                     let booked = window.book(n).unwrap();
-                    let (mut rest, mut pieces) = (n, Vec::new());
-                    loop {
-                        let piece = rest.min(room);
-                        if piece > 0 {
-                            *counts.entry(at).or_default() += piece;
-                            pieces.push((at, piece));
-                        }
-                        rest -= piece;
-                        if rest == 0 {
-                            break;
-                        }
-                        (at, room) = (at + 1, limit);
-                    }
+                    *counts.entry(at).or_default() += n;
                     prop_assert_eq!((now + booked.wait().as_nanos() as u64) / LENGTH, at);
-                    held.push((booked, pieces));
+                    held.push((booked, at, n));
                 }
                 Op::Cancel(index) => if index < held.len() {
-                    let (booked, pieces) = held.remove(index);
+                    let (booked, at, n) = held.remove(index);
                     drop(booked);
-                    for (at, piece) in pieces {
-                        *counts.entry(at).or_default() -= piece;
-                    }
+                    *counts.entry(at).or_default() -= n;
                 }
             }
             for (at, count) in &counts {
@@ -494,4 +487,21 @@ proptest! {
             }
         }
     }
+}
+
+/// Given a window of ten with one taken, when ten and nine are booked, then each lies in one window with all of its weight, so that
+/// no window has more than ten; and what lies empty before a booking comes back with it.
+#[test]
+fn a_booking_starts_in_a_window_that_has_room_for_all_of_it() {
+    let clock = ManualClock::new();
+    let window = window(&clock, 10);
+    window.try_acquire(1).unwrap();
+    let [ten, nine, one] = [10, 9, 1].map(|n| window.book(n).unwrap());
+    assert_eq!([ten.wait(), nine.wait(), one.wait()], [SECOND, SECOND * 2, SECOND * 2]);
+    assert_eq!(window.available(), 0, "those who come later lie behind it");
+    drop((one, nine));
+    drop(ten);
+    assert_eq!((window.available(), window.debt()), (9, 0));
+    let never = window.book(11).unwrap_err();
+    assert_eq!((never.reason(), never.retry_after()), (Reason::Oversized, None));
 }

@@ -42,7 +42,7 @@ fn weights_beyond_the_slack_are_booked_but_not_admitted() {
     let clock = ManualClock::new();
     let bucket = bucket(&clock, 1);
     let refused = bucket.try_acquire(3).unwrap_err();
-    assert_eq!((refused.reason(), refused.retry_after()), (Reason::RateExceeded, None));
+    assert_eq!((refused.reason(), refused.retry_after()), (Reason::Oversized, None));
     assert_eq!(bucket.time_until(3), None);
     let booking = bucket.book(3).unwrap();
     assert_eq!(booking.wait(), TENTH, "two at once, and one more");
@@ -64,7 +64,7 @@ fn a_full_bucket_refuses_bookings_until_there_is_room() {
     );
     assert_eq!(bucket.book(3).unwrap_err().retry_after(), Some(TENTH * 3));
     let never = bucket.book(4).unwrap_err();
-    assert_eq!((never.reason(), never.retry_after()), (Reason::QueueFull, None));
+    assert_eq!((never.reason(), never.retry_after()), (Reason::Oversized, None));
     clock.advance(TENTH - NANO);
     assert!(bucket.book(1).is_err());
     clock.advance(NANO);
@@ -331,10 +331,19 @@ struct Replay {
 impl Replay {
     /// The level at `now` in units of `1/nanos`, at `count` per `nanos`.
     fn level(&self, count: u64, nanos: u64, now: u64) -> u128 {
-        let (mut level, mut last) = (0u128, 0);
+        let (mut level, mut last, mut early) = (0u128, 0, 0);
         for &(at, units) in self.taken.iter().chain(&[(now, 0)]) {
-            level = level.saturating_sub(u128::from(at - last) * u128::from(count));
-            level += u128::from(units) * u128::from(nanos);
+            let flow = u128::from(at - last) * u128::from(count);
+            if at > last {
+                // Empty for less than a nanosecond: the wait was rounded up, and what is taken now counts from then.
+                let over = flow.saturating_sub(level);
+                let rounded = level > 0 && over < count.into() && !nanos.is_multiple_of(count);
+                early = if rounded { over } else { 0 };
+            }
+            level = level.saturating_sub(flow);
+            let need = u128::from(units) * u128::from(nanos);
+            level += need - early.min(need);
+            early -= early.min(need);
             last = at;
         }
         level

@@ -49,7 +49,8 @@ fn a_smooth_limiter_books_as_published() {
     }
 }
 
-/// failsafe-go, bursty: so many per second. Rows of (ms, weights, wait for the last, what is left, negative when owed).
+/// failsafe-go, bursty: so many per second. What is published as one weight across several windows is booked one by one: ours start
+/// together, in one window. Rows of (ms, weights, wait for the last, what is left, negative when owed).
 #[test]
 fn a_bursty_limiter_books_as_published() {
     let check = |limit, rows: &[(u64, &[u64], u64, i64)]| {
@@ -71,13 +72,16 @@ fn a_bursty_limiter_books_as_published() {
         2,
         &[
             (0, &[1; 7], 3_000, -5),
-            (800, &[3], 3_200, -8),
+            (800, &[1; 3], 3_200, -8),
             (2_300, &[1], 2_700, -5),
             (3_500, &[1; 3], 2_500, -6),
             (7_000, &[1], 0, 1),
         ],
     );
-    check(5, &[(300, &[3], 0, 2), (1_550, &[10], 450, -5), (2_210, &[2], 790, -2)]);
+    check(
+        5,
+        &[(300, &[3], 0, 2), (1_550, &[1; 10], 450, -5), (2_210, &[2], 790, -2)],
+    );
 }
 
 /// resilience4j: three per cycle of 10 ms, nine reservations a nanosecond apart, of which a fourth set would be too late.

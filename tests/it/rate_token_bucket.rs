@@ -157,12 +157,12 @@ fn a_settlement_gives_back_up_to_the_burst_and_takes_into_debt() {
 }
 
 #[test]
-fn more_than_the_burst_waits_for_a_larger_quota() {
+fn more_than_the_burst_never_fits() {
     let clock = ManualClock::new();
     let bucket = TokenBucket::new(Quota::per_second(10).burst(5)).on(&clock);
     for n in [6, u64::MAX] {
         let refused = bucket.try_acquire(n).unwrap_err();
-        assert_eq!((refused.reason(), refused.retry_after()), (Reason::RateExceeded, None));
+        assert_eq!((refused.reason(), refused.retry_after()), (Reason::Oversized, None));
     }
     assert_eq!(bucket.available(), 5);
 }

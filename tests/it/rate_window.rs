@@ -45,7 +45,7 @@ fn retry_after_is_the_first_instant_that_admits() {
         assert!(window.try_acquire(n).is_ok());
     }
     let refused = window.try_acquire(4).unwrap_err();
-    assert_eq!((refused.reason(), refused.retry_after()), (Reason::RateExceeded, None));
+    assert_eq!((refused.reason(), refused.retry_after()), (Reason::Oversized, None));
     assert!(window.try_acquire(u64::MAX).is_err());
 }
 

@@ -195,9 +195,9 @@ macro_rules! rules {
                         "{taken} taken, {rule:?}, limit {limit}"
                     );
                     window.set_quota(30, Inherit::Additive);
-                    assert_eq!(
-                        window.available(),
-                        30 - counts,
+                    // What was forgiven comes back as far as the limit stays within what it was.
+                    assert!(
+                        (30 - counts.max(taken)..=30 - counts).contains(&window.available()),
                         "{taken} taken, {rule:?}, limit {limit}"
                     );
                     clock.advance(SECOND * 2);

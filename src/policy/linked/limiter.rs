@@ -3,7 +3,7 @@
 use super::mark::{Gate, Mark};
 use crate::ask::Demand;
 use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
-use crate::refusal::{Due, ReadyAt, Refusal, Wait};
+use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::standing::Standing;
 use crate::sync::turn::Turnstile;
 use crate::time::{Clock, Instant, Pass};
@@ -42,12 +42,14 @@ impl<L> Linked<L> {
     }
 }
 
-/// A refusal whose end is known may end earlier, when the load falls first.
+/// A refusal whose end is known may end earlier, when the load falls first. What never fits does once the limit applies no more.
 pub(crate) fn sooner<'a>(refusal: Refusal<'a>, ends: Option<Instant>, clock: &'a Clock, now: Instant) -> Refusal<'a> {
+    let at = |ends| Wait::Until(Due::at(clock, now, ends));
     match (refusal.wait(), ends) {
-        (Wait::Until(due), Some(ends)) if ends < due.instant() => {
-            refusal.with_wait(Wait::Until(Due::at(clock, now, ends)))
-        }
+        (Wait::Until(due), Some(ends)) if ends < due.instant() => refusal.with_wait(at(ends)),
+        (Wait::Never, ends) if refusal.reason() == Reason::Oversized => refusal
+            .with_reason(Reason::RateExceeded)
+            .with_wait(ends.map_or(Wait::Event, at)),
         _ => refusal,
     }
 }

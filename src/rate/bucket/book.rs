@@ -7,7 +7,7 @@
 use super::given::behind;
 use super::params::MAX_AHEAD;
 use super::word::Word;
-use super::{BucketTicket, LEG, TokenBucket};
+use super::{BucketTicket, LEG, Short, TokenBucket};
 use crate::algo::ahead::Taken;
 use crate::rate::booking::Booking;
 use crate::refusal::{Due, Reason, Refusal, Wait};
@@ -53,7 +53,7 @@ impl TokenBucket {
     /// instants whatever the new rate is, and are counted by those of the old one.
     ///
     /// # Errors
-    /// `RateExceeded` when `n` exceeds the burst, or at a rate of zero: only a change of the quota could admit it.
+    /// `Oversized` when `n` exceeds the burst, `RateExceeded` at a rate of zero: only a change of the quota could admit it.
     /// `QueueFull` when a burst, or a quarter of an hour's refill if that is more, would be booked ahead, with a true
     /// `retry_after`.
     ///
@@ -103,7 +103,7 @@ impl TokenBucket {
         let (mut writer, params) = self.giver(now);
         let (axis, need) = (params.axis_at(now), params.units(n));
         if need > params.burst {
-            return Err(refuse(Reason::RateExceeded, None));
+            return Err(self.refusal_until(n, Short::Oversized, now));
         }
         // Relaxed: written under the lock that we hold. So it is even, and what is newer is known.
         let given = self.given.load(Ordering::Relaxed);

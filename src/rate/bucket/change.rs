@@ -7,11 +7,27 @@ use super::params::{Params, whole_ticks};
 use super::word::{POSITION, Word};
 use super::{BucketTicket, TokenBucket};
 use crate::algo::ahead::Ahead;
+use crate::rate::inherit::Withheld;
 use crate::rate::quota::Quota;
 use crate::sync::shim::atomic::Ordering;
 use crate::time::Instant;
 
 /// What a running bucket keeps when its quota changes.
+///
+/// No sequence of changes mints, but for [`Reset`](Self::Reset) and an unlimited quota, which both start anew: a change adds
+/// no more than what the limit exceeds the largest one so far by, and what earlier changes have taken away. From 100 to 50
+/// and back to 100, an empty bucket stays empty by every other rule.
+///
+/// ```
+/// # use tollgate::{Inherit, ManualClock, Quota, TokenBucket};
+/// let clock = ManualClock::new();
+/// let bucket = TokenBucket::new(Quota::per_second(100)).on(&clock);
+/// assert!(bucket.try_acquire(70).is_ok());
+/// for quota in [50, 100, 50, 100].map(Quota::per_second) {
+///     bucket.set_quota(quota, Inherit::Additive);
+/// }
+/// assert_eq!(bucket.available(), 30);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Inherit {
@@ -22,6 +38,8 @@ pub enum Inherit {
     Proportional,
     /// The tokens that are there, plus what the burst has grown by, or less what it has shrunk by; not below zero. Of a
     /// window: what was admitted still counts, all of it and nothing else, so that no window exceeds its limit.
+    ///
+    /// bucket4j's rule of this name adds in the same way where the burst grows, and takes nothing away where it shrinks.
     Additive,
     /// Nothing: it starts full.
     Reset,
@@ -39,6 +57,8 @@ pub(super) struct Writer {
     pub(super) era: u64,
     /// The bookings that have not begun.
     pub(super) ahead: Ahead<Booked>,
+    /// In `2^-60` tokens.
+    withheld: Withheld,
 }
 
 /// How to read a position of an earlier set of parameters. Distances are in `2^-60` tokens.
@@ -83,23 +103,31 @@ impl TokenBucket {
             let now = self.clock.now();
             let quota = change(writer.quota);
             let after = self.compile(&quota, now);
-            self.replace(&mut writer, now, after, |level, before| {
+            let mut withheld = writer.withheld;
+            self.replace(&mut writer, now, after, |level, before, earlier| {
                 let kept = i128::from(level) << (FINE - before.scale);
-                let (old, new) = (fine(before.burst, before), fine(after.burst, &after));
-                let raised = match inherit {
-                    _ if (before.is_unlimited() || after.is_unlimited()) && !seeded!("bucket_counts_the_unlimited") => {
-                        return (new, None);
-                    }
-                    Inherit::Reset => return (new, None),
+                let [old, new] = [before, &after].map(|params| fine(params.whole_burst(), params));
+                let uncounted = before.is_unlimited() || after.is_unlimited();
+                if inherit == Inherit::Reset || uncounted && !seeded!("bucket_counts_the_unlimited") {
+                    withheld = Withheld::new(new);
+                    return (new, None);
+                }
+                let wanted = match inherit {
                     Inherit::Proportional if level > 0 => {
-                        let share = i128::from(level) * i128::from(after.burst) / i128::from(before.burst);
-                        (share << (FINE - after.scale)) - kept
+                        let burst = before.whole_burst();
+                        let share = i128::from(level) * i128::from(after.whole_burst()) / i128::from(burst);
+                        share << (FINE - after.scale)
                     }
-                    Inherit::Additive => (new - old).max(-kept.max(0)),
-                    _ => 0,
+                    Inherit::Additive => kept + (new - old).max(-kept.max(0)),
+                    _ => kept,
                 };
-                ((kept + raised).min(new), Some(raised))
+                let left;
+                (withheld, left) = earlier.change(kept, wanted.min(new), new);
+                // What overflows is gone for those as well who give back later.
+                let raised = if wanted > kept { left - kept } else { wanted - kept };
+                (left, Some(raised))
             });
+            writer.withheld = withheld;
             writer.quota = quota;
             writer.ahead.freeze();
         }
@@ -159,12 +187,12 @@ impl TokenBucket {
         writer: &mut Writer,
         now: Instant,
         after: Params,
-        inherit: impl Fn(i64, &Params) -> (i128, Option<i128>),
+        mut inherit: impl FnMut(i64, &Params, Withheld) -> (i128, Option<i128>),
     ) {
         loop {
             let (word, before) = self.read();
             let level = Self::level(word, &before, now);
-            let (level, raised) = inherit(level, &before);
+            let (level, raised) = inherit(level, &before, writer.withheld);
             let start = after.axis_at(now);
             let position = i128::from(start) - (level >> (FINE - after.scale));
             let position = position.clamp(0, i128::from(POSITION)) as u64;
@@ -229,7 +257,7 @@ pub(super) struct Past {
 }
 
 impl Writer {
-    pub(super) fn new(quota: Quota) -> Self {
+    pub(super) fn new(quota: Quota, burst: i128) -> Self {
         Self {
             quota,
             made_with: quota,
@@ -237,6 +265,7 @@ impl Writer {
             given: Given::default(),
             era: 0,
             ahead: Ahead::NOTHING,
+            withheld: Withheld::new(burst),
         }
     }
 

@@ -21,6 +21,7 @@ use super::{BucketTicket, TokenBucket};
 use crate::sync::shim::MutexGuard;
 use crate::sync::shim::atomic::Ordering;
 use crate::time::{Instant, Pass};
+use std::convert::Infallible;
 
 /// The units given back between two readings of `TokenBucket::given`.
 pub(super) fn given_between(earlier: u64, later: u64) -> u64 {
@@ -89,13 +90,15 @@ impl TokenBucket {
         units
     }
 
-    /// Gives a cancelled reservation back, as far as it may be.
+    /// Gives back `tokens` of a reservation, as far as they may be: all of them when it is cancelled, the overcharge when it is
+    /// settled.
     #[cold]
-    pub(super) fn give_back(&self, ticket: &BucketTicket, pass: Pass<'_>) {
+    pub(super) fn give_back(&self, ticket: &BucketTicket, tokens: u64, pass: Pass<'_>) {
         loop {
             let mut writer = self.writer.lock();
             let (word, params) = self.read();
-            if self.take_back(&mut writer, ticket, word, &params) {
+            let wanted = params.units(tokens);
+            if self.take_back(&mut writer, ticket, wanted, word) {
                 return;
             }
             let seen = self.seen(word, pass);
@@ -105,12 +108,12 @@ impl TokenBucket {
                 continue;
             }
             let booked = Booked::new(*ticket, writer.era, word.version());
-            let wanted = params.units(ticket.tokens).into();
             writer.ahead.pass(seen.now.ticks());
-            if writer.ahead.is_empty() {
-                return self.let_back(&mut writer, booked, wanted, &params, seen);
+            // What is settled to less is still promised its instant.
+            if writer.ahead.is_empty() || tokens < ticket.tokens {
+                return self.let_back(&mut writer, booked, wanted.into(), &params, seen);
             }
-            for (booked, units) in writer.ahead.give_up(booked, wanted) {
+            for (booked, units) in writer.ahead.give_up(booked, wanted.into()) {
                 let (word, _) = self.read();
                 self.let_back(&mut writer, booked, units, &params, self.seen(word, pass));
             }
@@ -124,17 +127,16 @@ impl TokenBucket {
         Seen { word, now }
     }
 
-    /// Gives all back of a reservation that is the last that anybody took or gave: then nothing has overflowed since that
-    /// was seen, whatever the clock says. False, with nothing done, when it is not.
+    /// Gives back all `units` of a reservation that is the last that was taken or given back: then nothing has overflowed
+    /// since that was seen, whatever the clock says. False, with nothing done, when it is not.
     #[inline]
-    fn take_back(&self, writer: &mut Writer, ticket: &BucketTicket, word: Word, params: &Params) -> bool {
+    fn take_back(&self, writer: &mut Writer, ticket: &BucketTicket, units: u64, word: Word) -> bool {
         // Relaxed: written under the lock that we hold. So it is even, and the order of what was taken is known.
         let as_it_was = word.0 == ticket.word && self.given.load(Ordering::Relaxed) == ticket.given;
         if !as_it_was || !writer.ahead.is_empty() || !writer.given.has_room() {
             return false;
         }
         writer.given.make_room();
-        let units = params.units(ticket.tokens);
         let lower = |seen: Word| {
             let units = if seen == word { units } else { 0 };
             seen.position().saturating_sub(units)
@@ -180,44 +182,41 @@ impl TokenBucket {
         writer.given.forget_spent(floor.wrapping_add(given));
     }
 
-    /// Corrects a charge to `actual`. What is overcharged fills the bucket up to what it can hold by the latest instant, as in a
-    /// cancel: by an earlier one it would hold what has overflowed since.
+    /// Takes `more` for a reservation, into debt if need be, and returns its ticket: what may still come back of it by now,
+    /// and what was taken. The debt is cut, and what is cut off is not charged.
+    ///
+    /// What may come back lies below others that have taken since. It has no place in the order of reservations any more: as
+    /// if all who give back later had been before it.
     #[cold]
-    pub(super) fn correct(&self, ticket: &BucketTicket, actual: u64, pass: Pass<'_>) {
-        let (mut writer, params, seen) = loop {
+    pub(super) fn take_more(&self, ticket: &BucketTicket, more: u64, pass: Pass<'_>) -> BucketTicket {
+        loop {
             let writer = self.writer.lock();
             let (word, params) = self.read();
-            let seen = self.seen(word, pass);
-            if params.lives(seen.now) {
-                break (writer, params, seen);
+            let now = self.seen(word, pass).now;
+            if !params.lives(now) {
+                drop(writer);
+                self.start_anew(now);
+                continue;
             }
-            drop(writer);
-            self.start_anew(seen.now);
-        };
-        let (version, now) = (seen.word.version(), seen.now);
-        // What a reset has forgiven is not given back as well.
-        let counts = Word(ticket.word).version() == version || writer.since(ticket, version).is_some();
-        let back = if counts {
-            params.units(ticket.tokens.saturating_sub(actual))
-        } else {
-            0
-        };
-        writer.ahead.pass(now.ticks());
-        let booked = Booked::new(*ticket, writer.era, version);
-        let back = writer.ahead.allow(&booked, back.into()) as u64;
-        let more = params.units(actual.saturating_sub(ticket.tokens));
-        self.forget_spent(&mut writer, &params, now);
-        let units = self.shift_position(seen.word, |word| {
-            let now = if word == seen.word {
-                now
-            } else {
-                self.clock.now().max(now)
-            };
+            let kept = self.to_give_back(&writer, ticket, &params, now);
+            let mut taken = 0;
+            // It lives, so that this needs no lock.
+            let word = self.move_forward(now, |base, axis, params| {
+                taken = params.owed(base, axis, more);
+                Ok::<_, Infallible>(params.units(taken))
+            });
+            let Ok(word) = word;
             let floor = params.axis_at(now) - params.burst;
-            let base = word.position().max(floor);
-            base.saturating_add(more).saturating_sub(back).max(floor)
-        });
-        remember(&mut writer, ticket, seen.word, units);
+            let left = floor.saturating_add(kept).saturating_add(params.units(taken));
+            return BucketTicket {
+                tokens: ticket
+                    .tokens
+                    .saturating_add(if params.is_unlimited() { more } else { taken }),
+                word: word.at(left).0,
+                // Relaxed: written under the lock that we hold.
+                given: self.given.load(Ordering::Relaxed) | 1,
+            };
+        }
     }
 }
 

@@ -35,11 +35,11 @@ use crate::standing::{Standing, State};
 use crate::sync::bell::Bell;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
-use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::turn::Turnstile;
 use crate::sync::turns::Turns;
 use crate::ticket::Ticket;
 use crate::time::{Clock, Instant, Pass, Phase};
-use change::Writer;
+use change::{Writer, fine};
 use params::{ORIGIN, Params, Slot};
 use std::fmt;
 use word::Word;
@@ -50,9 +50,10 @@ const LEG: &str = "token_bucket";
 ///
 /// In any span of time `t` it admits at most `burst + rate x t`, and a unit for rounding: the finest part of a token, of those
 /// that are a power of two, in which the burst and an hour's refill can be counted. At 1/d with a burst of 1 that is 2^-45 of a
-/// token, so that two may come a day less 3 ns apart; at a million a second it is 2^-15, and never more than 2^-5. A request
-/// for more than the burst waits for a larger quota; for nothing at all it never waits. Stale readings of the clock never add
-/// tokens.
+/// token, so that two may come a day less 3 ns apart; at a million a second it is 2^-15, and never more than 2^-5. Where a token
+/// takes less than a million ticks of the clock, and no whole number of them, `t` counts two ticks longer: by that a bucket whose
+/// burst is wanted each time loses nothing as each wait is rounded up. A request for more than the burst is `Oversized`; one for
+/// nothing at all never waits. Stale readings of the clock never add tokens.
 ///
 /// # Giving back
 /// A reservation that is cancelled gives back all it took, unless the bucket could have been full in between: what
@@ -71,9 +72,10 @@ const LEG: &str = "token_bucket";
 /// Before those who have [booked](Self::book) an instant to come it gives back no more than leaves the bucket short of full
 /// until each of them starts.
 ///
-/// [`settle`](crate::Permit::settle) is no cancel: it corrects the charge now. What was overcharged flows back up to the
-/// burst, now and before each instant that is booked behind it; what was undercharged is taken even if the bucket goes
-/// into debt. A debt is cut to two bursts or half an hour's refill, whichever is more.
+/// [`settle`](crate::Permit::settle) follows the same rule: what was overcharged comes back as if it had been cancelled. What was
+/// undercharged is taken now, even if the bucket goes into debt. A debt is cut to two bursts or half an hour's refill, whichever
+/// is more (at a rate of zero to 2^30 tokens), and what is cut off was never charged. After it was settled upwards a reservation counts all others as older, and
+/// gives back no more before instants that were booked before.
 ///
 /// # Refill
 /// Continuous, or [by interval](Quota::by_interval). Then the bound for any span is `burst + n x count`, with `n` the
@@ -121,6 +123,17 @@ pub struct BucketTicket {
     tokens: u64,
     word: u64,
     given: u64,
+}
+
+/// Why tokens are not there.
+#[derive(Clone, Copy)]
+enum Short {
+    /// They will be, then.
+    Until(Instant),
+    /// Nothing comes as time passes.
+    Spent,
+    /// They never fit.
+    Oversized,
 }
 
 impl BucketTicket {
@@ -175,12 +188,12 @@ impl TokenBucket {
     fn with_clock(quota: Quota, clock: &Clock) -> Self {
         let params = Params::compile(&quota, clock, clock.now());
         let bucket = Self {
-            word: AtomicU64::new(Word::new(0, ORIGIN - params.burst).0),
+            word: AtomicU64::new(Word::new(0, ORIGIN - params.whole_burst()).0),
             resting: Slot::default(),
             moving: Slot::default(),
             clock: clock.clone(),
             given: AtomicU64::new(0),
-            writer: Mutex::new(Writer::new(quota)),
+            writer: Mutex::new(Writer::new(quota, fine(params.whole_burst(), &params))),
             bell: Bell::new(),
             turns: Turns::new(),
         };
@@ -228,8 +241,8 @@ impl TokenBucket {
     /// Takes `n` tokens, or refuses: the method for a bucket that stands alone.
     ///
     /// # Errors
-    /// `RateExceeded`, with a true `retry_after`; without one when `n` exceeds the burst, since only a larger quota
-    /// could admit it.
+    /// `RateExceeded`, with a true `retry_after`; without one at a rate of zero. `Oversized` when `n` exceeds the burst, since
+    /// only a larger quota could admit it.
     #[inline]
     pub fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
         let now = self.clock.now();
@@ -246,7 +259,7 @@ impl TokenBucket {
         let judged = self
             .turns
             .let_try(demand, &self.clock, |n, ahead| self.forecast(n, ahead, now));
-        judged.map_err(|at| self.refusal_until(n, at, now))
+        judged.map_err(|at| self.refusal_until(n, at.map_or(Short::Spent, Short::Until), now))
     }
 
     /// [`let_try`](Self::let_try) for `n` by a verb, that holds no place in any queue.
@@ -271,7 +284,7 @@ impl TokenBucket {
             let need = params.units(n);
             let target = base.saturating_add(params.units(ahead)).saturating_add(need);
             if need > params.burst {
-                Forecast::Event
+                Forecast::Never
             } else if target <= axis || (n == 0 && ahead == 0) {
                 Forecast::Now
             } else {
@@ -286,7 +299,9 @@ impl TokenBucket {
             let (word, params) = self.read_flow();
             let Some(ticks) = params.living_ticks(now) else {
                 // What it returns is small, so that the usual refusal is not kept in memory for its sake.
-                return self.take_slow(n, now).map_err(|at| self.refusal_until(n, at, now));
+                return self
+                    .take_slow(n, now)
+                    .map_err(|short| self.refusal_until(n, short, now));
             };
             let gained = params.flowed(ticks);
             let need = params.units(n);
@@ -337,39 +352,35 @@ impl TokenBucket {
 
     #[inline]
     fn refusal(&self, n: u64, need: u64, base: u64, params: &Params, now: Instant) -> Refusal<'_> {
-        let wait = if need > params.burst {
-            Wait::Event
-        } else {
-            let distance = base + need - ORIGIN;
-            Wait::Until(Due::on_axis(
-                &self.clock,
-                now,
-                params.epoch,
-                distance,
-                params.mul,
-                params.shift,
-            ))
-        };
-        Refusal::new(Reason::RateExceeded, LEG, n, wait)
+        if need > params.burst {
+            return Refusal::new(Reason::Oversized, LEG, n, Wait::Never);
+        }
+        let distance = base + need - ORIGIN;
+        let due = Due::on_axis(&self.clock, now, params.epoch, distance, params.mul, params.shift);
+        Refusal::new(Reason::RateExceeded, LEG, n, Wait::Until(due))
     }
 
     #[inline(always)]
-    fn refusal_until(&self, n: u64, at: Option<Instant>, now: Instant) -> Refusal<'_> {
-        let wait = at.map_or(Wait::Event, |at| Wait::Until(Due::at(&self.clock, now, at)));
-        Refusal::new(Reason::RateExceeded, LEG, n, wait)
+    fn refusal_until(&self, n: u64, short: Short, now: Instant) -> Refusal<'_> {
+        let (reason, wait) = match short {
+            Short::Until(at) => (Reason::RateExceeded, Wait::Until(Due::at(&self.clock, now, at))),
+            Short::Spent => (Reason::RateExceeded, Wait::Event),
+            Short::Oversized => (Reason::Oversized, Wait::Never),
+        };
+        Refusal::new(reason, LEG, n, wait)
     }
 
-    /// Takes `n` by all of the parameters, on an axis that is alive. Fails with the instant at which they will be there,
-    /// if there is one.
+    /// Takes `n` by all of the parameters, on an axis that is alive. Fails with what they are short of.
     #[cold]
-    fn take_slow(&self, n: u64, now: Instant) -> Result<Word, Option<Instant>> {
+    fn take_slow(&self, n: u64, now: Instant) -> Result<Word, Short> {
         self.move_forward(now, |base, axis, params| {
             let need = params.units(n);
             let target = base.saturating_add(need);
-            if target <= axis || n == 0 {
-                return Ok(need);
+            match params.reaches(target) {
+                _ if target <= axis || n == 0 => Ok(need),
+                _ if need > params.burst => Err(Short::Oversized),
+                at => Err(at.map_or(Short::Spent, Short::Until)),
             }
-            Err(params.reaches(target).filter(|_| need <= params.burst))
         })
     }
 
@@ -418,18 +429,19 @@ impl Limiter for TokenBucket {
 
     fn cancel(&self, ticket: BucketTicket, now: Pass<'_>) {
         if ticket.tokens > 0 {
-            self.give_back(&ticket, now);
+            self.give_back(&ticket, ticket.tokens, now);
             self.bell.ring();
         }
     }
 
     fn settle(&self, ticket: &mut BucketTicket, settlement: Settlement<'_>) -> u32 {
         let Some(actual) = settlement.actual() else { return 0 };
-        if actual != ticket.tokens {
-            self.correct(ticket, actual, settlement.pass());
-            let loosened = actual < ticket.tokens;
-            ticket.tokens = actual;
-            if loosened {
+        match actual.checked_sub(ticket.tokens) {
+            Some(0) => {}
+            Some(more) => *ticket = self.take_more(ticket, more, settlement.pass()),
+            None => {
+                self.give_back(ticket, ticket.tokens - actual, settlement.pass());
+                ticket.tokens = actual;
                 self.bell.ring();
             }
         }
@@ -470,7 +482,7 @@ impl Limiter for TokenBucket {
         let (writer, params) = self.giver(now);
         let word = Word(self.word.load(Ordering::Relaxed));
         let untouched = writer.quota == writer.made_with && !self.turns.is_waited();
-        untouched && Self::level(word, &params, now) >= params.burst as i64
+        untouched && Self::level(word, &params, now) >= params.whole_burst() as i64
     }
 
     fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {

@@ -7,6 +7,7 @@
 //! Refilled by interval, it gains `step` units at the end of each, which is `mul / 2^shift` ticks long. That takes a
 //! division, and stands apart from the usual way.
 
+use super::word::POSITION;
 use crate::algo::axis;
 use crate::rate::quota::Quota;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
@@ -32,12 +33,14 @@ pub(super) struct Params {
     pub(super) scale: u32,
     /// What comes at the end of each interval, in units; zero when it does not come by interval.
     pub(super) step: u64,
-    /// The burst, in units.
+    /// The most that it holds, in units: the burst, and less than a token of what a wait has been rounded up by.
     pub(super) burst: u64,
     /// The axis at its epoch, less the burst.
     pub(super) floor: u64,
     /// This axis lives for fewer ticks than this.
     pub(super) life: u64,
+    /// The largest debt, in units.
+    pub(super) debt: u64,
 }
 
 /// The scale at which every number of tokens is no unit at all: all that an unlimited quota takes.
@@ -69,6 +72,7 @@ impl Params {
             burst: burst << scale,
             floor: ORIGIN - (burst << scale),
             life: u64::MAX,
+            debt: ORIGIN,
         }
     }
 
@@ -95,6 +99,7 @@ impl Params {
             life: (u64::MAX >> shift)
                 .min(u64::try_from(life).unwrap_or(u64::MAX))
                 .saturating_add(1),
+            debt: Self::debt(quota, 0),
         }
     }
 
@@ -111,7 +116,7 @@ impl Params {
                 Err(_) => shift += 1,
             }
         };
-        let burst = quota.burst_size() << scale;
+        let burst = (quota.burst_size() << scale) + Self::slack(mul, shift, 1 << scale);
         Self {
             epoch,
             mul,
@@ -120,9 +125,41 @@ impl Params {
             step: 0,
             burst,
             floor: ORIGIN - burst,
+            debt: Self::debt(quota, scale),
             // Where ticks are shifted, `mul` is 2^63 at the least: what they are shifted to stays within 2^48.
             life: axis::ticks_until(MAX_GAIN, mul, shift).saturating_add(1),
         }
+    }
+
+    /// What a bucket may hold beyond its burst, so that one of which all is wanted loses nothing by the rounding of each wait
+    /// up to a tick: what comes in a tick, but less than a token. Nothing where no wait is rounded, or by less than a millionth.
+    fn slack(mul: u64, shift: u32, token: u64) -> u64 {
+        let ticks = axis::ticks_until(token, mul, shift);
+        if ticks >= 1_000_000 || axis::gained(ticks, mul, shift) == token {
+            return 0;
+        }
+        (axis::gained(1, mul, shift) + 1).min(token - 1)
+    }
+
+    /// Two bursts, or half an hour's refill, in units.
+    fn debt(quota: &Quota, scale: u32) -> u64 {
+        let nanos = quota.period().as_nanos();
+        let refill = u128::from(quota.count()) * MIN_LIFE_NANOS / 2 / nanos;
+        let tokens = refill.max(2 * u128::from(quota.burst_size()));
+        // Both leave room for as many units.
+        u64::try_from(tokens << scale).unwrap_or(u64::MAX)
+    }
+
+    /// The burst, in units.
+    #[inline]
+    pub(super) fn whole_burst(&self) -> u64 {
+        self.burst >> self.scale << self.scale
+    }
+
+    /// How many of `tokens` can be taken at `base` before the debt is cut.
+    pub(super) fn owed(&self, base: u64, axis: u64, tokens: u64) -> u64 {
+        let most = axis.saturating_add(self.debt).min(POSITION);
+        tokens.min(most.saturating_sub(base) >> self.scale)
     }
 
     /// As fine as the burst, one exact period, and an hour's life leave room for.
@@ -304,6 +341,7 @@ pub(super) struct Slot {
     step: AtomicU64,
     epoch_of_steps: AtomicU64,
     life_of_steps: AtomicU64,
+    debt: AtomicU64,
 }
 
 impl Slot {
@@ -326,12 +364,16 @@ impl Slot {
             burst,
             floor: ORIGIN - burst,
             life: self.life.load(order),
+            debt: 0,
         }
     }
 
     /// All of them. Acquire: as in `load_flow`.
     pub(super) fn load(&self) -> Params {
-        let flow = self.load_flow();
+        let flow = Params {
+            debt: self.debt.load(Ordering::Acquire),
+            ..self.load_flow()
+        };
         match self.step.load(Ordering::Acquire) {
             0 => flow,
             step => Params {
@@ -357,6 +399,7 @@ impl Slot {
         self.step.store(params.step, order);
         self.epoch_of_steps.store(epoch, order);
         self.life_of_steps.store(life, order);
+        self.debt.store(params.debt, order);
     }
 }
 

@@ -51,13 +51,13 @@ impl Axis {
     /// True when nothing is missing.
     #[inline]
     pub(crate) fn is_full(&self, position: u64, gained: u64) -> bool {
-        position <= self.params.floor + gained
+        position <= self.full_at(gained)
     }
 
     /// The position of a bucket that is full when the axis has come so far, and was not known to be before.
     #[inline]
     pub(crate) fn full_at(&self, gained: u64) -> u64 {
-        self.params.floor + gained
+        ORIGIN - self.params.whole_burst() + gained
     }
 
     /// Whole tokens that are there.

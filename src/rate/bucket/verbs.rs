@@ -36,7 +36,7 @@ impl TokenBucket {
 
     /// How long until it is full, if nobody takes any meanwhile. `None` when that is never.
     pub fn time_until_full(&self) -> Option<Duration> {
-        self.until(|base, params| Some(base.saturating_add(params.burst)))
+        self.until(|base, params| Some(base.saturating_add(params.whole_burst())))
     }
 
     /// How long until the axis reaches the position that `target` makes of the bucket's.
@@ -60,10 +60,20 @@ impl TokenBucket {
         taken
     }
 
-    /// Takes `n` now whether they are there or not. What is not is a debt, which is paid before anybody else is
-    /// admitted. It is cut to two bursts or half an hour's refill, whichever is more.
+    /// Takes `n` now whether they are there or not. What is not is a debt, which is paid before anything else is
+    /// admitted. It is cut to two bursts or half an hour's refill, whichever is more; at a rate of zero to 2^30 tokens.
+    ///
+    /// ```
+    /// # use tollgate::{ManualClock, Quota, TokenBucket};
+    /// let clock = ManualClock::new();
+    /// let bucket = TokenBucket::new(Quota::per_hour(10)).on(&clock);
+    /// bucket.force_acquire(1_000);
+    /// assert_eq!(bucket.debt(), 20);
+    /// ```
     pub fn force_acquire(&self, n: u64) {
-        let _ = self.move_forward(self.clock.now(), |_, _, params| Ok::<_, ()>(params.units(n)));
+        let _ = self.move_forward(self.clock.now(), |base, axis, params| {
+            Ok::<_, ()>(params.units(params.owed(base, axis, n)))
+        });
     }
 
     /// Moves the position forward by as many units as `choose` says, which is given the position, the axis, and the

@@ -2,6 +2,7 @@
 
 use super::link::RecvTimeoutError;
 use super::{ChannelPermit, ChannelSemaphore, ChannelToken, OwnedChannelPermit};
+use crate::blocking;
 use crate::permit::Permit;
 use crate::semaphore::error::{AcquireError, AcquireTimeoutError, TryAcquireError};
 use crate::semaphore::limiter::SemaphoreTicket;
@@ -48,6 +49,10 @@ impl ChannelSemaphore {
     ///
     /// # Errors
     /// When the semaphore is closed.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
     pub fn blocking_acquire(&self) -> Result<ChannelPermit<'_>, AcquireError> {
         self.wait()?;
         Ok(self.held(1))
@@ -57,6 +62,10 @@ impl ChannelSemaphore {
     ///
     /// # Errors
     /// When the semaphore is closed.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
     pub fn blocking_acquire_owned(self: Arc<Self>) -> Result<OwnedChannelPermit, AcquireError> {
         self.wait()?;
         Ok(self.held_owned())
@@ -67,7 +76,12 @@ impl ChannelSemaphore {
     ///
     /// # Errors
     /// `TimedOut`, or `Closed`.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
     pub fn blocking_acquire_timeout(&self, patience: Duration) -> Result<ChannelPermit<'_>, AcquireTimeoutError> {
+        blocking::check();
         Self::received(self.home.receiver.recv_timeout(patience))?;
         Ok(self.held(1))
     }
@@ -76,10 +90,15 @@ impl ChannelSemaphore {
     ///
     /// # Errors
     /// `TimedOut`, or `Closed`.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
     pub fn blocking_acquire_timeout_owned(
         self: Arc<Self>,
         patience: Duration,
     ) -> Result<OwnedChannelPermit, AcquireTimeoutError> {
+        blocking::check();
         Self::received(self.home.receiver.recv_timeout(patience))?;
         Ok(self.held_owned())
     }
@@ -89,7 +108,12 @@ impl ChannelSemaphore {
     ///
     /// # Errors
     /// `TimedOut`, or `Closed`.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
     pub fn blocking_acquire_until(&self, deadline: Instant) -> Result<ChannelPermit<'_>, AcquireTimeoutError> {
+        blocking::check();
         Self::received(self.home.receiver.recv_deadline(deadline))?;
         Ok(self.held(1))
     }
@@ -98,15 +122,22 @@ impl ChannelSemaphore {
     ///
     /// # Errors
     /// `TimedOut`, or `Closed`.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
     pub fn blocking_acquire_until_owned(
         self: Arc<Self>,
         deadline: Instant,
     ) -> Result<OwnedChannelPermit, AcquireTimeoutError> {
+        blocking::check();
         Self::received(self.home.receiver.recv_deadline(deadline))?;
         Ok(self.held_owned())
     }
 
+    #[track_caller]
     fn wait(&self) -> Result<(), AcquireError> {
+        blocking::check();
         let token = self.home.receiver.recv().map_err(|_| AcquireError::of(Key::CLOSED))?;
         token.dissolve();
         Ok(())
