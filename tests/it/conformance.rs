@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 use tollgate::conformance::Suite;
 use tollgate::keyed::{FairBudget, FairShare, Shared};
-use tollgate::policy::{Lane, Named, Per, PerCall};
+use tollgate::policy::{AtOnce, Lane, Named, Per, PerCall, WaitForRaise};
 use tollgate::sync::bell::Bell;
 use tollgate::{
     And, Ask, BoxLimiter, Clock, Cost, Demand, Inherit, Instant, Keyed, Leased, Legs, Limiter, LimiterExt, ManualClock,
@@ -491,6 +491,38 @@ fn governed_conforms_but_for_laws_3_and_8() {
     })
     .excused(3)
     .excused(8)
+    .check();
+}
+
+#[test]
+fn a_leg_that_is_not_waited_for_conforms() {
+    // The sixth law is for waiters, and it has none.
+    Suite::of_permits(3, |clock| -> AtOnce<Semaphore> { in_flight(clock).at_once() })
+        .excused(6)
+        .check();
+    let bucket = |clock: &ManualClock| TokenBucket::new(Quota::per_second(10).burst(5)).on(clock);
+    Suite::of_rate(5, Duration::from_millis(500), move |clock| -> AtOnce<TokenBucket> {
+        bucket(clock).at_once()
+    })
+    .excused(6)
+    .never_fits(6)
+    .check();
+}
+
+#[test]
+fn a_leg_that_waits_for_a_raise_conforms() {
+    Suite::of_permits(3, |clock| -> WaitForRaise<Semaphore> {
+        in_flight(clock).wait_for_raise()
+    })
+    .takes_turns()
+    .check();
+    let bucket = |clock: &ManualClock| TokenBucket::new(Quota::per_second(10).burst(5)).on(clock);
+    Suite::of_rate(
+        5,
+        Duration::from_millis(500),
+        move |clock| -> WaitForRaise<TokenBucket> { bucket(clock).wait_for_raise() },
+    )
+    .takes_turns()
     .check();
 }
 

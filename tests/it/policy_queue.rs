@@ -60,10 +60,17 @@ fn caught(call: impl FnOnce()) -> bool {
 // ---- Panics of wakers
 
 /// The second of two fits as well when the first one's waker panics: after a raise of a quota, and after a release.
+/// A budget of ten tokens that nothing refills, all of them taken.
+fn spent(clock: &ManualClock) -> Arc<TokenBucket> {
+    let bucket = Arc::new(TokenBucket::new(Quota::zero().burst(10)).on(clock));
+    bucket.try_acquire(10).unwrap();
+    bucket
+}
+
 #[test]
 fn a_waker_that_panics_keeps_no_other_from_being_woken() {
     let clock = ManualClock::new();
-    let bucket = Arc::new(TokenBucket::new(Quota::zero()).on(&clock));
+    let bucket = spent(&clock);
     let policy = Policy::new(Arc::clone(&bucket));
     let (mut one, mut two) = (pin!(policy.admit(1)), pin!(policy.admit(1)));
     let count = Count::new();
@@ -87,7 +94,7 @@ fn a_waker_that_panics_keeps_no_other_from_being_woken() {
 #[test]
 fn an_event_is_told_to_each_policy_whichever_waker_panics() {
     let clock = ManualClock::new();
-    let bucket = Arc::new(TokenBucket::new(Quota::zero()).on(&clock));
+    let bucket = spent(&clock);
     let policies = [(); 2].map(|()| Policy::new(Arc::clone(&bucket)));
     let (mut one, mut two) = (pin!(policies[0].admit(1)), pin!(policies[1].admit(1)));
     let count = Count::new();
