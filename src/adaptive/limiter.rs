@@ -116,19 +116,21 @@ impl<L: Resizable> Adaptive<L> {
     fn learn(&self, started: Instant, dropped: bool, now: Instant) {
         let in_flight = self.limiter.in_use() as u64;
         let latency = now.ticks_since(started);
-        let question = (self.tuner.lock()).learn(&self.settings, &self.clock, now, latency, in_flight, dropped);
-        let Some(question) = question else { return };
-        let mut lent = Lent {
-            tuner: &self.tuner,
-            law: Some(question.law),
-        };
-        let next = lent.law.as_mut().map(|law| law.next(question.limit, &question.sample));
-        if let Some(next) = next {
-            let mut tuner = self.tuner.lock();
-            tuner.law = lent.law.take();
-            tuner.answer(&self.settings, next, question.in_flight);
+        let mut asked = (self.tuner.lock()).learn(&self.settings, &self.clock, now, latency, in_flight, dropped);
+        while let Some(question) = asked {
+            let mut lent = Lent {
+                tuner: &self.tuner,
+                law: Some(question.law),
+            };
+            let next = lent.law.as_mut().map(|law| law.next(question.limit, &question.sample));
+            asked = next.and_then(|next| {
+                let mut tuner = self.tuner.lock();
+                tuner.law = lent.law.take();
+                tuner.answer(&self.settings, next, question.in_flight);
+                tuner.question(&self.settings, &self.clock)
+            });
+            self.apply();
         }
-        self.apply();
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 pub(super) struct Tuner {
     pub(super) sampler: Sampler,
-    /// Empty while it is asked: users' code runs under no lock of ours. No window ends meanwhile.
+    /// Empty while it is asked: users' code runs under no lock of ours. A window that ends meanwhile is asked about next.
     pub(super) law: Option<Box<dyn LimitLaw>>,
     /// Not rounded.
     pub(super) limit: f64,
@@ -66,6 +66,12 @@ impl Tuner {
     ) -> Option<Question> {
         self.learnt = self.learnt.max(Some(now));
         self.sampler.add(latency, in_flight, dropped);
+        self.question(settings, clock)
+    }
+
+    /// What the law is asked, if a window has ended and the law is here.
+    pub(super) fn question(&mut self, settings: &Settings, clock: &Clock) -> Option<Question> {
+        let now = self.learnt?;
         self.law.as_ref()?;
         let (latency, in_flight, dropped) =
             self.sampler

@@ -27,15 +27,17 @@ impl Policy<Legs> {
     ///     .limit(TokenBucket::new(Quota::per_second(10).burst(5)).on(&clock).named("requests"))
     ///     .limit(Semaphore::new(3).named("in flight"))
     ///     .build()?;
-    /// let decision = policy.explain(Ask::many(4));
+    /// let held = policy.try_admit(1)?;
+    /// let decision = policy.explain(Ask::many(3));
     /// let refused = decision.refused_by().unwrap();
-    /// assert_eq!((&*refused.leg, refused.available, refused.missing()), ("in flight", Some(3), Some(1)));
+    /// assert_eq!((&*refused.leg, refused.available, refused.missing()), ("in flight", Some(2), Some(1)));
     /// assert_eq!(refused.verdict, Verdict::OnEvent);
     ///
     /// let mut advice = OrderAdvice::new();
     /// advice.count(&decision);
     /// assert_eq!(advice.order(), ["in flight", "requests"]);
-    /// # Ok::<(), tollgate::PolicyError>(())
+    /// # drop(held);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn explain(&self, ask: impl Into<Ask>) -> Decision {
         let ask = ask.into();

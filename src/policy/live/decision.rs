@@ -124,7 +124,7 @@ impl Policy<Legs> {
     /// ```
     /// # use tollgate::policy::live::Verdict;
     /// # use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
-    /// # use tollgate::{Ask, ManualClock};
+    /// # use tollgate::{Ask, LimiterExt, ManualClock};
     /// # use std::time::Duration;
     /// let clock = ManualClock::new();
     /// let policy = PolicySpec::new([
@@ -132,10 +132,12 @@ impl Policy<Legs> {
     ///     LegSpec::new("in flight", Rule::semaphore(3)),
     /// ])
     /// .build(&clock)?;
-    /// let decision = policy.explain(Ask::many(4));
+    /// let held = policy.try_admit(1)?;
+    /// let decision = policy.explain(Ask::many(3));
     /// let refused = decision.refused_by().unwrap();
-    /// assert_eq!((&*refused.leg, refused.available, refused.missing()), ("in flight", Some(3), Some(1)));
+    /// assert_eq!((&*refused.leg, refused.available, refused.missing()), ("in flight", Some(2), Some(1)));
     /// assert_eq!(refused.verdict, Verdict::OnEvent);
+    /// drop(held);
     /// assert_eq!(policy.explain(Ask::many(3)).admits(), true);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
