@@ -13,6 +13,7 @@ mod adaptive;
 mod adaptive_corners;
 mod any_window;
 mod any_window_rounds;
+mod attack;
 mod bad_input;
 mod blocking;
 mod boxed;
