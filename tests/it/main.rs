@@ -53,6 +53,7 @@ mod lease;
 mod leg_panics;
 mod line_published;
 mod long_policies;
+mod panic_sweep;
 #[cfg(feature = "policy-file")]
 mod policy_file;
 mod policy_inherit;
