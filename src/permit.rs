@@ -144,7 +144,11 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Drop for Permit<L, T> {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(ticket) = &self.ticket {
-            self.limiter.finish_in(ticket, Outcome::Ignored, Phase::new().pass());
+            if panicking() {
+                quietly(|| self.limiter.finish_in(ticket, Outcome::Ignored, Phase::new().pass()));
+            } else {
+                self.limiter.finish_in(ticket, Outcome::Ignored, Phase::new().pass());
+            }
         }
     }
 }

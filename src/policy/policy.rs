@@ -172,9 +172,10 @@ impl<L: Limiter + 'static> Policy<L> {
     }
 
     async fn drive(&self, mut driven: Driven<'_, L>) -> Result<Permit<Self>, Rejection> {
-        let mut ticket = None;
-        poll_fn(|cx| driven.poll_ticket(cx, &mut ticket)).await?;
-        Ok(Permit::with(self.clone(), ticket))
+        // The permit owns its ticket before the legs commit it, which may panic.
+        let mut permit = Permit::before(self.clone());
+        poll_fn(|cx| driven.poll_ticket(cx, permit.ticket_mut())).await?;
+        Ok(permit)
     }
 
     /// [`admit`](Policy::admit), parking this thread. It stands in the same line as futures do.

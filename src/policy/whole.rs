@@ -34,8 +34,10 @@ pub(super) trait Whole {
         };
         for leg in self.legs() {
             if let Err(refusal) = self.reserve_leg(leg, demand, held.words) {
-                if held.taken > 0 {
-                    held.give_back();
+                // Given back once, also when a leg panics at that.
+                let taken = std::mem::take(&mut held.taken);
+                if taken > 0 {
+                    held.give_back(taken);
                 }
                 std::mem::forget(held);
                 return Err(refusal);
@@ -83,8 +85,8 @@ struct Held<'a, W: Whole + ?Sized> {
 
 impl<W: Whole + ?Sized> Held<'_, W> {
     #[inline(never)]
-    fn give_back(&self) {
-        let taken = &self.whole.legs()[..self.taken];
+    fn give_back(&self, taken: usize) {
+        let taken = &self.whole.legs()[..taken];
         each(taken.iter().rev(), |leg| {
             self.whole.cancel_leg(leg, self.words, self.pass);
         });
@@ -94,7 +96,7 @@ impl<W: Whole + ?Sized> Held<'_, W> {
 impl<W: Whole + ?Sized> Drop for Held<'_, W> {
     #[cold]
     fn drop(&mut self) {
-        self.give_back();
+        self.give_back(self.taken);
     }
 }
 

@@ -275,11 +275,8 @@ impl Semaphore {
                 } else if watched {
                     each.run(|| self.tell_watchers());
                 }
-                if each.has_panicked() {
-                    // The future does not get to know what it has.
-                    each.run(|| self.release(n));
-                }
-                each.end();
+                // A panic ends here: the future has to know what it has.
+                drop(each);
                 return Key::TAKEN;
             }
             drop_quietly(old);

@@ -1,6 +1,7 @@
 //! Virtual time: a clock that stands still until it is advanced, by hand or by itself.
 
 use super::clock::{Clock, Instant};
+use crate::sync::wake::drop_quietly;
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -58,14 +59,14 @@ impl Manual {
             Some(slot) => std::mem::replace(slot, waker),
             None => return false,
         };
-        drop(old);
+        drop_quietly(old);
         true
     }
 
     pub(super) fn disarm(&self, key: (u64, u64)) {
         // The waker is dropped after the lock: it may run user code.
         let waker = self.timers.lock().armed.remove(&key);
-        drop(waker);
+        drop_quietly(waker);
     }
 
     /// The next timer that is due by `limit`; or, in the same step, moves time there when there is none.

@@ -3,7 +3,7 @@
 //! It wakes at most once a millisecond, as runtimes do: a timer that comes sooner after others is up to a millisecond late.
 //! One that comes alone is not.
 
-use crate::sync::wake::quietly;
+use crate::sync::wake::{drop_quietly, quietly};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -117,13 +117,13 @@ pub(super) fn rearm(key: Key, waker: &Waker) -> bool {
         Some(slot) => std::mem::replace(slot, waker),
         None => return false,
     };
-    drop(old);
+    drop_quietly(old);
     true
 }
 
 pub(super) fn disarm(key: Key) {
     let waker = shared().timers.lock().armed.remove(&key);
-    drop(waker);
+    drop_quietly(waker);
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! Wakers whose wake and drop use the very object that calls them: every entry of the API from every callback.
 //!
 //! A waker made of an `Arc` runs user code when it is woken and when its last handle is dropped, never when it is
-//! cloned: a hostile clone takes a hand-written vtable, which takes `unsafe`, which this crate does without. It is
-//! not tested: every waker is cloned before a lock is taken or between two, never under one, and what may have
-//! happened between two is looked at anew.
+//! cloned. Every waker is cloned before a lock is taken or between two, never under one, and what may have happened
+//! between two is looked at anew. Clones that panic are in `panic_sweep`.
 //!
 //! A deadlock would hang, so each situation runs on a thread of its own, and real time only bounds the failure.
 

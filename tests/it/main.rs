@@ -13,6 +13,7 @@ mod adaptive;
 mod adaptive_corners;
 mod any_window;
 mod any_window_rounds;
+mod attack;
 mod bad_input;
 mod blocking;
 mod boxed;
@@ -52,6 +53,7 @@ mod lease;
 mod leg_panics;
 mod line_published;
 mod long_policies;
+mod panic_sweep;
 #[cfg(feature = "policy-file")]
 mod policy_file;
 mod policy_inherit;

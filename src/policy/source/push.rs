@@ -2,6 +2,7 @@
 
 use super::{PolicySource, SourceError};
 use crate::policy::spec::PolicySpec;
+use crate::sync::wake::wake;
 use parking_lot::Mutex;
 use std::fmt;
 use std::future::poll_fn;
@@ -81,7 +82,7 @@ impl Drop for VersionSender {
             if slot.senders > 0 { None } else { slot.waker.take() }
         };
         if let Some(waker) = waker {
-            waker.wake();
+            wake(waker);
         }
     }
 }
