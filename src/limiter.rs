@@ -201,6 +201,13 @@ pub trait Limiter: Send + Sync {
         self.finish(*ticket, outcome, now);
     }
 
+    /// False when [`finish`](Limiter::finish) never panics on a thread that is panicking already: no permit has to look.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn finish_may_panic(&self) -> bool {
+        true
+    }
+
     /// True when nothing tells it from one just made: nothing is held, nobody waits, all that was taken has come back, no
     /// setting has been changed, and nobody else has a hand on it. [`Keyed`](crate::Keyed) drops such a limiter when it
     /// needs the room, and makes a new one when the key comes back. False unless a limiter knows. It never blocks.
@@ -294,6 +301,10 @@ macro_rules! forward {
             #[inline(always)]
             fn finish_in(&self, ticket: &Self::Ticket, outcome: Outcome, now: Pass<'_>) {
                 (**self).finish_in(ticket, outcome, now);
+            }
+            #[inline(always)]
+            fn finish_may_panic(&self) -> bool {
+                (**self).finish_may_panic()
             }
             fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
                 (**self).queues(visit);

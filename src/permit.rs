@@ -43,7 +43,7 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Drop for Reservation<L, T> {
     #[inline]
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            if panicking() {
+            if self.limiter.finish_may_panic() && panicking() {
                 quietly(|| self.limiter.cancel(ticket, Phase::new().pass()));
             } else {
                 self.limiter.cancel(ticket, Phase::new().pass());

@@ -113,6 +113,11 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
         self.a.clock().or_else(|| self.b.clock())
     }
 
+    #[inline(always)]
+    fn finish_may_panic(&self) -> bool {
+        self.a.finish_may_panic() || self.b.finish_may_panic()
+    }
+
     fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
         self.a.queues(visit);
         self.b.queues(visit);

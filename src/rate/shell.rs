@@ -414,6 +414,11 @@ macro_rules! limiter_of_shell {
                 self.shell.is_fresh(now.now(self.shell.clock()))
             }
 
+            #[inline(always)]
+            fn finish_may_panic(&self) -> bool {
+                false
+            }
+
             fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn $crate::sync::turn::Turnstile)) {
                 visit(self.shell.turns());
             }

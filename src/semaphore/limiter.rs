@@ -145,6 +145,11 @@ impl Limiter for Semaphore {
         }
     }
 
+    #[inline(always)]
+    fn finish_may_panic(&self) -> bool {
+        false
+    }
+
     fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
         visit(self);
     }

@@ -1034,11 +1034,17 @@ fn runs() {
         let policy = Policy::builder().clock(&clock).max_queue(1).over(legs).unwrap();
         let work = || {
             foreign.call("work");
-            async { Err::<(), ()>(foreign.call("the future of work")) }
+            async {
+                foreign.call("the future of work");
+                Err::<(), ()>(())
+            }
         };
         let fallback = |_: Refusal<'_>| {
             foreign.call("fallback");
-            async { Ok(foreign.call("the future of a fallback")) }
+            async {
+                foreign.call("the future of a fallback");
+                Ok(())
+            }
         };
         let classify = |_: &Result<(), ()>| {
             foreign.call("the class of a result");

@@ -485,6 +485,11 @@ impl Limiter for TokenBucket {
         untouched && Self::level(word, &params, now) >= params.whole_burst() as i64
     }
 
+    #[inline(always)]
+    fn finish_may_panic(&self) -> bool {
+        false
+    }
+
     fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
         visit(&self.turns);
     }
