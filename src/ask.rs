@@ -170,6 +170,9 @@ pub(crate) struct Place<'a> {
     pub(crate) ahead: Ask,
     /// It is the first of its queue, or is to be.
     pub(crate) is_head: bool,
+    /// It stands in the queue of a leg that hands over, and so takes no turn at others: two queues that both had to have the
+    /// permit and the turn at once would hand both to and fro.
+    pub(crate) is_claimant: bool,
     /// Whom to call when something that could admit this request has happened.
     pub(crate) watcher: &'a Watcher,
     /// The place that the line's head holds in the queue of one leg.
@@ -301,6 +304,7 @@ impl<'a> Demand<'a> {
         match claim.filter(|(claim, _)| claim.turnstile() == id) {
             Some((claim, true)) => Holder::Head(claim.key()),
             Some((claim, false)) => Holder::Behind(claim.key()),
+            None if self.place.is_some_and(|place| place.is_claimant) => Holder::Claimant,
             None => Holder::Newcomer,
         }
     }

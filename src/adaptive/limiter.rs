@@ -117,7 +117,10 @@ impl<L: Resizable> Adaptive<L> {
         let in_flight = self.limiter.in_use() as u64;
         let latency = now.ticks_since(started);
         let mut asked = (self.tuner.lock()).learn(&self.settings, &self.clock, now, latency, in_flight, dropped);
-        while let Some(question) = asked {
+        // A window that another thread ended meanwhile is asked about as well. No third: a law that uses its limiter ends one
+        // each time.
+        for _ in 0..2 {
+            let Some(question) = asked else { return };
             let mut lent = Lent {
                 tuner: &self.tuner,
                 law: Some(question.law),

@@ -322,6 +322,7 @@ fn ahead_counts<L: Limiter + 'static>(suite: &Suite<L>, ahead: usize, law: &mut 
     let nobody = Arc::new(Nobody);
     let place = Place {
         is_head: false,
+        is_claimant: false,
         ahead: times(suite.ask, ahead),
         watcher: &Watcher::new(&nobody),
         claim: &claim,

@@ -156,6 +156,11 @@ impl<L: Limiter> Core<L> {
         self.is_turn_only(claim).then_some(claim)
     }
 
+    /// True when `claim` is a place in the queue of a leg that hands over.
+    fn is_claimant(&self, claim: &Cell<Option<Claim>>) -> bool {
+        claim.get().is_some_and(|claim| !self.is_turn_only(claim))
+    }
+
     fn is_turn_only(&self, claim: Claim) -> bool {
         let turnstile = self.limiter.turnstile(claim.turnstile());
         turnstile.is_some_and(Turnstile::holds_nothing)
@@ -179,6 +184,7 @@ impl<L: Limiter> Core<L> {
         let place = Place {
             ahead: Ask::many(0),
             is_head: true,
+            is_claimant: false,
             watcher: &self.watcher,
             claim: &Cell::new(self.own_turn()),
         };
@@ -211,9 +217,11 @@ impl<L: Limiter> Core<L> {
     ) -> (Attempt<L::Ticket>, Option<Turn<'_>>) {
         let now = self.clock.now();
         let floor = self.floor(waited, now);
+        let is_claimant = self.is_claimant(claim);
         let place = Place {
             ahead: Ask::many(0),
             is_head: true,
+            is_claimant,
             watcher: &self.watcher,
             claim,
         };
@@ -231,7 +239,10 @@ impl<L: Limiter> Core<L> {
         }
         let as_of = ready.not_before().unwrap_or(floor).max(floor);
         if as_of > now {
-            let turn = Turn::until_due(&ready);
+            // A place in a queue that has not handed over yet holds nothing: it is kept, or another queue would always be first
+            // there. What it is handed before the instant goes on to the next.
+            let waiting = Turn::of_event(&ready).filter(|_| is_claimant && ready.is_event());
+            let turn = waiting.or_else(|| Turn::until_due(&ready));
             let was_due = matches!(waited, Waited::Due(Some(due)) if due <= now);
             if was_due && turn.as_ref().is_some_and(|turn| turn.behind) {
                 // Those before it would have been served by then: it lacks its turn alone.
@@ -284,6 +295,7 @@ impl<L: Limiter> Core<L> {
         let place = Place {
             ahead: Ask::many(0),
             is_head: true,
+            is_claimant: self.is_claimant(claim),
             watcher: &self.watcher,
             claim,
         };
@@ -325,6 +337,7 @@ impl<L: Limiter> Core<L> {
         let place = Place {
             ahead,
             is_head,
+            is_claimant: false,
             watcher: &self.watcher,
             // A newcomer that will be the head takes its own place.
             claim: &Cell::new(claim.filter(|_| !is_head)),

@@ -41,6 +41,8 @@ struct Head {
 pub(crate) enum Holder {
     /// It holds none.
     Newcomer,
+    /// It holds none, and needs none: it is a head that stands in the queue of a leg that hands over, whose order counts.
+    Claimant,
     /// It is the head that holds this one.
     Head(u64),
     /// It waits behind the head that holds this one.
@@ -106,7 +108,7 @@ impl Turns {
     pub(crate) fn before(&self, holder: Holder, units: u64) -> Before {
         if !self.is_waited() {
             return match holder {
-                Holder::Newcomer => Before::NOTHING,
+                Holder::Newcomer | Holder::Claimant => Before::NOTHING,
                 Holder::Head(_) | Holder::Behind(_) => Before {
                     lapsed: true,
                     ..Before::NOTHING
@@ -126,6 +128,7 @@ impl Turns {
         let at = |key: u64| heads.binary_search_by_key(&key, |head| head.key);
         let (units, first, lapsed) = match holder {
             Holder::Newcomer => (all(), front, false),
+            Holder::Claimant => (0, None, false),
             Holder::Head(key) => match at(key) {
                 Ok(0) => (0, None, false),
                 Ok(index) => (heads.iter().take(index).fold(0, sum), front, false),

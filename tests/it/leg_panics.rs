@@ -468,7 +468,7 @@ impl LimitLaw for Nosy {
         let limiter = self.limiter.get().unwrap();
         limiter.pin(limiter.limit());
         limiter.unpin();
-        // A window does not end in the middle of another.
+        // The window that this ends is asked about afterwards, once.
         limiter.try_admit(1).unwrap().finish(Outcome::Overload);
         match self.asked.fetch_add(1, Ordering::Relaxed) {
             0 => resume_unwind(Box::new("a law panicked")),
@@ -500,7 +500,7 @@ fn a_law_that_panics_or_uses_its_limiter_holds_nothing_up() {
     limiter.try_admit(1).unwrap().finish(Outcome::Success);
     assert_eq!(
         (limiter.inner().in_use(), limiter.limit(), asked.load(Ordering::Relaxed)),
-        (0, 5, 2)
+        (0, 6, 3)
     );
 }
 

@@ -162,6 +162,7 @@ mod remote_faults;
 mod remote_fence;
 #[cfg(feature = "remote")]
 mod remote_kinds;
+#[cfg(feature = "remote")]
 mod remote_leave;
 #[cfg(feature = "remote")]
 mod remote_store;

@@ -648,7 +648,16 @@ impl Shared {
 
 /// Everything that can happen to those who wait at a policy.
 fn policy<L: Limiter + 'static>(make: impl Fn(&Shared) -> World<L>) {
-    let endings = ["finish", "drop", "cancel", "time", "resize", "reserve", "newcomers"];
+    let endings = [
+        "finish",
+        "drop",
+        "cancel",
+        "time",
+        "resize",
+        "reserve",
+        "newcomers",
+        "abandon",
+    ];
     for ending in endings {
         sweep(ending, |foreign| {
             let clock = ManualClock::new();
@@ -706,6 +715,10 @@ fn policy<L: Limiter + 'static>(make: impl Fn(&Shared) -> World<L>) {
                         seen.set(seen.get() + 1);
                         foreign.drop(permit);
                     }
+                }
+                "abandon" => {
+                    held.drain(..).for_each(|permit| foreign.drop(permit));
+                    (0..tasks.list.len()).for_each(|i| tasks.cancel(i));
                 }
                 _ => {
                     for _ in 0..3 {

@@ -459,3 +459,40 @@ fn a_head_that_is_not_polled_holds_up_no_other_queue() {
     assert!(poll(other).is_ready());
     assert!(poll(unpolled).is_ready());
 }
+
+/// Two policies share a rate of ten a second and a semaphore of one permit. Whichever binds, and whichever is asked first, a
+/// queue with two clients is served as often as one with six.
+#[test]
+fn queues_share_a_rate_and_a_semaphore_that_both_bind() {
+    fn served(gate: impl Limiter + 'static, clock: &ManualClock, hold: Duration) -> [u64; 2] {
+        let gate = Arc::new(gate);
+        let policies = [(); 2].map(|()| Policy::builder().clock(clock).over(Arc::clone(&gate)).unwrap());
+        let served = [Cell::new(0_u64), Cell::new(0)];
+        clock.run(async {
+            let client = async |client: usize| {
+                let queue = usize::from(client > 5);
+                while clock.elapsed() < Duration::from_secs(100) {
+                    let permit = policies[queue].admit(1).await.unwrap();
+                    served[queue].set(served[queue].get() + 1);
+                    Sleep::until(clock, clock.after(clock.now(), hold)).await;
+                    drop(permit);
+                }
+            };
+            futures::future::join_all((0..8).map(client)).await;
+        });
+        served.map(|served| served.get())
+    }
+    for hold in [90, 100, 110].map(Duration::from_millis) {
+        let clock = ManualClock::new();
+        let rate = |clock: &ManualClock| TokenBucket::new(Quota::per_second(10).burst(1)).on(clock);
+        let rate_first = served(rate(&clock).and(Semaphore::new(1)), &clock, hold);
+        let clock = ManualClock::new();
+        let permit_first = served(Semaphore::new(1).and(rate(&clock)), &clock, hold);
+        for [six, two] in [rate_first, permit_first] {
+            assert!(
+                5 * six.min(two) >= 2 * (six + two),
+                "held for {hold:?}: {six} and {two}"
+            );
+        }
+    }
+}
