@@ -218,7 +218,7 @@ impl Permits {
             if need > self.limit.saturating_sub(self.used) {
                 let session = head.get().session;
                 // The limit was lowered below its need: its client is told, and withdraws it.
-                if need > self.limit && !self.told.contains(&session) && !seeded!("remote_keeps_an_impossible_head") {
+                if need > self.limit && !self.told.contains(&session) {
                     self.told.push(session);
                 }
                 return;

@@ -332,8 +332,7 @@ impl Rates {
             self.adopt(next_token(self.edition, self.now), &rule);
             let limit = self.meter.limit();
             // A waiter that needs more than that is refused when it asks again, and holds up no other until then.
-            self.line
-                .retain(|place| place.need <= limit || seeded!("remote_keeps_an_impossible_head"));
+            self.line.retain(|place| place.need <= limit);
             self.is_raised = limit > before && !seeded!("remote_raises_in_silence");
         }
         let session = step.session;

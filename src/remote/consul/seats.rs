@@ -215,17 +215,17 @@ impl Seats {
 
     /// What nobody has written before: Consul takes a write of the same for none.
     pub(super) fn nonce(&self) -> String {
-        let number = if seeded!("consul_writes_the_same") {
-            0
-        } else {
-            random::number()
-        };
-        format!("{number:016x}")
+        // Relaxed: a number of its own is all that is wanted.
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        if seeded!("consul_writes_the_same") {
+            return format!("{:016x}.0", self.seed);
+        }
+        format!("{:016x}.{number}", random::number())
     }
 
     /// A part of `time`, at random: those who were in each other's way are not again.
     pub(super) fn part_of(&self, time: Duration) -> Duration {
-        // Relaxed: a number of its own is all that is wanted.
+        // Relaxed: as above.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         time.mul_f64(nth_fraction(self.seed, number))
     }
