@@ -15,7 +15,7 @@ const STEPS: usize = 3;
 
 fn half_open(clock: &ManualClock) -> Arc<CircuitBreaker> {
     let builder = CircuitBreaker::builder().count_window(4).minimum_calls(2);
-    let builder = builder.probes(PROBES).probe_timeout(60 * SECOND);
+    let builder = builder.probes(PROBES).probe_timeout(60 * SECOND).wait_while_open();
     let breaker = builder.open_for(OpenTime::fixed(SECOND)).seed(0).clock(clock).build();
     let breaker = Arc::new(breaker.unwrap());
     breaker.trip(SECOND);
