@@ -450,14 +450,14 @@ pub struct ReadyAt<'a> {
     never: bool,
     /// When the event happens by itself, at the latest.
     by: Option<Instant>,
-    /// It takes larger settings, and whoever waits for them holds up no other.
+    /// It takes larger settings, and a waiter for them holds up no other.
     raise: bool,
     /// The leg that is not waited for, as far as it is not ready.
     at_once: Option<AtOnce<'a>>,
     turn: Option<(&'a dyn Turnstile, u64)>,
     /// Nothing but that turn is missing.
     is_due: bool,
-    /// The queue of whoever names the instant.
+    /// The queue of the leg that names the instant.
     due_turn: Option<DueTurn<'a>>,
     /// Who names the instant, or says never.
     leg: &'a str,

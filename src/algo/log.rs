@@ -15,7 +15,7 @@ pub(crate) struct Log {
     now: u64,
     length: u64,
     limit: u64,
-    /// At most so many entries, if that was set.
+    /// The most entries, if that was set.
     most: Option<usize>,
     /// By number, and so by instant.
     entries: VecDeque<Entry>,

@@ -5,7 +5,7 @@
 //! | [`TokenBucket`] | a rate with a burst, exact, one atomic word | nearly always |
 //! | [`SlidingWindow`] | at most so many in *any* window of a length | an upstream counts so, or bursts must not add up |
 //! | [`SlidingLog`] | the same, exact to the instant | memory for every admission in a window is no matter |
-//! | [`FixedWindow`] | at most so many per window, counted anew at each boundary | a quota is billed by windows of a fixed length |
+//! | [`FixedWindow`] | at most `n` per window, counted anew at each boundary | a quota is billed by windows of a fixed length |
 //! | [`LeakyBucket`] | one after the other, evenly spaced | what is behind it cannot take bursts |
 //! | [`Warmup`] | evenly spaced, and slower after idle time | what is behind it must get warm first |
 //!

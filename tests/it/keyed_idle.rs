@@ -150,7 +150,7 @@ fn a_limiter_that_cannot_be_made_is_a_key_without_room() {
     let tenants = Keyed::try_new(10, make).overflow(other.clone());
     tenants.get(&2).unwrap().try_acquire(1).unwrap();
     assert_eq!((other.available(), tenants.len()), (0, 0));
-    // Once the rate of the first is as new, and nothing has a hand on it, there is room.
+    // Once the rate of the first is as new, and nothing else refers to it, there is room.
     drop(first);
     clock.advance(SECOND);
     assert!(tenants.get(&1).is_ok());

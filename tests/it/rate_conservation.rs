@@ -71,11 +71,11 @@ struct Entry {
 
 /// What is bounded.
 enum Bound {
-    /// A burst, and so many per second at each time.
+    /// A burst, and the rate per second at each time.
     Rate { burst: u64, rates: Vec<(u64, u64)> },
-    /// So many in any span of this length.
+    /// At most `limit` in any span of this length.
     Span { limit: u64, length: u64 },
-    /// So many in each window of this length, from the first instant on.
+    /// At most `limit` in each window of this length, from the first instant on.
     Windows { limit: u64, length: u64, from: u64 },
 }
 
@@ -128,7 +128,7 @@ impl Ledger {
         }
     }
 
-    /// A reservation counts as so many in the end: what is less was charged last.
+    /// A reservation counts as `actual` in the end: what is less was charged last.
     fn correct(&mut self, of: usize, actual: u64, now: u64) {
         let own = |entry: &&mut Entry| entry.of == of;
         let charged: u64 = self

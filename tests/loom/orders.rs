@@ -237,7 +237,7 @@ fn a_drain_that_begins_beside_the_last_release_ends() {
     });
 }
 
-/// What was done under a permit is seen under the next, also where the lock is taken because somebody watches.
+/// What was done under a permit is seen under the next, also where the lock is taken for a watcher.
 #[test]
 fn what_was_done_under_a_permit_is_seen_while_another_watches() {
     crate::exhaustive(|| {
