@@ -1,0 +1,856 @@
+//! What threads and async tasks share: the queue, the slots and the admission of a pool.
+//!
+//! Everything is under one lock. A transition is plain data and returns what has to be done: the workers that are called and the one
+//! that is started. That is done outside the lock.
+//!
+//! - A worker that is called looks for a task. One worker looks at a time: a transition that makes a task startable calls none
+//!   while one looks, and the one that looks calls the next when it takes a task and another is startable.
+//! - A worker falls asleep under the lock, after it has found nothing startable there. So a transition either comes before, and the
+//!   worker sees what it made startable, or after, and calls it.
+
+use crate::admission::{Admission, Asking, Gate};
+use crate::queue::{GroupId, Key, Priority, Queue};
+use crate::slots::{Claim, Slots};
+use crate::task::TaskError;
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::thread::{self, Thread};
+use tollgate::Ask;
+
+/// How deep tasks run on the stack of the task that waits for them.
+pub const MAX_INLINE: u32 = 16;
+
+/// A worker, or a caller that waits for a pool, as others call it.
+#[derive(Default)]
+pub(crate) struct Seat {
+    /// It is the worker that looks for a task. Under the engine's lock.
+    looks: AtomicBool,
+    called: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Seat {
+    /// The seat of a worker that was started to look for a task.
+    pub(crate) fn of_worker() -> Arc<Self> {
+        let seat = Self::default();
+        seat.looks.store(true, Ordering::Relaxed);
+        Arc::new(seat)
+    }
+
+    pub(crate) fn call(&self) {
+        // Release: what was done before the call is seen by the one called. Pairs with `is_called`.
+        self.called.store(true, Ordering::Release);
+        let waker = self.waker.lock().take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// True once for each time that it was called.
+    pub(crate) fn is_called(&self) -> bool {
+        // AcqRel: pairs with the store in `call`.
+        self.called.swap(false, Ordering::AcqRel)
+    }
+
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<()> {
+        let waker = waker.clone();
+        let old = self.waker.lock().replace(waker);
+        drop(old);
+        // After the waker was left: a call before that is seen here, and a later one wakes it.
+        if self.is_called() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+
+    pub(crate) fn wait(&self) {
+        let waker = thread_waker();
+        while self.poll(&waker).is_pending() {
+            thread::park();
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl std::task::Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+pub(crate) fn thread_waker() -> Waker {
+    Waker::from(Arc::new(Unpark(thread::current())))
+}
+
+/// The gates that a task, and the tasks that wait for it, have passed. Each is the address of a semaphore.
+pub(crate) type Held = Arc<[usize]>;
+
+/// A task in the queue.
+pub(crate) struct Entry<J> {
+    pub(crate) job: J,
+    pub(crate) ask: Ask,
+    /// The task that submitted it.
+    pub(crate) parent: u64,
+    /// The gates that its ancestors hold while it is awaited.
+    pub(crate) inherited: Option<Held>,
+}
+
+/// A task that runs.
+pub(crate) struct Running {
+    pub(crate) id: u64,
+    pub(crate) engine: Arc<dyn Target>,
+    pub(crate) group: Option<GroupId>,
+    pub(crate) held: Option<Held>,
+    pub(crate) depth: u32,
+    /// A handle was polled in this poll of the task, and had no result.
+    pub(crate) awaits: AtomicBool,
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+impl Running {
+    pub(crate) fn new(
+        engine: Arc<dyn Target>,
+        group: Option<GroupId>,
+        inherited: Option<Held>,
+        depth: u32,
+    ) -> Arc<Self> {
+        let held = match (engine.held(), inherited) {
+            ([], inherited) => inherited,
+            (own, None) => Some(own.into()),
+            (own, Some(inherited)) => Some(inherited.iter().chain(own).copied().collect()),
+        };
+        Arc::new(Self {
+            // Relaxed: a number of its own is all that is asked for.
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            engine,
+            group,
+            held,
+            depth,
+            awaits: AtomicBool::new(false),
+        })
+    }
+}
+
+thread_local! {
+    static CURRENT: std::cell::RefCell<Vec<Arc<Running>>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// The task that this thread runs.
+pub(crate) fn current() -> Option<Arc<Running>> {
+    CURRENT.with_borrow(|stack| stack.last().cloned())
+}
+
+/// While it lives, this thread runs the task.
+pub(crate) struct Inside(());
+
+impl Inside {
+    pub(crate) fn enter(task: &Arc<Running>) -> Self {
+        CURRENT.with_borrow_mut(|stack| stack.push(Arc::clone(task)));
+        Self(())
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let task = CURRENT.with_borrow_mut(Vec::pop);
+        drop(task);
+    }
+}
+
+/// A pool as handles and waiting tasks see it.
+pub(crate) trait Target: Send + Sync {
+    /// The gates that its tasks hold and cannot lend.
+    fn held(&self) -> &[usize];
+    /// A task of this pool waits from now on. False when as many wait as may.
+    fn park(&self, group: Option<GroupId>) -> bool;
+    fn resume(&self, group: Option<GroupId>);
+    /// A task awaits the queued task.
+    fn await_it(&self, key: Key);
+    fn await_no_more(&self, key: Key);
+    fn cancel(&self, key: Key) -> bool;
+    /// Runs a queued task on the stack of its parent, which waits for it.
+    fn run_inline(&self, key: Key, parent: &Arc<Running>) -> bool;
+}
+
+/// What runs the tasks of a pool.
+pub(crate) trait Runner: Send + Sync + Sized + 'static {
+    type Job: Send;
+    /// Starts a worker, whose number of places is counted already.
+    fn start(&self, engine: &Arc<Engine<Self>>);
+    fn refuse(job: Self::Job, why: TaskError);
+    /// How many tasks may be parked at once.
+    fn max_parked(&self) -> usize;
+    fn run_inline(_: &Arc<Engine<Self>>, _: Self::Job, _: &Arc<Running>) {
+        unreachable!("it never takes one inline")
+    }
+    const INLINES: bool;
+}
+
+pub(crate) struct Engine<R: Runner> {
+    state: Mutex<State<R::Job>>,
+    pub(crate) runner: R,
+    pub(crate) gate: Option<Arc<dyn Gate>>,
+    held: Box<[usize]>,
+    me: std::sync::Weak<Self>,
+}
+
+struct State<J> {
+    queue: Queue<Entry<J>>,
+    slots: Slots,
+    groups: Vec<Slots>,
+    idle: Vec<Arc<Seat>>,
+    /// A worker looks for a task, or has been called to.
+    looks: bool,
+    workers: usize,
+    /// Workers whose task is parked and that run nothing else.
+    blocked: usize,
+    /// Submitted and not ended.
+    unfinished: usize,
+    closed: bool,
+    bound: usize,
+    /// Places of the queue that are handed to submitters that have not come for them.
+    granted: usize,
+    submitters: VecDeque<(Arc<Seat>, bool)>,
+    /// Of these, how many are tasks of a pool.
+    task_submitters: usize,
+    waiters: Vec<Arc<Seat>>,
+    /// The worker that asks the gate, and for which entry.
+    asker: Option<(Arc<Seat>, Option<Key>)>,
+    most: usize,
+}
+
+/// What is to be done outside the lock.
+#[derive(Default)]
+struct Acts {
+    call: Option<Arc<Seat>>,
+    more: Vec<Arc<Seat>>,
+    start: bool,
+}
+
+/// A task that has been taken, and its admission.
+pub(crate) type Admitted<J> = (Entry<J>, Option<GroupId>, Admission);
+
+/// What a worker does next.
+pub(crate) enum Next<J> {
+    Run(Entry<J>, Option<GroupId>),
+    /// It is to ask the gate for this.
+    Ask,
+    Sleep,
+    Exit,
+}
+
+impl<J> State<J> {
+    /// The task that is to start next, and by which claim.
+    fn first(&mut self) -> Option<Key> {
+        if !self.slots.admits(Claim::Lent) {
+            return None;
+        }
+        let claim = self.claim();
+        if self.slots.admits(claim) {
+            while let Some(key) = self.queue.first() {
+                match self.queue.group(key) {
+                    Some(group) if !self.groups[group as usize].admits(claim) => self.queue.block(key),
+                    _ => return Some(key),
+                }
+            }
+        }
+        let Self { queue, groups, .. } = self;
+        let fits = |key: &Key| match queue.group(*key) {
+            Some(group) => groups[group as usize].admits(Claim::Lent),
+            None => true,
+        };
+        queue.awaited().find(fits)
+    }
+
+    /// Calls or starts a worker, when a task can start and no worker looks.
+    fn call(&mut self, acts: &mut Acts) {
+        if self.looks {
+            return;
+        }
+        let first = self.first();
+        if let Some((asker, asks)) = &self.asker {
+            if *asks != first {
+                acts.more.push(Arc::clone(asker));
+            }
+            return;
+        }
+        if first.is_none() {
+            return;
+        }
+        self.looks = true;
+        match self.idle.pop() {
+            Some(seat) => {
+                seat.looks.store(true, Ordering::Relaxed);
+                acts.call = Some(seat);
+            }
+            None => {
+                self.workers += 1;
+                self.most = self.most.max(self.workers);
+                acts.start = true;
+            }
+        }
+    }
+
+    /// Takes the entry, for which there is a slot.
+    fn take(&mut self, key: Key) -> Option<(Entry<J>, Option<GroupId>)> {
+        let group = self.queue.group(key);
+        let entry = self.queue.take(key)?;
+        self.slots.start();
+        if let Some(group) = group {
+            self.groups[group as usize].start();
+        }
+        self.unblock(group);
+        Some((entry, group))
+    }
+
+    /// Takes the entry out of the queue without starting it.
+    fn remove(&mut self, key: Key, acts: &mut Acts) -> Option<Entry<J>> {
+        let group = self.queue.group(key);
+        let entry = self.queue.remove(key)?;
+        self.unblock(group);
+        self.finished(acts);
+        Some(entry)
+    }
+
+    /// Hands places of the queue to submitters that wait for them.
+    fn room(&mut self, acts: &mut Acts) {
+        while self.queue.len() + self.granted < self.bound || self.closed {
+            let Some((seat, is_task)) = self.submitters.pop_front() else {
+                return;
+            };
+            self.task_submitters -= usize::from(is_task);
+            self.granted += 1;
+            acts.more.push(seat);
+        }
+    }
+
+    fn ended(&mut self, group: Option<GroupId>) {
+        self.slots.end();
+        if let Some(group) = group {
+            self.groups[group as usize].end();
+        }
+        self.unblock(group);
+    }
+
+    /// By which claim a task starts that no task awaits. A task that waits for room in this queue awaits the start of any task.
+    fn claim(&self) -> Claim {
+        if self.task_submitters > 0 {
+            Claim::Lent
+        } else {
+            Claim::Free
+        }
+    }
+
+    /// Keeps the invariant: where a group has room, an entry of it is ready, or none is queued.
+    fn unblock(&mut self, group: Option<GroupId>) {
+        let claim = self.claim();
+        if let Some(group) = group
+            && self.groups[group as usize].admits(claim)
+        {
+            self.queue.unblock(group);
+        }
+    }
+
+    fn finished(&mut self, acts: &mut Acts) {
+        self.unfinished -= 1;
+        if self.unfinished == 0 {
+            acts.more.append(&mut self.waiters);
+            if self.closed {
+                acts.more.append(&mut self.idle);
+            }
+        }
+    }
+}
+
+/// How a full queue treats a submitter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    Wait,
+    Refuse,
+}
+
+/// Why a task was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RejectReason {
+    /// The queue is full.
+    Full,
+    /// The pool takes no more tasks.
+    Closed,
+    /// The submitter is a task of another pool, and as many of its tasks wait as may.
+    TooManyParked,
+    /// The queue is full, and its tasks need a permit that the submitter holds and cannot lend.
+    WouldDeadlock,
+}
+
+impl<R: Runner> Engine<R> {
+    pub(crate) fn new(runner: R, limit: usize, bound: usize, gate: Option<Arc<dyn Gate>>) -> Arc<Self> {
+        let held = gate.iter().flat_map(|gate| gate.held()).collect();
+        Arc::new_cyclic(|me| Self {
+            state: Mutex::new(State {
+                queue: Queue::new(),
+                slots: Slots::new(limit),
+                groups: Vec::new(),
+                idle: Vec::new(),
+                looks: false,
+                workers: 0,
+                blocked: 0,
+                unfinished: 0,
+                closed: false,
+                bound,
+                granted: 0,
+                submitters: VecDeque::new(),
+                task_submitters: 0,
+                waiters: Vec::new(),
+                asker: None,
+                most: 0,
+            }),
+            runner,
+            gate,
+            held,
+            me: me.clone(),
+        })
+    }
+
+    fn me(&self) -> Arc<Self> {
+        self.me.upgrade().expect("it is called through an Arc")
+    }
+
+    /// Does what follows from a transition, outside the lock.
+    fn act(&self, state: MutexGuard<'_, State<R::Job>>, acts: Acts) {
+        drop(state);
+        if let Some(seat) = acts.call {
+            seat.call();
+        }
+        for seat in acts.more {
+            seat.call();
+        }
+        if acts.start {
+            self.runner.start(&self.me());
+        }
+    }
+
+    /// Runs a transition and does what follows.
+    fn transition<T>(&self, step: impl FnOnce(&mut State<R::Job>, &mut Acts) -> T) -> T {
+        let (mut state, mut acts) = (self.state.lock(), Acts::default());
+        let result = step(&mut state, &mut acts);
+        state.room(&mut acts);
+        state.call(&mut acts);
+        self.act(state, acts);
+        result
+    }
+
+    // ---- submitting ----
+
+    pub(crate) fn submit(
+        &self,
+        entry: Entry<R::Job>,
+        priority: Priority,
+        group: Option<GroupId>,
+        room: Room,
+    ) -> Result<Key, (Entry<R::Job>, RejectReason)> {
+        let mut entry = Some(entry);
+        let mut has_place = false;
+        loop {
+            let mine = || current().is_some_and(|task| std::ptr::addr_eq(Arc::as_ptr(&task.engine), self));
+            let seat = {
+                let (mut state, mut acts) = (self.state.lock(), Acts::default());
+                state.granted -= usize::from(std::mem::take(&mut has_place));
+                let reason = if state.closed {
+                    Some(RejectReason::Closed)
+                } else if state.queue.len() + state.granted < state.bound || (room == Room::Wait && mine()) {
+                    None
+                } else {
+                    Some(RejectReason::Full)
+                };
+                let reason = match reason {
+                    Some(RejectReason::Full) if room == Room::Wait && self.holds_what_is_needed() => {
+                        Some(RejectReason::WouldDeadlock)
+                    }
+                    reason => reason,
+                };
+                match reason {
+                    None => {
+                        let key = state
+                            .queue
+                            .push(entry.take().expect("it is pushed once"), priority, group);
+                        state.unfinished += 1;
+                        state.call(&mut acts);
+                        self.act(state, acts);
+                        return Ok(key);
+                    }
+                    Some(RejectReason::Full) if room == Room::Wait => {}
+                    Some(reason) => {
+                        drop(state);
+                        return Err((entry.take().expect("it was not pushed"), reason));
+                    }
+                }
+                let seat = Arc::<Seat>::default();
+                state.submitters.push_back((Arc::clone(&seat), current().is_some()));
+                if current().is_some() {
+                    state.task_submitters += 1;
+                    (0..state.groups.len() as GroupId).for_each(|group| state.unblock(Some(group)));
+                }
+                state.call(&mut acts);
+                self.act(state, acts);
+                seat
+            };
+            // A task of another pool waits: its slot is lent meanwhile.
+            let waiter = current();
+            if let Some(task) = &waiter
+                && !task.engine.park(task.group)
+            {
+                self.transition(|state, _| {
+                    let at = state.submitters.iter().position(|(known, _)| Arc::ptr_eq(known, &seat));
+                    match at {
+                        Some(at) => {
+                            state.submitters.remove(at);
+                            state.task_submitters -= 1;
+                        }
+                        None => state.granted -= 1,
+                    }
+                });
+                return Err((entry.take().expect("it was not pushed"), RejectReason::TooManyParked));
+            }
+            seat.wait();
+            has_place = true;
+            if let Some(task) = waiter {
+                task.engine.resume(task.group);
+            }
+        }
+    }
+
+    /// True when this thread's task holds a permit that the tasks of this pool need.
+    fn holds_what_is_needed(&self) -> bool {
+        let holds = |task: Arc<Running>| {
+            task.held
+                .iter()
+                .any(|held| self.held.iter().any(|gate| held.contains(gate)))
+        };
+        current().is_some_and(holds)
+    }
+
+    pub(crate) fn add_group(&self, limit: usize) -> GroupId {
+        let mut state = self.state.lock();
+        state.queue.add_group();
+        state.groups.push(Slots::new(limit));
+        state.groups.len() as GroupId - 1
+    }
+
+    pub(crate) fn set_limit(&self, limit: usize) {
+        self.transition(|state, _| state.slots.set_limit(limit));
+    }
+
+    pub(crate) fn close(&self) {
+        self.transition(|state, acts| {
+            state.closed = true;
+            acts.more.append(&mut state.idle);
+            acts.more.extend(state.asker.iter().map(|(seat, _)| Arc::clone(seat)));
+        });
+    }
+
+    /// Takes out what has not started.
+    pub(crate) fn abort(&self) -> Vec<Entry<R::Job>> {
+        self.close();
+        self.transition(|state, acts| {
+            let entries = state.queue.drain();
+            for _ in &entries {
+                state.finished(acts);
+            }
+            entries
+        })
+    }
+
+    pub(crate) fn wait_idle(&self) {
+        loop {
+            let seat = {
+                let mut state = self.state.lock();
+                if state.unfinished == 0 {
+                    return;
+                }
+                let seat = Arc::<Seat>::default();
+                state.waiters.push(Arc::clone(&seat));
+                seat
+            };
+            seat.wait();
+        }
+    }
+
+    pub(crate) fn numbers(&self) -> Numbers {
+        let state = self.state.lock();
+        Numbers {
+            limit: state.slots.limit(),
+            running: state.slots.running(),
+            parked: state.slots.parked(),
+            queued: state.queue.len(),
+            workers: state.workers,
+            most_workers: state.most,
+            unfinished: state.unfinished,
+        }
+    }
+
+    /// All of the state that is a number, for a program that hangs.
+    pub(crate) fn describe(&self) -> String {
+        let mut state = self.state.lock();
+        let first = state.first();
+        format!(
+            "{:?} groups {:?} idle {} looks {} workers {} blocked {} unfinished {} closed {} bound {} granted {} submitters {} of tasks {} asker {:?} queued {} awaited {} first {first:?} gated {}",
+            state.slots,
+            state.groups,
+            state.idle.len(),
+            state.looks,
+            state.workers,
+            state.blocked,
+            state.unfinished,
+            state.closed,
+            state.bound,
+            state.granted,
+            state.submitters.len(),
+            state.task_submitters,
+            state.asker.as_ref().map(|(_, key)| key),
+            state.queue.len(),
+            state.queue.awaited().count(),
+            self.gate.is_some(),
+        )
+    }
+
+    // ---- workers ----
+
+    /// What the worker at `seat` does next. `looks` while it has been called or started to look.
+    pub(crate) fn next(&self, seat: &Arc<Seat>) -> Next<R::Job> {
+        let (mut state, mut acts) = (self.state.lock(), Acts::default());
+        if seat.looks.swap(false, Ordering::Relaxed) {
+            state.looks = false;
+        } else if let Some(at) = state.idle.iter().position(|known| Arc::ptr_eq(known, seat)) {
+            // It was woken by a call from before it fell asleep.
+            state.idle.swap_remove(at);
+        }
+        let next = match state.first() {
+            _ if state.workers - state.blocked > state.slots.limit().max(1) => self.exit(&mut state),
+            Some(key) if self.gate.is_some() && state.asker.is_none() => {
+                state.asker = Some((Arc::clone(seat), Some(key)));
+                Next::Ask
+            }
+            Some(key) if self.gate.is_none() => match state.take(key) {
+                Some((entry, group)) => Next::Run(entry, group),
+                None => unreachable!("the first is queued"),
+            },
+            None if state.closed && state.unfinished == 0 => self.exit(&mut state),
+            _ => {
+                state.idle.push(Arc::clone(seat));
+                Next::Sleep
+            }
+        };
+        state.room(&mut acts);
+        state.call(&mut acts);
+        self.act(state, acts);
+        next
+    }
+
+    fn exit(&self, state: &mut State<R::Job>) -> Next<R::Job> {
+        state.workers -= 1;
+        Next::Exit
+    }
+
+    /// The task that the worker ran has ended.
+    pub(crate) fn ended(&self, group: Option<GroupId>) {
+        self.transition(|state, acts| {
+            state.ended(group);
+            state.finished(acts);
+        });
+    }
+
+    // ---- admission ----
+
+    /// Polls the gate for the entry that is first. Ready with what the worker does next.
+    pub(crate) fn poll_admission(
+        &self,
+        seat: &Arc<Seat>,
+        asking: &mut Option<Asking>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Admitted<R::Job>>> {
+        let gate = self.gate.as_ref().expect("it asks because there is one");
+        loop {
+            let first = {
+                let mut state = self.state.lock();
+                let first = state.first();
+                state.asker = first.map(|key| (Arc::clone(seat), Some(key)));
+                first.map(|key| (key, state.queue.get(key).map_or(Ask::one(), |entry| entry.ask)))
+            };
+            let Some((key, ask)) = first else {
+                // Nothing can start: the place in the gate's queue is given up.
+                *asking = None;
+                self.transition(|_, _| ());
+                return Poll::Ready(None);
+            };
+            let admitting = match asking {
+                Some(asking) if asking.ask == ask => asking,
+                _ => asking.insert(Asking::new(&**gate, ask)),
+            };
+            let Poll::Ready(admitted) = admitting.poll(cx) else {
+                // A change of the first entry calls the seat.
+                match seat.poll(cx.waker()) {
+                    Poll::Ready(()) => continue,
+                    Poll::Pending => return Poll::Pending,
+                }
+            };
+            *asking = None;
+            let (mut state, mut acts) = (self.state.lock(), Acts::default());
+            let first = state.first();
+            let is_same = |state: &State<R::Job>, key| state.queue.get(key).is_some_and(|entry| entry.ask == ask);
+            let key = match first {
+                Some(now) if now == key || is_same(&state, now) => now,
+                _ => {
+                    drop(state);
+                    drop(admitted);
+                    continue;
+                }
+            };
+            state.asker = None;
+            let taken = match admitted {
+                Ok(admission) => state.take(key).map(|(entry, group)| (entry, group, admission)),
+                Err(why) => {
+                    let entry = state.remove(key, &mut acts);
+                    state.room(&mut acts);
+                    state.call(&mut acts);
+                    self.act(state, acts);
+                    if let Some(entry) = entry {
+                        R::refuse(entry.job, TaskError::Refused(why));
+                    }
+                    return Poll::Ready(None);
+                }
+            };
+            state.room(&mut acts);
+            state.call(&mut acts);
+            self.act(state, acts);
+            return Poll::Ready(taken);
+        }
+    }
+}
+
+impl<R: Runner> Target for Engine<R> {
+    fn held(&self) -> &[usize] {
+        &self.held
+    }
+
+    fn park(&self, group: Option<GroupId>) -> bool {
+        let (mut state, mut acts) = (self.state.lock(), Acts::default());
+        if state.blocked >= self.runner.max_parked() {
+            return false;
+        }
+        state.slots.park();
+        state.blocked += 1;
+        if let Some(group) = group {
+            state.groups[group as usize].park();
+        }
+        state.unblock(group);
+        state.call(&mut acts);
+        self.act(state, acts);
+        true
+    }
+
+    fn resume(&self, group: Option<GroupId>) {
+        let mut state = self.state.lock();
+        state.slots.resume();
+        state.blocked -= 1;
+        if let Some(group) = group {
+            state.groups[group as usize].resume();
+        }
+    }
+
+    fn await_it(&self, key: Key) {
+        self.transition(|state, _| state.queue.await_it(key));
+    }
+
+    fn await_no_more(&self, key: Key) {
+        self.state.lock().queue.await_no_more(key);
+    }
+
+    fn cancel(&self, key: Key) -> bool {
+        let entry = self.transition(|state, acts| state.remove(key, acts));
+        let cancelled = entry.is_some();
+        if let Some(entry) = entry {
+            R::refuse(entry.job, TaskError::Cancelled);
+        }
+        cancelled
+    }
+
+    fn run_inline(&self, key: Key, parent: &Arc<Running>) -> bool {
+        if !R::INLINES || self.gate.is_some() || parent.depth >= MAX_INLINE {
+            return false;
+        }
+        if !std::ptr::addr_eq(Arc::as_ptr(&parent.engine), self) {
+            return false;
+        }
+        let (mut state, mut acts) = (self.state.lock(), Acts::default());
+        if state.slots.limit() == 0 || state.queue.get(key).is_none_or(|entry| entry.parent != parent.id) {
+            return false;
+        }
+        let group = state.queue.group(key);
+        if let Some(group) = group
+            && Some(group) != parent.group
+            && !state.groups[group as usize].admits(Claim::Lent)
+        {
+            return false;
+        }
+        let Some(entry) = state.queue.take(key) else {
+            return false;
+        };
+        // The waiter's slot is lent to the task for which it waits.
+        state.slots.park();
+        state.slots.start_on_waiter();
+        if let Some(waiting) = parent.group {
+            state.groups[waiting as usize].park();
+        }
+        match group {
+            Some(group) if Some(group) == parent.group => state.groups[group as usize].start_on_waiter(),
+            Some(group) => state.groups[group as usize].start(),
+            None => {}
+        }
+        state.unblock(parent.group);
+        state.unblock(group);
+        state.room(&mut acts);
+        state.call(&mut acts);
+        self.act(state, acts);
+        let child = Running::new(self.me(), group, entry.inherited, parent.depth + 1);
+        R::run_inline(&self.me(), entry.job, &child);
+        self.transition(|state, acts| {
+            state.ended(group);
+            state.slots.resume();
+            if let Some(waiting) = parent.group {
+                state.groups[waiting as usize].resume();
+            }
+            state.finished(acts);
+        });
+        true
+    }
+}
+
+/// The numbers of a pool at one instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Numbers {
+    /// Slots.
+    pub limit: usize,
+    /// Tasks that run.
+    pub running: usize,
+    /// Tasks that have started and wait for another.
+    pub parked: usize,
+    /// Tasks that have not started.
+    pub queued: usize,
+    /// Threads, or runners.
+    pub workers: usize,
+    /// The most of them that there were.
+    pub most_workers: usize,
+    /// Tasks that were submitted and have not ended.
+    pub unfinished: usize,
+}

@@ -1,0 +1,123 @@
+//! A task: `Queued -> Running -> Done`. The queue owns what is queued, the runner what runs, the handle the cell of the result.
+
+use parking_lot::Mutex;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+/// Why a task has no result.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TaskError {
+    /// It panicked with this payload.
+    Panicked(Box<dyn Any + Send>),
+    /// It was cancelled before it started.
+    Cancelled,
+    /// The pool's policy refused it.
+    Refused(String),
+    /// The pool ended before it started.
+    Abandoned,
+}
+
+/// Where the result of a task is put, and awaited.
+pub(crate) struct Cell<T>(Mutex<State<T>>);
+
+enum State<T> {
+    Pending(Option<Waker>),
+    Done(Result<T, TaskError>),
+    Taken,
+}
+
+impl<T> Cell<T> {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(State::Pending(None)))
+    }
+
+    fn complete(&self, result: Result<T, TaskError>) {
+        let old = std::mem::replace(&mut *self.0.lock(), State::Done(result));
+        if let State::Pending(Some(waker)) = old {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        !matches!(*self.0.lock(), State::Pending(_))
+    }
+
+    /// The result, once; until then `waker` is woken when it is there.
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Result<T, TaskError>> {
+        let waker = waker.clone();
+        let mut state = self.0.lock();
+        let old = match &mut *state {
+            State::Pending(known) => known.replace(waker),
+            state => match std::mem::replace(state, State::Taken) {
+                State::Done(result) => return Poll::Ready(result),
+                _ => panic!("a result is polled after it was taken"),
+            },
+        };
+        drop(state);
+        drop(old);
+        Poll::Pending
+    }
+}
+
+/// A closure in the queue.
+pub(crate) trait Job: Send {
+    fn run(self: Box<Self>);
+    fn refuse(self: Box<Self>, why: TaskError);
+}
+
+pub(crate) struct Closure<F, T> {
+    pub(crate) task: F,
+    pub(crate) cell: Arc<Cell<T>>,
+}
+
+impl<F: FnOnce() -> T + Send, T: Send> Job for Closure<F, T> {
+    fn run(self: Box<Self>) {
+        let Self { task, cell } = *self;
+        cell.complete(catch_unwind(AssertUnwindSafe(task)).map_err(TaskError::Panicked));
+    }
+
+    fn refuse(self: Box<Self>, why: TaskError) {
+        let Self { task, cell } = *self;
+        drop(task);
+        cell.complete(Err(why));
+    }
+}
+
+/// A future in the queue.
+pub(crate) trait AsyncJob: Send {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    fn refuse(self: Box<Self>, why: TaskError);
+}
+
+pub(crate) struct Futured<F: Future> {
+    pub(crate) task: Option<Pin<Box<F>>>,
+    pub(crate) cell: Arc<Cell<F::Output>>,
+}
+
+impl<F: Future + Send> AsyncJob for Futured<F>
+where
+    F::Output: Send,
+{
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(task) = &mut self.task else {
+            return Poll::Ready(());
+        };
+        let result = match catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(cx))) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(value)) => Ok(value),
+            Err(payload) => Err(TaskError::Panicked(payload)),
+        };
+        self.task = None;
+        self.cell.complete(result);
+        Poll::Ready(())
+    }
+
+    fn refuse(mut self: Box<Self>, why: TaskError) {
+        self.task = None;
+        self.cell.complete(Err(why));
+    }
+}

@@ -1,0 +1,78 @@
+//! Tasks of a tokio runtime as the runners of an engine.
+
+use crate::admission::Admission;
+use crate::engine::{Engine, Entry, Inside, Next, Runner, Running, Seat};
+use crate::queue::GroupId;
+use crate::task::{AsyncJob, TaskError};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+/// Polls futures on tasks of a runtime.
+pub struct Tasks {
+    pub(crate) runtime: tokio::runtime::Handle,
+}
+
+type Core = Engine<Tasks>;
+
+impl Runner for Tasks {
+    type Job = Box<dyn AsyncJob>;
+    const INLINES: bool = false;
+
+    fn start(&self, engine: &Arc<Core>) {
+        self.runtime.spawn(work(Arc::clone(engine)));
+    }
+
+    fn refuse(job: Self::Job, why: TaskError) {
+        job.refuse(why);
+    }
+
+    fn max_parked(&self) -> usize {
+        usize::MAX
+    }
+}
+
+async fn work(engine: Arc<Core>) {
+    let seat = Seat::of_worker();
+    loop {
+        match engine.next(&seat) {
+            Next::Run(entry, group) => run(&engine, entry, group, None).await,
+            Next::Ask => {
+                let mut asking = None;
+                let admitted = poll_fn(|cx| engine.poll_admission(&seat, &mut asking, cx)).await;
+                if let Some((entry, group, admission)) = admitted {
+                    run(&engine, entry, group, admission).await;
+                }
+            }
+            Next::Sleep => poll_fn(|cx| seat.poll(cx.waker())).await,
+            Next::Exit => return,
+        }
+    }
+}
+
+async fn run(engine: &Arc<Core>, entry: Entry<Box<dyn AsyncJob>>, group: Option<GroupId>, admission: Admission) {
+    let task = Running::new(Arc::clone(engine) as _, group, entry.inherited, 0);
+    let mut job = entry.job;
+    let mut parked = false;
+    poll_fn(|cx| poll(&task, &mut *job, &mut parked, cx)).await;
+    drop(job);
+    drop(admission);
+    engine.ended(group);
+}
+
+/// Polls the task. A task that polled a handle in its last poll, and is pending, is parked until it is woken.
+fn poll(task: &Arc<Running>, job: &mut dyn AsyncJob, parked: &mut bool, cx: &mut Context<'_>) -> Poll<()> {
+    if std::mem::take(parked) {
+        task.engine.resume(task.group);
+    }
+    // Relaxed: only this poll reads and writes it.
+    task.awaits.store(false, Ordering::Relaxed);
+    let inside = Inside::enter(task);
+    let polled = job.poll(cx);
+    drop(inside);
+    if polled.is_pending() && task.awaits.load(Ordering::Relaxed) {
+        *parked = task.engine.park(task.group);
+    }
+    polled
+}
