@@ -37,9 +37,9 @@ impl Common {
         Room::checked(self.queue, self.queue_weight)
     }
 
-    /// The clock that was given, or that of the pool above, or a real one.
-    pub(super) fn clock(&self, above: Option<&Clock>) -> Clock {
-        self.clock.as_ref().or(above).cloned().unwrap_or_default()
+    /// The clock that was given, or a real one.
+    pub(super) fn clock(&self) -> Clock {
+        self.clock.clone().unwrap_or_default()
     }
 
     /// True when others hold permits of the slots as well.
@@ -80,14 +80,13 @@ impl<K> Builder<K> {
         self
     }
 
-    /// What happens to a task that finds the queue full. In a pool of async tasks, whoever waits, or runs the task
-    /// itself, awaits that.
+    /// What happens to a task that finds the queue full. In a pool of async tasks the submitter awaits room.
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.common.overflow = overflow;
         self
     }
 
-    /// The clock of deadlines, and of how threads come and go: a real one unless set, or that of the pool above.
+    /// The clock of deadlines, and of how threads come and go: a real one unless set.
     pub fn on(mut self, clock: &Clock) -> Self {
         self.common.clock = Some(clock.clone());
         self
@@ -104,8 +103,8 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Each task is admitted by `policy` before it starts, in turn, for what its [`ask`](super::Submit::ask) says, whoever
-    /// runs it: a worker, its submitter where the queue is full, or whoever waits for it. A task that can never be admitted
+    /// Each task is admitted by `policy` before it starts, in turn, for what its [`ask`](super::Submit::ask) says,
+    /// whether a worker runs it or its waiter. A task that can never be admitted
     /// ends with [`TaskError::Refused`](super::TaskError::Refused). The permit ends as a success, or as a failure when the
     /// task panics, and counts for nothing when it is cancelled while it runs.
     ///

@@ -47,8 +47,6 @@ pub(super) struct Settings<'j> {
     pub(super) on_start: Option<Arc<dyn Fn() + Send + Sync>>,
     pub(super) on_panic: Option<Box<PanicHook>>,
     pub(super) on_discard: Option<Box<DiscardHook>>,
-    /// The pool on whose threads this one runs.
-    pub(super) above: Option<Arc<Core<'j>>>,
     pub(super) overflow: Overflow,
     pub(super) slots: Arc<Semaphore>,
     /// True when others hold permits of the slots as well.
@@ -66,7 +64,7 @@ pub(super) struct Core<'j> {
     /// The timer that lets the pool grow later, and who it wakes.
     pub(super) regrow: Mutex<Option<Pin<Box<Sleep>>>>,
     pub(super) regrow_waker: OnceLock<Waker>,
-    /// At the root of a family: who is woken by slots that are free.
+    /// Who is woken by slots that are free. None where tasks borrow.
     pub(super) slots_waker: OnceLock<Waker>,
 }
 
@@ -84,16 +82,6 @@ impl<'j> Core<'j> {
             regrow_waker: OnceLock::new(),
             slots_waker: OnceLock::new(),
         }
-    }
-
-    pub(super) fn is_sub_pool(&self) -> bool {
-        self.settings.above.is_some()
-    }
-
-    /// True when a pool above has to have fewer tasks running: its thread is not for the next task of this one.
-    pub(super) fn is_pushed_out(&self) -> bool {
-        let above = self.settings.above.as_ref();
-        above.is_some_and(|above| above.settings.slots.debt() > 0 || above.is_pushed_out())
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! How a pool is closed, emptied, and waited for.
 
 use super::core::Core;
-use super::end_wait::Family;
+use super::end_wait::Ends;
 use super::entry::Entry;
 use super::lanes::Ranked;
 use super::locked::Locked;
@@ -11,19 +11,6 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 impl<'j> Core<'j> {
-    /// Enters a sub-pool, which ends with this pool.
-    pub(super) fn adopt(&self, child: &Arc<Core<'j>>) {
-        let running = {
-            let mut state = self.state.lock();
-            state.children.retain(|known| known.strong_count() > 0);
-            state.children.push(Arc::downgrade(child));
-            state.phase == Phase::Running
-        };
-        if !running {
-            child.close();
-        }
-    }
-
     /// The lock, and no more tasks are taken from now on.
     fn lock_for_good(self: &Arc<Self>) -> Locked<'_, 'j> {
         // Before those that have been taken are entered.
@@ -35,15 +22,11 @@ impl<'j> Core<'j> {
 
     /// Takes no more tasks; what is queued still runs.
     pub(super) fn close(self: &Arc<Self>) {
-        let children = {
+        {
             let mut state = self.lock_for_good();
             state.phase = state.phase.max(Phase::Draining);
-            state.children()
-        };
-        self.room.close();
-        for child in children {
-            child.close();
         }
+        self.room.close();
         if !seeded!("pool_quiet_close") {
             self.call_everybody();
         }
@@ -51,7 +34,7 @@ impl<'j> Core<'j> {
 
     /// Takes out everything that has not started, and starts nothing more.
     pub(super) fn stop(self: &Arc<Self>) -> Vec<Entry<'j>> {
-        let (out, children) = {
+        let (unstarted, rest): (Vec<_>, Vec<_>) = {
             let mut state = self.lock_for_good();
             state.phase = Phase::Stopped;
             let mut out = Vec::new();
@@ -67,15 +50,10 @@ impl<'j> Core<'j> {
                 true => entry.is_live(),
                 false => entry.set_aside(),
             };
-            let out: (Vec<_>, Vec<_>) = out.into_iter().partition(|entry| entry.weight() > 0 && mine(entry));
-            (out, state.children())
+            out.into_iter().partition(mine)
         };
         self.room.close();
         self.call_everybody();
-        let (mut unstarted, rest) = out;
-        for child in children {
-            unstarted.extend(child.stop());
-        }
         for entry in rest {
             entry.refuse(super::TaskError::Abandoned);
         }
@@ -88,17 +66,9 @@ impl<'j> Core<'j> {
         let mut waker = Some(waker.clone());
         self.lock().quiet.poll_idle(wait, &mut waker)
     }
-
-    pub(super) fn is_stopped(&self) -> bool {
-        self.state.lock().phase == Phase::Stopped
-    }
 }
 
-impl Family for Core<'_> {
-    fn below(&self) -> Vec<Arc<Self>> {
-        self.state.lock().children()
-    }
-
+impl Ends for Core<'_> {
     fn poll_gone(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()> {
         // What comes back is dropped after the lock.
         let mut waker = Some(waker.clone());

@@ -69,7 +69,7 @@ impl<F: FnOnce() + Send> Task for Plain<F> {
 struct Special<'j> {
     entry: Entry<'j>,
     priority: Priority,
-    /// What it took of the queue's room; zero for the pool's own errands.
+    /// What it took of the queue's room.
     weight: u32,
     wishes: Wishes,
 }
@@ -126,14 +126,6 @@ impl<'j> Entry<'j> {
                 ask: spec.ask,
             },
         }))))
-    }
-
-    /// The pool's own errand: it takes no room and is always let in.
-    pub(super) fn errand(task: impl FnOnce() + Send + 'j) -> Self {
-        Self::own(task, &Spec::DEFAULT).specially(&Spec {
-            weight: 0,
-            ..Spec::DEFAULT
-        })
     }
 
     #[inline]
@@ -253,8 +245,7 @@ impl Ranked for Entry<'_> {
     }
 
     fn is_evictable(&self) -> bool {
-        // The pool's own errands are not thrown out.
-        self.weight() > 0
+        true
     }
 
     fn is_live(&self) -> bool {

@@ -126,7 +126,7 @@ impl<E: std::error::Error + 'static> std::error::Error for Failed<E> {
 }
 
 /// Why a task was not taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Turned {
     /// The queue is full.
@@ -142,8 +142,6 @@ pub enum Turned {
         /// What all queued tasks together may weigh.
         allowed: u32,
     },
-    /// Its submitter was to run it, and the policy of [`admit_by`](super::Builder::admit_by) did not admit it.
-    Refused(Box<Rejection>),
 }
 
 impl Turned {
@@ -151,7 +149,6 @@ impl Turned {
     pub(super) fn into_error(self) -> TaskError {
         match self {
             Self::Closed => TaskError::Abandoned,
-            Self::Refused(rejection) => TaskError::Refused(*rejection),
             _ => TaskError::Discarded,
         }
     }
@@ -182,7 +179,6 @@ impl fmt::Display for Turned {
             Self::Oversized { weight, allowed } => {
                 write!(f, "a task of weight {weight} does not fit a queue that holds {allowed}")
             }
-            Self::Refused(rejection) => write!(f, "its submitter was not to run the task: {rejection}"),
         }
     }
 }

@@ -1,19 +1,18 @@
 //! The face of a pool.
 
 use super::core::Core;
-use super::end_wait::{EndWait, Family};
+use super::end_wait::{EndWait, Ends};
 use super::entry::Priority;
 use super::error::{PoolError, Rejected, TaskError};
 use super::handle::Handle;
 use super::hooks::quietly;
-use super::kin::Standing;
 use super::park::block_on;
 use super::quiet::Wait;
 use super::shutdown::Report;
 use super::stats::PoolStats;
 use super::threads::PoolBuilder;
 use super::wishes::{Clocked, Submit};
-use super::worker::standing;
+use super::worker::is_worker;
 use super::workers::Workers;
 use crate::semaphore::Semaphore;
 use crate::time::Clock;
@@ -27,17 +26,8 @@ use std::time::Duration;
 pub const MAX_QUEUE: usize = u32::MAX as usize >> 1;
 
 /// The last to go closes the pool.
-pub(super) struct Owner<'j> {
+struct Owner<'j> {
     core: Arc<Core<'j>>,
-    /// A sub-pool keeps the pool open on whose threads it runs.
-    _parent: Option<Arc<Owner<'j>>>,
-}
-
-impl<'j> Owner<'j> {
-    pub(super) fn of(core: Arc<Core<'j>>, parent: Option<&Pool<'j>>) -> Arc<Self> {
-        let _parent = parent.map(|parent| Arc::clone(&parent.owner));
-        Arc::new(Self { core, _parent })
-    }
 }
 
 impl Drop for Owner<'_> {
@@ -98,7 +88,8 @@ impl WorkerPool {
 }
 
 impl<'j> Pool<'j> {
-    pub(super) fn new(owner: Arc<Owner<'j>>) -> Self {
+    pub(super) fn new(core: Arc<Core<'j>>) -> Self {
+        let owner = Arc::new(Owner { core });
         Self { owner }
     }
 
@@ -230,34 +221,6 @@ impl<'j> Pool<'j> {
         }
     }
 
-    /// A pool with a queue and a bound of its own, that runs on the threads of this one. Of `builder` it takes the most
-    /// workers, the queue, the overflow, the slots, the policy and the hooks of tasks; threads, and how they grow, are
-    /// this pool's. A task of it holds a slot of both, and is admitted by the policy of its own pool alone.
-    ///
-    /// It ends with this pool: its tasks that have not started are in this pool's [`Report`]. While it is there, this
-    /// pool stays open.
-    ///
-    /// # Deadlock
-    /// Tasks may wait for tasks of the pools above and below. Two sub-pools at their bounds that wait for each other's
-    /// tasks in a circle do so for ever. A policy, and slots that are lowered or shared with others, are waited for on a
-    /// thread of this pool. One policy in front of both pools, that bounds how many run, counts a task of each: where
-    /// one waits for the other it may wait for its own permit.
-    ///
-    /// # Errors
-    /// [`PoolError`]: a number that makes no sense.
-    ///
-    /// ```
-    /// # use tollgate::WorkerPool;
-    /// let pool = WorkerPool::builder().workers(4).build()?;
-    /// // At most one thumbnail at a time, whatever else runs.
-    /// let thumbnails = pool.sub_pool(WorkerPool::builder().workers(1).queue(10))?;
-    /// assert_eq!(thumbnails.run(|| 7)?, 7);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn sub_pool(&self, builder: PoolBuilder) -> Result<Self, PoolError> {
-        builder.below(self)
-    }
-
     /// The slots: permits of this semaphore are what running tasks hold.
     pub fn slots(&self) -> &Arc<Semaphore> {
         &self.core().settings.slots
@@ -271,7 +234,6 @@ impl<'j> Pool<'j> {
     /// hold, and the next submission tries again.
     pub fn resize(&self, workers: impl Into<Workers>) -> Result<(), PoolError> {
         let (least, most) = workers.into().check()?;
-        let least = if self.core().settings.above.is_some() { 0 } else { least };
         // Both, whatever the wakers of those do who wait for a slot.
         quietly(|| self.core().settings.slots.set_limit(most));
         self.core().resize(least, most).map_err(PoolError::Spawn)
@@ -289,7 +251,7 @@ impl<'j> Pool<'j> {
     }
 
     fn wait_idle_for(&self, patience: Option<Duration>) -> bool {
-        if standing(self.core()) != Standing::Stranger {
+        if is_worker(self.core()) {
             return false;
         }
         let mut wait = Wait::default();
@@ -306,10 +268,10 @@ impl<'j> Pool<'j> {
     /// Takes no more tasks in, waits until all have ended and the threads have gone, for at most `deadline`, and then
     /// hands back exactly the tasks that have not started.
     ///
-    /// On a worker of this pool, or of its family, it does not wait: its own task would never end.
+    /// On a worker of this pool it does not wait: its own task would never end.
     pub fn shutdown(&self, deadline: Duration) -> Report<'j> {
         self.core().close();
-        if standing(self.core()) == Standing::Stranger {
+        if !is_worker(self.core()) {
             let mut wait = EndWait::of(self.core());
             let _ = block_on(Some(deadline), |waker| wait.poll(waker));
         }

@@ -4,7 +4,7 @@ use super::cell::Ran;
 use super::error::TaskError;
 use super::hooks::quietly;
 use crate::ask::Ask;
-use crate::limiter::{Limiter, LimiterExt, Outcome};
+use crate::limiter::{Limiter, Outcome};
 use crate::permit::Permit;
 use crate::policy::Policy;
 use crate::refusal::Rejection;
@@ -12,7 +12,6 @@ use crate::time::Sleep;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// What a task runs under: nothing, where it runs under the permit of the task that waits for it.
@@ -37,8 +36,6 @@ pub(crate) trait Gate: Send + Sync {
     /// Admission in turn. To a waiter that has been admitted itself it is ready with nothing as soon as something has to
     /// be given back first.
     fn admit(&self, ask: Ask, waiter: Waiter) -> Admitting;
-    /// The same for whoever does not wait.
-    fn try_admit(&self, ask: Ask, waiter: Waiter) -> Result<Admitted, Rejection>;
 }
 
 /// A task runs while this lives.
@@ -80,14 +77,6 @@ where
             })
             .await
         })
-    }
-
-    fn try_admit(&self, ask: Ask, waiter: Waiter) -> Result<Admitted, Rejection> {
-        match Arc::new(self.clone()).try_admit_owned(ask) {
-            Ok(permit) => Ok(boxed(permit)),
-            Err(_) if waiter.is_admitted && self.ready_outside_line(&ask).0 => Ok(None),
-            Err(refusal) => Err(refusal.into()),
-        }
     }
 }
 

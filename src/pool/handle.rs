@@ -8,7 +8,7 @@ use super::intake::Counted;
 use super::park::block_on;
 use super::passage::{Door, Inside, is_admitted};
 use super::wishes::Spec;
-use super::worker::Guest;
+use super::worker::is_worker;
 use crate::time::Instant;
 use std::fmt;
 use std::pin::Pin;
@@ -19,9 +19,11 @@ use std::time::Duration;
 /// The result of a task, once it is there. Dropping the handle lets the task run all the same.
 ///
 /// # Deadlock
-/// Whoever waits on a worker's thread, for a task of the same pool that has not started, runs it right there. So tasks
-/// may submit tasks and wait for them, to any depth, with one worker. Pools of no relation whose tasks wait for each
-/// other in a circle have no such promise.
+/// A task that waits for a task of the same pool runs it on its own thread, if it has not started. So tasks may submit tasks and
+/// wait for them, to any depth, with one worker.
+///
+/// **Deadlock**: tasks of two pools that wait for each other in a circle may wait for ever, and so may tasks of two pools that
+/// share slots. Give the pool below more slots than tasks that wait for it.
 ///
 /// Where the pool has a [policy](super::Builder::admit_by), what is run so is admitted first, as any other task. Only
 /// where something would have to be given back first does it run under the permit of the task that waits: that may be
@@ -55,15 +57,10 @@ impl<'j, T: Send> Handle<'j, T> {
     /// Runs the task here, if it waits for this thread. False when it has not been touched; `waker` is woken when it may
     /// be worth another look.
     pub(super) fn help(&self, waker: &Waker) -> bool {
-        let guest = if self.cell.is_queued() {
-            Guest::enter(&self.core, waker)
-        } else {
-            None
-        };
-        let Some(guest) = guest else {
+        if !(self.cell.is_queued() && is_worker(&self.core)) {
             self.leave_gate();
             return false;
-        };
+        }
         if self
             .deadline
             .is_some_and(|deadline| self.core.settings.clock.now() > deadline)
@@ -88,7 +85,6 @@ impl<'j, T: Send> Handle<'j, T> {
         let inside = Inside::enter(self.core.kin, &admitted);
         let ran = self.cell.run_aside(&mut |payload| self.core.orphan(payload));
         drop(inside);
-        drop(guest);
         finish(admitted, ran);
         self.core.guest_ended(ran);
         true

@@ -7,7 +7,7 @@ use super::error::TaskError;
 use super::hooks::drop_quietly;
 use super::lanes::Ranked;
 use super::room::Pressing;
-use super::state::{Phase, State, Told};
+use super::state::{State, Told};
 use super::stats::PoolStats;
 use super::worker::Bench;
 use std::sync::Arc;
@@ -54,29 +54,6 @@ impl<'j> Core<'j> {
         pressing
     }
 
-    /// A submitter has run its task itself, or found that it was too late.
-    pub(super) fn ran_by_caller(self: &Arc<Self>, ran: Ran) {
-        let stats = &mut self.lock().stats;
-        stats.submitted += 1;
-        stats.finished += u64::from(ran != Ran::Gone);
-        stats.panicked += u64::from(ran == Ran::Panicked);
-        stats.expired += u64::from(ran == Ran::Gone);
-    }
-
-    /// Queues an errand of the pool itself, also while it drains. False when nothing more starts.
-    pub(super) fn push_errand(self: &Arc<Self>, job: Box<dyn FnOnce() + Send + 'j>) -> bool {
-        let mut state = self.lock();
-        if state.phase == Phase::Stopped {
-            drop(state);
-            return false;
-        }
-        state.lanes.push(Entry::errand(job));
-        state.quiet.begun(1);
-        state.call_for_help();
-        true
-    }
-
-    /// Throws the oldest task of the lowest priority out.
     pub(super) fn evict(self: &Arc<Self>) -> Option<Entry<'j>> {
         let mut state = self.lock();
         let mut at_gate = None;

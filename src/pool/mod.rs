@@ -6,7 +6,7 @@
 //! | have so many threads as the load needs, within bounds | [`PoolBuilder::workers`]`(4..=32)` |
 //! | run tasks that borrow | [`PoolBuilder::scope`] |
 //! | end several tasks together, the first error ending all | [`Group`] |
-//! | give one kind of tasks a bound of its own | [`Pool::sub_pool`] |
+//! | give one kind of tasks a bound of its own | a second pool with the same [`slots`](Builder::slots) |
 //! | let a rate, or any policy, admit tasks | [`PoolBuilder::admit_by`] |
 //! | let something else size the pool | [`PoolBuilder::slots`] |
 //! | run async tasks, with the same contract | `TaskPool` (feature `tokio`) |
@@ -60,7 +60,6 @@ mod overflow;
 mod park;
 mod passage;
 mod quiet;
-mod relatives;
 mod room;
 #[cfg(feature = "tokio")]
 mod runtime;

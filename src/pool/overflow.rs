@@ -10,8 +10,8 @@ use super::room::Room;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Overflow {
-    /// The submitter waits for room. Whoever works for the pool itself runs the task instead, at once or as soon as the
-    /// [policy](super::Builder::admit_by) of the pool admits it: were it to wait, nobody might make room.
+    /// The submitter waits for room. A task of the pool itself does not wait, since its slot may be the one that would make
+    /// room: what it submits is queued beyond the bound, and no other submitter finds room until the excess has started.
     #[default]
     Block,
     /// The task is handed back.
@@ -21,19 +21,12 @@ pub enum Overflow {
     DropOldest,
     /// The new task is thrown out.
     DropNewest,
-    /// The submitter runs the task itself. Where the pool has a [policy](super::Builder::admit_by) the submitter waits until
-    /// that admits the task, or until there is room after all.
-    CallerRuns,
 }
 
 /// What becomes of a task that is submitted.
-pub(super) enum Verdict<G> {
+pub(super) enum Verdict {
     /// There is room for it, which is taken.
     In,
-    /// The submitter runs it, once it has been admitted.
-    Caller,
-    /// The submitter runs it, with what it takes for that.
-    Here(G),
     /// It is thrown out.
     Out,
     /// The submitter waits for room.
@@ -52,7 +45,7 @@ pub(super) trait Crowded {
 
     /// What becomes of a task that has just been `turned` away, and is so heavy.
     #[cold]
-    fn judge<G>(&self, weight: u32, turned: Turned) -> Result<Verdict<G>, Turned> {
+    fn judge(&self, weight: u32, turned: Turned) -> Result<Verdict, Turned> {
         self.room().fits(weight)?;
         if turned == Turned::Closed {
             return Err(turned);
@@ -67,7 +60,6 @@ pub(super) trait Crowded {
             Overflow::Reject => Err(Turned::Full),
             Overflow::DropOldest => self.make_room(weight).map(|()| Verdict::In),
             Overflow::DropNewest => Ok(Verdict::Out),
-            Overflow::CallerRuns => Ok(Verdict::Caller),
         }
     }
 

@@ -1,104 +1,64 @@
-//! The way of a task that is not run by a worker: whoever runs it here, its submitter or whoever waits for it, has it
-//! admitted by the policy of the pool as a worker would.
+//! The admission of a task that its waiter runs, as the policy of the pool admits one that a worker runs.
 //!
-//! Until it is admitted it stays where it is, and others may take it: nothing is held but a place in the line of the
-//! policy. One thing is different from a worker. Whoever waits inside a task of the pool has a permit already, and what is
-//! missing may be what it holds itself: where something has to be given back first, the inner task runs under the permit
-//! of the outer one. Where time alone decides, as with a rate, it is waited for.
+//! Until it is admitted it stays in the queue, and a worker may take it: the waiter holds nothing but its place in the policy's
+//! queue. One thing is different from a worker. A waiter that is a task of the pool has a permit already, and what is missing may
+//! be what it holds itself: where something has to be given back first, the inner task runs under the permit of the outer one.
+//! Where time alone decides, as with a rate, it is waited for.
 
-use super::error::{TaskError, Turned};
+use super::error::TaskError;
 use super::gate::{Admitted, Admitting, Gate, Waiter, poll_admitting};
 use super::hooks::drop_quietly;
 use super::kin::Kin;
 use crate::ask::Ask;
 use crate::sync::shim::Mutex;
 use std::cell::RefCell;
-use std::mem::take;
-use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// A place in the line of the policy, for as long as somebody waits.
-#[derive(Default)]
-pub(super) struct Passage(Option<Admitting>);
-
-impl Passage {
-    /// Ready at once where there is no policy. It takes its place in line at the first call.
-    pub(super) fn poll(
-        &mut self,
-        gate: Option<&Arc<dyn Gate>>,
-        ask: impl FnOnce() -> Ask,
-        waiter: impl FnOnce() -> Waiter,
-        waker: &Waker,
-    ) -> Poll<Result<Admitted, TaskError>> {
-        let Some(gate) = gate else {
-            return Poll::Ready(Ok(None));
-        };
-        if seeded!("pool_passes_by_the_policy") {
-            return Poll::Ready(Ok(None));
-        }
-        let admitting = self.0.get_or_insert_with(|| gate.admit(ask(), waiter()));
-        let polled = poll_admitting(admitting, &mut Context::from_waker(waker));
-        if polled.is_ready() {
-            self.leave();
-        }
-        polled
-    }
-
-    /// Gives up the place in line. What has been granted and not been seen is given back.
-    pub(super) fn leave(&mut self) {
-        drop_quietly(self.0.take());
-    }
-}
-
-/// Others move up then, and their wakers may panic.
-impl Drop for Passage {
-    fn drop(&mut self) {
-        self.leave();
-    }
-}
-
-/// What the policy is to be asked for by whoever waits for a task and could run it, and that one's place in line. A
-/// handle has it, where there is a policy.
+/// Where a handle waits for the admission of its task. The lock is not held while the policy is polled.
 pub(super) struct Door {
     ask: Ask,
-    passage: Mutex<Passage>,
+    admitting: Mutex<Option<Admitting>>,
 }
 
 impl Door {
+    /// None where there is no policy.
     pub(super) fn new(gate: Option<&Arc<dyn Gate>>, ask: Ask) -> Option<Box<Self>> {
         gate?;
-        let passage = Mutex::default();
-        Some(Box::new(Self { ask, passage }))
+        let admitting = Mutex::default();
+        Some(Box::new(Self { ask, admitting }))
     }
 
+    /// Joins the policy's queue at the first call.
     pub(super) fn poll(
         &self,
         gate: Option<&Arc<dyn Gate>>,
         waiter: Waiter,
         waker: &Waker,
     ) -> Poll<Result<Admitted, TaskError>> {
-        let mut passage = take(&mut *self.passage.lock());
-        let polled = passage.poll(gate, || self.ask, || waiter, waker);
-        *self.passage.lock() = passage;
+        let Some(gate) = gate.filter(|_| !seeded!("pool_passes_by_the_policy")) else {
+            return Poll::Ready(Ok(None));
+        };
+        let known = self.admitting.lock().take();
+        let mut admitting = known.unwrap_or_else(|| gate.admit(self.ask, waiter));
+        let polled = poll_admitting(&mut admitting, &mut Context::from_waker(waker));
+        match polled {
+            Poll::Ready(_) => drop_quietly(admitting),
+            Poll::Pending => *self.admitting.lock() = Some(admitting),
+        }
         polled
     }
 
+    /// Leaves the policy's queue.
     pub(super) fn leave(&self) {
-        let mut passage = take(&mut *self.passage.lock());
-        passage.leave();
+        let admitting = self.admitting.lock().take();
+        drop_quietly(admitting);
     }
 }
 
-/// Why a task is handed back that was to be run by its submitter.
-///
-/// # Panics
-/// When the policy has.
-pub(super) fn turned(why: TaskError) -> Turned {
-    match why {
-        TaskError::Refused(rejection) => Turned::Refused(Box::new(rejection)),
-        TaskError::Panicked(payload) => resume_unwind(payload),
-        _ => Turned::Closed,
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 

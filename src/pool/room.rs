@@ -150,6 +150,15 @@ impl Room {
         Ok(())
     }
 
+    /// Takes a place and weight beyond the bound: what was taken too much is paid by what is given back next.
+    #[cold]
+    pub(super) fn overdraw(&self, weight: u32) {
+        self.places.overdraw(1);
+        if let Some((all, _)) = &self.weight {
+            all.overdraw(weight as usize);
+        }
+    }
+
     /// So many places, and so much weight, are free again. Whoever gives them back is not told of wakers that panic: it has
     /// tasks in hand.
     #[inline]

@@ -2,7 +2,6 @@
 
 use super::core::Core;
 use super::entry::Entry;
-use super::lanes::Ranked;
 use super::state::{Found, Phase, State, Told};
 use super::worker::Bench;
 use std::sync::Arc;
@@ -45,7 +44,7 @@ impl<'j> Core<'j> {
         }
         if let Some(entry) = state.lanes.pop() {
             state.taken += 1;
-            if self.settings.gate.is_some() && entry.is_evictable() {
+            if self.settings.gate.is_some() {
                 // Under this lock: whoever ends the pool finds it.
                 *me.held.lock() = Some(entry);
                 return Found::Held;
@@ -139,8 +138,7 @@ impl<'j> Core<'j> {
     /// True when a worker that waits for a slot is to leave instead.
     pub(super) fn should_exit(self: &Arc<Self>) -> bool {
         let mut state = self.lock();
-        // One of a sub-pool would keep the thread from others for nothing.
-        let may_go = state.phase == Phase::Draining || self.is_sub_pool();
+        let may_go = state.phase == Phase::Draining;
         let exits = self.is_surplus(&state) || (may_go && state.lanes.len() == 0 && state.shelves_are_empty());
         state.leaving += usize::from(exits);
         exits
@@ -175,35 +173,11 @@ impl<'j> Core<'j> {
         }
         let forlorn = state.alive == 0 && state.lanes.len() > 0;
         drop(state);
-        // What a pool above that has been stopped finds here is handed back by it.
-        let handed_back = self.settings.above.as_ref().is_some_and(|above| above.is_stopped());
-        if forlorn && !handed_back {
+        if forlorn {
             for entry in self.stop() {
                 entry.refuse_aside(super::TaskError::Abandoned);
             }
         }
-    }
-
-    /// A worker that borrows another pool's thread makes room there, and comes back at the end of that pool's queue.
-    /// False when there is nothing to come back for.
-    pub(super) fn start_anew(self: &Arc<Self>, me: &Arc<Bench<'j>>, searching: bool, done: &mut Told<'j>) -> bool {
-        let again = {
-            let mut state = self.lock();
-            done.tell(&mut state);
-            me.note_untold(0);
-            if state.lanes.len() == 0 || self.is_surplus(&state) {
-                None
-            } else {
-                // Whoever waits for the last worker to go looks again, and waits on.
-                state.strike_off(me, searching);
-                Some(self.engage(&mut state, true))
-            }
-        };
-        // Where it cannot start, it is struck off again.
-        again.is_some_and(|bench| {
-            let _ = self.start(bench);
-            true
-        })
     }
 
     /// Ends a task that is too late. False when it had been claimed elsewhere.

@@ -16,34 +16,19 @@ impl<'j> Core<'j> {
             return true;
         }
         // A pool whose tasks borrow has no such waker: there, submissions and workers try again.
-        match self.root().slots_waker.get() {
+        match self.slots_waker.get() {
             Some(waker) => !state.slot_watch.keep(|| waker.clone()),
             None => false,
         }
     }
-
-    /// The pool at the root of the family.
-    fn root(&self) -> &Self {
-        self.settings.above.as_ref().map_or(self, |above| above.root())
-    }
-
-    /// A slot of this pool, or of one below it, may be free.
-    fn grow_family(self: &Arc<Self>) {
-        self.grow();
-        let children = self.lock().children();
-        for child in children {
-            child.grow_family();
-            drop_quietly(child);
-        }
-    }
 }
 
-/// What slots wake: it knows the root of the family, as only that one's tasks are known not to borrow.
+/// What slots wake.
 pub(super) struct SlotIsFree(Weak<Core<'static>>);
 
 impl SlotIsFree {
-    pub(super) fn waker(root: &Arc<Core<'static>>) -> Waker {
-        Waker::from(Arc::new(Self(Arc::downgrade(root))))
+    pub(super) fn waker(core: &Arc<Core<'static>>) -> Waker {
+        Waker::from(Arc::new(Self(Arc::downgrade(core))))
     }
 }
 
@@ -52,12 +37,12 @@ impl Wake for SlotIsFree {
         self.wake_by_ref();
     }
     fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(root) = self.0.upgrade()
+        if let Some(core) = self.0.upgrade()
             && !seeded!("pool_misses_a_slot")
         {
-            root.grow_family();
+            core.grow();
             // It may be the last to have it, and whoever gives a slot back has nothing to do with what a pool holds.
-            drop_quietly(root);
+            drop_quietly(core);
         }
     }
 }

@@ -2,19 +2,17 @@
 //! after the lock is collected in [`After`], and done by `locked.rs`.
 
 use super::cell::Ran;
-use super::core::Core;
 use super::entry::Entry;
 use super::inbox::{Inbox, Tray};
 use super::lanes::Lanes;
 use super::quiet::Quiet;
-use super::relatives::Relatives;
 use super::slot_watch::SlotWatch;
 use super::spent::{Gathered, Spent};
 use super::stats::PoolStats;
 use super::worker::Bench;
 use std::cmp::Reverse;
 use std::mem::take;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::Waker;
 
 /// So many tasks for each worker may be taken past those on a shelf. Several times as many as a worker takes at once: a
@@ -46,9 +44,6 @@ pub(super) struct State<'j> {
     pub(super) quiet: Quiet,
     /// Queue entries whose task is known to have ended elsewhere.
     pub(super) dead: usize,
-    /// Sub-pools: they end with this one.
-    pub(super) children: Vec<Weak<Core<'j>>>,
-    pub(super) relatives: Relatives,
     /// A timer lets the pool grow later: until then nobody need try.
     pub(super) grows_later: bool,
     /// There while it would start a worker, but for a slot.
@@ -98,8 +93,6 @@ impl<'j> State<'j> {
             phase: Phase::Running,
             quiet: Quiet::default(),
             dead: 0,
-            children: Vec::new(),
-            relatives: Relatives::default(),
             grows_later: false,
             slot_watch,
             taken: 0,
@@ -199,10 +192,6 @@ impl<'j> State<'j> {
         self.shelves_due = due_next;
     }
 
-    pub(super) fn children(&self) -> Vec<Arc<Core<'j>>> {
-        self.children.iter().filter_map(Weak::upgrade).collect()
-    }
-
     /// What workers have ended and not told yet.
     pub(super) fn untold(&self) -> usize {
         self.benches.iter().map(|bench| bench.untold()).sum()
@@ -212,7 +201,7 @@ impl<'j> State<'j> {
 /// What a worker has done since it last told.
 #[derive(Default)]
 pub(super) struct Told<'j> {
-    /// Queue entries, errands included.
+    /// Queue entries.
     pub(super) entries: usize,
     pub(super) finished: u64,
     pub(super) panicked: u64,

@@ -1,13 +1,13 @@
 //! Submitting closures.
 
-use super::cell::{Cell, Queued, Ran, Run};
+use super::cell::Cell;
 use super::core::Core;
 use super::entry::Entry;
-use super::error::{Rejected, TaskError, Turned};
+use super::error::{Rejected, Turned};
 use super::face::Pool;
 use super::handle::Handle;
-use super::overflow::Crowded;
-use super::turned_away::{Patience, Verdict};
+use super::overflow::{Crowded, Verdict};
+use super::turned_away::Patience;
 use super::wishes::Submit;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,8 +30,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     /// [`Overflow`](super::Overflow).
     ///
     /// # Errors
-    /// [`Rejected`], with the task: the pool is closed, the queue full, or the task too heavy for it; or the submitter was
-    /// to run it, and the policy of the pool has refused it.
+    /// [`Rejected`], with the task: the pool is closed, the queue full, or the task too heavy for it.
     #[inline]
     pub fn submit<T, F>(self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
     where
@@ -41,8 +40,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         self.submit_within(task, Patience::Endless)
     }
 
-    /// As [`submit`](Self::submit), but never waits: where the pool would, the task is handed back. That goes for the pool's
-    /// policy as well, where the submitter is to run the task: it is admitted at once or not at all.
+    /// As [`submit`](Self::submit), but never waits: where the pool would, the task is handed back.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -130,7 +128,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     }
 
     #[cold]
-    fn carry_out<T, F>(self, task: F, verdict: Result<Verdict<'p>, Turned>) -> Result<Handle<'j, T>, Rejected<F>>
+    fn carry_out<T, F>(self, task: F, verdict: Result<Verdict, Turned>) -> Result<Handle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -141,30 +139,14 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         };
         let cell = match verdict {
             Verdict::In => return self.submit_in(task),
-            Verdict::Here(passing) => {
-                let cell = Arc::new(Cell::new(task));
-                passing.run(self.core(), || {
-                    if self.is_late() {
-                        cell.refuse(TaskError::Expired);
-                    }
-                    cell.run(&mut |payload| self.core().orphan(payload))
-                });
-                cell
-            }
             Verdict::Out => {
                 let cell = Arc::new(Cell::new(task));
                 self.core().discard(self.entry_of(Arc::clone(&cell)));
                 cell
             }
-            Verdict::Wait | Verdict::Caller => unreachable!("it has waited"),
+            Verdict::Wait => unreachable!("it has waited"),
         };
         Ok(self.handle(cell))
-    }
-
-    /// True when it is too late for the task to start: it may have waited until its submitter could run it.
-    fn is_late(&self) -> bool {
-        let late = |deadline| self.core().settings.clock.now() > deadline;
-        self.spec.deadline.is_some_and(late)
     }
 
     #[inline]
@@ -224,16 +206,8 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         let entry = |task| Entry::own(task, &self.spec);
         match verdict {
             Verdict::In => return self.execute_in(task),
-            Verdict::Here(passing) => passing.run(self.core(), || {
-                let entry = entry(task);
-                if self.is_late() {
-                    entry.refuse(TaskError::Expired);
-                    return Ran::Gone;
-                }
-                entry.run(|payload| self.core().orphan(payload))
-            }),
             Verdict::Out => self.core().discard(entry(task)),
-            Verdict::Wait | Verdict::Caller => unreachable!("it has waited"),
+            Verdict::Wait => unreachable!("it has waited"),
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use super::builder::Builder;
 use super::core::{Core, DiscardHook, Settings, Spawner};
 use super::entry::Unstarted;
 use super::error::PoolError;
-use super::face::{Owner, Pool, Scoped, WorkerPool};
+use super::face::{Pool, Scoped, WorkerPool};
 use super::hooks::drop_quietly;
 use super::kin::Kin;
 use super::starved::SlotIsFree;
@@ -120,25 +120,13 @@ impl Builder<Threads> {
             }
         };
         let on_discard = self.kind.on_discard.take();
-        let core = self.core(spawner, on_discard, None)?;
+        let core = self.core(spawner, on_discard)?;
         let weak = Arc::downgrade(&core);
         let _ = core.regrow_waker.set(Waker::from(Arc::new(Regrow(weak))));
         let _ = core.slots_waker.set(SlotIsFree::waker(&core));
-        let pool = Pool::new(Owner::of(core, None));
+        let pool = Pool::new(core);
         pool.core().start_least().map_err(PoolError::Spawn)?;
         Ok(pool)
-    }
-
-    /// A pool on the threads of another.
-    pub(super) fn below<'j>(mut self, parent: &Pool<'j>) -> Result<Pool<'j>, PoolError> {
-        let (host, on_discard) = (Arc::clone(parent.core()), self.kind.on_discard.take());
-        let spawner: Box<Spawner<'j>> = Box::new(move |worker| {
-            let started = host.push_errand(Box::new(move || worker.run()));
-            started.then_some(()).ok_or_else(|| io::ErrorKind::BrokenPipe.into())
-        });
-        let core = self.core(spawner, on_discard, Some(parent.core()))?;
-        parent.core().adopt(&core);
-        Ok(Pool::new(Owner::of(core, Some(parent))))
     }
 
     /// Runs `body` with a pool whose tasks may borrow whatever outlives this call. All tasks have ended when it
@@ -170,8 +158,8 @@ impl Builder<Threads> {
                     .spawn_scoped(scope, || worker.run())
                     .map(drop)
             });
-            let core = self.core(spawner, on_discard, None)?;
-            let pool = Scoped::new(Pool::new(Owner::of(core, None)));
+            let core = self.core(spawner, on_discard)?;
+            let pool = Scoped::new(Pool::new(core));
             pool.core().start_least().map_err(PoolError::Spawn)?;
             Ok(pool.run(body))
         })
@@ -181,34 +169,25 @@ impl Builder<Threads> {
         self,
         spawner: Box<Spawner<'j>>,
         on_discard: Option<Box<DiscardHook>>,
-        parent: Option<&Arc<Core<'j>>>,
     ) -> Result<Arc<Core<'j>>, PoolError> {
         let Self { common, kind } = self;
         let (least, most) = kind.workers.check()?;
         let room = common.room()?;
-        // A sub-pool borrows a thread when it has work, and gives it back when it has none.
-        let (least, keep_alive) = match parent {
-            Some(_) => (0, Duration::ZERO),
-            None => (least, kind.keep_alive),
-        };
-        let elastic = least < most && parent.is_none();
-        let clock = common.clock(parent.map(|parent| &parent.settings.clock));
+        let clock = common.clock();
         let settings = Settings {
-            keep_alive,
-            growth: elastic.then(|| TokenBucket::new(kind.growth).on(&clock)),
+            keep_alive: kind.keep_alive,
+            growth: (least < most).then(|| TokenBucket::new(kind.growth).on(&clock)),
             clock,
             overflow: common.overflow,
             shared_slots: common.shares_slots(),
             spawner,
             on_start: kind.on_start,
             on_discard,
-            above: parent.map(Arc::clone),
             slots: common.slots(most),
             gate: common.gate,
             on_panic: common.on_panic,
         };
-        let kin = Kin::below(parent.map(|parent| parent.kin));
-        Ok(Arc::new(Core::new(kin, (least, most), room, settings)))
+        Ok(Arc::new(Core::new(Kin::new(), (least, most), room, settings)))
     }
 }
 

@@ -5,15 +5,14 @@ mod behind;
 use super::cell::Ran;
 use super::core::Core;
 use super::entry::Entry;
-use super::hooks::{drop_quietly, quietly, wake};
-use super::kin::{Kin, Standing};
+use super::hooks::quietly;
+use super::kin::Kin;
 use super::lanes::Ranked;
 use super::park::{Parker, park};
-use super::passage::is_admitted;
 use super::shelf::Shelf;
 use super::slot::Slot;
 use super::state::{Found, Told};
-use crate::semaphore::{InTurn, SemaphorePermit};
+use crate::semaphore::InTurn;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::time::Sleep;
@@ -31,19 +30,17 @@ const LOOKS: usize = if cfg!(any(tollgate_loom, tollgate_shuttle)) {
     200
 };
 
-/// After so many tasks a sub-pool lets the other tasks of the pool above have the thread.
-const QUANTUM: u32 = 16;
-
 crate::sync::shim::thread_local! {
     /// The pools whose worker this thread is, innermost last.
     #[allow(clippy::missing_const_for_thread_local)] // The models' macro knows no `const`.
     static WORKS_FOR: RefCell<Vec<Kin>> = RefCell::new(Vec::new());
 }
 
-/// How this thread stands to a pool.
-pub(super) fn standing(core: &Core<'_>) -> Standing {
-    let look = |pools: &RefCell<Vec<Kin>>| core.kin.seen_from(pools.borrow().iter().copied());
-    WORKS_FOR.try_with(look).unwrap_or(Standing::Stranger)
+/// True when this thread is a worker of the pool.
+pub(super) fn is_worker(core: &Core<'_>) -> bool {
+    WORKS_FOR
+        .try_with(|pools| pools.borrow().contains(&core.kin))
+        .unwrap_or(false)
 }
 
 /// While it lives, this thread counts as a worker of the pool.
@@ -59,59 +56,6 @@ impl Inside {
 impl Drop for Inside {
     fn drop(&mut self) {
         let _ = WORKS_FOR.try_with(|pools| pools.borrow_mut().pop());
-    }
-}
-
-/// A thread that runs a task of a pool in passing.
-pub(super) struct Guest<'a> {
-    core: &'a dyn CallRelatives,
-    /// A slot of that pool, unless the thread is its worker.
-    slot: Option<(Inside, SemaphorePermit<'a>)>,
-}
-
-/// A pool, for whoever has given up a slot of it.
-trait CallRelatives {
-    fn call_relatives(&self);
-}
-
-impl CallRelatives for Core<'_> {
-    fn call_relatives(&self) {
-        let called = self.state.lock().relatives.call();
-        for waker in called {
-            wake(Some(waker));
-        }
-    }
-}
-
-impl<'a> Guest<'a> {
-    /// None for strangers; and for relatives while no slot is free: then `waker` is woken when one may be. Whoever runs
-    /// a task of its own, under a permit for which inner ones may wait, is no stranger.
-    pub(super) fn enter(core: &'a Core<'_>, waker: &Waker) -> Option<Self> {
-        let slot = match standing(core) {
-            Standing::Stranger if is_admitted(core.kin) => None,
-            Standing::Stranger => return None,
-            Standing::Worker => None,
-            Standing::Relative => {
-                let slots = &core.settings.slots;
-                let slot = slots.try_acquire().or_else(|_| {
-                    let mut waker = Some(waker.clone());
-                    core.state.lock().relatives.wait(&mut waker);
-                    // Whoever has given one up before that has called nobody.
-                    slots.try_acquire()
-                });
-                Some((Inside::enter(core), slot.ok()?))
-            }
-        };
-        Some(Self { core, slot })
-    }
-}
-
-impl Drop for Guest<'_> {
-    fn drop(&mut self) {
-        if let Some(slot) = self.slot.take() {
-            drop_quietly(slot);
-            self.core.call_relatives();
-        }
     }
 }
 
@@ -230,8 +174,6 @@ struct Work<'a, 'j> {
     slot: Slot<'a>,
     searching: bool,
     told: Told<'j>,
-    /// How many tasks it has started.
-    started: u32,
 }
 
 impl<'a, 'j> Work<'a, 'j> {
@@ -243,7 +185,6 @@ impl<'a, 'j> Work<'a, 'j> {
             // One that was started for new work looks for it on behalf of whoever started it.
             searching: bench.starts_searching,
             told: Told::default(),
-            started: 0,
         }
     }
 
@@ -267,20 +208,8 @@ impl<'a, 'j> Work<'a, 'j> {
                     Found::Nothing => break,
                 },
             }
-            if self.core.is_sub_pool() && (self.started >= QUANTUM || self.core.is_pushed_out()) {
-                self.slot.give_up();
-                self.core.call_relatives();
-                self.core.unshelve(self.bench);
-                if self.core.start_anew(self.bench, self.searching, &mut self.told) {
-                    return;
-                }
-                self.started = 0;
-            }
         }
         self.slot.give_up();
-        if self.core.is_sub_pool() {
-            self.core.call_relatives();
-        }
         self.core.left(self.bench, self.searching, &mut self.told);
     }
 
@@ -304,7 +233,6 @@ impl<'a, 'j> Work<'a, 'j> {
 
     #[inline]
     fn run_shelved(&mut self, entry: Entry<'j>) {
-        self.started += 1;
         self.slot.note_start();
         self.core.room.give_back_weight(1);
         self.run_common(entry);
@@ -421,20 +349,9 @@ impl<'a, 'j> Work<'a, 'j> {
 
     #[inline]
     fn run(&mut self, entry: Entry<'j>) {
-        self.started += 1;
         self.slot.note_start();
-        if entry.weight() == 0 {
-            return self.run_errand(entry);
-        }
         self.core.room.give_back(1, u64::from(entry.weight()));
         self.start(entry);
-    }
-
-    /// It takes no room, and does not count as a task.
-    #[cold]
-    fn run_errand(&mut self, errand: Entry<'j>) {
-        errand.run(|payload| self.core.orphan(payload));
-        self.told.entries += 1;
     }
 
     /// The task has left the queue: it runs, unless it is too late.

@@ -243,6 +243,14 @@ impl Semaphore {
         }
     }
 
+    /// Takes `n` permits whether they are free or not: what is missing is [`debt`](Self::debt).
+    #[cfg(feature = "pool")]
+    #[cold]
+    pub(crate) fn overdraw(&self, n: usize) {
+        // Relaxed: nothing that was done under a permit is handed over.
+        self.word.fetch_sub(n as i64, Ordering::Relaxed);
+    }
+
     /// True when all permits that it was made with are free, and nobody waits.
     pub(super) fn is_untouched(&self) -> bool {
         let queue = self.queue.lock();

@@ -77,8 +77,6 @@ mod pool_counts;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_details;
 #[cfg(feature = "pool")]
-mod pool_family;
-#[cfg(feature = "pool")]
 mod pool_foreign_panics;
 #[cfg(feature = "pool")]
 mod pool_gate;
@@ -91,7 +89,7 @@ mod pool_limits;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_outcomes;
 #[cfg(all(feature = "pool", feature = "tokio"))]
-mod pool_relatives;
+mod pool_own_queue;
 #[cfg(feature = "pool")]
 mod pool_room;
 #[cfg(feature = "pool")]
@@ -110,8 +108,6 @@ mod pool_task_batch;
 mod pool_task_bounds;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_corners;
-#[cfg(all(feature = "pool", feature = "tokio"))]
-mod pool_task_family;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_gate;
 #[cfg(all(feature = "pool", feature = "tokio"))]

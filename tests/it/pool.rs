@@ -146,17 +146,6 @@ fn the_newest_is_thrown_out_and_its_handle_told() {
 }
 
 #[test]
-fn the_caller_runs_what_does_not_fit() {
-    let pool = one().queue(1).overflow(Overflow::CallerRuns).build().unwrap();
-    let busy = Busy::on(&pool);
-    let queued = pool.submit(|| thread::current().id()).unwrap();
-    let own = pool.submit(|| thread::current().id()).unwrap();
-    assert_eq!(own.join().unwrap(), thread::current().id());
-    busy.end();
-    assert_ne!(queued.join().unwrap(), thread::current().id());
-}
-
-#[test]
 fn a_queue_is_bounded_by_weight_as_well() {
     let pool = one()
         .queue(100)
@@ -323,12 +312,10 @@ fn tasks_wait_for_tasks_to_any_depth_on_one_worker() {
         let inner = pool.clone();
         1 + pool.submit(move || nest(&inner, depth - 1)).unwrap().join().unwrap()
     }
-    for overflow in [Overflow::Block, Overflow::CallerRuns] {
-        let pool = one().queue(1).overflow(overflow).build().unwrap();
-        let inner = pool.clone();
-        assert_eq!(pool.submit(move || nest(&inner, 100)).unwrap().join().unwrap(), 100);
-        assert!(pool.shutdown(LONG).is_clean());
-    }
+    let pool = one().queue(1).build().unwrap();
+    let inner = pool.clone();
+    assert_eq!(pool.submit(move || nest(&inner, 100)).unwrap().join().unwrap(), 100);
+    assert!(pool.shutdown(LONG).is_clean());
 }
 
 #[test]

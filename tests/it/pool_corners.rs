@@ -2,7 +2,7 @@
 
 use super::pool::Busy;
 use std::panic::resume_unwind;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 use tollgate::pool::{Overflow, PoolBuilder, Priority, TaskError, Turned};
@@ -60,23 +60,6 @@ fn a_closed_pool_takes_nothing_and_runs_what_it_has() {
     busy.end();
     assert_eq!(queued.join().unwrap(), 7);
     assert!(pool.shutdown(LONG).is_clean());
-}
-
-#[test]
-fn what_the_caller_runs_is_counted_like_the_rest() {
-    let pool = one().queue(1).overflow(Overflow::CallerRuns).build().unwrap();
-    let busy = Busy::on(&pool);
-    let queued = pool.submit(|| ()).unwrap();
-    let panics: TaskHandle<()> = pool.submit(|| resume_unwind(Box::new(1))).unwrap();
-    assert!(panics.join().is_err());
-    pool.execute(|| ()).unwrap();
-    let stats = pool.stats();
-    assert_eq!((stats.submitted, stats.finished, stats.panicked), (4, 2, 1));
-    busy.end();
-    queued.join().unwrap();
-    assert!(pool.wait_idle());
-    let stats = pool.stats();
-    assert_eq!((stats.submitted, stats.finished, stats.unfinished), (4, 4, 0));
 }
 
 /// Cancelled tasks leave the queue when they are in the majority, or when somebody needs their room.
@@ -139,27 +122,6 @@ fn closed_slots_end_a_pool() {
     assert!(matches!(task.join(), Err(TaskError::Abandoned)));
     assert!(pool.shutdown(LONG).is_clean());
     assert_eq!((pool.stats().threads, pool.stats().unfinished), (0, 0));
-}
-
-/// Given a sub-pool with far more tasks than it runs in one go, when the pool around it is closed, then they all run.
-#[test]
-fn a_closed_pool_runs_what_its_sub_pools_have() {
-    let (tell, told) = mpsc::channel();
-    let pool = one().build().unwrap();
-    let small = pool.sub_pool(one()).unwrap();
-    let busy = Busy::on(&pool);
-    for n in 0..100 {
-        let tell = tell.clone();
-        small.execute(move || tell.send(n).unwrap()).unwrap();
-    }
-    drop(tell);
-    pool.close();
-    assert_eq!(small.execute(|| ()).unwrap_err().reason, Turned::Closed);
-    busy.end();
-    assert_eq!(told.iter().collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
-    assert!(pool.shutdown(LONG).is_clean());
-    let late = pool.sub_pool(one()).unwrap();
-    assert_eq!(late.execute(|| ()).unwrap_err().reason, Turned::Closed);
 }
 
 #[test]

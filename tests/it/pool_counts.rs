@@ -8,8 +8,8 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 use tokio::task::yield_now;
+use tollgate::WorkerPool;
 use tollgate::pool::{AsyncHandle, Failed, Overflow, PoolBuilder, TaskError, TaskPool, Turned};
-use tollgate::{ManualClock, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -170,7 +170,6 @@ fn every_task_of_a_batch_is_accounted_for_once_under_everything_at_once() {
         Overflow::Reject,
         Overflow::DropOldest,
         Overflow::DropNewest,
-        Overflow::CallerRuns,
     ];
     for (overflow, end_after) in kinds.into_iter().flat_map(|kind| [0, 3, 60].map(|end| (kind, end))) {
         let pool = WorkerPool::builder().workers(2).queue(QUEUE).overflow(overflow);
@@ -269,52 +268,6 @@ fn what_is_cancelled_leaves_the_queue_when_most_of_it_is() {
     pool.execute(|| ()).unwrap();
     assert_eq!((pool.stats().queued, pool.stats().discarded), (4, 0));
     busy.end();
-}
-
-/// Given a pool below with many tasks, on one thread, then a task of the pool above has its turn after some of them.
-#[test]
-fn a_pool_below_lets_others_have_the_thread() {
-    let pool = one_worker(100).build().unwrap();
-    let below = pool.sub_pool(one_worker(300)).unwrap();
-    let busy = Busy::on(&pool);
-    let ran = Arc::new(Mutex::new(Vec::new()));
-    let task = |name: &'static str| {
-        let ran = Arc::clone(&ran);
-        move || ran.lock().unwrap().push(name)
-    };
-    for _ in 0..200 {
-        below.execute(task("below")).unwrap();
-    }
-    pool.execute(task("above")).unwrap();
-    busy.end();
-    assert!(below.wait_idle() && pool.wait_idle());
-    let before = ran.lock().unwrap().iter().position(|&name| name == "above");
-    assert_eq!(before, Some(16));
-}
-
-/// Threads that are there are not bounded by a rate at which they are started.
-#[test]
-fn a_pool_below_takes_as_many_threads_as_there_are_at_once() {
-    let pool = WorkerPool::builder().workers(20).on(ManualClock::new().clock());
-    let pool = pool.build().unwrap();
-    let below = pool.sub_pool(WorkerPool::builder().workers(1..=20).queue(20)).unwrap();
-    let (tell, told) = mpsc::channel();
-    let parked: Vec<_> = (0..20)
-        .map(|_| {
-            let tell = tell.clone();
-            below.submit(move || {
-                tell.send(thread::current()).unwrap();
-                thread::park();
-            })
-        })
-        .collect();
-    let threads: Vec<_> = (0..20)
-        .map(|_| told.recv_timeout(LONG).expect("all run at once"))
-        .collect();
-    threads.iter().for_each(thread::Thread::unpark);
-    for handle in parked {
-        handle.unwrap().join().unwrap();
-    }
 }
 
 #[tokio::test]

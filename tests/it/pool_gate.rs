@@ -1,12 +1,10 @@
 //! The policy in front of the workers: no task passes it by, whoever runs it; and nobody who waits there keeps what others
 //! could use.
 
-use std::panic::resume_unwind;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
-use tollgate::breaker::{BreakerState, CircuitBreaker};
-use tollgate::pool::{Overflow, PoolBuilder, TaskError, Turned};
+use tollgate::pool::{PoolBuilder, TaskError};
 use tollgate::{Ask, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TaskHandle, TokenBucket, WorkerPool};
 
 use crate::pool::Busy;
@@ -41,135 +39,6 @@ fn run_out<T: Send>(clock: &ManualClock, task: TaskHandle<T>) -> T {
     task.join().unwrap()
 }
 
-/// A pool with a busy worker and a full queue, whose submitters run their tasks themselves.
-struct Full {
-    pool: WorkerPool,
-    busy: Busy,
-    queued: TaskHandle<()>,
-}
-
-impl Full {
-    fn new(builder: PoolBuilder) -> Self {
-        let pool = builder.queue(1).overflow(Overflow::CallerRuns).build().unwrap();
-        let busy = Busy::on(&pool);
-        let queued = pool.submit(|| ()).unwrap();
-        Self { pool, busy, queued }
-    }
-
-    fn end(self, clock: &ManualClock) {
-        self.busy.end();
-        run_out(clock, self.queued);
-        assert!(self.pool.shutdown(LONG).is_clean());
-    }
-}
-
-/// Given a rate with a token left, then a submitter runs its task at once. The next time it is handed its task back where
-/// it will not wait, and otherwise waits for a token, whether it blocks for it or awaits it.
-#[test]
-fn a_submitter_that_runs_its_task_waits_for_the_policy() {
-    let clock = ManualClock::new();
-    let full = Full::new(one().on(&clock).admit_by(rate(&clock, 2)));
-    let pool = &full.pool;
-    let here = thread::current().id();
-    let by = pool.submit(move || thread::current().id()).unwrap();
-    assert_eq!(by.try_join().unwrap().unwrap(), here);
-
-    let back = pool.try_submit(|| 3).unwrap_err();
-    let Turned::Refused(why) = back.reason else {
-        panic!("{:?}", back.reason)
-    };
-    assert_eq!((why.reason, why.retry_after), (Reason::RateExceeded, Some(SECOND)));
-    assert_eq!((back.task)(), 3);
-    let late = pool.priority(Default::default());
-    assert_eq!(
-        late.submit_timeout(|| 3, Duration::ZERO).unwrap_err().reason,
-        Turned::TimedOut
-    );
-
-    let begun = clock.elapsed();
-    let after = clock.clone();
-    let waits = clock.run(pool.submit_async(move || after.elapsed())).unwrap();
-    assert_eq!(waits.try_join().unwrap().unwrap() - begun, SECOND);
-    let after = clock.clone();
-    let blocks = thread::scope(|scope| {
-        let blocked = scope.spawn(|| pool.submit(move || after.elapsed()).unwrap());
-        while !blocked.is_finished() {
-            clock.advance_to_next_timer();
-            thread::yield_now();
-        }
-        blocked.join().unwrap()
-    });
-    assert_eq!(blocks.try_join().unwrap().unwrap() - begun, 2 * SECOND);
-    assert_eq!(pool.stats().finished, 3);
-    full.end(&clock);
-}
-
-/// Given a submitter that waits to run its task, when there is room before it is admitted, then a worker has the task; and
-/// when the pool is closed, then it is told.
-#[test]
-fn a_submitter_that_waits_to_run_its_task_takes_room_or_hears_of_the_end() {
-    let clock = ManualClock::new();
-    for closes in [false, true] {
-        let policy = rate(&clock, 1);
-        let full = Full::new(one().on(&clock).admit_by(policy.clone()));
-        let pool = &full.pool;
-        let submitted = thread::scope(|scope| {
-            let blocked = scope.spawn(|| pool.submit(|| 7));
-            until(|| policy.waiting() == 1);
-            if closes {
-                pool.close();
-            } else {
-                assert!(full.queued.cancel());
-            }
-            blocked.join().unwrap()
-        });
-        match submitted {
-            Ok(handle) => {
-                assert!(!closes && !handle.is_finished());
-                full.busy.end();
-                assert_eq!(run_out(&clock, handle), 7);
-            }
-            Err(back) => {
-                assert!(closes);
-                assert_eq!(back.reason, Turned::Closed);
-                full.end(&clock);
-            }
-        }
-    }
-}
-
-/// Given a task that must start within half a second, and that its submitter may run after one, then it is too late.
-#[test]
-fn a_task_that_its_submitter_could_run_too_late_expires() {
-    let clock = ManualClock::new();
-    let full = Full::new(one().on(&clock).admit_by(rate(&clock, 1)));
-    let late = full.pool.deadline(SECOND / 2);
-    let handle = clock.run(late.submit_async(|| ())).unwrap();
-    assert!(matches!(handle.join(), Err(TaskError::Expired)));
-    assert_eq!(full.pool.stats().expired, 1);
-    clock.advance(SECOND);
-    full.end(&clock);
-}
-
-/// Given a breaker in front of the workers, when a task fails that its submitter runs, then the breaker hears of it, and
-/// lets the next submitter not run its task.
-#[test]
-fn the_policy_hears_of_tasks_that_submitters_run() {
-    let clock = ManualClock::new();
-    let breaker = CircuitBreaker::builder().consecutive_failures(1).clock(&clock).build();
-    let breaker = Arc::new(breaker.unwrap());
-    let full = Full::new(one().on(&clock).admit_by(Policy::new(Arc::clone(&breaker))));
-    let fails = full.pool.submit(|| -> () { resume_unwind(Box::new("on purpose")) });
-    assert!(matches!(fails.unwrap().join(), Err(TaskError::Panicked(_))));
-    assert_eq!(breaker.state(), BreakerState::Open);
-    let Turned::Refused(why) = full.pool.try_submit(|| ()).unwrap_err().reason else {
-        panic!("not refused")
-    };
-    assert_eq!(why.reason, Reason::CircuitOpen);
-    breaker.reset();
-    full.end(&clock);
-}
-
 /// Given a worker whose task waits for others of the pool, one by one or as a group, then each of those is admitted as well.
 #[test]
 fn a_task_that_is_run_by_who_waits_for_it_is_admitted_first() {
@@ -195,28 +64,8 @@ fn a_task_that_is_run_by_who_waits_for_it_is_admitted_first() {
     assert!(pool.shutdown(LONG).is_clean());
 }
 
-/// The same for who waits below, which takes a slot for it.
-#[test]
-fn a_task_below_that_is_run_by_who_waits_for_it_is_admitted_first() {
-    let clock = ManualClock::new();
-    let pool = one().on(&clock).build().unwrap();
-    let small = pool.sub_pool(one().admit_by(rate(&clock, 1))).unwrap();
-    let (below, time) = (small.clone(), clock.clone());
-    let outer = pool.submit(move || {
-        let times = [0, 1].map(|_| {
-            let time = time.clone();
-            below.submit(move || time.elapsed()).unwrap().join().unwrap()
-        });
-        times[1] - times[0]
-    });
-    assert_eq!(run_out(&clock, outer.unwrap()), SECOND);
-    // With the workers below, who looked for those tasks.
-    assert!(pool.shutdown(LONG).is_clean());
-    assert_eq!(small.slots().available_permits(), 1);
-}
-
 /// Given a policy that lets one task run at a time, then tasks may wait for tasks to any depth: the inner ones run under the
-/// permit of the outer. So may those that a submitter runs.
+/// permit of the outer.
 #[test]
 fn tasks_may_wait_for_tasks_under_one_permit() {
     fn nested(pool: &WorkerPool, depth: u32) -> u32 {
@@ -233,20 +82,6 @@ fn tasks_may_wait_for_tasks_under_one_permit() {
     assert_eq!(nested(&pool, 4), 5);
     assert!(pool.shutdown(LONG).is_clean());
     assert_eq!(in_flight.available_permits(), 1);
-
-    in_flight.set_limit(2);
-    let full = Full::new(one().admit_by(Policy::new(Arc::clone(&in_flight))));
-    let (here, queued) = (full.pool.clone(), full.queued);
-    let by_caller = full.pool.submit(move || {
-        // The first is run by this thread as well; for the others there is room.
-        let first = nested(&here, 0);
-        assert!(queued.cancel());
-        first + nested(&here, 3)
-    });
-    assert_eq!(by_caller.unwrap().join().unwrap(), 5);
-    full.busy.end();
-    assert!(full.pool.shutdown(LONG).is_clean());
-    assert_eq!(in_flight.available_permits(), 2);
 }
 
 /// Given two pools that share one slot, and a closed gate before one of them, then tasks of the other run.
@@ -349,7 +184,7 @@ fn a_policy_without_a_line_does_not_keep_a_task_from_what_it_waits_for() {
     assert!(pool.shutdown(LONG).is_clean());
 }
 
-/// Given a policy that admits nobody any more, then each task is told so, or its submitter, and they are counted.
+/// Given a policy that is closed, then each task is told so, and they are counted.
 #[test]
 fn what_a_closed_policy_refuses_is_told_and_counted() {
     let closed = Arc::new(Semaphore::new(1));
@@ -362,15 +197,6 @@ fn what_a_closed_policy_refuses_is_told_and_counted() {
     let stats = pool.stats();
     assert_eq!((stats.refused, stats.finished, stats.unfinished), (2, 0, 0));
     assert!(matches!(pool.run(|| ()), Err(TaskError::Refused(_))));
-
-    let open = Arc::new(Semaphore::new(1));
-    let full = Full::new(one().admit_by(Policy::new(Arc::clone(&open))));
-    open.close();
-    let back = full.pool.submit(|| 3).unwrap_err();
-    assert!(matches!(&back.reason, Turned::Refused(why) if why.reason == Reason::Closed));
-    assert!(matches!(full.pool.run(|| ()), Err(TaskError::Refused(_))));
-    full.busy.end();
-    assert!(matches!(full.queued.join(), Err(TaskError::Refused(_))));
 }
 
 /// Given a task of a worker that has submitted another, when the pool is aborted and then the first waits for the second,

@@ -4,12 +4,9 @@ use super::pool::Busy;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::Duration;
 use tollgate::pool::{Failed, Overflow, PoolBuilder, TaskError, Turned};
 use tollgate::{ManualClock, WorkerPool};
-
-const LONG: Duration = Duration::from_secs(60);
 
 fn workers(n: usize) -> PoolBuilder {
     WorkerPool::builder().workers(n)
@@ -132,88 +129,6 @@ async fn a_group_is_awaited() {
     let (_, first) = group.next_async().await.unwrap();
     let rest = group.join_async().await.unwrap();
     assert_eq!(first.unwrap() + rest.into_iter().sum::<i32>(), 49 * 25);
-}
-
-#[test]
-fn a_sub_pool_keeps_its_own_bound_beside_that_of_its_parent() {
-    let pool = workers(4).queue(10_000).build().unwrap();
-    let small = pool.sub_pool(workers(2).queue(10_000)).unwrap();
-    let (running, peak) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    for _ in 0..2_000 {
-        let (running, peak) = (Arc::clone(&running), Arc::clone(&peak));
-        small
-            .execute(move || {
-                peak.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                thread::yield_now();
-                running.fetch_sub(1, Ordering::SeqCst);
-            })
-            .unwrap();
-        pool.execute(|| ()).unwrap();
-    }
-    assert!(small.wait_idle() && pool.wait_idle());
-    assert!(peak.load(Ordering::SeqCst) <= 2);
-    assert_eq!(small.stats().finished, 2_000);
-    assert!(pool.shutdown(LONG).is_clean());
-    assert_eq!(small.submit(|| ()).unwrap_err().reason, Turned::Closed);
-}
-
-#[test]
-fn tasks_wait_for_tasks_up_and_down_the_family_on_one_thread() {
-    let pool = workers(1).queue(1).build().unwrap();
-    let small = pool.sub_pool(workers(1).queue(1)).unwrap();
-    fn hop(up: WorkerPool, down: WorkerPool, depth: usize) -> usize {
-        if depth == 0 {
-            return 0;
-        }
-        let (next_up, next_down) = (up.clone(), down.clone());
-        1 + up
-            .submit(move || hop(next_down, next_up, depth - 1))
-            .unwrap()
-            .join()
-            .unwrap()
-    }
-    assert_eq!(hop(pool.clone(), small.clone(), 40), 40);
-    assert_eq!(hop(small.clone(), pool.clone(), 41), 41);
-    // Far more than the queue of either holds.
-    let inner = small.clone();
-    let sum = pool.run(move || {
-        let (handles, rejected) = inner.submit_all((0..100).map(|n| move || n));
-        assert!(rejected.is_empty());
-        handles.into_iter().map(|handle| handle.join().unwrap()).sum::<i32>()
-    });
-    assert_eq!(sum.unwrap(), 4950);
-    assert!(pool.shutdown(LONG).is_clean());
-}
-
-#[test]
-fn the_end_of_a_pool_lists_the_tasks_of_its_sub_pools() {
-    let pool = workers(1).build().unwrap();
-    let small = pool.sub_pool(workers(1)).unwrap();
-    let busy = Busy::on(&pool);
-    let handles: Vec<_> = (0..3).map(|n| small.submit(move || n).unwrap()).collect();
-    let own = pool.submit(|| 3).unwrap();
-    let report = pool.shutdown(Duration::ZERO);
-    assert_eq!((report.unstarted.len(), report.running), (4, 1));
-    drop(report);
-    for handle in handles.into_iter().chain([own]) {
-        assert!(matches!(handle.join(), Err(TaskError::Abandoned)));
-    }
-    busy.end();
-    assert!(small.wait_idle());
-}
-
-#[test]
-fn a_sub_pool_keeps_its_parent_open_and_runs_what_it_has_when_both_are_dropped() {
-    let (tell, told) = mpsc::channel();
-    let pool = workers(1).build().unwrap();
-    let small = pool.sub_pool(workers(1)).unwrap();
-    drop(pool);
-    for n in 0..50 {
-        let tell = tell.clone();
-        small.execute(move || tell.send(n).unwrap()).unwrap();
-    }
-    drop((small, tell));
-    assert_eq!(told.iter().collect::<Vec<_>>(), (0..50).collect::<Vec<_>>());
 }
 
 #[test]

@@ -187,7 +187,6 @@ fn every_task_is_accounted_for_once_under_everything_at_once() {
         Overflow::Reject,
         Overflow::DropOldest,
         Overflow::DropNewest,
-        Overflow::CallerRuns,
     ]);
     let mut runner = TestRunner::new(Config {
         cases: 24,

@@ -46,6 +46,4 @@ fn a_name_with_a_zero_byte_is_an_error() {
     assert!(scoped.is_err_and(|error| is_named(&error)));
     let spawned = named().spawn_with(|worker| std::thread::Builder::new().spawn(|| worker.run()).map(drop));
     assert_eq!(spawned.build().unwrap().run(|| 7).unwrap(), 7);
-    let parent = WorkerPool::builder().workers(1).build().unwrap();
-    assert_eq!(parent.sub_pool(named()).unwrap().run(|| 7).unwrap(), 7);
 }

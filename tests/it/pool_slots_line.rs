@@ -176,22 +176,6 @@ fn a_permit_that_comes_back_starts_the_thread_that_was_missing() {
     assert_eq!((slots.available_permits(), slots.waiting()), (2, 0));
 }
 
-/// Given a sub-pool of a sub-pool, with slots that are all taken, when the limit is raised, then one more of its tasks runs.
-#[test]
-fn a_raised_limit_starts_a_task_of_a_sub_pool() {
-    let slots = Arc::new(Semaphore::new(1));
-    let pool = WorkerPool::builder().workers(4).build().unwrap();
-    let middle = pool.sub_pool(WorkerPool::builder().workers(4)).unwrap();
-    let small = middle.sub_pool(elastic(&slots)).unwrap();
-    let busy = Busy::on(&small);
-    let queued = small.submit(|| 7).unwrap();
-    assert!(!queued.is_finished());
-    slots.set_limit(2);
-    assert_eq!(ends(queued), 7);
-    busy.end();
-    assert!(pool.shutdown(LONG).is_clean());
-}
-
 /// What a pool has left to be called by goes when it has been called, or the pool has gone.
 #[test]
 fn a_pool_that_has_gone_leaves_nothing_with_its_slots() {
@@ -238,11 +222,9 @@ mod tasks {
     /// at once; and when it falls and rises again, it has stayed so.
     #[tokio::test(start_paused = true)]
     async fn a_raised_limit_starts_the_runner_that_was_missing() {
-        let parent = TaskPool::builder(4).build().unwrap();
         let own = TaskPool::builder(1).build().unwrap();
         let shared = TaskPool::builder(4).slots(Arc::new(Semaphore::new(1))).build().unwrap();
-        let below = parent.sub_pool(TaskPool::builder(1)).unwrap();
-        for pool in [own, shared, below] {
+        for pool in [own, shared] {
             let (free, freed) = oneshot::channel::<()>();
             let busy = pool.submit(freed).await.unwrap();
             let (free_other, freed) = oneshot::channel::<()>();

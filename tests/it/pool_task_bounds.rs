@@ -54,53 +54,12 @@ async fn a_deadline_holds_to_the_tick() {
     }
 }
 
-/// Given three levels, when the root is made smaller, then the lowest gives its runner up after the task that it has.
-#[tokio::test]
-async fn a_root_that_shrinks_is_obeyed_two_levels_below() {
-    let root = TaskPool::builder(2).build().unwrap();
-    let middle = root.sub_pool(TaskPool::builder(2)).unwrap();
-    let low = middle.sub_pool(TaskPool::builder(1)).unwrap();
-    let (end_busy, busy) = gated(&root).await;
-    let (end_first, first) = gated(&low).await;
-    let second = low.submit(async {}).await.unwrap();
-    root.resize(1).unwrap();
-    end_first.send(()).unwrap();
-    first.await.unwrap();
-    settle().await;
-    assert!(!second.is_finished() && root.slots().debt() == 0);
-    end_busy.send(()).unwrap();
-    busy.await.unwrap();
-    second.await.unwrap();
-}
-
-/// Given a sub-pool that is made smaller while both runners of its parent are its own, when one of its tasks ends, then that
-/// runner is the parent's again, although the sub-pool has more to do.
-#[tokio::test]
-async fn a_sub_pool_that_shrinks_gives_its_runners_back() {
-    let pool = TaskPool::builder(2).build().unwrap();
-    let small = pool.sub_pool(TaskPool::builder(2)).unwrap();
-    let (end_long, long) = gated(&small).await;
-    let (end_short, short) = gated(&small).await;
-    let queued = small.submit(async {}).await.unwrap();
-    small.resize(1).unwrap();
-    end_short.send(()).unwrap();
-    short.await.unwrap();
-    settle().await;
-    let above = pool.submit(async {}).await.unwrap();
-    settle().await;
-    assert!(above.is_finished() && !queued.is_finished());
-    end_long.send(()).unwrap();
-    long.await.unwrap();
-    queued.await.unwrap();
-}
-
-/// In a task of the pool, or of its family, a shutdown waits for nobody.
+/// In a task of the pool a shutdown does not wait.
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_from_inside_does_not_wait() {
     let pool = TaskPool::builder(2).build().unwrap();
-    let small = pool.sub_pool(TaskPool::builder(1)).unwrap();
     let (inner, start) = (pool.clone(), Instant::now());
-    let report = small.run(async move { inner.shutdown(LONG).await }).await.unwrap();
+    let report = pool.run(async move { inner.shutdown(LONG).await }).await.unwrap();
     assert_eq!((report.running > 0, start.elapsed()), (true, Duration::ZERO));
     assert!(pool.shutdown(LONG).await.is_clean());
 }
@@ -164,37 +123,33 @@ async fn a_wait_for_idleness_that_is_given_up_leaves_nothing() {
     assert!(pool.wait_idle().await);
 }
 
-/// Given a task that does not end, in a pool or in one below it, when waits for the end are given up or time out, then nothing
-/// of whoever waited is kept.
+/// Given a task that does not end, when waits for the end are given up or time out, then nothing of them is kept.
 #[tokio::test]
 async fn a_wait_for_the_end_that_is_given_up_leaves_nothing() {
-    for below in [false, true] {
-        let clock = ManualClock::new();
-        let pool = TaskPool::builder(1).on(&clock).build().unwrap();
-        let small = pool.sub_pool(TaskPool::builder(1)).unwrap();
-        let (end, busy) = gated(if below { &small } else { &pool }).await;
-        let idler = Arc::new(Idler);
-        let waker = Waker::from(Arc::clone(&idler));
-        for in_time in [false, true] {
-            let mut wait = Box::pin(pool.shutdown(LONG));
-            for _ in 0..3 {
-                assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-            }
-            assert!(Arc::strong_count(&idler) > 2);
-            if !in_time {
-                clock.advance(LONG);
-                match wait.as_mut().poll(&mut Context::from_waker(&waker)) {
-                    Poll::Ready(report) => assert_eq!(report.running, 1),
-                    Poll::Pending => panic!("its time is over"),
-                }
-            }
-            drop(wait);
-            assert_eq!(Arc::strong_count(&idler), 2);
+    let clock = ManualClock::new();
+    let pool = TaskPool::builder(1).on(&clock).build().unwrap();
+    let (end, busy) = gated(&pool).await;
+    let idler = Arc::new(Idler);
+    let waker = Waker::from(Arc::clone(&idler));
+    for in_time in [false, true] {
+        let mut wait = Box::pin(pool.shutdown(LONG));
+        for _ in 0..3 {
+            assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         }
-        let mut ends = Box::pin(pool.shutdown(LONG));
-        assert!(futures::poll!(&mut ends).is_pending());
-        end.send(()).unwrap();
-        busy.await.unwrap();
-        assert!(ends.await.is_clean());
+        assert!(Arc::strong_count(&idler) > 2);
+        if !in_time {
+            clock.advance(LONG);
+            match wait.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(report) => assert_eq!(report.running, 1),
+                Poll::Pending => panic!("its time is over"),
+            }
+        }
+        drop(wait);
+        assert_eq!(Arc::strong_count(&idler), 2);
     }
+    let mut ends = Box::pin(pool.shutdown(LONG));
+    assert!(futures::poll!(&mut ends).is_pending());
+    end.send(()).unwrap();
+    busy.await.unwrap();
+    assert!(ends.await.is_clean());
 }

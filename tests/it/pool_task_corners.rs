@@ -1,13 +1,10 @@
 //! Corners of pools of async tasks: what is counted, what is told to whom, and what still runs while a pool ends.
 
-use std::future::pending;
-use std::panic::resume_unwind;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tollgate::Semaphore;
-use tollgate::pool::{Failed, Overflow, Priority, TaskError, TaskPool, Turned};
+use tollgate::pool::{Overflow, Priority, TaskError, TaskPool, Turned};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -50,45 +47,6 @@ async fn a_closed_pool_takes_nothing_and_runs_what_it_has() {
     assert_eq!(pool.try_submit(async {}).unwrap_err().reason, Turned::Closed);
     drop(release);
     assert_eq!(queued.await.unwrap(), 7);
-    assert!(pool.shutdown(LONG).await.is_clean());
-}
-
-#[tokio::test]
-async fn what_the_caller_runs_is_counted_like_the_rest() {
-    let builder = TaskPool::builder(1).queue(1).overflow(Overflow::CallerRuns);
-    let (pool, release) = busy(builder).await;
-    let queued = pool.submit(async {}).await.unwrap();
-    let panics = pool.submit(async { resume_unwind(Box::new(1)) }).await.unwrap();
-    let panicked: Result<(), TaskError> = panics.await;
-    assert!(panicked.unwrap_err().has_started());
-    assert_eq!(pool.submit(async { 3 }).await.unwrap().await.unwrap(), 3);
-    let stats = pool.stats();
-    assert_eq!((stats.submitted, stats.finished, stats.panicked), (4, 2, 1));
-    drop(release);
-    queued.await.unwrap();
-    assert!(pool.wait_idle().await);
-    let stats = pool.stats();
-    assert_eq!((stats.submitted, stats.finished, stats.unfinished), (4, 4, 0));
-}
-
-/// A submission that is given up while the caller runs its task drops the task.
-#[tokio::test]
-async fn what_the_caller_runs_is_dropped_with_the_submission() {
-    let builder = TaskPool::builder(1).queue(1).overflow(Overflow::CallerRuns);
-    let (pool, release) = busy(builder).await;
-    drop(pool.submit(async {}).await.unwrap());
-    let held = Arc::new(());
-    let holds = Arc::clone(&held);
-    {
-        let mut own = pin!(pool.submit(async move {
-            let _holds = holds;
-            pending::<()>().await;
-        }));
-        assert!(futures::poll!(own.as_mut()).is_pending());
-        assert_eq!(Arc::strong_count(&held), 2);
-    }
-    assert_eq!(Arc::strong_count(&held), 1);
-    drop(release);
     assert!(pool.shutdown(LONG).await.is_clean());
 }
 
@@ -168,28 +126,17 @@ async fn a_group_counts_what_is_to_come() {
     assert_eq!(group.join().await.unwrap(), [1, 2]);
 }
 
-/// Given a member that its submitter runs, when that submission is dropped, then no member has failed; one that panics there
-/// has.
+/// Given a member that its owner polls after an abort, when that run is dropped, then no member has failed.
 #[tokio::test]
-async fn a_submission_that_is_dropped_stops_no_group() {
-    let builder = TaskPool::builder(1).queue(1).overflow(Overflow::CallerRuns);
-    let (pool, release) = busy(builder).await;
+async fn a_member_that_is_dropped_stops_no_group() {
+    let (pool, _release) = busy(TaskPool::builder(1)).await;
     let mut group = pool.group::<u32, ()>();
     let stop = group.stop_flag();
-    group.submit(async { Ok(1) }).await.unwrap();
-    assert!(futures::poll!(pin!(group.submit(pending()))).is_pending());
+    group.submit(std::future::pending()).await.unwrap();
+    let report = pool.abort();
+    let member = report.unstarted.into_iter().next().unwrap();
+    assert!(futures::poll!(std::pin::pin!(member.run())).is_pending());
     assert!(!stop.is_stopped());
-    drop(release);
-    assert_eq!(group.join().await.unwrap(), [1]);
-
-    let (pool, release) = busy(TaskPool::builder(1).queue(1).overflow(Overflow::CallerRuns)).await;
-    let mut group = pool.group::<u32, ()>();
-    let stop = group.stop_flag();
-    group.submit(async { Ok(1) }).await.unwrap();
-    group.submit(async { resume_unwind(Box::new(2)) }).await.unwrap();
-    assert!(stop.is_stopped());
-    drop(release);
-    assert!(matches!(group.join().await, Err(Failed::Task(TaskError::Panicked(_)))));
 }
 
 #[tokio::test]
@@ -217,24 +164,21 @@ async fn weight_comes_back_whichever_way_a_task_leaves() {
 fn a_runtime_that_is_shut_down_under_load_leaves_nobody_waiting() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let pool = TaskPool::builder(3).runtime(runtime.handle()).build().unwrap();
-    let small = pool.sub_pool(TaskPool::builder(1)).unwrap();
     let (tell, told) = std::sync::mpsc::channel();
     let busy: Vec<_> = (0..3)
-        .map(|n| {
+        .map(|_| {
             let tell = tell.clone();
             let task = async move {
                 tell.send(()).unwrap();
                 std::future::pending::<()>().await;
             };
-            let pool = if n == 0 { &small } else { &pool };
             pool.try_submit(task).unwrap()
         })
         .collect();
     for _ in 0..3 {
         told.recv().unwrap();
     }
-    let waiting = (0..6).map(|n| if n % 2 == 0 { &small } else { &pool });
-    let waiting: Vec<_> = waiting.map(|pool| pool.try_submit(async {}).unwrap()).collect();
+    let waiting: Vec<_> = (0..6).map(|_| pool.try_submit(async {}).unwrap()).collect();
     drop(runtime);
     for handle in busy {
         assert!(matches!(handle.join_blocking(), Err(TaskError::Aborted)));
@@ -242,6 +186,6 @@ fn a_runtime_that_is_shut_down_under_load_leaves_nobody_waiting() {
     for handle in waiting {
         assert!(matches!(handle.join_blocking(), Err(TaskError::Abandoned)));
     }
-    assert_eq!((pool.stats().unfinished, small.stats().unfinished), (0, 0));
-    assert_eq!((pool.stats().threads, small.stats().threads), (0, 0));
+    assert_eq!(pool.stats().unfinished, 0);
+    assert_eq!(pool.stats().threads, 0);
 }

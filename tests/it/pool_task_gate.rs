@@ -35,103 +35,14 @@ fn one() -> TaskPoolBuilder {
     TaskPool::builder(1)
 }
 
-/// A pool with a busy runner and a full queue, whose submitters run their tasks themselves.
-struct Full {
-    pool: TaskPool,
-    queued: AsyncHandle<()>,
-    release: oneshot::Sender<()>,
-}
-
-impl Full {
-    async fn new(builder: TaskPoolBuilder) -> Self {
-        let pool = builder.queue(1).overflow(Overflow::CallerRuns).build().unwrap();
-        let (release, released) = oneshot::channel::<()>();
-        let (start, started) = oneshot::channel();
-        let busy = async move {
-            start.send(()).unwrap();
-            let _ = released.await;
-        };
-        drop(pool.try_submit(busy).unwrap());
-        started.await.unwrap();
-        let queued = pool.try_submit(async {}).unwrap();
-        Self { pool, queued, release }
-    }
-
-    async fn end(self, clock: &ManualClock) {
-        drop(self.release);
-        settle().await;
-        clock.advance(SECOND);
-        end_of(self.queued).await.unwrap();
-        assert!(self.pool.shutdown(LONG).await.is_clean());
-    }
-}
-
-/// Given a rate with a token left, then a submitter awaits its task at once; the next time it awaits a token first, and
-/// leaves the line when it goes. It is told when it is too late for the task, and when there is room after all.
-#[tokio::test(start_paused = true)]
-async fn a_submitter_that_runs_its_task_waits_for_the_policy() {
-    let clock = ManualClock::new();
-    let policy = rate(&clock, 2);
-    let full = Full::new(one().on(&clock).admit_by(policy.clone())).await;
-    let pool = &full.pool;
-    let now = |clock: &ManualClock| {
-        let clock = clock.clone();
-        async move { clock.elapsed() }
-    };
-    let first = pool.submit(now(&clock)).await.unwrap();
-    assert_eq!(first.try_join().unwrap().unwrap(), Duration::ZERO);
-    assert_eq!(pool.try_submit(async {}).unwrap_err().reason, Turned::Full);
-
-    let mut waits = Box::pin(pool.submit(now(&clock)));
-    assert!(futures::poll!(&mut waits).is_pending());
-    assert_eq!(policy.waiting(), 1);
-    drop(waits);
-    assert_eq!(policy.waiting(), 0);
-    let mut waits = Box::pin(pool.submit(now(&clock)));
-    assert!(futures::poll!(&mut waits).is_pending());
-    clock.advance(SECOND);
-    assert_eq!(end_of(waits).await.unwrap().try_join().unwrap().unwrap(), SECOND);
-
-    let mut late = Box::pin(pool.deadline(SECOND / 2).submit(async {}));
-    assert!(futures::poll!(&mut late).is_pending());
-    clock.advance(SECOND);
-    let late = end_of(late).await.unwrap();
-    assert!(matches!(late.try_join(), Ok(Err(TaskError::Expired))));
-    let stats = pool.stats();
-    assert_eq!((stats.finished, stats.expired), (2, 1));
-
-    let mut waits = Box::pin(pool.submit(now(&clock)));
-    assert!(futures::poll!(&mut waits).is_pending());
-    assert!(full.queued.cancel());
-    let queued = end_of(waits).await.unwrap();
-    assert!(!queued.is_finished());
-    assert_eq!(policy.waiting(), 0);
-    let mut waits = Box::pin(pool.submit(now(&clock)));
-    assert!(futures::poll!(&mut waits).is_pending());
-    pool.close();
-    assert_eq!(end_of(waits).await.unwrap_err().reason, Turned::Closed);
-    drop(full.release);
-    settle().await;
-    clock.advance(SECOND);
-    end_of(queued).await.unwrap();
-    assert!(full.pool.shutdown(LONG).await.is_clean());
-}
-
-/// Given a breaker in front of the runners, when a task fails that its submitter runs, or whoever waits for it, then the
-/// breaker hears of it.
+/// Given a breaker in front of the runners, when a task fails that its waiter runs, then the breaker hears of it.
 #[tokio::test(start_paused = true)]
 async fn the_policy_hears_of_tasks_that_no_runner_runs() {
     let clock = ManualClock::new();
     let breaker = CircuitBreaker::builder().consecutive_failures(1).clock(&clock).build();
     let breaker = Arc::new(breaker.unwrap());
     let policy = Policy::new(Arc::clone(&breaker));
-    let full = Full::new(one().on(&clock).admit_by(policy.clone())).await;
     let fails = || async { resume_unwind(Box::new("on purpose")) };
-    drop(full.pool.submit::<(), _>(fails()).await.unwrap());
-    assert_eq!(breaker.state(), BreakerState::Open);
-    breaker.reset();
-    full.end(&clock).await;
-
     let pool = one().on(&clock).admit_by(policy).build().unwrap();
     let (here, seen) = (pool.clone(), Arc::clone(&breaker));
     let outer = pool.try_submit(async move {
@@ -208,18 +119,10 @@ async fn tasks_may_wait_for_tasks_under_one_permit() {
     }
     let in_flight = Arc::new(Semaphore::new(1));
     let policy = Policy::new(Arc::clone(&in_flight));
-    let pool = one().admit_by(policy.clone()).build().unwrap();
+    let pool = one().admit_by(policy).build().unwrap();
     assert_eq!(end_of(nested(pool.clone(), 4)).await, 6);
     assert!(pool.shutdown(LONG).await.is_clean());
     assert_eq!(in_flight.available_permits(), 1);
-
-    in_flight.set_limit(2);
-    let full = Full::new(one().admit_by(policy)).await;
-    let here = full.pool.clone();
-    let by_caller = full.pool.submit(nested(here, 3));
-    assert_eq!(end_of(by_caller).await.unwrap().try_join().unwrap().unwrap(), 5);
-    full.end(&ManualClock::new()).await;
-    assert_eq!(in_flight.available_permits(), 2);
 }
 
 /// Given two pools that share one slot, and a closed gate before one of them, then tasks of the other run; and an admission
@@ -301,20 +204,16 @@ async fn a_task_that_is_cancelled_or_too_late_takes_no_token() {
     let _ = pool.abort();
 }
 
-/// Given a policy that admits nobody any more, then each task is told so, or its submitter, and they are counted.
+/// Given a policy that is closed, then each task is told so, and they are counted.
 #[tokio::test(start_paused = true)]
 async fn what_a_closed_policy_refuses_is_told_and_counted() {
     let open = Arc::new(Semaphore::new(1));
-    let full = Full::new(one().admit_by(Policy::new(Arc::clone(&open)))).await;
+    let pool = one().admit_by(Policy::new(Arc::clone(&open))).build().unwrap();
     open.close();
-    let back = full.pool.submit(async {}).await.unwrap_err();
-    assert!(matches!(&back.reason, Turned::Refused(why) if why.reason == Reason::Closed));
-    assert!(matches!(full.pool.run(async {}).await, Err(TaskError::Refused(_))));
-    drop(full.release);
-    assert!(matches!(end_of(full.queued).await, Err(TaskError::Refused(_))));
-    assert!(full.pool.wait_idle().await);
-    let stats = full.pool.stats();
-    assert_eq!((stats.refused, stats.finished, stats.unfinished), (1, 1, 0));
+    assert!(matches!(end_of(pool.run(async {})).await, Err(TaskError::Refused(why)) if why.reason == Reason::Closed));
+    assert!(pool.wait_idle().await);
+    let stats = pool.stats();
+    assert_eq!((stats.refused, stats.finished, stats.unfinished), (1, 0, 0));
 }
 
 /// Given a task that was thrown out of a full queue, and is kept by whoever was given it, then whoever waits for it does not

@@ -91,14 +91,6 @@ async fn a_full_queue_is_dealt_with_as_was_asked() {
     busy.end().await;
     assert_eq!((second.await.unwrap(), pool.stats().discarded), (2, 1));
 
-    let pool = build(Overflow::CallerRuns);
-    let busy = Busy::on(&pool).await;
-    let first = pool.submit(async { 1 }).await.unwrap();
-    assert!(pool.submit(async { 2 }).await.unwrap().is_finished());
-    assert_eq!(pool.try_submit(async { 3 }).unwrap_err().reason, Turned::Full);
-    busy.end().await;
-    assert_eq!(first.await.unwrap(), 1);
-
     let pool = build(Overflow::Block);
     let busy = Busy::on(&pool).await;
     let first = pool.submit(async { 1 }).await.unwrap();

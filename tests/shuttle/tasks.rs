@@ -184,66 +184,6 @@ async fn submit_some(pool: &TaskPool, ran: &Arc<AtomicUsize>) -> (usize, usize) 
     (let_in, gone)
 }
 
-/// Given a pool for two tasks and one below it for one, when a task above runs one below in passing and then waits for
-/// another above, which waits for the next below, then all end: whoever waits below is called when the slot is given up.
-#[test]
-fn a_slot_that_is_given_up_in_passing_calls_who_waits_below() {
-    super::check(4_000, || {
-        let pool = pool(2);
-        let small = pool.sub_pool(TaskPool::builder(1).queue(2)).unwrap();
-        let (done, waits) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-        let (below, released) = (small.clone(), Arc::clone(&done));
-        let first = block_on(pool.submit(async move {
-            below.run(pause()).await.unwrap();
-            released.acquire().await.unwrap().forget();
-        }));
-        let (below, releases, told) = (small, done, Arc::clone(&waits));
-        let second = block_on(pool.submit(async move {
-            let inner = below.submit(pause()).await.unwrap();
-            told.add_permits(1);
-            inner.await.unwrap();
-            releases.add_permits(1);
-        }));
-        block_on(async {
-            waits.acquire().await.unwrap().forget();
-            first.unwrap().await.unwrap();
-            second.unwrap().await.unwrap();
-        });
-        assert!(block_on(pool.shutdown(LONG)).is_clean());
-    });
-}
-
-/// Given a pool and one below it, tasks of both that end, pause, panic or wait for one of the other, and an end at a random
-/// moment, then each that was let in has run or been reported, once; and an end that waits leaves nothing, also of what
-/// is submitted below beside it.
-#[test]
-fn every_task_of_a_family_is_accounted_for_once() {
-    super::check(10_000, || {
-        let pool = pool(2);
-        let small = pool.sub_pool(TaskPool::builder(1).queue(2)).unwrap();
-        let ran = Arc::new(AtomicUsize::new(0));
-        let submitters = [pool.clone(), small.clone()].map(|pool| {
-            let ran = Arc::clone(&ran);
-            thread::spawn(move || block_on(submit_some(&pool, &ran)))
-        });
-        let (up, down) = (pool.clone(), small.clone());
-        let nests = pool.try_submit(async move { down.run(async move { up.run(pause()).await }).await });
-        let waits = thread_rng().gen_range(0..2) == 0;
-        let report = match waits {
-            true => block_on(pool.shutdown(LONG)),
-            false => pool.abort(),
-        };
-        assert!(!waits || report.is_clean(), "{report:?}");
-        drop(report);
-        let ends = submitters.map(|thread| thread.join().unwrap());
-        let (let_in, gone) = ends.iter().fold((0, 0), |sum, end| (sum.0 + end.0, sum.1 + end.1));
-        assert_eq!(ran.load(Ordering::SeqCst) + gone, let_in);
-        drop(nests.map(block_on));
-        assert!(block_on(pool.shutdown(LONG)).is_clean());
-        assert_eq!((small.stats().threads, small.stats().unfinished), (0, 0));
-    });
-}
-
 /// A task that others run in passing: it counts how many of its kind are being polled.
 async fn counted(now: Arc<AtomicUsize>, limit: usize) {
     for last in [false, true] {

@@ -1,6 +1,6 @@
 //! How a pool of async tasks is built, and on whose runners it runs.
 
-use super::core::{Core, DiscardHook, Ground, Settings};
+use super::core::{Core, DiscardHook, Settings};
 use super::entry::UnstartedTask;
 use super::face::TaskPool;
 use crate::pool::builder::Builder;
@@ -49,38 +49,20 @@ impl Builder<Runners> {
     /// [`PoolError`]: numbers that make no sense, or no runtime.
     pub fn build(mut self) -> Result<TaskPool, PoolError> {
         let runtime = self.kind.runtime.take().or_else(Runtime::current);
-        let core = self.core(runtime.map(Ground::Runtime))?;
-        Ok(TaskPool::new(core, None))
-    }
-
-    /// A pool on the runners of another.
-    pub(super) fn below(self, parent: &TaskPool) -> Result<TaskPool, PoolError> {
-        let core = self.core(Some(Ground::Pool(Arc::clone(parent.core()))))?;
-        parent.core().adopt(&core);
-        Ok(TaskPool::new(core, Some(parent)))
-    }
-
-    fn core(self, ground: Option<Ground>) -> Result<Arc<Core>, PoolError> {
         let Self { common, kind } = self;
         let (_, limit) = Workers::from(kind.limit).check()?;
         let room = common.room()?;
-        let ground = ground.ok_or(PoolError::NoRuntime)?;
-        let above = match &ground {
-            Ground::Runtime(_) => None,
-            Ground::Pool(above) => Some(above),
-        };
-        let kin = Kin::below(above.map(|above| above.kin));
         let settings = Settings {
-            clock: common.clock(above.map(|above| &above.settings.clock)),
+            clock: common.clock(),
             overflow: common.overflow,
             on_discard: kind.on_discard,
             shared_slots: common.shares_slots(),
             slots: common.slots(limit),
             gate: common.gate,
             on_panic: common.on_panic,
-            ground,
+            runtime: runtime.ok_or(PoolError::NoRuntime)?,
         };
-        Ok(Arc::new(Core::new(kin, room, settings)))
+        Ok(TaskPool::new(Arc::new(Core::new(Kin::new(), room, settings))))
     }
 }
 

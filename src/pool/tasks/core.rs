@@ -13,7 +13,6 @@ use crate::pool::lanes::Lanes;
 use crate::pool::limit_watch::LimitWatch;
 use crate::pool::overflow::Overflow;
 use crate::pool::quiet::Quiet;
-use crate::pool::relatives::Relatives;
 use crate::pool::room::Room;
 use crate::pool::runtime::Runtime;
 use crate::pool::state::Phase;
@@ -35,14 +34,7 @@ pub(super) struct Settings {
     pub(super) slots: Arc<Semaphore>,
     /// True when others hold permits of the slots as well.
     pub(super) shared_slots: bool,
-    pub(super) ground: Ground,
-}
-
-/// Whose tasks the runners are.
-pub(super) enum Ground {
-    Runtime(Runtime),
-    /// They are polled by the runners of the pool above.
-    Pool(Arc<Core>),
+    pub(super) runtime: Runtime,
 }
 
 /// What others see of a runner.
@@ -85,9 +77,6 @@ pub(super) struct State {
     pub(super) quiet: Quiet,
     /// Queue entries whose task is known to have ended elsewhere.
     pub(super) dead: usize,
-    /// Sub-pools: they end with this one.
-    pub(super) children: Vec<Weak<Core>>,
-    pub(super) relatives: Relatives,
     /// There while all runners are busy that there may be, and tasks wait.
     pub(super) limit_watch: LimitWatch,
     pub(super) stats: PoolStats,
@@ -147,10 +136,6 @@ impl State {
         self.stats.finished += u64::from(ran != Ran::Gone);
         self.stats.panicked += u64::from(ran == Ran::Panicked);
     }
-
-    pub(super) fn children(&self) -> Vec<Arc<Core>> {
-        self.children.iter().filter_map(Weak::upgrade).collect()
-    }
 }
 
 impl Core {
@@ -163,8 +148,6 @@ impl Core {
             phase: Phase::Running,
             quiet: Quiet::default(),
             dead: 0,
-            children: Vec::new(),
-            relatives: Relatives::default(),
             limit_watch: LimitWatch::default(),
             stats: PoolStats::default(),
         });
@@ -180,19 +163,6 @@ impl Core {
         self.settings.slots.limit()
     }
 
-    pub(super) fn above(&self) -> Option<&Arc<Self>> {
-        match &self.settings.ground {
-            Ground::Runtime(_) => None,
-            Ground::Pool(above) => Some(above),
-        }
-    }
-
-    /// True when a pool above has to have fewer tasks running: its runner is not for the next task of this one.
-    pub(super) fn is_pushed_out(&self) -> bool {
-        self.above()
-            .is_some_and(|above| above.settings.slots.debt() > 0 || above.is_pushed_out())
-    }
-
     pub(super) fn after(self: &Arc<Self>, after: After) {
         if let Some(bench) = after.call {
             bench.call();
@@ -203,10 +173,7 @@ impl Core {
         if let Some(bench) = after.start {
             let runner = runner::run(Arc::clone(self), bench);
             // A runner that is not started is dropped, and strikes itself off.
-            match &self.settings.ground {
-                Ground::Runtime(runtime) => drop(runtime.spawn(runner)),
-                Ground::Pool(above) => above.push_errand(runner),
-            }
+            drop(self.settings.runtime.spawn(runner));
         }
         if after.watch {
             self.watch_limit();
@@ -261,8 +228,7 @@ impl Core {
                 me.lock().running = Some(Arc::clone(&entry.task));
                 Found::Started(entry)
             }
-            // A sub-pool borrows a runner when it has work, and gives it back when it has none.
-            None if state.phase == Phase::Running && self.above().is_none() => Found::Nothing,
+            None if state.phase == Phase::Running => Found::Nothing,
             None => Found::Exit,
         };
         match found {

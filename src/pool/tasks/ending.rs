@@ -2,10 +2,9 @@
 
 use super::core::{After, Bench, Core};
 use super::entry::Entry;
-use super::polled::standing;
-use crate::pool::end_wait::Family;
+use super::polled::is_inside;
+use crate::pool::end_wait::Ends;
 use crate::pool::error::TaskError;
-use crate::pool::kin::Standing;
 use crate::pool::lanes::Ranked;
 use crate::pool::quiet::Wait;
 use crate::pool::state::Phase;
@@ -44,9 +43,7 @@ impl Core {
     /// True when a runner that waits for a slot should stop waiting.
     pub(super) fn should_exit(&self) -> bool {
         let state = self.state.lock();
-        let surplus = self.above().is_some() && state.benches.len() > self.limit().max(1);
-        let may_end = state.phase != Phase::Running || self.above().is_some();
-        surplus || (may_end && state.lanes.len() == 0)
+        state.phase != Phase::Running && state.lanes.len() == 0
     }
 
     /// A runner has ended. One that was dropped, the last of all, leaves nobody for what is queued.
@@ -64,14 +61,13 @@ impl Core {
         if state.lanes.len() == 0 {
             state.limit_watch.end(&self.settings.slots);
         }
-        // One that was dropped is not replaced: its runtime is gone, or the pool above, and drops the next as well.
+        // One that was dropped is not replaced: its runtime is gone, and drops the next as well.
         if in_order {
             state.call_for_help(self.limit(), &mut after);
         }
         drop(state);
         self.after(after);
-        // What a pool above that has been stopped finds here is handed back by it.
-        if forlorn && !self.above().is_some_and(|above| above.is_stopped()) {
+        if forlorn {
             for entry in self.stop() {
                 entry.task.abort(TaskError::Abandoned);
             }
@@ -102,38 +98,21 @@ impl Core {
         self.after(after);
     }
 
-    /// Enters a sub-pool, which ends with this pool.
-    pub(super) fn adopt(&self, child: &Arc<Self>) {
-        let running = {
-            let mut state = self.state.lock();
-            state.children.retain(|known| known.strong_count() > 0);
-            state.children.push(Arc::downgrade(child));
-            state.phase == Phase::Running
-        };
-        if !running {
-            child.close();
-        }
-    }
-
     pub(super) fn close(&self) {
-        let children = {
+        {
             let mut state = self.state.lock();
             state.phase = state.phase.max(Phase::Draining);
-            state.children()
-        };
-        self.room.close();
-        for child in children {
-            child.close();
         }
+        self.room.close();
         if !seeded!("tasks_quiet_close") {
             self.call_everybody();
         }
     }
 
-    /// Takes out everything that has not started, here and in the pools below, and starts nothing more.
+    /// Takes out everything that has not started, and starts nothing more.
     pub(super) fn stop(self: &Arc<Self>) -> Vec<Entry> {
         let mut after = After::default();
-        let (out, children) = {
+        let (waiting, rest): (Vec<_>, Vec<_>) = {
             let mut state = self.state.lock();
             state.phase = Phase::Stopped;
             let held = state.benches.iter().filter_map(|bench| bench.lock().held.take());
@@ -145,17 +124,11 @@ impl Core {
                 false => entry.task.set_aside(),
             };
             // Under this lock: who runs it elsewhere has been counted.
-            let out: (Vec<_>, Vec<_>) = out.into_iter().partition(|entry| entry.is_waiting() && mine(entry));
-            (out, state.children())
+            out.into_iter().partition(|entry| entry.is_waiting() && mine(entry))
         };
         self.room.close();
         self.after(after);
         self.call_everybody();
-        let (mut waiting, rest) = out;
-        // Before the runners below are dropped: else they would abandon what they have.
-        for child in children {
-            waiting.extend(child.stop());
-        }
         // What somebody else runs by now is not this queue's.
         for entry in rest.into_iter().filter(|entry| !entry.is_waiting() && entry.is_live()) {
             entry.task.abort(TaskError::Abandoned);
@@ -163,7 +136,7 @@ impl Core {
         waiting
     }
 
-    /// Drops the futures that run, those of the pools below with their runners.
+    /// Drops the futures that run.
     pub(super) fn abort_running(&self) {
         let benches = self.state.lock().benches.clone();
         for bench in benches {
@@ -176,15 +149,11 @@ impl Core {
 
     /// True in a task that would wait for itself, were it to wait for this pool.
     pub(super) fn is_mine(&self) -> bool {
-        standing(self.kin) != Standing::Stranger
+        is_inside(self.kin)
     }
 }
 
-impl Family for Core {
-    fn below(&self) -> Vec<Arc<Self>> {
-        self.state.lock().children()
-    }
-
+impl Ends for Core {
     fn poll_gone(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()> {
         // What comes back is dropped after the lock.
         let mut waker = Some(waker.clone());

@@ -30,8 +30,6 @@ enum Kind {
     Waiting,
     /// It has started before: whoever ran it in passing has left it, for a runner, or for whoever waits for it.
     Left,
-    /// A runner of a sub-pool.
-    Errand,
 }
 
 impl Entry {
@@ -46,23 +44,15 @@ impl Entry {
         }
     }
 
-    fn started(task: Arc<dyn Run>, priority: Priority, kind: Kind) -> Self {
+    pub(super) fn left(task: Arc<dyn Run>) -> Self {
         Self {
             task,
             weight: 0,
-            priority,
+            priority: Priority::High,
             deadline: None,
             ask: None,
-            kind,
+            kind: Kind::Left,
         }
-    }
-
-    pub(super) fn left(task: Arc<dyn Run>) -> Self {
-        Self::started(task, Priority::High, Kind::Left)
-    }
-
-    pub(super) fn errand(task: Arc<dyn Run>) -> Self {
-        Self::started(task, Priority::Normal, Kind::Errand)
     }
 
     /// True of a task that has not been taken by anybody yet, as far as the queue knows.
@@ -73,10 +63,6 @@ impl Entry {
     /// Takes the task of an entry that is not waiting. False when somebody else has.
     pub(super) fn claim_started(&self) -> bool {
         self.kind != Kind::Left || self.task.claim_left()
-    }
-
-    pub(super) fn is_errand(&self) -> bool {
-        self.kind == Kind::Errand
     }
 
     pub(super) fn weight(&self) -> u32 {
@@ -102,7 +88,6 @@ impl Ranked for Entry {
         match self.kind {
             Kind::Waiting => self.task.is_queued(),
             Kind::Left => self.task.is_left(),
-            Kind::Errand => true,
         }
     }
 }

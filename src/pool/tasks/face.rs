@@ -56,8 +56,6 @@ pub struct TaskPool(Arc<Owner>);
 /// The last to go closes the pool.
 struct Owner {
     core: Arc<Core>,
-    /// A sub-pool keeps the pool open on whose runners it runs.
-    _parent: Option<Arc<Owner>>,
 }
 
 impl Drop for Owner {
@@ -72,9 +70,8 @@ impl TaskPool {
         TaskPoolBuilder::with_limit(limit)
     }
 
-    pub(super) fn new(core: Arc<Core>, parent: Option<&Self>) -> Self {
-        let _parent = parent.map(|parent| Arc::clone(&parent.0));
-        Self(Arc::new(Owner { core, _parent }))
+    pub(super) fn new(core: Arc<Core>) -> Self {
+        Self(Arc::new(Owner { core }))
     }
 
     pub(super) fn core(&self) -> &Arc<Core> {
@@ -214,40 +211,6 @@ impl TaskPool {
         }
     }
 
-    /// A pool with a queue and a bound of its own, that runs on the runners of this one: all that `builder` says but the
-    /// runtime is its own. A task of it holds a slot of both, and is admitted by the policy of its own pool alone.
-    ///
-    /// It ends with this pool: its tasks that have not started are in this pool's [`TaskReport`]. While it is there, this
-    /// pool stays open.
-    ///
-    /// # Fairness
-    /// A runner takes up to 16 tasks of the sub-pool, and then stands in line again. It gives way earlier where this pool
-    /// has been made smaller.
-    ///
-    /// # Deadlock
-    /// Tasks may wait for tasks of the pools above and below. Two sub-pools at their bounds that wait for each other's
-    /// tasks in a circle do so for ever. A policy, and slots that are shared with others, are waited for on a runner of
-    /// this pool. One policy in front of both pools, that bounds how many run, counts a task of each: where
-    /// one waits for the other it may wait for its own permit.
-    ///
-    /// # Errors
-    /// [`PoolError`]: a number that makes no sense.
-    ///
-    /// ```
-    /// # use tollgate::pool::TaskPool;
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let pool = TaskPool::builder(8).build()?;
-    /// // At most two uploads at a time, whatever else runs.
-    /// let uploads = pool.sub_pool(TaskPool::builder(2).queue(10))?;
-    /// assert_eq!(uploads.run(async { 7 }).await?, 7);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn sub_pool(&self, builder: TaskPoolBuilder) -> Result<Self, PoolError> {
-        builder.below(self)
-    }
-
     /// The slots: permits of this semaphore are what running tasks hold.
     pub fn slots(&self) -> &Arc<Semaphore> {
         &self.core().settings.slots
@@ -267,7 +230,7 @@ impl TaskPool {
     }
 
     /// Waits until no task that was let in is unfinished: for one moment at which that is so. False, at once, in a task
-    /// of this pool or of its family, which would wait for itself.
+    /// of this pool, which would wait for itself.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.

@@ -2,15 +2,13 @@
 
 use super::cell::{Job, Run};
 use super::core::Core;
-use super::guest::Guest;
-use super::polled::{is_admitted, standing, turn_of};
+use super::polled::{is_admitted, is_inside, turn_of};
 use super::turn::Turn;
 use crate::pool::cell::Ran;
 use crate::pool::error::TaskError;
 use crate::pool::gate::{Admitted, Waiter, finish};
 use crate::pool::hooks::drop_quietly;
 use crate::pool::intake::Counted;
-use crate::pool::kin::Standing;
 use crate::pool::members::Abort;
 use crate::pool::park::run_blocking;
 use crate::pool::passage::Door;
@@ -26,8 +24,8 @@ use std::time::Duration;
 /// The result of an async task, once it is there. Dropping the handle lets the task run all the same.
 ///
 /// # Deadlock
-/// A task that awaits one of the same pool, or of a pool above or below it, that no runner has takes it in: it runs it
-/// itself, on the slot that it has, one at a time. So tasks may submit tasks and wait for them, to any depth, in a pool of
+/// A task that awaits one of the same pool that no runner has takes it in: it runs it itself, on the slot that it has, one at a
+/// time. So tasks may submit tasks and wait for them, to any depth, in a pool of
 /// one. That is so where the handle is polled by the task itself, not by another task that it has spawned.
 ///
 /// Where the pool has a [policy](crate::pool::Builder::admit_by), what is taken in is admitted first, as any other task. Only
@@ -161,7 +159,7 @@ impl<T: Send + 'static> AsyncHandle<T> {
     /// None while it waits for its admission.
     fn take_in(&mut self, cx: &mut Context<'_>) -> Option<bool> {
         if self.turn.is_none() && !self.task.is_claimable() {
-            return Some(standing(self.core.kin) != Standing::Stranger);
+            return Some(is_inside(self.core.kin));
         }
         let Some(turn) = turn_of(self.core.kin) else {
             return Some(false);
@@ -183,9 +181,6 @@ impl<T: Send + 'static> AsyncHandle<T> {
         if !turn.is_free(cx.waker(), &mut self.round) {
             return Some(false);
         }
-        let Some(guest) = Guest::enter(&self.core, cx.waker()) else {
-            return Some(false);
-        };
         let mut admitted = match self.admit(cx.waker()) {
             Poll::Ready(Ok(admitted)) => admitted,
             Poll::Ready(Err(why)) => {
@@ -201,7 +196,7 @@ impl<T: Send + 'static> AsyncHandle<T> {
         }
         // One that had been left has what it was admitted by.
         finish(admitted, Ran::Gone);
-        turn.take_in(Arc::clone(&self.task) as Arc<dyn Run>, guest);
+        turn.take_in(Arc::clone(&self.task) as Arc<dyn Run>, &self.core);
         turn.see(&self.task);
         Some(false)
     }

@@ -3,7 +3,7 @@
 use super::cell::Run;
 use super::core::{After, Core, State};
 use super::entry::{Entry, UnstartedTask};
-use crate::pool::cell::{Await, Cell, Ran};
+use crate::pool::cell::Ran;
 use crate::pool::error::TaskError;
 use crate::pool::gate::Admitted;
 use crate::pool::hooks::{self, drop_quietly};
@@ -35,27 +35,6 @@ impl Core {
         true
     }
 
-    /// Queues a runner of a sub-pool, also while this pool drains. One that comes too late is dropped.
-    pub(super) fn push_errand(self: &Arc<Self>, runner: impl Future<Output = ()> + Send + 'static) {
-        let task = Arc::new(Cell::new(runner));
-        task.detach();
-        if !task.claim(&mut None) {
-            return;
-        }
-        let mut after = After::default();
-        let mut state = self.state.lock();
-        if state.phase == Phase::Stopped {
-            drop(state);
-            task.abort(TaskError::Abandoned);
-            return;
-        }
-        state.lanes.push(Entry::errand(task));
-        state.quiet.begun(1);
-        state.call_for_help(self.limit(), &mut after);
-        drop(state);
-        self.after(after);
-    }
-
     /// A task that waits for one in the queue takes that in: it runs there, and counts. False when somebody else has it, be it
     /// the owner of a report. What it was `admitted` by is with the task then.
     pub(super) fn let_guest_in(self: &Arc<Self>, task: &dyn Run, admitted: &mut Admitted) -> bool {
@@ -77,9 +56,7 @@ impl Core {
         task.leave();
         let mut after = After::default();
         let mut state = self.state.lock();
-        // Runners of a sub-pool come when there is work.
-        let nobody = state.benches.is_empty() && self.above().is_none();
-        if state.phase == Phase::Stopped || nobody {
+        if state.phase == Phase::Stopped || state.benches.is_empty() {
             drop(state);
             task.abort(TaskError::Abandoned);
             self.ended(Ran::Gone);
@@ -137,16 +114,6 @@ impl Core {
             drop_quietly(entry);
         }
         self.after(after);
-    }
-
-    /// A submitter has run its task itself, or found that it was too late.
-    pub(super) fn ran_by_caller(&self, ran: Option<Ran>) {
-        let mut state = self.state.lock();
-        state.stats.submitted += 1;
-        match ran {
-            Some(ran) => state.count(ran),
-            None => state.stats.expired += 1,
-        }
     }
 }
 

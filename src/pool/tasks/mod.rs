@@ -12,7 +12,6 @@ mod ending;
 mod entry;
 mod face;
 mod group;
-mod guest;
 mod handle;
 mod intake;
 mod polled;

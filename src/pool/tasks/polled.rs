@@ -1,7 +1,7 @@
 //! Which tasks are being polled on this thread.
 
 use super::turn::{OwnTurn, Turn};
-use crate::pool::kin::{Kin, Standing};
+use crate::pool::kin::Kin;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,20 +20,20 @@ crate::sync::shim::thread_local! {
     static POLLED: RefCell<Vec<Polled>> = RefCell::new(Vec::new());
 }
 
-/// The turn of the innermost task of the family of `pool` that is being polled on this thread.
+/// The turn of the innermost task of `pool` that is being polled on this thread.
 pub(super) fn turn_of(pool: Kin) -> Option<Arc<Turn>> {
     let look = |polled: &RefCell<Vec<Polled>>| {
         let mut polled = polled.borrow_mut();
-        let innermost = polled.iter_mut().rev().find(|task| task.pool.is_relative(pool));
+        let innermost = polled.iter_mut().rev().find(|task| task.pool == pool);
         innermost.map(|task| task.turn.get_or_insert_default().share())
     };
     POLLED.try_with(look).ok().flatten()
 }
 
-/// How the task that is being polled on this thread stands to `pool`.
-pub(super) fn standing(pool: Kin) -> Standing {
-    let look = |polled: &RefCell<Vec<Polled>>| pool.seen_from(polled.borrow().iter().map(|task| task.pool));
-    POLLED.try_with(look).unwrap_or(Standing::Stranger)
+/// True in a task of this pool.
+pub(super) fn is_inside(pool: Kin) -> bool {
+    let look = |polled: &RefCell<Vec<Polled>>| polled.borrow().iter().any(|task| task.pool == pool);
+    POLLED.try_with(look).unwrap_or(false)
 }
 
 /// True where a task is being polled on this thread that runs under a permit of the policy of `pool`.

@@ -14,9 +14,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-/// After so many tasks a sub-pool lets the other tasks of the pool above have the runner.
-const QUANTUM: u32 = 16;
-
 /// What must be put in order when a runner ends, also when the runtime drops it.
 struct Books {
     core: Arc<Core>,
@@ -56,7 +53,7 @@ pub(super) fn run(core: Arc<Core>, bench: Arc<Bench>) -> impl Future<Output = ()
 async fn work(mut books: Books) {
     let (core, bench) = (Arc::clone(&books.core), Arc::clone(&books.bench));
     let mut slot = Slot::none_of(&core.settings.slots, core.settings.shared_slots);
-    let (mut done, mut started) = (None, 0);
+    let mut done = None;
     loop {
         if !slot.may_keep() {
             slot.give_up();
@@ -93,16 +90,9 @@ async fn work(mut books: Books) {
                     _ => run_held(&core, &bench, &mut slot).await,
                 };
                 match ran {
-                    Some(ran) => {
-                        started += 1;
-                        done = Some(ran);
-                    }
+                    Some(ran) => done = Some(ran),
                     // It was taken out, and counted there.
                     None => books.busy = false,
-                }
-                // Whoever leaves calls the next, who stands in line above.
-                if core.above().is_some() && (started >= QUANTUM || core.is_pushed_out()) {
-                    break;
                 }
                 // Futures that are ready at once must not keep the runtime from its other tasks.
                 tokio::task::coop::consume_budget().await;
@@ -110,9 +100,6 @@ async fn work(mut books: Books) {
         }
     }
     drop(slot);
-    if core.above().is_some() {
-        core.call_relatives();
-    }
     if let Some(ran) = done {
         core.ended(ran);
         books.busy = false;
@@ -202,9 +189,6 @@ async fn run_held(core: &Arc<Core>, bench: &Bench, slot: &mut Slot<'_>) -> Optio
                 cx.waker().wake_by_ref();
             } else if !seeded!("tasks_wait_at_the_gate_with_their_slot") {
                 slot.give_up();
-                if core.above().is_some() {
-                    core.call_relatives();
-                }
             }
             Poll::Pending
         })
@@ -254,12 +238,10 @@ async fn run_held(core: &Arc<Core>, bench: &Bench, slot: &mut Slot<'_>) -> Optio
     Some(run_claimed(core, bench, entry, started).await)
 }
 
-/// Goes on with a task that has started before: a runner of a sub-pool, or what was run in passing.
+/// Goes on with a task that has started before, and was run in passing.
 async fn go_on(core: &Arc<Core>, bench: &Bench, entry: Entry) -> Ran {
-    let (errand, claimed) = (entry.is_errand(), entry.claim_started());
-    let ran = run_claimed(core, bench, entry, claimed).await;
-    // A runner of a sub-pool is no task.
-    if errand { Ran::Gone } else { ran }
+    let claimed = entry.claim_started();
+    run_claimed(core, bench, entry, claimed).await
 }
 
 /// Polls the task that stands as running, if it is this runner's.

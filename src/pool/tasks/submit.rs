@@ -2,17 +2,14 @@
 
 use super::cell::{Job, Progress, Run};
 use super::core::Core;
-use super::entry::{Entry, run_here};
+use super::entry::Entry;
 use super::face::TaskPool;
-use super::guest::Guest;
 use super::handle::AsyncHandle;
-use super::polled::is_admitted;
-use crate::pool::cell::{Await, Cell, Queued, Ran};
-use crate::pool::error::{Rejected, TaskError, Turned};
-use crate::pool::gate::{Admitted, Waiter, finish};
-use crate::pool::overflow::Crowded;
+use super::polled::is_inside;
+use crate::pool::cell::{Await, Cell};
+use crate::pool::error::{Rejected, Turned};
+use crate::pool::overflow::{Crowded, Verdict};
 use crate::pool::park::run_blocking;
-use crate::pool::passage::{self, Passage};
 use crate::pool::submit::next_chunk;
 use crate::pool::wishes::Submit;
 use crate::time::Sleep;
@@ -22,13 +19,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// What a submitter holds that runs its task itself.
-struct Passing {
-    guest: Option<Guest>,
-    admitted: Admitted,
-}
-
-type Verdict = crate::pool::overflow::Verdict<Passing>;
 type Shared<Fut, T> = Arc<Cell<Fut, Progress<Fut>, T>>;
 
 impl<'p> Submit<'p, TaskPool> {
@@ -48,40 +38,6 @@ impl<'p> Submit<'p, TaskPool> {
         }
     }
 
-    /// Waits for room, or until the submitter may run the task itself: it is to be admitted, and whoever works for the
-    /// family needs a slot. Were that one to wait for room alone, nobody might make it.
-    async fn room_or_passage(&self, by_caller: bool) -> Result<Verdict, Turned> {
-        let core = self.core();
-        let mut room = pin!(core.room.take(self.spec.weight));
-        let mut passage = Passage::default();
-        let waiter = || Waiter {
-            is_admitted: is_admitted(core.kin),
-        };
-        poll_fn(|cx| {
-            let guest = if by_caller {
-                None
-            } else {
-                let guest = Guest::enter(core, cx.waker());
-                if guest.is_none() {
-                    passage.leave();
-                    return room.as_mut().poll(cx).map_ok(|()| Verdict::In);
-                }
-                guest
-            };
-            let gate = core.settings.gate.as_ref();
-            match passage.poll(gate, || self.spec.ask, waiter, cx.waker()) {
-                Poll::Ready(Ok(admitted)) => Poll::Ready(Ok(Verdict::Here(Passing { guest, admitted }))),
-                Poll::Ready(Err(why)) => Poll::Ready(Err(passage::turned(why))),
-                Poll::Pending => {
-                    // Without the slot: whoever has one may make room meanwhile.
-                    drop(guest);
-                    room.as_mut().poll(cx).map_ok(|()| Verdict::In)
-                }
-            }
-        })
-        .await
-    }
-
     async fn let_in(&self, patience: Option<Duration>) -> Result<Verdict, Turned> {
         let core = self.core();
         let Err(turned) = core.room.try_take(self.spec.weight) else {
@@ -89,30 +45,33 @@ impl<'p> Submit<'p, TaskPool> {
         };
         // What is cancelled from now on is taken out at once.
         let _pressing = core.room.press();
-        let by_caller = match self.judge(turned)? {
-            Verdict::Wait => false,
-            Verdict::Caller => true,
+        match self.judge(turned)? {
+            // Its slot may be the one that would make room.
+            Verdict::Wait if is_inside(core.kin) => {
+                core.room.overdraw(self.spec.weight);
+                return Ok(Verdict::In);
+            }
+            Verdict::Wait => {}
             verdict => return Ok(verdict),
-        };
-        let mut verdict = pin!(self.room_or_passage(by_caller));
+        }
+        let mut room = pin!(core.room.take(self.spec.weight));
         let Some(patience) = patience else {
-            return verdict.await;
+            return room.await.map(|()| Verdict::In);
         };
         let clock = &core.settings.clock;
         let mut sleep = pin!(Sleep::until(clock, clock.after(clock.now(), patience)));
-        poll_fn(|cx| match verdict.as_mut().poll(cx) {
+        poll_fn(|cx| match room.as_mut().poll(cx) {
             Poll::Pending => sleep.as_mut().poll(cx).map(|()| Err(Turned::TimedOut)),
-            verdict => verdict,
+            taken => taken.map_ok(|()| Verdict::In),
         })
         .await
     }
 
     /// Submits a task and returns its handle. A full queue is dealt with by the pool's
-    /// [`Overflow`](crate::pool::Overflow). A task of the pool that would wait for room runs what it submits itself.
+    /// [`Overflow`](crate::pool::Overflow). A task of the pool itself does not wait for room: see [`Overflow::Block`](crate::pool::Overflow::Block).
     ///
     /// # Errors
-    /// [`Rejected`], with the task: the pool is closed, the queue full, or the task too heavy for it; or the submitter was
-    /// to run it, and the policy of the pool has refused it.
+    /// [`Rejected`], with the task: the pool is closed, the queue full, or the task too heavy for it.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task.
@@ -122,7 +81,7 @@ impl<'p> Submit<'p, TaskPool> {
         T: Send + 'static,
     {
         let verdict = self.let_in(None).await;
-        self.carry_out(task, verdict, false).await.map(|cell| self.handle(cell))
+        self.carry_out(task, verdict, false).map(|cell| self.handle(cell))
     }
 
     /// As [`submit`](Self::submit), and waits for room for at most `patience` on the pool's clock.
@@ -138,11 +97,10 @@ impl<'p> Submit<'p, TaskPool> {
         T: Send + 'static,
     {
         let verdict = self.let_in(Some(patience)).await;
-        self.carry_out(task, verdict, false).await.map(|cell| self.handle(cell))
+        self.carry_out(task, verdict, false).map(|cell| self.handle(cell))
     }
 
-    /// As [`submit`](Self::submit), but never waits, nor runs the task here: where the pool would, the task is handed
-    /// back.
+    /// As [`submit`](Self::submit), but never waits: where the pool would, the task is handed back.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -152,15 +110,15 @@ impl<'p> Submit<'p, TaskPool> {
         T: Send + 'static,
     {
         let verdict = match self.let_in_now() {
-            Ok(Verdict::Wait | Verdict::Caller | Verdict::Here(_)) => Err(Turned::Full),
+            Ok(Verdict::Wait) => Err(Turned::Full),
             verdict => verdict,
         };
         if let Err(reason) = verdict {
             return Err(Rejected { task, reason });
         }
         let cell = made(task, false);
-        match verdict.and_then(|verdict| self.settle_now(&cell, verdict)) {
-            Ok(_) => Ok(self.handle(cell)),
+        match verdict.and_then(|verdict| self.settle(&cell, verdict)) {
+            Ok(()) => Ok(self.handle(cell)),
             Err(reason) => Err(take_back(&cell, reason)),
         }
     }
@@ -190,7 +148,7 @@ impl<'p> Submit<'p, TaskPool> {
         Fut: Future<Output = ()> + Send + 'static,
     {
         let verdict = self.let_in(None).await;
-        self.carry_out(task, verdict, true).await.map(drop)
+        self.carry_out(task, verdict, true).map(drop)
     }
 
     /// Submits many tasks, in order, and queues up to 64 at once: cheaper than one by one. Returns the handles of those
@@ -256,7 +214,10 @@ impl<'p> Submit<'p, TaskPool> {
                 let room = self.core().room.try_take_some(chunk.len(), self.spec.weight);
                 let (batch, queued) = if room == 0 {
                     let verdict = self.let_in(None).await;
-                    (1, self.settle(&chunk.as_slice()[0], verdict).await)
+                    (
+                        1,
+                        verdict.and_then(|verdict| self.settle(&chunk.as_slice()[0], verdict)),
+                    )
                 } else {
                     let entries = chunk.as_slice()[..room].iter().map(|cell| self.entry(cell));
                     let queued = self.core().push(entries);
@@ -265,7 +226,7 @@ impl<'p> Submit<'p, TaskPool> {
                 for cell in chunk.by_ref().take(batch) {
                     match queued {
                         Ok(()) => taken(cell),
-                        Err(ref reason) => rejected.push(take_back(&cell, reason.clone())),
+                        Err(reason) => rejected.push(take_back(&cell, reason)),
                     }
                 }
             }
@@ -273,7 +234,7 @@ impl<'p> Submit<'p, TaskPool> {
         rejected
     }
 
-    async fn carry_out<T, Fut>(
+    fn carry_out<T, Fut>(
         &self,
         task: Fut,
         verdict: Result<Verdict, Turned>,
@@ -284,53 +245,25 @@ impl<'p> Submit<'p, TaskPool> {
         T: Send + 'static,
     {
         let cell = made(task, detached);
-        match self.settle(&cell, verdict).await {
+        match verdict.and_then(|verdict| self.settle(&cell, verdict)) {
             Ok(()) => Ok(cell),
             Err(reason) => Err(take_back(&cell, reason)),
         }
     }
 
-    /// Does as was decided, and awaits the task where it is to run here. Refused, it is still in its cell.
-    async fn settle<T, Fut>(&self, cell: &Shared<Fut, T>, verdict: Result<Verdict, Turned>) -> Result<(), Turned>
-    where
-        Fut: Future<Output = T> + Send + 'static,
-        T: Send + 'static,
-    {
-        let Some(Passing { guest, mut admitted }) = self.settle_now(cell, verdict?)? else {
-            return Ok(());
-        };
-        let core = self.core();
-        let late = |deadline| core.settings.clock.now() > deadline;
-        let ran = if self.spec.deadline.is_some_and(late) {
-            // It has waited until its submitter could run it.
-            cell.refuse(TaskError::Expired);
-            finish(admitted, Ran::Gone);
-            None
-        } else {
-            cell.claim(&mut admitted);
-            Some(run_here(&**cell, |task, cx| core.poll(task, cx)).await)
-        };
-        drop(guest);
-        core.ran_by_caller(ran);
-        Ok(())
-    }
-
-    /// The same for what is not to run here. Something when it is: what whoever runs it has to hold.
-    fn settle_now<T, Fut>(&self, cell: &Shared<Fut, T>, verdict: Verdict) -> Result<Option<Passing>, Turned>
+    /// Does as was decided. Refused, the task is still in its cell.
+    fn settle<T, Fut>(&self, cell: &Shared<Fut, T>, verdict: Verdict) -> Result<(), Turned>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
         match verdict {
-            Verdict::In if self.core().push(std::iter::once(self.entry(cell))) => Ok(None),
-            Verdict::In => Err(Turned::Closed),
-            Verdict::Out => {
-                self.core().discard(self.entry(cell));
-                Ok(None)
-            }
-            Verdict::Here(passing) => Ok(Some(passing)),
-            Verdict::Wait | Verdict::Caller => unreachable!("it has waited"),
+            Verdict::In if self.core().push(std::iter::once(self.entry(cell))) => {}
+            Verdict::In => return Err(Turned::Closed),
+            Verdict::Out => self.core().discard(self.entry(cell)),
+            Verdict::Wait => unreachable!("it has waited"),
         }
+        Ok(())
     }
 
     fn handle<T: Send + 'static>(&self, task: Arc<dyn Job<T>>) -> AsyncHandle<T> {

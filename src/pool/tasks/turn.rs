@@ -11,7 +11,7 @@
 //! anywhere: they leave a note, and wake.
 
 use super::cell::Run;
-use super::guest::Guest;
+use super::core::Core;
 use crate::pool::hooks::wake;
 use crate::sync::shim::Mutex;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ struct State {
 
 struct Helped {
     task: Arc<dyn Run>,
-    guest: Guest,
+    core: Arc<Core>,
 }
 
 /// What is left when a turn is free again, for after the lock.
@@ -91,10 +91,13 @@ impl Turn {
     }
 
     /// Takes a claimed task in, into a turn that is free.
-    pub(super) fn take_in(&self, task: Arc<dyn Run>, guest: Guest) {
+    pub(super) fn take_in(&self, task: Arc<dyn Run>, core: &Arc<Core>) {
         let mut turn = self.0.lock();
         debug_assert!(turn.helped.is_none(), "one at a time");
-        turn.helped = Some(Helped { task, guest });
+        turn.helped = Some(Helped {
+            task,
+            core: Arc::clone(core),
+        });
         turn.round += 1;
         turn.due = true;
     }
@@ -138,7 +141,7 @@ impl Turn {
                 return;
             }
             let Some(helped) = &turn.helped else { return };
-            (Arc::clone(&helped.task), Arc::clone(&helped.guest.core))
+            (Arc::clone(&helped.task), Arc::clone(&helped.core))
         };
         let waker = Waker::from(Arc::clone(self));
         if let Poll::Ready(ran) = core.poll(&*task, &mut Context::from_waker(&waker)) {
@@ -192,9 +195,7 @@ impl Turn {
     /// A runner goes on with what is run in passing, or whoever waits for it.
     pub(super) fn let_go(&self) {
         let over = self.0.lock().end();
-        if let Some(Helped { task, guest }) = over.helped {
-            let core = Arc::clone(&guest.core);
-            drop(guest);
+        if let Some(Helped { task, core }) = over.helped {
             core.push_left(&task);
             task.call();
         }

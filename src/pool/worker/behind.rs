@@ -4,7 +4,7 @@
 //! closed gate keeps no slot from those who share them, and a slot that is taken keeps nothing of the policy. Until it
 //! starts, the task lies where whoever ends the pool, throws it out, or has seen it cancelled takes it out.
 
-use super::{CallRelatives, Work};
+use super::Work;
 use crate::ask::Ask;
 use crate::pool::cell::Ran;
 use crate::pool::gate::{Waiter, finish, poll_admitting};
@@ -51,7 +51,6 @@ impl Work<'_, '_> {
         let Some(entry) = held else {
             return finish(admitted.unwrap_or(None), Ran::Gone);
         };
-        self.started += 1;
         self.slot.note_start();
         self.core.room.give_back(1, u64::from(entry.weight()));
         match admitted {
@@ -89,9 +88,6 @@ impl Work<'_, '_> {
     fn wait_at_gate(&mut self) {
         if !seeded!("pool_waits_at_the_gate_with_its_slot") {
             self.slot.give_up();
-            if self.core.is_sub_pool() {
-                self.core.call_relatives();
-            }
         }
         park(None);
     }
