@@ -66,8 +66,8 @@ const LEG: &str = "token_bucket";
 /// room before it. Where more was, and others took meanwhile, it may be less although the bucket was not full, by what was
 /// refilled beyond that room at most: a bucket does not remember who took when. A reservation held across a change of
 /// quota gives back nothing when the change was a [`Reset`](Inherit::Reset), and at most what both quotas leave room for
-/// otherwise. Changes are counted modulo 2^15: one that is held across 32,768 of them, exactly, counts as one of the quota in
-/// force.
+/// otherwise, and only across the latest 16 changes. (Changes are counted modulo 2^30. A reservation that is made just while the
+/// count passes a multiple of 2^15 may give back nothing.)
 ///
 /// Before those who have [booked](Self::book) an instant to come it gives back no more than leaves the bucket short of full
 /// until each of them starts.
