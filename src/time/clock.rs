@@ -114,7 +114,9 @@ impl Clock {
     /// It never shows an instant before that has come, and is behind by at most [`worst_lag`](Self::worst_lag): the
     /// resolution, and by how much the machine is late to wake a sleeping thread. So a rate limiter on it admits in no span
     /// `t` more than on an exact clock in `t + lag`: at most `rate x lag` more. What a limiter promises by counted instants
-    /// holds as it is; `ready_at` and waits are late by up to the lag.
+    /// holds as it is; `ready_at` and waits are late by up to the lag. A limiter that saves up nothing, such as a bucket with a
+    /// burst of 1, loses what it is late by: at 300 a second and a resolution of 1 ms it admits every 4 ms. A burst of
+    /// `1 + rate x resolution`, rounded up, loses nothing.
     ///
     /// A manual clock's coarse one is its time rounded down: behind by less than the resolution, always.
     ///
