@@ -24,6 +24,8 @@ pub(crate) struct Drain {
     fraction: Option<u32>,
     /// What has flowed out beyond the last whole grain: in those parts, else in grains times `den`.
     carry: u128,
+    /// Nanoseconds per `2^40` ticks.
+    scale: u64,
 }
 
 impl Drain {
@@ -33,6 +35,7 @@ impl Drain {
         den: 1 << GRAIN,
         fraction: Some(0),
         carry: 0,
+        scale: 1 << 40,
     };
 
     /// `count` per `nanos`, where `2^40` ticks last `scale` nanoseconds.
@@ -40,13 +43,15 @@ impl Drain {
     /// Exact when a tick is a nanosecond. Otherwise within 2^-28, and never faster.
     pub(crate) fn new(count: u64, nanos: u64, scale: u64) -> Self {
         if scale != 1 << 40 {
-            return Self::by_power_of_two(u128::from(count) * u128::from(scale), u128::from(nanos) << 40);
+            let drain = Self::by_power_of_two(u128::from(count) * u128::from(scale), u128::from(nanos) << 40);
+            return Self { scale, ..drain };
         }
         Self {
             num: count,
             den: nanos.into(),
             fraction: None,
             carry: 0,
+            scale,
         }
     }
 
@@ -68,6 +73,7 @@ impl Drain {
             den: 1 << shift,
             fraction: Some(shift - GRAIN),
             carry: 0,
+            scale: 1 << 40,
         }
     }
 
@@ -75,14 +81,15 @@ impl Drain {
         self.num == 0
     }
 
-    /// True when a tick is a nanosecond, and nothing is rounded.
-    pub(crate) fn is_exact(&self) -> bool {
-        self.fraction.is_none()
+    /// True when so many ticks of a machine's counter pass while one unit is admitted: 16 ns at most.
+    pub(crate) fn is_brief(&self, ticks: u64) -> bool {
+        self.fraction.is_some() && u128::from(ticks) * u128::from(self.scale) <= 16 << 40
     }
 
-    /// Grains that flow out in one tick, rounded down.
-    pub(crate) fn per_tick(&self) -> u128 {
-        (u128::from(self.num) << GRAIN) / self.den
+    /// True when so many grains flow out in less than a tick; of a rate that is rounded, in no more than one.
+    pub(crate) fn takes_no_tick(&self, grains: u128) -> bool {
+        let per_tick = (u128::from(self.num) << GRAIN) / self.den;
+        grains < per_tick + u128::from(self.fraction.is_some())
     }
 
     /// Grains that flow out in so many ticks.

@@ -295,7 +295,7 @@ impl Meter for Leaky {
             self.passed = self.passed.saturating_add(std::mem::take(&mut self.early_taken));
             self.early = 0;
             if self.level == 0 {
-                if ran_dry && over < drain.per_tick() && self.unit_lasts == u64::MAX {
+                if ran_dry && drain.takes_no_tick(over) && self.unit_lasts == u64::MAX {
                     self.early = over.min(grains(1) - 1);
                 } else {
                     drain.run_dry();
@@ -408,15 +408,15 @@ impl Meter for Leaky {
 }
 
 /// How long one unit takes to flow out of a bucket in which there is nothing else. The end of time where that is no whole
-/// number of ticks, so that the rest is not lost each time; but for what is less than a millionth, and for rates at which the
-/// counter of a processor goes on by more while one is admitted.
+/// number of ticks, so that the rest is not lost each time; but for what is less than a millionth, and for rates at which more
+/// time passes while one unit is admitted.
 fn unit_lasts(drain: Option<Drain>) -> u64 {
     let Some(mut drain) = drain else { return u64::MAX };
     drain.run_dry();
     let Some(ticks) = drain.ticks_until(grains(1)) else {
         return u64::MAX;
     };
-    let in_vain = ticks >= 1_000_000 || (ticks <= 32 && !drain.is_exact());
+    let in_vain = ticks >= 1_000_000 || drain.is_brief(ticks);
     match in_vain || drain.pass(ticks) == grains(1) {
         true => ticks,
         false => u64::MAX,
@@ -437,6 +437,31 @@ mod tests {
         for left in [6, 5, 5] {
             leaky.restore(&mark, 2);
             assert_eq!(leaky.level, grains(left));
+        }
+    }
+
+    /// Counters of 2.6 GHz, 24 MHz and 1 GHz: each unit starts at the first tick at which it may.
+    #[test]
+    fn steady_demand_loses_no_part_of_a_tick() {
+        const UNITS: u128 = 50_000;
+        const SECOND: u64 = 1_000_000_000;
+        for scale in [(1u64 << 40) * 5 / 13, (1 << 40) * 125 / 3, 1 << 40] {
+            for count in [7, 900_000, 1_000_003, 3_000_000] {
+                let mut leaky = Leaky::new(0, Some(Drain::new(count, SECOND, scale)), 1, 1);
+                for _ in 0..UNITS {
+                    assert!(leaky.fits(1));
+                    leaky.take(1);
+                    let ready = leaky.ready(1, 0).unwrap();
+                    leaky.advance(ready);
+                }
+                let exact = (UNITS * u128::from(SECOND) << 40) / u128::from(count) / u128::from(scale);
+                let off = u128::from(leaky.now).abs_diff(exact);
+                assert!(
+                    off <= 2 + exact / 1_000_000,
+                    "{count}/s of {scale}: {} for {exact}",
+                    leaky.now
+                );
+            }
         }
     }
 

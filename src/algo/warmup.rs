@@ -404,3 +404,37 @@ impl Meter for Warmup {
         };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algo::drain::Drain;
+
+    /// Counters of 2.6 GHz, 24 MHz and 1 GHz: each permit is taken at the first tick at which it may be.
+    #[test]
+    fn steady_demand_on_a_warm_rate_loses_no_part_of_a_tick() {
+        const PERMITS: u128 = 50_000;
+        const SECOND: u64 = 1_000_000_000;
+        for scale in [(1u64 << 40) * 5 / 13, (1 << 40) * 125 / 3, 1 << 40] {
+            for count in [7, 900_000, 1_000_003, 3_000_000] {
+                let interval = Drain::new(count, SECOND, scale).interval().unwrap();
+                let period = (u128::from(SECOND) << 40) / u128::from(scale);
+                let shape = Shape::new((count, SECOND), SECOND, 1, interval, period as u64).unwrap();
+                let mut warmup = Warmup::new(0, Pace::Shaped(shape), 1);
+                for _ in 0..PERMITS {
+                    assert!(warmup.fits(1));
+                    warmup.take(1);
+                    let ready = warmup.ready(1, 0).unwrap();
+                    warmup.advance(ready);
+                }
+                let exact = (PERMITS * u128::from(SECOND) << 40) / u128::from(count) / u128::from(scale);
+                let off = u128::from(warmup.now).abs_diff(exact);
+                assert!(
+                    off <= 2 + exact / 1_000_000,
+                    "{count}/s of {scale}: {} for {exact}",
+                    warmup.now
+                );
+            }
+        }
+    }
+}

@@ -391,3 +391,35 @@ impl fmt::Debug for FairShare {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On the machine's own clock and in nanoseconds: each token is taken at the first tick at which it is there.
+    #[test]
+    fn steady_demand_of_a_lone_share_loses_no_part_of_a_tick() {
+        const TOKENS: u32 = 50_000;
+        let manual = crate::time::ManualClock::new();
+        for clock in [&Clock::real(), manual.clock()] {
+            for count in [7, 900_000, 1_000_003, 3_000_000] {
+                let share = FairBudget::new(Quota::per_second(count).burst(1)).on(clock).share();
+                let start = clock.now();
+                let mut now = start;
+                for _ in 0..TOKENS {
+                    share.take(1, now).unwrap();
+                    let Forecast::At(at) = share.forecast(1, 0, now) else {
+                        unreachable!("it is empty")
+                    };
+                    now = at;
+                }
+                let exact = std::time::Duration::from_secs(1) * TOKENS / count as u32;
+                let off = clock.between(start, now).abs_diff(exact);
+                assert!(
+                    off.as_nanos() <= 2 + exact.as_nanos() / 1_000_000,
+                    "{count}/s: {off:?} off"
+                );
+            }
+        }
+    }
+}

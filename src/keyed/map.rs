@@ -279,6 +279,32 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
         dropped
     }
 
+    /// Calls `visit` with each key and its limiter, in no order. Keys that come or go meanwhile may be missed. While a limiter is
+    /// visited its entry stays; no lock is held. Keys are cloned under a lock, so their `Clone` must not use the map.
+    ///
+    /// ```
+    /// # use tollgate::{Keyed, Quota, TokenBucket};
+    /// let tenants = Keyed::new(100, |_: &String| TokenBucket::new(Quota::per_hour(10)));
+    /// tenants.get("a").unwrap().try_acquire(10).unwrap();
+    /// tenants.get("b").unwrap().try_acquire(3).unwrap();
+    /// let mut spent = Vec::new();
+    /// tenants.for_each(|tenant, bucket| spent.extend((bucket.available() == 0).then(|| tenant.clone())));
+    /// assert_eq!(spent, ["a"]);
+    /// ```
+    pub fn for_each(&self, mut visit: impl FnMut(&K, &Arc<L>))
+    where
+        K: Clone,
+    {
+        for shard in self.shards.iter() {
+            let entries: Vec<_> = {
+                let mut table = shard.0.lock();
+                let entries = table.entries();
+                entries.map(|(key, entry)| (key.clone(), entry.hand_out())).collect()
+            };
+            entries.iter().for_each(|(key, limiter)| visit(key, limiter));
+        }
+    }
+
     #[cold]
     fn find_room<Q>(&self, key: &Q, shard: &Shard<K, L>, hash: KeyHash) -> Result<Arc<L>, KeysFull>
     where

@@ -138,7 +138,7 @@ impl<K> Rates<K> {
             true => 0,
             false => self.axis.full_at(gained),
         };
-        for position in self.positions.values() {
+        for (_, position) in self.positions.entries() {
             *position = position.saturating_sub(down).max(full);
         }
         if self.dropped > 0 {

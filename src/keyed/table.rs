@@ -226,9 +226,10 @@ impl<K, V> Table<K, V> {
         self.position(hash, |entry| is(&entry.value))
     }
 
-    /// All values.
-    pub(super) fn values(&mut self) -> impl Iterator<Item = &mut V> {
-        self.cells.iter_mut().flatten().map(|entry| &mut entry.value)
+    /// All keys and values.
+    pub(super) fn entries(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
+        let entries = self.cells.iter_mut().flatten();
+        entries.map(|entry| (&entry.key, &mut entry.value))
     }
 }
 

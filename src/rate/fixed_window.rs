@@ -169,6 +169,12 @@ impl FixedWindow {
         self.set.lock().length
     }
 
+    /// Changes the limit at once. What has been admitted still counts: [`set_quota`](Self::set_quota) with
+    /// [`Inherit::Additive`].
+    pub fn set_limit(&self, limit: u64) {
+        self.set_quota(limit, Inherit::Additive);
+    }
+
     /// Changes the limit at once; `inherit` says what becomes of the room that is left, and of debts. With
     /// [`Inherit::Additive`] what was admitted still counts, and nothing else does. What is booked [stays](Self#changes) by
     /// every rule. Where the change makes more room than that, or something is charged to windows to come, what was taken

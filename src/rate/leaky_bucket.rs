@@ -23,7 +23,8 @@ const LEG: &str = "leaky_bucket";
 ///
 /// What time has passed idle is lost, but for the *slack*: up to so many units may follow at once, and the spacing is
 /// caught up with. In any span of time `t` it admits at most `1 + slack + rate x t`, where `t` counts a tick of the
-/// clock longer: what a wait is rounded up by is not lost. A request for more than `1 + slack` units is `Oversized`; it can be
+/// clock longer: what a wait is rounded up by is not lost, up to a unit per 16 ns. (On a machine's clock each wait for a single
+/// unit is rounded up to a tick at higher rates.) A request for more than `1 + slack` units is `Oversized`; it can be
 /// booked.
 ///
 /// As a [`Limiter`] it admits what may start now and refuses the rest; in a [`Policy`](crate::Policy) the refused wait in

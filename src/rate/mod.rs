@@ -40,16 +40,25 @@
 //! assert!(first.as_mut().poll(&mut cx).is_ready());
 //! ```
 //!
-//! All have the same verbs:
+//! All have the same verbs, and the trait [`RateLimiter`] has the first three rows, for code that takes any rate:
 //!
 //! | verb | what it does |
 //! |---|---|
 //! | `try_acquire`, `acquire_up_to` | takes so many, or what there is of them |
 //! | `force_acquire`, `debt` | takes more than there is; how many are owed |
 //! | `available`, `time_until`, `time_until_full` | what there is, and when there will be so many, or all |
+//! | `reset` | starts anew |
 //! | `reserve`, `settle` | takes what may be given back, in any order; corrects a charge |
-//! | `set_quota`, `reset` | changes it while it runs, by one of four rules ([`Inherit`]); starts anew |
+//! | `set_quota`, `set_limit` | changes it while it runs, by one of four rules ([`Inherit`]) |
 //! | `book` | takes now for work that starts at a known instant (the buckets and the fixed window) |
+//!
+//! A setter returns nothing where it accepts every argument, as `set_quota` of a [`TokenBucket`] or a window does. Where an
+//! argument can contradict another setting, or lies outside its bounds, it returns the error of the constructor and changes
+//! nothing: `set_quota` of a [`LeakyBucket`] or a [`Warmup`], `set_slack`, `set_length`. So a `Result` is never there in vain.
+//!
+//! A composite has no `available` and no `time_until`: its legs count different things.
+//! [`Policy::explain`](crate::Policy::explain) shows the numbers of each leg, [`ready_at`](crate::Limiter::ready_at) the
+//! instant at which all of them admit.
 
 mod booking;
 mod bucket;
@@ -63,6 +72,7 @@ mod quota;
 mod rate_error;
 mod shell;
 mod sliding_log;
+mod verbs;
 mod warmup;
 mod window;
 
@@ -76,5 +86,6 @@ pub use quota::{Quota, QuotaError};
 pub use rate_error::RateError;
 pub use shell::RateTicket;
 pub use sliding_log::SlidingLog;
+pub use verbs::RateLimiter;
 pub use warmup::Warmup;
 pub use window::{SlidingWindow, WindowError};

@@ -363,6 +363,8 @@ macro_rules! limiter_of_shell {
             }
         }
 
+        $crate::rate::verbs::rate_limiter!($ty);
+
         impl Limiter for $ty {
             type Ticket = RateTicket<$mark>;
 

@@ -116,6 +116,12 @@ impl SlidingLog {
         self.shell.read(Log::entries)
     }
 
+    /// Changes the limit at once. What has been admitted still counts: [`set_quota`](Self::set_quota) with
+    /// [`Inherit::Additive`].
+    pub fn set_limit(&self, limit: u64) {
+        self.set_quota(limit, Inherit::Additive);
+    }
+
     /// Changes the limit at once; `inherit` says what becomes of the room that is left. With [`Inherit::Additive`] what
     /// was admitted still counts, and nothing else does: only then does no window exceed its limit.
     ///

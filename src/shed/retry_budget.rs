@@ -1,12 +1,13 @@
 //! Retries as a part of the requests.
 
 use super::error::{ShedError, within};
+use crate::algo::shed::Reserve;
 use crate::ask::Demand;
 use crate::limiter::{Heeds, Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::standing::{Standing, State};
 use crate::sync::bell::Bell;
-use crate::sync::shim::atomic::{AtomicU64, Ordering};
+use crate::sync::shim::Mutex;
 use crate::time::Pass;
 use std::fmt;
 
@@ -15,8 +16,14 @@ const MILLION: u64 = 1_000_000;
 
 /// Lets through at most so many retries per request, so that a resource in trouble is not asked many times over.
 ///
-/// Each first attempt [`deposit`](Self::deposit)s a part of a retry, and a retry is admitted when a whole one is there. Of
-/// what is not used so many are kept. Admitting takes it for good, whatever the outcome; a cancel gives it back.
+/// Each first attempt [`deposit`](Self::deposit)s a part of a retry, and a retry is admitted when a whole one is there. Up to
+/// `reserve` unused retries are kept. Admitting takes one for good, whatever the outcome. A
+/// request for more than the reserve is `Oversized`.
+///
+/// # Giving back
+/// A reservation that is cancelled gives back what it took, except what deposits made since would have overflowed the reserve
+/// by. So the budget is as if that reservation had never been made. The newest 64 reservations are told apart; of older ones
+/// less may come back.
 ///
 /// With a ratio of 0.1 the load on a resource that fails everything is at most 1.1 times what is asked, and the reserve
 /// once. The idea is that of Finagle's retry budgets.
@@ -33,9 +40,8 @@ const MILLION: u64 = 1_000_000;
 /// ```
 pub struct RetryBudget {
     /// In millionths of a retry.
-    balance: AtomicU64,
+    reserve: Mutex<Reserve>,
     ratio: u64,
-    most: u64,
     bell: Bell,
 }
 
@@ -49,9 +55,8 @@ impl RetryBudget {
         let ratio = within("ratio", ratio, 0.0, 1e3)?;
         let most = within("reserve", reserve as f64, 0.0, 1e9)? as u64 * MILLION;
         Ok(Self {
-            balance: AtomicU64::new(most),
+            reserve: Mutex::new(Reserve::new(most)),
             ratio: (ratio * 1e6).floor() as u64,
-            most,
             bell: Bell::new(),
         })
     }
@@ -59,45 +64,56 @@ impl RetryBudget {
     /// Counts a first attempt: to be called once for each, after it was admitted by whatever limits first attempts. One that
     /// was refused puts no load on the resource, and earns no retry.
     pub fn deposit(&self) {
-        self.add(self.ratio);
+        self.raise(|reserve| reserve.add(self.ratio));
     }
 
     /// How many retries are there. A snapshot.
     pub fn available(&self) -> u64 {
-        self.balance.load(Ordering::Relaxed) / MILLION
+        self.reserve.lock().held() / MILLION
     }
 
-    fn add(&self, amount: u64) {
-        // Relaxed: the number says nothing about any other memory; the bell has a fence of its own.
-        let add = |balance: u64| Some(balance.saturating_add(amount).min(self.most));
-        let old = self.balance.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    /// More than the reserve can ever hold.
+    fn never_fits(&self, units: u64) -> bool {
+        units > self.reserve.lock().size() / MILLION
+    }
+
+    fn raise(&self, raise: impl FnOnce(&mut Reserve)) {
+        let whole_more = {
+            let mut reserve = self.reserve.lock();
+            let before = reserve.held();
+            raise(&mut reserve);
+            reserve.held() / MILLION > before / MILLION
+        };
         // Only a whole retry more can change an answer.
-        if old.is_ok_and(|old| add(old).unwrap_or(old) / MILLION > old / MILLION) {
+        if whole_more {
             self.bell.ring();
         }
     }
 }
 
 impl Limiter for RetryBudget {
-    /// How many retries.
-    type Ticket = u64;
+    /// The number of the reservation, and how many retries it took.
+    type Ticket = (u64, u64);
 
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<(u64, u64), Refusal<'_>> {
         let units = demand.units();
-        let take = |balance: u64| balance.checked_sub(units.checked_mul(MILLION)?);
-        match self.balance.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
-            Ok(_) => Ok(units),
-            Err(_) => Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Event)),
+        let taken = units
+            .checked_mul(MILLION)
+            .and_then(|amount| self.reserve.lock().take(amount));
+        match taken {
+            Some(number) => Ok((number, units)),
+            None if self.never_fits(units) => Err(Refusal::new(Reason::Oversized, LEG, units, Wait::Never)),
+            None => Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Event)),
         }
     }
 
-    fn cancel(&self, units: u64, _: Pass<'_>) {
-        self.add(units * MILLION);
+    fn cancel(&self, (number, units): (u64, u64), _: Pass<'_>) {
+        self.raise(|reserve| reserve.give_back(number, units * MILLION));
     }
 
-    fn finish(&self, _: u64, _: Outcome, _: Pass<'_>) {}
+    fn finish(&self, _: (u64, u64), _: Outcome, _: Pass<'_>) {}
 
-    fn forget(&self, _: u64) {}
+    fn forget(&self, _: (u64, u64)) {}
 
     #[inline]
     fn heeds(&self) -> Heeds {
@@ -108,20 +124,23 @@ impl Limiter for RetryBudget {
         demand.listen(&self.bell);
         match demand.units().saturating_add(demand.ahead()) <= self.available() {
             true => ReadyAt::NOW,
+            false if self.never_fits(demand.units()) => ReadyAt::never(LEG),
             false => ReadyAt::on_event(LEG),
         }
     }
 
     /// The reserve is there.
     fn is_fresh(&self, _: Pass<'_>) -> bool {
-        self.balance.load(Ordering::Relaxed) == self.most
+        let reserve = self.reserve.lock();
+        reserve.held() == reserve.size()
     }
 
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        let state = State::Budget {
-            limit: self.most / MILLION,
-            available: self.available(),
+        let [limit, available] = {
+            let reserve = self.reserve.lock();
+            [reserve.size(), reserve.held()].map(|amount| amount / MILLION)
         };
+        let state = State::Budget { limit, available };
         visit(Standing::new(LEG, LEG, state));
     }
     fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}

@@ -165,12 +165,14 @@ impl Limiter for Throttler {
     fn try_reserve(&self, demand: Demand<'_>) -> Result<(u64, u64), Refusal<'_>> {
         let now = demand.now(&self.clock);
         let (number, units) = (self.number(now), demand.units());
-        let turned_away = {
+        let (number, turned_away) = {
             let mut state = self.state.lock();
             let rate = self.rate_of(&state, number);
             let segment = state.segment(number);
             segment.asked = segment.asked.saturating_add(units);
-            rate > 0.0 && state.draws.fraction() < rate
+            // A later one where the reading is a window old.
+            let counted = segment.number;
+            (counted, rate > 0.0 && state.draws.fraction() < rate)
         };
         if !turned_away {
             return Ok((number, units));

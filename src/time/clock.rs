@@ -5,11 +5,15 @@
 
 use super::coarse::{Cached, ClockError, Rounded};
 use super::manual::Manual;
+use super::sleep::Sleep;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// An instant of one [`Clock`], in its ticks. Instants of different clocks must not be compared.
+///
+/// How long a tick is, only the clock knows, so `Debug` prints ticks (nanoseconds on a manual clock).
+/// [`Clock::since_origin`] returns it as a readable duration.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 
@@ -110,7 +114,9 @@ impl Clock {
     /// It never shows an instant before that has come, and is behind by at most [`worst_lag`](Self::worst_lag): the
     /// resolution, and by how much the machine is late to wake a sleeping thread. So a rate limiter on it admits in no span
     /// `t` more than on an exact clock in `t + lag`: at most `rate x lag` more. What a limiter promises by counted instants
-    /// holds as it is; `ready_at` and waits are late by up to the lag.
+    /// holds as it is; `ready_at` and waits are late by up to the lag. A limiter that saves up nothing, such as a bucket with a
+    /// burst of 1, loses what it is late by: at 300 a second and a resolution of 1 ms it admits every 4 ms. A burst of
+    /// `1 + rate x resolution`, rounded up, loses nothing.
     ///
     /// A manual clock's coarse one is its time rounded down: behind by less than the resolution, always.
     ///
@@ -191,6 +197,44 @@ impl Clock {
             Kind::Rounded(rounded) => rounded.now(),
             Kind::Real | Kind::Coarse(_) => self.counter.raw(),
         }
+    }
+
+    /// How long after the clock's origin `instant` is, rounded up to a nanosecond: a manual clock starts there, a machine's counter
+    /// did when it was switched on.
+    ///
+    /// ```
+    /// # use tollgate::ManualClock;
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// clock.advance(Duration::from_millis(1_500));
+    /// assert_eq!(format!("{:?}", clock.since_origin(clock.now())), "1.5s");
+    /// ```
+    pub fn since_origin(&self, instant: Instant) -> Duration {
+        self.between(Instant::ZERO, instant)
+    }
+
+    /// A timer that ends `duration` from now: the runtime's where one runs, virtual under a manual clock.
+    ///
+    /// # Cancel safety
+    /// Dropping it disarms it.
+    ///
+    /// ```
+    /// # use tollgate::ManualClock;
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// clock.run(async {
+    ///     clock.sleep(Duration::from_secs(3_600)).await;
+    ///     clock.sleep_until(clock.after(clock.now(), Duration::from_secs(60))).await;
+    /// });
+    /// assert_eq!(clock.elapsed(), Duration::from_secs(3_660));
+    /// ```
+    pub fn sleep(&self, duration: Duration) -> Sleep {
+        self.sleep_until(self.after(self.now(), duration))
+    }
+
+    /// A timer that ends at `instant`; at once when that has passed.
+    pub fn sleep_until(&self, instant: Instant) -> Sleep {
+        Sleep::until(self, instant)
     }
 
     /// From `earlier` to `later`, rounded up to a nanosecond; zero when they stand the other way round.

@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
-use tollgate::{Clock, ClockError, Instant, ManualClock, Policy, Quota, TokenBucket};
+use tollgate::{Clock, ClockError, Instant, LeakyBucket, ManualClock, Policy, Quota, TokenBucket};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -50,6 +50,38 @@ fn who_waits_on_it_is_late_by_less_than_the_resolution() {
         }
         assert_eq!(instants, [0, 2_000, 3_000, 5_000, 6_000]);
     });
+}
+
+/// Given 300 a second and a resolution of a millisecond, when each waits for its turn, then what saves up nothing admits every 4 ms,
+/// and a burst or a slack of one more loses nothing.
+#[test]
+fn a_unit_saved_up_makes_up_for_the_resolution() {
+    const TIMES: u32 = 3_000;
+    let quota = Quota::per_second(300);
+    let evenly = Duration::from_secs(1) * (TIMES - 2) / 300;
+    for (saved, exact) in [(0, MS * 4 * (TIMES - 1)), (1, evenly)] {
+        let clock = ManualClock::new();
+        let coarse = clock.coarse(MS).unwrap();
+        let bucket = TokenBucket::new(quota.burst(1 + saved)).on(&coarse);
+        let leaky = LeakyBucket::new(quota).slack(saved).unwrap().on(&coarse);
+        let took = |admits: &dyn Fn() -> bool| {
+            let start = clock.elapsed();
+            let mut served = 0;
+            while served < TIMES {
+                match admits() {
+                    true => served += 1,
+                    false => clock.advance(MS),
+                }
+            }
+            clock.elapsed() - start
+        };
+        for time in [
+            took(&|| bucket.try_acquire(1).is_ok()),
+            took(&|| leaky.try_acquire(1).is_ok()),
+        ] {
+            assert!(time.abs_diff(exact) <= MS, "{saved} saved up: {time:?}");
+        }
+    }
 }
 
 proptest! {

@@ -430,3 +430,24 @@ fn whatever_runs_for_a_key_may_use_the_map() {
     }
     assert_eq!(map.evict_fresh(), 2);
 }
+
+/// A visitor may use the map, also for the key that it is given, and an entry that is visited is not dropped.
+#[test]
+fn a_walk_visits_each_key_once_and_holds_no_lock() {
+    let map = Keyed::new(10_000, |_: &u64| TokenBucket::new(Quota::per_hour(1)));
+    (0..5_000).for_each(|key| map.get(&key).unwrap().try_acquire(key % 2).unwrap());
+    let mut seen = Vec::new();
+    map.for_each(|key, bucket| {
+        assert!(Arc::ptr_eq(bucket, &map.peek(key).unwrap()));
+        assert_eq!(bucket.available(), 1 - key % 2);
+        if *key == 7 {
+            map.remove(key).unwrap();
+            map.get(&9_999).unwrap();
+        }
+        seen.push(*key);
+    });
+    seen.retain(|key| *key < 5_000);
+    seen.sort_unstable();
+    assert_eq!(seen, (0..5_000).collect::<Vec<_>>());
+    assert!(map.peek(&7).is_none());
+}

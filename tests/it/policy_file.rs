@@ -3,7 +3,7 @@
 use std::time::Duration;
 use tollgate::policy::file::{Fault, Format};
 use tollgate::policy::spec::{LegSpec, LoadMetric, PolicySpec, Rule, RuleKind, Step, When};
-use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Quota, Reason};
+use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Quota, Reason, SlidingLog};
 
 const FULL: &str = r#"
 max_wait = "10s"
@@ -507,4 +507,30 @@ fn too_many_legs_are_refused_where_they_are_too_many() {
     assert_eq!(error.line(), Some(64 * 4 + 1), "{error}");
     let fits: String = (0..64).map(leg).collect();
     assert!(PolicySpec::parse(&fits, Format::Toml).is_ok());
+}
+
+/// By itself, by a rule, and from a policy file.
+#[test]
+fn a_sliding_log_admits_its_whole_limit_wherever_it_is_built() {
+    const LIMIT: u64 = 70_000;
+    let clock = ManualClock::new();
+    let log = SlidingLog::new(LIMIT, Duration::from_secs(3_600)).unwrap().on(&clock);
+    let file = "[[leg]]\nname = 'log'\nkind = 'sliding-log'\nlimit = 70000\nwindow = '1h'";
+    let specs = [
+        PolicySpec::new([LegSpec::new(
+            "log",
+            Rule::sliding_log(LIMIT, Duration::from_secs(3_600)),
+        )]),
+        PolicySpec::parse(file, Format::Toml).unwrap(),
+    ];
+    let policies = specs.map(|spec| spec.build(&clock).unwrap());
+    for admission in 0..LIMIT {
+        // An instant of its own, and so an entry.
+        clock.advance(Duration::from_nanos(1));
+        log.try_acquire(1).unwrap();
+        for policy in &policies {
+            assert!(policy.try_admit(1).is_ok(), "admission {admission}");
+        }
+    }
+    assert!(log.try_acquire(1).is_err());
 }

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, KeyedRate};
+use tollgate::shed::{RetryBudget, Throttler};
 use tollgate::time::Phase;
 use tollgate::{
     Ask, Cost, Demand, FixedWindow, Inherit, Instant, Keyed, LeakyBucket, Leased, Limiter, ManualClock, Quota,
@@ -55,6 +56,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (1u64..2_000_000_000).prop_map(|nanos| Step::Stale(Duration::from_nanos(nanos))),
     ];
     vec(step, 1..80)
+}
+
+/// The same of one unit at a time.
+fn single_steps() -> impl Strategy<Value = Vec<Step>> {
+    let single = |step| match step {
+        Step::Reserve(which, _) => Step::Reserve(which, 1),
+        Step::Settle(index, actual) => Step::Settle(index, actual % 3),
+        step => step,
+    };
+    steps().prop_map(move |steps| steps.into_iter().map(single).collect())
 }
 
 /// What was taken at an instant, in nanoseconds.
@@ -128,15 +139,16 @@ impl Ledger {
         }
     }
 
+    /// What a reservation counts as now.
+    fn charged(&self, of: usize) -> u64 {
+        let own = self.entries.iter().filter(|entry| entry.of == of);
+        own.map(|entry| entry.units).sum()
+    }
+
     /// A reservation counts as `actual` in the end: what is less was charged last.
     fn correct(&mut self, of: usize, actual: u64, now: u64) {
         let own = |entry: &&mut Entry| entry.of == of;
-        let charged: u64 = self
-            .entries
-            .iter()
-            .filter(|entry| entry.of == of)
-            .map(|entry| entry.units)
-            .sum();
+        let charged = self.charged(of);
         if actual > charged {
             let latest = self.entries.iter().map(|entry| entry.at).max().unwrap_or(0).max(now);
             let Some(first) = self.entries.iter().find(|entry| entry.of == of).copied() else {
@@ -222,10 +234,16 @@ fn run<L: Limiter>(
                 );
             }
             Step::Settle(index, actual) if index < held.len() => {
-                latest = latest.max(now);
                 let (limiter, ticket, of) = &mut held[index];
-                limiter.settle(ticket, Settlement::new(TOKENS, actual, phase.pass()).per(TOKENS));
-                ledger.correct(*of, actual, nanos(clock, latest));
+                // A settlement that changes nothing shows the limiter no instant.
+                if actual != ledger.charged(*of) {
+                    latest = latest.max(now);
+                }
+                let settlement = Settlement::new(TOKENS, actual, phase.pass()).per(TOKENS);
+                // What counts no cost keeps what it took.
+                if limiter.settle(ticket, settlement) > 0 {
+                    ledger.correct(*of, actual, nanos(clock, latest));
+                }
             }
             Step::Cancel(index) if index < held.len() => {
                 latest = latest.max(now);
@@ -332,6 +350,28 @@ proptest! {
     }
 
     #[test]
+    fn a_leaky_bucket_without_slack_mints_nothing(steps in single_steps()) {
+        let clock = world();
+        let bucket = Arc::new(LeakyBucket::new(quota(0)).on(&clock));
+        run(&clock, rate(1), true, &steps, |_| Some(Arc::clone(&bucket)), |which, rule| {
+            bucket.set_quota(quota(which), rule).unwrap();
+            Some(quota(which).count())
+        })?;
+    }
+
+    #[test]
+    fn a_bucket_with_a_burst_of_one_mints_nothing(steps in single_steps()) {
+        let clock = world();
+        let small = |which| quota(which).burst(1);
+        let bucket = Arc::new(TokenBucket::new(small(0)).on(&clock));
+        let bound = Ledger { by_latest: false, ..rate(1) };
+        run(&clock, bound, true, &steps, |_| Some(Arc::clone(&bucket)), |which, rule| {
+            bucket.set_quota(small(which), rule);
+            Some(quota(which).count())
+        })?;
+    }
+
+    #[test]
     fn a_warm_up_mints_nothing(steps in steps()) {
         let clock = world();
         let warmup = Arc::new(Warmup::new(quota(0), SECOND * 2).unwrap().on(&clock));
@@ -422,6 +462,33 @@ proptest! {
         run(&clock, bound, false, &steps, |which| buckets.get(&which).ok(), NOTHING)?;
     }
 
+    /// The same for windows, logs, evenly spaced units, and shares of one budget.
+    #[test]
+    fn a_key_of_any_limiter_that_comes_back_mints_nothing(steps in steps()) {
+        // Each limiter has a latest instant of its own, which the ledger does not know.
+        let mut steps = steps;
+        steps.retain(|step| !matches!(step, Step::Stale(_)));
+        let span = || ledger(Bound::Span { limit: 10, length: 3_000_000_000 });
+        let clock = world();
+        let on = clock.clone();
+        let windows = Keyed::new(2, move |_: &usize| SlidingWindow::new(10, SECOND * 3).unwrap().on(&on));
+        let bound = Ledger { charges_back: true, ..span() };
+        run(&clock, bound, false, &steps, |which| windows.get(&which).ok(), NOTHING)?;
+        let clock = world();
+        let on = clock.clone();
+        let logs = Keyed::new(2, move |_: &usize| SlidingLog::new(10, SECOND * 3).unwrap().on(&on));
+        let bound = Ledger { charges_back: true, ..span() };
+        run(&clock, bound, false, &steps, |which| logs.get(&which).ok(), NOTHING)?;
+        let clock = world();
+        let on = clock.clone();
+        let leaky = Keyed::new(2, move |_: &usize| LeakyBucket::new(quota(0)).slack(9).unwrap().on(&on));
+        run(&clock, rate(10), false, &steps, |which| leaky.get(&which).ok(), NOTHING)?;
+        let clock = world();
+        let budget = FairBudget::new(quota(0)).on(&clock);
+        let shares = Keyed::new(2, move |_: &usize| budget.share());
+        run(&clock, rate(10), false, &steps, |which| shares.get(&which).ok(), NOTHING)?;
+    }
+
     #[test]
     fn a_rate_by_key_mints_nothing(steps in steps()) {
         let clock = world();
@@ -439,5 +506,70 @@ proptest! {
                 _ => {}
             }
         }
+    }
+
+    /// What is asked and what is accepted are counted once, in the segment in which it was asked, whatever becomes of it.
+    #[test]
+    fn a_throttler_counts_what_was_asked_and_accepted_once(steps in steps()) {
+        const SEGMENTS: u64 = 10;
+        let clock = world();
+        let throttler = Throttler::new(0.5, 0.9, SECOND * SEGMENTS as u32).unwrap().on(&clock);
+        // The segment, what was asked, and what was accepted.
+        let mut asked: Vec<(u64, u64, u64)> = Vec::new();
+        let (mut held, mut stale) = (Vec::new(), Duration::ZERO);
+        for step in steps {
+            let now = clock.elapsed().saturating_sub(stale);
+            let phase = Phase::at(&clock, clock.after(Instant::ZERO, now));
+            stale = Duration::ZERO;
+            match step {
+                Step::Reserve(_, units) => {
+                    let ask = Ask::many(units);
+                    if let Ok(ticket) = throttler.try_reserve(Demand::new(&ask, phase.pass())) {
+                        held.push((ticket, asked.len()));
+                    }
+                    asked.push((now.as_secs(), units, 0));
+                }
+                Step::Settle(index, _) if index < held.len() => {
+                    throttler.settle(&mut held[index].0, Settlement::new(TOKENS, 9, phase.pass()).per(TOKENS));
+                }
+                Step::Cancel(index) if index < held.len() => {
+                    let (ticket, of) = held.remove(index);
+                    throttler.cancel(ticket, phase.pass());
+                    asked[of].1 = 0;
+                }
+                Step::Forget(index) if index < held.len() => throttler.forget(held.remove(index).0),
+                Step::Finish(index) if index < held.len() => {
+                    let (ticket, of) = held.remove(index);
+                    throttler.finish(ticket, tollgate::Outcome::Success, phase.pass());
+                    asked[of].2 = asked[of].1;
+                }
+                Step::Wait(time) => clock.advance(time),
+                Step::Stale(time) => stale = time,
+                _ => {}
+            }
+            let now = clock.elapsed().as_secs();
+            let within = asked.iter().filter(|&&(at, ..)| at + SEGMENTS > now);
+            let (asked, accepted) = within.fold((0, 0), |sum, part| (sum.0 + part.1, sum.1 + part.2));
+            let rate = (asked as f64 - 2.0 * accepted as f64) / (asked as f64 + 1.0);
+            prop_assert_eq!(throttler.rate(), rate.clamp(0.0, 0.9), "{} of {} were accepted", accepted, asked);
+        }
+    }
+
+    /// Each deposit stands for a second in which two come.
+    #[test]
+    fn a_retry_budget_mints_nothing(steps in steps()) {
+        let clock = world();
+        let budget = Arc::new(RetryBudget::new(2.0, 10).unwrap());
+        let deposit = |step| match step {
+            Step::Wait(_) => Step::Change(0, Inherit::AsIs),
+            step => step,
+        };
+        let timeless = steps.into_iter().filter(|step| !matches!(step, Step::Stale(_)));
+        let steps: Vec<_> = timeless.map(deposit).collect();
+        run(&clock, rate(10), true, &steps, |_| Some(Arc::clone(&budget)), |_, _| {
+            clock.advance(SECOND);
+            budget.deposit();
+            None
+        })?;
     }
 }

@@ -235,3 +235,44 @@ fn nothing_is_there_even_in_debt() {
     assert!(gate.try_admit(Ask::one().cost(BYTES, 0)).is_ok());
     assert!(gate.try_admit(Ask::one().cost(BYTES, 1)).is_err());
 }
+
+/// Versions of the quota recur after 32,768 changes. A reservation from an earlier round is not taken for a current one, nor for
+/// one of a few changes ago.
+#[test]
+fn a_reservation_held_across_any_round_of_changes_gives_nothing_back() {
+    let quota = Quota::per_second(1).burst(10);
+    for changes in [32_767, 32_768, 32_773, 65_536, 65_540] {
+        let clock = ManualClock::new();
+        let bucket = TokenBucket::new(quota).on(&clock);
+        let held = bucket.reserve(10).unwrap();
+        bucket.reset();
+        bucket.try_acquire(10).unwrap();
+        for _ in 1..changes {
+            bucket.set_quota(quota, Inherit::AsIs);
+        }
+        drop(held);
+        assert_eq!(bucket.available(), 0, "after {changes} changes");
+    }
+}
+
+/// A reservation of the latest changes gives back what it took, wherever a round ends.
+#[test]
+fn the_end_of_a_round_of_changes_takes_nothing_away() {
+    let quota = Quota::per_second(1).burst(10);
+    let clock = ManualClock::new();
+    let bucket = TokenBucket::new(quota).on(&clock);
+    for change in 0..32_800 {
+        let far = (32_740..32_780).contains(&change);
+        if !far {
+            bucket.set_quota(quota, Inherit::AsIs);
+            continue;
+        }
+        let held = bucket.reserve(10).unwrap();
+        for _ in 0..change % 4 {
+            bucket.set_quota(quota, Inherit::AsIs);
+        }
+        drop(held);
+        assert_eq!(bucket.available(), 10, "at change {change}");
+        bucket.set_quota(quota, Inherit::AsIs);
+    }
+}

@@ -124,9 +124,7 @@ fn rule(leg: Table<'_>, kind: RuleKind) -> Result<Rule> {
         RuleKind::SlidingLog => Rule::SlidingLog {
             limit: limit(SlidingLog::UNLIMITED)?,
             window: window()?,
-            entries: leg
-                .whole("entries", 1, 1 << 32)?
-                .map_or(SlidingLog::ENTRIES, |entries| entries as usize),
+            entries: leg.whole("entries", 1, 1 << 32)?.map(|entries| entries as usize),
         },
         RuleKind::Semaphore => Rule::Semaphore {
             limit: limit(Semaphore::MAX_PERMITS as u64)? as usize,

@@ -104,7 +104,10 @@ fn settings(leg: &LegSpec) -> [(&'static str, String); 7] {
             window,
             segments,
         } => format!("{limit} per {window:?} in {segments} segments"),
-        Rule::SlidingLog { limit, window, entries } => format!("{limit} per {window:?} in {entries} entries"),
+        Rule::SlidingLog { limit, window, entries } => match entries {
+            Some(entries) => format!("{limit} per {window:?} in {entries} entries"),
+            None => format!("{limit} per {window:?}"),
+        },
         Rule::Semaphore { limit } => limit.to_string(),
         Rule::Breaker(rule) => format!("{rule:?}"),
     };

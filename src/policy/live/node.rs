@@ -30,7 +30,7 @@ impl Identity {
                 period, cold_factor, ..
             } => format!("{period:?} {cold_factor}"),
             Rule::SlidingWindow { segments, .. } => segments.to_string(),
-            Rule::SlidingLog { entries, .. } => entries.to_string(),
+            Rule::SlidingLog { entries, .. } => entries.map(|entries| entries.to_string()).unwrap_or_default(),
             Rule::Breaker(rule) => format!("{rule:?}"),
             _ => String::new(),
         };
@@ -185,9 +185,13 @@ impl Body {
         Ok(Self::SlidingWindow(window.segments(segments).map_err(text)?.on(clock)))
     }
 
-    fn sliding_log(limit: u64, window: Duration, entries: usize, clock: &Clock) -> Result<Self, String> {
+    fn sliding_log(limit: u64, window: Duration, entries: Option<usize>, clock: &Clock) -> Result<Self, String> {
         let log = SlidingLog::new(limit, window).map_err(text)?;
-        Ok(Self::SlidingLog(log.max_entries(entries).map_err(text)?.on(clock)))
+        let log = match entries {
+            Some(entries) => log.max_entries(entries).map_err(text)?,
+            None => log,
+        };
+        Ok(Self::SlidingLog(log.on(clock)))
     }
 
     fn semaphore(limit: usize) -> Self {

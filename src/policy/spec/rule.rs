@@ -53,8 +53,8 @@ pub enum Rule {
         limit: u64,
         /// The length.
         window: Duration,
-        /// How many admissions it can remember.
-        entries: usize,
+        /// How many admissions it can remember; unless set, as many as the limit. Fewer refuse before the limit does.
+        entries: Option<usize>,
     },
     /// A [`Semaphore`](crate::Semaphore).
     Semaphore {
@@ -91,10 +91,13 @@ impl Rule {
         Self::FixedWindow { limit, window }
     }
 
-    /// A sliding log of up to [`ENTRIES`](SlidingLog::ENTRIES) entries.
+    /// A sliding log with room for the whole limit.
     pub fn sliding_log(limit: u64, window: Duration) -> Self {
-        let entries = SlidingLog::ENTRIES;
-        Self::SlidingLog { limit, window, entries }
+        Self::SlidingLog {
+            limit,
+            window,
+            entries: None,
+        }
     }
 
     /// A semaphore of `limit` permits.
@@ -190,7 +193,9 @@ impl Rule {
             }
             Self::SlidingLog { limit, window, entries } => {
                 let log = SlidingLog::new(*limit, *window).map_err(fault("window"))?;
-                log.max_entries(*entries).map_err(fault("entries"))?;
+                if let Some(entries) = entries {
+                    log.max_entries(*entries).map_err(fault("entries"))?;
+                }
             }
             _ => {}
         }

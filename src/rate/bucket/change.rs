@@ -71,12 +71,17 @@ struct Change {
     start: u64,
     /// How much the level was raised by the change itself; `None` when it was reset.
     raised: Option<i128>,
-    /// What had been given back until then, as `TokenBucket::given` has it.
+    /// What had been given back until then, as `TokenBucket::given` has it, and where that goes on from.
     given: u64,
+    given_after: u64,
 }
 
 /// How many changes back a reservation can be cancelled.
 const HISTORY: usize = 16;
+/// Versions recur. Each time they do, what has been given back grows by this, in units: more than any reservation has left to
+/// give back. So one of an earlier round gives back nothing. The count of units has 63 bits, hence 2^15 rounds of 2^15 versions
+/// are told apart.
+const ROUND: u64 = 1 << 48;
 pub(super) const FINE: u32 = 60;
 
 pub(super) fn fine(units: u64, params: &Params) -> i128 {
@@ -165,6 +170,7 @@ impl TokenBucket {
             let held = (i128::from(end) - i128::from(word.position())).min(i128::from(before.burst));
             let position = (i128::from(start) - held).clamp(0, i128::from(POSITION)) as u64;
             if self.publish(word, position, &after) {
+                let (given, given_after) = self.go_on_giving(word.version());
                 writer.remember(Change {
                     version: word.version(),
                     before,
@@ -172,8 +178,8 @@ impl TokenBucket {
                     after,
                     start,
                     raised: Some(0),
-                    // Relaxed: written under the lock that we hold.
-                    given: self.given.load(Ordering::Relaxed),
+                    given,
+                    given_after,
                 });
                 return;
             }
@@ -197,6 +203,7 @@ impl TokenBucket {
             let position = i128::from(start) - (level >> (FINE - after.scale));
             let position = position.clamp(0, i128::from(POSITION)) as u64;
             if self.publish(word, position, &after) {
+                let (given, given_after) = self.go_on_giving(word.version());
                 writer.remember(Change {
                     version: word.version(),
                     before,
@@ -204,12 +211,25 @@ impl TokenBucket {
                     after,
                     start,
                     raised,
-                    // Relaxed: written under the lock that we hold.
-                    given: self.given.load(Ordering::Relaxed),
+                    given,
+                    given_after,
                 });
                 return;
             }
         }
+    }
+
+    /// What was given back until the change from `version`, and what the count goes on from. Under the writer's lock.
+    fn go_on_giving(&self, version: u64) -> (u64, u64) {
+        // Relaxed, both: written under the lock that we hold. A reservation that sees the later version and the earlier count, or
+        // the other way round, gives back nothing.
+        let given = self.given.load(Ordering::Relaxed);
+        if Word::next_version(version) > 0 {
+            return (given, given);
+        }
+        let after = given.wrapping_add(2 * ROUND);
+        self.given.store(after, Ordering::Relaxed);
+        (given, after)
     }
 
     /// Moves to `after` and `position` from `word`, if it is still in force: the tag moves on by two. Under the writer's
@@ -299,7 +319,7 @@ impl Writer {
                 .min(past.position - end + fine(change.before.burst, &change.before));
             past.position = fine(change.start, &change.after) + past.position - end - change.raised?;
             past.lowered += fine(given_between(past.given, change.given), &change.before);
-            past.given = change.given;
+            past.given = change.given_after;
             last = change.version;
         }
         (Word::next_version(last) == now).then_some(past)

@@ -66,8 +66,8 @@ const LEG: &str = "token_bucket";
 /// room before it. Where more was, and others took meanwhile, it may be less although the bucket was not full, by what was
 /// refilled beyond that room at most: a bucket does not remember who took when. A reservation held across a change of
 /// quota gives back nothing when the change was a [`Reset`](Inherit::Reset), and at most what both quotas leave room for
-/// otherwise. Changes are counted modulo 2^15: one that is held across 32,768 of them, exactly, counts as one of the quota in
-/// force.
+/// otherwise, and only across the latest 16 changes. (Changes are counted modulo 2^30. A reservation that is made just while the
+/// count passes a multiple of 2^15 may give back nothing.)
 ///
 /// Before those who have [booked](Self::book) an instant to come it gives back no more than leaves the bucket short of full
 /// until each of them starts.
@@ -501,5 +501,37 @@ impl fmt::Debug for TokenBucket {
             .field("quota", &format_args!("{}", self.quota()))
             .field("available", &self.available())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On the machine's own clock and in nanoseconds: each token is taken at the first tick at which it is there.
+    #[test]
+    fn steady_demand_at_a_burst_of_one_loses_no_part_of_a_tick() {
+        const TOKENS: u32 = 50_000;
+        let manual = crate::time::ManualClock::new();
+        for clock in [&Clock::real(), manual.clock()] {
+            for count in [7, 900_000, 1_000_003, 3_000_000] {
+                let bucket = TokenBucket::new(Quota::per_second(count).burst(1)).on(clock);
+                let start = clock.now();
+                let mut now = start;
+                for _ in 0..TOKENS {
+                    bucket.take(1, now).unwrap();
+                    let Forecast::At(at) = bucket.forecast(1, 0, now) else {
+                        unreachable!("it is empty")
+                    };
+                    now = at;
+                }
+                let exact = std::time::Duration::from_secs(1) * TOKENS / count as u32;
+                let off = clock.between(start, now).abs_diff(exact);
+                assert!(
+                    off.as_nanos() <= 2 + exact.as_nanos() / 1_000_000,
+                    "{count}/s: {off:?} off"
+                );
+            }
+        }
     }
 }

@@ -135,7 +135,9 @@ impl Params {
     /// up to a tick: what comes in a tick, but less than a token. Nothing where no wait is rounded, or by less than a millionth.
     fn slack(mul: u64, shift: u32, token: u64) -> u64 {
         let ticks = axis::ticks_until(token, mul, shift);
-        if ticks >= 1_000_000 || axis::gained(ticks, mul, shift) == token {
+        let exact = u128::from(token) << 64;
+        let rounded = u128::from(ticks << shift) * u128::from(mul);
+        if rounded.saturating_sub(exact) <= exact / 1_000_000 {
             return 0;
         }
         (axis::gained(1, mul, shift) + 1).min(token - 1)

@@ -52,7 +52,7 @@ impl Knob {
         let most = match &spec.rule {
             // As much as there is in all, at one instant.
             Rule::Semaphore { .. } => units,
-            Rule::SlidingLog { entries, .. } => units.min(*entries as u64),
+            Rule::SlidingLog { entries, .. } => entries.map_or(units, |entries| units.min(entries as u64)),
             Rule::FixedWindow { limit, .. } | Rule::SlidingWindow { limit, .. } if *limit == u64::MAX => return None,
             Rule::FixedWindow { .. } | Rule::SlidingWindow { .. } => units,
             Rule::TokenBucket { quota } | Rule::LeakyBucket { quota, .. } | Rule::Warmup { quota, .. } => {
