@@ -22,6 +22,8 @@ const MOST_LEGS: usize = 64;
 pub struct Gauges {
     limiter: &'static str,
     legs: Vec<Leg>,
+    /// How many records there were.
+    round: u64,
 }
 
 /// What was set of one leg so far.
@@ -31,7 +33,9 @@ struct Leg {
     gauges: Vec<(&'static str, Gauge)>,
     /// Which limiter it was last seen in: its address.
     of: usize,
-    /// It was there when that limiter was last asked.
+    /// In which round it was last seen.
+    round: u64,
+    /// Its gauges may be other than zero.
     present: bool,
 }
 
@@ -41,6 +45,7 @@ impl Gauges {
         Self {
             limiter,
             legs: Vec::new(),
+            round: 0,
         }
     }
 
@@ -50,14 +55,17 @@ impl Gauges {
     /// 64 legs have gauges, those that came first: a recorder forgets none.
     pub fn record(&mut self, limiter: &(impl Limiter + ?Sized)) {
         let of = std::ptr::from_ref(limiter).cast::<()>() as usize;
-        let own: Vec<usize> = (self.legs.iter().enumerate())
-            .filter(|(_, leg)| leg.of == of && leg.present)
-            .map(|(at, _)| at)
-            .collect();
-        own.iter().for_each(|&at| self.legs[at].present = false);
+        // A survey or a gauge that panics leaves the legs that were not shown as they were: the next record looks at them.
+        self.round += 1;
         limiter.survey(&mut |standing| self.set(&standing, of));
-        for leg in own.into_iter().map(|at| &self.legs[at]).filter(|leg| !leg.present) {
+        let round = self.round;
+        for leg in self
+            .legs
+            .iter_mut()
+            .filter(|leg| leg.of == of && leg.present && leg.round != round)
+        {
             leg.gauges.iter().for_each(|(_, gauge)| gauge.set(0.0));
+            leg.present = false;
         }
     }
 
@@ -72,13 +80,14 @@ impl Gauges {
                     kind: standing.kind,
                     gauges: Vec::new(),
                     of,
-                    present: true,
+                    round: 0,
+                    present: false,
                 });
                 self.legs.len() - 1
             }
         };
         let leg = &mut self.legs[at];
-        (leg.of, leg.present) = (of, true);
+        (leg.of, leg.round, leg.present) = (of, self.round, true);
         let limiter = self.limiter;
         let mut set = |metric, value| leg.set(limiter, metric, value);
         match standing.state {

@@ -274,6 +274,21 @@ fn a_reservation_that_ends_the_load_wakes_the_waiter() {
     ));
 }
 
+/// Permits that are forgotten are gone, and no load: the leg that applies above a load lets the next caller pass.
+#[test]
+fn a_forgotten_permit_is_no_load() {
+    let clock = ManualClock::new();
+    let spec = PolicySpec::new([
+        LegSpec::new("permits", Rule::semaphore(4)),
+        LegSpec::new("throttle", Rule::semaphore(0)).when(When::above("permits", LoadMetric::Use, 0.4)),
+    ]);
+    let policy = spec.build(&clock).unwrap();
+    let permit = policy.try_admit(2).unwrap();
+    assert!(policy.try_admit(1).is_err(), "half of the permits are in use");
+    permit.forget();
+    assert!(policy.try_admit(1).is_ok());
+}
+
 /// A turn that was granted before the limit sank admits no request; what it held wakes the waiter once it is allowed.
 #[test]
 fn a_turn_that_a_lowered_limit_forbids_is_given_back() {

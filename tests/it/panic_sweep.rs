@@ -14,6 +14,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::ready;
 use std::hash::{Hash, Hasher};
@@ -25,20 +26,21 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::thread::panicking;
 use std::time::Duration;
-use tollgate::adaptive::{LimitLaw, Sample};
-use tollgate::keyed::KeyedRate;
-use tollgate::lease::Leased;
+use tollgate::adaptive::{LimitLaw, Resizable, Sample};
+use tollgate::keyed::{FairBudget, KeyedRate};
+use tollgate::lease::{Leased, Spend};
 use tollgate::policy::linked::{Load, Mark, Meter};
 use tollgate::policy::source::{PolicySource, SourceError, Versions};
 use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
 use tollgate::shed::{Partitions, WaitingRoom};
 use tollgate::standing::Standing;
 use tollgate::sync::bell::Bell;
-use tollgate::sync::turn::Turnstile;
+use tollgate::sync::turn::{Claim, Turnstile, TurnstileId};
 use tollgate::time::Sleep;
 use tollgate::{
     Adaptive, CircuitBreaker, Clock, Demand, Inherit, Instant, Keyed, Limiter, LimiterExt, ManualClock, OpenTime,
-    Order, Outcome, Overflow, Pass, Permit, Policy, Quota, ReadyAt, Refusal, Semaphore, Settlement, TokenBucket,
+    Order, Outcome, Overflow, Pass, Permit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement,
+    TokenBucket, Wait,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -1403,6 +1405,546 @@ fn leases() {
     });
 }
 
+// ---- Limiters of which users write more than the admission
+
+/// Permits with a queue, both the user's. It loses no place and no permit when it panics: it panics before it joins and after
+/// it has left.
+struct OwnQueue {
+    foreign: &'static Foreign,
+    state: Mutex<OwnPlaces>,
+}
+
+struct OwnPlaces {
+    limit: u64,
+    in_use: u64,
+    places: u64,
+    waiting: VecDeque<(u64, u64, Waker)>,
+    granted: Vec<(u64, u64)>,
+}
+
+impl OwnQueue {
+    fn new(foreign: &'static Foreign, limit: u64) -> Self {
+        let state = OwnPlaces {
+            limit,
+            in_use: 0,
+            places: 0,
+            waiting: VecDeque::new(),
+            granted: Vec::new(),
+        };
+        let state = Mutex::new(state);
+        Self { foreign, state }
+    }
+
+    /// Changes the permits, and grants those that are free. Each waker is woken, whichever of them panics.
+    fn change(&self, change: impl FnOnce(&mut OwnPlaces)) {
+        let mut wakers = Vec::new();
+        {
+            let state = &mut *self.state.lock().unwrap();
+            change(state);
+            while let Some(&(place, units, _)) = state.waiting.front()
+                && state.in_use + units <= state.limit
+            {
+                state.in_use += units;
+                state.granted.push((place, units));
+                wakers.extend(state.waiting.pop_front().map(|(.., waker)| waker));
+            }
+        }
+        let panics = wakers
+            .into_iter()
+            .map(|waker| catch_unwind(AssertUnwindSafe(|| waker.wake())));
+        if let Some(Err(panic)) = panics.collect::<Vec<_>>().into_iter().find(Result::is_err) {
+            resume_unwind(panic);
+        }
+    }
+
+    fn permits(&self) -> (u64, u64) {
+        let state = self.state.lock().unwrap();
+        (state.in_use, state.limit - state.in_use)
+    }
+}
+
+impl Turnstile for OwnQueue {
+    fn join(&self, units: u64, waker: &Waker) -> Claim {
+        self.foreign.call("join of a queue");
+        let waker = waker.clone();
+        let mut place = 0;
+        self.change(|state| {
+            state.places += 1;
+            place = state.places;
+            state.waiting.push_back((place, units, waker));
+        });
+        Claim::new(TurnstileId::of(self), place)
+    }
+    fn leave(&self, claim: Claim) {
+        self.change(|state| {
+            state.waiting.retain(|(place, ..)| *place != claim.key());
+            if let Some(at) = state.granted.iter().position(|(place, _)| *place == claim.key()) {
+                state.in_use -= state.granted.swap_remove(at).1;
+            }
+        });
+        self.foreign.call("leave of a queue");
+    }
+}
+
+impl Limiter for OwnQueue {
+    type Ticket = u64;
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
+        self.foreign.call("try_reserve of a queue");
+        let (units, claim) = (demand.units(), demand.claim(TurnstileId::of(self)));
+        let mut state = self.state.lock().unwrap();
+        let granted = claim.and_then(|claim| state.granted.iter().position(|(place, _)| *place == claim.key()));
+        if let Some(at) = granted {
+            state.granted.swap_remove(at);
+            return Ok(units);
+        }
+        if claim.is_none() && state.waiting.is_empty() && state.in_use + units <= state.limit {
+            state.in_use += units;
+            return Ok(units);
+        }
+        Err(Refusal::new(Reason::Saturated, "own", units, Wait::Turn(self)))
+    }
+    fn cancel(&self, units: u64, _: Pass<'_>) {
+        self.change(|state| state.in_use -= units);
+        self.foreign.call("cancel of a queue");
+    }
+    fn finish(&self, units: u64, _: Outcome, now: Pass<'_>) {
+        self.cancel(units, now);
+    }
+    fn forget(&self, _: u64) {}
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        self.foreign.call("ready_at of a queue");
+        let (units, claim) = (demand.units(), demand.claim(TurnstileId::of(self)));
+        let state = self.state.lock().unwrap();
+        let is_ready = match claim {
+            Some(claim) => state.waiting.iter().all(|(place, ..)| *place != claim.key()),
+            None => state.waiting.is_empty() && state.in_use + units + demand.ahead() <= state.limit,
+        };
+        match is_ready {
+            true => ReadyAt::NOW,
+            false => ReadyAt::in_turn("own", self, units),
+        }
+    }
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        visit(self);
+    }
+}
+
+fn own_queues() {
+    policy(|shared| {
+        let queue = Arc::new(OwnQueue::new(shared.first.foreign, PERMITS as u64));
+        let legs = shared.first.and(shared.rate()).and(Arc::clone(&queue)).and(shared.last);
+        let (resized, bucket) = (Arc::clone(&queue), shared.rate());
+        World {
+            direct: None,
+            permits: Box::new(move || queue.permits()),
+            resize: Box::new(move |permits, tokens| {
+                let change = || resized.change(|state| state.limit = permits);
+                let panic = catch_unwind(AssertUnwindSafe(change)).err();
+                bucket.set_quota(quota(tokens), Inherit::AsIs);
+                if let Some(panic) = panic {
+                    resume_unwind(panic);
+                }
+            }),
+            ..shared.world(Policy::builder().clock(&shared.clock).over(legs).unwrap())
+        }
+    });
+}
+
+/// A rate or permits of the user's, around ours. It panics before it takes and after it has given back.
+struct OwnAround<L>(&'static Foreign, L);
+
+impl<L: Limiter> Limiter for OwnAround<L> {
+    type Ticket = L::Ticket;
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<L::Ticket, Refusal<'_>> {
+        self.0.call("try_reserve around");
+        self.1.try_reserve(demand)
+    }
+    fn cancel(&self, ticket: L::Ticket, now: Pass<'_>) {
+        self.1.cancel(ticket, now);
+        self.0.call("cancel around");
+    }
+    fn finish(&self, ticket: L::Ticket, outcome: Outcome, now: Pass<'_>) {
+        self.1.finish(ticket, outcome, now);
+        self.0.call("finish around");
+    }
+    fn forget(&self, ticket: L::Ticket) {
+        self.1.forget(ticket);
+    }
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        self.0.call("ready_at around");
+        self.1.ready_at(demand)
+    }
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        self.1.queues(visit);
+    }
+}
+
+impl<L: Spend> Spend for OwnAround<L> {
+    fn give_back(&self, ticket: L::Ticket, unspent: u64, now: Pass<'_>) {
+        self.1.give_back(ticket, unspent, now);
+        self.0.call("give_back");
+    }
+    fn charge(&self, units: u64, now: Pass<'_>) -> L::Ticket {
+        self.0.call("charge");
+        self.1.charge(units, now)
+    }
+}
+
+impl<L: Resizable> Resizable for OwnAround<L> {
+    fn limit(&self) -> usize {
+        self.0.call("limit");
+        self.1.limit()
+    }
+    fn set_limit(&self, limit: usize) {
+        self.1.set_limit(limit);
+        self.0.call("set_limit");
+    }
+    fn in_use(&self) -> usize {
+        self.0.call("in_use");
+        self.1.in_use()
+    }
+    fn may_reach(&self, most: usize) {
+        self.1.may_reach(most);
+    }
+}
+
+/// Units that are taken ahead of the callers from a rate of the user's.
+fn leases_of_own_rates() {
+    sweep((), |foreign| {
+        let clock = ManualClock::new();
+        let bucket = TokenBucket::new(quota(TOKENS)).on(&clock);
+        let lease = Arc::new(Leased::new(OwnAround(foreign, bucket), 2));
+        let bucket = &lease.limiter().1;
+        let policy = Policy::builder().clock(&clock).over(Arc::clone(&lease)).unwrap();
+        let seen = Cell::new(0);
+        foreign.arm();
+        let mut tasks = Tasks::new(foreign);
+        for _ in 0..6 {
+            tasks.spawn(async { policy.admit(1).await.map(|_| seen.set(seen.get() + 1)) });
+        }
+        let reserved = foreign.step(|| policy.reserve(1).ok()).flatten();
+        foreign.drop(reserved);
+        tasks.repoll();
+        assert!(bucket.available() + seen.get() <= TOKENS);
+        tasks.cancel(5);
+        let settled = foreign.step(|| policy.try_admit(1).ok()).flatten();
+        if let Some(mut permit) = settled {
+            foreign.step(|| permit.settle(tollgate::Cost::new("calls"), 3));
+            foreign.drop(permit);
+        }
+        foreign.step(|| lease.release());
+        foreign.step(|| clock.advance(SECOND));
+        tasks.run();
+        tasks.end(&clock);
+        assert_eq!(policy.waiting(), 0);
+        clock.advance(100 * SECOND);
+        lease.release();
+        assert!(bucket.available() <= TOKENS);
+        drop(policy.try_admit(TOKENS).expect("the next caller is served"));
+    });
+}
+
+fn adaptive_limits_of_own_permits() {
+    sweep((), |foreign| {
+        let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
+        let limit = Adaptive::builder(OwnAround(foreign, Arc::clone(&semaphore))).bounds(2, 3);
+        let limit = Arc::new(limit.window(Duration::ZERO, 1).clock(&clock).build().unwrap());
+        let policy = Policy::builder().clock(&clock).over(Arc::clone(&limit)).unwrap();
+        foreign.arm();
+        let held: Vec<_> = (0..2)
+            .filter_map(|_| foreign.step(|| policy.try_admit(1).ok()).flatten())
+            .collect();
+        let mut tasks = Tasks::new(foreign);
+        for _ in 0..3 {
+            tasks.spawn(policy.admit(1));
+        }
+        tasks.spawn(semaphore.acquire());
+        tasks.repoll();
+        clock.advance(SECOND);
+        for (permit, outcome) in held.into_iter().zip([Outcome::Success, Outcome::Overload]) {
+            foreign.step(|| permit.finish(outcome));
+        }
+        tasks.cancel(0);
+        for pinned in [3, 2] {
+            foreign.step(|| limit.pin(pinned));
+        }
+        foreign.step(|| limit.unpin());
+        tasks.run();
+        tasks.end(&clock);
+        assert_eq!((policy.waiting(), semaphore.waiting(), semaphore.in_use()), (0, 0, 0));
+        // What is pinned is in force, whatever has panicked before.
+        for pinned in [3, 2] {
+            limit.pin(pinned);
+            assert_eq!(semaphore.limit(), pinned);
+        }
+        drop(policy.try_admit(2).expect("the next caller is served"));
+    });
+}
+
+/// Threads that are blocked at a policy while legs panic, beside tasks that wait there.
+fn blocked_threads() {
+    for ending in ["drop", "time-out"] {
+        sweep(ending, |foreign| {
+            let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
+            let legs = own(foreign).and(Arc::clone(&semaphore)).and(own(foreign));
+            let policy = Policy::builder().clock(&clock).over(legs).unwrap();
+            let mut tasks = Tasks::new(foreign);
+            let held = semaphore.try_acquire_many(PERMITS as u32).unwrap();
+            foreign.arm();
+            tasks.spawn(semaphore.acquire());
+            let (tell, told) = mpsc::channel();
+            let (blocked, waits) = (policy.clone(), SECOND);
+            let thread = std::thread::spawn(move || {
+                let block = || match ending {
+                    "drop" => blocked.admit_blocking(1).map(drop).is_ok(),
+                    _ => blocked.admit_blocking_timeout(1, waits).map(drop).is_ok(),
+                };
+                foreign.step(block);
+                tell.send(()).unwrap();
+            });
+            while policy.waiting() == 0 && !thread.is_finished() {
+                std::thread::yield_now();
+            }
+            tasks.spawn(policy.admit(1));
+            tasks.repoll();
+            if ending == "time-out" {
+                foreign.step(|| clock.advance(2 * SECOND));
+            }
+            foreign.drop(held);
+            told.recv_timeout(20 * SECOND).expect("the thread is blocked for good");
+            thread.join().unwrap();
+            tasks.run();
+            tasks.end(&clock);
+            assert_eq!(policy.waiting(), 0);
+            untouched(&semaphore, PERMITS);
+        });
+    }
+}
+
+/// A clock of the user's inside a limiter of governor.
+#[cfg(feature = "governor")]
+fn governed_limiters() {
+    use governor::{Quota, RateLimiter};
+    use std::num::NonZeroU32;
+    #[derive(Clone)]
+    struct OwnClock(&'static Foreign, Clock);
+    impl governor::clock::Clock for OwnClock {
+        type Instant = <Clock as governor::clock::Clock>::Instant;
+        fn now(&self) -> Self::Instant {
+            self.0.call("now of a clock");
+            governor::clock::Clock::now(&self.1)
+        }
+    }
+    sweep((), |foreign| {
+        let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
+        let burst = NonZeroU32::new(PERMITS as u32).unwrap();
+        let limiter = RateLimiter::direct_with_clock(
+            Quota::per_second(burst).allow_burst(burst),
+            OwnClock(foreign, clock.clock().clone()),
+        );
+        let legs = own(foreign)
+            .and(Arc::clone(&semaphore))
+            .and(tollgate::Governed::new(limiter).on(&clock));
+        let policy = Policy::builder().clock(&clock).over(legs).unwrap();
+        foreign.arm();
+        let mut tasks = Tasks::new(foreign);
+        for _ in 0..4 {
+            tasks.spawn(policy.admit(1));
+        }
+        tasks.spawn(policy.admit_timeout(1, 5 * SECOND));
+        tasks.repoll();
+        tasks.cancel(2);
+        foreign.step(|| clock.advance(SECOND));
+        tasks.run();
+        tasks.end(&clock);
+        assert_eq!(policy.waiting(), 0);
+        untouched(&semaphore, PERMITS);
+        clock.advance(100 * SECOND);
+        drop(policy.try_admit(1).expect("the next caller is served"));
+    });
+}
+
+/// Shares of one budget, for each of which a policy waits.
+fn fair_budgets() {
+    for ending in ["cancel", "settle", "leave", "time"] {
+        sweep(ending, |foreign| {
+            let clock = ManualClock::new();
+            let budget = FairBudget::new(quota(TOKENS)).on(&clock);
+            let shares = [(); 2].map(|()| Arc::new(budget.share()));
+            let policies = shares.each_ref().map(|share| {
+                let legs = own(foreign).and(Arc::clone(share)).and(own(foreign));
+                Policy::builder().clock(&clock).over(legs).unwrap()
+            });
+            let other = budget.share();
+            other.try_acquire(1).unwrap();
+            foreign.arm();
+            let held = foreign.step(|| policies[0].reserve(1).ok()).flatten();
+            let settled = foreign.step(|| policies[1].try_admit(2).ok()).flatten();
+            let mut tasks = Tasks::new(foreign);
+            for policy in [&policies[0], &policies[1], &policies[0]] {
+                tasks.spawn(policy.admit(2));
+            }
+            tasks.repoll();
+            match (ending, held, settled) {
+                ("settle", held, Some(mut permit)) => {
+                    foreign.step(|| permit.settle(tollgate::Cost::new("calls"), 0));
+                    foreign.drop((held, permit));
+                }
+                ("cancel", held, permit) => {
+                    foreign.drop(held);
+                    tasks.cancel(0);
+                    foreign.drop(permit);
+                }
+                ("leave", held, permit) => {
+                    foreign.drop(other);
+                    foreign.drop((held, permit));
+                }
+                (_, held, permit) => {
+                    foreign.step(|| clock.advance(10 * SECOND));
+                    foreign.drop((held, permit));
+                }
+            }
+            tasks.run();
+            tasks.end(&clock);
+            assert_eq!(policies.each_ref().map(Policy::waiting), [0, 0]);
+            // Each share is full in the end, and holds no more than its burst.
+            clock.advance(100 * SECOND);
+            assert_eq!(shares.each_ref().map(|share| share.available()), [TOKENS; 2]);
+        });
+    }
+}
+
+/// Versions from a file, whose changes a thread tells.
+#[cfg(feature = "policy-file")]
+fn file_sources() {
+    use tollgate::policy::source::FileSource;
+    let folder = std::env::temp_dir().join(format!("tollgate-panic-sweep-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("policy.toml");
+    let write = |permits: u64| {
+        let legs = format!("[[leg]]\nname = \"permits\"\nkind = \"semaphore\"\nlimit = {permits}\n");
+        std::fs::write(&file, legs).unwrap();
+    };
+    sweep((), |foreign| {
+        write(1);
+        let (spec, source) = FileSource::open(&file).unwrap();
+        let clock = ManualClock::new();
+        let policy = spec.build(&clock).unwrap();
+        let source = source.settle_for(Duration::ZERO).look_every(3_600 * SECOND);
+        let held = policy.try_admit(1).unwrap();
+        write(2);
+        foreign.arm();
+        let mut tasks = Tasks::new(foreign);
+        tasks.spawn(policy.admit(1));
+        tasks.spawn(policy.follow(source, |_| foreign.call("a listener to a file")));
+        // The version is in force, or a panic has ended the task that follows the file.
+        let in_force = || {
+            policy
+                .limiter()
+                .leg("permits")
+                .is_some_and(|leg| leg.capacity == Some(2))
+        };
+        while !in_force() && tasks.list[1].is_some() {
+            tasks.run();
+            std::thread::yield_now();
+        }
+        tasks.repoll();
+        tasks.cancel(1);
+        foreign.drop(held);
+        tasks.end(&clock);
+        assert_eq!((policy.waiting(), policy.limiter().in_use("permits")), (0, Some(0)));
+        assert!(policy.try_admit(1).is_ok());
+        // A look at the file that is under way ends, and lets go of its waker.
+        let begun = std::time::Instant::now();
+        while foreign.wakers.load(SeqCst) > 0 && begun.elapsed() < 20 * SECOND {
+            std::thread::yield_now();
+        }
+    });
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A recorder of the user's, and a limiter that shows its legs.
+#[cfg(feature = "metrics")]
+fn gauges() {
+    use metrics::{Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+    use std::collections::HashMap;
+    use tollgate::observe::Gauges;
+    use tollgate::standing::State;
+    #[derive(Default)]
+    struct Values(Mutex<HashMap<Key, f64>>);
+    struct OwnGauge(&'static Foreign, Arc<Values>, Key);
+    impl GaugeFn for OwnGauge {
+        fn increment(&self, _: f64) {}
+        fn decrement(&self, _: f64) {}
+        fn set(&self, value: f64) {
+            self.0.call("set of a gauge");
+            self.1.0.lock().unwrap().insert(self.2.clone(), value);
+        }
+    }
+    struct OwnRecorder(&'static Foreign, Arc<Values>);
+    impl Recorder for OwnRecorder {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::noop()
+        }
+        fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+            self.0.call("register_gauge");
+            Gauge::from_arc(Arc::new(OwnGauge(self.0, Arc::clone(&self.1), key.clone())))
+        }
+        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::noop()
+        }
+    }
+    /// As many legs as are held, all of which limit.
+    struct Shown(Own, AtomicUsize);
+    impl Limiter for Shown {
+        type Ticket = u64;
+        fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
+            self.0.try_reserve(demand)
+        }
+        fn cancel(&self, _: u64, _: Pass<'_>) {}
+        fn finish(&self, _: u64, _: Outcome, _: Pass<'_>) {}
+        fn forget(&self, _: u64) {}
+        fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
+            ReadyAt::NOW
+        }
+        fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+            for leg in &["one", "two", "three"][..self.1.load(SeqCst)] {
+                self.0.foreign.call("survey of a leg");
+                let (limit, in_use, waiting) = (7, 5, 3);
+                visit(Standing::new(leg, "own", State::Permits { limit, in_use, waiting }));
+            }
+        }
+        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn Turnstile)) {}
+    }
+    sweep((), |foreign| {
+        let values = Arc::<Values>::default();
+        let recorder = OwnRecorder(foreign, Arc::clone(&values));
+        let shown = Shown(own(foreign), AtomicUsize::new(3));
+        let mut gauges = Gauges::new("api");
+        metrics::with_local_recorder(&recorder, || {
+            foreign.arm();
+            for legs in [3, 2, 3] {
+                shown.1.store(legs, SeqCst);
+                foreign.step(|| gauges.record(&shown));
+            }
+            foreign.disarm();
+            // Each gauge is as the next survey says: those of a leg that is gone are zero.
+            shown.1.store(1, SeqCst);
+            gauges.record(&shown);
+        });
+        for (key, value) in &*values.0.lock().unwrap() {
+            let is_of = |leg| key.labels().any(|label| (label.key(), label.value()) == ("leg", leg));
+            match is_of("one") {
+                true => assert!(*value > 0.0, "{key}"),
+                false => assert_eq!(*value, 0.0, "{key}"),
+            }
+        }
+    });
+}
+
 /// Each line: a test, the situations that it sweeps, and the files of the sources that call users' code there.
 macro_rules! table {
     ($($(#[$when:meta])* $test:ident: $situations:ident in [$($file:literal),*];)*) => {
@@ -1440,4 +1982,15 @@ table! {
     keys_of_rates_may_panic: keyed_rates in ["keyed/rate.rs"];
     keys_of_a_waiting_room_may_panic: waiting_rooms in ["shed/waiting_room.rs"];
     legs_beside_a_lease_may_panic: leases in [];
+    queues_of_own_limiters_may_panic: own_queues in [];
+    rates_under_a_lease_may_panic: leases_of_own_rates in [];
+    permits_under_an_adaptive_limit_may_panic: adaptive_limits_of_own_permits in [];
+    legs_may_panic_while_threads_are_blocked: blocked_threads in [];
+    #[cfg(feature = "governor")]
+    clocks_of_governor_may_panic: governed_limiters in ["governed.rs"];
+    legs_beside_a_fair_share_may_panic: fair_budgets in [];
+    #[cfg(feature = "policy-file")]
+    wakers_and_listeners_of_a_file_may_panic: file_sources in ["policy/source/read.rs"];
+    #[cfg(feature = "metrics")]
+    recorders_and_surveys_may_panic: gauges in ["observe/gauges.rs"];
 }

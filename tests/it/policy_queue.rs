@@ -59,7 +59,6 @@ fn caught(call: impl FnOnce()) -> bool {
 
 // ---- Panics of wakers
 
-/// The second of two fits as well when the first one's waker panics: after a raise of a quota, and after a release.
 /// A budget of ten tokens that nothing refills, all of them taken.
 fn spent(clock: &ManualClock) -> Arc<TokenBucket> {
     let bucket = Arc::new(TokenBucket::new(Quota::zero().burst(10)).on(clock));
@@ -67,6 +66,7 @@ fn spent(clock: &ManualClock) -> Arc<TokenBucket> {
     bucket
 }
 
+/// The second of two fits as well when the first one's waker panics: after a raise of a quota, and after a release.
 #[test]
 fn a_waker_that_panics_keeps_no_other_from_being_woken() {
     let clock = ManualClock::new();
@@ -282,6 +282,26 @@ fn a_leg_that_panics_for_one_waiter_ends_that_wait_and_no_other() {
     assert!(matches!(counted(second, &counts[1]), Poll::Ready(Ok(_))));
     drop(first);
     assert_eq!((policy.waiting(), fussy.free.load(SeqCst)), (0, 13));
+}
+
+/// The deadline of the first passes. Its poll ends its wait, and serves the next at once: no timer is due, and no permit comes
+/// back.
+#[test]
+fn a_waiter_behind_one_whose_deadline_passes_is_served_at_that_instant() {
+    let clock = ManualClock::new();
+    let semaphore = Arc::new(Semaphore::new(2));
+    let policy = Policy::builder().clock(&clock).over(Arc::clone(&semaphore)).unwrap();
+    let _held = semaphore.try_acquire().unwrap();
+    let counts = [Count::new(), Count::new()];
+    let mut first = pin!(policy.admit_timeout(2, 10 * MS));
+    let mut second = pin!(policy.admit(1));
+    assert!(counted(first.as_mut(), &counts[0]).is_pending());
+    assert!(counted(second.as_mut(), &counts[1]).is_pending());
+    clock.advance(10 * MS);
+    assert_eq!(counts.each_ref().map(|count| count.get()), [1, 0]);
+    assert!(matches!(counted(first, &counts[0]), Poll::Ready(Err(_))));
+    assert_eq!(counts[1].get(), 1);
+    assert!(matches!(counted(second, &counts[1]), Poll::Ready(Ok(_))));
 }
 
 // ---- The timer

@@ -151,6 +151,26 @@ fn a_task_that_is_cancelled_at_the_gate_leaves_it() {
     assert!(pool.shutdown(LONG).is_clean());
 }
 
+/// Given a worker that waits at the policy with a task for which too few permits are free, when that task is evicted for a
+/// lighter one, then the worker leaves the policy and takes the lighter task, which fits.
+#[test]
+fn a_task_that_is_evicted_at_the_gate_leaves_it_to_the_next() {
+    let permits = Arc::new(Semaphore::new(2));
+    let policy = Policy::new(Arc::clone(&permits));
+    let builder = one().queue(1).overflow(Overflow::DropOldest);
+    let pool = builder.admit_by(policy.clone()).build().unwrap();
+    let held = permits.try_acquire().unwrap();
+    let heavy = pool.ask(2).submit(|| 1).unwrap();
+    until(|| policy.waiting() == 1);
+    let light = pool.submit(|| 2).unwrap();
+    until(|| light.is_finished());
+    assert_eq!(light.join().unwrap(), 2);
+    assert!(matches!(heavy.join(), Err(TaskError::Discarded)));
+    drop(held);
+    assert_eq!((policy.waiting(), permits.available_permits()), (0, 2));
+    assert!(pool.shutdown(LONG).is_clean());
+}
+
 /// Given tasks behind a busy worker, of which one is cancelled and one too late, when their turn comes, then they take no
 /// token, and the next has it.
 #[test]

@@ -239,6 +239,26 @@ async fn what_was_thrown_out_is_run_by_its_owner_alone() {
     assert_eq!(pool.stats().discarded, 1);
 }
 
+/// Given a runner that waits at the policy with a task for which too few permits are free, when that task is evicted for a
+/// lighter one, then the runner leaves the policy and takes the lighter task, which fits.
+#[tokio::test(start_paused = true)]
+async fn a_task_that_is_evicted_at_the_gate_leaves_it_to_the_next() {
+    let permits = Arc::new(Semaphore::new(2));
+    let policy = Policy::new(Arc::clone(&permits));
+    let builder = one().queue(1).overflow(Overflow::DropOldest);
+    let pool = builder.admit_by(policy.clone()).build().unwrap();
+    let held = permits.try_acquire().unwrap();
+    let heavy = pool.ask(2).try_submit(async { 1 }).unwrap();
+    settle().await;
+    assert_eq!(policy.waiting(), 1);
+    let light = pool.try_submit(async { 2 }).unwrap();
+    assert_eq!(end_of(light).await.unwrap(), 2);
+    assert!(matches!(end_of(heavy).await, Err(TaskError::Discarded)));
+    drop(held);
+    assert_eq!((policy.waiting(), permits.available_permits()), (0, 2));
+    assert!(pool.shutdown(LONG).await.is_clean());
+}
+
 /// Given three pools that share their one slot and the one permit of their policy, where the slot comes to one of them and the
 /// permit to another, then they do not pass both on and on: every task ends.
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What wakes another waiter: a share that goes, a unit that is given back by the short way.
+//! What wakes another waiter: a share that goes, a unit that is given back by the short way, a window that is shortened.
 
 use std::future::Future;
 use std::pin::pin;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 use tollgate::keyed::FairBudget;
-use tollgate::{LeakyBucket, LimiterExt, ManualClock, Policy, Quota};
+use tollgate::{FixedWindow, LeakyBucket, LimiterExt, ManualClock, Policy, Quota};
 
 #[derive(Default)]
 struct Wakes(AtomicUsize);
@@ -55,5 +55,23 @@ fn a_unit_given_back_without_the_lock_wakes_the_waiter() {
     assert!(waits.as_mut().poll(&mut cx).is_pending());
     drop(reservation);
     assert!(wakes.0.load(Ordering::SeqCst) > 0, "there is room now");
+    assert!(waits.as_mut().poll(&mut cx).is_ready());
+}
+
+/// The window of a minute becomes one of a second: the waiter is due then, before the instant that it waits for.
+#[test]
+fn a_shortened_window_wakes_the_waiter_at_its_new_end() {
+    let clock = ManualClock::new();
+    let window = Arc::new(FixedWindow::new(1, Duration::from_secs(60)).unwrap().on(&clock));
+    let policy = Policy::new(Arc::clone(&window));
+    policy.try_admit(1).unwrap().forget();
+    let wakes = Arc::<Wakes>::default();
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut cx = Context::from_waker(&waker);
+    let mut waits = pin!(policy.admit(1));
+    assert!(waits.as_mut().poll(&mut cx).is_pending());
+    window.set_length(Duration::from_secs(1)).unwrap();
+    clock.advance(Duration::from_secs(1));
+    assert!(wakes.0.load(Ordering::SeqCst) > 0, "the window has ended");
     assert!(waits.as_mut().poll(&mut cx).is_ready());
 }

@@ -1,5 +1,6 @@
 //! Reads a file on a thread of its own, so that a slow disk or a file server that does not answer holds up nobody else.
 
+use crate::sync::wake::quietly;
 use parking_lot::Mutex;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ impl<T: Send + 'static> Reading<T> {
                 slot.waker.take()
             };
             if let Some(waker) = waker {
-                waker.wake();
+                quietly(|| waker.wake());
             }
         });
         if started.is_err() {

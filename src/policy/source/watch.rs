@@ -1,6 +1,7 @@
 //! Tells when something happens in a folder.
 
 use super::SourceError;
+use crate::sync::wake::quietly;
 use crate::time::Sleep;
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use parking_lot::Mutex;
@@ -38,7 +39,7 @@ impl Watch {
                 signal.waker.take()
             };
             if let Some(waker) = waker {
-                waker.wake();
+                quietly(|| waker.wake());
             }
         })?;
         let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
