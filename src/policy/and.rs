@@ -6,6 +6,7 @@ use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::Standing;
 use crate::sync::turn::Turnstile;
 use crate::sync::unwind::Rest;
+use crate::sync::watch::together;
 use crate::time::{Clock, Pass};
 
 /// Both `A` and `B`, asked in this order. Made by [`LimiterExt::and`](crate::LimiterExt::and).
@@ -76,7 +77,7 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
 
     #[inline]
     fn cancel(&self, (a, b): Self::Ticket, now: Pass<'_>) {
-        both!(of copies: self.b.cancel(b, now), self.a.cancel(a, now));
+        together(|| both!(of copies: self.b.cancel(b, now), self.a.cancel(a, now)));
     }
 
     #[inline(always)]
@@ -86,18 +87,22 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
 
     #[inline]
     fn settle(&self, (a, b): &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        let legs = both!(self.a.settle(a, actual), self.b.settle(b, actual));
+        let legs = together(|| both!(self.a.settle(a, actual), self.b.settle(b, actual)));
         legs.0 + legs.1
     }
 
     #[inline(always)]
     fn finish(&self, (a, b): Self::Ticket, outcome: Outcome, now: Pass<'_>) {
-        both!(of copies: self.b.finish(b, outcome, now), self.a.finish(a, outcome, now));
+        let finish = || both!(of copies: self.b.finish(b, outcome, now), self.a.finish(a, outcome, now));
+        match self.a.heeds().finish && self.b.heeds().finish {
+            true => together(finish),
+            false => finish(),
+        }
     }
 
     #[inline]
     fn forget(&self, (a, b): Self::Ticket) {
-        both!(of copies: self.b.forget(b), self.a.forget(a));
+        together(|| both!(of copies: self.b.forget(b), self.a.forget(a)));
     }
 
     #[inline]

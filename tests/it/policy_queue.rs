@@ -13,6 +13,7 @@ use tollgate::{BreakerState, CircuitBreaker, Demand, Inherit, Limiter, LimiterEx
 use tollgate::{Overflow, OwnedSemaphorePermit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, TokenBucket, Wait};
 
 const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Panics when it is woken.
 struct Panics;
@@ -55,6 +56,35 @@ fn counted<F: Future + ?Sized>(future: Pin<&mut F>, count: &Arc<Count>) -> Poll<
 
 fn caught(call: impl FnOnce()) -> bool {
     catch_unwind(AssertUnwindSafe(call)).is_err()
+}
+
+// ---- What several legs give back at once
+
+/// The permit comes back before the token. A waiter that was judged in between would find no token before its deadline.
+#[track_caller]
+fn cancels_as_a_whole<L: Limiter + 'static>(policy: &Policy<L>, slow: &TokenBucket) {
+    let reservation = policy.reserve(1).unwrap();
+    let mut waiter = pin!(policy.admit(1));
+    assert!(poll(waiter.as_mut(), Waker::noop().clone()).is_pending());
+    slow.try_acquire(1).unwrap();
+    drop(reservation);
+    assert!(matches!(poll(waiter, Waker::noop().clone()), Poll::Ready(Ok(_))));
+}
+
+#[test]
+fn a_waiter_is_judged_after_a_cancel_has_given_back_to_all_legs() {
+    let clock = ManualClock::new();
+    let slow = || Arc::new(TokenBucket::new(Quota::per_hour(1).burst(2)).on(&clock));
+    let builder = || Policy::builder().clock(&clock).max_wait(5 * SECOND);
+    let bucket = slow();
+    let built = builder().limit(Arc::clone(&bucket)).limit(Semaphore::new(1));
+    cancels_as_a_whole(&built.build().unwrap(), &bucket);
+    let bucket = slow();
+    let chain = Arc::clone(&bucket).and(Semaphore::new(1));
+    cancels_as_a_whole(&builder().over(chain).unwrap(), &bucket);
+    let bucket = slow();
+    let boxed = Arc::clone(&bucket).boxed().and(Semaphore::new(1).boxed());
+    cancels_as_a_whole(&builder().over(boxed).unwrap(), &bucket);
 }
 
 // ---- Panics of wakers
