@@ -14,9 +14,12 @@ pub trait Watch: Send + Sync + 'static {
     /// Something that might admit a waiter has happened.
     fn look_again(self: Arc<Self>);
 
-    /// A bell has rung that it listens to: it is told so at once, before it looks again. It must not call anything.
+    /// A bell has rung that it listens to, for a change of settings where `anew`: it is told so at once, before it looks again.
+    /// It must not call anything.
     #[doc(hidden)]
-    fn note_ring(&self) {}
+    fn note_ring(&self, anew: bool) {
+        let _ = anew;
+    }
 }
 
 /// A handle by which a limiter can call a [`Watch`], if it still lives.
@@ -52,8 +55,13 @@ impl Watcher {
     /// Calls it. A call that is made while another runs on this thread is made after that one has returned, so that
     /// lines that wake each other do not pile up on the stack.
     pub fn call(&self) {
+        self.call_for(false);
+    }
+
+    /// The same; `anew` for a change of settings.
+    pub(crate) fn call_for(&self, anew: bool) {
         if let Some(watch) = self.0.upgrade() {
-            watch.note_ring();
+            watch.note_ring(anew);
             call(watch);
         }
     }
