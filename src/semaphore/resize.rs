@@ -48,10 +48,10 @@ impl Semaphore {
         each.run(|| self.hand_over());
         // SeqCst: the raise comes before this fence, the look for a bell after it. A policy makes the bell before the fence
         // in `Bell::listen`, and reads the limits after it.
-        if !seeded!("semaphore_raises_unfenced") {
-            fence(Ordering::SeqCst);
-        }
-        if let Some(raised) = self.raised.get() {
+        fence(Ordering::SeqCst);
+        if let Some(raised) = self.raised.get()
+            && !seeded!("semaphore_raises_in_silence")
+        {
             each.run(|| raised.ring_anew());
         }
         each.end();
