@@ -133,6 +133,18 @@ impl Ask {
         self.costs.iter().flatten().copied()
     }
 
+    /// The cost that was named first.
+    #[inline]
+    pub(crate) fn first_cost(&self) -> Option<(Cost, u64)> {
+        self.costs[0]
+    }
+
+    /// True when it names more than one cost.
+    #[inline]
+    pub(crate) fn has_costs(&self) -> bool {
+        self.costs[1].is_some()
+    }
+
     /// Adds another request's numbers to these, saturating: what a line has waiting in front of somebody.
     pub(crate) fn absorb(&mut self, other: &Ask) {
         self.count = self.count.saturating_add(other.count);

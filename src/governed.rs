@@ -131,7 +131,7 @@ impl Limiter for Governed {
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         if demand.units() > u32::MAX.into() {
-            return ReadyAt::never(LEG);
+            return ReadyAt::never_for(Reason::Oversized, LEG, demand.units());
         }
         ReadyAt::NOW
     }

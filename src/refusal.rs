@@ -3,7 +3,7 @@
 //! A [`Refusal`] is made on the hot path, so it stores numbers and divides nothing: [`Refusal::retry_after`] computes
 //! when it is asked. It borrows the leg's name; [`Rejection`] is the owned form, an ordinary `'static` error.
 
-use crate::ask::{Ask, Demand};
+use crate::ask::{Ask, Cost, Demand};
 use crate::limiter::Limiter;
 use crate::sync::turn::Turnstile;
 use crate::time::{Clock, Instant, Phase};
@@ -48,6 +48,21 @@ impl Reason {
         )
     }
 
+    /// All, each at its number.
+    const ALL: [Self; 11] = [
+        Self::Saturated,
+        Self::RateExceeded,
+        Self::CircuitOpen,
+        Self::QueueFull,
+        Self::TimedOut,
+        Self::Oversized,
+        Self::Unpriced,
+        Self::Unkeyed,
+        Self::Misconfigured,
+        Self::Closed,
+        Self::Unavailable,
+    ];
+
     fn clause(self) -> &'static str {
         match self {
             Self::Saturated => "is saturated",
@@ -82,8 +97,7 @@ enum At {
         origin: Instant,
         distance: u64,
         mul: u64,
-        /// As wide as a word, like the rest: what a result holds is then copied in whole words.
-        shift: u64,
+        shift: u32,
     },
 }
 
@@ -115,7 +129,7 @@ impl<'a> Due<'a> {
                 origin,
                 distance,
                 mul,
-                shift: shift.into(),
+                shift,
             },
         }
     }
@@ -129,7 +143,7 @@ impl<'a> Due<'a> {
                 distance,
                 mul,
                 shift,
-            } => origin.after_ticks(crate::algo::axis::ticks_until(distance, mul, shift as u32)),
+            } => origin.after_ticks(crate::algo::axis::ticks_until(distance, mul, shift)),
         }
     }
 
@@ -165,13 +179,121 @@ pub enum Wait<'a> {
     Event,
 }
 
-/// All legs of the composite that refused, and what it was asked for: from this the latest instant is computed, when it is
-/// asked for.
+impl<'a> How<'a> {
+    /// As `wait` says, and the shift of its axis.
+    #[inline(always)]
+    fn of(wait: Wait<'a>) -> (Self, u32) {
+        match wait {
+            Wait::Never => (Self::Never, 0),
+            Wait::Event => (Self::Event, 0),
+            Wait::Turn(turnstile) => (Self::Turn(turnstile), 0),
+            Wait::Until(Due { clock, asked_at, at }) => match at {
+                At::Instant(at) => (Self::Until { clock, asked_at, at }, 0),
+                At::Axis {
+                    origin,
+                    distance,
+                    mul,
+                    shift,
+                } => {
+                    let axis = Self::OnAxis {
+                        clock,
+                        asked_at,
+                        origin,
+                        distance,
+                        mul,
+                    };
+                    (axis, shift)
+                }
+            },
+        }
+    }
+
+    fn due(self, shift: u64) -> Option<Due<'a>> {
+        match self {
+            Self::Never | Self::Event | Self::Turn(_) => None,
+            Self::Until { clock, asked_at, at }
+            | Self::Of {
+                clock, asked_at, at, ..
+            } => Some(Due::at(clock, asked_at, at)),
+            Self::OnAxis {
+                clock,
+                asked_at,
+                origin,
+                distance,
+                mul,
+            } => Some(Due::on_axis(clock, asked_at, origin, distance, mul, shift as u32)),
+        }
+    }
+}
+
+/// All legs of the composite that refused, and what it was asked for: from this is computed, when it is asked for, which
+/// leg is ready last, and whether one never is.
+///
+/// An ask of at most one named cost, in few words: both numbers stand in the refusal or here.
 #[derive(Clone, Copy)]
 struct Whole<'a> {
     legs: &'a dyn Legs,
-    units: u64,
-    ask: Ask,
+    /// Of the calls and the named cost that which the leg that refused does not count.
+    other: u64,
+    cost: Option<Cost>,
+}
+
+/// How a refused request may wait, as a refusal keeps it: in whole words, since what a result holds is copied at every attempt.
+#[derive(Clone, Copy)]
+#[repr(u64)]
+enum How<'a> {
+    Never,
+    Event,
+    Turn(&'a dyn Turnstile),
+    Until {
+        clock: &'a Clock,
+        asked_at: Instant,
+        at: Instant,
+    },
+    /// As [`At::Axis`]. The shift is in the [`Head`].
+    OnAxis {
+        clock: &'a Clock,
+        asked_at: Instant,
+        origin: Instant,
+        distance: u64,
+        mul: u64,
+    },
+    /// Until an instant of the leg of this name, which is ready later than the one that refused.
+    Of {
+        clock: &'a Clock,
+        asked_at: Instant,
+        at: Instant,
+        leg: &'a str,
+    },
+}
+
+/// What is small in a refusal.
+///
+/// | bits | meaning |
+/// |---|---|
+/// | 0..8 | the reason |
+/// | 8 | the leg that refused counts the named cost, not calls |
+/// | 9 | so does the composite |
+/// | 16.. | the shift of the axis |
+#[derive(Clone, Copy)]
+struct Head(u64);
+
+impl Head {
+    const LEG_COUNTS_COST: u64 = 1 << 8;
+    const WHOLE_COUNTS_COST: u64 = 1 << 9;
+    const SHIFT: u32 = 16;
+
+    fn reason(self) -> Reason {
+        Reason::ALL[(self.0 & 0xff) as usize]
+    }
+
+    fn with_reason(self, reason: Reason) -> Self {
+        Self(self.0 & !0xff | reason as u64)
+    }
+
+    fn has(self, flag: u64) -> bool {
+        self.0 & flag != 0
+    }
 }
 
 /// What a refusal wants of all legs.
@@ -207,22 +329,26 @@ impl<L: Limiter> Legs for L {
 #[derive(Clone, Copy)]
 #[must_use = "a refusal says why the work must not start"]
 pub struct Refusal<'a> {
-    reason: Reason,
+    head: Head,
     leg: &'a str,
     units: u64,
-    wait: Wait<'a>,
+    how: How<'a>,
     whole: Option<Whole<'a>>,
 }
 
+// What is returned at every attempt stays small: `clippy::result_large_err` warns from 128 bytes on.
+const _: () = assert!(size_of::<Refusal<'_>>() <= 120);
+
 impl<'a> Refusal<'a> {
     /// A refusal by the leg `leg` of `units` units.
-    #[inline]
+    #[inline(always)]
     pub fn new(reason: Reason, leg: &'a str, units: u64, wait: Wait<'a>) -> Self {
+        let (how, shift) = How::of(wait);
         Self {
-            reason,
+            head: Head(reason as u64 | u64::from(shift) << Head::SHIFT),
             leg,
             units,
-            wait,
+            how,
             whole: None,
         }
     }
@@ -230,12 +356,128 @@ impl<'a> Refusal<'a> {
     /// The same refusal, by one of several legs.
     #[inline(always)]
     pub(crate) fn among(mut self, legs: &'a dyn Legs, demand: Demand<'_>) -> Self {
+        if matches!(self.how, How::Never) {
+            return self;
+        }
+        let ask = demand.ask();
+        let calls = ask.count();
+        let by_calls = demand.units() == calls && !self.head.has(Head::WHOLE_COUNTS_COST);
+        match &mut self.whole {
+            Some(whole) if by_calls => whole.legs = legs,
+            None if by_calls && self.units == calls && !ask.has_costs() => {
+                let (cost, other) = ask.first_cost().unzip();
+                self.whole = Some(Whole {
+                    legs,
+                    other: other.unwrap_or(0),
+                    cost,
+                });
+            }
+            _ => self.among_slow(legs, demand),
+        }
+        self
+    }
+
+    #[inline(never)]
+    fn among_slow(&mut self, legs: &'a dyn Legs, demand: Demand<'_>) {
+        let ask = demand.ask();
+        let (calls, cost) = (ask.count(), ask.first_cost());
+        let named = |units| matches!(cost, Some((_, cost)) if cost == units);
+        let (by_calls, all_by_calls) = (self.units == calls, demand.units() == calls);
+        if ask.has_costs() || !(by_calls || named(self.units)) || !(all_by_calls || named(demand.units())) {
+            *self = self.among_now(legs, demand);
+            return;
+        }
+        let mut flags = 0;
+        let mut other = cost.map_or(0, |(_, units)| units);
+        if !by_calls {
+            flags |= Head::LEG_COUNTS_COST;
+            other = calls;
+        }
+        if !all_by_calls {
+            flags |= Head::WHOLE_COUNTS_COST;
+        }
+        self.head.0 = self.head.0 & !(Head::LEG_COUNTS_COST | Head::WHOLE_COUNTS_COST) | flags;
         self.whole = Some(Whole {
             legs,
-            units: demand.units(),
-            ask: *demand.ask(),
+            other,
+            cost: cost.map(|(cost, _)| cost),
         });
+    }
+
+    /// The same for an ask that a refusal cannot carry: all legs are looked at now.
+    #[cold]
+    #[inline(never)]
+    fn among_now(mut self, legs: &'a dyn Legs, demand: Demand<'_>) -> Self {
+        self.whole = None;
+        let Some(clock) = legs.decides_by() else { return self };
+        let now = clock.now();
+        let phase = Phase::at(clock, now);
+        let ready = legs.ready(Demand::new(demand.ask(), phase.pass()).with_units(demand.units(), 0));
+        if let Some(never) = ready.never_admits(demand.units()) {
+            return never;
+        }
+        if let Some((leg, at)) = self.later(&ready, clock, now) {
+            self.how = How::Of {
+                clock,
+                asked_at: now,
+                at,
+                leg,
+            };
+        }
         self
+    }
+
+    /// The leg of `ready` that is ready later than the one that refused, and when.
+    fn later(&self, ready: &ReadyAt<'a>, clock: &Clock, now: Instant) -> Option<(&'a str, Instant)> {
+        let at = ready.not_before().filter(|&at| at > now)?;
+        let since = self.asked_at(clock).unwrap_or(now);
+        (Some(clock.between(since, at)) > self.own_due().map(|due| due.after())).then(|| (ready.leg(), at))
+    }
+
+    fn own_due(&self) -> Option<Due<'a>> {
+        self.how.due(self.head.0 >> Head::SHIFT).filter(|due| !due.is_never())
+    }
+
+    /// When it was asked, if that is known by `clock`.
+    fn asked_at(&self, clock: &Clock) -> Option<Instant> {
+        let due = self.own_due().filter(|due| due.clock.is_same(clock))?;
+        Some(due.asked_at)
+    }
+
+    /// What all legs say of the same demand now, and the clock and the instant of that.
+    fn look(&self) -> Option<(ReadyAt<'a>, &'a Clock, Instant)> {
+        let whole = self.whole.as_ref()?;
+        let (legs, other) = (whole.legs, whole.other);
+        let (calls, units) = match self.head.has(Head::LEG_COUNTS_COST) {
+            false => (self.units, other),
+            true => (other, self.units),
+        };
+        let ask = Ask::many(calls);
+        let ask = whole.cost.map_or(ask, |cost| ask.cost(cost, units));
+        let demanded = match self.head.has(Head::WHOLE_COUNTS_COST) {
+            false => calls,
+            true => units,
+        };
+        let clock = legs.decides_by()?;
+        let now = clock.now();
+        let phase = Phase::at(clock, now);
+        let ready = legs.ready(Demand::new(&ask, phase.pass()).with_units(demanded, 0));
+        Some((ready, clock, now))
+    }
+
+    /// The same refusal, or that of a leg which no instant makes admit, where another has refused before that.
+    #[inline]
+    pub(crate) fn judged(self) -> Self {
+        match self.whole {
+            Some(_) => self.judged_slow(),
+            None => self,
+        }
+    }
+
+    #[cold]
+    fn judged_slow(self) -> Self {
+        let never = self.look().and_then(|(ready, ..)| ready.never_admits(self.units));
+        never.unwrap_or(self)
     }
 
     /// The same refusal, where `adapter` changes what the legs inside it say of the same demand.
@@ -247,30 +489,46 @@ impl<'a> Refusal<'a> {
         self
     }
 
-    /// Why.
-    #[inline]
+    /// Why. Of several legs the reason is that of the first which refuses; unless no instant can admit the request at one of
+    /// them, also behind that: then it is [permanent](Reason::is_permanent), and so are [`leg`](Self::leg) and
+    /// [`wait`](Self::wait) of that leg. Which it is is looked up here, not when the request was refused.
+    ///
+    /// ```
+    /// # use tollgate::{LimiterExt, ManualClock, Policy, Quota, Reason, TokenBucket};
+    /// # let clock = ManualClock::new();
+    /// let small = TokenBucket::new(Quota::per_second(1).burst(2)).on(&clock);
+    /// let policy = Policy::builder()
+    ///     .limit(TokenBucket::new(Quota::per_second(1).burst(9)).on(&clock))
+    ///     .limit(small.named("small"))
+    ///     .build()?;
+    /// policy.limiter().try_admit(1).unwrap().forget();
+    /// let refused = policy.try_admit(9).unwrap_err();
+    /// assert_eq!((refused.reason(), refused.leg()), (Reason::Oversized, "small"));
+    /// assert_eq!(refused.retry_after(), None);
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
     pub fn reason(&self) -> Reason {
-        self.reason
+        self.judged().head.reason()
     }
 
     /// The name of the leg that refused.
-    #[inline]
     pub fn leg(&self) -> &'a str {
-        self.leg
+        self.judged().leg
     }
 
     /// How many units that leg was asked for.
-    #[inline]
     pub fn units(&self) -> u64 {
-        self.units
+        self.judged().units
     }
 
     /// How to wait.
-    #[inline]
     pub fn wait(&self) -> Wait<'a> {
-        match self.wait {
-            Wait::Until(due) if due.is_never() => Wait::Event,
-            wait => wait,
+        let refusal = self.judged();
+        match (refusal.how, refusal.own_due()) {
+            (How::Never, _) => Wait::Never,
+            (How::Turn(turnstile), _) => Wait::Turn(turnstile),
+            (_, Some(due)) => Wait::Until(due),
+            (_, None) => Wait::Event,
         }
     }
 
@@ -306,48 +564,38 @@ impl<'a> Refusal<'a> {
     }
 
     fn retry(&self) -> (&'a str, Option<Duration>) {
-        let wait = self.wait();
-        let own = match wait {
-            Wait::Until(due) => Some(due.after()),
-            _ => None,
+        let leg = match self.how {
+            How::Of { leg, .. } => leg,
+            _ => self.leg,
         };
-        let (Some(whole), false) = (&self.whole, matches!(wait, Wait::Never)) else {
-            return (self.leg, own);
+        let own = (leg, self.own_due().map(|due| due.after()));
+        let Some((ready, clock, now)) = self.look() else {
+            return own;
         };
-        let Some(clock) = whole.legs.decides_by() else {
-            return (self.leg, own);
-        };
-        let now = clock.now();
-        let phase = Phase::at(clock, now);
-        let ready = whole
-            .legs
-            .ready(Demand::new(&whole.ask, phase.pass()).with_units(whole.units, 0));
         if ready.is_never() {
             return (ready.leg(), None);
         }
-        let since = match wait {
-            Wait::Until(due) if due.clock.is_same(clock) => due.asked_at,
-            _ => now,
-        };
-        match ready
-            .not_before()
-            .filter(|&at| at > now)
-            .map(|at| clock.between(since, at))
-        {
-            all if all > own => (ready.leg(), all),
-            _ => (self.leg, own),
+        match self.later(&ready, clock, now) {
+            Some((leg, at)) => {
+                let since = self.asked_at(clock).unwrap_or(now);
+                (leg, Some(clock.between(since, at)))
+            }
+            None => own,
         }
     }
 
     /// The same refusal for another reason: a wait that failed keeps the leg that it waited for.
-    pub fn with_reason(mut self, reason: Reason) -> Self {
-        self.reason = reason;
-        self
+    pub fn with_reason(self, reason: Reason) -> Self {
+        let mut refusal = self.judged();
+        refusal.head = refusal.head.with_reason(reason);
+        refusal
     }
 
     /// The same refusal with another way to wait.
     pub(crate) fn with_wait(mut self, wait: Wait<'a>) -> Self {
-        self.wait = wait;
+        let (how, shift) = How::of(wait);
+        self.how = how;
+        self.head.0 = self.head.0 & ((1 << Head::SHIFT) - 1) | u64::from(shift) << Head::SHIFT;
         self
     }
 
@@ -360,13 +608,14 @@ impl<'a> Refusal<'a> {
 
     /// The owned form, to be returned and stored as an error.
     pub fn to_rejection(&self) -> Rejection {
-        let (leg, retry_after) = self.retry();
+        let refusal = self.judged();
+        let (leg, retry_after) = refusal.retry();
         Rejection {
-            reason: self.reason,
-            leg: self.leg.into(),
-            units: self.units,
+            reason: refusal.head.reason(),
+            leg: refusal.leg.into(),
+            units: refusal.units,
             retry_after,
-            retry_leg: (leg != self.leg).then(|| leg.into()),
+            retry_leg: (leg != refusal.leg).then(|| leg.into()),
         }
     }
 }
@@ -374,9 +623,9 @@ impl<'a> Refusal<'a> {
 impl fmt::Debug for Refusal<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Refusal")
-            .field("reason", &self.reason)
-            .field("leg", &self.leg)
-            .field("units", &self.units)
+            .field("reason", &self.reason())
+            .field("leg", &self.leg())
+            .field("units", &self.units())
             .field("retry_after", &self.retry_after())
             .finish()
     }
@@ -384,7 +633,8 @@ impl fmt::Debug for Refusal<'_> {
 
 impl fmt::Display for Refusal<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "limiter `{}` {}", self.leg, self.reason.clause())
+        let refusal = self.judged();
+        write!(f, "limiter `{}` {}", refusal.leg, refusal.head.reason().clause())
     }
 }
 
@@ -447,7 +697,7 @@ pub(crate) struct DueTurn<'a> {
 pub struct ReadyAt<'a> {
     not_before: Option<Instant>,
     event: bool,
-    never: bool,
+    never: Option<Never>,
     /// When the event happens by itself, at the latest.
     by: Option<Instant>,
     /// It takes larger settings, and a waiter for them holds up no other.
@@ -465,6 +715,14 @@ pub struct ReadyAt<'a> {
     event_leg: &'a str,
 }
 
+/// Why a leg can never admit a request.
+#[derive(Clone, Copy, Debug)]
+struct Never {
+    reason: Reason,
+    /// How many units it was asked for, if it says so.
+    units: Option<u64>,
+}
+
 /// A leg that is not waited for.
 #[derive(Clone, Copy, Debug)]
 struct AtOnce<'a> {
@@ -479,7 +737,7 @@ impl<'a> ReadyAt<'a> {
     pub const NOW: Self = Self {
         not_before: None,
         event: false,
-        never: false,
+        never: None,
         by: None,
         raise: false,
         at_once: None,
@@ -576,23 +834,37 @@ impl<'a> ReadyAt<'a> {
         }
     }
 
-    /// Never, whatever happens.
+    /// Never under the settings in force: as [`Oversized`](Reason::Oversized).
     #[inline]
     pub fn never(leg: &'a str) -> Self {
         Self {
-            never: true,
+            never: Some(Never {
+                reason: Reason::Oversized,
+                units: None,
+            }),
+            leg,
+            ..Self::NOW
+        }
+    }
+
+    /// Never, for a [permanent](Reason::is_permanent) `reason`, where the leg was asked for `units`.
+    #[inline]
+    pub fn never_for(reason: Reason, leg: &'a str, units: u64) -> Self {
+        let units = Some(units);
+        Self {
+            never: Some(Never { reason, units }),
             leg,
             ..Self::NOW
         }
     }
 
     /// This, or `instant` if that comes first: something else makes it ready then. `None` is an instant that is not known; what
-    /// by itself is never ready waits for that all the same.
+    /// by itself is never ready waits for that all the same, and holds up no other.
     #[inline]
     #[must_use]
     pub fn or_at(mut self, instant: Option<Instant>) -> Self {
-        if self.never {
-            self = Self::on_event(self.leg);
+        if self.is_never() {
+            self = Self::on_raise(self.leg);
         }
         if let Some(instant) = instant {
             self.not_before = self.not_before.map(|at| at.min(instant));
@@ -607,11 +879,15 @@ impl<'a> ReadyAt<'a> {
     #[inline]
     #[must_use]
     pub fn and(self, other: Self) -> Self {
-        let rank = |ready: &Self| (ready.never, ready.not_before);
+        let rank = |ready: &Self| (ready.is_never(), ready.not_before);
         Self {
             not_before: self.not_before.max(other.not_before),
             event: self.event | other.event,
-            never: self.never | other.never,
+            never: if rank(&other) > rank(&self) {
+                other.never.or(self.never)
+            } else {
+                self.never.or(other.never)
+            },
             by: match (self.by, other.by) {
                 (Some(one), Some(two)) => Some(one.min(two)),
                 (one, two) => one.or(two),
@@ -695,7 +971,13 @@ impl<'a> ReadyAt<'a> {
     /// True when it can never be admitted.
     #[inline]
     pub fn is_never(&self) -> bool {
-        self.never
+        self.never.is_some()
+    }
+
+    /// The refusal by the leg that can never admit a request for `units`, if there is one.
+    pub fn never_admits(&self, units: u64) -> Option<Refusal<'a>> {
+        let Never { reason, units: asked } = self.never?;
+        Some(Refusal::new(reason, self.leg, asked.unwrap_or(units), Wait::Never))
     }
 
     /// The leg that binds, or `""` when none does: the one that is ready last, else the first that waits for an event.

@@ -333,7 +333,7 @@ impl Limiter for FairShare {
             return ReadyAt::NOW;
         }
         if units > self.budget.quota.burst_size() {
-            return ReadyAt::never(LEG);
+            return ReadyAt::never_for(Reason::Oversized, LEG, units);
         }
         let now = demand.now(&self.budget.clock);
         let clock = &self.budget.clock;

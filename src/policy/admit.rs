@@ -98,9 +98,9 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
             return Step::Done(Err(misfit));
         }
         let now = core.clock.now();
-        let ready = core.ready_behind_line(&self.ask, now);
-        if ready.is_never() {
-            return self.refuse(ticket);
+        let (ready, changes) = core.ready_behind_line(&self.ask, now);
+        if let Some(never) = ready.never_admits(self.ask.count()) {
+            return Step::Done(Err(never));
         }
         if let Some(refusal) = core.at_once(&self.ask, &ready, now, refusal) {
             return Step::Done(Err(refusal));
@@ -119,7 +119,7 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
             let late = Refusal::new(Reason::TimedOut, ready.leg(), self.ask.count(), wait);
             return Step::Done(Err(late));
         }
-        match core.join(self.ask, now, deadline, due) {
+        match core.join(self.ask, now, deadline, (due, changes)) {
             Some((key, evicted)) => {
                 // First of all the place has an owner: a waker that panics leaves nothing behind.
                 self.place = Some(key);

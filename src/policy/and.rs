@@ -5,15 +5,16 @@ use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::Standing;
 use crate::sync::turn::Turnstile;
-use crate::sync::unwind::Rest;
+use crate::sync::unwind::{Rest, in_panic};
+use crate::sync::watch::together;
 use crate::time::{Clock, Pass};
+use std::thread::panicking;
 
 /// Both `A` and `B`, asked in this order. Made by [`LimiterExt::and`](crate::LimiterExt::and).
 ///
 /// When `B` refuses, or panics, what `A` gave is given back. When a leg panics as it ends, the other is ended all the same,
-/// and the first panic goes on. A chain does not look whether a panic is under way already: a permit that is dropped by one
-/// while a leg panics too aborts the process, as any destructor does. A built policy looks,
-/// and does not.
+/// and the first panic goes on. None goes on while the thread is panicking already: so a permit that is dropped by a panic
+/// aborts nothing.
 ///
 /// No semaphore may stand in both: a policy that waits for it
 /// could not tell its two places there apart, and might never stop trying. (A builder refuses such legs.)
@@ -32,13 +33,19 @@ impl<A, B> And<A, B> {
 /// The calls of both legs, the second also when the first panics. A pair has no loop, and the second call is written out
 /// where nothing has panicked: as a closure with two callers it is not inlined, which costs a chain a tenth.
 macro_rules! both {
-    ($first:expr, $second:expr) => {{
+    ($may_panic:expr, $first:expr, $second:expr) => {{
+        if $may_panic && panicking() {
+            return in_panic(|| _ = $first, || _ = $second);
+        }
         let rest = Rest::new(|| _ = $second);
-        let first = $first;
+        $first;
         rest.forget();
-        (first, $second)
+        $second
     }};
-    (of copies: $first:expr, $second:expr) => {{
+    (of copies: $may_panic:expr, $first:expr, $second:expr) => {{
+        if $may_panic && panicking() {
+            return in_panic(move || $first, move || $second);
+        }
         let rest = Rest::new(move || $second);
         $first;
         rest.forget();
@@ -76,28 +83,41 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
 
     #[inline]
     fn cancel(&self, (a, b): Self::Ticket, now: Pass<'_>) {
-        both!(of copies: self.b.cancel(b, now), self.a.cancel(a, now));
+        together(|| both!(of copies: true, self.b.cancel(b, now), self.a.cancel(a, now)));
     }
 
     #[inline(always)]
     fn commit(&self, (a, b): &mut Self::Ticket, now: Pass<'_>) {
-        both!(self.a.commit(a, now), self.b.commit(b, now));
+        both!(false, self.a.commit(a, now), self.b.commit(b, now));
     }
 
     #[inline]
     fn settle(&self, (a, b): &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        let legs = both!(self.a.settle(a, actual), self.b.settle(b, actual));
-        legs.0 + legs.1
+        let (mut first, mut second) = (0, 0);
+        together(|| {
+            both!(
+                true,
+                first = self.a.settle(a, actual),
+                second = self.b.settle(b, actual)
+            );
+        });
+        first + second
     }
 
     #[inline(always)]
     fn finish(&self, (a, b): Self::Ticket, outcome: Outcome, now: Pass<'_>) {
-        both!(of copies: self.b.finish(b, outcome, now), self.a.finish(a, outcome, now));
+        let finish = || {
+            both!(of copies: self.finish_may_panic(), self.b.finish(b, outcome, now), self.a.finish(a, outcome, now));
+        };
+        match self.a.heeds().finish && self.b.heeds().finish {
+            true => together(finish),
+            false => finish(),
+        }
     }
 
     #[inline]
     fn forget(&self, (a, b): Self::Ticket) {
-        both!(of copies: self.b.forget(b), self.a.forget(a));
+        together(|| both!(of copies: true, self.b.forget(b), self.a.forget(a)));
     }
 
     #[inline]

@@ -108,7 +108,7 @@ impl<L: Limiter> Limiter for Per<L> {
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         match demand.per(self.cost) {
             Some(demand) => self.limiter.ready_at(demand),
-            None => ReadyAt::never(self.cost.name()),
+            None => ReadyAt::never_for(Reason::Unpriced, self.cost.name(), 0),
         }
     }
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
@@ -212,30 +212,23 @@ impl<L: Limiter> Limiter for WaitForRaise<L> {
     type Ticket = L::Ticket;
     #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
-        self.limiter
-            .try_reserve(demand)
-            .map_err(|refusal| match refusal.reason() {
+        self.limiter.try_reserve(demand).map_err(|refusal| {
+            let refusal = refusal.judged();
+            match refusal.reason() {
                 Reason::Oversized => refusal.with_wait(Wait::Event),
-                _ => refusal,
-            })
+                _ => refusal.through(self),
+            }
+        })
     }
     fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
         self.limiter.settle(ticket, actual)
     }
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         let ready = self.limiter.ready_at(demand);
-        if !ready.is_never() {
-            return ready;
-        }
         // What it can never admit for another reason, a raise does not change.
-        match self.limiter.try_reserve(demand) {
-            Err(refusal) if refusal.reason() == Reason::Oversized => ReadyAt::on_raise(ready.leg()),
-            Err(_) => ready,
-            Ok(ticket) => {
-                // It has been raised meanwhile.
-                self.limiter.cancel(ticket, demand.pass());
-                ReadyAt::NOW
-            }
+        match ready.never_admits(demand.units()) {
+            Some(never) if never.reason() == Reason::Oversized => ReadyAt::on_raise(ready.leg()),
+            _ => ready,
         }
     }
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {

@@ -80,6 +80,13 @@ pub(super) struct Head {
     pub(super) panicked: bool,
 }
 
+/// A waiter that is judged anew.
+pub(super) struct Waits {
+    pub(super) key: Key,
+    pub(super) ask: Ask,
+    pub(super) deadline: Option<Instant>,
+}
+
 /// What the dispatcher has to do next.
 pub(super) enum Next {
     /// Give this claim back: its owner is not the head any more, and there is no other.
@@ -87,6 +94,8 @@ pub(super) enum Next {
     /// The claim of one that is not the head any more: the head may have it, where it is the turn of the queue and not a
     /// place of its own.
     Inherit(Key, Claim),
+    /// The settings have changed: judge all of these, in order.
+    Judge(Vec<Waits>),
     /// Ask the legs for this waiter.
     Ask(Head),
     /// The queue is empty.
@@ -120,8 +129,14 @@ pub(crate) struct Queue<T> {
     queued: Ask,
     /// How many units wait in all.
     units: u128,
+    /// When those that wait for larger limits are asked for again, bell or no bell, as far as that is known.
+    parked_until: BTreeSet<(Instant, Key)>,
     /// A leg's bell has rung since the queue was last looked at.
     rung: bool,
+    /// The settings have changed since all were last judged.
+    changed: bool,
+    /// How often they have.
+    changes: u64,
     next: Key,
     /// The place that the head with this key holds in the queue of one leg.
     claim: Option<(Key, Claim)>,
@@ -157,7 +172,10 @@ impl<T> Queue<T> {
             deadlines: BTreeSet::new(),
             queued: Ask::many(0),
             units: 0,
+            parked_until: BTreeSet::new(),
             rung: false,
+            changed: false,
+            changes: 0,
             next: 0,
             claim: None,
             dispatching: false,
@@ -208,7 +226,13 @@ impl<T> Queue<T> {
                 self.queued.release(&entry.ask);
                 entry
             }
-            None => self.parked.remove(&key)?,
+            None => {
+                let entry = self.parked.remove(&key)?;
+                if let Some(until) = entry.due {
+                    self.parked_until.remove(&(until, key));
+                }
+                entry
+            }
         };
         self.units -= u128::from(entry.ask.count());
         Some(waker)
@@ -244,8 +268,15 @@ impl<T> Queue<T> {
         Some(wakers)
     }
 
-    /// Joins as the newest.
-    pub(crate) fn push(&mut self, ask: Ask, since: Instant, deadline: Option<Instant>, due: Option<Instant>) -> Key {
+    /// Joins as the newest, `due` by what the legs said when the settings had changed `changes` times.
+    pub(crate) fn push(
+        &mut self,
+        ask: Ask,
+        since: Instant,
+        deadline: Option<Instant>,
+        (due, changes): (Option<Instant>, u64),
+    ) -> Key {
+        self.changed |= changes != self.changes && !seeded!("line_joins_by_old_settings");
         let key = self.next;
         self.next += 1;
         self.busy = true;
@@ -313,9 +344,30 @@ impl<T> Queue<T> {
         !mem::replace(&mut self.dispatching, true)
     }
 
-    /// A leg's bell has rung: those that wait for larger limits are asked for again.
-    pub(super) fn ring(&mut self) {
+    /// A leg's bell has rung: those that wait for larger limits are asked for again. After a change of settings all are judged
+    /// anew.
+    pub(super) fn ring(&mut self, anew: bool) {
         self.rung = true;
+        self.changed |= anew;
+        self.changes += u64::from(anew);
+    }
+
+    /// How often the settings have changed: a newcomer learns it before it looks at them.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// All that waits in order, the next to be served first.
+    fn all(&self) -> Vec<Waits> {
+        let waits = |(&key, entry): (&Key, &Entry)| Waits {
+            key,
+            ask: entry.ask,
+            deadline: entry.deadline,
+        };
+        match self.newest_first {
+            true => self.waiting.iter().rev().map(waits).collect(),
+            false => self.waiting.iter().map(waits).collect(),
+        }
     }
 
     /// What comes next, as of now.
@@ -328,6 +380,10 @@ impl<T> Queue<T> {
                 self.busy = true;
             }
             self.waiting.append(&mut self.parked);
+            self.parked_until.clear();
+        }
+        if mem::take(&mut self.changed) && self.waiting.len() > 1 {
+            return Next::Judge(self.all());
         }
         let head = self.head().map(|(key, _)| key);
         if let Some((_, claim)) = self.claim.take_if(|(owner, _)| head != Some(*owner)) {
@@ -376,12 +432,16 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Passes `key` over, which waits for larger limits.
-    pub(super) fn park(&mut self, key: Key) {
+    /// Passes `key` over, which waits for larger limits: until a bell rings, or `until`.
+    pub(super) fn park(&mut self, key: Key, until: Option<Instant>) {
+        if seeded!("line_parks_over_a_ring") {
+            self.rung = false;
+        }
         if let Some(mut entry) = self.waiting.remove(&key) {
             self.queued.release(&entry.ask);
-            entry.due = None;
+            entry.due = until;
             entry.tried = true;
+            self.parked_until.extend(until.map(|until| (until, key)));
             self.parked.insert(key, entry);
         }
     }
@@ -405,7 +465,8 @@ impl<T> Queue<T> {
     }
 }
 
-/// The timer: one for the queue, set to the instant of its head and to the first deadline. It only wakes.
+/// The timer: one for the queue, set to the instant of its head, to the first at which a parked waiter is asked for again, and to
+/// the first deadline. It only wakes.
 impl<T> Queue<T> {
     /// When the head has to be looked at, as far as that is known.
     fn head_at(&self) -> Option<Instant> {
@@ -420,8 +481,9 @@ impl<T> Queue<T> {
             Some(nudged) => Some(nudged.again),
             None => self.head_at(),
         };
-        let deadline = self.deadlines.first().map(|&(at, _)| at);
-        head.into_iter().chain(deadline).min()
+        let first = |instants: &BTreeSet<(Instant, Key)>| instants.first().map(|&(at, _)| at);
+        let parked = first(&self.parked_until).filter(|_| !self.dispatching);
+        head.into_iter().chain(parked).chain(first(&self.deadlines)).min()
     }
 
     /// True when the timer is to be set anew.
@@ -464,6 +526,13 @@ impl<T> Queue<T> {
                 woken: told + wakers.len(),
                 again: now.after_ticks(self.timing.grace),
             });
+        }
+        while let Some(&(at, key)) = self.parked_until.first()
+            && at <= now
+        {
+            self.parked_until.pop_first();
+            self.rung = true;
+            wakers.extend(self.take_waker(key));
         }
         while let Some(&(at, key)) = self.deadlines.first()
             && at <= now

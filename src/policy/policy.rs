@@ -222,18 +222,8 @@ impl<L: Limiter + 'static> Policy<L> {
     /// The refusal of a demand that does not wait, while others do.
     #[cold]
     fn refuse_behind<'a>(&'a self, demand: Demand<'_>) -> Refusal<'a> {
-        let saturated = Refusal::new(Reason::Saturated, LINE, demand.units(), Wait::Event);
-        if !self.0.limiter.ready_at(demand).is_never() {
-            return saturated;
-        }
-        match self.0.limiter.try_reserve(demand) {
-            Err(refusal) if matches!(refusal.wait(), Wait::Never) => refusal,
-            Err(_) => saturated,
-            Ok(ticket) => {
-                self.0.limiter.cancel(ticket, demand.pass());
-                saturated
-            }
-        }
+        let never = self.0.limiter.ready_at(demand).never_admits(demand.units());
+        never.unwrap_or_else(|| Refusal::new(Reason::Saturated, LINE, demand.units(), Wait::Event))
     }
 
     #[track_caller]

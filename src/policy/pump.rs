@@ -1,7 +1,7 @@
 #![doc = include_str!("README.md")]
 
 use super::bounds::{Bounds, Settings};
-use super::line::{Ended, Found, Head, Key, Next, Queue, Timing, Waited};
+use super::line::{Ended, Found, Head, Key, Next, Queue, Timing, Waited, Waits};
 use crate::algo::chance::nth_fraction;
 use crate::algo::shed::rejection_rate;
 use crate::ask::{Ask, Demand, Place};
@@ -62,8 +62,8 @@ enum Attempt<T> {
     Later(Instant),
     /// Look again when something happens, or at this instant; and since when nothing but a turn is missing, if it is.
     OnEvent(Option<Instant>, Option<Instant>),
-    /// Look again when a bell rings. Others are served meanwhile.
-    OnRaise,
+    /// Look again when a bell rings, or at this instant. Others are served meanwhile.
+    OnRaise(Option<Instant>),
     /// Waiting changes nothing, or it is not waited for.
     Hopeless,
     /// A leg has panicked.
@@ -235,14 +235,17 @@ impl<L: Limiter> Core<L> {
             return (Attempt::Hopeless, None);
         }
         if ready.is_raise() {
-            return (Attempt::OnRaise, None);
+            return (Attempt::OnRaise(ready.event_by()), None);
         }
         let as_of = ready.not_before().unwrap_or(floor).max(floor);
         if as_of > now {
             // A place in a queue that has not handed over yet holds nothing: it is kept, or another queue would always be first
             // there. What it is handed before the instant goes on to the next.
             let waiting = Turn::of_event(&ready).filter(|_| is_claimant && ready.is_event());
-            let turn = waiting.or_else(|| Turn::until_due(&ready));
+            // Nor is the turn of a rate taken while something else is waited for that nothing hands over: at its instant it would
+            // keep others waiting in vain.
+            let in_vain = ready.is_event() && ready.turn().is_none();
+            let turn = waiting.or_else(|| Turn::until_due(&ready).filter(|_| !in_vain));
             let was_due = matches!(waited, Waited::Due(Some(due)) if due <= now);
             if was_due && turn.as_ref().is_some_and(|turn| turn.behind) {
                 // Those before it would have been served by then: it lacks its turn alone.
@@ -327,13 +330,21 @@ impl<L: Limiter> Core<L> {
         }
     }
 
-    /// When somebody who joins now would be admitted.
-    pub(crate) fn ready_behind_line(&self, ask: &Ask, now: Instant) -> ReadyAt<'_> {
-        let (ahead, is_head, claim) = {
+    /// When a waiter that joins now would be admitted.
+    ///
+    /// Also returns how often the settings had changed before they were looked at: what changes between that and the join makes
+    /// the newcomer be judged anew.
+    pub(crate) fn ready_behind_line(&self, ask: &Ask, now: Instant) -> (ReadyAt<'_>, u64) {
+        let (ahead, is_head, claim, changes) = {
             let queue = self.queue.lock();
             let is_head = self.settings.manner.newest_first || queue.in_order() == 0;
-            (queue.ahead(), is_head, queue.claim())
+            (queue.ahead(), is_head, queue.claim(), queue.changes())
         };
+        (self.ready_behind(ask, now, ahead, is_head, claim), changes)
+    }
+
+    /// When a waiter behind `ahead` is admitted, in a queue that holds `claim`.
+    fn ready_behind(&self, ask: &Ask, now: Instant, ahead: Ask, is_head: bool, claim: Option<Claim>) -> ReadyAt<'_> {
         let place = Place {
             ahead,
             is_head,
@@ -370,7 +381,7 @@ impl<L: Limiter + 'static> Core<L> {
         ask: Ask,
         since: Instant,
         deadline: Option<Instant>,
-        due: Option<Instant>,
+        known: (Option<Instant>, u64),
     ) -> Option<(Key, Vec<Waker>)> {
         if self.turns_away_early() {
             return None;
@@ -378,7 +389,7 @@ impl<L: Limiter + 'static> Core<L> {
         let most = self.settings.max_queue();
         self.change(|queue| {
             let evicted = queue.make_room(&ask, most, &self.settings.manner)?;
-            Some((queue.push(ask, since, deadline, due), evicted))
+            Some((queue.push(ask, since, deadline, known), evicted))
         })
     }
 
@@ -460,6 +471,10 @@ impl<L: Limiter + 'static> Core<L> {
                     each.run(|| self.give_back(claim));
                     continue;
                 }
+                Next::Judge(all) => {
+                    self.judge(&all, &mut each);
+                    continue;
+                }
                 Next::Ask(head) if self.serve(&head, &mut each) => continue,
                 Next::Ask(_) | Next::Nothing => {}
             }
@@ -471,6 +486,34 @@ impl<L: Limiter + 'static> Core<L> {
             each.run(|| self.bell.ring());
         }
         each.end();
+    }
+
+    /// Ends the waits that cannot end well under the settings in force: as a newcomer at the same place would be refused. A leg
+    /// that panics is asked again when the turn comes.
+    #[cold]
+    fn judge(self: &Arc<Self>, all: &[Waits], each: &mut Each) {
+        let now = self.clock.now();
+        let claim = self.queue.lock().claim();
+        let mut ahead = Ask::many(0);
+        for (position, waits) in all.iter().enumerate() {
+            let ready = || self.ready_behind(&waits.ask, now, ahead, position == 0, claim);
+            let ended = match catch_unwind(AssertUnwindSafe(ready)) {
+                Ok(ready) if ready.is_never() => Some(Ended::Hopeless),
+                Ok(ready) => {
+                    let late = ready.not_before().zip(waits.deadline);
+                    late.and_then(|(due, deadline)| (due > deadline).then_some(Ended::Expired))
+                }
+                Err(panic) => {
+                    drop_quietly(panic);
+                    None
+                }
+            };
+            match ended {
+                Some(ended) => _ = self.end(waits.key, ended, each),
+                // Where it is passed over it is not ahead: then more is waited for, and looked at again.
+                None => ahead.absorb(&waits.ask),
+            }
+        }
     }
 
     /// Tries to end the wait of the head. True when the next may be served, or the same is to be tried again.
@@ -503,8 +546,8 @@ impl<L: Limiter + 'static> Core<L> {
         match attempt {
             Attempt::Admitted(ticket) => self.end(key, Ended::Admitted(ticket), each),
             Attempt::Hopeless => self.end(key, Ended::Hopeless, each),
-            Attempt::OnRaise => {
-                self.change(|queue| queue.park(key));
+            Attempt::OnRaise(until) => {
+                self.change(|queue| queue.park(key, until));
                 true
             }
             Attempt::Panicked(panic) => self.panicked(key, panicked, panic, each),
@@ -580,7 +623,9 @@ impl<L: Limiter + 'static> Core<L> {
                 })
             });
             sleep.reset(at);
-            if Pin::new(sleep).poll(&mut Context::from_waker(waker)).is_pending() {
+            if Pin::new(sleep).poll(&mut Context::from_waker(waker)).is_pending()
+                || seeded!("line_sleeps_through_its_instant")
+            {
                 return;
             }
             drop(timer);
@@ -599,18 +644,16 @@ impl<L: Limiter + 'static> Core<L> {
     /// Refuses for good, or at once, what was found not to be worth waiting: by the refusal of the leg that is the reason.
     /// It is asked for once more, as for a caller that does not wait. What has become admissible meanwhile is admitted.
     pub(crate) fn refuse(&self, ask: &Ask, ticket: &mut Option<L::Ticket>) -> Result<(), Refusal<'_>> {
-        let refusal = match admit_in(&self.limiter, ask, ticket) {
-            Err(refusal) if !matches!(refusal.wait(), Wait::Never) => refusal,
-            ended => return ended,
-        };
-        // Another leg came first.
         let now = self.clock.now();
         let phase = Phase::at(&self.clock, now);
         let ready = self.limiter.ready_at(Demand::new(ask, phase.pass()));
-        Err(match ready.is_never() {
-            true => Refusal::new(Reason::Oversized, ready.leg(), ask.count(), Wait::Never),
-            false => self.at_once(ask, &ready, now, Some(refusal)).unwrap_or(refusal),
-        })
+        if let Some(never) = ready.never_admits(ask.count()) {
+            return Err(never);
+        }
+        match admit_in(&self.limiter, ask, ticket) {
+            Err(refusal) => Err(self.at_once(ask, &ready, now, Some(refusal)).unwrap_or(refusal)),
+            Ok(()) => Ok(()),
+        }
     }
 
     /// The refusal by a leg that is not waited for, if there is one that is not ready: `asked`, where it is that leg's.
@@ -660,8 +703,8 @@ impl<L: Limiter + 'static> Wake for Alarm<L> {
 }
 
 impl<L: Limiter + 'static> Watch for Core<L> {
-    fn note_ring(&self) {
-        self.queue.lock().ring();
+    fn note_ring(&self, anew: bool) {
+        self.queue.lock().ring(anew);
     }
     fn look_again(self: Arc<Self>) {
         self.dispatch_now();

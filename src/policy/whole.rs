@@ -7,6 +7,7 @@ use crate::limiter::{Outcome, Settlement};
 use crate::refusal::Refusal;
 use crate::sync::shim::Mutex;
 use crate::sync::unwind::each;
+use crate::sync::watch::together;
 use crate::time::Pass;
 
 /// Legs in order, each with its part of the words of a ticket.
@@ -49,7 +50,7 @@ pub(super) trait Whole {
     }
 
     fn cancel_all(&self, words: &[u64], now: Pass<'_>) {
-        each(self.legs().iter().rev(), |leg| self.cancel_leg(leg, words, now));
+        together(|| each(self.legs().iter().rev(), |leg| self.cancel_leg(leg, words, now)));
     }
 
     fn commit_all(&self, words: &mut [u64], now: Pass<'_>) {
@@ -58,20 +59,24 @@ pub(super) trait Whole {
 
     fn settle_all(&self, words: &mut [u64], actual: Settlement<'_>) -> u32 {
         let mut corrected = 0;
-        each(self.legs().iter(), |leg| {
-            corrected += self.settle_leg(leg, words, actual);
+        together(|| {
+            each(self.legs().iter(), |leg| {
+                corrected += self.settle_leg(leg, words, actual);
+            });
         });
         corrected
     }
 
     fn finish_all(&self, words: &[u64], outcome: Outcome, now: Pass<'_>) {
-        each(self.legs().iter().rev(), |leg| {
-            self.finish_leg(leg, words, outcome, now);
+        together(|| {
+            each(self.legs().iter().rev(), |leg| {
+                self.finish_leg(leg, words, outcome, now);
+            });
         });
     }
 
     fn forget_all(&self, words: &[u64]) {
-        each(self.legs().iter().rev(), |leg| self.forget_leg(leg, words));
+        together(|| each(self.legs().iter().rev(), |leg| self.forget_leg(leg, words)));
     }
 }
 
@@ -87,8 +92,10 @@ impl<W: Whole + ?Sized> Held<'_, W> {
     #[inline(never)]
     fn give_back(&self, taken: usize) {
         let taken = &self.whole.legs()[..taken];
-        each(taken.iter().rev(), |leg| {
-            self.whole.cancel_leg(leg, self.words, self.pass);
+        together(|| {
+            each(taken.iter().rev(), |leg| {
+                self.whole.cancel_leg(leg, self.words, self.pass);
+            });
         });
     }
 }

@@ -1,7 +1,7 @@
 //! How a rate is asked where queues take [turns](crate::sync::turns): the same for all rates, which only say when.
 
 use crate::ask::Demand;
-use crate::refusal::ReadyAt;
+use crate::refusal::{ReadyAt, Reason};
 use crate::sync::turn::TurnstileId;
 use crate::sync::turns::{Before, Late, Turns};
 use crate::sync::wake::quietly;
@@ -35,7 +35,7 @@ impl Turns {
             }
             let behind = before.is_anything() && units > 0;
             let at = match forecast(units, demand.ahead().saturating_add(before.units)) {
-                Forecast::Never => return ReadyAt::never(leg),
+                Forecast::Never => return ReadyAt::never_for(Reason::Oversized, leg, units),
                 Forecast::Event => return ReadyAt::on_event(leg),
                 Forecast::Now if !behind => return ReadyAt::NOW,
                 Forecast::Now => demand.now(clock),

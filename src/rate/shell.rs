@@ -130,9 +130,9 @@ impl<M: Meter> Shell<M> {
         !changed && !self.turns.is_waited() && meter.fresh_at().is_some_and(|at| at <= meter.now())
     }
 
-    /// Tells whoever waits that there may be room.
+    /// Tells the waiters that the settings have changed.
     pub(super) fn ring(&self) {
-        self.bell.ring();
+        self.bell.ring_anew();
     }
 
     /// Takes what `demand` wants, unless the heads of queues are before it.

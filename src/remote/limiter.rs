@@ -308,21 +308,27 @@ impl<B: Backend> Limiter for Remote<B> {
         let claim = demand.claim(TurnstileId::of(self));
         let ready = self.shared.with(|desk| {
             if let Some(claim) = claim {
-                return Some((!desk.waits(claim.key()), None));
+                return Ok((!desk.waits(claim.key()), None));
             }
             desk.drop_stale(now);
-            if desk.is_closed() || desk.is_oversized(units, now) || desk.refuses_while_away() {
-                return None;
+            if desk.is_closed() {
+                return Err(Reason::Closed);
+            }
+            if desk.is_oversized(units, now) {
+                return Err(Reason::Oversized);
+            }
+            if desk.refuses_while_away() {
+                return Err(Reason::Unavailable);
             }
             let all = units.saturating_add(demand.ahead());
-            Some((desk.has_free(all, now), desk.comes_at(all)))
+            Ok((desk.has_free(all, now), desk.comes_at(all)))
         });
         match ready {
-            None => ReadyAt::never(&self.shared.name),
-            Some((true, _)) => ReadyAt::NOW,
-            // Nobody has to be asked for what was granted for later.
-            Some((false, Some(at))) => ReadyAt::at(&self.shared.name, at),
-            Some((false, None)) => ReadyAt::in_turn(&self.shared.name, self, units),
+            Err(reason) => ReadyAt::never_for(reason, &self.shared.name, units),
+            Ok((true, _)) => ReadyAt::NOW,
+            // What was granted for later needs no request.
+            Ok((false, Some(at))) => ReadyAt::at(&self.shared.name, at),
+            Ok((false, None)) => ReadyAt::in_turn(&self.shared.name, self, units),
         }
     }
 

@@ -130,8 +130,11 @@ impl Limiter for Semaphore {
         if units > self.limit() as u64 {
             demand.listen(self.raised.get_or_init(Box::default));
         }
-        if self.is_oversized(units) || self.is_closed() {
-            return ReadyAt::never(self.leg());
+        if self.is_oversized(units) {
+            return ReadyAt::never_for(Reason::Oversized, self.leg(), units);
+        }
+        if self.is_closed() {
+            return ReadyAt::never_for(Reason::Closed, self.leg(), units);
         }
         let free = match demand.claim(TurnstileId::of(self)) {
             Some(claim) => !self.is_in_line(claim.key()),

@@ -62,17 +62,29 @@ impl Bell {
     /// every lock.
     #[inline]
     pub fn ring(&self) {
+        self.ring_for(false);
+    }
+
+    /// The same after a change of settings: a policy judges all of its waiters anew, not its head alone. What no instant can admit
+    /// any more is refused.
+    #[inline]
+    pub fn ring_anew(&self) {
+        self.ring_for(true);
+    }
+
+    #[inline]
+    fn ring_for(&self, anew: bool) {
         // (F) The change that is announced comes before this fence, the look for listeners after it.
         if !seeded!("bell_fence") {
             fence(Ordering::SeqCst);
         }
         if self.armed.load(Ordering::Relaxed) {
-            self.ring_slow();
+            self.ring_slow(anew);
         }
     }
 
     #[cold]
-    fn ring_slow(&self) {
+    fn ring_slow(&self, anew: bool) {
         let listeners = {
             let mut listeners = self.listeners.lock();
             self.armed.store(false, Ordering::Relaxed);
@@ -80,7 +92,7 @@ impl Bell {
         };
         let mut each = Each::default();
         for watcher in listeners.list {
-            each.run(|| watcher.call());
+            each.run(|| watcher.call_for(anew));
         }
         each.end();
     }

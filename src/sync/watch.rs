@@ -1,6 +1,7 @@
 //! Whom to call when something has loosened: the waiting side of a [`Bell`](super::bell::Bell).
 
 use super::shim::thread_local;
+use super::unwind::Rest;
 use super::wake::Each;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,9 +14,12 @@ pub trait Watch: Send + Sync + 'static {
     /// Something that might admit a waiter has happened.
     fn look_again(self: Arc<Self>);
 
-    /// A bell has rung that it listens to: it is told so at once, before it looks again. It must not call anything.
+    /// A bell has rung that it listens to, for a change of settings where `anew`: it is told so at once, before it looks again.
+    /// It must not call anything.
     #[doc(hidden)]
-    fn note_ring(&self) {}
+    fn note_ring(&self, anew: bool) {
+        let _ = anew;
+    }
 }
 
 /// A handle by which a limiter can call a [`Watch`], if it still lives.
@@ -51,8 +55,13 @@ impl Watcher {
     /// Calls it. A call that is made while another runs on this thread is made after that one has returned, so that
     /// lines that wake each other do not pile up on the stack.
     pub fn call(&self) {
+        self.call_for(false);
+    }
+
+    /// The same; `anew` for a change of settings.
+    pub(crate) fn call_for(&self, anew: bool) {
         if let Some(watch) = self.0.upgrade() {
-            watch.note_ring();
+            watch.note_ring(anew);
             call(watch);
         }
     }
@@ -73,6 +82,69 @@ thread_local! {
     static PUT_OFF: Cell<bool> = Cell::new(false);
 }
 
+// Read at every end of a permit of several legs: without a look whether it has been made.
+#[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
+thread_local! {
+    /// Whether this thread is in [`together`].
+    static STEPS: Cell<Steps> = const { Cell::new(Steps::Apart) };
+}
+#[cfg(any(tollgate_loom, tollgate_shuttle))]
+thread_local! {
+    static STEPS: Cell<Steps> = Cell::new(Steps::Apart);
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Steps {
+    Apart,
+    Together,
+    /// A call waits for the last step, and none is running that would make it.
+    TogetherCalled,
+}
+
+/// Runs `change`, whose steps are one change: the calls that they cause are made after the last. What is called sees all of
+/// the change, also when it panics. Costs two writes when no call is caused.
+#[inline(always)]
+pub(crate) fn together<R>(change: impl FnOnce() -> R) -> R {
+    let Ok(Steps::Apart) = STEPS.try_with(|steps| match steps.get() {
+        Steps::Apart => steps.replace(Steps::Together),
+        within => within,
+    }) else {
+        return change();
+    };
+    let end = Rest::new(end_of_steps);
+    let result = change();
+    end.forget();
+    end_of_steps();
+    result
+}
+
+#[inline(always)]
+fn end_of_steps() {
+    if let Ok(Steps::TogetherCalled) = STEPS.try_with(|steps| steps.replace(Steps::Apart)) {
+        call_after_steps();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn call_after_steps() {
+    let mut each = Each::default();
+    call_rest(&mut each);
+    each.end();
+}
+
+/// Has the calls of this thread wait for the last of the steps that it is taking. False when it takes none.
+fn wait_for_last_step() -> bool {
+    let within = |steps: &Cell<Steps>| match steps.get() {
+        Steps::Apart => false,
+        Steps::Together | Steps::TogetherCalled => {
+            steps.set(Steps::TogetherCalled);
+            true
+        }
+    };
+    STEPS.try_with(within).unwrap_or(false)
+}
+
 /// Runs `change`, and makes the calls that it causes when it has returned: it may hold a lock that they want. A panic of
 /// `change` goes on after the calls, else the first of theirs.
 pub(crate) fn put_off<R>(change: impl FnOnce() -> R) -> R {
@@ -86,7 +158,7 @@ pub(crate) fn put_off<R>(change: impl FnOnce() -> R) -> R {
     let result = catch_unwind(AssertUnwindSafe(change));
     let _ = PUT_OFF.try_with(|put_off| put_off.set(was));
     let mut each = Each::default();
-    if matches!(is_first, Ok(true)) {
+    if matches!(is_first, Ok(true)) && !wait_for_last_step() {
         call_rest(&mut each);
     }
     match result {
@@ -118,6 +190,7 @@ pub(crate) fn call(watch: Arc<dyn Watch>) {
     match is_first {
         // The thread is ending and its locals are gone.
         Err(_) => return next.look_again(),
+        Ok(_) if wait_for_last_step() => return LATER.with(|later| *later.borrow_mut() = Some(VecDeque::from([next]))),
         Ok(_) => LATER.with(|later| *later.borrow_mut() = Some(VecDeque::new())),
     }
     let mut each = Each::default();

@@ -43,6 +43,17 @@ fn readme(clock: &ManualClock) -> Policy<impl Limiter + 'static> {
         .unwrap()
 }
 
+/// What the attacker sends.
+#[derive(Clone, Copy, PartialEq)]
+enum Attack {
+    Nothing,
+    /// Asks that no instant can admit.
+    Impossible,
+    /// One ask a second that can be admitted.
+    Possible,
+    Both,
+}
+
 /// Asks of every size: powers of two, their neighbours, and random ones, as calls, as tokens and as both.
 struct Asks(u64);
 
@@ -66,15 +77,15 @@ impl Asks {
         }
     }
 
-    /// The next ask that no instant can admit.
-    fn impossible(&mut self) -> Ask {
+    /// The next ask that can be admitted at some instant, or that cannot.
+    fn next(&mut self, possible: bool) -> Ask {
         loop {
             let (calls, tokens) = match self.random() % 3 {
                 0 => (self.size(), 0),
                 1 => (1, self.size()),
                 _ => (self.size(), self.size()),
             };
-            if calls > IN_FLIGHT as u64 || tokens > TOKENS_PER_MINUTE {
+            if possible == (calls <= IN_FLIGHT as u64 && tokens <= TOKENS_PER_MINUTE) {
                 return Ask::many(calls).cost(TOKENS, tokens).cost(BYTES, self.size());
             }
         }
@@ -90,8 +101,30 @@ impl Wake for Woken {
     }
 }
 
-/// An ask of the honest client: when it came, when it ended, and the reason if it was refused.
+#[derive(Clone, Copy, PartialEq)]
+enum Client {
+    Honest,
+    Attacker,
+}
+
+/// How an ask ended: its number, the millisecond, and the reason if it was refused.
 type Ended = (u64, u64, Option<Reason>);
+
+/// What became of the asks that can be admitted.
+#[derive(Default)]
+struct Outcome {
+    honest: Vec<Ended>,
+    attacker: Vec<Ended>,
+}
+
+impl Outcome {
+    fn note(&mut self, client: Client, ended: Ended) {
+        match client {
+            Client::Honest => self.honest.push(ended),
+            Client::Attacker => self.attacker.push(ended),
+        }
+    }
+}
 
 /// Waiting for it is refused by what can never admit it; asking at once by the first leg that cannot admit it now.
 #[track_caller]
@@ -101,25 +134,25 @@ fn never(refusal: Refusal<'_>, waits: bool, closely: bool) {
     assert!(!closely || refusal.retry_after().is_none(), "{refusal}");
 }
 
-fn hour(attacked: bool) -> Vec<Ended> {
+fn hour(attack: Attack) -> Outcome {
     let clock = ManualClock::new();
     let policy = readme(&clock);
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
     let mut context = Context::from_waker(&waker);
-    let mut attacker = Asks(18);
-    let mut honest = Vec::new();
+    let (mut impossible, mut possible) = (Asks(18), Asks(81));
+    let mut outcome = Outcome::default();
     type Wait<'a, P> = Pin<Box<dyn Future<Output = Result<Permit<&'a P>, Refusal<'a>>> + 'a>>;
-    let mut waits: Vec<(u64, Wait<'_, _>)> = Vec::new();
+    let mut waits: Vec<(Client, u64, Wait<'_, _>)> = Vec::new();
     let mut held = VecDeque::new();
     for ms in (0..3_600_000_u64).step_by(STEP) {
         clock.advance(Duration::from_millis(STEP as u64));
         while held.front().is_some_and(|(until, _)| *until <= ms) {
             held.pop_front();
         }
-        if attacked {
+        if matches!(attack, Attack::Impossible | Attack::Both) {
             for i in 0..STEP {
-                let ask = attacker.impossible();
+                let ask = impossible.next(false);
                 match i % 2 {
                     0 => never(policy.try_admit(ask).unwrap_err(), false, i == 0),
                     _ => match pin!(policy.admit(ask)).poll(&mut context) {
@@ -130,23 +163,39 @@ fn hour(attacked: bool) -> Vec<Ended> {
             }
         }
         // Two a second, and 40 more every 20 seconds, of which some have to wait.
-        let asks = u64::from(ms % 500 == 0) + if ms % 20_000 == 250 { 40 } else { 0 };
-        for _ in 0..asks {
-            waits.push((ms, Box::pin(policy.admit(Ask::one().cost(TOKENS, 1_500)))));
+        let mut asks = vec![None; 2];
+        if ms % 500 == 0 {
+            asks[0] = Some((Client::Honest, Ask::one().cost(TOKENS, 1_500)));
+        }
+        if ms % 20_000 == 250 {
+            asks.resize(40, Some((Client::Honest, Ask::one().cost(TOKENS, 1_500))));
+        }
+        if ms % 1_000 == 70 && matches!(attack, Attack::Possible | Attack::Both) {
+            asks[1] = Some((Client::Attacker, possible.next(true)));
+        }
+        for (client, ask) in asks.into_iter().flatten() {
+            waits.push((client, ms, Box::pin(policy.admit(ask))));
             woken.0.store(true, Ordering::Relaxed);
         }
         while woken.0.swap(false, Ordering::Relaxed) {
-            waits.retain_mut(|(asked, wait)| {
+            waits.retain_mut(|(client, asked, wait)| {
                 let Poll::Ready(ended) = wait.as_mut().poll(&mut context) else {
                     return true;
                 };
-                honest.push((*asked, ms, ended.as_ref().err().map(Refusal::reason)));
+                outcome.note(*client, (*asked, ms, ended.as_ref().err().map(Refusal::reason)));
                 held.extend(ended.ok().map(|permit| (ms + 1_200, permit)));
                 false
             });
         }
     }
-    honest
+    outcome
+}
+
+#[track_caller]
+fn same(one: &[Ended], other: &[Ended]) {
+    let different = one.iter().zip(other).find(|(one, other)| one != other);
+    assert_eq!(different, None);
+    assert_eq!(one.len(), other.len());
 }
 
 fn admitted(ended: &[Ended]) -> usize {
@@ -155,12 +204,18 @@ fn admitted(ended: &[Ended]) -> usize {
 
 #[test]
 fn asks_that_can_never_be_admitted_leave_no_trace() {
-    let (alone, attacked) = (hour(false), hour(true));
-    let different = alone.iter().zip(&attacked).find(|(one, other)| one != other);
-    assert_eq!((different, alone.len()), (None, attacked.len()));
-    assert!(admitted(&alone) > 14_000, "{} admitted", admitted(&alone));
+    let (alone, attacked) = (hour(Attack::Nothing), hour(Attack::Impossible));
+    same(&alone.honest, &attacked.honest);
+    assert!(admitted(&alone.honest) > 14_000, "{} admitted", admitted(&alone.honest));
     assert!(
-        alone.iter().any(|(asked, ended, _)| ended - asked > 1_000),
+        alone.honest.iter().any(|(asked, ended, _)| ended - asked > 1_000),
         "there were waits"
     );
+}
+
+#[test]
+fn an_attacker_takes_no_more_than_it_is_rightly_admitted() {
+    let (rightly, attacked) = (hour(Attack::Possible), hour(Attack::Both));
+    same(&rightly.honest, &attacked.honest);
+    same(&rightly.attacker, &attacked.attacker);
 }

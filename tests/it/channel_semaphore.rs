@@ -154,7 +154,9 @@ fn demands_are_refused_by_their_reason() {
     let most = ChannelSemaphore::MAX_PERMITS as u64;
     let refused = semaphore.try_admit(most + 1).unwrap_err();
     assert_eq!((refused.reason(), refused.units()), (Reason::Oversized, most + 1));
-    // The limit may grow.
+    // The limit may grow again.
+    semaphore.set_limit(3).unwrap();
+    semaphore.set_limit(2).unwrap();
     let refused = semaphore.try_admit(3).unwrap_err();
     assert_eq!(refused.reason(), Reason::Saturated);
     assert!(matches!(refused.wait(), Wait::Event));
@@ -343,7 +345,7 @@ fn a_waiting_policy_is_woken_by_tokens_limits_and_the_close() {
     assert!(one.as_mut().poll(&mut context).is_pending());
     semaphore.set_limit(3).unwrap();
     assert!(matches!(one.as_mut().poll(&mut context), Poll::Ready(Ok(_))));
-    let mut many = pin!(policy.admit(Ask::many(5)));
+    let mut many = pin!(policy.admit(Ask::many(3)));
     assert!(many.as_mut().poll(&mut context).is_pending());
     semaphore.close();
     let Poll::Ready(Err(refused)) = many.as_mut().poll(&mut context) else {
@@ -586,4 +588,17 @@ fn it_is_fresh_until_somebody_has_a_hand_on_it() {
     let lost = ChannelSemaphore::new(1).unwrap();
     lost.try_admit(Ask::one()).unwrap().forget();
     assert!(!fresh(&lost));
+}
+
+/// As for a semaphore: above the largest limit that was set it never is. One that waits for a raise does so, and in a dip it waits.
+#[test]
+fn more_than_the_largest_limit_is_refused_for_good_by_a_policy() {
+    let slots = semaphore(4);
+    let policy = Policy::new(Arc::clone(&slots));
+    let reason = |n| policy.try_admit(n).unwrap_err().reason();
+    assert_eq!(reason(5), Reason::Oversized);
+    slots.set_limit(2).unwrap();
+    assert_eq!([reason(3), reason(5)], [Reason::Saturated, Reason::Oversized]);
+    slots.set_limit(5).unwrap();
+    assert!(policy.try_admit(5).is_ok());
 }

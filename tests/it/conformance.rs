@@ -568,6 +568,13 @@ fn both_of_two_conform() {
     .holding()
     .takes_turns()
     .check();
+    Suite::of_rate(4, 2 * MINUTE, |clock| {
+        let window = FixedWindow::new(4, MINUTE).unwrap().on(clock);
+        window.and(FixedWindow::new(4, 2 * MINUTE).unwrap().on(clock))
+    })
+    .takes_turns()
+    .never_fits(5)
+    .check();
     Suite::of_rate(3, MINUTE, |clock| {
         let log = tollgate::SlidingLog::new(3, MINUTE).unwrap().on(clock);
         log.and(tollgate::SlidingLog::new(7, 2 * MINUTE).unwrap().on(clock))

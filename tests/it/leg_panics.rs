@@ -78,7 +78,11 @@ impl Limiter for Panics {
 const COST: Cost = Cost::new("tokens");
 
 /// Two legs that panic, between three that do not.
-fn composites(at: At, work: impl Fn(&str, &dyn Fn() -> bool, [&Semaphore; 3], &TokenBucket, [&Panics; 2])) {
+fn composites(
+    at: At,
+    unwinding: bool,
+    work: impl Fn(&str, &dyn Fn() -> bool, [&Semaphore; 3], &TokenBucket, [&Panics; 2]),
+) {
     let clock = ManualClock::new();
     for kind in ["chain", "built", "boxed", "long"] {
         let semaphores = [(); 3].map(|()| Arc::new(Semaphore::new(2)));
@@ -111,111 +115,78 @@ fn composites(at: At, work: impl Fn(&str, &dyn Fn() -> bool, [&Semaphore; 3], &T
             );
         };
         match kind {
-            "chain" => attempt(&|| through(&chain(), at)),
-            "built" => attempt(&|| through(&builder().build().unwrap(), at)),
-            "boxed" => attempt(&|| through(&chain().boxed(), at)),
+            "chain" => attempt(&|| through(&chain(), at, unwinding)),
+            "built" => attempt(&|| through(&builder().build().unwrap(), at, unwinding)),
+            "boxed" => attempt(&|| through(&chain().boxed(), at, unwinding)),
             _ => {
                 let spare = || TokenBucket::new(Quota::per_second(1).burst(100)).on(&clock);
                 let long = (0..9).fold(builder(), |builder, _| builder.limit(spare()));
                 let long = long.build().unwrap();
-                attempt(&|| through(&long, at));
+                attempt(&|| through(&long, at, unwinding));
             }
         }
     }
 }
 
-/// Admits and ends so that the legs are told `at`. True when that has panicked with the panic of a leg.
-fn through(gate: &impl Limiter, at: At) -> bool {
-    let ask = Ask::one().cost(COST, 10);
-    let caught = catch_unwind(AssertUnwindSafe(|| match at {
-        At::Cancel => drop(gate.reserve(ask).unwrap()),
-        At::Forget => gate.try_admit(ask).unwrap().forget(),
-        At::Settle => {
-            let mut permit = gate.try_admit(ask).unwrap();
-            let _ = permit.settle(COST, 4);
+/// Admits and ends so that the legs are told `at`; where `unwinding`, in a destructor while a panic is under way. True when the
+/// panic that goes on is that of a leg, or the one under way.
+fn through(gate: &impl Limiter, at: At, unwinding: bool) -> bool {
+    struct Last<F: FnMut()>(F);
+    impl<F: FnMut()> Drop for Last<F> {
+        fn drop(&mut self) {
+            (self.0)();
         }
-        _ => gate.try_admit(ask).unwrap().finish(Outcome::Success),
+    }
+    let ask = Ask::one().cost(COST, 10);
+    if !unwinding || matches!(at, At::Reserve | At::Commit) {
+        let caught = catch_unwind(AssertUnwindSafe(|| match at {
+            At::Cancel => drop(gate.reserve(ask).unwrap()),
+            At::Forget => gate.try_admit(ask).unwrap().forget(),
+            At::Settle => {
+                let mut permit = gate.try_admit(ask).unwrap();
+                let _ = permit.settle(COST, 4);
+            }
+            _ => gate.try_admit(ask).unwrap().finish(Outcome::Success),
+        }));
+        return caught.is_err_and(|panic| panic.downcast_ref() == Some(&at));
+    }
+    let mut reservation = (at == At::Cancel).then(|| gate.reserve(ask).unwrap());
+    let mut permit = (at != At::Cancel).then(|| gate.try_admit(ask).unwrap());
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        let _last = Last(|| match (reservation.take(), permit.take()) {
+            (_, Some(permit)) if at == At::Forget => permit.forget(),
+            (_, Some(mut permit)) if at == At::Settle => _ = permit.settle(COST, 4),
+            (_, Some(permit)) => permit.finish(Outcome::Success),
+            (reservation, None) => drop(reservation),
+        });
+        resume_unwind(Box::new("the task"));
     }));
-    caught.is_err_and(|panic| panic.downcast_ref() == Some(&at))
+    caught.is_err_and(|panic| panic.downcast_ref() == Some(&"the task"))
 }
 
+/// Whichever call a leg panics at: the permits of the others that are left, the tokens, and how often each bad leg was told.
 #[test]
-fn a_leg_that_panics_as_it_ends_keeps_no_permit_of_the_others() {
-    composites(At::Finish, |kind, through, semaphores, bucket, bad| {
-        assert!(through(), "{kind}");
-        assert_eq!(semaphores.map(Semaphore::in_use), [0; 3], "{kind}");
-        assert_eq!(bucket.available(), 90, "{kind}");
-        assert_eq!(
-            bad.map(|leg| leg.told.load(Ordering::Relaxed)),
-            [1; 2],
-            "{kind}: each once"
-        );
-    });
-}
-
-#[test]
-fn a_leg_that_panics_at_a_cancel_keeps_nothing_of_the_others() {
-    composites(At::Cancel, |kind, through, semaphores, bucket, bad| {
-        assert!(through(), "{kind}");
-        assert_eq!(semaphores.map(Semaphore::in_use), [0; 3], "{kind}");
-        assert_eq!(bucket.available(), 100, "{kind}");
-        assert_eq!(
-            bad.map(|leg| leg.told.load(Ordering::Relaxed)),
-            [1; 2],
-            "{kind}: each once"
-        );
-    });
-}
-
-#[test]
-fn a_leg_that_panics_at_a_settlement_leaves_the_others_settled() {
-    composites(At::Settle, |kind, through, semaphores, bucket, bad| {
-        assert!(through(), "{kind}");
-        assert_eq!(semaphores.map(Semaphore::in_use), [0; 3], "{kind}");
-        assert_eq!(bucket.available(), 96, "{kind}");
-        assert_eq!(
-            bad.map(|leg| leg.told.load(Ordering::Relaxed)),
-            [1; 2],
-            "{kind}: each once"
-        );
-    });
-}
-
-#[test]
-fn a_leg_that_panics_at_the_start_of_the_work_keeps_nothing() {
-    composites(At::Commit, |kind, through, semaphores, _, bad| {
-        assert!(through(), "{kind}");
-        assert_eq!(semaphores.map(Semaphore::in_use), [0; 3], "{kind}");
-        assert_eq!(
-            bad.map(|leg| leg.told.load(Ordering::Relaxed)),
-            [1; 2],
-            "{kind}: each once"
-        );
-    });
-}
-
-#[test]
-fn a_leg_that_panics_when_it_is_forgotten_leaves_the_others_forgotten() {
-    composites(At::Forget, |kind, through, semaphores, _, bad| {
-        assert!(through(), "{kind}");
-        assert_eq!(semaphores.map(Semaphore::available_permits), [1; 3], "{kind}");
-        assert_eq!(semaphores.map(Semaphore::in_use), [0; 3], "{kind}");
-        assert_eq!(
-            bad.map(|leg| leg.told.load(Ordering::Relaxed)),
-            [1; 2],
-            "{kind}: each once"
-        );
-    });
-}
-
-#[test]
-fn a_leg_that_panics_when_it_is_asked_gives_back_what_was_taken() {
-    composites(At::Reserve, |kind, through, semaphores, bucket, bad| {
-        assert!(through(), "{kind}");
-        assert_eq!(semaphores.map(Semaphore::in_use), [0; 3], "{kind}");
-        assert_eq!(bucket.available(), 100, "{kind}");
-        assert_eq!(bad.map(|leg| leg.told.load(Ordering::Relaxed)), [1, 0], "{kind}");
-    });
+fn a_leg_that_panics_leaves_the_others_as_if_it_had_returned() {
+    let table = [
+        (At::Reserve, 2, 100, [1, 0]),
+        (At::Cancel, 2, 100, [1, 1]),
+        (At::Commit, 2, 90, [1, 1]),
+        (At::Settle, 2, 96, [1, 1]),
+        (At::Finish, 2, 90, [1, 1]),
+        (At::Forget, 1, 90, [1, 1]),
+    ];
+    for (at, permits, tokens, told) in table {
+        for unwinding in [false, true] {
+            composites(at, unwinding, |kind, through, semaphores, bucket, bad| {
+                let case = format!("{kind} at {at:?}, unwinding: {unwinding}");
+                assert!(through(), "{case}");
+                assert_eq!(semaphores.map(Semaphore::available_permits), [permits; 3], "{case}");
+                assert_eq!(semaphores.map(Semaphore::in_use), [0; 3], "{case}");
+                assert_eq!(bucket.available(), tokens, "{case}");
+                assert_eq!(bad.map(|leg| leg.told.load(Ordering::Relaxed)), told, "{case}");
+            });
+        }
+    }
 }
 
 /// Wakes with a panic.

@@ -9,7 +9,7 @@ use tollgate::policy::linked::{Mark, Meter};
 use tollgate::policy::live::Verdict;
 use tollgate::policy::spec::{LegSpec, LoadMetric, Peak, PolicySpec, Rule, Step, When};
 use tollgate::standing::Standing;
-use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Outcome, Policy, Quota, Semaphore, TokenBucket};
+use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason, Semaphore, TokenBucket};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -381,4 +381,36 @@ fn a_policy_that_was_built_explains_itself() {
     assert_eq!(told(ask), busy);
     assert_eq!(policy.explain(1).legs[1].verdict, Verdict::Never, "a cost is not named");
     drop(held);
+}
+
+/// Given a table whose largest limit is 5 and whose limit in force is 2, then an ask for 4 waits in order, and one for 6 does not.
+#[test]
+fn what_no_row_of_a_table_admits_is_refused_for_good() {
+    let clock = ManualClock::new();
+    for (low, high) in [(2, 5), (5, 2)] {
+        let at_peak = Step {
+            limit: Some(high),
+            ..step(0.5, 0.5)
+        };
+        let policy = PolicySpec::new([
+            semaphore("load", 4).per("load"),
+            semaphore("slots", low).peak(by_use("load", [at_peak])),
+        ])
+        .build(&clock)
+        .unwrap();
+        let ask = |calls, load| Ask::many(calls).cost(Cost::new("load"), load);
+        // The limit of 2 is in force, and is used up.
+        let loaded = (low as u64 > high).then(|| policy.try_admit(ask(0, 4)).unwrap());
+        let held = policy.try_admit(ask(2, 0)).unwrap();
+        let mut waits = [4, 1, 6].map(|calls| Box::pin(policy.admit(ask(calls, 0))));
+        assert!(poll(&mut waits[0]).is_pending());
+        assert!(poll(&mut waits[1]).is_pending());
+        let Poll::Ready(Err(refused)) = poll(&mut waits[2]) else {
+            panic!("it waits for more than any load allows");
+        };
+        assert_eq!((refused.reason(), refused.leg()), (Reason::Oversized, "slots"));
+        drop(held);
+        assert!(poll(&mut waits[1]).is_pending(), "the one before it is first");
+        drop(loaded);
+    }
 }

@@ -7,12 +7,18 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
+use tollgate::policy::linked::{Load, Mark};
+use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
 use tollgate::sync::bell::Bell;
 use tollgate::time::{Clock, Pass};
-use tollgate::{BreakerState, CircuitBreaker, Demand, Inherit, Limiter, LimiterExt, ManualClock, OpenTime, Outcome};
-use tollgate::{Overflow, OwnedSemaphorePermit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, TokenBucket, Wait};
+use tollgate::{Ask, BreakerState, CircuitBreaker, Cost, Demand, Inherit, Instant, Limiter, LimiterExt};
+use tollgate::{
+    ManualClock, OpenTime, Outcome, Overflow, OwnedSemaphorePermit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore,
+    TokenBucket, Wait,
+};
 
 const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
 
 /// Panics when it is woken.
 struct Panics;
@@ -55,6 +61,35 @@ fn counted<F: Future + ?Sized>(future: Pin<&mut F>, count: &Arc<Count>) -> Poll<
 
 fn caught(call: impl FnOnce()) -> bool {
     catch_unwind(AssertUnwindSafe(call)).is_err()
+}
+
+// ---- What several legs give back at once
+
+/// The permit comes back before the token. A waiter that was judged in between would find no token before its deadline.
+#[track_caller]
+fn cancels_as_a_whole<L: Limiter + 'static>(policy: &Policy<L>, slow: &TokenBucket) {
+    let reservation = policy.reserve(1).unwrap();
+    let mut waiter = pin!(policy.admit(1));
+    assert!(poll(waiter.as_mut(), Waker::noop().clone()).is_pending());
+    slow.try_acquire(1).unwrap();
+    drop(reservation);
+    assert!(matches!(poll(waiter, Waker::noop().clone()), Poll::Ready(Ok(_))));
+}
+
+#[test]
+fn a_waiter_is_judged_after_a_cancel_has_given_back_to_all_legs() {
+    let clock = ManualClock::new();
+    let slow = || Arc::new(TokenBucket::new(Quota::per_hour(1).burst(2)).on(&clock));
+    let builder = || Policy::builder().clock(&clock).max_wait(5 * SECOND);
+    let bucket = slow();
+    let built = builder().limit(Arc::clone(&bucket)).limit(Semaphore::new(1));
+    cancels_as_a_whole(&built.build().unwrap(), &bucket);
+    let bucket = slow();
+    let chain = Arc::clone(&bucket).and(Semaphore::new(1));
+    cancels_as_a_whole(&builder().over(chain).unwrap(), &bucket);
+    let bucket = slow();
+    let boxed = Arc::clone(&bucket).boxed().and(Semaphore::new(1).boxed());
+    cancels_as_a_whole(&builder().over(boxed).unwrap(), &bucket);
 }
 
 // ---- Panics of wakers
@@ -522,6 +557,169 @@ fn a_waiter_for_larger_limits_is_passed_over() {
     assert!(matches!(counted(large, &counts[0]), Poll::Ready(Ok(_))));
     assert_eq!((policy.waiting(), slots.in_use()), (0, 0));
     assert!(!clock.advance_to_next_timer());
+}
+
+const TOKENS: Cost = Cost::new("tokens");
+const BYTES: Cost = Cost::new("bytes");
+
+/// Whether the first leg has room or not, and whether others wait: the leg that never admits refuses, by its own name and units.
+#[track_caller]
+fn refuses_for_good<L: Limiter + 'static>(policy: &Policy<L>) {
+    let asks = [
+        Ask::many(1).cost(TOKENS, 11),
+        Ask::many(1).cost(TOKENS, 11).cost(BYTES, 1),
+    ];
+    let check = |refused: Refusal<'_>| {
+        assert_eq!(
+            (refused.reason(), refused.leg(), refused.units()),
+            (Reason::Oversized, "tokens", 11)
+        );
+        assert!(matches!(refused.wait(), Wait::Never) && refused.retry_after().is_none());
+        assert_eq!(refused.to_rejection().reason, Reason::Oversized);
+        assert_eq!(refused.to_string(), "limiter `tokens` can never admit that many");
+    };
+    let refused = |times: usize| {
+        for ask in asks.iter().cycle().take(times) {
+            check(policy.try_admit(*ask).unwrap_err());
+            match poll(pin!(policy.admit(*ask)), Waker::noop().clone()) {
+                Poll::Ready(ended) => check(ended.unwrap_err()),
+                Poll::Pending => panic!("it waits"),
+            }
+        }
+    };
+    refused(2);
+    let held = policy.try_admit(Ask::many(2).cost(TOKENS, 1)).unwrap();
+    refused(2);
+    let mut first = pin!(policy.admit(Ask::one().cost(TOKENS, 1)));
+    assert!(poll(first.as_mut(), Waker::noop().clone()).is_pending());
+    refused(2);
+    drop(held);
+    assert!(poll(first, Waker::noop().clone()).is_ready());
+}
+
+#[test]
+fn what_a_later_leg_can_never_admit_is_refused_for_good_by_every_composite() {
+    let clock = ManualClock::new();
+    let tokens = || {
+        let bucket = TokenBucket::new(Quota::per_second(10).burst(10)).on(&clock);
+        bucket.per(TOKENS).named("tokens")
+    };
+    let slots = || Semaphore::new(2);
+    let builder = || Policy::builder().clock(&clock);
+    let built = || builder().limit(slots()).limit(tokens()).build().unwrap();
+    refuses_for_good(&built());
+    refuses_for_good(&builder().over(slots().and(tokens())).unwrap());
+    refuses_for_good(&builder().over(slots().and(tokens()).and(Semaphore::new(9))).unwrap());
+    refuses_for_good(&builder().over(slots().boxed().and(tokens().boxed()).boxed()).unwrap());
+    refuses_for_good(
+        &builder()
+            .limit(slots())
+            .limit(Semaphore::new(9).and(tokens()))
+            .build()
+            .unwrap(),
+    );
+    let spec = PolicySpec::new([
+        LegSpec::new("slots", Rule::semaphore(2)),
+        LegSpec::new("tokens", Rule::token_bucket(Quota::per_second(10).burst(10))).per("tokens"),
+    ]);
+    refuses_for_good(&spec.build(&clock).unwrap());
+}
+
+/// The same numbers as for an ask that a refusal carries: of one cost, and of none.
+#[test]
+fn a_refusal_of_an_ask_with_several_costs_names_the_leg_that_is_ready_last() {
+    let clock = ManualClock::new();
+    let bucket = |quota: Quota| TokenBucket::new(quota.burst(1)).on(&clock);
+    let policy = Policy::builder()
+        .limit(bucket(Quota::per_second(1)).named("second"))
+        .limit(bucket(Quota::per_minute(1)).per(TOKENS).named("minute"))
+        .build()
+        .unwrap();
+    policy.try_admit(Ask::one().cost(TOKENS, 1)).unwrap().forget();
+    for ask in [
+        Ask::one().cost(TOKENS, 1),
+        Ask::one().cost(BYTES, 4).cost(TOKENS, 1).cost(Cost::new("rows"), 1),
+    ] {
+        let refused = policy.try_admit(ask).unwrap_err();
+        assert_eq!(
+            (refused.reason(), refused.leg(), refused.units()),
+            (Reason::RateExceeded, "second", 1)
+        );
+        assert_eq!(
+            (refused.retry_leg(), refused.retry_after()),
+            ("minute", Some(60 * SECOND))
+        );
+        let refused = refused.to_rejection();
+        assert_eq!(
+            (&*refused.leg, refused.retry_leg.as_deref()),
+            ("second", Some("minute"))
+        );
+    }
+}
+
+/// Not only the head: one behind it that no instant can admit any more, and one whose turn comes too late now.
+#[test]
+fn all_waiters_are_judged_anew_after_a_change_of_settings() {
+    let clock = ManualClock::new();
+    let bucket = Arc::new(TokenBucket::new(Quota::per_second(10).burst(10)).on(&clock));
+    bucket.try_acquire(10).unwrap();
+    let policy = Policy::builder().clock(&clock).over(Arc::clone(&bucket)).unwrap();
+    let counts = [(); 5].map(|()| Count::new());
+    let asks = [(5, 9), (8, 9), (2, 1), (1, 9), (2, 7)];
+    let mut waits = asks.map(|(units, patience)| Box::pin(policy.admit_timeout(units, patience * SECOND)));
+    // The third is due after 1.5 s, which it does not wait for.
+    assert!(matches!(counted(waits[2].as_mut(), &counts[2]), Poll::Pending));
+    for n in [0, 1, 3, 4] {
+        assert!(counted(waits[n].as_mut(), &counts[n]).is_pending());
+    }
+    bucket.set_quota(Quota::per_second(1).burst(6), Inherit::AsIs);
+    assert_eq!(counts.each_ref().map(|count| count.get()), [0, 1, 1, 0, 1]);
+    let mut ended = |n: usize| match counted(waits[n].as_mut(), &counts[n]) {
+        Poll::Ready(ended) => Some(ended.map(|permit| permit.forget()).map_err(|refused| refused.reason())),
+        Poll::Pending => None,
+    };
+    assert_eq!(
+        [1, 2, 4].map(&mut ended),
+        [
+            Some(Err(Reason::Oversized)),
+            Some(Err(Reason::TimedOut)),
+            Some(Err(Reason::TimedOut))
+        ]
+    );
+    clock.advance(5 * SECOND);
+    assert_eq!([0, 3].map(&mut ended), [Some(Ok(())), None]);
+    clock.advance(SECOND);
+    assert_eq!(ended(3), Some(Ok(())));
+}
+
+/// It waits until the limit applies no more, at an instant that the load names, and holds up none that fit.
+#[test]
+fn what_a_linked_limit_never_admits_is_passed_over_until_the_load_falls() {
+    let clock = ManualClock::new();
+    struct Falls(Instant);
+    impl Load for Falls {
+        fn read(&self, now: Instant) -> f64 {
+            if now < self.0 { 1.0 } else { 0.0 }
+        }
+        fn falls_to(&self, _: f64, now: Instant) -> Option<Instant> {
+            (now < self.0).then_some(self.0)
+        }
+    }
+    let until = clock.after(clock.now(), 3 * SECOND);
+    let mark = Mark::above(Arc::new(Falls(until)), 0.5).on(&clock);
+    let leg = TokenBucket::new(Quota::per_second(1).burst(2)).on(&clock).linked(mark);
+    let policy = Policy::builder().clock(&clock).over(leg).unwrap();
+    let counts = [Count::new(), Count::new()];
+    let mut large = pin!(policy.admit(5));
+    assert!(counted(large.as_mut(), &counts[0]).is_pending());
+    policy.try_admit(2).unwrap().forget();
+    let mut small = pin!(policy.admit(1));
+    assert!(counted(small.as_mut(), &counts[1]).is_pending());
+    clock.advance(SECOND);
+    assert!(matches!(counted(small, &counts[1]), Poll::Ready(Ok(_))));
+    clock.advance(2 * SECOND);
+    assert_eq!(counts[0].get(), 1);
+    assert!(matches!(counted(large, &counts[0]), Poll::Ready(Ok(_))));
 }
 
 // ---- Legs that are not waited for

@@ -9,8 +9,8 @@ use tollgate::keyed::{FairBudget, KeyedRate};
 use tollgate::shed::{RetryBudget, Throttler};
 use tollgate::time::Phase;
 use tollgate::{
-    Ask, Cost, Demand, FixedWindow, Inherit, Instant, Keyed, LeakyBucket, Leased, Limiter, ManualClock, Quota,
-    Settlement, SlidingLog, SlidingWindow, TokenBucket, Warmup,
+    Ask, Cost, Demand, FixedWindow, Inherit, Instant, Keyed, LeakyBucket, Leased, Limiter, LimiterExt, ManualClock,
+    Quota, Settlement, SlidingLog, SlidingWindow, TokenBucket, Warmup,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -572,4 +572,20 @@ proptest! {
             None
         })?;
     }
+}
+
+/// Given a budget that nothing refills, of which little is taken, when a reservation is cancelled after many others have been, then
+/// nothing is lost: where nothing is refilled nothing overflows.
+#[test]
+fn a_budget_that_nothing_refills_gets_back_all_that_is_cancelled() {
+    let clock = ManualClock::new();
+    let budget = TokenBucket::new(Quota::zero().burst(1_000)).on(&clock);
+    let old = budget.reserve(3).unwrap();
+    for n in 0..200 {
+        clock.advance(std::time::Duration::from_secs(1));
+        let reservations = [n % 3 + 1, 2].map(|units| budget.reserve(units).unwrap());
+        drop(reservations);
+    }
+    drop(old);
+    assert_eq!(budget.available(), 1_000);
 }

@@ -5,8 +5,11 @@ use loom::thread;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 use tollgate::sync::bell::Bell;
-use tollgate::{Ask, Demand, Limiter, ManualClock, Outcome, Pass, Policy, ReadyAt, Reason, Refusal, Wait};
+use tollgate::{
+    Ask, Demand, Due, Instant, Limiter, LimiterExt, ManualClock, Outcome, Pass, Policy, ReadyAt, Reason, Refusal, Wait,
+};
 
 /// A counter of free places that announces every return by its bell, and by nothing else: all its own accesses are
 /// relaxed, so that whatever orders them is the bell's doing.
@@ -166,5 +169,142 @@ fn two_joins_beside_two_releases_are_both_served() {
             assert!(ready || poll(std::pin::pin!(waiter), &count).is_ready());
         }
         assert_eq!(policy.waiting(), 0);
+    });
+}
+
+/// As many units as the limit, each ask for itself: what is larger never fits, and waits for a raise only where that is asked for.
+/// All its own accesses are relaxed.
+struct Ceiling {
+    limit: AtomicU64,
+    bell: Bell,
+}
+
+impl Ceiling {
+    fn set(&self, limit: u64) {
+        self.limit.store(limit, Ordering::Relaxed);
+        self.bell.ring_anew();
+    }
+}
+
+impl Limiter for Ceiling {
+    type Ticket = ();
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
+        match self.limit.load(Ordering::Relaxed) >= demand.units() {
+            true => Ok(()),
+            false => Err(Refusal::new(Reason::Oversized, "ceiling", demand.units(), Wait::Never)),
+        }
+    }
+    fn cancel(&self, (): (), _: Pass<'_>) {}
+    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn forget(&self, (): ()) {}
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.bell);
+        match self.limit.load(Ordering::Relaxed) >= demand.units() {
+            true => ReadyAt::NOW,
+            false => ReadyAt::never("ceiling"),
+        }
+    }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+}
+
+fn ceiling(limit: u64) -> Arc<Ceiling> {
+    Arc::new(Ceiling {
+        limit: AtomicU64::new(limit),
+        bell: Bell::new(),
+    })
+}
+
+/// Given a waiter that is passed over until the limit is raised, when that is raised beside its join, then it is admitted, or woken
+/// and admitted.
+#[test]
+fn a_raise_beside_one_that_is_passed_over_is_not_lost() {
+    crate::bounded(2, || {
+        let ceiling = ceiling(1);
+        let leg = Arc::clone(&ceiling).wait_for_raise();
+        let policy = Policy::builder().clock(&ManualClock::new()).over(leg).unwrap();
+        let raiser = thread::spawn(move || ceiling.set(2));
+        let count = Arc::new(Count::default());
+        let mut waiter = pin!(policy.admit(2));
+        let first = poll(waiter.as_mut(), &count);
+        raiser.join().unwrap();
+        if first.is_pending() {
+            assert!(count.woken(), "the limit is raised and the waiter sleeps");
+            assert!(poll(waiter, &count).is_ready());
+        }
+    });
+}
+
+/// Given a head that waits for another leg, and a limit that is lowered beside the join of a second, which does not fit any more, then
+/// the second is refused, at once or when it is woken: it was looked at before the change, or is judged after it.
+#[test]
+fn a_change_of_settings_beside_a_join_judges_the_newcomer() {
+    crate::bounded(3, || {
+        let ceiling = ceiling(2);
+        let gate = Gate {
+            free: AtomicU64::new(0),
+            bell: Bell::new(),
+        };
+        let legs = gate.and(Arc::clone(&ceiling));
+        let policy = Policy::builder().clock(&ManualClock::new()).over(legs).unwrap();
+        let counts = [Arc::new(Count::default()), Arc::new(Count::default())];
+        let mut head = pin!(policy.admit(1));
+        assert!(poll(head.as_mut(), &counts[0]).is_pending());
+        let setter = thread::spawn(move || ceiling.set(1));
+        let mut second = pin!(policy.admit(2));
+        let mut ended = poll(second.as_mut(), &counts[1]);
+        setter.join().unwrap();
+        if ended.is_pending() {
+            assert!(counts[1].woken(), "it can never be admitted, and sleeps");
+            ended = poll(second.as_mut(), &counts[1]);
+        }
+        let Poll::Ready(Err(refused)) = ended else {
+            panic!("it is admitted, or waits")
+        };
+        assert_eq!(refused.reason(), Reason::Oversized);
+    });
+}
+
+/// Ready from an instant on, which nothing but the clock announces.
+struct From(ManualClock, Instant);
+
+impl Limiter for From {
+    type Ticket = ();
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
+        let now = demand.now(&self.0);
+        let due = Due::at(&self.0, now, self.1);
+        match now < self.1 {
+            true => Err(Refusal::new(Reason::RateExceeded, "from", 1, Wait::Until(due))),
+            false => Ok(()),
+        }
+    }
+    fn cancel(&self, (): (), _: Pass<'_>) {}
+    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn forget(&self, (): ()) {}
+    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
+        ReadyAt::at("from", self.1)
+    }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+}
+
+/// Given a waiter whose instant comes beside its join, while the queue's timer is being set, then it is admitted or woken.
+#[test]
+fn an_instant_that_comes_beside_a_join_is_not_slept_through() {
+    crate::bounded(3, || {
+        let clock = ManualClock::new();
+        let second = Duration::from_secs(1);
+        let leg = From(clock.clone(), clock.after(clock.now(), second));
+        let policy = Policy::builder().clock(&clock).over(leg).unwrap();
+        let count = Arc::new(Count::default());
+        let mut waiter = pin!(policy.admit(1));
+        let advances = {
+            let clock = clock.clone();
+            thread::spawn(move || clock.advance(second))
+        };
+        let first = poll(waiter.as_mut(), &count);
+        advances.join().unwrap();
+        if first.is_pending() {
+            assert!(count.woken(), "its instant has come and it sleeps");
+            assert!(poll(waiter, &count).is_ready());
+        }
     });
 }

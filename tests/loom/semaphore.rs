@@ -8,7 +8,7 @@ use loom::thread;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use tollgate::{AcquireError, OwnedSemaphorePermit, Policy, Semaphore, TryAcquireError};
+use tollgate::{AcquireError, LimiterExt, ManualClock, OwnedSemaphorePermit, Policy, Semaphore, TryAcquireError};
 
 /// Counts its wake-ups.
 #[derive(Default)]
@@ -450,5 +450,31 @@ fn a_raise_a_release_and_a_join_on_three_threads() {
         }
         drop(at_once);
         untouched(&semaphore, 2);
+    });
+}
+
+/// Given a policy whose waiter asks for more than any limit so far, and waits for a raise, when that comes beside its look, then it is
+/// admitted, or told.
+#[test]
+fn a_raise_beside_a_policy_that_waits_for_it_is_not_lost() {
+    crate::bounded(2, || {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let leg = Arc::clone(&semaphore).wait_for_raise();
+        let policy = Policy::builder().clock(&ManualClock::new()).over(leg).unwrap();
+        let wait = || {
+            let waits = policy.clone();
+            Waiter::of(async move { waits.admit_owned(2).await.is_ok() })
+        };
+        // The bell is made once, in a cell of the standard library, which the model does not see.
+        drop(wait().queued());
+        let raiser = {
+            let semaphore = Arc::clone(&semaphore);
+            thread::spawn(move || semaphore.set_limit(2))
+        };
+        let mut waiter = wait();
+        let at_once = waiter.poll().is_ready();
+        raiser.join().unwrap();
+        assert!(at_once || waiter.served());
+        assert_eq!(policy.waiting(), 0);
     });
 }

@@ -53,7 +53,7 @@ impl LiveLegs {
             let changes = self.put_in_force(&mut self.turn.lock(), spec, &mut each);
             // Whoever waits is judged anew: also who found the turn taken, and could not follow a peak.
             if !seeded!("live_changes_quietly") {
-                self.bell.ring();
+                self.bell.ring_anew();
             }
             changes
         });

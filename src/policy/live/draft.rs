@@ -1,7 +1,7 @@
 //! Making the list of legs of a version: of what there is already, and of what is new.
 
 use super::link::{LegLoad, Link, PeakTable};
-use super::node::{Identity, Node};
+use super::node::{Body, Identity, Node};
 use super::set::{LegSet, SetLeg};
 use crate::policy::linked::Meter;
 use crate::policy::spec::{LegSpec, LoadMetric, Peak, PolicySpec, Rule, SpecError, When};
@@ -106,6 +106,10 @@ impl Known {
         let table = table.or_insert_with_key(|key| Arc::new(PeakTable::new(key, peak, rule, load, clock)));
         let table = Arc::clone(table);
         table.take_over(before.and_then(|before| before.peak.as_ref()));
+        // What only the load forbids is waited for in order.
+        if let Body::Semaphore(semaphore) = &legs[position].node.body {
+            semaphore.may_reach(usize::try_from(table.most()).unwrap_or(usize::MAX));
+        }
         legs[position].table = Some(table);
     }
 

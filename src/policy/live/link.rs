@@ -139,6 +139,11 @@ impl PeakTable {
         }
     }
 
+    /// The most units that one ask can have under any of its rules.
+    pub(super) fn most(&self) -> u64 {
+        self.rules.iter().map(Rule::most).max().unwrap_or(u64::MAX)
+    }
+
     /// What becomes of the state of a leg whose numbers the load has changed: nothing is given, however often it does. What
     /// a bucket has stays, up to the burst; what a window has admitted counts.
     pub(super) fn crossing(rule: &Rule) -> Inherit {

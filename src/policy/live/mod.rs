@@ -32,7 +32,8 @@
 //! version is being put in force, leaves it to those who come after.
 //!
 //! # Who waits
-//! The line stays as it is, and is judged by the new rules from its head. A deadline that somebody has got stays.
+//! The queue keeps its order, and all waiters are judged by the new rules at once. A waiter that no instant can admit any more is
+//! refused, as is one whose turn now comes after its deadline. Deadlines stay.
 //!
 //! # Memory
 //! A leg that is gone is kept, with its state, for whoever was admitted by it and in case it comes back; and so is each

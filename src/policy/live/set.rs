@@ -159,8 +159,11 @@ impl LegSet {
                 for meter in &leg.meters {
                     meter.refused(now);
                 }
-                let ends = leg.ends(now);
-                Err(sooner(refusal.named(&node.name), ends, &self.clock, now))
+                let refusal = refusal.named(&node.name);
+                Err(match leg.may_change_for(refusal.units()) {
+                    true => sooner(refusal, leg.ends(now), &self.clock, now),
+                    false => refusal,
+                })
             }
         }
     }
@@ -316,10 +319,10 @@ impl LegSet {
         }
         let node = &*leg.node;
         let Some(demand) = leg.demand(demand) else {
-            return Some(ReadyAt::never(&node.name));
+            return Some(ReadyAt::never_for(Reason::Unpriced, &node.name, 0));
         };
         let ready = node.body.erased().ready_at(demand).named(&node.name);
-        Some(match leg.link.is_some() || leg.peak.is_some() {
+        Some(match leg.may_change_for(demand.units()) {
             true => ready.or_at(leg.ends(demand.now(&self.clock))),
             false => ready,
         })
@@ -327,6 +330,12 @@ impl LegSet {
 }
 
 impl SetLeg {
+    /// True where it may admit an ask for `units` under another load.
+    fn may_change_for(&self, units: u64) -> bool {
+        let by_table = |table: &Arc<PeakTable>| units <= table.most();
+        self.link.is_some() || self.peak.as_ref().is_some_and(by_table)
+    }
+
     /// When the load that makes it strict will have fallen, if that is known.
     fn ends(&self, now: Instant) -> Option<Instant> {
         let link = self.link.as_ref().and_then(|link| link.gate.ends(now));

@@ -145,6 +145,20 @@ impl Rule {
         }
     }
 
+    /// The most units that one ask can have under these numbers, as far as that is known.
+    pub(crate) fn most(&self) -> u64 {
+        match self {
+            _ if self.is_unlimited() => u64::MAX,
+            Self::TokenBucket { quota } => quota.burst_size(),
+            Self::LeakyBucket { slack, .. } => slack.saturating_add(1),
+            Self::FixedWindow { limit, .. } | Self::SlidingWindow { limit, .. } | Self::SlidingLog { limit, .. } => {
+                *limit
+            }
+            Self::Semaphore { limit } => *limit as u64,
+            Self::Warmup { .. } | Self::Breaker(_) => u64::MAX,
+        }
+    }
+
     /// Finds the key whose number cannot be, and what is wrong with it.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         match self {

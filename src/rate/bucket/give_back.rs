@@ -51,6 +51,10 @@ impl TokenBucket {
         if taken.version() == version {
             let floor = params.axis_at(now) - params.burst;
             let room = taken.position().saturating_sub(floor);
+            // Where nothing is refilled nothing has overflowed, whatever others have given back.
+            if params.mul == 0 {
+                return room;
+            }
             // What newer ones gave back had been on top of this one.
             let newer = ticket
                 .gross_position()

@@ -66,6 +66,11 @@ impl Home {
         (books.ledger.is_closed(), books.ledger.limit(), self.receiver.len())
     }
 
+    /// True for more than any limit that was ever set, where one above zero was.
+    pub(super) fn is_oversized(&self, n: usize) -> bool {
+        self.books().ledger.is_oversized(n)
+    }
+
     /// Makes `n` tokens free. Under the lock.
     fn put(self: &Arc<Self>, books: &Books, n: usize) {
         let Some(sender) = &books.sender else { return };
@@ -152,7 +157,7 @@ impl Home {
             }
             self.withdraw(&mut books);
         }
-        self.bell.ring();
+        self.bell.ring_anew();
     }
 
     pub(super) fn close(&self) {

@@ -18,12 +18,16 @@ impl Limiter for ChannelSemaphore {
 
     fn try_reserve(&self, demand: Demand<'_>) -> Result<SemaphoreTicket, Refusal<'_>> {
         let units = demand.units();
+        let oversized = || Refusal::new(Reason::Oversized, LEG, units, Wait::Never);
         let Some(n) = fits(units) else {
-            return Err(Refusal::new(Reason::Oversized, LEG, units, Wait::Never));
+            return Err(oversized());
         };
         let turns = &self.home.turns;
         let saturated = || {
-            // More than there are permits waits for a higher limit, and holds up none that fit.
+            if self.home.is_oversized(n) {
+                return oversized();
+            }
+            // More than there are permits waits for a limit that was there before, and holds up none that fit.
             let wait = if n > self.limit() {
                 Wait::Event
             } else {
@@ -62,8 +66,11 @@ impl Limiter for ChannelSemaphore {
         demand.listen(&self.home.bell);
         let units = demand.units();
         let (closed, limit, free) = self.home.look();
-        if closed || fits(units).is_none() {
-            return ReadyAt::never(LEG);
+        if closed {
+            return ReadyAt::never_for(Reason::Closed, LEG, units);
+        }
+        if fits(units).is_none_or(|n| self.home.is_oversized(n)) {
+            return ReadyAt::never_for(Reason::Oversized, LEG, units);
         }
         let turns = &self.home.turns;
         let before = turns.before(demand.holder(TurnstileId::of(turns)), units);
