@@ -4,7 +4,7 @@
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
-use tollgate::pool::{PoolBuilder, TaskError};
+use tollgate::pool::{Overflow, PoolBuilder, TaskError};
 use tollgate::{Ask, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TaskHandle, TokenBucket, WorkerPool};
 
 use crate::pool::Busy;
