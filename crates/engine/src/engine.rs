@@ -547,7 +547,13 @@ impl<R: Runner> Engine<R> {
     }
 
     pub(crate) fn set_limit(&self, limit: usize) {
-        self.transition(|state, _| state.slots.set_limit(limit));
+        self.transition(|state, acts| {
+            state.slots.set_limit(limit);
+            // Those above the limit end when they look for a task.
+            let above = (state.workers - state.blocked).saturating_sub(limit.max(1));
+            let rest = state.idle.len().saturating_sub(above);
+            acts.more.extend(state.idle.drain(rest..));
+        });
     }
 
     pub(crate) fn close(&self) {
@@ -625,9 +631,15 @@ impl<R: Runner> Engine<R> {
 
     // ---- workers ----
 
-    /// What the worker at `seat` does next. `looks` while it has been called or started to look.
-    pub(crate) fn next(&self, seat: &Arc<Seat>) -> Next<R::Job> {
+    /// What the worker at `seat` does next, after the task of the group `ended` has ended.
+    ///
+    /// Both are one transition: the worker takes the task that its own end made startable, and no other worker is called for it.
+    pub(crate) fn next(&self, seat: &Arc<Seat>, ended: Option<Option<GroupId>>) -> Next<R::Job> {
         let (mut state, mut acts) = (self.state.lock(), Acts::default());
+        if let Some(group) = ended {
+            state.ended(group);
+            state.finished(&mut acts);
+        }
         if seat.looks.swap(false, Ordering::Relaxed) {
             state.looks = false;
         } else if let Some(at) = state.idle.iter().position(|known| Arc::ptr_eq(known, seat)) {
@@ -659,14 +671,6 @@ impl<R: Runner> Engine<R> {
     fn exit(&self, state: &mut State<R::Job>) -> Next<R::Job> {
         state.workers -= 1;
         Next::Exit
-    }
-
-    /// The task that the worker ran has ended.
-    pub(crate) fn ended(&self, group: Option<GroupId>) {
-        self.transition(|state, acts| {
-            state.ended(group);
-            state.finished(acts);
-        });
     }
 
     // ---- admission ----

@@ -8,6 +8,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
+use tokio::task::coop;
 
 /// Polls futures on tasks of a runtime.
 pub struct Tasks {
@@ -34,15 +35,21 @@ impl Runner for Tasks {
 }
 
 async fn work(engine: Arc<Core>) {
-    let seat = Seat::of_worker();
+    let (seat, mut ended) = (Seat::of_worker(), None);
     loop {
-        match engine.next(&seat) {
-            Next::Run(entry, group) => run(&engine, entry, group, None).await,
+        // A task that never waits takes from the budget all the same, so that other tasks of the runtime have their turn.
+        coop::consume_budget().await;
+        match engine.next(&seat, ended.take()) {
+            Next::Run(entry, group) => {
+                run(&engine, entry, group, None).await;
+                ended = Some(group);
+            }
             Next::Ask => {
                 let mut asking = None;
                 let admitted = poll_fn(|cx| engine.poll_admission(&seat, &mut asking, cx)).await;
                 if let Some((entry, group, admission)) = admitted {
                     run(&engine, entry, group, admission).await;
+                    ended = Some(group);
                 }
             }
             Next::Sleep => poll_fn(|cx| seat.poll(cx.waker())).await,
@@ -58,7 +65,6 @@ async fn run(engine: &Arc<Core>, entry: Entry<Box<dyn AsyncJob>>, group: Option<
     poll_fn(|cx| poll(&task, &mut *job, &mut parked, cx)).await;
     drop(job);
     drop(admission);
-    engine.ended(group);
 }
 
 /// Polls the task. A task that polled a handle in its last poll, and is pending, is parked until it is woken.

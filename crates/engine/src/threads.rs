@@ -44,10 +44,13 @@ impl Runner for Threads {
 }
 
 fn work(engine: &Arc<Core>) {
-    let seat = Seat::of_worker();
+    let (seat, mut ended) = (Seat::of_worker(), None);
     loop {
-        match engine.next(&seat) {
-            Next::Run(entry, group) => run(engine, entry, group, None),
+        match engine.next(&seat, ended.take()) {
+            Next::Run(entry, group) => {
+                run(engine, entry, group, None);
+                ended = Some(group);
+            }
             Next::Ask => {
                 let (waker, mut asking) = (thread_waker(), None);
                 let admitted = loop {
@@ -58,6 +61,7 @@ fn work(engine: &Arc<Core>) {
                 };
                 if let Some((entry, group, admission)) = admitted {
                     run(engine, entry, group, admission);
+                    ended = Some(group);
                 }
             }
             Next::Sleep => seat.wait(),
@@ -72,5 +76,4 @@ fn run(engine: &Arc<Core>, entry: Entry<Box<dyn Job>>, group: Option<GroupId>, a
     entry.job.run();
     drop(inside);
     drop(admission);
-    engine.ended(group);
 }

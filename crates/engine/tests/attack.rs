@@ -343,7 +343,6 @@ fn a_group_belongs_to_one_pool() {
 }
 
 #[test]
-#[ignore = "fails today"]
 fn a_pool_of_one_runs_its_tasks_on_one_thread() {
     let threads = within(|| {
         let pool = WorkerPool::new(1, 1_000, 16);
@@ -360,7 +359,6 @@ fn a_pool_of_one_runs_its_tasks_on_one_thread() {
 }
 
 #[test]
-#[ignore = "hangs today"]
 fn a_lowered_limit_ends_the_threads_that_idle() {
     within(|| {
         let pool = WorkerPool::new(8, 100, 16);
