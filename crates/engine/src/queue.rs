@@ -15,7 +15,7 @@ pub enum Priority {
     High,
 }
 
-/// How many tasks may be preferred to those of lower priority before one of the lowest is taken.
+/// How many tasks may be preferred to the oldest before it is taken.
 pub const AGEING: u32 = 32;
 
 const NONE: u32 = u32::MAX;
@@ -189,19 +189,19 @@ impl<E> Queue<E> {
         self.node(key)?.group
     }
 
-    fn lowest_and_highest(&self) -> Option<(usize, usize)> {
-        let filled = |list: &List| list.head != NONE;
-        Some((
-            self.ready.iter().position(filled)?,
-            self.ready.iter().rposition(filled)?,
-        ))
+    /// Of the ready entries, the one with the smallest number.
+    fn oldest(&self) -> Option<u32> {
+        let heads = self.ready.iter().map(|list| list.head).filter(|&head| head != NONE);
+        heads.min_by_key(|&head| self.nodes[head as usize].number)
     }
 
     /// The entry that is next by priority, ageing and arrival, among those whose group is not full.
     pub(crate) fn first(&self) -> Option<Key> {
-        let (lowest, highest) = self.lowest_and_highest()?;
-        let list = if self.preferred >= AGEING { lowest } else { highest };
-        Some(self.key(self.ready[list].head))
+        if self.preferred >= AGEING {
+            return self.oldest().map(|index| self.key(index));
+        }
+        let highest = self.ready.iter().rfind(|list| list.head != NONE)?;
+        Some(self.key(highest.head))
     }
 
     fn key(&self, index: u32) -> Key {
@@ -248,13 +248,11 @@ impl<E> Queue<E> {
 
     /// Takes an entry out to start it: the order by priority counts it.
     pub(crate) fn take(&mut self, key: Key) -> Option<E> {
-        let priority = self.node(key)?.priority as usize;
-        if let Some((lowest, highest)) = self.lowest_and_highest() {
-            self.preferred = match priority {
-                _ if lowest == highest || priority == lowest => 0,
-                _ => self.preferred + 1,
-            };
-        }
+        let number = self.node(key)?.number;
+        let is_preferred = self
+            .oldest()
+            .is_some_and(|oldest| self.nodes[oldest as usize].number < number);
+        self.preferred = if is_preferred { self.preferred + 1 } else { 0 };
         self.remove(key)
     }
 
@@ -302,12 +300,18 @@ impl<E> Queue<E> {
         self.blocked[group as usize][priority as usize].push_back(&mut self.nodes, |node| &mut node.links, key.index);
     }
 
-    /// The group has room for a task: its first entry by priority and arrival is ready again, where its number puts it.
+    /// The group has room for a task: the first entry of each priority is ready again, where its number puts it. Were it the highest
+    /// alone, a lower one would not age.
     pub(crate) fn unblock(&mut self, group: GroupId) -> bool {
-        let Some(list) = self.blocked[group as usize].iter().rposition(|list| list.head != NONE) else {
-            return false;
-        };
+        let unblocked = [0, 1, 2].map(|list| self.unblock_first(group, list));
+        unblocked.contains(&true)
+    }
+
+    fn unblock_first(&mut self, group: GroupId, list: usize) -> bool {
         let index = self.blocked[group as usize][list].head;
+        if index == NONE {
+            return false;
+        }
         self.unlink(index);
         self.nodes[index as usize].place = Place::Ready;
         let number = self.nodes[index as usize].number;

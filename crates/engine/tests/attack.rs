@@ -433,7 +433,6 @@ fn a_pool_that_always_has_a_task_leaves_its_runtime_time_for_others() {
 
 /// Tasks of the highest and of the lowest priority are always queued.
 #[test]
-#[ignore = "fails today"]
 fn a_priority_between_two_streams_is_served() {
     let passed = within(|| {
         let pool = WorkerPool::new(1, 100_000, 16);
@@ -456,7 +455,6 @@ fn a_priority_between_two_streams_is_served() {
 
 /// A group of one, with a stream of preferred members.
 #[test]
-#[ignore = "fails today"]
 fn a_low_priority_within_a_group_is_served() {
     let passed = within(|| {
         let pool = WorkerPool::new(2, 100_000, 16);
