@@ -15,7 +15,7 @@ use crate::task::TaskError;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, Thread};
 use tollgate::Ask;
@@ -110,8 +110,8 @@ pub(crate) struct Running {
     pub(crate) group: Option<GroupId>,
     pub(crate) held: Option<Held>,
     pub(crate) depth: u32,
-    /// A handle was polled in this poll of the task, and had no result.
-    pub(crate) awaits: AtomicBool,
+    /// Handles that the task has polled, that had no result, and that have not been dropped since.
+    pub(crate) awaits: AtomicUsize,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -135,7 +135,7 @@ impl Running {
             group,
             held,
             depth,
-            awaits: AtomicBool::new(false),
+            awaits: AtomicUsize::new(0),
         })
     }
 }
@@ -776,7 +776,8 @@ impl<R: Runner> Target for Engine<R> {
     }
 
     fn await_no_more(&self, key: Key) {
-        self.state.lock().queue.await_no_more(key);
+        // The entry that is asked for may be another then.
+        self.transition(|state, _| state.queue.await_no_more(key));
     }
 
     fn cancel(&self, key: Key) -> bool {

@@ -45,7 +45,8 @@ pub struct JoinHandle<T> {
     cell: Arc<Cell<T>>,
     pool: Arc<dyn Target>,
     key: Key,
-    awaits: bool,
+    /// The task that awaits it.
+    waiter: Option<Arc<Running>>,
 }
 
 impl<T> JoinHandle<T> {
@@ -64,14 +65,19 @@ impl<T> JoinHandle<T> {
         self.pool.held().iter().any(|gate| held.contains(gate))
     }
 
-    fn await_it(&mut self) {
-        if !std::mem::replace(&mut self.awaits, true) {
-            self.pool.await_it(self.key);
+    /// The task awaits it until it is ready, dropped, or awaited by another.
+    fn await_it(&mut self, waiter: Arc<Running>) {
+        // Relaxed: a number that the polls of the waiter read.
+        waiter.awaits.fetch_add(1, Ordering::Relaxed);
+        match self.waiter.replace(waiter) {
+            Some(old) => _ = old.awaits.fetch_sub(1, Ordering::Relaxed),
+            None => self.pool.await_it(self.key),
         }
     }
 
     fn await_no_more(&mut self) {
-        if std::mem::take(&mut self.awaits) {
+        if let Some(waiter) = self.waiter.take() {
+            waiter.awaits.fetch_sub(1, Ordering::Relaxed);
             self.pool.await_no_more(self.key);
         }
     }
@@ -111,7 +117,7 @@ impl<T> JoinHandle<T> {
             if !waiter.engine.park(waiter.group) {
                 return Err(JoinError::TooManyParked(self));
             }
-            self.await_it();
+            self.await_it(Arc::clone(waiter));
         }
         let result = loop {
             if let Poll::Ready(result) = self.cell.poll(&waker) {
@@ -146,12 +152,11 @@ impl<T> Future for JoinHandle<T> {
             return Poll::Ready(Err(WouldDeadlock));
         }
         if let Poll::Ready(result) = self.cell.poll(cx.waker()) {
+            self.await_no_more();
             return Poll::Ready(Ok(result));
         }
         if let Some(waiter) = waiter {
-            // Relaxed: only the poll of the waiter reads and writes it.
-            waiter.awaits.store(true, Ordering::Relaxed);
-            self.await_it();
+            self.await_it(waiter);
         }
         Poll::Pending
     }
@@ -259,7 +264,7 @@ impl<R: Runner> Pool<R> {
                 cell,
                 pool: Arc::clone(self.engine()) as _,
                 key,
-                awaits: false,
+                waiter: None,
             }),
             Err((entry, reason)) => Err((entry.job, reason)),
         }

@@ -67,17 +67,18 @@ async fn run(engine: &Arc<Core>, entry: Entry<Box<dyn AsyncJob>>, group: Option<
     drop(admission);
 }
 
-/// Polls the task. A task that polled a handle in its last poll, and is pending, is parked until it is woken.
+/// Polls the task. A task that is pending while it awaits a handle is parked until it is woken. The last poll need not have polled
+/// the handle: a set of futures polls only those that were woken.
 fn poll(task: &Arc<Running>, job: &mut dyn AsyncJob, parked: &mut bool, cx: &mut Context<'_>) -> Poll<()> {
     if std::mem::take(parked) {
         task.engine.resume(task.group);
     }
-    // Relaxed: only this poll reads and writes it.
-    task.awaits.store(false, Ordering::Relaxed);
     let inside = Inside::enter(task);
     let polled = job.poll(cx);
     drop(inside);
-    if polled.is_pending() && task.awaits.load(Ordering::Relaxed) {
+    // Relaxed: the polls of the task write it, but for a handle that is dropped elsewhere. Then the task lends its slot until it is
+    // woken, and only tasks that are awaited use it.
+    if polled.is_pending() && task.awaits.load(Ordering::Relaxed) > 0 {
         *parked = task.engine.park(task.group);
     }
     polled

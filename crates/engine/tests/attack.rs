@@ -77,7 +77,6 @@ impl Wake for PanicsOnWake {
 
 /// A set of futures polls only those that were woken. A task that waits for the others polls no handle then.
 #[test]
-#[ignore = "hangs today"]
 fn a_task_that_awaits_the_rest_of_a_set_of_handles_lends_its_slot() {
     use futures::stream::{FuturesUnordered, StreamExt};
     let ended = within(|| {
@@ -99,7 +98,6 @@ fn a_task_that_awaits_the_rest_of_a_set_of_handles_lends_its_slot() {
 }
 
 #[test]
-#[ignore = "hangs today"]
 fn a_task_that_awaits_all_of_many_handles_lends_its_slot() {
     let ended = within(|| {
         let runtime = runtime();
@@ -196,7 +194,6 @@ fn a_task_whose_submitter_has_ended_may_wait_for_the_permit_that_the_submitter_h
 
 /// The wait for an entry that the gate cannot admit is given up: the next that is awaited is asked for.
 #[test]
-#[ignore = "hangs today"]
 fn a_wait_that_is_given_up_lets_the_gate_be_asked_for_the_next() {
     within(|| {
         let semaphore = Arc::new(Semaphore::new(3));
