@@ -187,8 +187,8 @@ pub(crate) trait Runner: Send + Sync + Sized + 'static {
     /// Starts a worker, whose number of places is counted already.
     fn start(&self, engine: &Arc<Engine<Self>>);
     fn refuse(job: Self::Job, why: TaskError);
-    /// How many tasks may be parked at once.
-    fn max_parked(&self) -> usize;
+    /// How many threads, or runners, there may be besides one for each slot.
+    fn max_spare(&self) -> usize;
     fn run_inline(_: &Arc<Engine<Self>>, _: Self::Job, _: &Arc<Running>) {
         unreachable!("it never takes one inline")
     }
@@ -200,6 +200,7 @@ pub(crate) struct Engine<R: Runner> {
     pub(crate) runner: R,
     pub(crate) gate: Option<Arc<dyn Gate>>,
     held: Box<[usize]>,
+    pub(crate) id: u64,
     me: std::sync::Weak<Self>,
 }
 
@@ -226,6 +227,7 @@ struct State<J> {
     /// The worker that asks the gate, and for which entry.
     asker: Option<(Arc<Seat>, Option<Key>)>,
     most: usize,
+    max_spare: usize,
 }
 
 /// What is to be done outside the lock.
@@ -251,7 +253,7 @@ pub(crate) enum Next<J> {
 impl<J> State<J> {
     /// The task that is to start next, and by which claim.
     fn first(&mut self) -> Option<Key> {
-        if !self.slots.admits(Claim::Lent) {
+        if !self.slots.admits(Claim::Lent) || !self.has_thread() {
             return None;
         }
         let claim = self.claim();
@@ -269,6 +271,17 @@ impl<J> State<J> {
             None => true,
         };
         queue.awaited().find(fits)
+    }
+
+    /// True when the next task to start finds a thread. One may run always: a lowered limit leaves more parked than there may be.
+    fn has_thread(&self) -> bool {
+        let running = self.slots.running();
+        running == 0 || running + self.blocked < self.slots.limit().saturating_add(self.max_spare)
+    }
+
+    /// True when the worker of a task that waits may block, so that one thread at least is left to run others.
+    fn may_block(&self) -> bool {
+        self.blocked + 1 < self.slots.limit().max(1).saturating_add(self.max_spare)
     }
 
     /// Calls or starts a worker, when a task can start and no worker looks.
@@ -406,17 +419,21 @@ impl<R: Runner> Engine<R> {
                 blocked: 0,
                 unfinished: 0,
                 closed: false,
-                bound,
+                // A task passes through the queue even when a worker is idle.
+                bound: bound.max(1),
                 granted: 0,
                 submitters: VecDeque::new(),
                 task_submitters: 0,
                 waiters: Vec::new(),
                 asker: None,
                 most: 0,
+                max_spare: runner.max_spare(),
             }),
             runner,
             gate,
             held,
+            // Relaxed: a number of its own is all that is asked for.
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             me: me.clone(),
         })
     }
@@ -554,6 +571,13 @@ impl<R: Runner> Engine<R> {
             let rest = state.idle.len().saturating_sub(above);
             acts.more.extend(state.idle.drain(rest..));
         });
+    }
+
+    /// No pool is left: a limit of 0 will not be raised, and what is queued is ended. Returns it.
+    pub(crate) fn close_for_good(&self) -> Vec<Entry<R::Job>> {
+        let is_paused = self.state.lock().slots.limit() == 0;
+        self.close();
+        if is_paused { self.abort() } else { Vec::new() }
     }
 
     pub(crate) fn close(&self) {
@@ -748,7 +772,7 @@ impl<R: Runner> Target for Engine<R> {
 
     fn park(&self, group: Option<GroupId>) -> bool {
         let (mut state, mut acts) = (self.state.lock(), Acts::default());
-        if state.blocked >= self.runner.max_parked() {
+        if !state.may_block() {
             return false;
         }
         state.slots.park();
@@ -797,14 +821,16 @@ impl<R: Runner> Target for Engine<R> {
             return false;
         }
         let (mut state, mut acts) = (self.state.lock(), Acts::default());
-        if state.slots.limit() == 0 || state.queue.get(key).is_none_or(|entry| entry.parent != parent.id) {
+        if !state.slots.admits_on_waiter() || state.queue.get(key).is_none_or(|entry| entry.parent != parent.id) {
             return false;
         }
         let group = state.queue.group(key);
-        if let Some(group) = group
-            && Some(group) != parent.group
-            && !state.groups[group as usize].admits(Claim::Lent)
-        {
+        let has_room = match group.map(|group| &state.groups[group as usize]) {
+            Some(slots) if group == parent.group => slots.admits_on_waiter(),
+            Some(slots) => slots.admits(Claim::Lent),
+            None => true,
+        };
+        if !has_room {
             return false;
         }
         let Some(entry) = state.queue.take(key) else {

@@ -22,7 +22,7 @@ pub enum JoinError<T> {
     Task(TaskError),
     /// The task needs a permit that the waiter, or a task that waits for it, holds and cannot lend.
     WouldDeadlock(JoinHandle<T>),
-    /// As many tasks of the waiter's pool wait as may.
+    /// All threads but one of the waiter's pool wait.
     TooManyParked(JoinHandle<T>),
     /// The time is over.
     TimedOut(JoinHandle<T>),
@@ -95,7 +95,8 @@ impl<T> JoinHandle<T> {
     /// # Errors
     /// See [`JoinError`].
     pub fn join_timeout(self, patience: Duration) -> Result<T, JoinError<T>> {
-        self.join_until(Some(Instant::now() + patience))
+        // Beyond what an instant can hold there is no deadline.
+        self.join_until(Instant::now().checked_add(patience))
     }
 
     fn join_until(mut self, until: Option<Instant>) -> Result<T, JoinError<T>> {
@@ -174,13 +175,19 @@ pub struct WouldDeadlock;
 
 /// A limit for some tasks of a pool.
 #[derive(Clone, Copy, Debug)]
-pub struct Group(GroupId);
+pub struct Group {
+    number: GroupId,
+    /// Its pool.
+    of: u64,
+}
 
 struct Owner<R: Runner>(Arc<Engine<R>>);
 
 impl<R: Runner> Drop for Owner<R> {
     fn drop(&mut self) {
-        self.0.close();
+        for entry in self.0.close_for_good() {
+            R::refuse(entry.job, TaskError::Abandoned);
+        }
     }
 }
 
@@ -214,7 +221,10 @@ impl<R: Runner> Pool<R> {
 
     /// Adds a group of at most `limit` tasks at once.
     pub fn group(&self, limit: usize) -> Group {
-        Group(self.engine().add_group(limit))
+        Group {
+            number: self.engine().add_group(limit),
+            of: self.engine().id,
+        }
     }
 
     /// The numbers of the pool.
@@ -258,7 +268,10 @@ impl<R: Runner> Pool<R> {
             parent: parent.map_or(0, |task| task.id),
             inherited,
         };
-        let group = wishes.group.map(|group| group.0);
+        let group = wishes.group.map(|group| {
+            assert_eq!(group.of, self.engine().id, "the group belongs to another pool");
+            group.number
+        });
         match self.engine().submit(entry, wishes.priority, group, room) {
             Ok(key) => Ok(JoinHandle {
                 cell,
@@ -276,7 +289,7 @@ impl<R: Runner> Pool<R> {
 pub struct Wishes {
     /// Its priority.
     pub priority: Priority,
-    /// Its group.
+    /// Its group. A submission panics when it belongs to another pool.
     pub group: Option<Group>,
     /// What the policy is asked for.
     pub ask: Ask,
@@ -301,16 +314,17 @@ where
 }
 
 impl WorkerPool {
-    /// A pool of `limit` threads, with a queue of `queue` tasks. At most `max_parked` of its threads wait in joins at once.
-    pub fn new(limit: usize, queue: usize, max_parked: usize) -> Self {
-        Self::with(Threads { max_parked }, limit, queue, None)
+    /// A pool of `limit` threads, with a queue of `queue` tasks. It has at most `limit + max_spare` threads: those of tasks
+    /// that wait count.
+    pub fn new(limit: usize, queue: usize, max_spare: usize) -> Self {
+        Self::with(Threads { max_spare }, limit, queue, None)
     }
 
     /// The same behind a policy; `semaphores` are those among its legs.
     pub fn gated<L>(
         limit: usize,
         queue: usize,
-        max_parked: usize,
+        max_spare: usize,
         policy: Policy<L>,
         semaphores: Vec<Arc<Semaphore>>,
     ) -> Self
@@ -318,7 +332,7 @@ impl WorkerPool {
         L: Limiter + 'static,
         L::Ticket: Send,
     {
-        Self::with(Threads { max_parked }, limit, queue, Some(gate(policy, semaphores)))
+        Self::with(Threads { max_spare }, limit, queue, Some(gate(policy, semaphores)))
     }
 
     /// Submits a task. Waits for room; a task of this pool does not, and exceeds the bound of the queue.

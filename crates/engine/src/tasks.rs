@@ -29,7 +29,7 @@ impl Runner for Tasks {
         job.refuse(why);
     }
 
-    fn max_parked(&self) -> usize {
+    fn max_spare(&self) -> usize {
         usize::MAX
     }
 }

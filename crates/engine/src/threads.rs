@@ -10,7 +10,7 @@ use std::thread;
 
 /// Runs closures on threads.
 pub struct Threads {
-    pub(crate) max_parked: usize,
+    pub(crate) max_spare: usize,
 }
 
 type Core = Engine<Threads>;
@@ -32,8 +32,8 @@ impl Runner for Threads {
         job.refuse(why);
     }
 
-    fn max_parked(&self) -> usize {
-        self.max_parked
+    fn max_spare(&self) -> usize {
+        self.max_spare
     }
 
     fn run_inline(_: &Arc<Core>, job: Self::Job, task: &Arc<Running>) {

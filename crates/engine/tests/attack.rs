@@ -243,7 +243,6 @@ fn a_wait_that_is_given_up_lets_the_gate_be_asked_for_the_next() {
 }
 
 #[test]
-#[ignore = "hangs today"]
 fn a_queue_of_none_still_takes_a_task_for_an_idle_worker() {
     assert_eq!(
         within(|| WorkerPool::new(1, 0, 16).submit(|| 7).unwrap().join().unwrap()),
@@ -283,7 +282,6 @@ fn a_task_that_waits_for_another_pool_to_be_idle_lends_its_slot() {
 }
 
 #[test]
-#[ignore = "fails today"]
 fn the_longest_patience_is_no_panic() {
     let pool = WorkerPool::new(1, 10, 16);
     assert_eq!(pool.submit(|| 7).unwrap().join_timeout(Duration::MAX).unwrap(), 7);
@@ -293,7 +291,6 @@ fn the_longest_patience_is_no_panic() {
 
 /// One task resumed while another ran on its slot: nothing starts before that is repaid, on the stack of the waiter neither.
 #[test]
-#[ignore = "fails today"]
 fn no_task_starts_inline_above_the_limit() {
     let (most, limit) = within(|| {
         let pool = WorkerPool::new(2, 10, 16);
@@ -328,7 +325,6 @@ fn no_task_starts_inline_above_the_limit() {
 }
 
 #[test]
-#[ignore = "fails today"]
 fn a_group_belongs_to_one_pool() {
     within(|| {
         let (pool, other) = (WorkerPool::new(1, 10, 16), WorkerPool::new(1, 10, 16));
@@ -373,7 +369,6 @@ fn a_lowered_limit_ends_the_threads_that_idle() {
 }
 
 #[test]
-#[ignore = "hangs today"]
 fn a_pool_that_is_dropped_while_it_is_paused_ends_its_tasks() {
     within(|| {
         let pool = WorkerPool::new(0, 10, 16);
@@ -385,7 +380,6 @@ fn a_pool_that_is_dropped_while_it_is_paused_ends_its_tasks() {
 
 /// Many tasks may wait where no spare thread is needed for it.
 #[test]
-#[ignore = "fails today"]
 fn a_wait_that_needs_no_spare_thread_is_not_refused() {
     within(|| {
         let (pool, other) = (WorkerPool::new(4, 10, 1), WorkerPool::new(4, 10, 1));
