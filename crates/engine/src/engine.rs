@@ -11,7 +11,7 @@
 use crate::admission::{Admission, Asking, Gate};
 use crate::queue::{GroupId, Key, Priority, Queue};
 use crate::slots::{Claim, Slots};
-use crate::task::TaskError;
+use crate::task::{TaskError, quietly};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -373,6 +373,23 @@ impl<J> State<J> {
         }
     }
 
+    fn resume(&mut self, group: Option<GroupId>) {
+        self.slots.resume();
+        self.blocked -= 1;
+        if let Some(group) = group {
+            self.groups[group as usize].resume();
+        }
+    }
+
+    /// Takes out what has not started.
+    fn drain(&mut self, acts: &mut Acts) -> Vec<Entry<J>> {
+        let entries = self.queue.drain();
+        for _ in &entries {
+            self.finished(acts);
+        }
+        entries
+    }
+
     fn finished(&mut self, acts: &mut Acts) {
         self.unfinished -= 1;
         if self.unfinished == 0 {
@@ -591,13 +608,7 @@ impl<R: Runner> Engine<R> {
     /// Takes out what has not started.
     pub(crate) fn abort(&self) -> Vec<Entry<R::Job>> {
         self.close();
-        self.transition(|state, acts| {
-            let entries = state.queue.drain();
-            for _ in &entries {
-                state.finished(acts);
-            }
-            entries
-        })
+        self.transition(State::drain)
     }
 
     pub(crate) fn wait_idle(&self) {
@@ -697,6 +708,32 @@ impl<R: Runner> Engine<R> {
         Next::Exit
     }
 
+    /// The worker is gone before its time, with the task that it ran: its runtime has ended. No other worker will come.
+    pub(crate) fn lost(&self, seat: &Arc<Seat>, ran: Option<(Option<GroupId>, bool)>) {
+        let entries = self.transition(|state, acts| {
+            if seat.looks.swap(false, Ordering::Relaxed) {
+                state.looks = false;
+            }
+            state.idle.retain(|known| !Arc::ptr_eq(known, seat));
+            if state.asker.as_ref().is_some_and(|(asker, _)| Arc::ptr_eq(asker, seat)) {
+                state.asker = None;
+            }
+            state.workers -= 1;
+            if let Some((group, parked)) = ran {
+                if parked {
+                    state.resume(group);
+                }
+                state.ended(group);
+                state.finished(acts);
+            }
+            state.closed = true;
+            state.drain(acts)
+        });
+        for entry in entries {
+            R::refuse(entry.job, TaskError::Abandoned);
+        }
+    }
+
     // ---- admission ----
 
     /// Polls the gate for the entry that is first. Ready with what the worker does next.
@@ -716,13 +753,18 @@ impl<R: Runner> Engine<R> {
             };
             let Some((key, ask)) = first else {
                 // Nothing can start: the place in the gate's queue is given up.
-                *asking = None;
+                let given_up = asking.take();
+                quietly(|| drop(given_up));
                 self.transition(|_, _| ());
                 return Poll::Ready(None);
             };
             let admitting = match asking {
                 Some(asking) if asking.ask == ask => asking,
-                _ => asking.insert(Asking::new(&**gate, ask)),
+                _ => {
+                    let given_up = asking.take();
+                    quietly(|| drop(given_up));
+                    asking.insert(Asking::new(&**gate, ask))
+                }
             };
             let Poll::Ready(admitted) = admitting.poll(cx) else {
                 // A change of the first entry calls the seat.
@@ -731,7 +773,8 @@ impl<R: Runner> Engine<R> {
                     Poll::Pending => return Poll::Pending,
                 }
             };
-            *asking = None;
+            let asked = asking.take();
+            quietly(|| drop(asked));
             let (mut state, mut acts) = (self.state.lock(), Acts::default());
             let first = state.first();
             let is_same = |state: &State<R::Job>, key| state.queue.get(key).is_some_and(|entry| entry.ask == ask);
@@ -739,7 +782,7 @@ impl<R: Runner> Engine<R> {
                 Some(now) if now == key || is_same(&state, now) => now,
                 _ => {
                     drop(state);
-                    drop(admitted);
+                    quietly(|| drop(admitted));
                     continue;
                 }
             };
@@ -787,12 +830,7 @@ impl<R: Runner> Target for Engine<R> {
     }
 
     fn resume(&self, group: Option<GroupId>) {
-        let mut state = self.state.lock();
-        state.slots.resume();
-        state.blocked -= 1;
-        if let Some(group) = group {
-            state.groups[group as usize].resume();
-        }
+        self.state.lock().resume(group);
     }
 
     fn await_it(&self, key: Key) {

@@ -3,7 +3,7 @@
 use crate::admission::{Gate, Gated};
 use crate::engine::{Engine, Entry, Held, Numbers, RejectReason, Room, Runner, Running, Target, current, thread_waker};
 use crate::queue::{GroupId, Key, Priority};
-use crate::task::{Cell, Closure, Futured, TaskError};
+use crate::task::{Cell, Closure, Completer, Futured, TaskError};
 use crate::tasks::Tasks;
 use crate::threads::Threads;
 use std::fmt;
@@ -359,7 +359,7 @@ impl WorkerPool {
         let cell = Arc::new(Cell::new());
         let job = Box::new(Closure {
             task,
-            cell: Arc::clone(&cell),
+            completer: Completer::of(&cell),
         });
         let room = if waits { Room::Wait } else { Room::Refuse };
         self.push(job, cell, wishes, room, false).map_err(|(_, reason)| reason)
@@ -373,7 +373,7 @@ impl WorkerPool {
         let cell = Arc::new(Cell::new());
         let job = Box::new(Closure {
             task,
-            cell: Arc::clone(&cell),
+            completer: Completer::of(&cell),
         });
         let pushed = self.push(job, cell, &Wishes::default(), Room::Wait, true);
         pushed.map(drop).map_err(|(_, reason)| reason)
@@ -421,7 +421,7 @@ impl TaskPool {
         let cell = Arc::new(Cell::new());
         let job = Box::new(Futured {
             task: Some(Box::pin(task)),
-            cell: Arc::clone(&cell),
+            completer: Completer::of(&cell),
         });
         let mine =
             current().is_some_and(|task| std::ptr::addr_eq(Arc::as_ptr(&task.engine), Arc::as_ptr(self.engine())));

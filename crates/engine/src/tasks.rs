@@ -3,7 +3,7 @@
 use crate::admission::Admission;
 use crate::engine::{Engine, Entry, Inside, Next, Runner, Running, Seat};
 use crate::queue::GroupId;
-use crate::task::{AsyncJob, TaskError};
+use crate::task::{AsyncJob, TaskError, quietly};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,12 @@ impl Runner for Tasks {
     const INLINES: bool = false;
 
     fn start(&self, engine: &Arc<Core>) {
-        self.runtime.spawn(work(Arc::clone(engine)));
+        self.runtime.spawn(work(Worker {
+            engine: Arc::clone(engine),
+            seat: Seat::of_worker(),
+            runs: None,
+            exits: false,
+        }));
     }
 
     fn refuse(job: Self::Job, why: TaskError) {
@@ -34,37 +39,56 @@ impl Runner for Tasks {
     }
 }
 
-async fn work(engine: Arc<Core>) {
-    let (seat, mut ended) = (Seat::of_worker(), None);
-    loop {
-        // A task that never waits takes from the budget all the same, so that other tasks of the runtime have their turn.
-        coop::consume_budget().await;
-        match engine.next(&seat, ended.take()) {
-            Next::Run(entry, group) => {
-                run(&engine, entry, group, None).await;
-                ended = Some(group);
-            }
-            Next::Ask => {
-                let mut asking = None;
-                let admitted = poll_fn(|cx| engine.poll_admission(&seat, &mut asking, cx)).await;
-                if let Some((entry, group, admission)) = admitted {
-                    run(&engine, entry, group, admission).await;
-                    ended = Some(group);
-                }
-            }
-            Next::Sleep => poll_fn(|cx| seat.poll(cx.waker())).await,
-            Next::Exit => return,
+/// A runner. A runtime that ends drops it before it exits, even before its first poll.
+struct Worker {
+    engine: Arc<Core>,
+    seat: Arc<Seat>,
+    /// The group of the task that it runs, and whether that is parked.
+    runs: Option<(Option<GroupId>, bool)>,
+    exits: bool,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if !self.exits {
+            self.engine.lost(&self.seat, self.runs);
         }
     }
 }
 
-async fn run(engine: &Arc<Core>, entry: Entry<Box<dyn AsyncJob>>, group: Option<GroupId>, admission: Admission) {
-    let task = Running::new(Arc::clone(engine) as _, group, entry.inherited, 0);
+async fn work(mut worker: Worker) {
+    let worker = &mut worker;
+    let (engine, seat) = (Arc::clone(&worker.engine), Arc::clone(&worker.seat));
+    loop {
+        // A task that never waits takes from the budget all the same, so that other tasks of the runtime have their turn.
+        coop::consume_budget().await;
+        let ended = worker.runs.take().map(|(group, _)| group);
+        match engine.next(&seat, ended) {
+            Next::Run(entry, group) => run(worker, entry, group, None).await,
+            Next::Ask => {
+                let mut asking = None;
+                let admitted = poll_fn(|cx| engine.poll_admission(&seat, &mut asking, cx)).await;
+                if let Some((entry, group, admission)) = admitted {
+                    run(worker, entry, group, admission).await;
+                }
+            }
+            Next::Sleep => poll_fn(|cx| seat.poll(cx.waker())).await,
+            Next::Exit => {
+                worker.exits = true;
+                return;
+            }
+        }
+    }
+}
+
+async fn run(worker: &mut Worker, entry: Entry<Box<dyn AsyncJob>>, group: Option<GroupId>, admission: Admission) {
+    let parked = &mut worker.runs.insert((group, false)).1;
+    let task = Running::new(Arc::clone(&worker.engine) as _, group, entry.inherited, 0);
     let mut job = entry.job;
-    let mut parked = false;
-    poll_fn(|cx| poll(&task, &mut *job, &mut parked, cx)).await;
+    poll_fn(|cx| poll(&task, &mut *job, parked, cx)).await;
     drop(job);
-    drop(admission);
+    // The legs of the policy run as it is dropped.
+    quietly(|| drop(admission));
 }
 
 /// Polls the task. A task that is pending while it awaits a handle is parked until it is woken. The last poll need not have polled

@@ -3,7 +3,7 @@
 use crate::admission::Admission;
 use crate::engine::{Engine, Entry, Inside, Next, Runner, Running, Seat, thread_waker};
 use crate::queue::GroupId;
-use crate::task::{Job, TaskError};
+use crate::task::{Job, TaskError, quietly};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread;
@@ -75,5 +75,6 @@ fn run(engine: &Arc<Core>, entry: Entry<Box<dyn Job>>, group: Option<GroupId>, a
     let inside = Inside::enter(&task);
     entry.job.run();
     drop(inside);
-    drop(admission);
+    // The legs of the policy run as it is dropped.
+    quietly(|| drop(admission));
 }

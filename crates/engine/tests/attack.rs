@@ -487,7 +487,6 @@ fn works_on(pool: &WorkerPool) {
 }
 
 #[test]
-#[ignore = "hangs today"]
 fn a_waker_that_panics_costs_no_worker() {
     within(|| {
         let pool = WorkerPool::new(1, 10, 16);
@@ -506,7 +505,6 @@ fn a_waker_that_panics_costs_no_worker() {
 }
 
 #[test]
-#[ignore = "hangs today"]
 fn a_result_whose_drop_panics_costs_no_worker() {
     within(|| {
         let pool = WorkerPool::new(1, 10, 16);
@@ -522,7 +520,6 @@ fn a_result_whose_drop_panics_costs_no_worker() {
 }
 
 #[test]
-#[ignore = "hangs today"]
 fn a_payload_whose_drop_panics_costs_no_worker() {
     within(|| {
         let pool = WorkerPool::new(1, 10, 16);
@@ -533,7 +530,6 @@ fn a_payload_whose_drop_panics_costs_no_worker() {
 
 /// The same inside the task that waits.
 #[test]
-#[ignore = "fails today"]
 fn a_waker_that_panics_inline_costs_no_slot() {
     within(|| {
         let pool = WorkerPool::new(1, 10, 16);
@@ -550,7 +546,6 @@ fn a_waker_that_panics_inline_costs_no_slot() {
 }
 
 #[test]
-#[ignore = "hangs today"]
 fn a_future_whose_drop_panics_costs_no_runner_and_has_a_result() {
     within(|| {
         let runtime = runtime();
@@ -576,7 +571,6 @@ fn a_future_whose_drop_panics_costs_no_runner_and_has_a_result() {
 }
 
 #[test]
-#[ignore = "hangs today"]
 fn closures_whose_drops_panic_are_all_ended_when_they_are_cancelled() {
     within(|| {
         let pool = WorkerPool::new(0, 10, 16);
@@ -596,7 +590,6 @@ fn closures_whose_drops_panic_are_all_ended_when_they_are_cancelled() {
 // ---- ends ----
 
 #[test]
-#[ignore = "hangs today"]
 fn handles_to_the_tasks_of_a_runtime_that_ended_are_ready() {
     within(|| {
         let runtime = runtime();
@@ -625,7 +618,6 @@ fn handles_to_the_tasks_of_a_runtime_that_ended_are_ready() {
 
 /// No runner has been polled yet.
 #[test]
-#[ignore = "hangs today"]
 fn a_pool_of_a_runtime_that_has_ended_abandons_its_tasks() {
     within(|| {
         let runtime = runtime();
