@@ -12,6 +12,7 @@ use crate::admission::{Admission, Asking, Gate};
 use crate::queue::{GroupId, Key, Priority, Queue};
 use crate::slots::{Claim, Slots};
 use crate::task::{TaskError, quietly};
+use crate::waits::{Link, Wait};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -90,17 +91,14 @@ pub(crate) fn thread_waker() -> Waker {
     Waker::from(Arc::new(Unpark(thread::current())))
 }
 
-/// The gates that a task, and the tasks that wait for it, have passed. Each is the address of a semaphore.
-pub(crate) type Held = Arc<[usize]>;
-
 /// A task in the queue.
 pub(crate) struct Entry<J> {
     pub(crate) job: J,
     pub(crate) ask: Ask,
     /// The task that submitted it.
     pub(crate) parent: u64,
-    /// The gates that its ancestors hold while it is awaited.
-    pub(crate) inherited: Option<Held>,
+    /// None when it has no handle.
+    pub(crate) link: Option<Arc<Link>>,
 }
 
 /// A task that runs.
@@ -108,7 +106,9 @@ pub(crate) struct Running {
     pub(crate) id: u64,
     pub(crate) engine: Arc<dyn Target>,
     pub(crate) group: Option<GroupId>,
-    pub(crate) held: Option<Held>,
+    pub(crate) link: Option<Arc<Link>>,
+    /// It holds nothing any more.
+    pub(crate) ended: AtomicBool,
     pub(crate) depth: u32,
     /// Handles that the task has polled, that had no result, and that have not been dropped since.
     pub(crate) awaits: AtomicUsize,
@@ -120,23 +120,27 @@ impl Running {
     pub(crate) fn new(
         engine: Arc<dyn Target>,
         group: Option<GroupId>,
-        inherited: Option<Held>,
+        link: Option<Arc<Link>>,
         depth: u32,
     ) -> Arc<Self> {
-        let held = match (engine.held(), inherited) {
-            ([], inherited) => inherited,
-            (own, None) => Some(own.into()),
-            (own, Some(inherited)) => Some(inherited.iter().chain(own).copied().collect()),
-        };
         Arc::new(Self {
             // Relaxed: a number of its own is all that is asked for.
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             engine,
             group,
-            held,
+            link,
+            ended: AtomicBool::new(false),
             depth,
             awaits: AtomicUsize::new(0),
         })
+    }
+}
+
+impl Running {
+    /// It has given back what it held.
+    pub(crate) fn end(&self) {
+        // Release: pairs with the load of those that look for what it holds.
+        self.ended.store(true, Ordering::Release);
     }
 }
 
@@ -168,7 +172,7 @@ impl Drop for Inside {
 
 /// A pool as handles and waiting tasks see it.
 pub(crate) trait Target: Send + Sync {
-    /// The gates that its tasks hold and cannot lend.
+    /// The semaphores whose permits its tasks hold and cannot lend, by their addresses.
     fn held(&self) -> &[usize];
     /// A task of this pool waits from now on. False when as many wait as may.
     fn park(&self, group: Option<GroupId>) -> bool;
@@ -494,6 +498,7 @@ impl<R: Runner> Engine<R> {
     ) -> Result<Key, (Entry<R::Job>, RejectReason)> {
         let mut entry = Some(entry);
         let mut has_place = false;
+        let mut wait = None;
         loop {
             let mine = || current().is_some_and(|task| std::ptr::addr_eq(Arc::as_ptr(&task.engine), self));
             let seat = {
@@ -506,12 +511,6 @@ impl<R: Runner> Engine<R> {
                 } else {
                     Some(RejectReason::Full)
                 };
-                let reason = match reason {
-                    Some(RejectReason::Full) if room == Room::Wait && self.holds_what_is_needed() => {
-                        Some(RejectReason::WouldDeadlock)
-                    }
-                    reason => reason,
-                };
                 match reason {
                     None => {
                         let key = state
@@ -522,7 +521,19 @@ impl<R: Runner> Engine<R> {
                         self.act(state, acts);
                         return Ok(key);
                     }
-                    Some(RejectReason::Full) if room == Room::Wait => {}
+                    Some(RejectReason::Full) if room == Room::Wait => {
+                        if wait.is_none()
+                            && let Some(task) = current()
+                        {
+                            drop(state);
+                            wait = Wait::begin(&task, &self.held);
+                            if wait.is_none() {
+                                let entry = entry.take().expect("it was not pushed");
+                                return Err((entry, RejectReason::WouldDeadlock));
+                            }
+                            continue;
+                        }
+                    }
                     Some(reason) => {
                         drop(state);
                         return Err((entry.take().expect("it was not pushed"), reason));
@@ -563,16 +574,6 @@ impl<R: Runner> Engine<R> {
         }
     }
 
-    /// True when this thread's task holds a permit that the tasks of this pool need.
-    fn holds_what_is_needed(&self) -> bool {
-        let holds = |task: Arc<Running>| {
-            task.held
-                .iter()
-                .any(|held| self.held.iter().any(|gate| held.contains(gate)))
-        };
-        current().is_some_and(holds)
-    }
-
     pub(crate) fn add_group(&self, limit: usize) -> GroupId {
         let mut state = self.state.lock();
         state.queue.add_group();
@@ -611,7 +612,25 @@ impl<R: Runner> Engine<R> {
         self.transition(State::drain)
     }
 
-    pub(crate) fn wait_idle(&self) {
+    /// False when this thread's task cannot wait for that: the pool is its own, or that of a task that waits for it.
+    pub(crate) fn wait_idle(&self) -> bool {
+        let Some(task) = current() else {
+            self.wait_until_idle();
+            return true;
+        };
+        let Some(wait) = Wait::for_idle(&task, self) else {
+            return false;
+        };
+        if !task.engine.park(task.group) {
+            return false;
+        }
+        self.wait_until_idle();
+        task.engine.resume(task.group);
+        drop(wait);
+        true
+    }
+
+    fn wait_until_idle(&self) {
         loop {
             let seat = {
                 let mut state = self.state.lock();
@@ -890,8 +909,9 @@ impl<R: Runner> Target for Engine<R> {
         state.room(&mut acts);
         state.call(&mut acts);
         self.act(state, acts);
-        let child = Running::new(self.me(), group, entry.inherited, parent.depth + 1);
+        let child = Running::new(self.me(), group, entry.link, parent.depth + 1);
         R::run_inline(&self.me(), entry.job, &child);
+        child.end();
         self.transition(|state, acts| {
             state.ended(group);
             state.slots.resume();

@@ -14,6 +14,7 @@ mod slots;
 mod task;
 mod tasks;
 mod threads;
+mod waits;
 
 pub use engine::{MAX_INLINE, Numbers, RejectReason};
 pub use pool::{Group, JoinError, JoinHandle, Pool, TaskPool, Wishes, WorkerPool, WouldDeadlock};

@@ -1,11 +1,12 @@
 //! The pools as their users see them.
 
 use crate::admission::{Gate, Gated};
-use crate::engine::{Engine, Entry, Held, Numbers, RejectReason, Room, Runner, Running, Target, current, thread_waker};
+use crate::engine::{Engine, Entry, Numbers, RejectReason, Room, Runner, Running, Target, current, thread_waker};
 use crate::queue::{GroupId, Key, Priority};
-use crate::task::{Cell, Closure, Completer, Futured, TaskError};
+use crate::task::{Cell, Closure, Completer, Futured, TaskError, quietly};
 use crate::tasks::Tasks;
 use crate::threads::Threads;
+use crate::waits::{Link, Wait};
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ use tollgate::{Ask, Limiter, Policy, Semaphore};
 pub enum JoinError<T> {
     /// The task has none.
     Task(TaskError),
-    /// The task needs a permit that the waiter, or a task that waits for it, holds and cannot lend.
+    /// The task needs a permit that the waiter, or a task that waits for it, holds and cannot lend; or one whose holders wait for such
+    /// a permit. Or it waits for the waiter itself.
     WouldDeadlock(JoinHandle<T>),
     /// All threads but one of the waiter's pool wait.
     TooManyParked(JoinHandle<T>),
@@ -47,6 +49,8 @@ pub struct JoinHandle<T> {
     key: Key,
     /// The task that awaits it.
     waiter: Option<Arc<Running>>,
+    wait: Option<Wait>,
+    link: Option<Arc<Link>>,
 }
 
 impl<T> JoinHandle<T> {
@@ -60,9 +64,14 @@ impl<T> JoinHandle<T> {
         self.pool.cancel(self.key)
     }
 
-    fn would_deadlock(&self, waiter: &Running) -> bool {
-        let held = waiter.held.as_deref().unwrap_or_default();
-        self.pool.held().iter().any(|gate| held.contains(gate))
+    /// The task is about to wait. False when that would deadlock.
+    fn begin_to_wait(&mut self, waiter: &Arc<Running>) -> bool {
+        if self.wait.is_some() && self.waiter.as_ref().is_some_and(|known| Arc::ptr_eq(known, waiter)) {
+            return true;
+        }
+        self.wait = None;
+        self.wait = Wait::for_task(waiter, self.link.as_ref(), &*self.pool);
+        self.wait.is_some()
     }
 
     /// The task awaits it until it is ready, dropped, or awaited by another.
@@ -76,6 +85,7 @@ impl<T> JoinHandle<T> {
     }
 
     fn await_no_more(&mut self) {
+        self.wait = None;
         if let Some(waiter) = self.waiter.take() {
             waiter.awaits.fetch_sub(1, Ordering::Relaxed);
             self.pool.await_no_more(self.key);
@@ -103,7 +113,7 @@ impl<T> JoinHandle<T> {
         let waiter = current();
         if let Some(waiter) = &waiter {
             // Asked first: the answer does not depend on how far the task is.
-            if self.would_deadlock(waiter) {
+            if !self.begin_to_wait(waiter) {
                 return Err(JoinError::WouldDeadlock(self));
             }
             if until.is_none() {
@@ -116,6 +126,7 @@ impl<T> JoinHandle<T> {
         }
         if let Some(waiter) = &waiter {
             if !waiter.engine.park(waiter.group) {
+                self.wait = None;
                 return Err(JoinError::TooManyParked(self));
             }
             self.await_it(Arc::clone(waiter));
@@ -148,7 +159,7 @@ impl<T> Future for JoinHandle<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let waiter = current();
         if let Some(waiter) = &waiter
-            && self.would_deadlock(waiter)
+            && !self.begin_to_wait(waiter)
         {
             return Poll::Ready(Err(WouldDeadlock));
         }
@@ -166,10 +177,13 @@ impl<T> Future for JoinHandle<T> {
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
         self.await_no_more();
+        if let Some(link) = &self.link {
+            link.cut();
+        }
     }
 }
 
-/// The task needs a permit that the waiter holds and cannot lend.
+/// The wait would end only after the waiter has ended, or given back a permit that it holds and cannot lend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WouldDeadlock;
 
@@ -237,9 +251,16 @@ impl<R: Runner> Pool<R> {
         self.engine().describe()
     }
 
-    /// Waits until no task is left. For threads that are no workers.
-    pub fn wait_idle(&self) {
-        self.engine().wait_idle();
+    /// Waits until no task is left. A task of another pool lends its slot meanwhile.
+    ///
+    /// # Errors
+    /// [`WouldDeadlock`] in a task of this pool, or in one for which such a task waits.
+    pub fn wait_idle(&self) -> Result<(), WouldDeadlock> {
+        if self.engine().wait_idle() {
+            Ok(())
+        } else {
+            Err(WouldDeadlock)
+        }
     }
 
     /// Takes out what has not started, and ends it. Returns how many tasks that were.
@@ -261,12 +282,13 @@ impl<R: Runner> Pool<R> {
         detached: bool,
     ) -> Result<JoinHandle<T>, (R::Job, RejectReason)> {
         let parent = current();
-        let inherited: Option<Held> = parent.as_ref().filter(|_| !detached).and_then(|task| task.held.clone());
+        let number = parent.as_ref().map_or(0, |task| task.id);
+        let link = (!detached).then(|| Link::to(parent));
         let entry = Entry {
             job,
             ask: wishes.ask,
-            parent: parent.map_or(0, |task| task.id),
-            inherited,
+            parent: number,
+            link: link.clone(),
         };
         let group = wishes.group.map(|group| {
             assert_eq!(group.of, self.engine().id, "the group belongs to another pool");
@@ -278,6 +300,8 @@ impl<R: Runner> Pool<R> {
                 pool: Arc::clone(self.engine()) as _,
                 key,
                 waiter: None,
+                wait: None,
+                link,
             }),
             Err((entry, reason)) => Err((entry.job, reason)),
         }
@@ -376,7 +400,10 @@ impl WorkerPool {
             completer: Completer::of(&cell),
         });
         let pushed = self.push(job, cell, &Wishes::default(), Room::Wait, true);
-        pushed.map(drop).map_err(|(_, reason)| reason)
+        // The result goes with the handle, and its drop may panic.
+        pushed
+            .map(|handle| quietly(|| drop(handle)))
+            .map_err(|(_, reason)| reason)
     }
 }
 

@@ -83,12 +83,13 @@ async fn work(mut worker: Worker) {
 
 async fn run(worker: &mut Worker, entry: Entry<Box<dyn AsyncJob>>, group: Option<GroupId>, admission: Admission) {
     let parked = &mut worker.runs.insert((group, false)).1;
-    let task = Running::new(Arc::clone(&worker.engine) as _, group, entry.inherited, 0);
+    let task = Running::new(Arc::clone(&worker.engine) as _, group, entry.link, 0);
     let mut job = entry.job;
     poll_fn(|cx| poll(&task, &mut *job, parked, cx)).await;
     drop(job);
     // The legs of the policy run as it is dropped.
     quietly(|| drop(admission));
+    task.end();
 }
 
 /// Polls the task. A task that is pending while it awaits a handle is parked until it is woken. The last poll need not have polled

@@ -71,10 +71,11 @@ fn work(engine: &Arc<Core>) {
 }
 
 fn run(engine: &Arc<Core>, entry: Entry<Box<dyn Job>>, group: Option<GroupId>, admission: Admission) {
-    let task = Running::new(Arc::clone(engine) as _, group, entry.inherited, 0);
+    let task = Running::new(Arc::clone(engine) as _, group, entry.link, 0);
     let inside = Inside::enter(&task);
     entry.job.run();
     drop(inside);
     // The legs of the policy run as it is dropped.
     quietly(|| drop(admission));
+    task.end();
 }
