@@ -188,8 +188,8 @@ pub(crate) trait Target: Send + Sync {
 /// What runs the tasks of a pool.
 pub(crate) trait Runner: Send + Sync + Sized + 'static {
     type Job: Send;
-    /// Starts a worker, whose number of places is counted already.
-    fn start(&self, engine: &Arc<Engine<Self>>);
+    /// Starts a worker, which is counted already. False when the system refuses.
+    fn start(&self, engine: &Arc<Engine<Self>>) -> bool;
     fn refuse(job: Self::Job, why: TaskError);
     /// How many threads, or runners, there may be besides one for each slot.
     fn max_spare(&self) -> usize;
@@ -472,9 +472,30 @@ impl<R: Runner> Engine<R> {
         for seat in acts.more {
             seat.call();
         }
-        if acts.start {
-            self.runner.start(&self.me());
+        let mut start = acts.start;
+        while start && !self.runner.start(&self.me()) {
+            start = self.not_started();
         }
+    }
+
+    /// No worker could be started. Another that runs a task takes the next when that ends. Without one, the first task is refused, as
+    /// its waiter would wait for ever. True when one more is to be tried.
+    fn not_started(&self) -> bool {
+        let (mut state, mut acts) = (self.state.lock(), Acts::default());
+        state.looks = false;
+        state.workers -= 1;
+        if state.workers > state.blocked {
+            return false;
+        }
+        let entry = state.first().and_then(|key| state.remove(key, &mut acts));
+        state.room(&mut acts);
+        state.call(&mut acts);
+        let start = std::mem::take(&mut acts.start);
+        self.act(state, acts);
+        if let Some(entry) = entry {
+            R::refuse(entry.job, TaskError::NoThread);
+        }
+        start
     }
 
     /// Runs a transition and does what follows.
@@ -942,4 +963,70 @@ pub struct Numbers {
     pub most_workers: usize,
     /// Tasks that were submitted and have not ended.
     pub unfinished: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::{Cell, Closure, Completer, Job};
+
+    /// Its first `may` workers start, and run nothing by themselves.
+    struct Refused {
+        may: AtomicUsize,
+    }
+
+    impl Runner for Refused {
+        type Job = Box<dyn Job>;
+        const INLINES: bool = false;
+        fn start(&self, _: &Arc<Engine<Self>>) -> bool {
+            self.may
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |may| may.checked_sub(1))
+                .is_ok()
+        }
+        fn refuse(job: Self::Job, why: TaskError) {
+            job.refuse(why);
+        }
+        fn max_spare(&self) -> usize {
+            16
+        }
+    }
+
+    fn submit(engine: &Engine<Refused>) -> Arc<Cell<()>> {
+        let cell = Arc::new(Cell::new());
+        let completer = Completer::of(&cell);
+        let entry = Entry {
+            job: Box::new(Closure { task: || (), completer }) as Box<dyn Job>,
+            ask: Ask::one(),
+            parent: 0,
+            link: None,
+        };
+        assert!(engine.submit(entry, Priority::Normal, None, Room::Refuse).is_ok());
+        cell
+    }
+
+    #[test]
+    fn a_task_for_which_no_thread_can_be_started_is_refused() {
+        let may = AtomicUsize::new(0);
+        let engine = Engine::new(Refused { may }, 2, 100, None);
+        for _ in 0..3 {
+            let cell = submit(&engine);
+            let polled = cell.poll(Waker::noop());
+            assert!(matches!(polled, Poll::Ready(Err(TaskError::NoThread))));
+        }
+        let numbers = engine.numbers();
+        assert_eq!((numbers.workers, numbers.unfinished), (0, 0));
+    }
+
+    #[test]
+    fn a_task_waits_for_a_busy_worker_when_no_other_can_be_started() {
+        let may = AtomicUsize::new(1);
+        let engine = Engine::new(Refused { may }, 2, 100, None);
+        let seat = Seat::of_worker();
+        submit(&engine);
+        assert!(matches!(engine.next(&seat, None), Next::Run(..)));
+        let second = submit(&engine);
+        assert!(second.poll(Waker::noop()).is_pending());
+        assert!(matches!(engine.next(&seat, Some(None)), Next::Run(..)));
+        assert!(matches!(engine.next(&seat, Some(None)), Next::Sleep));
+    }
 }

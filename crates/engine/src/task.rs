@@ -17,8 +17,10 @@ pub enum TaskError {
     Cancelled,
     /// The pool's policy refused it.
     Refused(String),
-    /// The pool ended before it started.
+    /// The pool, or its runtime, ended before it had ended.
     Abandoned,
+    /// No thread could be started for it, and none was there that would have run it.
+    NoThread,
 }
 
 /// Runs code of the user's, whose panic must not end the worker. The payload's own drop may panic as well.

@@ -21,13 +21,14 @@ impl Runner for Tasks {
     type Job = Box<dyn AsyncJob>;
     const INLINES: bool = false;
 
-    fn start(&self, engine: &Arc<Core>) {
+    fn start(&self, engine: &Arc<Core>) -> bool {
         self.runtime.spawn(work(Worker {
             engine: Arc::clone(engine),
             seat: Seat::of_worker(),
             runs: None,
             exits: false,
         }));
+        true
     }
 
     fn refuse(job: Self::Job, why: TaskError) {

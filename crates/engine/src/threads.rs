@@ -19,13 +19,10 @@ impl Runner for Threads {
     type Job = Box<dyn Job>;
     const INLINES: bool = true;
 
-    fn start(&self, engine: &Arc<Core>) {
+    fn start(&self, engine: &Arc<Core>) -> bool {
         let engine = Arc::clone(engine);
-        thread::Builder::new()
-            .name("worker".into())
-            .stack_size(512 << 10)
-            .spawn(move || work(&engine))
-            .expect("a thread");
+        let thread = thread::Builder::new().name("worker".into()).stack_size(512 << 10);
+        thread.spawn(move || work(&engine)).is_ok()
     }
 
     fn refuse(job: Self::Job, why: TaskError) {
