@@ -3,8 +3,9 @@
 //! Everything is under one lock. A transition is plain data and returns what has to be done: the workers that are called and the one
 //! that is started. That is done outside the lock.
 //!
-//! - A worker that is called looks for a task. One worker looks at a time: a transition that makes a task startable calls none
-//!   while one looks, and the one that looks calls the next when it takes a task and another is startable.
+//! - A worker that is called looks for a task. One thread looks at a time: a transition that makes a task startable calls none
+//!   while one looks, and the one that looks calls the next when it takes a task and another is startable. A runner that was called
+//!   may stand behind a task that keeps its runtime's thread, so as many runners look as tasks are startable.
 //! - A worker falls asleep under the lock, after it has found nothing startable there. So a transition either comes before, and the
 //!   worker sees what it made startable, or after, and calls it.
 
@@ -197,6 +198,8 @@ pub(crate) trait Runner: Send + Sync + Sized + 'static {
         unreachable!("it never takes one inline")
     }
     const INLINES: bool;
+    /// How many workers look for a task at once.
+    const MAX_LOOKS: usize;
 }
 
 pub(crate) struct Engine<R: Runner> {
@@ -213,8 +216,9 @@ struct State<J> {
     slots: Slots,
     groups: Vec<Slots>,
     idle: Vec<Arc<Seat>>,
-    /// A worker looks for a task, or has been called to.
-    looks: bool,
+    /// Workers that look for a task, or have been called to.
+    looks: usize,
+    max_looks: usize,
     workers: usize,
     /// Workers whose task is parked and that run nothing else.
     blocked: usize,
@@ -288,9 +292,13 @@ impl<J> State<J> {
         self.blocked + 1 < self.slots.limit().max(1).saturating_add(self.max_spare)
     }
 
-    /// Calls or starts a worker, when a task can start and no worker looks.
+    /// Calls or starts a worker, when a task can start for which none looks.
     fn call(&mut self, acts: &mut Acts) {
-        if self.looks {
+        let startable = self
+            .queue
+            .len()
+            .min(self.slots.limit().saturating_sub(self.slots.running()));
+        if self.looks > 0 && self.looks >= startable.min(self.max_looks) {
             return;
         }
         let first = self.first();
@@ -303,7 +311,7 @@ impl<J> State<J> {
         if first.is_none() {
             return;
         }
-        self.looks = true;
+        self.looks += 1;
         match self.idle.pop() {
             Some(seat) => {
                 seat.looks.store(true, Ordering::Relaxed);
@@ -435,7 +443,8 @@ impl<R: Runner> Engine<R> {
                 slots: Slots::new(limit),
                 groups: Vec::new(),
                 idle: Vec::new(),
-                looks: false,
+                looks: 0,
+                max_looks: R::MAX_LOOKS,
                 workers: 0,
                 blocked: 0,
                 unfinished: 0,
@@ -482,7 +491,7 @@ impl<R: Runner> Engine<R> {
     /// its waiter would wait for ever. True when one more is to be tried.
     fn not_started(&self) -> bool {
         let (mut state, mut acts) = (self.state.lock(), Acts::default());
-        state.looks = false;
+        state.looks -= 1;
         state.workers -= 1;
         if state.workers > state.blocked {
             return false;
@@ -716,7 +725,7 @@ impl<R: Runner> Engine<R> {
             state.finished(&mut acts);
         }
         if seat.looks.swap(false, Ordering::Relaxed) {
-            state.looks = false;
+            state.looks -= 1;
         } else if let Some(at) = state.idle.iter().position(|known| Arc::ptr_eq(known, seat)) {
             // It was woken by a call from before it fell asleep.
             state.idle.swap_remove(at);
@@ -752,7 +761,7 @@ impl<R: Runner> Engine<R> {
     pub(crate) fn lost(&self, seat: &Arc<Seat>, ran: Option<(Option<GroupId>, bool)>) {
         let entries = self.transition(|state, acts| {
             if seat.looks.swap(false, Ordering::Relaxed) {
-                state.looks = false;
+                state.looks -= 1;
             }
             state.idle.retain(|known| !Arc::ptr_eq(known, seat));
             if state.asker.as_ref().is_some_and(|(asker, _)| Arc::ptr_eq(asker, seat)) {
@@ -978,6 +987,7 @@ mod tests {
     impl Runner for Refused {
         type Job = Box<dyn Job>;
         const INLINES: bool = false;
+        const MAX_LOOKS: usize = 1;
         fn start(&self, _: &Arc<Engine<Self>>) -> bool {
             self.may
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |may| may.checked_sub(1))

@@ -20,6 +20,7 @@ type Core = Engine<Tasks>;
 impl Runner for Tasks {
     type Job = Box<dyn AsyncJob>;
     const INLINES: bool = false;
+    const MAX_LOOKS: usize = usize::MAX;
 
     fn start(&self, engine: &Arc<Core>) -> bool {
         self.runtime.spawn(work(Worker {

@@ -18,6 +18,7 @@ type Core = Engine<Threads>;
 impl Runner for Threads {
     type Job = Box<dyn Job>;
     const INLINES: bool = true;
+    const MAX_LOOKS: usize = 1;
 
     fn start(&self, engine: &Arc<Core>) -> bool {
         let engine = Arc::clone(engine);
