@@ -2,7 +2,9 @@
 //!
 //! A task holds the permits of its pool's policy while it waits, and its own waiter holds others. Where a task that holds `a` waits
 //! for a task that needs `b`, there is an edge from `a` to `b`, as long as the wait lasts. A deadlock of permits is a cycle of such
-//! edges; the last of them is never made. That a pool is idle counts as a permit, which each of its tasks holds.
+//! edges; the last of them is never made. Two more things count as permits: that a pool is idle, which each of its tasks holds, and
+//! the end of a task, which the task holds and the tasks below it. A task that waits for a child of its own needs no edge for that:
+//! what it holds is found by the child.
 
 use crate::engine::{Running, Target};
 use parking_lot::Mutex;
@@ -26,22 +28,14 @@ impl Link {
         drop(old);
     }
 
-    /// Another task than the submitter waits. False when it waits for itself, or for one that waits for it.
-    fn set(self: &Arc<Self>, waiter: &Arc<Running>) -> bool {
-        let is_known = self.0.lock().as_ref().is_some_and(|known| Arc::ptr_eq(known, waiter));
-        if is_known {
-            return true;
-        }
-        // Two that wait for each other do not both come to pass.
-        let edges = EDGES.lock();
-        let is_self = |task: Arc<Running>| task.link.as_ref().is_some_and(|link| Arc::ptr_eq(link, self));
-        if chain(waiter).any(is_self) {
-            return false;
-        }
+    fn leads_to(&self, waiter: &Arc<Running>) -> bool {
+        self.0.lock().as_ref().is_some_and(|known| Arc::ptr_eq(known, waiter))
+    }
+
+    /// Another task than the submitter waits.
+    fn set(&self, waiter: &Arc<Running>) {
         let old = self.0.lock().replace(Arc::clone(waiter));
-        drop(edges);
         drop(old);
-        true
     }
 }
 
@@ -76,10 +70,14 @@ impl Drop for Wait {
 impl Wait {
     /// The task waits for that of the link, which is one of the pool. `None` when that would deadlock.
     pub(crate) fn for_task(waiter: &Arc<Running>, link: Option<&Arc<Link>>, pool: &dyn Target) -> Option<Self> {
-        if link.is_some_and(|link| !link.set(waiter)) {
-            return None;
-        }
-        Self::begin(waiter, pool.held())
+        let Some(link) = link.filter(|link| !link.leads_to(waiter)) else {
+            return Self::begin(waiter, pool.held());
+        };
+        let end = Arc::as_ptr(link).addr();
+        let needed: Vec<_> = pool.held().iter().copied().chain([end]).collect();
+        let wait = Self::begin(waiter, &needed)?;
+        link.set(waiter);
+        Some(wait)
     }
 
     /// The task waits until no task of the pool is left. `None` when that would deadlock.
@@ -99,6 +97,7 @@ impl Wait {
             held.extend(task.engine.held());
             // Its pool is not idle while it runs.
             held.insert(Arc::as_ptr(&task.engine).addr());
+            held.extend(task.link.as_ref().map(|link| Arc::as_ptr(link).addr()));
         }
         let mut edges = EDGES.lock();
         // All that the needed ones wait for.

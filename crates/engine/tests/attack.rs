@@ -216,6 +216,50 @@ fn tasks_that_wait_for_each_other_are_told() {
     assert_eq!(refused, 1, "one of the two waits can be served");
 }
 
+/// The holder of a permit is given the handle of a task that waits for that permit already.
+#[test]
+fn a_wait_for_the_task_of_another_that_needs_the_permit_of_the_waiter_is_refused() {
+    let refused = within(|| {
+        let semaphore = Arc::new(Semaphore::new(1));
+        let (holders, free) = (gated(2, 10, &semaphore), WorkerPool::new(1, 10, 16));
+        let (give, given) = mpsc::channel::<JoinHandle<()>>();
+        let (entered, has_entered) = mpsc::channel();
+        let pool = holders.clone();
+        let holder = holders.submit(move || {
+            entered.send(()).unwrap();
+            matches!(given.recv().unwrap().join(), Err(JoinError::WouldDeadlock(_)))
+        });
+        has_entered.recv().unwrap();
+        let waits = free
+            .submit(move || pool.submit(|| ()).unwrap().join().unwrap())
+            .unwrap();
+        while free.numbers().parked == 0 {
+            std::thread::yield_now();
+        }
+        give.send(waits).unwrap();
+        holder.unwrap().join().unwrap()
+    });
+    assert!(refused);
+}
+
+/// A task waits until a pool is idle, whose task is given the handle of that waiter.
+#[test]
+fn a_wait_for_the_task_that_waits_for_the_pool_of_the_waiter_to_be_idle_is_refused() {
+    let refused = within(|| {
+        let (pool, other) = (WorkerPool::new(1, 10, 16), WorkerPool::new(1, 10, 16));
+        let (give, given) = mpsc::channel::<JoinHandle<()>>();
+        let busy = pool.submit(move || matches!(given.recv().unwrap().join(), Err(JoinError::WouldDeadlock(_))));
+        let idle = pool.clone();
+        let waits = other.submit(move || idle.wait_idle().unwrap()).unwrap();
+        while other.numbers().parked == 0 {
+            std::thread::yield_now();
+        }
+        give.send(waits).unwrap();
+        busy.unwrap().join().unwrap()
+    });
+    assert!(refused);
+}
+
 /// The wait for an entry that the gate cannot admit is given up: the next that is awaited is asked for.
 #[test]
 fn a_wait_that_is_given_up_lets_the_gate_be_asked_for_the_next() {
@@ -232,7 +276,7 @@ fn a_wait_that_is_given_up_lets_the_gate_be_asked_for_the_next() {
                 .submit(move || released.recv().unwrap())
                 .unwrap()
                 .join()
-                .unwrap()
+                .unwrap();
         });
         let holder = holder.unwrap();
         let heavy = Wishes {
@@ -711,7 +755,7 @@ fn a_submission_does_not_wait_for_a_runner_that_was_called_on_a_busy_thread() {
         let all = Arc::new(tokio::sync::Barrier::new(3));
         for _ in 0..3 {
             let all = Arc::clone(&all);
-            drop(pool.submit(async move { drop(all.wait().await) }).unwrap());
+            drop(pool.submit(async move { _ = all.wait().await }).unwrap());
         }
         pool.wait_idle().unwrap();
         let (entered, has_entered) = mpsc::channel();

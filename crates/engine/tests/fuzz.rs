@@ -33,8 +33,8 @@ struct World {
     started: AtomicUsize,
     ended: AtomicUsize,
     refused: AtomicUsize,
-    /// Handles that any task may wait for, where no permits are held meanwhile.
-    given: Option<Mutex<Vec<JoinHandle<()>>>>,
+    /// Handles that any task may wait for.
+    given: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// A task's panic, which its waiter is told.
@@ -70,18 +70,10 @@ fn on_thread(world: &Arc<World>, depth: u64) {
         match world.random.below(9) {
             0 => drop(handle.cancel()),
             1 => drop(handle),
-            8 => match &world.given {
-                Some(given) => {
-                    let taken = {
-                        let mut given = given.lock().unwrap();
-                        given.push(handle);
-                        let at = world.random.below(given.len() as u64) as usize;
-                        given.swap_remove(at)
-                    };
-                    joined(world, taken.join());
-                }
-                None => joined(world, handle.join()),
-            },
+            8 => {
+                let taken = exchanged(world, handle);
+                joined(world, taken.join());
+            }
             2 => match handle.join_timeout(Duration::from_micros(world.random.below(200))) {
                 Err(JoinError::TimedOut(handle)) if world.random.below(2) == 0 => joined(world, handle.join()),
                 result => joined(world, result),
@@ -93,6 +85,14 @@ fn on_thread(world: &Arc<World>, depth: u64) {
     if world.random.below(16) == 0 {
         std::panic::resume_unwind(Box::new(Expected));
     }
+}
+
+/// Gives the handle away for that of some other task.
+fn exchanged(world: &World, handle: JoinHandle<()>) -> JoinHandle<()> {
+    let mut given = world.given.lock().unwrap();
+    given.push(handle);
+    let at = world.random.below(given.len() as u64) as usize;
+    given.swap_remove(at)
 }
 
 fn joined(world: &World, result: Result<(), JoinError<()>>) {
@@ -140,6 +140,7 @@ async fn on_task(world: Arc<World>, depth: u64) {
                 })
                 .await;
             }
+            3 => awaited(&world, exchanged(&world, handle).await),
             _ => awaited(&world, handle.await),
         }
     }
@@ -190,12 +191,8 @@ fn program(seed: u64, runtime: &tokio::runtime::Runtime) {
     let random = Random(AtomicU64::new(seed.wrapping_mul(7919)));
     let _inside = runtime.enter();
     let semaphores = [(); 3].map(|()| Arc::new(Semaphore::new(1 + random.below(3) as usize)));
-    let holds_permits = random.below(4) != 0;
     // A rate, a semaphore, or nothing.
-    let kind = |random: &Random| match random.below(4) {
-        1 if !holds_permits => 2,
-        kind => kind,
-    };
+    let kind = |random: &Random| random.below(4);
     let bucket = || TokenBucket::new(Quota::per_second(20_000).burst(1 + random.below(3)));
     let mut pools = Vec::new();
     for _ in 0..1 + random.below(3) {
@@ -236,7 +233,7 @@ fn program(seed: u64, runtime: &tokio::runtime::Runtime) {
         started: AtomicUsize::new(0),
         ended: AtomicUsize::new(0),
         refused: AtomicUsize::new(0),
-        given: (!holds_permits).then(Mutex::default),
+        given: Mutex::default(),
     });
     let finished = Arc::new(AtomicBool::new(false));
     let watch = std::thread::spawn({
