@@ -99,6 +99,15 @@ impl List {
         }
     }
 
+    /// Before the first entry that is younger.
+    fn insert_by_number<E>(&mut self, nodes: &mut [Node<E>], index: u32) {
+        let mut next = self.head;
+        while next != NONE && nodes[next as usize].number < nodes[index as usize].number {
+            next = nodes[next as usize].links.next;
+        }
+        self.insert_before(nodes, |node| &mut node.links, index, next);
+    }
+
     fn unlink<E>(&mut self, nodes: &mut [Node<E>], via: Via<E>, index: u32) {
         let Links { prev, next } = std::mem::replace(via(&mut nodes[index as usize]), UNLINKED);
         match prev {
@@ -297,7 +306,14 @@ impl<E> Queue<E> {
         };
         self.unlink(key.index);
         self.nodes[key.index as usize].place = Place::Blocked;
-        self.blocked[group as usize][priority as usize].push_back(&mut self.nodes, |node| &mut node.links, key.index);
+        if self.preferred < AGEING {
+            let list = &mut self.blocked[group as usize][priority as usize];
+            return list.push_back(&mut self.nodes, |node| &mut node.links, key.index);
+        }
+        // It came first by its age: that holds within its group, whose members of higher priorities pass it no more.
+        self.nodes[key.index as usize].priority = Priority::High;
+        let list = &mut self.blocked[group as usize][Priority::High as usize];
+        list.insert_by_number(&mut self.nodes, key.index);
     }
 
     /// The group has room for a task: the first entry of each priority is ready again, where its number puts it. Were it the highest
@@ -314,12 +330,7 @@ impl<E> Queue<E> {
         }
         self.unlink(index);
         self.nodes[index as usize].place = Place::Ready;
-        let number = self.nodes[index as usize].number;
-        let mut next = self.ready[list].head;
-        while next != NONE && self.nodes[next as usize].number < number {
-            next = self.nodes[next as usize].links.next;
-        }
-        self.ready[list].insert_before(&mut self.nodes, |node| &mut node.links, index, next);
+        self.ready[list].insert_by_number(&mut self.nodes, index);
         true
     }
 
@@ -389,6 +400,36 @@ mod tests {
         assert_eq!(queue.first().and_then(|key| queue.take(key)), Some(3));
         assert!(queue.unblock(0) && queue.unblock(0) && !queue.unblock(0));
         assert_eq!(taken(&mut queue), [1, 2, 4]);
+    }
+
+    /// Members of the group run long, others short. The entry ages while its group is full, each time.
+    #[test]
+    fn an_entry_that_ages_while_its_group_is_full_is_the_next_of_the_group() {
+        let mut queue = Queue::new();
+        queue.add_group();
+        let (low, member, other) = (1, 2, 3);
+        queue.push(low, Priority::Low, Some(0));
+        for round in 0..10 {
+            queue.push(member, Priority::High, Some(0));
+            queue.unblock(0);
+            // A member starts, and the group is full.
+            let first = queue.first().unwrap();
+            if queue.take(first) == Some(low) {
+                assert!(round < 3);
+                return;
+            }
+            for _ in 0..2 * AGEING {
+                queue.push(other, Priority::High, None);
+                loop {
+                    let first = queue.first().unwrap();
+                    match queue.group(first) {
+                        Some(_) => queue.block(first),
+                        None => break drop(queue.take(first)),
+                    }
+                }
+            }
+        }
+        panic!("it starves");
     }
 
     #[test]

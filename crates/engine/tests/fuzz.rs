@@ -33,6 +33,7 @@ struct World {
     started: AtomicUsize,
     ended: AtomicUsize,
     refused: AtomicUsize,
+    aborted: AtomicBool,
     /// Handles that any task may wait for.
     given: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -99,6 +100,7 @@ fn joined(world: &World, result: Result<(), JoinError<()>>) {
     match result {
         Ok(()) | Err(JoinError::Task(TaskError::Cancelled)) | Err(JoinError::TimedOut(_)) => {}
         Err(JoinError::Task(TaskError::Panicked(payload))) if payload.is::<Expected>() => {}
+        Err(JoinError::Task(TaskError::Abandoned)) if world.aborted.load(Relaxed) => {}
         Err(JoinError::WouldDeadlock(_) | JoinError::TooManyParked(_)) => _ = world.refused.fetch_add(1, Relaxed),
         Err(why) => panic!("{why:?}"),
     }
@@ -154,6 +156,7 @@ fn awaited(world: &World, result: Result<Result<(), TaskError>, WouldDeadlock>) 
     match result {
         Ok(Ok(()) | Err(TaskError::Cancelled)) => {}
         Ok(Err(TaskError::Panicked(payload))) if payload.is::<Expected>() => {}
+        Ok(Err(TaskError::Abandoned)) if world.aborted.load(Relaxed) => {}
         Err(WouldDeadlock) => _ = world.refused.fetch_add(1, Relaxed),
         Ok(Err(why)) => panic!("{why:?}"),
     }
@@ -233,6 +236,7 @@ fn program(seed: u64, runtime: &tokio::runtime::Runtime) {
         started: AtomicUsize::new(0),
         ended: AtomicUsize::new(0),
         refused: AtomicUsize::new(0),
+        aborted: AtomicBool::new(false),
         given: Mutex::default(),
     });
     let finished = Arc::new(AtomicBool::new(false));
@@ -262,6 +266,14 @@ fn program(seed: u64, runtime: &tokio::runtime::Runtime) {
     for _ in 0..20 {
         let depth = 1 + world.random.below(5);
         handles.extend(submit(&world, depth));
+        if world.random.below(100) == 0 {
+            world.aborted.store(true, Relaxed);
+            let at = world.random.below(world.pools.len() as u64) as usize;
+            match &world.pools[at] {
+                Any::Threads(pool, _) => pool.abort(),
+                Any::Tasks(pool, _) => pool.abort(),
+            };
+        }
         if world.random.below(4) == 0 {
             let at = world.random.below(world.pools.len() as u64) as usize;
             let limit = world.random.below(4) as usize;
