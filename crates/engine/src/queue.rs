@@ -424,7 +424,10 @@ mod tests {
                     let first = queue.first().unwrap();
                     match queue.group(first) {
                         Some(_) => queue.block(first),
-                        None => break drop(queue.take(first)),
+                        None => {
+                            queue.take(first);
+                            break;
+                        }
                     }
                 }
             }

@@ -916,3 +916,27 @@ fn a_producer_that_waits_for_room_has_no_task_refused_its_wait() {
     });
     assert_eq!(refused, 0);
 }
+
+/// A handle that was polled and leaked by a task that has ended: the wait is over.
+#[test]
+#[ignore = "fails today"]
+fn a_leaked_handle_refuses_no_wait_after_its_waiter_has_ended() {
+    let served = within(|| {
+        let semaphores = [(); 2].map(|()| Arc::new(Semaphore::new(4)));
+        let [first, second] = semaphores.each_ref().map(|semaphore| gated(2, 10, semaphore));
+        let (leaks, waits) = (second.clone(), first.clone());
+        let leak = first.submit(move || {
+            let (go, gone) = mpsc::channel::<()>();
+            let mut handle = leaks.submit(move || gone.recv().unwrap()).unwrap();
+            let polled = Pin::new(&mut handle).poll(&mut Context::from_waker(Waker::noop()));
+            assert!(polled.is_pending());
+            go.send(()).unwrap();
+            std::mem::forget(handle);
+        });
+        leak.unwrap().join().unwrap();
+        first.wait_idle().unwrap();
+        let served = second.submit(move || waits.submit(|| ()).unwrap().join().is_ok());
+        served.unwrap().join().unwrap()
+    });
+    assert!(served);
+}
