@@ -3,19 +3,21 @@
 //! Everything is under one lock. A transition is plain data and returns what has to be done: the workers that are called and the one
 //! that is started. That is done outside the lock.
 //!
-//! - A worker that is called looks for a task. One worker looks at a time: a transition that makes a task startable calls none
-//!   while one looks, and the one that looks calls the next when it takes a task and another is startable.
+//! - A worker that is called looks for a task. One thread looks at a time: a transition that makes a task startable calls none
+//!   while one looks, and the one that looks calls the next when it takes a task and another is startable. A runner that was called
+//!   may stand behind a task that keeps its runtime's thread, so as many runners look as tasks are startable.
 //! - A worker falls asleep under the lock, after it has found nothing startable there. So a transition either comes before, and the
 //!   worker sees what it made startable, or after, and calls it.
 
 use crate::admission::{Admission, Asking, Gate};
 use crate::queue::{GroupId, Key, Priority, Queue};
 use crate::slots::{Claim, Slots};
-use crate::task::TaskError;
+use crate::task::{TaskError, quietly};
+use crate::waits::{Link, Wait};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, Thread};
 use tollgate::Ask;
@@ -90,17 +92,14 @@ pub(crate) fn thread_waker() -> Waker {
     Waker::from(Arc::new(Unpark(thread::current())))
 }
 
-/// The gates that a task, and the tasks that wait for it, have passed. Each is the address of a semaphore.
-pub(crate) type Held = Arc<[usize]>;
-
 /// A task in the queue.
 pub(crate) struct Entry<J> {
     pub(crate) job: J,
     pub(crate) ask: Ask,
     /// The task that submitted it.
     pub(crate) parent: u64,
-    /// The gates that its ancestors hold while it is awaited.
-    pub(crate) inherited: Option<Held>,
+    /// None when it has no handle.
+    pub(crate) link: Option<Arc<Link>>,
 }
 
 /// A task that runs.
@@ -108,10 +107,12 @@ pub(crate) struct Running {
     pub(crate) id: u64,
     pub(crate) engine: Arc<dyn Target>,
     pub(crate) group: Option<GroupId>,
-    pub(crate) held: Option<Held>,
+    pub(crate) link: Option<Arc<Link>>,
+    /// It holds nothing any more.
+    pub(crate) ended: AtomicBool,
     pub(crate) depth: u32,
-    /// A handle was polled in this poll of the task, and had no result.
-    pub(crate) awaits: AtomicBool,
+    /// Handles that the task has polled, that had no result, and that have not been dropped since.
+    pub(crate) awaits: AtomicUsize,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -120,23 +121,27 @@ impl Running {
     pub(crate) fn new(
         engine: Arc<dyn Target>,
         group: Option<GroupId>,
-        inherited: Option<Held>,
+        link: Option<Arc<Link>>,
         depth: u32,
     ) -> Arc<Self> {
-        let held = match (engine.held(), inherited) {
-            ([], inherited) => inherited,
-            (own, None) => Some(own.into()),
-            (own, Some(inherited)) => Some(inherited.iter().chain(own).copied().collect()),
-        };
         Arc::new(Self {
             // Relaxed: a number of its own is all that is asked for.
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             engine,
             group,
-            held,
+            link,
+            ended: AtomicBool::new(false),
             depth,
-            awaits: AtomicBool::new(false),
+            awaits: AtomicUsize::new(0),
         })
+    }
+}
+
+impl Running {
+    /// It has given back what it held.
+    pub(crate) fn end(&self) {
+        // Release: pairs with the load of those that look for what it holds.
+        self.ended.store(true, Ordering::Release);
     }
 }
 
@@ -168,7 +173,7 @@ impl Drop for Inside {
 
 /// A pool as handles and waiting tasks see it.
 pub(crate) trait Target: Send + Sync {
-    /// The gates that its tasks hold and cannot lend.
+    /// The semaphores whose permits its tasks hold and cannot lend, by their addresses.
     fn held(&self) -> &[usize];
     /// A task of this pool waits from now on. False when as many wait as may.
     fn park(&self, group: Option<GroupId>) -> bool;
@@ -184,15 +189,17 @@ pub(crate) trait Target: Send + Sync {
 /// What runs the tasks of a pool.
 pub(crate) trait Runner: Send + Sync + Sized + 'static {
     type Job: Send;
-    /// Starts a worker, whose number of places is counted already.
-    fn start(&self, engine: &Arc<Engine<Self>>);
+    /// Starts a worker, which is counted already. False when the system refuses.
+    fn start(&self, engine: &Arc<Engine<Self>>) -> bool;
     fn refuse(job: Self::Job, why: TaskError);
-    /// How many tasks may be parked at once.
-    fn max_parked(&self) -> usize;
+    /// How many threads, or runners, there may be besides one for each slot.
+    fn max_spare(&self) -> usize;
     fn run_inline(_: &Arc<Engine<Self>>, _: Self::Job, _: &Arc<Running>) {
         unreachable!("it never takes one inline")
     }
     const INLINES: bool;
+    /// How many workers look for a task at once.
+    const MAX_LOOKS: usize;
 }
 
 pub(crate) struct Engine<R: Runner> {
@@ -200,6 +207,7 @@ pub(crate) struct Engine<R: Runner> {
     pub(crate) runner: R,
     pub(crate) gate: Option<Arc<dyn Gate>>,
     held: Box<[usize]>,
+    pub(crate) id: u64,
     me: std::sync::Weak<Self>,
 }
 
@@ -208,8 +216,9 @@ struct State<J> {
     slots: Slots,
     groups: Vec<Slots>,
     idle: Vec<Arc<Seat>>,
-    /// A worker looks for a task, or has been called to.
-    looks: bool,
+    /// Workers that look for a task, or have been called to.
+    looks: usize,
+    max_looks: usize,
     workers: usize,
     /// Workers whose task is parked and that run nothing else.
     blocked: usize,
@@ -226,6 +235,7 @@ struct State<J> {
     /// The worker that asks the gate, and for which entry.
     asker: Option<(Arc<Seat>, Option<Key>)>,
     most: usize,
+    max_spare: usize,
 }
 
 /// What is to be done outside the lock.
@@ -251,7 +261,7 @@ pub(crate) enum Next<J> {
 impl<J> State<J> {
     /// The task that is to start next, and by which claim.
     fn first(&mut self) -> Option<Key> {
-        if !self.slots.admits(Claim::Lent) {
+        if !self.slots.admits(Claim::Lent) || !self.has_thread() {
             return None;
         }
         let claim = self.claim();
@@ -271,9 +281,24 @@ impl<J> State<J> {
         queue.awaited().find(fits)
     }
 
-    /// Calls or starts a worker, when a task can start and no worker looks.
+    /// True when the next task to start finds a thread. One may run always: a lowered limit leaves more parked than there may be.
+    fn has_thread(&self) -> bool {
+        let running = self.slots.running();
+        running == 0 || running + self.blocked < self.slots.limit().saturating_add(self.max_spare)
+    }
+
+    /// True when the worker of a task that waits may block, so that one thread at least is left to run others.
+    fn may_block(&self) -> bool {
+        self.blocked + 1 < self.slots.limit().max(1).saturating_add(self.max_spare)
+    }
+
+    /// Calls or starts a worker, when a task can start for which none looks.
     fn call(&mut self, acts: &mut Acts) {
-        if self.looks {
+        let startable = self
+            .queue
+            .len()
+            .min(self.slots.limit().saturating_sub(self.slots.running()));
+        if self.looks > 0 && self.looks >= startable.min(self.max_looks) {
             return;
         }
         let first = self.first();
@@ -286,7 +311,7 @@ impl<J> State<J> {
         if first.is_none() {
             return;
         }
-        self.looks = true;
+        self.looks += 1;
         match self.idle.pop() {
             Some(seat) => {
                 seat.looks.store(true, Ordering::Relaxed);
@@ -360,6 +385,23 @@ impl<J> State<J> {
         }
     }
 
+    fn resume(&mut self, group: Option<GroupId>) {
+        self.slots.resume();
+        self.blocked -= 1;
+        if let Some(group) = group {
+            self.groups[group as usize].resume();
+        }
+    }
+
+    /// Takes out what has not started.
+    fn drain(&mut self, acts: &mut Acts) -> Vec<Entry<J>> {
+        let entries = self.queue.drain();
+        for _ in &entries {
+            self.finished(acts);
+        }
+        entries
+    }
+
     fn finished(&mut self, acts: &mut Acts) {
         self.unfinished -= 1;
         if self.unfinished == 0 {
@@ -401,22 +443,27 @@ impl<R: Runner> Engine<R> {
                 slots: Slots::new(limit),
                 groups: Vec::new(),
                 idle: Vec::new(),
-                looks: false,
+                looks: 0,
+                max_looks: R::MAX_LOOKS,
                 workers: 0,
                 blocked: 0,
                 unfinished: 0,
                 closed: false,
-                bound,
+                // A task passes through the queue even when a worker is idle.
+                bound: bound.max(1),
                 granted: 0,
                 submitters: VecDeque::new(),
                 task_submitters: 0,
                 waiters: Vec::new(),
                 asker: None,
                 most: 0,
+                max_spare: runner.max_spare(),
             }),
             runner,
             gate,
             held,
+            // Relaxed: a number of its own is all that is asked for.
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             me: me.clone(),
         })
     }
@@ -434,9 +481,30 @@ impl<R: Runner> Engine<R> {
         for seat in acts.more {
             seat.call();
         }
-        if acts.start {
-            self.runner.start(&self.me());
+        let mut start = acts.start;
+        while start && !self.runner.start(&self.me()) {
+            start = self.not_started();
         }
+    }
+
+    /// No worker could be started. Another that runs a task takes the next when that ends. Without one, the first task is refused, as
+    /// its waiter would wait for ever. True when one more is to be tried.
+    fn not_started(&self) -> bool {
+        let (mut state, mut acts) = (self.state.lock(), Acts::default());
+        state.looks -= 1;
+        state.workers -= 1;
+        if state.workers > state.blocked {
+            return false;
+        }
+        let entry = state.first().and_then(|key| state.remove(key, &mut acts));
+        state.room(&mut acts);
+        state.call(&mut acts);
+        let start = std::mem::take(&mut acts.start);
+        self.act(state, acts);
+        if let Some(entry) = entry {
+            R::refuse(entry.job, TaskError::NoThread);
+        }
+        start
     }
 
     /// Runs a transition and does what follows.
@@ -460,6 +528,7 @@ impl<R: Runner> Engine<R> {
     ) -> Result<Key, (Entry<R::Job>, RejectReason)> {
         let mut entry = Some(entry);
         let mut has_place = false;
+        let mut wait = None;
         loop {
             let mine = || current().is_some_and(|task| std::ptr::addr_eq(Arc::as_ptr(&task.engine), self));
             let seat = {
@@ -472,12 +541,6 @@ impl<R: Runner> Engine<R> {
                 } else {
                     Some(RejectReason::Full)
                 };
-                let reason = match reason {
-                    Some(RejectReason::Full) if room == Room::Wait && self.holds_what_is_needed() => {
-                        Some(RejectReason::WouldDeadlock)
-                    }
-                    reason => reason,
-                };
                 match reason {
                     None => {
                         let key = state
@@ -488,7 +551,19 @@ impl<R: Runner> Engine<R> {
                         self.act(state, acts);
                         return Ok(key);
                     }
-                    Some(RejectReason::Full) if room == Room::Wait => {}
+                    Some(RejectReason::Full) if room == Room::Wait => {
+                        if wait.is_none()
+                            && let Some(task) = current()
+                        {
+                            drop(state);
+                            wait = Wait::begin(&task, &self.held);
+                            if wait.is_none() {
+                                let entry = entry.take().expect("it was not pushed");
+                                return Err((entry, RejectReason::WouldDeadlock));
+                            }
+                            continue;
+                        }
+                    }
                     Some(reason) => {
                         drop(state);
                         return Err((entry.take().expect("it was not pushed"), reason));
@@ -529,16 +604,6 @@ impl<R: Runner> Engine<R> {
         }
     }
 
-    /// True when this thread's task holds a permit that the tasks of this pool need.
-    fn holds_what_is_needed(&self) -> bool {
-        let holds = |task: Arc<Running>| {
-            task.held
-                .iter()
-                .any(|held| self.held.iter().any(|gate| held.contains(gate)))
-        };
-        current().is_some_and(holds)
-    }
-
     pub(crate) fn add_group(&self, limit: usize) -> GroupId {
         let mut state = self.state.lock();
         state.queue.add_group();
@@ -547,7 +612,20 @@ impl<R: Runner> Engine<R> {
     }
 
     pub(crate) fn set_limit(&self, limit: usize) {
-        self.transition(|state, _| state.slots.set_limit(limit));
+        self.transition(|state, acts| {
+            state.slots.set_limit(limit);
+            // Those above the limit end when they look for a task.
+            let above = (state.workers - state.blocked).saturating_sub(limit.max(1));
+            let rest = state.idle.len().saturating_sub(above);
+            acts.more.extend(state.idle.drain(rest..));
+        });
+    }
+
+    /// No pool is left: a limit of 0 will not be raised, and what is queued is ended. Returns it.
+    pub(crate) fn close_for_good(&self) -> Vec<Entry<R::Job>> {
+        let is_paused = self.state.lock().slots.limit() == 0;
+        self.close();
+        if is_paused { self.abort() } else { Vec::new() }
     }
 
     pub(crate) fn close(&self) {
@@ -561,16 +639,28 @@ impl<R: Runner> Engine<R> {
     /// Takes out what has not started.
     pub(crate) fn abort(&self) -> Vec<Entry<R::Job>> {
         self.close();
-        self.transition(|state, acts| {
-            let entries = state.queue.drain();
-            for _ in &entries {
-                state.finished(acts);
-            }
-            entries
-        })
+        self.transition(State::drain)
     }
 
-    pub(crate) fn wait_idle(&self) {
+    /// False when this thread's task cannot wait for that: the pool is its own, or that of a task that waits for it.
+    pub(crate) fn wait_idle(&self) -> bool {
+        let Some(task) = current() else {
+            self.wait_until_idle();
+            return true;
+        };
+        let Some(wait) = Wait::for_idle(&task, self) else {
+            return false;
+        };
+        if !task.engine.park(task.group) {
+            return false;
+        }
+        self.wait_until_idle();
+        task.engine.resume(task.group);
+        drop(wait);
+        true
+    }
+
+    fn wait_until_idle(&self) {
         loop {
             let seat = {
                 let mut state = self.state.lock();
@@ -625,11 +715,17 @@ impl<R: Runner> Engine<R> {
 
     // ---- workers ----
 
-    /// What the worker at `seat` does next. `looks` while it has been called or started to look.
-    pub(crate) fn next(&self, seat: &Arc<Seat>) -> Next<R::Job> {
+    /// What the worker at `seat` does next, after the task of the group `ended` has ended.
+    ///
+    /// Both are one transition: the worker takes the task that its own end made startable, and no other worker is called for it.
+    pub(crate) fn next(&self, seat: &Arc<Seat>, ended: Option<Option<GroupId>>) -> Next<R::Job> {
         let (mut state, mut acts) = (self.state.lock(), Acts::default());
+        if let Some(group) = ended {
+            state.ended(group);
+            state.finished(&mut acts);
+        }
         if seat.looks.swap(false, Ordering::Relaxed) {
-            state.looks = false;
+            state.looks -= 1;
         } else if let Some(at) = state.idle.iter().position(|known| Arc::ptr_eq(known, seat)) {
             // It was woken by a call from before it fell asleep.
             state.idle.swap_remove(at);
@@ -661,12 +757,30 @@ impl<R: Runner> Engine<R> {
         Next::Exit
     }
 
-    /// The task that the worker ran has ended.
-    pub(crate) fn ended(&self, group: Option<GroupId>) {
-        self.transition(|state, acts| {
-            state.ended(group);
-            state.finished(acts);
+    /// The worker is gone before its time, with the task that it ran: its runtime has ended. No other worker will come.
+    pub(crate) fn lost(&self, seat: &Arc<Seat>, ran: Option<(Option<GroupId>, bool)>) {
+        let entries = self.transition(|state, acts| {
+            if seat.looks.swap(false, Ordering::Relaxed) {
+                state.looks -= 1;
+            }
+            state.idle.retain(|known| !Arc::ptr_eq(known, seat));
+            if state.asker.as_ref().is_some_and(|(asker, _)| Arc::ptr_eq(asker, seat)) {
+                state.asker = None;
+            }
+            state.workers -= 1;
+            if let Some((group, parked)) = ran {
+                if parked {
+                    state.resume(group);
+                }
+                state.ended(group);
+                state.finished(acts);
+            }
+            state.closed = true;
+            state.drain(acts)
         });
+        for entry in entries {
+            R::refuse(entry.job, TaskError::Abandoned);
+        }
     }
 
     // ---- admission ----
@@ -688,13 +802,18 @@ impl<R: Runner> Engine<R> {
             };
             let Some((key, ask)) = first else {
                 // Nothing can start: the place in the gate's queue is given up.
-                *asking = None;
+                let given_up = asking.take();
+                quietly(|| drop(given_up));
                 self.transition(|_, _| ());
                 return Poll::Ready(None);
             };
             let admitting = match asking {
                 Some(asking) if asking.ask == ask => asking,
-                _ => asking.insert(Asking::new(&**gate, ask)),
+                _ => {
+                    let given_up = asking.take();
+                    quietly(|| drop(given_up));
+                    asking.insert(Asking::new(&**gate, ask))
+                }
             };
             let Poll::Ready(admitted) = admitting.poll(cx) else {
                 // A change of the first entry calls the seat.
@@ -703,7 +822,8 @@ impl<R: Runner> Engine<R> {
                     Poll::Pending => return Poll::Pending,
                 }
             };
-            *asking = None;
+            let asked = asking.take();
+            quietly(|| drop(asked));
             let (mut state, mut acts) = (self.state.lock(), Acts::default());
             let first = state.first();
             let is_same = |state: &State<R::Job>, key| state.queue.get(key).is_some_and(|entry| entry.ask == ask);
@@ -711,7 +831,7 @@ impl<R: Runner> Engine<R> {
                 Some(now) if now == key || is_same(&state, now) => now,
                 _ => {
                     drop(state);
-                    drop(admitted);
+                    quietly(|| drop(admitted));
                     continue;
                 }
             };
@@ -744,7 +864,7 @@ impl<R: Runner> Target for Engine<R> {
 
     fn park(&self, group: Option<GroupId>) -> bool {
         let (mut state, mut acts) = (self.state.lock(), Acts::default());
-        if state.blocked >= self.runner.max_parked() {
+        if !state.may_block() {
             return false;
         }
         state.slots.park();
@@ -759,12 +879,7 @@ impl<R: Runner> Target for Engine<R> {
     }
 
     fn resume(&self, group: Option<GroupId>) {
-        let mut state = self.state.lock();
-        state.slots.resume();
-        state.blocked -= 1;
-        if let Some(group) = group {
-            state.groups[group as usize].resume();
-        }
+        self.state.lock().resume(group);
     }
 
     fn await_it(&self, key: Key) {
@@ -772,7 +887,8 @@ impl<R: Runner> Target for Engine<R> {
     }
 
     fn await_no_more(&self, key: Key) {
-        self.state.lock().queue.await_no_more(key);
+        // The entry that is asked for may be another then.
+        self.transition(|state, _| state.queue.await_no_more(key));
     }
 
     fn cancel(&self, key: Key) -> bool {
@@ -792,14 +908,16 @@ impl<R: Runner> Target for Engine<R> {
             return false;
         }
         let (mut state, mut acts) = (self.state.lock(), Acts::default());
-        if state.slots.limit() == 0 || state.queue.get(key).is_none_or(|entry| entry.parent != parent.id) {
+        if !state.slots.admits_on_waiter() || state.queue.get(key).is_none_or(|entry| entry.parent != parent.id) {
             return false;
         }
         let group = state.queue.group(key);
-        if let Some(group) = group
-            && Some(group) != parent.group
-            && !state.groups[group as usize].admits(Claim::Lent)
-        {
+        let has_room = match group.map(|group| &state.groups[group as usize]) {
+            Some(slots) if group == parent.group => slots.admits_on_waiter(),
+            Some(slots) => slots.admits(Claim::Lent),
+            None => true,
+        };
+        if !has_room {
             return false;
         }
         let Some(entry) = state.queue.take(key) else {
@@ -821,8 +939,9 @@ impl<R: Runner> Target for Engine<R> {
         state.room(&mut acts);
         state.call(&mut acts);
         self.act(state, acts);
-        let child = Running::new(self.me(), group, entry.inherited, parent.depth + 1);
+        let child = Running::new(self.me(), group, entry.link, parent.depth + 1);
         R::run_inline(&self.me(), entry.job, &child);
+        child.end();
         self.transition(|state, acts| {
             state.ended(group);
             state.slots.resume();
@@ -853,4 +972,71 @@ pub struct Numbers {
     pub most_workers: usize,
     /// Tasks that were submitted and have not ended.
     pub unfinished: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::{Cell, Closure, Completer, Job};
+
+    /// Its first `may` workers start, and run nothing by themselves.
+    struct Refused {
+        may: AtomicUsize,
+    }
+
+    impl Runner for Refused {
+        type Job = Box<dyn Job>;
+        const INLINES: bool = false;
+        const MAX_LOOKS: usize = 1;
+        fn start(&self, _: &Arc<Engine<Self>>) -> bool {
+            self.may
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |may| may.checked_sub(1))
+                .is_ok()
+        }
+        fn refuse(job: Self::Job, why: TaskError) {
+            job.refuse(why);
+        }
+        fn max_spare(&self) -> usize {
+            16
+        }
+    }
+
+    fn submit(engine: &Engine<Refused>) -> Arc<Cell<()>> {
+        let cell = Arc::new(Cell::new());
+        let completer = Completer::of(&cell);
+        let entry = Entry {
+            job: Box::new(Closure { task: || (), completer }) as Box<dyn Job>,
+            ask: Ask::one(),
+            parent: 0,
+            link: None,
+        };
+        assert!(engine.submit(entry, Priority::Normal, None, Room::Refuse).is_ok());
+        cell
+    }
+
+    #[test]
+    fn a_task_for_which_no_thread_can_be_started_is_refused() {
+        let may = AtomicUsize::new(0);
+        let engine = Engine::new(Refused { may }, 2, 100, None);
+        for _ in 0..3 {
+            let cell = submit(&engine);
+            let polled = cell.poll(Waker::noop());
+            assert!(matches!(polled, Poll::Ready(Err(TaskError::NoThread))));
+        }
+        let numbers = engine.numbers();
+        assert_eq!((numbers.workers, numbers.unfinished), (0, 0));
+    }
+
+    #[test]
+    fn a_task_waits_for_a_busy_worker_when_no_other_can_be_started() {
+        let may = AtomicUsize::new(1);
+        let engine = Engine::new(Refused { may }, 2, 100, None);
+        let seat = Seat::of_worker();
+        submit(&engine);
+        assert!(matches!(engine.next(&seat, None), Next::Run(..)));
+        let second = submit(&engine);
+        assert!(second.poll(Waker::noop()).is_pending());
+        assert!(matches!(engine.next(&seat, Some(None)), Next::Run(..)));
+        assert!(matches!(engine.next(&seat, Some(None)), Next::Sleep));
+    }
 }

@@ -1,11 +1,12 @@
 //! The pools as their users see them.
 
 use crate::admission::{Gate, Gated};
-use crate::engine::{Engine, Entry, Held, Numbers, RejectReason, Room, Runner, Running, Target, current, thread_waker};
+use crate::engine::{Engine, Entry, Numbers, RejectReason, Room, Runner, Running, Target, current, thread_waker};
 use crate::queue::{GroupId, Key, Priority};
-use crate::task::{Cell, Closure, Futured, TaskError};
+use crate::task::{Cell, Closure, Completer, Futured, TaskError, quietly};
 use crate::tasks::Tasks;
 use crate::threads::Threads;
+use crate::waits::{Link, Wait};
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,9 +21,10 @@ use tollgate::{Ask, Limiter, Policy, Semaphore};
 pub enum JoinError<T> {
     /// The task has none.
     Task(TaskError),
-    /// The task needs a permit that the waiter, or a task that waits for it, holds and cannot lend.
+    /// The task needs a permit that the waiter, or a task that waits for it, holds and cannot lend; or one whose holders wait for such
+    /// a permit. Or it waits for the waiter itself.
     WouldDeadlock(JoinHandle<T>),
-    /// As many tasks of the waiter's pool wait as may.
+    /// All threads but one of the waiter's pool wait.
     TooManyParked(JoinHandle<T>),
     /// The time is over.
     TimedOut(JoinHandle<T>),
@@ -45,7 +47,10 @@ pub struct JoinHandle<T> {
     cell: Arc<Cell<T>>,
     pool: Arc<dyn Target>,
     key: Key,
-    awaits: bool,
+    /// The task that awaits it.
+    waiter: Option<Arc<Running>>,
+    wait: Option<Wait>,
+    link: Option<Arc<Link>>,
 }
 
 impl<T> JoinHandle<T> {
@@ -59,19 +64,30 @@ impl<T> JoinHandle<T> {
         self.pool.cancel(self.key)
     }
 
-    fn would_deadlock(&self, waiter: &Running) -> bool {
-        let held = waiter.held.as_deref().unwrap_or_default();
-        self.pool.held().iter().any(|gate| held.contains(gate))
+    /// The task is about to wait. False when that would deadlock.
+    fn begin_to_wait(&mut self, waiter: &Arc<Running>) -> bool {
+        if self.wait.is_some() && self.waiter.as_ref().is_some_and(|known| Arc::ptr_eq(known, waiter)) {
+            return true;
+        }
+        self.wait = None;
+        self.wait = Wait::for_task(waiter, self.link.as_ref(), &*self.pool);
+        self.wait.is_some()
     }
 
-    fn await_it(&mut self) {
-        if !std::mem::replace(&mut self.awaits, true) {
-            self.pool.await_it(self.key);
+    /// The task awaits it until it is ready, dropped, or awaited by another.
+    fn await_it(&mut self, waiter: Arc<Running>) {
+        // Relaxed: a number that the polls of the waiter read.
+        waiter.awaits.fetch_add(1, Ordering::Relaxed);
+        match self.waiter.replace(waiter) {
+            Some(old) => _ = old.awaits.fetch_sub(1, Ordering::Relaxed),
+            None => self.pool.await_it(self.key),
         }
     }
 
     fn await_no_more(&mut self) {
-        if std::mem::take(&mut self.awaits) {
+        self.wait = None;
+        if let Some(waiter) = self.waiter.take() {
+            waiter.awaits.fetch_sub(1, Ordering::Relaxed);
             self.pool.await_no_more(self.key);
         }
     }
@@ -89,14 +105,15 @@ impl<T> JoinHandle<T> {
     /// # Errors
     /// See [`JoinError`].
     pub fn join_timeout(self, patience: Duration) -> Result<T, JoinError<T>> {
-        self.join_until(Some(Instant::now() + patience))
+        // Beyond what an instant can hold there is no deadline.
+        self.join_until(Instant::now().checked_add(patience))
     }
 
     fn join_until(mut self, until: Option<Instant>) -> Result<T, JoinError<T>> {
         let waiter = current();
         if let Some(waiter) = &waiter {
             // Asked first: the answer does not depend on how far the task is.
-            if self.would_deadlock(waiter) {
+            if !self.begin_to_wait(waiter) {
                 return Err(JoinError::WouldDeadlock(self));
             }
             if until.is_none() {
@@ -109,9 +126,10 @@ impl<T> JoinHandle<T> {
         }
         if let Some(waiter) = &waiter {
             if !waiter.engine.park(waiter.group) {
+                self.wait = None;
                 return Err(JoinError::TooManyParked(self));
             }
-            self.await_it();
+            self.await_it(Arc::clone(waiter));
         }
         let result = loop {
             if let Poll::Ready(result) = self.cell.poll(&waker) {
@@ -141,17 +159,16 @@ impl<T> Future for JoinHandle<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let waiter = current();
         if let Some(waiter) = &waiter
-            && self.would_deadlock(waiter)
+            && !self.begin_to_wait(waiter)
         {
             return Poll::Ready(Err(WouldDeadlock));
         }
         if let Poll::Ready(result) = self.cell.poll(cx.waker()) {
+            self.await_no_more();
             return Poll::Ready(Ok(result));
         }
         if let Some(waiter) = waiter {
-            // Relaxed: only the poll of the waiter reads and writes it.
-            waiter.awaits.store(true, Ordering::Relaxed);
-            self.await_it();
+            self.await_it(waiter);
         }
         Poll::Pending
     }
@@ -160,22 +177,31 @@ impl<T> Future for JoinHandle<T> {
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
         self.await_no_more();
+        if let Some(link) = &self.link {
+            link.cut();
+        }
     }
 }
 
-/// The task needs a permit that the waiter holds and cannot lend.
+/// The wait would end only after the waiter has ended, or given back a permit that it holds and cannot lend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WouldDeadlock;
 
 /// A limit for some tasks of a pool.
 #[derive(Clone, Copy, Debug)]
-pub struct Group(GroupId);
+pub struct Group {
+    number: GroupId,
+    /// Its pool.
+    of: u64,
+}
 
 struct Owner<R: Runner>(Arc<Engine<R>>);
 
 impl<R: Runner> Drop for Owner<R> {
     fn drop(&mut self) {
-        self.0.close();
+        for entry in self.0.close_for_good() {
+            R::refuse(entry.job, TaskError::Abandoned);
+        }
     }
 }
 
@@ -209,7 +235,10 @@ impl<R: Runner> Pool<R> {
 
     /// Adds a group of at most `limit` tasks at once.
     pub fn group(&self, limit: usize) -> Group {
-        Group(self.engine().add_group(limit))
+        Group {
+            number: self.engine().add_group(limit),
+            of: self.engine().id,
+        }
     }
 
     /// The numbers of the pool.
@@ -222,9 +251,16 @@ impl<R: Runner> Pool<R> {
         self.engine().describe()
     }
 
-    /// Waits until no task is left. For threads that are no workers.
-    pub fn wait_idle(&self) {
-        self.engine().wait_idle();
+    /// Waits until no task is left. A task of another pool lends its slot meanwhile.
+    ///
+    /// # Errors
+    /// [`WouldDeadlock`] in a task of this pool, or in one for which such a task waits.
+    pub fn wait_idle(&self) -> Result<(), WouldDeadlock> {
+        if self.engine().wait_idle() {
+            Ok(())
+        } else {
+            Err(WouldDeadlock)
+        }
     }
 
     /// Takes out what has not started, and ends it. Returns how many tasks that were.
@@ -246,20 +282,26 @@ impl<R: Runner> Pool<R> {
         detached: bool,
     ) -> Result<JoinHandle<T>, (R::Job, RejectReason)> {
         let parent = current();
-        let inherited: Option<Held> = parent.as_ref().filter(|_| !detached).and_then(|task| task.held.clone());
+        let number = parent.as_ref().map_or(0, |task| task.id);
+        let link = (!detached).then(|| Link::to(parent));
         let entry = Entry {
             job,
             ask: wishes.ask,
-            parent: parent.map_or(0, |task| task.id),
-            inherited,
+            parent: number,
+            link: link.clone(),
         };
-        let group = wishes.group.map(|group| group.0);
+        let group = wishes.group.map(|group| {
+            assert_eq!(group.of, self.engine().id, "the group belongs to another pool");
+            group.number
+        });
         match self.engine().submit(entry, wishes.priority, group, room) {
             Ok(key) => Ok(JoinHandle {
                 cell,
                 pool: Arc::clone(self.engine()) as _,
                 key,
-                awaits: false,
+                waiter: None,
+                wait: None,
+                link,
             }),
             Err((entry, reason)) => Err((entry.job, reason)),
         }
@@ -271,7 +313,7 @@ impl<R: Runner> Pool<R> {
 pub struct Wishes {
     /// Its priority.
     pub priority: Priority,
-    /// Its group.
+    /// Its group. A submission panics when it belongs to another pool.
     pub group: Option<Group>,
     /// What the policy is asked for.
     pub ask: Ask,
@@ -296,16 +338,17 @@ where
 }
 
 impl WorkerPool {
-    /// A pool of `limit` threads, with a queue of `queue` tasks. At most `max_parked` of its threads wait in joins at once.
-    pub fn new(limit: usize, queue: usize, max_parked: usize) -> Self {
-        Self::with(Threads { max_parked }, limit, queue, None)
+    /// A pool of `limit` threads, with a queue of `queue` tasks. It has at most `limit + max_spare` threads: those of tasks
+    /// that wait count.
+    pub fn new(limit: usize, queue: usize, max_spare: usize) -> Self {
+        Self::with(Threads { max_spare }, limit, queue, None)
     }
 
     /// The same behind a policy; `semaphores` are those among its legs.
     pub fn gated<L>(
         limit: usize,
         queue: usize,
-        max_parked: usize,
+        max_spare: usize,
         policy: Policy<L>,
         semaphores: Vec<Arc<Semaphore>>,
     ) -> Self
@@ -313,7 +356,7 @@ impl WorkerPool {
         L: Limiter + 'static,
         L::Ticket: Send,
     {
-        Self::with(Threads { max_parked }, limit, queue, Some(gate(policy, semaphores)))
+        Self::with(Threads { max_spare }, limit, queue, Some(gate(policy, semaphores)))
     }
 
     /// Submits a task. Waits for room; a task of this pool does not, and exceeds the bound of the queue.
@@ -340,7 +383,7 @@ impl WorkerPool {
         let cell = Arc::new(Cell::new());
         let job = Box::new(Closure {
             task,
-            cell: Arc::clone(&cell),
+            completer: Completer::of(&cell),
         });
         let room = if waits { Room::Wait } else { Room::Refuse };
         self.push(job, cell, wishes, room, false).map_err(|(_, reason)| reason)
@@ -354,10 +397,13 @@ impl WorkerPool {
         let cell = Arc::new(Cell::new());
         let job = Box::new(Closure {
             task,
-            cell: Arc::clone(&cell),
+            completer: Completer::of(&cell),
         });
         let pushed = self.push(job, cell, &Wishes::default(), Room::Wait, true);
-        pushed.map(drop).map_err(|(_, reason)| reason)
+        // The result goes with the handle, and its drop may panic.
+        pushed
+            .map(|handle| quietly(|| drop(handle)))
+            .map_err(|(_, reason)| reason)
     }
 }
 
@@ -402,7 +448,7 @@ impl TaskPool {
         let cell = Arc::new(Cell::new());
         let job = Box::new(Futured {
             task: Some(Box::pin(task)),
-            cell: Arc::clone(&cell),
+            completer: Completer::of(&cell),
         });
         let mine =
             current().is_some_and(|task| std::ptr::addr_eq(Arc::as_ptr(&task.engine), Arc::as_ptr(self.engine())));

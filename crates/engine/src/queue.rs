@@ -15,7 +15,7 @@ pub enum Priority {
     High,
 }
 
-/// How many tasks may be preferred to those of lower priority before one of the lowest is taken.
+/// How many tasks may be preferred to the oldest before it is taken.
 pub const AGEING: u32 = 32;
 
 const NONE: u32 = u32::MAX;
@@ -97,6 +97,15 @@ impl List {
             NONE => self.head = index,
             prev => via(&mut nodes[prev as usize]).next = index,
         }
+    }
+
+    /// Before the first entry that is younger.
+    fn insert_by_number<E>(&mut self, nodes: &mut [Node<E>], index: u32) {
+        let mut next = self.head;
+        while next != NONE && nodes[next as usize].number < nodes[index as usize].number {
+            next = nodes[next as usize].links.next;
+        }
+        self.insert_before(nodes, |node| &mut node.links, index, next);
     }
 
     fn unlink<E>(&mut self, nodes: &mut [Node<E>], via: Via<E>, index: u32) {
@@ -189,19 +198,19 @@ impl<E> Queue<E> {
         self.node(key)?.group
     }
 
-    fn lowest_and_highest(&self) -> Option<(usize, usize)> {
-        let filled = |list: &List| list.head != NONE;
-        Some((
-            self.ready.iter().position(filled)?,
-            self.ready.iter().rposition(filled)?,
-        ))
+    /// Of the ready entries, the one with the smallest number.
+    fn oldest(&self) -> Option<u32> {
+        let heads = self.ready.iter().map(|list| list.head).filter(|&head| head != NONE);
+        heads.min_by_key(|&head| self.nodes[head as usize].number)
     }
 
     /// The entry that is next by priority, ageing and arrival, among those whose group is not full.
     pub(crate) fn first(&self) -> Option<Key> {
-        let (lowest, highest) = self.lowest_and_highest()?;
-        let list = if self.preferred >= AGEING { lowest } else { highest };
-        Some(self.key(self.ready[list].head))
+        if self.preferred >= AGEING {
+            return self.oldest().map(|index| self.key(index));
+        }
+        let highest = self.ready.iter().rfind(|list| list.head != NONE)?;
+        Some(self.key(highest.head))
     }
 
     fn key(&self, index: u32) -> Key {
@@ -248,13 +257,11 @@ impl<E> Queue<E> {
 
     /// Takes an entry out to start it: the order by priority counts it.
     pub(crate) fn take(&mut self, key: Key) -> Option<E> {
-        let priority = self.node(key)?.priority as usize;
-        if let Some((lowest, highest)) = self.lowest_and_highest() {
-            self.preferred = match priority {
-                _ if lowest == highest || priority == lowest => 0,
-                _ => self.preferred + 1,
-            };
-        }
+        let number = self.node(key)?.number;
+        let is_preferred = self
+            .oldest()
+            .is_some_and(|oldest| self.nodes[oldest as usize].number < number);
+        self.preferred = if is_preferred { self.preferred + 1 } else { 0 };
         self.remove(key)
     }
 
@@ -299,23 +306,31 @@ impl<E> Queue<E> {
         };
         self.unlink(key.index);
         self.nodes[key.index as usize].place = Place::Blocked;
-        self.blocked[group as usize][priority as usize].push_back(&mut self.nodes, |node| &mut node.links, key.index);
+        if self.preferred < AGEING {
+            let list = &mut self.blocked[group as usize][priority as usize];
+            return list.push_back(&mut self.nodes, |node| &mut node.links, key.index);
+        }
+        // It came first by its age: that holds within its group, whose members of higher priorities pass it no more.
+        self.nodes[key.index as usize].priority = Priority::High;
+        let list = &mut self.blocked[group as usize][Priority::High as usize];
+        list.insert_by_number(&mut self.nodes, key.index);
     }
 
-    /// The group has room for a task: its first entry by priority and arrival is ready again, where its number puts it.
+    /// The group has room for a task: the first entry of each priority is ready again, where its number puts it. Were it the highest
+    /// alone, a lower one would not age.
     pub(crate) fn unblock(&mut self, group: GroupId) -> bool {
-        let Some(list) = self.blocked[group as usize].iter().rposition(|list| list.head != NONE) else {
-            return false;
-        };
+        let unblocked = [0, 1, 2].map(|list| self.unblock_first(group, list));
+        unblocked.contains(&true)
+    }
+
+    fn unblock_first(&mut self, group: GroupId, list: usize) -> bool {
         let index = self.blocked[group as usize][list].head;
+        if index == NONE {
+            return false;
+        }
         self.unlink(index);
         self.nodes[index as usize].place = Place::Ready;
-        let number = self.nodes[index as usize].number;
-        let mut next = self.ready[list].head;
-        while next != NONE && self.nodes[next as usize].number < number {
-            next = self.nodes[next as usize].links.next;
-        }
-        self.ready[list].insert_before(&mut self.nodes, |node| &mut node.links, index, next);
+        self.ready[list].insert_by_number(&mut self.nodes, index);
         true
     }
 
@@ -385,6 +400,39 @@ mod tests {
         assert_eq!(queue.first().and_then(|key| queue.take(key)), Some(3));
         assert!(queue.unblock(0) && queue.unblock(0) && !queue.unblock(0));
         assert_eq!(taken(&mut queue), [1, 2, 4]);
+    }
+
+    /// Members of the group run long, others short. The entry ages while its group is full, each time.
+    #[test]
+    fn an_entry_that_ages_while_its_group_is_full_is_the_next_of_the_group() {
+        let mut queue = Queue::new();
+        queue.add_group();
+        let (low, member, other) = (1, 2, 3);
+        queue.push(low, Priority::Low, Some(0));
+        for round in 0..10 {
+            queue.push(member, Priority::High, Some(0));
+            queue.unblock(0);
+            // A member starts, and the group is full.
+            let first = queue.first().unwrap();
+            if queue.take(first) == Some(low) {
+                assert!(round < 3);
+                return;
+            }
+            for _ in 0..2 * AGEING {
+                queue.push(other, Priority::High, None);
+                loop {
+                    let first = queue.first().unwrap();
+                    match queue.group(first) {
+                        Some(_) => queue.block(first),
+                        None => {
+                            queue.take(first);
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        panic!("it starves");
     }
 
     #[test]

@@ -65,6 +65,11 @@ impl Slots {
         self.running() < self.limit && (claim == Claim::Lent || self.started - self.borrowed < self.limit)
     }
 
+    /// True when a task may start on the slot of one that parks to wait for it: nothing is overdrawn.
+    pub(crate) fn admits_on_waiter(&self) -> bool {
+        self.limit > 0 && self.running() <= self.limit
+    }
+
     /// A task starts, which [`admits`](Self::admits) allows.
     pub(crate) fn start(&mut self) {
         debug_assert!(self.admits(Claim::Lent));
@@ -130,10 +135,9 @@ mod tests {
                     2 if slots.running() > 0 => slots.park(),
                     3 if slots.parked() > 0 => { slots.resume(); continue }
                     4 if slots.running() > 0 => { slots.end(); continue }
-                    5 if slots.running() > 0 => {
+                    5 if slots.running() > 0 && slots.admits_on_waiter() => {
                         slots.park();
                         slots.start_on_waiter();
-                        continue;
                     }
                     _ => continue,
                 }

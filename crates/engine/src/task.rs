@@ -17,8 +17,19 @@ pub enum TaskError {
     Cancelled,
     /// The pool's policy refused it.
     Refused(String),
-    /// The pool ended before it started.
+    /// The pool, or its runtime, ended before it had ended.
     Abandoned,
+    /// No thread could be started for it, and none was there that would have run it.
+    NoThread,
+}
+
+/// Runs code of the user's, whose panic must not end the worker. The payload's own drop may panic as well.
+pub(crate) fn quietly(code: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(code))
+        && let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload)))
+    {
+        std::mem::forget(another);
+    }
 }
 
 /// Where the result of a task is put, and awaited.
@@ -33,13 +44,6 @@ enum State<T> {
 impl<T> Cell<T> {
     pub(crate) fn new() -> Self {
         Self(Mutex::new(State::Pending(None)))
-    }
-
-    fn complete(&self, result: Result<T, TaskError>) {
-        let old = std::mem::replace(&mut *self.0.lock(), State::Done(result));
-        if let State::Pending(Some(waker)) = old {
-            waker.wake();
-        }
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -63,6 +67,34 @@ impl<T> Cell<T> {
     }
 }
 
+/// The other end of a cell: it puts the result there, once. Dropped before that, it says that the task was abandoned. So a handle is
+/// ready whatever becomes of the task.
+pub(crate) struct Completer<T>(Option<Arc<Cell<T>>>);
+
+impl<T> Completer<T> {
+    pub(crate) fn of(cell: &Arc<Cell<T>>) -> Self {
+        Self(Some(Arc::clone(cell)))
+    }
+
+    fn complete(&mut self, result: Result<T, TaskError>) {
+        let Some(cell) = self.0.take() else {
+            return;
+        };
+        let old = std::mem::replace(&mut *cell.0.lock(), State::Done(result));
+        if let State::Pending(Some(waker)) = old {
+            quietly(|| waker.wake());
+        }
+        // With it goes the result, when the handle is gone.
+        quietly(|| drop(cell));
+    }
+}
+
+impl<T> Drop for Completer<T> {
+    fn drop(&mut self) {
+        self.complete(Err(TaskError::Abandoned));
+    }
+}
+
 /// A closure in the queue.
 pub(crate) trait Job: Send {
     fn run(self: Box<Self>);
@@ -71,19 +103,19 @@ pub(crate) trait Job: Send {
 
 pub(crate) struct Closure<F, T> {
     pub(crate) task: F,
-    pub(crate) cell: Arc<Cell<T>>,
+    pub(crate) completer: Completer<T>,
 }
 
 impl<F: FnOnce() -> T + Send, T: Send> Job for Closure<F, T> {
     fn run(self: Box<Self>) {
-        let Self { task, cell } = *self;
-        cell.complete(catch_unwind(AssertUnwindSafe(task)).map_err(TaskError::Panicked));
+        let Self { task, mut completer } = *self;
+        completer.complete(catch_unwind(AssertUnwindSafe(task)).map_err(TaskError::Panicked));
     }
 
     fn refuse(self: Box<Self>, why: TaskError) {
-        let Self { task, cell } = *self;
-        drop(task);
-        cell.complete(Err(why));
+        let Self { task, mut completer } = *self;
+        quietly(|| drop(task));
+        completer.complete(Err(why));
     }
 }
 
@@ -95,7 +127,22 @@ pub(crate) trait AsyncJob: Send {
 
 pub(crate) struct Futured<F: Future> {
     pub(crate) task: Option<Pin<Box<F>>>,
-    pub(crate) cell: Arc<Cell<F::Output>>,
+    pub(crate) completer: Completer<F::Output>,
+}
+
+impl<F: Future> Futured<F> {
+    fn end(&mut self, result: Result<F::Output, TaskError>) {
+        let task = self.task.take();
+        quietly(|| drop(task));
+        self.completer.complete(result);
+    }
+}
+
+impl<F: Future> Drop for Futured<F> {
+    fn drop(&mut self) {
+        // The runtime has ended.
+        self.end(Err(TaskError::Abandoned));
+    }
 }
 
 impl<F: Future + Send> AsyncJob for Futured<F>
@@ -111,13 +158,11 @@ where
             Ok(Poll::Ready(value)) => Ok(value),
             Err(payload) => Err(TaskError::Panicked(payload)),
         };
-        self.task = None;
-        self.cell.complete(result);
+        self.end(result);
         Poll::Ready(())
     }
 
     fn refuse(mut self: Box<Self>, why: TaskError) {
-        self.task = None;
-        self.cell.complete(Err(why));
+        self.end(Err(why));
     }
 }

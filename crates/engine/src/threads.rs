@@ -3,14 +3,14 @@
 use crate::admission::Admission;
 use crate::engine::{Engine, Entry, Inside, Next, Runner, Running, Seat, thread_waker};
 use crate::queue::GroupId;
-use crate::task::{Job, TaskError};
+use crate::task::{Job, TaskError, quietly};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread;
 
 /// Runs closures on threads.
 pub struct Threads {
-    pub(crate) max_parked: usize,
+    pub(crate) max_spare: usize,
 }
 
 type Core = Engine<Threads>;
@@ -18,22 +18,20 @@ type Core = Engine<Threads>;
 impl Runner for Threads {
     type Job = Box<dyn Job>;
     const INLINES: bool = true;
+    const MAX_LOOKS: usize = 1;
 
-    fn start(&self, engine: &Arc<Core>) {
+    fn start(&self, engine: &Arc<Core>) -> bool {
         let engine = Arc::clone(engine);
-        thread::Builder::new()
-            .name("worker".into())
-            .stack_size(512 << 10)
-            .spawn(move || work(&engine))
-            .expect("a thread");
+        let thread = thread::Builder::new().name("worker".into()).stack_size(512 << 10);
+        thread.spawn(move || work(&engine)).is_ok()
     }
 
     fn refuse(job: Self::Job, why: TaskError) {
         job.refuse(why);
     }
 
-    fn max_parked(&self) -> usize {
-        self.max_parked
+    fn max_spare(&self) -> usize {
+        self.max_spare
     }
 
     fn run_inline(_: &Arc<Core>, job: Self::Job, task: &Arc<Running>) {
@@ -44,10 +42,13 @@ impl Runner for Threads {
 }
 
 fn work(engine: &Arc<Core>) {
-    let seat = Seat::of_worker();
+    let (seat, mut ended) = (Seat::of_worker(), None);
     loop {
-        match engine.next(&seat) {
-            Next::Run(entry, group) => run(engine, entry, group, None),
+        match engine.next(&seat, ended.take()) {
+            Next::Run(entry, group) => {
+                run(engine, entry, group, None);
+                ended = Some(group);
+            }
             Next::Ask => {
                 let (waker, mut asking) = (thread_waker(), None);
                 let admitted = loop {
@@ -58,6 +59,7 @@ fn work(engine: &Arc<Core>) {
                 };
                 if let Some((entry, group, admission)) = admitted {
                     run(engine, entry, group, admission);
+                    ended = Some(group);
                 }
             }
             Next::Sleep => seat.wait(),
@@ -67,10 +69,11 @@ fn work(engine: &Arc<Core>) {
 }
 
 fn run(engine: &Arc<Core>, entry: Entry<Box<dyn Job>>, group: Option<GroupId>, admission: Admission) {
-    let task = Running::new(Arc::clone(engine) as _, group, entry.inherited, 0);
+    let task = Running::new(Arc::clone(engine) as _, group, entry.link, 0);
     let inside = Inside::enter(&task);
     entry.job.run();
     drop(inside);
-    drop(admission);
-    engine.ended(group);
+    // The legs of the policy run as it is dropped.
+    quietly(|| drop(admission));
+    task.end();
 }

@@ -3,8 +3,9 @@
 //!
 //! `ENGINE_SECONDS=600 cargo test --release -p tollgate-engine --test fuzz` runs new programs for ten minutes.
 
-use std::sync::Arc;
+use futures::stream::{FuturesUnordered, StreamExt};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tollgate::{Policy, Quota, Semaphore, TokenBucket};
 use tollgate_engine::*;
@@ -32,7 +33,13 @@ struct World {
     started: AtomicUsize,
     ended: AtomicUsize,
     refused: AtomicUsize,
+    aborted: AtomicBool,
+    /// Handles that any task may wait for.
+    given: Mutex<Vec<JoinHandle<()>>>,
 }
+
+/// A task's panic, which its waiter is told.
+struct Expected;
 
 fn wishes(world: &World, group: Option<Group>) -> Wishes {
     let priority = [Priority::Low, Priority::Normal, Priority::Normal, Priority::High][world.random.below(4) as usize];
@@ -52,10 +59,22 @@ fn on_thread(world: &Arc<World>, depth: u64) {
             handles.push(handle);
         }
     }
+    if world.random.below(16) == 0 {
+        let at = world.random.below(world.pools.len() as u64) as usize;
+        let waited = match &world.pools[at] {
+            Any::Threads(pool, _) => pool.wait_idle(),
+            Any::Tasks(pool, _) => pool.wait_idle(),
+        };
+        world.refused.fetch_add(usize::from(waited.is_err()), Relaxed);
+    }
     for handle in handles {
-        match world.random.below(8) {
+        match world.random.below(9) {
             0 => drop(handle.cancel()),
             1 => drop(handle),
+            8 => {
+                let taken = exchanged(world, handle);
+                joined(world, taken.join());
+            }
             2 => match handle.join_timeout(Duration::from_micros(world.random.below(200))) {
                 Err(JoinError::TimedOut(handle)) if world.random.below(2) == 0 => joined(world, handle.join()),
                 result => joined(world, result),
@@ -64,11 +83,24 @@ fn on_thread(world: &Arc<World>, depth: u64) {
         }
     }
     world.ended.fetch_add(1, Relaxed);
+    if world.random.below(16) == 0 {
+        std::panic::resume_unwind(Box::new(Expected));
+    }
+}
+
+/// Gives the handle away for that of some other task.
+fn exchanged(world: &World, handle: JoinHandle<()>) -> JoinHandle<()> {
+    let mut given = world.given.lock().unwrap();
+    given.push(handle);
+    let at = world.random.below(given.len() as u64) as usize;
+    given.swap_remove(at)
 }
 
 fn joined(world: &World, result: Result<(), JoinError<()>>) {
     match result {
         Ok(()) | Err(JoinError::Task(TaskError::Cancelled)) | Err(JoinError::TimedOut(_)) => {}
+        Err(JoinError::Task(TaskError::Panicked(payload))) if payload.is::<Expected>() => {}
+        Err(JoinError::Task(TaskError::Abandoned)) if world.aborted.load(Relaxed) => {}
         Err(JoinError::WouldDeadlock(_) | JoinError::TooManyParked(_)) => _ = world.refused.fetch_add(1, Relaxed),
         Err(why) => panic!("{why:?}"),
     }
@@ -84,6 +116,13 @@ async fn on_task(world: Arc<World>, depth: u64) {
         }
         if world.random.below(4) == 0 {
             tokio::task::yield_now().await;
+        }
+    }
+    if world.random.below(4) == 0 {
+        // Polls only those that were woken.
+        let mut rest: FuturesUnordered<_> = handles.drain(..).collect();
+        while let Some(result) = rest.next().await {
+            awaited(&world, result);
         }
     }
     for mut handle in handles {
@@ -103,14 +142,24 @@ async fn on_task(world: Arc<World>, depth: u64) {
                 })
                 .await;
             }
-            _ => match handle.await {
-                Ok(Ok(()) | Err(TaskError::Cancelled)) => {}
-                Err(WouldDeadlock) => _ = world.refused.fetch_add(1, Relaxed),
-                Ok(Err(why)) => panic!("{why:?}"),
-            },
+            3 => awaited(&world, exchanged(&world, handle).await),
+            _ => awaited(&world, handle.await),
         }
     }
     world.ended.fetch_add(1, Relaxed);
+    if world.random.below(16) == 0 {
+        std::panic::resume_unwind(Box::new(Expected));
+    }
+}
+
+fn awaited(world: &World, result: Result<Result<(), TaskError>, WouldDeadlock>) {
+    match result {
+        Ok(Ok(()) | Err(TaskError::Cancelled)) => {}
+        Ok(Err(TaskError::Panicked(payload))) if payload.is::<Expected>() => {}
+        Ok(Err(TaskError::Abandoned)) if world.aborted.load(Relaxed) => {}
+        Err(WouldDeadlock) => _ = world.refused.fetch_add(1, Relaxed),
+        Ok(Err(why)) => panic!("{why:?}"),
+    }
 }
 
 fn submit(world: &Arc<World>, depth: u64) -> Option<JoinHandle<()>> {
@@ -144,7 +193,9 @@ fn numbers(pool: &Any) -> Numbers {
 fn program(seed: u64, runtime: &tokio::runtime::Runtime) {
     let random = Random(AtomicU64::new(seed.wrapping_mul(7919)));
     let _inside = runtime.enter();
-    let shared = Arc::new(Semaphore::new(1 + random.below(3) as usize));
+    let semaphores = [(); 3].map(|()| Arc::new(Semaphore::new(1 + random.below(3) as usize)));
+    // A rate, a semaphore, or nothing.
+    let kind = |random: &Random| random.below(4);
     let bucket = || TokenBucket::new(Quota::per_second(20_000).burst(1 + random.below(3)));
     let mut pools = Vec::new();
     for _ in 0..1 + random.below(3) {
@@ -154,22 +205,24 @@ fn program(seed: u64, runtime: &tokio::runtime::Runtime) {
         let grouped = random.below(3) == 0;
         let limit_of_group = 1 + random.below(2) as usize;
         pools.push(if threads {
-            let pool = match random.below(4) {
+            let shared = &semaphores[random.below(3) as usize];
+            let pool = match kind(&random) {
                 0 => WorkerPool::gated(limit, queue, max_parked, Policy::new(bucket()), Vec::new()),
                 1 => {
-                    let policy = Policy::new(Arc::clone(&shared));
-                    WorkerPool::gated(limit, queue, max_parked, policy, vec![Arc::clone(&shared)])
+                    let policy = Policy::new(Arc::clone(shared));
+                    WorkerPool::gated(limit, queue, max_parked, policy, vec![Arc::clone(shared)])
                 }
                 _ => WorkerPool::new(limit, queue, max_parked),
             };
             let group = grouped.then(|| pool.group(limit_of_group));
             Any::Threads(pool, group)
         } else {
-            let pool = match random.below(4) {
+            let shared = &semaphores[random.below(3) as usize];
+            let pool = match kind(&random) {
                 0 => TaskPool::gated(limit, queue, Policy::new(bucket()), Vec::new()),
                 1 => {
-                    let policy = Policy::new(Arc::clone(&shared));
-                    TaskPool::gated(limit, queue, policy, vec![Arc::clone(&shared)])
+                    let policy = Policy::new(Arc::clone(shared));
+                    TaskPool::gated(limit, queue, policy, vec![Arc::clone(shared)])
                 }
                 _ => TaskPool::new(limit, queue),
             };
@@ -183,10 +236,12 @@ fn program(seed: u64, runtime: &tokio::runtime::Runtime) {
         started: AtomicUsize::new(0),
         ended: AtomicUsize::new(0),
         refused: AtomicUsize::new(0),
+        aborted: AtomicBool::new(false),
+        given: Mutex::default(),
     });
     let finished = Arc::new(AtomicBool::new(false));
     let watch = std::thread::spawn({
-        let (world, finished, shared) = (Arc::clone(&world), Arc::clone(&finished), Arc::clone(&shared));
+        let (world, finished, semaphores) = (Arc::clone(&world), Arc::clone(&finished), semaphores.clone());
         move || {
             let mut last = (usize::MAX, Instant::now());
             while !finished.load(Relaxed) {
@@ -195,7 +250,7 @@ fn program(seed: u64, runtime: &tokio::runtime::Runtime) {
                 if now != last.0 {
                     last = (now, Instant::now());
                 } else if last.1.elapsed() > Duration::from_secs(10) {
-                    eprintln!("program {seed} hangs; shared: {shared:?}, {} wait", shared.waiting());
+                    eprintln!("program {seed} hangs; {semaphores:?}");
                     for pool in &world.pools {
                         match pool {
                             Any::Threads(pool, _) => eprintln!("threads: {}", pool.describe()),
@@ -211,6 +266,14 @@ fn program(seed: u64, runtime: &tokio::runtime::Runtime) {
     for _ in 0..20 {
         let depth = 1 + world.random.below(5);
         handles.extend(submit(&world, depth));
+        if world.random.below(100) == 0 {
+            world.aborted.store(true, Relaxed);
+            let at = world.random.below(world.pools.len() as u64) as usize;
+            match &world.pools[at] {
+                Any::Threads(pool, _) => pool.abort(),
+                Any::Tasks(pool, _) => pool.abort(),
+            };
+        }
         if world.random.below(4) == 0 {
             let at = world.random.below(world.pools.len() as u64) as usize;
             let limit = world.random.below(4) as usize;
@@ -231,8 +294,8 @@ fn program(seed: u64, runtime: &tokio::runtime::Runtime) {
         joined(&world, handle.join());
     }
     let idle = |pool: &Any| match pool {
-        Any::Threads(pool, _) => pool.wait_idle(),
-        Any::Tasks(pool, _) => pool.wait_idle(),
+        Any::Threads(pool, _) => pool.wait_idle().unwrap(),
+        Any::Tasks(pool, _) => pool.wait_idle().unwrap(),
     };
     // A task of one pool may submit to another until all are idle at once.
     while world.pools.iter().any(|pool| numbers(pool).unfinished > 0) {
@@ -252,15 +315,17 @@ fn program(seed: u64, runtime: &tokio::runtime::Runtime) {
     }
     // An admission that came for a task that was cancelled is given back after the task has ended.
     let end = Instant::now() + Duration::from_secs(10);
-    while shared.in_use() > 0 {
-        assert!(
-            Instant::now() < end,
-            "program {seed}: {} permits are out",
-            shared.in_use()
-        );
-        std::thread::yield_now();
+    for shared in &semaphores {
+        while shared.in_use() > 0 {
+            assert!(
+                Instant::now() < end,
+                "program {seed}: {} permits are out",
+                shared.in_use()
+            );
+            std::thread::yield_now();
+        }
+        assert_eq!(shared.waiting(), 0, "program {seed}");
     }
-    assert_eq!(shared.waiting(), 0, "program {seed}");
 }
 
 #[test]
