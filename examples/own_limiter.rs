@@ -95,8 +95,8 @@ impl Limiter for MemoryBudget {
     }
 
     /// None: there is no queue in it. All callers share one `Policy`, whose queue is first come, first served. Several policies
-    /// would race for what comes free. Where they have to take turns, hold the capacity in a `Semaphore` or a rate, and show
-    /// the queues of that.
+    /// would race for what comes free. Where they have to take turns, hold the capacity in a `Semaphore` or a rate and show the
+    /// queues of that, or implement `Turnstile`.
     fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
 }
 

@@ -100,9 +100,10 @@ impl<L: Limiter + 'static> Suite<L> {
     /// demand each gets at least 40 %, and no wait grows for ever. So it is with a policy and its
     /// [lane](crate::Policy::lane).
     ///
-    /// A limiter of your own takes turns where it holds its capacity in one of ours and its
-    /// [`queues`](crate::Limiter::queues) shows that one's. **Starvation**: where several policies wait for a limiter that shows
-    /// no queue, they race for what comes free, and one of them may lose for ever. Share one policy between all callers then.
+    /// A limiter of your own takes turns where its [`queues`](crate::Limiter::queues) shows one: its own
+    /// [`Turnstile`](crate::sync::turn::Turnstile), or that of a limiter of ours in which it holds its capacity.
+    /// **Starvation**: where several policies wait for a limiter that shows no queue, they race for what comes free, and one of
+    /// them may lose for ever. Share one policy between all callers then.
     pub fn takes_turns(mut self) -> Self {
         self.takes_turns = true;
         self

@@ -439,7 +439,9 @@ fn a_walk_visits_each_key_once_and_holds_no_lock() {
     let mut seen = Vec::new();
     map.for_each(|key, bucket| {
         assert!(Arc::ptr_eq(bucket, &map.peek(key).unwrap()));
-        assert_eq!(bucket.available(), 1 - key % 2);
+        if *key < 5_000 {
+            assert_eq!(bucket.available(), 1 - key % 2);
+        }
         if *key == 7 {
             map.remove(key).unwrap();
             map.get(&9_999).unwrap();

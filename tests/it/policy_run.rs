@@ -9,7 +9,7 @@ use std::time::Duration;
 use tollgate::BreakerState::{Closed, HalfOpen, Open};
 use tollgate::adaptive::{Adaptive, Aimd};
 use tollgate::shed::RetryBudget;
-use tollgate::{CircuitBreaker, ManualClock, Outcome, Policy, Reason, RunError, Semaphore};
+use tollgate::{CircuitBreaker, LimiterExt, ManualClock, Outcome, Policy, Reason, RunError, Semaphore};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -28,7 +28,12 @@ fn rig(retries: u64) -> Rig {
     let breaker = Arc::new(breaker.clock(&clock).build().unwrap());
     let limit = Adaptive::builder(Semaphore::new(2)).law(Aimd::new()).bounds(1, 2);
     let limit = Arc::new(limit.window(Duration::ZERO, 1).clock(&clock).build().unwrap());
-    let retries = Arc::new(RetryBudget::new(0.0, retries).unwrap());
+    let spent = retries == 0;
+    let retries = Arc::new(RetryBudget::new(0.0, retries.max(1)).unwrap());
+    if spent {
+        // One with no reserve at all would refuse as a request that is too large.
+        retries.try_admit(1).unwrap().forget();
+    }
     let policy = Policy::builder()
         .limit(Arc::clone(&breaker))
         .limit(Arc::clone(&limit))

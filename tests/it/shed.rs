@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use std::time::Duration;
 use tollgate::shed::{Partitions, RetryBudget, ShedError, Throttler};
-use tollgate::{LimiterExt, ManualClock, Outcome, Policy};
+use tollgate::{LimiterExt, ManualClock, Outcome, Policy, Reason};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -218,4 +218,18 @@ proptest! {
         drop(held);
         prop_assert_eq!(shared.in_use(), 0);
     }
+}
+
+/// No deposit fills a reserve that is too small.
+#[test]
+fn a_request_for_more_than_the_reserve_is_refused_for_good() {
+    let budget = RetryBudget::new(1.0, 2).unwrap();
+    let waits = |n| {
+        let refused = budget.try_admit(n).unwrap_err();
+        (refused.reason(), refused.reason().is_permanent())
+    };
+    assert_eq!(waits(3), (Reason::Oversized, true));
+    assert_eq!(waits(u64::MAX), (Reason::Oversized, true));
+    budget.try_admit(1).unwrap().forget();
+    assert_eq!(waits(2), (Reason::Saturated, false));
 }
