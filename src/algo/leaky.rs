@@ -454,7 +454,7 @@ mod tests {
                     let ready = leaky.ready(1, 0).unwrap();
                     leaky.advance(ready);
                 }
-                let exact = (UNITS * u128::from(SECOND) << 40) / u128::from(count) / u128::from(scale);
+                let exact = ((UNITS * u128::from(SECOND)) << 40) / u128::from(count) / u128::from(scale);
                 let off = u128::from(leaky.now).abs_diff(exact);
                 assert!(
                     off <= 2 + exact / 1_000_000,

@@ -427,7 +427,7 @@ mod tests {
                     let ready = warmup.ready(1, 0).unwrap();
                     warmup.advance(ready);
                 }
-                let exact = (PERMITS * u128::from(SECOND) << 40) / u128::from(count) / u128::from(scale);
+                let exact = ((PERMITS * u128::from(SECOND)) << 40) / u128::from(count) / u128::from(scale);
                 let off = u128::from(warmup.now).abs_diff(exact);
                 assert!(
                     off <= 2 + exact / 1_000_000,

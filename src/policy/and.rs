@@ -5,7 +5,7 @@ use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::Standing;
 use crate::sync::turn::Turnstile;
-use crate::sync::unwind::{Rest, in_panic};
+use crate::sync::unwind::{self, Rest, in_panic};
 use crate::sync::watch::together;
 use crate::time::{Clock, Pass};
 use std::thread::panicking;
@@ -33,11 +33,8 @@ impl<A, B> And<A, B> {
 /// The calls of both legs, the second also when the first panics. A pair has no loop, and the second call is written out
 /// where nothing has panicked: as a closure with two callers it is not inlined, which costs a chain a tenth.
 macro_rules! both {
-    ($may_panic:expr, $first:expr, $second:expr) => {{
-        if $may_panic && panicking() {
-            return in_panic(|| _ = $first, || _ = $second);
-        }
-        let rest = Rest::new(|| _ = $second);
+    ($first:expr, $second:expr) => {{
+        let rest = Rest::new(|| $second);
         $first;
         rest.forget();
         $second
@@ -88,17 +85,16 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
 
     #[inline(always)]
     fn commit(&self, (a, b): &mut Self::Ticket, now: Pass<'_>) {
-        both!(false, self.a.commit(a, now), self.b.commit(b, now));
+        both!(self.a.commit(a, now), self.b.commit(b, now));
     }
 
     #[inline]
     fn settle(&self, (a, b): &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
         let (mut first, mut second) = (0, 0);
         together(|| {
-            both!(
-                true,
-                first = self.a.settle(a, actual),
-                second = self.b.settle(b, actual)
+            unwind::both(
+                || first = self.a.settle(a, actual),
+                || second = self.b.settle(b, actual),
             );
         });
         first + second
