@@ -235,7 +235,6 @@ fn run<L: Limiter>(
             }
             Step::Settle(index, actual) if index < held.len() => {
                 let (limiter, ticket, of) = &mut held[index];
-<<<<<<< HEAD
                 // A settlement that changes nothing shows the limiter no instant.
                 if actual != ledger.charged(*of) {
                     latest = latest.max(now);
@@ -245,15 +244,6 @@ fn run<L: Limiter>(
                 if limiter.settle(ticket, settlement) > 0 {
                     ledger.correct(*of, actual, nanos(clock, latest));
                 }
-=======
-                // To what was charged, the limiter need not look at the clock.
-                let own = ledger.entries.iter().filter(|entry| entry.of == *of);
-                if own.map(|entry| entry.units).sum::<u64>() != actual {
-                    latest = latest.max(now);
-                }
-                limiter.settle(ticket, Settlement::new(TOKENS, actual, phase.pass()).per(TOKENS));
-                ledger.correct(*of, actual, nanos(clock, latest));
->>>>>>> f1685af10e80cbe6ee5bf3e83d33a466299c7a68
             }
             Step::Cancel(index) if index < held.len() => {
                 latest = latest.max(now);
