@@ -257,6 +257,17 @@ mod tests {
     }
 
     #[test]
+    fn a_watcher_is_told_of_a_permit_that_was_kept_for_the_only_waiter_when_that_leaves() {
+        let semaphore = Semaphore::new(2);
+        let _held = semaphore.try_acquire().unwrap();
+        let mut both = Box::pin(semaphore.acquire_many(2));
+        assert!(!polled(both.as_mut(), Waker::noop()));
+        let watching = Watching::at(&semaphore, Rest::Free);
+        drop(both);
+        assert_eq!(watching.times(), 1);
+    }
+
+    #[test]
     fn who_watches_is_told_of_a_limit_and_of_the_end() {
         let semaphore = Semaphore::new(0);
         let free = Watching::at(&semaphore, Rest::Free);

@@ -116,3 +116,17 @@ fn a_rate_in_a_box_is_settled_and_cancelled() {
     drop(policy.reserve(Ask::one().cost(TOKENS, 40)).unwrap());
     assert_eq!(bucket.available(), 40);
 }
+
+/// A second settlement goes by what the first has charged: the ticket in the box has changed.
+#[test]
+fn a_rate_in_a_box_is_settled_twice() {
+    const TOKENS: Cost = Cost::new("tokens");
+    let clock = ManualClock::new();
+    let bucket = std::sync::Arc::new(TokenBucket::new(Quota::per_minute(60)).on(&clock));
+    let boxed = bucket.clone().per(TOKENS).boxed();
+    let mut permit = boxed.try_admit(Ask::one().cost(TOKENS, 10)).unwrap();
+    for (actual, left) in [(50, 10), (30, 30), (0, 60)] {
+        assert_eq!(permit.settle(TOKENS, actual), Ok(1));
+        assert_eq!(bucket.available(), left);
+    }
+}

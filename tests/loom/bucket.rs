@@ -71,6 +71,25 @@ fn a_look_beside_a_change_of_quota_sees_one_of_the_two() {
     }
 }
 
+/// Given a bucket with one token under each of three quotas, when the quota changes twice beside a look, so that the parameters
+/// of the first are overwritten by those of an interval, then the look sees one token: it mixes no two quotas.
+#[test]
+fn a_look_beside_two_changes_sees_the_intervals_of_one_quota() {
+    const BURST: u64 = 1 << 34;
+    let flow = |rate| Quota::per_second(rate).burst(BURST);
+    crate::bounded(2, move || {
+        let clock = ManualClock::new();
+        let bucket = bucket(&clock, 1, BURST);
+        bucket.try_acquire(BURST).unwrap();
+        clock.advance(SECOND);
+        let other = Arc::clone(&bucket);
+        let thread = thread::spawn(move || other.available());
+        bucket.set_quota(flow(2), Inherit::AsIs);
+        bucket.set_quota(flow(1).by_interval(), Inherit::AsIs);
+        assert_eq!(thread.join().unwrap(), 1);
+    });
+}
+
 /// Given a full bucket, when a reservation is given back beside an attempt for all of it, then nothing is lost and
 /// nothing is minted.
 #[test]
