@@ -144,7 +144,7 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Drop for Permit<L, T> {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(ticket) = &self.ticket {
-            if panicking() {
+            if self.limiter.finish_may_panic() && panicking() {
                 quietly(|| self.limiter.finish_in(ticket, Outcome::Ignored, Phase::new().pass()));
             } else {
                 self.limiter.finish_in(ticket, Outcome::Ignored, Phase::new().pass());

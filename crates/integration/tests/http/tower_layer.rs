@@ -408,7 +408,7 @@ async fn requests_are_priced_keyed_and_exempted_by_their_heads() {
     assert_eq!(ask("/", "a", 21).await, 429);
     assert_eq!(ask("/", "a", 20).await, 200);
     assert_eq!(ask("/", "b", 100).await, 200);
-    assert_eq!(ask("/", "b", 101).await, 429);
+    assert_eq!(ask("/", "b", 101).await, 413);
     assert_eq!(ask("/", "", 1).await, 400);
     assert_eq!(ask("/health", "a", 1_000).await, 200);
 }
