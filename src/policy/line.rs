@@ -415,9 +415,9 @@ impl<T> Queue<T> {
         Some(self.waiting.is_empty() && mem::take(&mut self.busy))
     }
 
-    /// What the head, or the one that was last, holds in the queue of one leg.
-    pub(super) fn claim(&self) -> Option<Claim> {
-        self.claim.map(|(_, claim)| claim)
+    /// What the head, or the one that was last, holds in the queue of one leg; and which of them.
+    pub(super) fn claim(&self) -> Option<(Key, Claim)> {
+        self.claim
     }
 
     /// What the head `key` holds in the queue of one leg from now on.

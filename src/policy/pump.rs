@@ -152,7 +152,7 @@ impl<L: Limiter> Core<L> {
     /// The turn that this queue has at a leg which hands nothing over. It belongs to the queue, not to the head of the
     /// moment.
     fn own_turn(&self) -> Option<Claim> {
-        let claim = self.queue.lock().claim()?;
+        let (_, claim) = self.queue.lock().claim()?;
         self.is_turn_only(claim).then_some(claim)
     }
 
@@ -338,20 +338,21 @@ impl<L: Limiter> Core<L> {
         let (ahead, is_head, claim, changes) = {
             let queue = self.queue.lock();
             let is_head = self.settings.manner.newest_first || queue.in_order() == 0;
-            (queue.ahead(), is_head, queue.claim(), queue.changes())
+            // A newcomer that will be the head takes its own place.
+            let claim = queue.claim().filter(|_| !is_head).map(|(_, claim)| claim);
+            (queue.ahead(), is_head, claim, queue.changes())
         };
         (self.ready_behind(ask, now, ahead, is_head, claim), changes)
     }
 
-    /// When a waiter behind `ahead` is admitted, in a queue that holds `claim`.
+    /// When a waiter behind `ahead` is admitted, whose own place, if it is the head, or whose head's is `claim`.
     fn ready_behind(&self, ask: &Ask, now: Instant, ahead: Ask, is_head: bool, claim: Option<Claim>) -> ReadyAt<'_> {
         let place = Place {
             ahead,
             is_head,
             is_claimant: false,
             watcher: &self.watcher,
-            // A newcomer that will be the head takes its own place.
-            claim: &Cell::new(claim.filter(|_| !is_head)),
+            claim: &Cell::new(claim),
         };
         let phase = Phase::at(&self.clock, now);
         self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place))
@@ -496,9 +497,16 @@ impl<L: Limiter + 'static> Core<L> {
         let claim = self.queue.lock().claim();
         let mut ahead = Ask::many(0);
         for (position, waits) in all.iter().enumerate() {
-            let ready = || self.ready_behind(&waits.ask, now, ahead, position == 0, claim);
+            let is_head = position == 0;
+            // The place that the head holds is its own, or that of one before it.
+            let claim = claim
+                .filter(|(owner, _)| !is_head || *owner == waits.key)
+                .map(|(_, claim)| claim);
+            let ready = || self.ready_behind(&waits.ask, now, ahead, is_head, claim);
             let ended = match catch_unwind(AssertUnwindSafe(ready)) {
                 Ok(ready) if ready.is_never() => Some(Ended::Hopeless),
+                // It is passed over.
+                Ok(ready) if ready.is_raise() => continue,
                 Ok(ready) => {
                     let late = ready.not_before().zip(waits.deadline);
                     late.and_then(|(due, deadline)| (due > deadline).then_some(Ended::Expired))
@@ -510,7 +518,6 @@ impl<L: Limiter + 'static> Core<L> {
             };
             match ended {
                 Some(ended) => _ = self.end(waits.key, ended, each),
-                // Where it is passed over it is not ahead: then more is waited for, and looked at again.
                 None => ahead.absorb(&waits.ask),
             }
         }

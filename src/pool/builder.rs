@@ -68,7 +68,7 @@ impl<K> Builder<K> {
         Self { common, kind }
     }
 
-    /// How many tasks may wait, at most; 1,024 unless set.
+    /// How many tasks may wait, at most; 1,024 unless set. Tasks of the pool itself may exceed it: see [`Overflow::Block`].
     pub fn queue(mut self, tasks: usize) -> Self {
         self.common.queue = tasks;
         self
@@ -98,6 +98,12 @@ impl<K> Builder<K> {
     /// Share it to bound several pools together, or let something else set its limit: no more tasks start than it has
     /// permits, at any moment, and an elastic pool grows no further until one is free. Closing it closes the pool, and
     /// abandons what has not started. Where its line is bounded, workers stand in it all the same.
+    ///
+    /// The limit of these slots takes the place of the number of async tasks that a `TaskPool` was built for, and resizing one of
+    /// the pools changes it for all.
+    ///
+    /// **Deadlock**: a task that holds one of these slots and waits for a task of another pool that needs one may wait for ever.
+    /// Share slots between pools that do not wait for each other.
     pub fn slots(mut self, slots: Arc<Semaphore>) -> Self {
         self.common.slots = Some(slots);
         self

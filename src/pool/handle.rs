@@ -22,8 +22,8 @@ use std::time::Duration;
 /// A task that waits for a task of the same pool runs it on its own thread, if it has not started. So tasks may submit tasks and
 /// wait for them, to any depth, with one worker.
 ///
-/// **Deadlock**: tasks of two pools that wait for each other in a circle may wait for ever, and so may tasks of two pools that
-/// share slots. Give the pool below more slots than tasks that wait for it.
+/// **Deadlock**: tasks of two pools that wait for each other in a circle may wait for ever, and so may a task that waits for one of
+/// another pool with the same slots.
 ///
 /// Where the pool has a [policy](super::Builder::admit_by), what is run so is admitted first, as any other task. Only
 /// where something would have to be given back first does it run under the permit of the task that waits: that may be

@@ -103,8 +103,8 @@ impl<'j> Core<'j> {
             let mut state = self.lock();
             state.dead += 1;
             counted.count(&mut state.stats);
-            let few = state.dead * 2 <= state.lanes.len() && !self.room.is_short() && !self.room.is_pressed();
-            self.take_dead(&mut state, !few)
+            let many = state.dead * 2 > state.lanes.len() || self.room.is_short() && self.room.is_helped_by(state.dead);
+            self.take_dead(&mut state, many)
         };
         self.bury(dead, at_gate);
     }
@@ -113,7 +113,7 @@ impl<'j> Core<'j> {
     pub(super) fn sweep(self: &Arc<Self>) {
         let (dead, at_gate) = {
             let mut state = self.lock();
-            let any = state.dead > 0 && !seeded!("pool_full_of_dead");
+            let any = self.room.is_helped_by(state.dead) && !seeded!("pool_full_of_dead");
             self.take_dead(&mut state, any)
         };
         self.bury(dead, at_gate);

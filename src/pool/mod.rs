@@ -6,7 +6,8 @@
 //! | have so many threads as the load needs, within bounds | [`PoolBuilder::workers`]`(4..=32)` |
 //! | run tasks that borrow | [`PoolBuilder::scope`] |
 //! | end several tasks together, the first error ending all | [`Group`] |
-//! | give one kind of tasks a bound of its own | a second pool with the same [`slots`](Builder::slots) |
+//! | give one kind of tasks a bound of its own | a second pool |
+//! | bound several pools together | the same [`slots`](Builder::slots) in each |
 //! | let a rate, or any policy, admit tasks | [`PoolBuilder::admit_by`] |
 //! | let something else size the pool | [`PoolBuilder::slots`] |
 //! | run async tasks, with the same contract | `TaskPool` (feature `tokio`) |
@@ -32,7 +33,7 @@
 //!
 //! A task needs room in the queue when it is submitted, and a slot when it starts. Both are permits of a
 //! [`Semaphore`](crate::Semaphore): 4 workers and a queue of 100 mean that at most 104 tasks have been let in and not
-//! ended.
+//! ended, but for those that tasks of the pool itself submit beyond the bound ([`Overflow::Block`]).
 
 mod apart;
 mod builder;

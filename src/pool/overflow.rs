@@ -11,7 +11,11 @@ use super::room::Room;
 #[non_exhaustive]
 pub enum Overflow {
     /// The submitter waits for room. A task of the pool itself does not wait, since its slot may be the one that would make
-    /// room: what it submits is queued beyond the bound, and no other submitter finds room until the excess has started.
+    /// room: what it submits is queued beyond the bound.
+    ///
+    /// **Starvation**: submitters from outside find no room until the excess has started or ended, so a pool whose tasks go on
+    /// submitting may keep them waiting. **Memory** is not bounded then. **Deadlock**: a task that waits for room in another
+    /// pool, whose tasks wait for its slot, waits for ever; so does one that waits for a thread or a spawned task that submits.
     #[default]
     Block,
     /// The task is handed back.

@@ -150,7 +150,7 @@ impl Room {
         Ok(())
     }
 
-    /// Takes a place and weight beyond the bound: what was taken too much is paid by what is given back next.
+    /// Takes a place and weight beyond the bound. What is given back next pays for the excess.
     #[cold]
     pub(super) fn overdraw(&self, weight: u32) {
         self.places.overdraw(1);
@@ -196,10 +196,15 @@ impl Room {
         self.pressing.load(Ordering::Relaxed) > 0
     }
 
-    /// True when somebody waits for room, or would have to.
+    /// True when a submitter waits for room, or would have to.
     pub(super) fn is_short(&self) -> bool {
         let short = |room: &Semaphore| room.available_permits() == 0 || room.waiting() > 0;
-        short(&self.places) || self.weight.as_ref().is_some_and(|(all, _)| short(all))
+        self.is_pressed() || short(&self.places) || self.weight.as_ref().is_some_and(|(all, _)| short(all))
+    }
+
+    /// True when `dead` places that come back make room: they do not while the pool's own tasks have overdrawn it by more.
+    pub(super) fn is_helped_by(&self, dead: usize) -> bool {
+        dead > self.places.debt() && self.weight.as_ref().is_none_or(|(all, _)| all.debt() == 0)
     }
 
     /// Nobody is let in any more, and whoever waits is told so.

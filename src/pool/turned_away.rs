@@ -5,6 +5,9 @@ use super::face::Pool;
 use super::overflow::{Crowded, Verdict};
 use super::wishes::Submit;
 use super::worker::is_worker;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 /// How long a submitter waits for room, where the pool's overflow says that it waits.
@@ -41,11 +44,19 @@ impl Submit<'_, Pool<'_>> {
         let core = self.core();
         let _pressing = core.press();
         match self.judge(turned)? {
-            Verdict::Wait if is_worker(core) => core.room.overdraw(self.spec.weight),
-            Verdict::Wait => core.room.take(self.spec.weight).await?,
+            Verdict::Wait => {}
             verdict => return Ok(verdict),
         }
-        Ok(Verdict::In)
+        let mut room = pin!(core.room.take(self.spec.weight));
+        poll_fn(|cx| match room.as_mut().poll(cx) {
+            // Asked at each poll: a future can be moved into a task.
+            Poll::Pending if is_worker(core) => {
+                core.room.overdraw(self.spec.weight);
+                Poll::Ready(Ok(Verdict::In))
+            }
+            taken => taken.map_ok(|()| Verdict::In),
+        })
+        .await
     }
 
     fn judge(&self, turned: Turned) -> Result<Verdict, Turned> {

@@ -65,7 +65,7 @@ impl Semaphore {
     #[cold]
     fn try_reserve_slow(&self, demand: Demand<'_>) -> Result<SemaphoreTicket, Refusal<'_>> {
         let (units, leg) = (demand.units(), self.leg());
-        if self.is_oversized(units) {
+        if self.is_oversized(units) && !self.is_closed() {
             return Err(Refusal::new(Reason::Oversized, leg, units, Wait::Never));
         }
         let id = TurnstileId::of(self);
@@ -130,11 +130,11 @@ impl Limiter for Semaphore {
         if units > self.limit() as u64 {
             demand.listen(self.raised.get_or_init(Box::default));
         }
-        if self.is_oversized(units) {
-            return ReadyAt::never_for(Reason::Oversized, self.leg(), units);
-        }
         if self.is_closed() {
             return ReadyAt::never_for(Reason::Closed, self.leg(), units);
+        }
+        if self.is_oversized(units) {
+            return ReadyAt::never_for(Reason::Oversized, self.leg(), units);
         }
         let free = match demand.claim(TurnstileId::of(self)) {
             Some(claim) => !self.is_in_line(claim.key()),

@@ -148,7 +148,11 @@ impl Semaphore {
             return;
         }
         let _held = seeded!("semaphore_wakes_under_lock").then(|| self.queue.lock());
-        wake_all(wakers);
+        let mut each = Each::default();
+        each.run(|| wake_all(wakers));
+        // What waits for a raise hears that none comes.
+        self.tell_of_raise(&mut each);
+        each.end();
     }
 
     /// Joins the line for `n` permits, or takes them when they have become free meanwhile.

@@ -46,6 +46,12 @@ impl Semaphore {
     fn hand_over_raised(&self) {
         let mut each = Each::default();
         each.run(|| self.hand_over());
+        self.tell_of_raise(&mut each);
+        each.end();
+    }
+
+    /// Tells the policies that wait for a larger limit to look again.
+    pub(super) fn tell_of_raise(&self, each: &mut Each) {
         // SeqCst: the raise comes before this fence, the look for a bell after it. A policy makes the bell before the fence
         // in `Bell::listen`, and reads the limits after it.
         fence(Ordering::SeqCst);
@@ -54,7 +60,6 @@ impl Semaphore {
         {
             each.run(|| raised.ring_anew());
         }
-        each.end();
     }
 
     /// Adds `n` permits to the limit.

@@ -124,7 +124,7 @@ impl Limiter for RetryBudget {
         demand.listen(&self.bell);
         match demand.units().saturating_add(demand.ahead()) <= self.available() {
             true => ReadyAt::NOW,
-            false if self.never_fits(demand.units()) => ReadyAt::never(LEG),
+            false if self.never_fits(demand.units()) => ReadyAt::never_for(Reason::Oversized, LEG, demand.units()),
             false => ReadyAt::on_event(LEG),
         }
     }

@@ -15,7 +15,16 @@ use std::collections::BTreeSet;
 #[derive(Debug, Default)]
 pub struct Bell {
     armed: AtomicBool,
-    listeners: Mutex<Listeners>,
+    lists: Mutex<Lists>,
+}
+
+#[derive(Debug, Default)]
+struct Lists {
+    /// Those that the next ring calls.
+    next: Listeners,
+    /// Those that the next ring after a change of settings calls. A plain ring leaves them: a policy that it has called may not
+    /// listen again before the settings change.
+    changes: Listeners,
 }
 
 /// Those who listen, each once, in the order in which they came.
@@ -48,11 +57,12 @@ impl Bell {
 
     /// Adds a listener, which is called at the next ring, once.
     pub(crate) fn listen(&self, watcher: &Watcher) {
-        let mut listeners = self.listeners.lock();
-        listeners.add(watcher);
+        let mut lists = self.lists.lock();
+        lists.next.add(watcher);
+        lists.changes.add(watcher);
         // Relaxed: the fence orders it before the listener's next read of the limiter. Pairs with (F) in `ring`.
         self.armed.store(true, Ordering::Relaxed);
-        drop(listeners);
+        drop(lists);
         if !seeded!("bell_fence") {
             fence(Ordering::SeqCst);
         }
@@ -62,34 +72,44 @@ impl Bell {
     /// every lock.
     #[inline]
     pub fn ring(&self) {
-        self.ring_for(false);
+        self.fence();
+        if self.armed.load(Ordering::Relaxed) {
+            self.ring_slow();
+        }
     }
 
     /// The same after a change of settings: a policy judges all of its waiters anew, not its head alone. What no instant can admit
     /// any more is refused.
-    #[inline]
     pub fn ring_anew(&self) {
-        self.ring_for(true);
+        self.fence();
+        let lists = {
+            let mut lists = self.lists.lock();
+            self.armed.store(false, Ordering::Relaxed);
+            std::mem::take(&mut *lists)
+        };
+        // All that listen are among them.
+        Self::call(lists.changes, true);
     }
 
     #[inline]
-    fn ring_for(&self, anew: bool) {
+    fn fence(&self) {
         // (F) The change that is announced comes before this fence, the look for listeners after it.
         if !seeded!("bell_fence") {
             fence(Ordering::SeqCst);
         }
-        if self.armed.load(Ordering::Relaxed) {
-            self.ring_slow(anew);
-        }
     }
 
     #[cold]
-    fn ring_slow(&self, anew: bool) {
+    fn ring_slow(&self) {
         let listeners = {
-            let mut listeners = self.listeners.lock();
+            let mut lists = self.lists.lock();
             self.armed.store(false, Ordering::Relaxed);
-            std::mem::take(&mut *listeners)
+            std::mem::take(&mut lists.next)
         };
+        Self::call(listeners, false);
+    }
+
+    fn call(listeners: Listeners, anew: bool) {
         let mut each = Each::default();
         for watcher in listeners.list {
             each.run(|| watcher.call_for(anew));
@@ -137,8 +157,23 @@ mod tests {
         for _ in 0..10_000 {
             bell.listen(&Watcher::new(&Arc::new(Notes(0, Arc::default()))));
         }
-        let listeners = bell.listeners.lock();
-        assert_eq!(listeners.list.len(), listeners.known.len());
-        assert!(listeners.list.len() < 100);
+        let lists = bell.lists.lock();
+        for listeners in [&lists.next, &lists.changes] {
+            assert_eq!(listeners.list.len(), listeners.known.len());
+            assert!(listeners.list.len() < 100);
+        }
+    }
+
+    /// A change of settings calls those that a plain ring has called since they listened, once.
+    #[test]
+    fn a_change_of_settings_calls_those_that_have_been_called() {
+        let (bell, called) = (Bell::new(), Arc::default());
+        let watch = Arc::new(Notes(7, Arc::clone(&called)));
+        bell.listen(&Watcher::new(&watch));
+        bell.ring();
+        assert_eq!(*called.lock().unwrap(), [7]);
+        bell.ring_anew();
+        bell.ring_anew();
+        assert_eq!(*called.lock().unwrap(), [7, 7]);
     }
 }

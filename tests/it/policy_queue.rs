@@ -692,6 +692,64 @@ fn all_waiters_are_judged_anew_after_a_change_of_settings() {
     assert_eq!(ended(3), Some(Ok(())));
 }
 
+/// Given a head that is due in time at the place which it holds, and one behind it, when the settings change, then the head's own
+/// place is not counted as one before it.
+#[test]
+fn a_head_is_judged_anew_at_its_own_place() {
+    let clock = ManualClock::new();
+    let bucket = Arc::new(TokenBucket::new(Quota::per_second(1).burst(5)).on(&clock));
+    bucket.try_acquire(5).unwrap();
+    let policy = Policy::builder().clock(&clock).over(Arc::clone(&bucket)).unwrap();
+    let counts = [(); 2].map(|()| Count::new());
+    let mut head = Box::pin(policy.admit_timeout(5, 9 * SECOND));
+    let mut next = Box::pin(policy.admit(1));
+    assert!(counted(head.as_mut(), &counts[0]).is_pending() && counted(next.as_mut(), &counts[1]).is_pending());
+    bucket.set_quota(Quota::per_second(1).burst(5), Inherit::AsIs);
+    assert!(counted(head.as_mut(), &counts[0]).is_pending());
+    clock.advance(5 * SECOND);
+    assert!(matches!(counted(head.as_mut(), &counts[0]), Poll::Ready(Ok(_))));
+}
+
+/// Given a waiter for a larger quota, and one behind it that fits, when the quota changes and is still too small for the first, then
+/// the second is not judged behind it.
+#[test]
+fn a_waiter_for_a_larger_quota_times_out_none_that_fit() {
+    let clock = ManualClock::new();
+    let bucket = Arc::new(TokenBucket::new(Quota::per_second(1).burst(10)).on(&clock));
+    bucket.try_acquire(10).unwrap();
+    let leg = Arc::clone(&bucket).wait_for_raise();
+    let policy = Policy::builder().clock(&clock).over(leg).unwrap();
+    let counts = [(); 3].map(|()| Count::new());
+    let mut large = Box::pin(policy.admit(100));
+    let mut small = [1, 2].map(|units| Box::pin(policy.admit_timeout(units, 5 * SECOND)));
+    assert!(counted(large.as_mut(), &counts[0]).is_pending());
+    for (wait, count) in small.iter_mut().zip(&counts[1..]) {
+        assert!(counted(wait.as_mut(), count).is_pending());
+    }
+    bucket.set_quota(Quota::per_second(2).burst(10), Inherit::AsIs);
+    clock.advance(2 * SECOND);
+    for (wait, count) in small.iter_mut().zip(&counts[1..]) {
+        assert!(matches!(counted(wait.as_mut(), count), Poll::Ready(Ok(_))));
+    }
+    assert!(counted(large.as_mut(), &counts[0]).is_pending());
+}
+
+/// Given a waiter for a raise of a semaphore's limit, when that is closed, then it is told.
+#[test]
+fn a_waiter_for_a_raise_is_told_of_a_close() {
+    let slots = Arc::new(Semaphore::new(2));
+    let policy = Policy::new(Arc::clone(&slots).wait_for_raise());
+    let count = Count::new();
+    let mut large = Box::pin(policy.admit(5));
+    assert!(counted(large.as_mut(), &count).is_pending());
+    slots.close();
+    assert_eq!(count.get(), 1);
+    match counted(large.as_mut(), &count) {
+        Poll::Ready(Err(refused)) => assert_eq!(refused.reason(), Reason::Closed),
+        other => panic!("{other:?}"),
+    }
+}
+
 /// It waits until the limit applies no more, at an instant that the load names, and holds up none that fit.
 #[test]
 fn what_a_linked_limit_never_admits_is_passed_over_until_the_load_falls() {

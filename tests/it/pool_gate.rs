@@ -43,14 +43,20 @@ fn run_out<T: Send>(clock: &ManualClock, task: TaskHandle<T>) -> T {
 #[test]
 fn a_task_that_is_run_by_who_waits_for_it_is_admitted_first() {
     let clock = ManualClock::new();
-    let pool = one().on(&clock).admit_by(rate(&clock, 1)).build().unwrap();
+    let policy = rate(&clock, 1);
+    let pool = one().on(&clock).admit_by(policy.clone()).build().unwrap();
     let (here, time) = (pool.clone(), clock.clone());
+    let (ran, runs) = mpsc::channel();
     let outer = pool.submit(move || {
         let now = move |clock: &ManualClock| clock.elapsed();
         let begun = now(&time);
         let inner = |n: u32| {
-            let time = time.clone();
-            move || (now(&time) - begun) / n
+            let (time, ran) = (time.clone(), ran.clone());
+            move || {
+                let elapsed = now(&time) - begun;
+                ran.send(()).unwrap();
+                elapsed / n
+            }
         };
         let first = here.submit(inner(1)).unwrap().join().unwrap();
         let mut group = here.group::<_, ()>();
@@ -60,7 +66,13 @@ fn a_task_that_is_run_by_who_waits_for_it_is_admitted_first() {
         }
         (first, group.join().unwrap())
     });
-    assert_eq!(run_out(&clock, outer.unwrap()), (SECOND, vec![SECOND; 2]));
+    // Time passes only while a task waits for it.
+    for _ in 0..3 {
+        until(|| policy.waiting() > 0);
+        clock.advance(SECOND);
+        runs.recv().unwrap();
+    }
+    assert_eq!(outer.unwrap().join().unwrap(), (SECOND, vec![SECOND; 2]));
     assert!(pool.shutdown(LONG).is_clean());
 }
 

@@ -99,3 +99,35 @@ async fn an_async_task_that_submits_to_its_own_full_pool_does_not_wait() {
     }
     assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3]);
 }
+
+/// Given a task that submits far more children than its pool's queue holds and joins them all, then a join costs no look at all of
+/// the queue.
+#[test]
+fn joins_of_many_children_beyond_the_bound_end() {
+    const CHILDREN: u64 = 30_000;
+    let pool = WorkerPool::builder().workers(1).queue(10).build().unwrap();
+    let here = pool.clone();
+    let sum = pool.run(move || {
+        let children: Vec<_> = (0..CHILDREN).map(|n| here.submit(move || n).unwrap()).collect();
+        children.into_iter().map(|child| child.join().unwrap()).sum::<u64>()
+    });
+    assert_eq!(sum.unwrap(), CHILDREN * (CHILDREN - 1) / 2);
+}
+
+/// Given a submission that waits for room outside, when it is moved into a task of the pool, then it waits no more.
+#[tokio::test(start_paused = true)]
+async fn a_submission_that_is_moved_into_the_pool_does_not_wait() {
+    let pool = TaskPool::builder(1).queue(1).build().unwrap();
+    let (give, given) = tokio::sync::oneshot::channel::<std::pin::Pin<Box<dyn Future<Output = bool> + Send>>>();
+    let outer = pool.try_submit(async move { given.await.unwrap().await }).unwrap();
+    tokio::task::yield_now().await;
+    let queued = pool.try_submit(async {}).unwrap();
+    let inner = pool.clone();
+    let mut waits: std::pin::Pin<Box<dyn Future<Output = bool> + Send>> =
+        Box::pin(async move { inner.submit(async {}).await.is_ok() });
+    assert!(futures::poll!(&mut waits).is_pending());
+    assert!(give.send(waits).is_ok());
+    let ended = tokio::time::timeout(Duration::from_secs(60), outer).await;
+    assert!(ended.expect("it waits for itself").unwrap());
+    queued.await.unwrap();
+}

@@ -240,8 +240,12 @@ fn nothing_is_there_even_in_debt() {
 /// one of a few changes ago.
 #[test]
 fn a_reservation_held_across_any_round_of_changes_gives_nothing_back() {
-    let quota = Quota::per_second(1).burst(10);
-    for changes in [32_767, 32_768, 32_773, 65_536, 65_540] {
+    let quotas = [Quota::per_second(1).burst(10), Quota::zero().burst(10)];
+    let changes = [32_767, 32_768, 32_773, 65_536, 65_540];
+    for (quota, changes) in quotas
+        .into_iter()
+        .flat_map(|quota| changes.map(|changes| (quota, changes)))
+    {
         let clock = ManualClock::new();
         let bucket = TokenBucket::new(quota).on(&clock);
         let held = bucket.reserve(10).unwrap();
@@ -251,7 +255,7 @@ fn a_reservation_held_across_any_round_of_changes_gives_nothing_back() {
             bucket.set_quota(quota, Inherit::AsIs);
         }
         drop(held);
-        assert_eq!(bucket.available(), 0, "after {changes} changes");
+        assert_eq!(bucket.available(), 0, "{quota} after {changes} changes");
     }
 }
 

@@ -74,14 +74,14 @@ impl Core {
         let mut state = self.state.lock();
         state.dead += 1;
         counted.count(&mut state.stats);
-        let few = state.dead * 2 <= state.lanes.len() && !self.room.is_short() && !self.room.is_pressed();
-        self.bury(state, !few);
+        let many = state.dead * 2 > state.lanes.len() || self.room.is_short() && self.room.is_helped_by(state.dead);
+        self.bury(state, many);
     }
 
     /// For whoever finds no room: what is known to be dead is taken out.
     pub(super) fn sweep(self: &Arc<Self>) {
         let state = self.state.lock();
-        let any = state.dead > 0 && !seeded!("tasks_full_of_dead");
+        let any = self.room.is_helped_by(state.dead) && !seeded!("tasks_full_of_dead");
         self.bury(state, any);
     }
 

@@ -46,29 +46,34 @@ impl<'p> Submit<'p, TaskPool> {
         // What is cancelled from now on is taken out at once.
         let _pressing = core.room.press();
         match self.judge(turned)? {
-            // Its slot may be the one that would make room.
-            Verdict::Wait if is_inside(core.kin) => {
-                core.room.overdraw(self.spec.weight);
-                return Ok(Verdict::In);
-            }
             Verdict::Wait => {}
             verdict => return Ok(verdict),
         }
         let mut room = pin!(core.room.take(self.spec.weight));
+        let mut room = pin!(poll_fn(|cx| match room.as_mut().poll(cx) {
+            // The slot of a task of the pool may be the one that would make room. Asked at each poll: a future can be moved into
+            // a task.
+            Poll::Pending if is_inside(core.kin) => {
+                core.room.overdraw(self.spec.weight);
+                Poll::Ready(Ok(Verdict::In))
+            }
+            taken => taken.map_ok(|()| Verdict::In),
+        }));
         let Some(patience) = patience else {
-            return room.await.map(|()| Verdict::In);
+            return room.await;
         };
         let clock = &core.settings.clock;
         let mut sleep = pin!(Sleep::until(clock, clock.after(clock.now(), patience)));
         poll_fn(|cx| match room.as_mut().poll(cx) {
             Poll::Pending => sleep.as_mut().poll(cx).map(|()| Err(Turned::TimedOut)),
-            taken => taken.map_ok(|()| Verdict::In),
+            taken => taken,
         })
         .await
     }
 
     /// Submits a task and returns its handle. A full queue is dealt with by the pool's
-    /// [`Overflow`](crate::pool::Overflow). A task of the pool itself does not wait for room: see [`Overflow::Block`](crate::pool::Overflow::Block).
+    /// [`Overflow`](crate::pool::Overflow). A task of the pool itself does not wait for room: see
+    /// [`Overflow::Block`](crate::pool::Overflow::Block).
     ///
     /// # Errors
     /// [`Rejected`], with the task: the pool is closed, the queue full, or the task too heavy for it.

@@ -81,7 +81,7 @@ const HISTORY: usize = 16;
 /// Versions recur. Each time they do, what has been given back grows by this, in units: more than any reservation has left to
 /// give back. So one of an earlier round gives back nothing. The count of units has 63 bits, hence 2^15 rounds of 2^15 versions
 /// are told apart.
-const ROUND: u64 = 1 << 48;
+pub(super) const ROUND: u64 = 1 << 48;
 pub(super) const FINE: u32 = 60;
 
 pub(super) fn fine(units: u64, params: &Params) -> i128 {

@@ -14,7 +14,7 @@
 //! the word that was to be read first: then as much more may come back as the rate yields in these.
 
 use super::book::Booked;
-use super::change::{FINE, Writer, fine};
+use super::change::{FINE, ROUND, Writer, fine};
 use super::params::Params;
 use super::word::Word;
 use super::{BucketTicket, TokenBucket};
@@ -51,8 +51,8 @@ impl TokenBucket {
         if taken.version() == version {
             let floor = params.axis_at(now) - params.burst;
             let room = taken.position().saturating_sub(floor);
-            // Where nothing is refilled nothing has overflowed, whatever others have given back.
-            if params.mul == 0 {
+            // Where nothing is refilled nothing has overflowed, whatever others have given back in this round of versions.
+            if params.mul == 0 && given_between(ticket.given, given) < ROUND {
                 return room;
             }
             // What newer ones gave back had been on top of this one.
