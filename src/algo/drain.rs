@@ -81,12 +81,12 @@ impl Drain {
         self.num == 0
     }
 
-    /// True when so many ticks of a machine's counter pass while one unit is admitted: 16 ns at most.
+    /// True when `ticks` of a machine's counter are at most 16 ns: no more than passes while one unit is admitted.
     pub(crate) fn is_brief(&self, ticks: u64) -> bool {
         self.fraction.is_some() && u128::from(ticks) * u128::from(self.scale) <= 16 << 40
     }
 
-    /// True when so many grains flow out in less than a tick; of a rate that is rounded, in no more than one.
+    /// True when `grains` flow out in less than a tick; of a rate that is rounded, in no more than one.
     pub(crate) fn takes_no_tick(&self, grains: u128) -> bool {
         let per_tick = (u128::from(self.num) << GRAIN) / self.den;
         grains < per_tick + u128::from(self.fraction.is_some())

@@ -280,7 +280,8 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
     }
 
     /// Calls `visit` with each key and its limiter, in no order. Keys that come or go meanwhile may be missed. While a limiter is
-    /// visited its entry stays; no lock is held. Keys are cloned under a lock, so their `Clone` must not use the map.
+    /// visited all entries of its shard stay, so a visit that takes long may leave no room for new keys; no lock is held. Keys are
+    /// cloned under a lock, so their `Clone` must not use the map.
     ///
     /// ```
     /// # use tollgate::{Keyed, Quota, TokenBucket};

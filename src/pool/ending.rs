@@ -44,7 +44,7 @@ impl<'j> Core<'j> {
             }
             out.extend(state.lanes.drain());
             state.finished(out.len());
-            // Errands, and tasks that were cancelled or run elsewhere, are not handed back. What is has not started and
+            // Tasks that were cancelled or run elsewhere are not handed back. What is has not started and
             // does not, but where the owner of the report says so. Under this lock: who runs it elsewhere has been counted.
             let mine = |entry: &Entry<'j>| match seeded!("pool_runs_what_is_listed") {
                 true => entry.is_live(),

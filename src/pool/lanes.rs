@@ -22,7 +22,7 @@ pub(super) struct Lanes<E> {
     len: usize,
     /// How many of them are not common.
     special: usize,
-    /// How many of those are the pool's own, or have started: they take no room.
+    /// How many of those have started: they take no room.
     roomless: usize,
     /// How many were preferred to a waiting one of lower priority since the lowest was served.
     preferred: u32,

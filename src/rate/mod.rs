@@ -40,13 +40,14 @@
 //! assert!(first.as_mut().poll(&mut cx).is_ready());
 //! ```
 //!
-//! All have the same verbs, and the trait [`RateLimiter`] has the first three rows, for code that takes any rate:
+//! The trait [`RateLimiter`] has the verbs that all of them share: `try_acquire`, `acquire_up_to`, `force_acquire`, `available`,
+//! `time_until`, `time_until_full` and `reset`.
 //!
 //! | verb | what it does |
 //! |---|---|
-//! | `try_acquire`, `acquire_up_to` | takes so many, or what there is of them |
+//! | `try_acquire`, `acquire_up_to` | takes `n`, or what there is of them |
 //! | `force_acquire`, `debt` | takes more than there is; how many are owed |
-//! | `available`, `time_until`, `time_until_full` | what there is, and when there will be so many, or all |
+//! | `available`, `time_until`, `time_until_full` | what there is, and when there will be `n`, or all |
 //! | `reset` | starts anew |
 //! | `reserve`, `settle` | takes what may be given back, in any order; corrects a charge |
 //! | `set_quota`, `set_limit` | changes it while it runs, by one of four rules ([`Inherit`]) |

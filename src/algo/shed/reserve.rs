@@ -40,7 +40,7 @@ impl Reserve {
         self.size - self.missing
     }
 
-    /// Takes `amount` and returns the number of the reservation, if so much is held.
+    /// Takes `amount` and returns the number of the reservation, if it is held.
     pub(crate) fn take(&mut self, amount: u64) -> Option<u64> {
         if amount > self.held() {
             return None;
@@ -72,7 +72,7 @@ impl Reserve {
         let Some(at) = after.checked_sub(1) else { return };
         let amount = amount.min(self.least[at].1);
         self.missing -= amount;
-        // So much less has been missing ever since.
+        // `amount` less has been missing ever since.
         self.least.range_mut(at..).for_each(|(_, least)| *least -= amount);
         let left = self.least[at].1;
         let as_much = self.least.partition_point(|&(_, least)| least < left);
