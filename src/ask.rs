@@ -191,6 +191,19 @@ pub(crate) struct Place<'a> {
     pub(crate) claim: &'a Cell<Option<Claim>>,
 }
 
+impl Place<'_> {
+    /// Whose place among the queues that wait at the leg `id` counts for a demand at `place`.
+    pub(crate) fn holder(place: Option<&Self>, id: TurnstileId) -> Holder {
+        let claim = place.and_then(|place| Some((place.claim.get()?, place.is_head)));
+        match claim.filter(|(claim, _)| claim.turnstile() == id) {
+            Some((claim, true)) => Holder::Head(claim.key()),
+            Some((claim, false)) => Holder::Behind(claim.key()),
+            None if place.is_some_and(|place| place.is_claimant) => Holder::Claimant,
+            None => Holder::Newcomer,
+        }
+    }
+}
+
 /// What one leg is asked for: a number of units, in one pass over all legs of a policy.
 #[derive(Clone, Copy)]
 pub struct Demand<'a> {
@@ -312,13 +325,13 @@ impl<'a> Demand<'a> {
 
     /// Whose place among the queues that wait at the leg `id` counts for this demand.
     pub(crate) fn holder(&self, id: TurnstileId) -> Holder {
-        let claim = self.place.and_then(|place| Some((place.claim.get()?, place.is_head)));
-        match claim.filter(|(claim, _)| claim.turnstile() == id) {
-            Some((claim, true)) => Holder::Head(claim.key()),
-            Some((claim, false)) => Holder::Behind(claim.key()),
-            None if self.place.is_some_and(|place| place.is_claimant) => Holder::Claimant,
-            None => Holder::Newcomer,
-        }
+        Place::holder(self.place, id)
+    }
+
+    /// Where it stands in a line, if it does: all that a leg with turns has to know of it beside its units.
+    #[inline(always)]
+    pub(crate) fn place(&self) -> Option<&'a Place<'a>> {
+        self.place
     }
 
     /// True when this demand waits in a line.

@@ -1,7 +1,7 @@
 //! One rate for many keys, shared fairly.
 
 use super::deal::{Dealer, GRAIN, Hand, Left};
-use crate::ask::{Ask, Demand};
+use crate::ask::{Demand, Place};
 use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::rate::Quota;
 use crate::rate::in_turn::Forecast;
@@ -12,7 +12,7 @@ use crate::sync::shim::Mutex;
 use crate::sync::turn::Turnstile;
 use crate::sync::turns::Turns;
 use crate::ticket::Ticket;
-use crate::time::{Clock, Instant, Pass, Phase};
+use crate::time::{Clock, Instant, Pass};
 use std::fmt;
 use std::sync::Arc;
 
@@ -196,21 +196,18 @@ impl FairShare {
     pub fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
         let now = self.budget.clock.now();
         if self.turns.is_waited() {
-            let (ask, phase) = (Ask::many(n), Phase::at(&self.budget.clock, now));
-            self.let_try(Demand::new(&ask, phase.pass()), now)?;
+            self.let_try(n, None, now)?;
         }
         self.take(n, now).map(|_| ())
     }
 
-    /// Refuses `demand` while the heads of queues are before it. One that is never admitted is refused for a reason of its
+    /// Refuses a demand for `n` at `place` while the heads of queues are before it. One that is never admitted is refused for a reason of its
     /// own.
     #[cold]
-    fn let_try(&self, demand: Demand<'_>, now: Instant) -> Result<(), Refusal<'_>> {
-        let (n, clock) = (demand.units(), &self.budget.clock);
-        let judged = self
-            .turns
-            .let_try(demand, clock, |n, ahead| self.forecast(n, ahead, now));
-        match judged {
+    fn let_try(&self, n: u64, place: Option<&Place<'_>>, now: Instant) -> Result<(), Refusal<'_>> {
+        let clock = &self.budget.clock;
+        let forecast = |n, ahead| self.forecast(n, ahead, now);
+        match self.turns.let_try(n, place, now, clock, forecast) {
             Err(Some(at)) => {
                 let wait = Wait::Until(Due::at(clock, now, at));
                 Err(Refusal::new(Reason::RateExceeded, LEG, n, wait))
@@ -272,7 +269,7 @@ impl Limiter for FairShare {
     fn try_reserve(&self, demand: Demand<'_>) -> Result<FairTicket, Refusal<'_>> {
         let (tokens, now) = (demand.units(), demand.now(&self.budget.clock));
         if self.turns.is_waited() {
-            self.let_try(demand, now)?;
+            self.let_try(tokens, demand.place(), now)?;
         }
         let left = self.take(tokens, now)?;
         Ok(FairTicket { tokens, left })

@@ -1,6 +1,6 @@
 //! How a rate is asked where queues take [turns](crate::sync::turns): the same for all rates, which only say when.
 
-use crate::ask::Demand;
+use crate::ask::{Demand, Place};
 use crate::refusal::{ReadyAt, Reason};
 use crate::sync::turn::TurnstileId;
 use crate::sync::turns::{Before, Late, Turns};
@@ -59,25 +59,28 @@ impl Turns {
         }
     }
 
-    /// Lets `demand` try, if no other is before it. Fails with the instant to try again at, if there is one.
+    /// Lets a demand for `units` at `place` try, as of `now`, if no other is before it. Fails with the instant to try again at, if
+    /// there is one. It is given no demand: a path that hands one on builds all of it in memory.
     #[cold]
     pub(crate) fn let_try(
         &self,
-        demand: Demand<'_>,
+        units: u64,
+        place: Option<&Place<'_>>,
+        now: Instant,
         clock: &Clock,
         forecast: impl Fn(u64, u64) -> Forecast,
     ) -> Result<(), Option<Instant>> {
         let id = TurnstileId::of(self);
         loop {
-            let before = self.before(demand.holder(id), demand.units());
-            if demand.units() == 0 || !before.is_anything() {
+            let before = self.before(Place::holder(place, id), units);
+            if units == 0 || !before.is_anything() {
                 return Ok(());
             }
-            let at = match forecast(demand.units(), before.units) {
+            let at = match forecast(units, before.units) {
                 // It takes nothing: its refusal is the rate's own.
                 Forecast::Never => return Ok(()),
                 Forecast::Event => return Err(None),
-                Forecast::Now => demand.now(clock),
+                Forecast::Now => now,
                 Forecast::At(at) => at,
             };
             if let Ok(late) = self.late_first(before, clock, &forecast) {

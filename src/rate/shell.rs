@@ -5,7 +5,7 @@ use super::in_turn::Forecast;
 use super::inherit::{Inherit, Withheld};
 use crate::algo::lone::until_of;
 use crate::algo::meter::Meter;
-use crate::ask::{Ask, Demand};
+use crate::ask::{Demand, Place};
 use crate::limiter::Settlement;
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::sync::bell::Bell;
@@ -14,7 +14,7 @@ use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use crate::sync::turn::Turnstile;
 use crate::sync::turns::Turns;
 use crate::ticket::Ticket;
-use crate::time::{Clock, Instant, Phase};
+use crate::time::{Clock, Instant};
 use std::time::Duration;
 
 /// A meter behind a lock. The lock is held for the few steps of the meter, and never while anything else runs.
@@ -140,25 +140,16 @@ impl<M: Meter> Shell<M> {
     pub(super) fn take_in_turn(&self, demand: Demand<'_>) -> Result<M::Mark, Refusal<'_>> {
         let (n, now) = (demand.units(), demand.now(&self.clock));
         if self.turns.is_waited() {
-            self.let_try(demand, now)?;
+            self.let_try(n, demand.place(), now)?;
         }
         self.take(n, now)
     }
 
     #[cold]
-    fn let_try(&self, demand: Demand<'_>, now: Instant) -> Result<(), Refusal<'_>> {
-        let n = demand.units();
-        let judged = self
-            .turns
-            .let_try(demand, &self.clock, |n, ahead| self.forecast(n, ahead, now));
+    fn let_try(&self, n: u64, place: Option<&Place<'_>>, now: Instant) -> Result<(), Refusal<'_>> {
+        let forecast = |n, ahead| self.forecast(n, ahead, now);
+        let judged = self.turns.let_try(n, place, now, &self.clock, forecast);
         judged.map_err(|at| self.refusal(n, now, at.map(Instant::ticks)))
-    }
-
-    /// [`let_try`](Self::let_try) for `n` by a verb, that holds no place in any queue.
-    #[cold]
-    fn let_newcomer_try(&self, n: u64, now: Instant) -> Result<(), Refusal<'_>> {
-        let (ask, phase) = (Ask::many(n), Phase::at(&self.clock, now));
-        self.let_try(Demand::new(&ask, phase.pass()), now)
     }
 
     #[inline(always)]
@@ -199,13 +190,13 @@ impl<M: Meter> Shell<M> {
     pub(super) fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
         let now = self.clock.now();
         if self.turns.is_waited() {
-            self.let_newcomer_try(n, now)?;
+            self.let_try(n, None, now)?;
         }
         self.take(n, now).map(|_| ())
     }
 
     pub(super) fn acquire_up_to(&self, n: u64) -> u64 {
-        if self.turns.is_waited() && self.let_newcomer_try(1, self.clock.now()).is_err() {
+        if self.turns.is_waited() && self.let_try(1, None, self.clock.now()).is_err() {
             return 0;
         }
         let mut meter = self.at(self.clock.now());
@@ -290,7 +281,7 @@ impl<M: Meter> Shell<M> {
     /// The same for a booking. One that no instant admits is refused for a reason of its own.
     #[cold]
     fn let_newcomer_book(&self, n: u64, now: Instant) -> Result<(), Refusal<'_>> {
-        match self.let_newcomer_try(n, now) {
+        match self.let_try(n, None, now) {
             Err(refusal) if refusal.retry_after().is_some() => Err(refusal.with_reason(Reason::QueueFull)),
             _ => Ok(()),
         }

@@ -28,7 +28,7 @@ pub use change::Inherit;
 
 use super::in_turn::Forecast;
 use super::quota::Quota;
-use crate::ask::{Ask, Demand};
+use crate::ask::{Demand, Place};
 use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::standing::{Standing, State};
@@ -38,7 +38,7 @@ use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use crate::sync::turn::Turnstile;
 use crate::sync::turns::Turns;
 use crate::ticket::Ticket;
-use crate::time::{Clock, Instant, Pass, Phase};
+use crate::time::{Clock, Instant, Pass};
 use change::{Writer, fine};
 use params::{ORIGIN, Params, Slot};
 use std::fmt;
@@ -243,36 +243,27 @@ impl TokenBucket {
     /// # Errors
     /// `RateExceeded`, with a true `retry_after`; without one at a rate of zero. `Oversized` when `n` exceeds the burst, since
     /// only a larger quota could admit it.
-    #[inline]
+    #[inline(always)]
     pub fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
         let now = self.clock.now();
         if self.turns.is_waited() {
-            self.let_newcomer_try(n, now)?;
+            self.let_try(n, None, now)?;
         }
         self.take(n, now).map(|_| ())
     }
 
-    /// Refuses `demand` while the heads of queues are before it.
+    /// Refuses a demand for `n` at `place` while the heads of queues are before it.
     #[cold]
-    fn let_try(&self, demand: Demand<'_>, now: Instant) -> Result<(), Refusal<'_>> {
-        let n = demand.units();
-        let judged = self
-            .turns
-            .let_try(demand, &self.clock, |n, ahead| self.forecast(n, ahead, now));
+    fn let_try(&self, n: u64, place: Option<&Place<'_>>, now: Instant) -> Result<(), Refusal<'_>> {
+        let forecast = |n, ahead| self.forecast(n, ahead, now);
+        let judged = self.turns.let_try(n, place, now, &self.clock, forecast);
         judged.map_err(|at| self.refusal_until(n, at.map_or(Short::Spent, Short::Until), now))
-    }
-
-    /// [`let_try`](Self::let_try) for `n` by a verb, that holds no place in any queue.
-    #[cold]
-    fn let_newcomer_try(&self, n: u64, now: Instant) -> Result<(), Refusal<'_>> {
-        let (ask, phase) = (Ask::many(n), Phase::at(&self.clock, now));
-        self.let_try(Demand::new(&ask, phase.pass()), now)
     }
 
     /// The same for a booking. One that no instant admits is refused for a reason of its own.
     #[cold]
     fn let_newcomer_book(&self, n: u64, now: Instant) -> Result<(), Refusal<'_>> {
-        match self.let_newcomer_try(n, now) {
+        match self.let_try(n, None, now) {
             Err(refusal) if refusal.retry_after().is_some() => Err(refusal.with_reason(Reason::QueueFull)),
             _ => Ok(()),
         }
@@ -421,7 +412,7 @@ impl Limiter for TokenBucket {
         let given = self.given_before();
         let (n, now) = (demand.units(), demand.now(&self.clock));
         if self.turns.is_waited() {
-            self.let_try(demand, now)?;
+            self.let_try(n, demand.place(), now)?;
         }
         let word = self.take(n, now)?;
         Ok(self.ticket(n, word, given))

@@ -49,7 +49,7 @@ impl TokenBucket {
     /// Takes as many as there are, up to `n`, and says how many that were.
     pub fn acquire_up_to(&self, n: u64) -> u64 {
         let mut taken = 0;
-        if self.turns.is_waited() && self.let_newcomer_try(1, self.clock.now()).is_err() {
+        if self.turns.is_waited() && self.let_try(1, None, self.clock.now()).is_err() {
             return taken;
         }
         let _ = self.move_forward(self.clock.now(), |base, axis, params| {
