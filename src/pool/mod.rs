@@ -41,6 +41,8 @@ mod cell;
 mod core;
 mod end_wait;
 mod ending;
+#[cfg(feature = "tokio")]
+mod engine;
 mod entry;
 mod error;
 mod face;
@@ -53,7 +55,7 @@ mod inbox;
 mod intake;
 mod kin;
 mod lanes;
-#[cfg(feature = "tokio")]
+#[cfg(feature = "fan-out")]
 mod limit_watch;
 mod locked;
 mod members;

@@ -155,20 +155,16 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
         Poll::Ready(None)
     }
 
-    /// Polls the first that has not started, or that is polled here: of use where a task of the pool waits.
+    /// Awaits the first that has not ended: a task of a pool that waits lends its slot.
     #[allow(clippy::type_complexity)]
     fn help(&mut self, cx: &mut Context<'_>) -> Option<(usize, Result<Ran<T, E>, TaskError>)> {
         while let Some((id, member)) = self.members.first_to_help() {
-            if let Some(handle) = member
-                && handle.can_help()
-            {
-                if let Poll::Ready(outcome) = Pin::new(&mut *handle).poll(cx) {
-                    *member = None;
-                    return Some((id, outcome));
-                }
-                if handle.can_help() {
+            if let Some(handle) = member {
+                let Poll::Ready(outcome) = Pin::new(handle).poll(cx) else {
                     return None;
-                }
+                };
+                *member = None;
+                return Some((id, outcome));
             }
             self.members.pass();
         }
