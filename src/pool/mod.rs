@@ -92,7 +92,7 @@ pub use face::{MAX_QUEUE, Pool, Scoped, WorkerPool};
 #[cfg(feature = "fan-out")]
 pub(crate) use gate::{Admission, Gate, Waiter, poll_admitting};
 pub use group::Group;
-pub use handle::Handle;
+pub use handle::ScopedJoinHandle;
 #[cfg(feature = "fan-out")]
 pub(crate) use hooks::{drop_quietly, wake};
 #[cfg(feature = "fan-out")]
@@ -104,11 +104,11 @@ pub(crate) use runtime::{AbortHandle, Runtime};
 pub use shutdown::Report;
 pub use stats::PoolStats;
 #[cfg(feature = "tokio")]
-pub use tasks::{AsyncHandle, TaskGroup, TaskPool, TaskPoolBuilder};
+pub use tasks::{TaskGroup, TaskHandle, TaskPool, TaskPoolBuilder};
 pub use threads::{PoolBuilder, Threads};
 pub use wishes::Submit;
 pub use worker::WorkerThread;
 pub use workers::{MAX_WORKERS, Workers};
 
 /// The handle to a task of a [`WorkerPool`].
-pub type TaskHandle<T> = Handle<'static, T>;
+pub type JoinHandle<T> = ScopedJoinHandle<'static, T>;

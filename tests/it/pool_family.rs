@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::task::yield_now;
-use tollgate::pool::{AsyncHandle, Priority, TaskError, TaskPool};
+use tollgate::pool::{Priority, TaskError, TaskHandle, TaskPool};
 use tollgate::{Clock, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -35,7 +35,7 @@ struct World {
     ended: AtomicUsize,
     refused: AtomicUsize,
     /// Handles that any task may wait for.
-    given: Mutex<Vec<AsyncHandle<()>>>,
+    given: Mutex<Vec<TaskHandle<()>>>,
 }
 
 /// A task's panic, which its waiter is told.
@@ -51,7 +51,7 @@ impl Drop for Started {
 }
 
 impl World {
-    async fn submit(self: &Arc<Self>, depth: usize, own: Option<usize>) -> Option<AsyncHandle<()>> {
+    async fn submit(self: &Arc<Self>, depth: usize, own: Option<usize>) -> Option<TaskHandle<()>> {
         let at = self.random.below(self.pools.len());
         let priority = [Priority::Low, Priority::Normal, Priority::High][self.random.below(3)];
         let pool = self.pools[at].priority(priority);
@@ -65,7 +65,7 @@ impl World {
     }
 
     /// Gives the handle away for that of some other task.
-    fn exchanged(&self, handle: AsyncHandle<()>) -> AsyncHandle<()> {
+    fn exchanged(&self, handle: TaskHandle<()>) -> TaskHandle<()> {
         let mut given = self.given.lock().unwrap();
         given.push(handle);
         let at = self.random.below(given.len());

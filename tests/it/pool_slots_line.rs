@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 use tollgate::pool::PoolBuilder;
-use tollgate::{Overflow, Semaphore, TaskHandle, WorkerPool};
+use tollgate::{JoinHandle, Overflow, Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(10);
 
 #[track_caller]
-fn ends<T: Send>(handle: TaskHandle<T>) -> T {
+fn ends<T: Send>(handle: JoinHandle<T>) -> T {
     match handle.join_timeout(LONG) {
         Ok(result) => result.unwrap(),
         Err(_) => panic!("nobody runs the task"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tollgate::ManualClock;
-use tollgate::pool::{AsyncHandle, TaskError, TaskPool};
+use tollgate::pool::{TaskError, TaskHandle, TaskPool};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -18,7 +18,7 @@ async fn settle() {
     }
 }
 
-async fn gated(pool: &TaskPool) -> (oneshot::Sender<()>, AsyncHandle<()>) {
+async fn gated(pool: &TaskPool) -> (oneshot::Sender<()>, TaskHandle<()>) {
     let (open, gate) = oneshot::channel();
     let handle = pool.submit(async { gate.await.unwrap() }).await.unwrap();
     settle().await;

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 use tollgate::breaker::{BreakerState, CircuitBreaker};
-use tollgate::pool::{AsyncHandle, Failed, Overflow, TaskError, TaskPool, TaskPoolBuilder, Turned};
+use tollgate::pool::{Failed, Overflow, TaskError, TaskHandle, TaskPool, TaskPoolBuilder, Turned};
 use tollgate::{Ask, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -310,7 +310,7 @@ async fn slot_and_admission_come_together_in_the_end() {
     drop(permit);
     drop(slot);
     settle().await;
-    let ended: Vec<_> = all.iter().map(AsyncHandle::is_finished).collect();
+    let ended: Vec<_> = all.iter().map(TaskHandle::is_finished).collect();
     assert_eq!(ended, [true; 3]);
     assert_eq!((slots.in_use(), permits.in_use()), (0, 0));
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
-use tollgate::pool::{AsyncHandle, TaskError, TaskPool};
+use tollgate::pool::{TaskError, TaskHandle, TaskPool};
 
 const MOMENT: Duration = Duration::from_millis(10);
 const LONG: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ where
 }
 
 /// A task that waits to be let go.
-async fn gated(pool: &TaskPool) -> (oneshot::Sender<()>, AsyncHandle<u32>) {
+async fn gated(pool: &TaskPool) -> (oneshot::Sender<()>, TaskHandle<u32>) {
     let (open, gate) = oneshot::channel();
     let task = async move {
         gate.await.unwrap();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use tollgate::fan_out::fan_out;
-use tollgate::pool::{AsyncHandle, TaskError, TaskPool};
+use tollgate::pool::{TaskError, TaskHandle, TaskPool};
 use tollgate::{ManualClock, Policy, Semaphore};
 
 const LONG: Duration = Duration::from_secs(3_600);
@@ -198,7 +198,7 @@ async fn counted(now: Arc<AtomicUsize>, limit: usize) {
 }
 
 /// Polls the handle of a task once, and then awaits another, or drops the first handle, or returns it.
-async fn wait_somehow(pool: TaskPool, now: Arc<AtomicUsize>, limit: usize) -> Option<AsyncHandle<()>> {
+async fn wait_somehow(pool: TaskPool, now: Arc<AtomicUsize>, limit: usize) -> Option<TaskHandle<()>> {
     let mut first = pool.submit(counted(Arc::clone(&now), limit)).await.unwrap();
     let second = pool.submit(counted(now, limit)).await.unwrap();
     let done = poll_fn(|cx| Poll::Ready(Pin::new(&mut first).poll(cx)))

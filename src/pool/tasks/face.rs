@@ -4,7 +4,7 @@ use super::builder::TaskPoolBuilder;
 use super::core::Core;
 use super::ending::IdleWait;
 use super::entry::UnstartedTask;
-use super::handle::AsyncHandle;
+use super::handle::TaskHandle;
 use crate::pool::end_wait::EndWait;
 use crate::pool::engine::waits::is_inside;
 use crate::pool::entry::Priority;
@@ -108,7 +108,7 @@ impl TaskPool {
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task.
-    pub async fn submit<T, Fut>(&self, task: Fut) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub async fn submit<T, Fut>(&self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -120,7 +120,7 @@ impl TaskPool {
     ///
     /// # Errors
     /// [`Rejected`], with the task.
-    pub async fn submit_timeout<T, Fut>(&self, task: Fut, patience: Duration) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub async fn submit_timeout<T, Fut>(&self, task: Fut, patience: Duration) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -132,7 +132,7 @@ impl TaskPool {
     ///
     /// # Errors
     /// [`Rejected`], with the task.
-    pub fn try_submit<T, Fut>(&self, task: Fut) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub fn try_submit<T, Fut>(&self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -147,7 +147,7 @@ impl TaskPool {
     pub async fn submit_all<T, Fut>(
         &self,
         tasks: impl IntoIterator<Item = Fut>,
-    ) -> (Vec<AsyncHandle<T>>, Vec<Rejected<Fut>>)
+    ) -> (Vec<TaskHandle<T>>, Vec<Rejected<Fut>>)
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -159,7 +159,7 @@ impl TaskPool {
     ///
     /// # Errors
     /// [`Rejected`], with the task.
-    pub fn submit_blocking<T, Fut>(&self, task: Fut) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub fn submit_blocking<T, Fut>(&self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,

@@ -1,7 +1,7 @@
 //! Async tasks that end together.
 
 use super::face::TaskPool;
-use super::handle::AsyncHandle;
+use super::handle::TaskHandle;
 use crate::pool::error::{Failed, Rejected, TaskError};
 use crate::pool::members::{Abort, Member, Members, Ran, Results, StopFlag, in_order};
 use crate::pool::wishes::Submit;
@@ -37,16 +37,16 @@ use std::task::{Context, Poll};
 #[must_use = "a group that is dropped cancels its tasks"]
 pub struct TaskGroup<'p, T: Send + 'static, E: Send + 'static> {
     submit: Submit<'p, TaskPool>,
-    members: Members<AsyncHandle<Ran<T, E>>>,
+    members: Members<TaskHandle<Ran<T, E>>>,
     /// The one whose result is next, but for a few moves.
-    ending: Option<(usize, AsyncHandle<Ran<T, E>>)>,
+    ending: Option<(usize, TaskHandle<Ran<T, E>>)>,
 }
 
-impl<T: Send + 'static> Member for AsyncHandle<T> {
+impl<T: Send + 'static> Member for TaskHandle<T> {
     const ABORTS: bool = true;
 
     fn cancel(&self) {
-        AsyncHandle::cancel(self);
+        TaskHandle::cancel(self);
     }
 
     fn abort(&self) -> Option<Abort> {

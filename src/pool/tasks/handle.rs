@@ -36,7 +36,7 @@ use std::time::Duration;
 /// # Panics
 /// A future that has been ready with a result must not be polled again.
 #[must_use = "a handle that is dropped lets its task run unobserved"]
-pub struct AsyncHandle<T: Send + 'static> {
+pub struct TaskHandle<T: Send + 'static> {
     task: Arc<dyn Job<T>>,
     core: Arc<Core>,
     /// None: it was never queued.
@@ -44,7 +44,7 @@ pub struct AsyncHandle<T: Send + 'static> {
     wait: Option<Wait>,
 }
 
-impl<T: Send + 'static> AsyncHandle<T> {
+impl<T: Send + 'static> TaskHandle<T> {
     pub(super) fn new(task: Arc<dyn Job<T>>, core: Arc<Core>, key: Option<Key>) -> Self {
         Self {
             task,
@@ -134,7 +134,7 @@ impl<T: Send + 'static> AsyncHandle<T> {
     }
 }
 
-impl<T: Send + 'static> Future for AsyncHandle<T> {
+impl<T: Send + 'static> Future for TaskHandle<T> {
     type Output = Result<T, TaskError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -152,7 +152,7 @@ impl<T: Send + 'static> Future for AsyncHandle<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for AsyncHandle<T> {
+impl<T: Send + 'static> Drop for TaskHandle<T> {
     fn drop(&mut self) {
         self.wait = None;
         self.task.record().cut();
@@ -160,9 +160,9 @@ impl<T: Send + 'static> Drop for AsyncHandle<T> {
     }
 }
 
-impl<T: Send + 'static> fmt::Debug for AsyncHandle<T> {
+impl<T: Send + 'static> fmt::Debug for TaskHandle<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AsyncHandle")
+        f.debug_struct("TaskHandle")
             .field("finished", &self.task.is_done())
             .finish_non_exhaustive()
     }

@@ -2,7 +2,7 @@
 //! runtime and live as long as the pool.
 //!
 //! ```text
-//!  TaskPool --push--> Core (queue, slots, runners) --next--> runner --poll--> TaskCell --result--> AsyncHandle
+//!  TaskPool --push--> Core (queue, slots, runners) --next--> runner --poll--> TaskCell --result--> TaskHandle
 //! ```
 //! The transitions are those of the `engine`.
 
@@ -22,4 +22,4 @@ pub use builder::{Runners, TaskPoolBuilder};
 pub use entry::UnstartedTask;
 pub use face::{TaskPool, TaskReport};
 pub use group::TaskGroup;
-pub use handle::AsyncHandle;
+pub use handle::TaskHandle;

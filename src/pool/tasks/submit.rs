@@ -4,7 +4,7 @@ use super::cell::{Run, TaskCell};
 use super::core::Core;
 use super::entry::Entry;
 use super::face::TaskPool;
-use super::handle::AsyncHandle;
+use super::handle::TaskHandle;
 use crate::pool::cell::Await;
 use crate::pool::engine::queue::Key;
 use crate::pool::engine::waits::is_inside;
@@ -76,7 +76,7 @@ impl<'p> Submit<'p, TaskPool> {
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task.
-    pub async fn submit<T, Fut>(self, task: Fut) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub async fn submit<T, Fut>(self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -93,7 +93,7 @@ impl<'p> Submit<'p, TaskPool> {
     ///
     /// # Cancel safety
     /// As [`submit`](Self::submit).
-    pub async fn submit_timeout<T, Fut>(self, task: Fut, patience: Duration) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub async fn submit_timeout<T, Fut>(self, task: Fut, patience: Duration) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -107,7 +107,7 @@ impl<'p> Submit<'p, TaskPool> {
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
-    pub fn try_submit<T, Fut>(self, task: Fut) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub fn try_submit<T, Fut>(self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -124,7 +124,7 @@ impl<'p> Submit<'p, TaskPool> {
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
-    pub fn submit_blocking<T, Fut>(self, task: Fut) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub fn submit_blocking<T, Fut>(self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -171,7 +171,7 @@ impl<'p> Submit<'p, TaskPool> {
     pub async fn submit_all<T, Fut>(
         self,
         tasks: impl IntoIterator<Item = Fut>,
-    ) -> (Vec<AsyncHandle<T>>, Vec<Rejected<Fut>>)
+    ) -> (Vec<TaskHandle<T>>, Vec<Rejected<Fut>>)
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -277,12 +277,12 @@ impl<'p> Submit<'p, TaskPool> {
         cell
     }
 
-    fn handle<T, Fut>(&self, cell: Shared<Fut, T>, key: Option<Key>) -> AsyncHandle<T>
+    fn handle<T, Fut>(&self, cell: Shared<Fut, T>, key: Option<Key>) -> TaskHandle<T>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        AsyncHandle::new(cell, Arc::clone(self.core()), key)
+        TaskHandle::new(cell, Arc::clone(self.core()), key)
     }
 
     fn entry<T, Fut>(&self, cell: &Shared<Fut, T>) -> Entry
