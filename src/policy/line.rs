@@ -642,3 +642,73 @@ impl<T> Queue<T> {
         wakers
     }
 }
+
+#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
+mod tests {
+    use super::*;
+
+    /// Given waiters that join, leave, are passed over and come back while others are judged, then each is judged behind the sum of
+    /// those before it, in either order; and all but the head are judged after a change of settings.
+    #[test]
+    fn each_waiter_is_judged_behind_the_sum_of_those_before_it() {
+        for newest_first in [false, true] {
+            let timing = Timing { grace: 1, exact: true };
+            let mut queue: Queue<()> = Queue::new(newest_first, timing);
+            let (mut waiting, mut parked) = (BTreeMap::<Key, u64>::new(), BTreeSet::<Key>::new());
+            let (mut draw, mut judged) = (1_u64, 0);
+            for _ in 0..20_000 {
+                draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let (action, units) = (draw >> 60, draw >> 40 & 7);
+                let nth = |keys: Vec<Key>| keys.get((draw >> 33) as usize % 9).copied();
+                match action {
+                    0..4 if waiting.len() + parked.len() < 9 => {
+                        let known = (None, queue.changes());
+                        let key = queue.push(Ask::many(units), Instant::ZERO, None, known);
+                        waiting.insert(key, units);
+                    }
+                    4..6 => {
+                        if let Some(key) = nth(waiting.keys().copied().collect()) {
+                            queue.leave(key);
+                            waiting.remove(&key);
+                        }
+                    }
+                    6 => {
+                        if let Some(key) = nth(waiting.keys().copied().collect()) {
+                            queue.park(key, None);
+                            parked.insert(key);
+                        }
+                    }
+                    7 => {
+                        if let Some(key) = nth(parked.iter().copied().collect()) {
+                            queue.unpark(key);
+                            parked.remove(&key);
+                        }
+                    }
+                    8 => queue.ring(true),
+                    _ => {
+                        let Some(waits) = queue.unjudged(true) else { continue };
+                        let is_before = |key: Key| match newest_first {
+                            true => key > waits.key,
+                            false => key < waits.key,
+                        };
+                        let before = waiting
+                            .iter()
+                            .filter(|(key, _)| is_before(**key) && !parked.contains(key));
+                        let ahead: u64 = before.map(|(_, units)| units).sum();
+                        assert_eq!(waits.ahead.count(), ahead);
+                        judged += 1;
+                    }
+                }
+            }
+            assert!(judged > 1_000);
+            while queue.unjudged(true).is_some() {}
+            queue.ring(true);
+            let mut all = 0;
+            while queue.unjudged(true).is_some() {
+                all += 1;
+            }
+            let in_order = waiting.keys().filter(|key| !parked.contains(key)).count();
+            assert_eq!(all, in_order.saturating_sub(1));
+        }
+    }
+}
