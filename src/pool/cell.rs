@@ -48,7 +48,7 @@ pub(super) trait Run: Queued {
 }
 
 /// A task as its handle sees it.
-pub(super) trait Await<T>: Queued {
+pub(super) trait Await<T>: Send + Sync {
     /// The result, once; or leaves `waker` to be woken when it is there.
     fn poll_result(&self, waker: &Waker) -> Poll<Result<T, TaskError>>;
     fn is_done(&self) -> bool;

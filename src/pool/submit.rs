@@ -5,7 +5,7 @@ use super::core::Core;
 use super::entry::Entry;
 use super::error::{Rejected, Turned};
 use super::face::Pool;
-use super::handle::Handle;
+use super::handle::ScopedJoinHandle;
 use super::overflow::{Crowded, Verdict};
 use super::turned_away::Patience;
 use super::wishes::Submit;
@@ -32,7 +32,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     /// # Errors
     /// [`Rejected`], with the task: the pool is closed, the queue full, or the task too heavy for it.
     #[inline]
-    pub fn submit<T, F>(self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
+    pub fn submit<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -62,7 +62,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     /// # drop(first);
     /// ```
     #[inline]
-    pub fn try_submit<T, F>(self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
+    pub fn try_submit<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -74,7 +74,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     ///
     /// # Errors
     /// As [`submit`](Self::submit), and [`Turned::TimedOut`].
-    pub fn submit_timeout<T, F>(self, task: F, patience: Duration) -> Result<Handle<'j, T>, Rejected<F>>
+    pub fn submit_timeout<T, F>(self, task: F, patience: Duration) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -89,7 +89,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task; it has not run.
-    pub async fn submit_async<T, F>(self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
+    pub async fn submit_async<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -102,7 +102,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     }
 
     #[inline]
-    fn submit_within<T, F>(self, task: F, patience: Patience) -> Result<Handle<'j, T>, Rejected<F>>
+    fn submit_within<T, F>(self, task: F, patience: Patience) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -115,7 +115,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
 
     /// Submits a task for which there is room.
     #[inline]
-    fn submit_in<T, F>(self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
+    fn submit_in<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -128,7 +128,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     }
 
     #[cold]
-    fn carry_out<T, F>(self, task: F, verdict: Result<Verdict, Turned>) -> Result<Handle<'j, T>, Rejected<F>>
+    fn carry_out<T, F>(self, task: F, verdict: Result<Verdict, Turned>) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -150,12 +150,12 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     }
 
     #[inline]
-    fn handle<T, F>(&self, cell: Arc<Cell<F, (), T>>) -> Handle<'j, T>
+    fn handle<T, F>(&self, cell: Arc<Cell<F, (), T>>) -> ScopedJoinHandle<'j, T>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        Handle::new(cell, Arc::clone(self.core()), &self.spec)
+        ScopedJoinHandle::new(cell, Arc::clone(self.core()), &self.spec)
     }
 
     fn entry_of<T, F>(&self, cell: Arc<Cell<F, (), T>>) -> Entry<'j>
@@ -214,7 +214,10 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
 
     /// Submits many tasks, in order, and queues up to 64 at once: cheaper than one by one. Returns the handles of
     /// those that were taken, in order, and hands back the others, each with its reason.
-    pub fn submit_all<T, F>(self, tasks: impl IntoIterator<Item = F>) -> (Vec<Handle<'j, T>>, Vec<Rejected<F>>)
+    pub fn submit_all<T, F>(
+        self,
+        tasks: impl IntoIterator<Item = F>,
+    ) -> (Vec<ScopedJoinHandle<'j, T>>, Vec<Rejected<F>>)
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,

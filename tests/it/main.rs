@@ -77,6 +77,8 @@ mod pool_corners;
 mod pool_counts;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_details;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_family;
 #[cfg(feature = "pool")]
 mod pool_foreign_panics;
 #[cfg(feature = "pool")]
@@ -116,7 +118,7 @@ mod pool_task_groups;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_parity;
 #[cfg(all(feature = "pool", feature = "tokio"))]
-mod pool_task_passing;
+mod pool_task_waits;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 #[cfg(feature = "pool")]

@@ -4,15 +4,14 @@ use super::builder::TaskPoolBuilder;
 use super::core::Core;
 use super::ending::IdleWait;
 use super::entry::UnstartedTask;
-use super::handle::AsyncHandle;
+use super::handle::TaskHandle;
 use crate::pool::end_wait::EndWait;
+use crate::pool::engine::waits::is_inside;
 use crate::pool::entry::Priority;
 use crate::pool::error::{PoolError, Rejected, TaskError};
-use crate::pool::hooks::quietly;
 use crate::pool::stats::PoolStats;
 use crate::pool::wishes::{Clocked, Submit};
 use crate::pool::workers::Workers;
-use crate::semaphore::Semaphore;
 use crate::time::{Clock, Sleep};
 use std::fmt;
 use std::future::poll_fn;
@@ -109,7 +108,7 @@ impl TaskPool {
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task.
-    pub async fn submit<T, Fut>(&self, task: Fut) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub async fn submit<T, Fut>(&self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -121,7 +120,7 @@ impl TaskPool {
     ///
     /// # Errors
     /// [`Rejected`], with the task.
-    pub async fn submit_timeout<T, Fut>(&self, task: Fut, patience: Duration) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub async fn submit_timeout<T, Fut>(&self, task: Fut, patience: Duration) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -133,7 +132,7 @@ impl TaskPool {
     ///
     /// # Errors
     /// [`Rejected`], with the task.
-    pub fn try_submit<T, Fut>(&self, task: Fut) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub fn try_submit<T, Fut>(&self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -148,7 +147,7 @@ impl TaskPool {
     pub async fn submit_all<T, Fut>(
         &self,
         tasks: impl IntoIterator<Item = Fut>,
-    ) -> (Vec<AsyncHandle<T>>, Vec<Rejected<Fut>>)
+    ) -> (Vec<TaskHandle<T>>, Vec<Rejected<Fut>>)
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -160,7 +159,7 @@ impl TaskPool {
     ///
     /// # Errors
     /// [`Rejected`], with the task.
-    pub fn submit_blocking<T, Fut>(&self, task: Fut) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub fn submit_blocking<T, Fut>(&self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -211,11 +210,6 @@ impl TaskPool {
         }
     }
 
-    /// The slots: permits of this semaphore are what running tasks hold.
-    pub fn slots(&self) -> &Arc<Semaphore> {
-        &self.core().settings.slots
-    }
-
     /// Changes how many tasks run at once. Effective at once: below what runs, nothing more starts until enough have
     /// ended.
     ///
@@ -223,9 +217,7 @@ impl TaskPool {
     /// [`PoolError`]: a number that makes no sense changes nothing.
     pub fn resize(&self, limit: usize) -> Result<(), PoolError> {
         let (_, limit) = Workers::from(limit).check()?;
-        // Both, whatever the wakers of those do who wait for a slot.
-        quietly(|| self.slots().set_limit(limit));
-        self.core().resized();
+        self.core().resize(limit);
         Ok(())
     }
 
@@ -235,7 +227,7 @@ impl TaskPool {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
     pub async fn wait_idle(&self) -> bool {
-        if self.core().is_mine() {
+        if is_inside(&**self.core()) {
             return false;
         }
         let mut wait = IdleWait::of(self.core());
@@ -248,7 +240,7 @@ impl TaskPool {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
     pub async fn wait_idle_timeout(&self, patience: Duration) -> bool {
-        if self.core().is_mine() {
+        if is_inside(&**self.core()) {
             return false;
         }
         let mut wait = IdleWait::of(self.core());
@@ -266,7 +258,7 @@ impl TaskPool {
         .await
     }
 
-    /// Takes no more tasks in. What is queued still runs; nobody waits.
+    /// Takes no more tasks in. What is queued still runs. It does not wait.
     pub fn close(&self) {
         self.core().close();
     }
@@ -278,7 +270,7 @@ impl TaskPool {
     /// Dropped while it waits, it has closed the pool, and leaves nothing else behind.
     pub async fn shutdown(&self, deadline: Duration) -> TaskReport {
         self.core().close();
-        if !self.core().is_mine() {
+        if !is_inside(&**self.core()) {
             let mut wait = EndWait::of(self.core());
             self.within(deadline, |waker| wait.poll(waker)).await;
         }
@@ -295,10 +287,8 @@ impl TaskPool {
 
     fn report(&self) -> TaskReport {
         let core = self.core();
-        let unstarted = core.stop().into_iter();
-        let unstarted = unstarted
-            .map(|entry| UnstartedTask::new(entry, false, core.kin))
-            .collect();
+        let unstarted = core.stop().into_iter().map(|entry| UnstartedTask::new(entry, false));
+        let unstarted = unstarted.collect();
         TaskReport {
             unstarted,
             running: core.stats().unfinished,
