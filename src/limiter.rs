@@ -165,7 +165,7 @@ pub trait Limiter: Send + Sync {
     /// Phase 1: takes what `demand` needs, or refuses without a trace.
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>>;
 
-    /// Undoes phase 1. Cannot fail.
+    /// Undoes phase 1. Cannot fail, and [must not block](self#several-legs-at-once).
     fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>);
 
     /// Phase 2: the work starts. Cannot fail.
@@ -174,17 +174,18 @@ pub trait Limiter: Send + Sync {
         let _ = (ticket, now);
     }
 
-    /// Corrects a cost that was charged by an estimate. Returns how many legs were corrected.
+    /// Corrects a cost that was charged by an estimate. Returns how many legs were corrected. [Must not
+    /// block](self#several-legs-at-once).
     #[inline]
     fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
         let _ = (ticket, actual);
         0
     }
 
-    /// The work ended.
+    /// The work ended. [Must not block](self#several-legs-at-once).
     fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>);
 
-    /// The permit will never come back: capacity that it holds is gone for good.
+    /// The permit will never come back: capacity that it holds is gone for good. [Must not block](self#several-legs-at-once).
     fn forget(&self, ticket: Self::Ticket);
 
     /// The earliest instant at which `demand` could be admitted, or that it waits for an event.

@@ -309,7 +309,7 @@ impl<L: Limiter> Limiter for Metered<L> {
             let started = Instant::from_ticks(ticket.started);
             self.meter.ended(started, now.now(&self.meter.clock));
         };
-        // Those who are told by what comes back are asked under the load that is left.
+        // The waiters that this frees are asked under the load that is left.
         together(|| both(ended, || self.limiter.finish(ticket.ticket, outcome, now)));
     }
 

@@ -276,7 +276,7 @@ impl LegSet {
             self.let_go(words);
             match self.timed {
                 false => self.finish_all(words, outcome, pass),
-                // Those who are told by what comes back are asked under the load that is left.
+                // The waiters that this frees are asked under the load that is left.
                 true => together(|| {
                     both(
                         || self.ended(words, pass.now(&self.clock)),
