@@ -37,6 +37,7 @@
 
 mod apart;
 mod builder;
+mod caller;
 mod cell;
 mod core;
 mod end_wait;
@@ -86,6 +87,8 @@ mod worker;
 mod workers;
 
 pub use builder::Builder;
+#[cfg(feature = "fan-out")]
+pub(crate) use caller::Caller;
 pub use entry::{AGEING, Priority, Unstarted};
 pub use error::{Failed, PoolError, Rejected, TaskError, Turned};
 pub use face::{MAX_QUEUE, Pool, Scoped, WorkerPool};

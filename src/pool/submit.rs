@@ -1,5 +1,6 @@
 //! Submitting closures.
 
+use super::caller::Caller;
 use super::cell::Cell;
 use super::core::Core;
 use super::entry::Entry;
@@ -187,7 +188,8 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     where
         F: FnOnce() + Send + 'j,
     {
-        let pushed = self.core().push(task, |task| Entry::own(task, &self.spec));
+        let caller = Caller::current();
+        let pushed = self.core().push(task, |task| Entry::own(caller, task, &self.spec));
         pushed.map_err(|task| Rejected {
             task,
             reason: Turned::Closed,
@@ -203,7 +205,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
             Ok(verdict) => verdict,
             Err(reason) => return Err(Rejected { task, reason }),
         };
-        let entry = |task| Entry::own(task, &self.spec);
+        let entry = |task| Entry::own(Caller::current(), task, &self.spec);
         match verdict {
             Verdict::In => return self.execute_in(task),
             Verdict::Out => self.core().discard(entry(task)),
@@ -256,12 +258,13 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         F: FnOnce() + Send + 'j,
     {
         let (mut rejected, mut spent) = (Vec::new(), Vec::new());
+        let caller = Caller::current();
         in_chunks(tasks.into_iter(), |tasks| {
             let room = self.try_take_some(tasks.len());
             if room == 0 {
                 return rejected.extend(self.execute(tasks.remove(0)).err());
             }
-            let entry = |task| Entry::own(task, &self.spec);
+            let entry = |task| Entry::own(caller.clone(), task, &self.spec);
             if !self.core().push_all(tasks, room, entry, &mut spent) {
                 rejected.extend(tasks.drain(..room).map(|task| Rejected {
                     task,

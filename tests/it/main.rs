@@ -105,6 +105,8 @@ mod pool_shelves;
 mod pool_sizes;
 #[cfg(feature = "pool")]
 mod pool_slots_line;
+#[cfg(all(feature = "fan-out", feature = "tracing"))]
+mod pool_spans;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_batch;
 #[cfg(all(feature = "pool", feature = "tokio"))]

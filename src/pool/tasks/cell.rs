@@ -187,7 +187,7 @@ where
         };
         rest.begun = true;
         let future = rest.future.as_mut();
-        let (result, ran) = match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
+        let (result, ran) = match catch_unwind(AssertUnwindSafe(|| self.cell.caller().within(|| future.poll(cx)))) {
             Ok(Poll::Pending) => {
                 let known = rest.poller.as_ref().is_some_and(|known| known.will_wake(cx.waker()));
                 let old = (!known).then(|| rest.poller.replace(cx.waker().clone()));

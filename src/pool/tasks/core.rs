@@ -20,9 +20,12 @@ use crate::pool::state::Phase;
 use crate::pool::stats::PoolStats;
 use crate::sync::shim::Mutex;
 use crate::sync::turn::TurnstileId;
-use crate::time::Clock;
+use crate::time::{Clock, Sleep};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 pub(super) type DiscardHook = dyn Fn(UnstartedTask) + Send + Sync;
 
@@ -306,6 +309,17 @@ impl Core {
         // What comes back is dropped after the lock.
         let mut waker = Some(waker.clone());
         self.state.lock().quiet.poll_idle(wait, &mut waker)
+    }
+
+    /// Polls for at most `patience` on the pool's clock. False when the time was over.
+    pub(super) async fn within(&self, patience: Duration, mut poll: impl FnMut(&Waker) -> Poll<()>) -> bool {
+        let clock = &self.settings.clock;
+        let mut sleep = pin!(Sleep::until(clock, clock.after(clock.now(), patience)));
+        poll_fn(|cx| match poll(cx.waker()) {
+            Poll::Ready(()) => Poll::Ready(true),
+            Poll::Pending => sleep.as_mut().poll(cx).map(|()| false),
+        })
+        .await
     }
 
     pub(super) fn stats(&self) -> PoolStats {

@@ -12,12 +12,10 @@ use crate::pool::error::{PoolError, Rejected, TaskError};
 use crate::pool::stats::PoolStats;
 use crate::pool::wishes::{Clocked, Submit};
 use crate::pool::workers::Workers;
-use crate::time::{Clock, Sleep};
+use crate::time::Clock;
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 /// So many async tasks at once, behind a bounded queue. Cheap to clone; clones are the same pool.
@@ -244,18 +242,7 @@ impl TaskPool {
             return false;
         }
         let mut wait = IdleWait::of(self.core());
-        self.within(patience, |waker| wait.poll(waker)).await
-    }
-
-    /// False when the time was over.
-    async fn within(&self, patience: Duration, mut poll: impl FnMut(&Waker) -> Poll<()>) -> bool {
-        let clock = self.clock();
-        let mut sleep = pin!(Sleep::until(clock, clock.after(clock.now(), patience)));
-        poll_fn(|cx| match poll(cx.waker()) {
-            Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending => sleep.as_mut().poll(cx).map(|()| false),
-        })
-        .await
+        self.core().within(patience, |waker| wait.poll(waker)).await
     }
 
     /// Takes no more tasks in. What is queued still runs. It does not wait.
@@ -272,7 +259,7 @@ impl TaskPool {
         self.core().close();
         if !is_inside(&**self.core()) {
             let mut wait = EndWait::of(self.core());
-            self.within(deadline, |waker| wait.poll(waker)).await;
+            self.core().within(deadline, |waker| wait.poll(waker)).await;
         }
         self.report()
     }
@@ -292,6 +279,7 @@ impl TaskPool {
         TaskReport {
             unstarted,
             running: core.stats().unfinished,
+            core: Arc::clone(core),
         }
     }
 
@@ -316,7 +304,6 @@ impl fmt::Debug for TaskPool {
 }
 
 /// What was left when a task pool ended.
-#[derive(Debug)]
 #[must_use = "tasks that are dropped with the report will never run"]
 #[non_exhaustive]
 pub struct TaskReport {
@@ -324,11 +311,64 @@ pub struct TaskReport {
     pub unstarted: Vec<UnstartedTask>,
     /// How many tasks were running.
     pub running: usize,
+    core: Arc<Core>,
 }
 
 impl TaskReport {
     /// True when every task that was let in has ended.
     pub fn is_clean(&self) -> bool {
         self.unstarted.is_empty() && self.running == 0
+    }
+
+    /// Waits until the tasks that were running have ended and the runners have gone. False, at once, in a task of the pool, which
+    /// would wait for itself.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::pool::TaskPool;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let pool = TaskPool::builder(1).build()?;
+    /// let (end, ends) = tokio::sync::oneshot::channel::<()>();
+    /// let task = pool.submit(ends).await.unwrap();
+    /// tokio::task::yield_now().await;
+    /// let report = pool.shutdown(Duration::ZERO).await;
+    /// assert_eq!(report.running, 1);
+    /// end.send(()).unwrap();
+    /// assert!(report.wait().await && task.is_finished());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn wait(&self) -> bool {
+        if is_inside(&*self.core) {
+            return false;
+        }
+        let mut wait = EndWait::of(&self.core);
+        poll_fn(|cx| wait.poll(cx.waker())).await;
+        true
+    }
+
+    /// The same, for at most `patience` on the pool's clock. False when the time was over.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn wait_timeout(&self, patience: Duration) -> bool {
+        if is_inside(&*self.core) {
+            return false;
+        }
+        let mut wait = EndWait::of(&self.core);
+        self.core.within(patience, |waker| wait.poll(waker)).await
+    }
+}
+
+impl fmt::Debug for TaskReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TaskReport")
+            .field("unstarted", &self.unstarted)
+            .field("running", &self.running)
+            .finish_non_exhaustive()
     }
 }
