@@ -144,14 +144,19 @@ impl Node {
     const LEAST: Self = Self::EndOf(0);
 }
 
-/// The edges that there are, by what they start from, where they lead, and the number of the wait, with the task that waits. Not a
-/// lock of the models: nothing else is locked under it but the waiters of tasks.
-static WAITS: parking_lot::Mutex<BTreeMap<(Node, Node, u64), Arc<dyn Task>>> = parking_lot::Mutex::new(BTreeMap::new());
+/// What it starts from, where it leads, and the number of the wait.
+type Edge = (Node, Node, u64);
+
+/// The edges that there are, each with the task that waits.
+type Edges = BTreeMap<Edge, Arc<dyn Task>>;
+
+/// Not a lock of the models: nothing else is locked under it but the waiters of tasks.
+static WAITS: parking_lot::Mutex<Edges> = parking_lot::Mutex::new(BTreeMap::new());
 
 /// A task that waits for another, through a handle.
 pub(in crate::pool) struct Wait {
     waiter: Arc<dyn Task>,
-    edges: Vec<(Node, Node, u64)>,
+    edges: Vec<Edge>,
     /// The queued task that is listed as awaited.
     listed: Option<(Arc<dyn Home>, Key)>,
 }
@@ -245,7 +250,7 @@ fn held_by(chain: &[Arc<dyn Task>]) -> BTreeSet<Node> {
 
 /// Notes the edges of a wait for `task`, for which the waiter waits from now on. None, and nothing is noted, when one would close a
 /// cycle.
-fn edges(waiter: &Arc<dyn Task>, task: &dyn Task, needed: &[Node]) -> Option<Vec<(Node, Node, u64)>> {
+fn edges(waiter: &Arc<dyn Task>, task: &dyn Task, needed: &[Node]) -> Option<Vec<Edge>> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     // Dropped after the lock: the last of a task drops what is a user's.
     let (mut seen, mut old) = (Vec::new(), None);
@@ -273,12 +278,7 @@ fn edges(waiter: &Arc<dyn Task>, task: &dyn Task, needed: &[Node]) -> Option<Vec
 
 /// True when one of the `needed` waits, directly or by way of others, for one of the `held`. An edge leads on as long as the task that
 /// waits has not ended, and what it starts from is held by that task, or by one that waits for it.
-fn reaches(
-    waits: &BTreeMap<(Node, Node, u64), Arc<dyn Task>>,
-    needed: &[Node],
-    held: &BTreeSet<Node>,
-    seen: &mut Vec<Arc<dyn Task>>,
-) -> bool {
+fn reaches(waits: &Edges, needed: &[Node], held: &BTreeSet<Node>, seen: &mut Vec<Arc<dyn Task>>) -> bool {
     let (mut reached, mut next) = (BTreeSet::new(), needed.to_vec());
     while let Some(at) = next.pop() {
         if held.contains(&at) {
