@@ -2,34 +2,50 @@
 
 use super::waits::Task;
 use crate::pool::hooks::wake;
-use crate::sync::shim::{Mutex, MutexGuard};
+use crate::sync::shim::Mutex;
+use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 #[derive(Default)]
-pub(in crate::pool) struct Seat(Mutex<Place>);
+pub(in crate::pool) struct Seat {
+    /// It looks for a task, or has been called to. Under the lock of the pool.
+    looks: AtomicBool,
+    place: Mutex<Place>,
+}
 
 #[derive(Default)]
-pub(in crate::pool) struct Place {
-    /// It looks for a task, or has been called to.
-    pub(super) looks: bool,
+struct Place {
     /// It has been called since it last asked.
     called: bool,
     waker: Option<Waker>,
-    /// The task that it runs started on a lent slot.
-    pub(super) borrows: bool,
-    /// What it runs.
-    pub(in crate::pool) running: Option<Arc<dyn Task>>,
+    running: Option<Arc<dyn Task>>,
 }
 
 impl Seat {
-    pub(in crate::pool) fn lock(&self) -> MutexGuard<'_, Place> {
-        self.0.lock()
+    /// It looks from now on.
+    pub(super) fn looks(&self) {
+        // Relaxed, as below: under the lock of the pool.
+        self.looks.store(true, Ordering::Relaxed);
+    }
+
+    /// True when it has looked until now.
+    pub(super) fn looks_no_more(&self) -> bool {
+        self.looks.swap(false, Ordering::Relaxed)
+    }
+
+    /// What it runs from now on. Returns what it ran, to be dropped outside the lock of the pool.
+    pub(in crate::pool) fn runs(&self, task: Option<Arc<dyn Task>>) -> Option<Arc<dyn Task>> {
+        std::mem::replace(&mut self.place.lock().running, task)
+    }
+
+    pub(in crate::pool) fn running(&self) -> Option<Arc<dyn Task>> {
+        self.place.lock().running.clone()
     }
 
     pub(in crate::pool) fn call(&self) {
         let waker = {
-            let mut place = self.0.lock();
+            let mut place = self.place.lock();
             place.called = true;
             place.waker.take()
         };
@@ -39,7 +55,7 @@ impl Seat {
     /// Is woken by each call from now on, before it looks at what calls are about.
     pub(in crate::pool) fn listen(&self, cx: &Context<'_>) {
         let waker = cx.waker().clone();
-        let mut place = self.0.lock();
+        let mut place = self.place.lock();
         place.called = false;
         let old = place.waker.replace(waker);
         drop(place);
@@ -49,7 +65,7 @@ impl Seat {
     /// Ready once for each time that it was called.
     pub(in crate::pool) fn poll_called(&self, cx: &Context<'_>) -> Poll<()> {
         let waker = cx.waker().clone();
-        let mut place = self.0.lock();
+        let mut place = self.place.lock();
         if std::mem::take(&mut place.called) {
             return Poll::Ready(());
         }

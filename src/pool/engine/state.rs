@@ -52,7 +52,8 @@ pub(in crate::pool) struct Acts {
 
 /// What a worker does next.
 pub(in crate::pool) enum Next<E> {
-    Run(E),
+    /// It starts this, and whether on a lent slot.
+    Run(E, bool),
     /// It asks what admits tasks.
     Ask,
     /// It looks again: many were late.
@@ -121,14 +122,14 @@ impl<E> State<E> {
 
     fn calls(&mut self, seat: Arc<Seat>, acts: &mut Acts) {
         self.looks += 1;
-        seat.lock().looks = true;
+        seat.looks();
         acts.call.push(seat);
     }
 
     fn starts(&mut self, acts: &mut Acts) {
         let seat = Arc::<Seat>::default();
         self.looks += 1;
-        seat.lock().looks = true;
+        seat.looks();
         self.seats.push(Arc::clone(&seat));
         self.stats.peak_threads = self.stats.peak_threads.max(self.seats.len());
         acts.start.push(seat);
@@ -170,8 +171,8 @@ impl<E> State<E> {
                     self.asker = Some((Arc::clone(seat), Some(key)));
                     break Next::Ask;
                 }
-                Some(key) => match self.take(key, seat) {
-                    Some(entry) => break Next::Run(entry),
+                Some(key) => match self.take(key) {
+                    Some((entry, borrows)) => break Next::Run(entry, borrows),
                     None => unreachable!("what is first is queued"),
                 },
                 None if self.phase != Phase::Running && self.queue.len() == 0 => break self.exit(),
@@ -183,7 +184,7 @@ impl<E> State<E> {
     }
 
     fn looks_no_more(&mut self, seat: &Arc<Seat>) {
-        if std::mem::take(&mut seat.lock().looks) {
+        if seat.looks_no_more() {
             if !seeded!("engine_looks_for_ever") {
                 self.looks -= 1;
             }
@@ -196,7 +197,7 @@ impl<E> State<E> {
     /// The worker is on its way to look: none is called in its place.
     fn looks_again(&mut self, seat: &Seat) {
         self.looks += 1;
-        seat.lock().looks = true;
+        seat.looks();
     }
 
     fn sleep(&mut self, seat: &Arc<Seat>) -> Next<E> {
@@ -210,17 +211,16 @@ impl<E> State<E> {
     }
 
     /// Takes the entry out to start it. There is a slot.
-    fn take(&mut self, key: Key, seat: &Seat) -> Option<E> {
+    fn take(&mut self, key: Key) -> Option<(E, bool)> {
         let entry = self.queue.take(key)?;
-        seat.lock().borrows = self.slots.start();
-        Some(entry)
+        Some((entry, self.slots.start()))
     }
 
-    /// The task that ran at this seat has ended.
-    pub(in crate::pool) fn ended(&mut self, seat: &Seat, ran: Ran, acts: &mut Acts) {
+    /// A task that ran has ended, which started on a lent slot or not.
+    pub(in crate::pool) fn ended(&mut self, ran: Ran, borrowed: bool, acts: &mut Acts) {
         self.stats.finished += u64::from(ran != Ran::Gone);
         self.stats.panicked += u64::from(ran == Ran::Panicked);
-        self.slots.end(seat.lock().borrows);
+        self.slots.end(borrowed);
         self.finished(1, acts);
     }
 
@@ -322,17 +322,12 @@ impl<E> State<E> {
     }
 
     /// What was asked for is admitted: the entry starts, if it `fits` still, which is asked of the one that is first now.
-    pub(in crate::pool) fn admitted(
-        &mut self,
-        seat: &Seat,
-        fits: impl FnOnce(&E) -> bool,
-        acts: &mut Acts,
-    ) -> Option<E> {
+    pub(in crate::pool) fn admitted(&mut self, fits: impl FnOnce(&E) -> bool, acts: &mut Acts) -> Option<(E, bool)> {
         let key = self.first().filter(|&key| self.queue.get(key).is_some_and(fits))?;
         self.asker = None;
-        let entry = self.take(key, seat);
+        let taken = self.take(key);
         self.call(acts);
-        entry
+        taken
     }
 
     /// What was asked for is refused, or too late: the entry will not start, and the worker looks again.

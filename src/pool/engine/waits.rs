@@ -37,8 +37,8 @@ pub(in crate::pool) trait Task: Send + Sync {
 /// What permits are held: the queues that wait for them.
 pub(in crate::pool) type Held = Arc<[TurnstileId]>;
 
+#[derive(Default)]
 pub(in crate::pool) struct Record {
-    home: Arc<dyn Home>,
     /// The permits that it holds.
     held: OnceLock<Held>,
     /// The task that waits for it, or may. Where it is changed for another than its submitter, or followed: under the lock of `WAITS`.
@@ -52,15 +52,11 @@ pub(in crate::pool) struct Record {
 }
 
 impl Record {
-    /// Of a task that is submitted to `home` by this thread.
-    pub(in crate::pool) fn new(home: Arc<dyn Home>) -> Self {
+    /// Of a task that this thread submits.
+    pub(in crate::pool) fn new() -> Self {
         Self {
-            home,
-            held: OnceLock::new(),
             waiter: parking_lot::Mutex::new(current()),
-            awaits: AtomicUsize::new(0),
-            ended: AtomicBool::new(false),
-            number: OnceLock::new(),
+            ..Self::default()
         }
     }
 
@@ -99,19 +95,33 @@ impl Record {
 crate::sync::shim::thread_local! {
     /// The tasks that this thread runs, innermost last.
     #[allow(clippy::missing_const_for_thread_local)] // The models' macro knows no `const`.
-    static CURRENT: RefCell<Vec<Arc<dyn Task>>> = RefCell::new(Vec::new());
+    static CURRENT: RefCell<Vec<(Arc<dyn Task>, PoolId)>> = RefCell::new(Vec::new());
+}
+
+/// Which pool: where it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::pool) struct PoolId(usize);
+
+impl PoolId {
+    /// Of a task that is run outside its pool.
+    pub(in crate::pool) const NONE: Self = Self(0);
+
+    pub(in crate::pool) fn of<H: Home>(home: &H) -> Self {
+        Self(std::ptr::from_ref(home).addr())
+    }
 }
 
 /// The task that this thread runs.
 pub(in crate::pool) fn current() -> Option<Arc<dyn Task>> {
-    CURRENT.try_with(|stack| stack.borrow().last().cloned()).ok().flatten()
+    let last = |stack: &RefCell<Vec<(Arc<dyn Task>, PoolId)>>| stack.borrow().last().map(|(task, _)| Arc::clone(task));
+    CURRENT.try_with(last).ok().flatten()
 }
 
 /// True in a task of this pool.
 pub(in crate::pool) fn is_inside<H: Home>(home: &H) -> bool {
-    let is_here = |task: &Arc<dyn Task>| std::ptr::addr_eq(Arc::as_ptr(&task.record().home), home);
+    let home = PoolId::of(home);
     CURRENT
-        .try_with(|stack| stack.borrow().iter().any(is_here))
+        .try_with(|stack| stack.borrow().iter().any(|(_, pool)| *pool == home))
         .unwrap_or(false)
 }
 
@@ -119,8 +129,8 @@ pub(in crate::pool) fn is_inside<H: Home>(home: &H) -> bool {
 pub(in crate::pool) struct Inside(());
 
 impl Inside {
-    pub(in crate::pool) fn enter(task: Arc<dyn Task>) -> Self {
-        let _ = CURRENT.try_with(|stack| stack.borrow_mut().push(task));
+    pub(in crate::pool) fn enter(task: Arc<dyn Task>, pool: PoolId) -> Self {
+        let _ = CURRENT.try_with(|stack| stack.borrow_mut().push((task, pool)));
         Self(())
     }
 }
@@ -162,8 +172,8 @@ pub(in crate::pool) struct Wait {
 }
 
 impl Wait {
-    /// The task `waiter` is about to wait for `task`, whose handle it polls. None when the wait may never end.
-    pub(in crate::pool) fn begin(waiter: Arc<dyn Task>, task: &dyn Task) -> Option<Self> {
+    /// The task `waiter` is about to wait for `task`, one of `home`, whose handle it polls. None when the wait may never end.
+    pub(in crate::pool) fn begin(waiter: Arc<dyn Task>, task: &dyn Task, home: &dyn Home) -> Option<Self> {
         let record = task.record();
         // It stays so: the handle alone changes it, which the waiter has.
         let is_own = record
@@ -172,7 +182,7 @@ impl Wait {
             .as_ref()
             .is_some_and(|known| is_same(known, &waiter));
         // Asks the policy: not under the lock.
-        let held = record.home.held();
+        let held = home.held();
         let mut needed: Vec<_> = held.iter().copied().map(Node::Permits).collect();
         // Acquire: pairs with the store in `end`.
         if !is_own && !record.ended.load(Ordering::Acquire) {

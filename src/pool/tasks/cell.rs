@@ -8,12 +8,11 @@
 //! What takes the future out of it, under the lock, polls or drops it outside.
 
 use crate::pool::cell::{Await, Cell, Queued, Ran, Stage};
-use crate::pool::engine::waits::{Home, Record, Task};
+use crate::pool::engine::waits::{Record, Task};
 use crate::pool::error::TaskError;
 use crate::pool::hooks::{Payload, drop_quietly, wake};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 /// A future as the queue and its runner see it.
@@ -59,9 +58,9 @@ pub(super) struct TaskCell<Fut, T> {
 }
 
 impl<Fut, T> TaskCell<Fut, T> {
-    pub(super) fn new(home: Arc<dyn Home>, task: Fut) -> Self {
+    pub(super) fn new(task: Fut) -> Self {
         Self {
-            record: Record::new(home),
+            record: Record::new(),
             cell: Cell::new(Box::new(task)),
         }
     }

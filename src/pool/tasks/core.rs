@@ -37,6 +37,14 @@ pub(super) struct Settings {
     pub(super) runtime: Runtime,
 }
 
+/// How a task ended that its runner has not told of.
+pub(super) struct Ended {
+    pub(super) ran: Ran,
+    /// It had started on a lent slot.
+    pub(super) borrowed: bool,
+    pub(super) is_parked: bool,
+}
+
 pub(super) struct Core {
     state: Mutex<State<Entry>>,
     pub(super) room: Room,
@@ -146,21 +154,23 @@ impl Core {
 
     // ---- runners ----
 
-    /// What the runner at `seat` does next, after its task has ended like this.
+    /// What the runner at `seat` does next, after its task has ended like this, on a slot that was lent or not.
     ///
     /// Both are one transition: the runner takes the task that its own end made startable, and no other is called for it.
-    pub(super) fn next(self: &Arc<Self>, seat: &Arc<Seat>, ended: Option<Ran>) -> Next<Entry> {
+    pub(super) fn next(self: &Arc<Self>, seat: &Arc<Seat>, ended: Option<(Ran, bool)>) -> Next<Entry> {
         let mut late = Vec::new();
-        let next = self.transition(|state, acts| {
-            if let Some(ran) = ended {
-                state.ended(seat, ran, acts);
+        let (next, ran) = self.transition(|state, acts| {
+            if let Some((ran, borrowed)) = ended {
+                state.ended(ran, borrowed, acts);
             }
             let next = state.next(seat, |entry| self.is_late(entry), &mut late, acts);
-            if let Next::Run(entry) = &next {
-                entry.start_at(seat);
-            }
-            next
+            let ran = match &next {
+                Next::Run(entry, _) => entry.start_at(seat),
+                _ => seat.runs(None),
+            };
+            (next, ran)
         });
+        drop_quietly(ran);
         for entry in late {
             self.refuse(entry, TaskError::Expired);
         }
@@ -173,7 +183,7 @@ impl Core {
         seat: &Arc<Seat>,
         asking: &mut Option<Asking>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<(Entry, Ticket)>> {
+    ) -> Poll<Option<(Entry, bool, Ticket)>> {
         loop {
             // Before the look at which task is first: whatever changes that after the look calls.
             seat.listen(cx);
@@ -209,13 +219,14 @@ impl Core {
                     let fits = |entry: &Entry| entry.ask() == ask && !self.is_late(entry);
                     let held = self.held();
                     let entry = self.transition(|state, acts| {
-                        let entry = state.admitted(seat, fits, acts)?;
+                        let (entry, borrows) = state.admitted(fits, acts)?;
                         entry.task.record().holds(held);
-                        entry.start_at(seat);
-                        Some(entry)
+                        // It ran nothing while it asked.
+                        let _none = entry.start_at(seat);
+                        Some((entry, borrows))
                     });
                     match entry {
-                        Some(entry) => return Poll::Ready(Some((entry, ticket))),
+                        Some((entry, borrows)) => return Poll::Ready(Some((entry, borrows, ticket))),
                         // It was taken out meanwhile, or another is first now.
                         None => ticket.cancel(),
                     }
@@ -251,13 +262,13 @@ impl Core {
     }
 
     /// A runner has gone: in order, or dropped by its runtime, with the task that it ran, which may have been parked.
-    pub(super) fn left(self: &Arc<Self>, seat: &Arc<Seat>, ran: Option<(Ran, bool)>, in_order: bool) {
+    pub(super) fn left(self: &Arc<Self>, seat: &Arc<Seat>, ran: Option<Ended>, in_order: bool) {
         let is_forlorn = self.transition(|state, acts| {
-            if let Some((ran, is_parked)) = ran {
-                if is_parked {
+            if let Some(ended) = ran {
+                if ended.is_parked {
                     state.resume();
                 }
-                state.ended(seat, ran, acts);
+                state.ended(ended.ran, ended.borrowed, acts);
             }
             state.left(seat, in_order, acts)
         });
@@ -305,8 +316,7 @@ impl Core {
     pub(super) fn abort_running(&self) {
         let workers = self.state.lock().workers().to_vec();
         for seat in workers {
-            let running = seat.lock().running.clone();
-            if let Some(task) = running {
+            if let Some(task) = seat.running() {
                 task.abort(TaskError::Abandoned);
             }
         }

@@ -4,7 +4,7 @@ use super::cell::Run;
 use crate::ask::Ask;
 use crate::pool::cell::Ran;
 use crate::pool::engine::seat::Seat;
-use crate::pool::engine::waits::Inside;
+use crate::pool::engine::waits::{Inside, PoolId, Task};
 use crate::pool::entry::Priority;
 use crate::pool::error::TaskError;
 use crate::pool::wishes::Spec;
@@ -37,10 +37,11 @@ impl Entry {
         self.ask.as_deref().copied().unwrap_or(Ask::one())
     }
 
-    /// The runner at `seat` has taken it. Under the lock of the pool: what ends the pool finds it queued, or begun.
-    pub(super) fn start_at(&self, seat: &Seat) {
+    /// The runner at `seat` has taken it. Under the lock of the pool: what ends the pool finds it queued, or begun. Returns what the
+    /// runner ran before.
+    pub(super) fn start_at(&self, seat: &Seat) -> Option<Arc<dyn Task>> {
         self.task.start();
-        seat.lock().running = Some(Arc::clone(&self.task) as _);
+        seat.runs(Some(Arc::clone(&self.task) as _))
     }
 }
 
@@ -85,7 +86,7 @@ impl UnstartedTask {
         let task = AbortOnDrop(entry.task);
         let orphan = |payload| resume_unwind(payload);
         let ran = poll_fn(|cx| {
-            let _inside = Inside::enter(Arc::clone(&task.0) as _);
+            let _inside = Inside::enter(Arc::clone(&task.0) as _, PoolId::NONE);
             task.0.poll_run(&orphan, cx)
         });
         let ran = ran.await;

@@ -133,7 +133,7 @@ impl<T: Send + 'static> TaskHandle<T> {
             return true;
         }
         self.wait = None;
-        self.wait = Wait::begin(waiter, &*self.task);
+        self.wait = Wait::begin(waiter, &*self.task, &*self.core);
         self.wait.is_some()
     }
 }

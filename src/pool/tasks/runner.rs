@@ -2,12 +2,12 @@
 
 use super::admission::Ticket;
 use super::cell::Run;
-use super::core::Core;
+use super::core::{Core, Ended};
 use super::entry::Entry;
 use crate::pool::cell::Ran;
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::Next;
-use crate::pool::engine::waits::Inside;
+use crate::pool::engine::waits::{Inside, PoolId};
 use crate::pool::error::TaskError;
 use crate::pool::hooks::drop_quietly;
 use std::future::poll_fn;
@@ -26,14 +26,15 @@ struct Runner {
 #[derive(Default)]
 struct Runs {
     ticket: Option<Ticket>,
+    /// It started on a lent slot.
+    borrows: bool,
     is_parked: bool,
     ended: Option<Ran>,
 }
 
 impl Drop for Runner {
     fn drop(&mut self) {
-        let task = self.seat.lock().running.take();
-        if let Some(task) = task {
+        if let Some(task) = self.seat.runs(None) {
             task.abort(TaskError::Abandoned);
             task.record().end();
             drop_quietly(task);
@@ -43,7 +44,11 @@ impl Drop for Runner {
             if let Some(ticket) = runs.ticket {
                 ticket.finish(ran);
             }
-            (ran, runs.is_parked)
+            Ended {
+                ran,
+                borrowed: runs.borrows,
+                is_parked: runs.is_parked,
+            }
         });
         self.core.left(&self.seat, ran, self.in_order);
     }
@@ -63,13 +68,13 @@ async fn work(mut runner: Runner) {
     let runner = &mut runner;
     let (core, seat) = (Arc::clone(&runner.core), Arc::clone(&runner.seat));
     loop {
-        let ended = runner.runs.take().and_then(|runs| runs.ended);
+        let ended = runner.runs.take().and_then(|runs| Some((runs.ended?, runs.borrows)));
         let started = match core.next(&seat, ended) {
-            Next::Run(entry) => Some((entry, None)),
+            Next::Run(entry, borrows) => Some((entry, borrows, None)),
             Next::Ask => {
                 let mut asking = None;
                 let asked = poll_fn(|cx| core.poll_admission(&seat, &mut asking, cx)).await;
-                asked.map(|(entry, ticket)| (entry, Some(ticket)))
+                asked.map(|(entry, borrows, ticket)| (entry, borrows, Some(ticket)))
             }
             Next::Sleep => {
                 poll_fn(|cx| seat.poll_called(cx)).await;
@@ -78,8 +83,8 @@ async fn work(mut runner: Runner) {
             Next::Again => None,
             Next::Exit => break,
         };
-        if let Some((entry, ticket)) = started {
-            runner.run(entry, ticket).await;
+        if let Some((entry, borrows, ticket)) = started {
+            runner.run(entry, borrows, ticket).await;
         }
         // Futures that are ready at once, or refused, must not keep the runtime from its other tasks.
         tokio::task::coop::consume_budget().await;
@@ -88,9 +93,10 @@ async fn work(mut runner: Runner) {
 }
 
 impl Runner {
-    async fn run(&mut self, entry: Entry, ticket: Option<Ticket>) {
+    async fn run(&mut self, entry: Entry, borrows: bool, ticket: Option<Ticket>) {
         let runs = self.runs.insert(Runs {
             ticket,
+            borrows,
             ..Runs::default()
         });
         let core = &self.core;
@@ -101,8 +107,6 @@ impl Runner {
         }
         entry.task.record().end();
         runs.ended = Some(ran);
-        let task = self.seat.lock().running.take();
-        drop_quietly(task);
         // The handle may be gone: then this drops the result.
         drop_quietly(entry);
     }
@@ -114,7 +118,7 @@ fn poll(core: &Arc<Core>, task: &Arc<dyn Run>, is_parked: &mut bool, cx: &mut Co
     if std::mem::take(is_parked) {
         core.resume();
     }
-    let inside = Inside::enter(Arc::clone(task) as _);
+    let inside = Inside::enter(Arc::clone(task) as _, PoolId::of(&**core));
     let polled = task.poll_run(&|payload| core.orphan(payload), cx);
     drop(inside);
     if polled.is_pending() && task.record().awaits() {

@@ -270,7 +270,7 @@ impl<'p> Submit<'p, TaskPool> {
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        let cell = Arc::new(TaskCell::new(Arc::clone(self.core()) as _, task));
+        let cell = Arc::new(TaskCell::new(task));
         if detached {
             cell.detach();
             cell.record().cut();
