@@ -16,12 +16,11 @@
 
 use crate::sync::bell::Bell;
 use crate::sync::queue::Queue;
-use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicI64, AtomicU64, Ordering};
+use crate::sync::shim::{Mutex, OnceLock};
 #[cfg(feature = "pool")]
 use crate::sync::wake::quietly;
 use std::fmt;
-use std::sync::OnceLock;
 
 /// What is subtracted from the word while permits must not be taken without the lock.
 pub(super) const QUEUED: i64 = 1 << 62;

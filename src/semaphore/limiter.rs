@@ -127,7 +127,9 @@ impl Limiter for Semaphore {
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         let units = demand.units();
-        if units > self.limit() as u64 {
+        // Both are read: the limit may be seen as raised before the largest is.
+        let may_never_fit = self.is_oversized(units) && !seeded!("semaphore_listens_by_the_limit");
+        if units > self.limit() as u64 || may_never_fit {
             demand.listen(self.raised.get_or_init(Box::default));
         }
         if self.is_closed() {

@@ -465,8 +465,6 @@ fn a_raise_beside_a_policy_that_waits_for_it_is_not_lost() {
             let waits = policy.clone();
             Waiter::of(async move { waits.admit_owned(2).await.is_ok() })
         };
-        // The bell is made once, in a cell of the standard library, which the model does not see.
-        drop(wait().queued());
         let raiser = {
             let semaphore = Arc::clone(&semaphore);
             thread::spawn(move || semaphore.set_limit(2))
