@@ -54,6 +54,7 @@ mod leg_panics;
 mod line_published;
 mod long_policies;
 mod panic_sweep;
+mod policy_dips;
 #[cfg(feature = "policy-file")]
 mod policy_file;
 mod policy_inherit;
