@@ -143,6 +143,7 @@ mod rate_wakes;
 mod rate_warmup;
 mod rate_window;
 mod rate_windows;
+mod refusal_legs;
 #[cfg(feature = "remote")]
 mod remote;
 #[cfg(feature = "remote")]
