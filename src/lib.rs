@@ -79,7 +79,7 @@
 //! | `tower` | no | `tower::LimitLayer`, and with it http 1, http-body 1 and tower's two traits |
 //! | `axum` | no | `tower`, keys of requests, refusals as responses, and with it axum 0.8, sfv and serde_json |
 //! | `metrics` | no | `observe`, and with it the facade metrics 0.24 |
-//! | `tracing` | no | `observe`, and with it tracing 0.1 |
+//! | `tracing` | no | `observe`, tasks of pools in the span of their submitter, and with it tracing 0.1 |
 //! | `remote` | no | `tokio`, and limits that several machines share through a store |
 //! | `redis` | no | `remote`, and `remote::Redis`, and with it redis 1 |
 //! | `consul` | no | `remote`, and `remote::Consul`, with a client of HTTP of its own on hyper 1 |
@@ -162,7 +162,7 @@ pub use permit::{Permit, Reservation, Unsettled};
 pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError, RunError};
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
-pub use pool::{TaskHandle, WorkerPool};
+pub use pool::{JoinHandle, WorkerPool};
 pub use rate::{Booking, FixedWindow, LeakyBucket, RateError, RateTicket, SlidingLog, Warmup};
 pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket, WindowError};
 pub use refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};

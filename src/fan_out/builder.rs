@@ -6,7 +6,7 @@ use super::shared::{Settings, Shared};
 use super::state::{Outcome, Source};
 use crate::limiter::Limiter;
 use crate::policy::Policy;
-use crate::pool::{Gate, Runtime};
+use crate::pool::{Caller, Gate, Runtime};
 use crate::semaphore::Semaphore;
 use futures::Stream;
 use futures::stream::{Iter, iter};
@@ -206,6 +206,7 @@ where
             progress: self.progress,
             total,
             fails,
+            caller: Caller::current(),
             runtime: Runtime::current().expect("a fan-out is made in a tokio runtime"),
         };
         let source = Source {

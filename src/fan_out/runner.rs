@@ -111,7 +111,7 @@ where
         };
         let outcome = match refused {
             Some(refused) => Err(refused),
-            None => poll_fn(|cx| poll_work(work.as_mut(), cx)).await,
+            None => poll_fn(|cx| shared.settings.caller.within(|| poll_work(work.as_mut(), cx))).await,
         };
         end_quietly(work.as_mut());
         admitted.finish(ended(&shared, &outcome));

@@ -4,7 +4,7 @@
 use super::progress::Hook;
 use super::runner;
 use super::state::{Help, Outcome, Source, State};
-use crate::pool::{Gate, Runtime, TaskError, drop_quietly, wake};
+use crate::pool::{Caller, Gate, Runtime, TaskError, drop_quietly, wake};
 use crate::semaphore::Semaphore;
 use crate::sync::shim::Mutex;
 use futures::Stream;
@@ -25,6 +25,7 @@ pub(super) struct Settings<T> {
     pub(super) total: Option<usize>,
     /// Whether a result ends the fan-out.
     pub(super) fails: fn(&Outcome<T>) -> bool,
+    pub(super) caller: Caller,
     pub(super) runtime: Runtime,
 }
 

@@ -48,6 +48,11 @@ impl Common {
     }
 
     /// The slots that were given, or so many of its own.
+    #[cfg(feature = "tokio")]
+    pub(super) fn given_slots(&self) -> Option<Arc<Semaphore>> {
+        self.slots.as_ref().map(Arc::clone)
+    }
+
     pub(super) fn slots(&self, most: usize) -> Arc<Semaphore> {
         let given = self.slots.as_ref().map(Arc::clone);
         given.unwrap_or_else(|| Arc::new(Semaphore::new(most)))
@@ -102,8 +107,9 @@ impl<K> Builder<K> {
     /// The limit of these slots takes the place of the number of async tasks that a `TaskPool` was built for, and resizing one of
     /// the pools changes it for all.
     ///
-    /// **Deadlock**: a task that holds one of these slots and waits for a task of another pool that needs one may wait for ever.
-    /// Share slots between pools that do not wait for each other.
+    /// **Deadlock**: a task on a thread that holds one of these slots and waits for a task of another pool that needs one may wait for
+    /// ever: share slots between pools that do not wait for each other. An async task is told
+    /// [`WouldDeadlock`](super::TaskError::WouldDeadlock), also where it waits for a task of its own pool.
     pub fn slots(mut self, slots: Arc<Semaphore>) -> Self {
         self.common.slots = Some(slots);
         self
@@ -114,9 +120,13 @@ impl<K> Builder<K> {
     /// ends with [`TaskError::Refused`](super::TaskError::Refused). The permit ends as a success, or as a failure when the
     /// task panics, and counts for nothing when it is cancelled while it runs.
     ///
-    /// Whoever waits for admission holds no slot meanwhile. A task that waits for another of the pool may run that under
-    /// its own permit, in one case: where something would have to be given back first, which may be what it holds itself.
-    /// Such an inner task is asked of no rate either, and has no permit of its own where the other lets it go.
+    /// What waits for admission holds no slot meanwhile.
+    ///
+    /// # Tasks that wait for tasks
+    /// A task of a `TaskPool` that waits for another of the pool, and holds a permit of the policy, is told
+    /// [`WouldDeadlock`](super::TaskError::WouldDeadlock). On threads the waiter may run the other under its own permit, in one case:
+    /// where something would have to be given back first, which may be what it holds itself. Such an inner task is asked of no rate
+    /// either.
     ///
     /// # Fairness
     /// A task starts when its worker finds both, a slot and the admission. Where the slots are shared, and one comes free only

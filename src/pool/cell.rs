@@ -10,6 +10,7 @@
 //! Tasks and results are run and dropped outside the lock. A closure that has started is with whoever runs it; a future
 //! comes back while it waits: that is what `R` is for.
 
+use super::caller::Caller;
 use super::error::TaskError;
 use super::hooks::{Payload, drop_quietly, wake};
 use crate::sync::shim::{Mutex, MutexGuard};
@@ -48,7 +49,7 @@ pub(super) trait Run: Queued {
 }
 
 /// A task as its handle sees it.
-pub(super) trait Await<T>: Queued {
+pub(super) trait Await<T>: Send + Sync {
     /// The result, once; or leaves `waker` to be woken when it is there.
     fn poll_result(&self, waker: &Waker) -> Poll<Result<T, TaskError>>;
     fn is_done(&self) -> bool;
@@ -75,19 +76,32 @@ pub(super) struct Inner<Q, R, T> {
     detached: bool,
 }
 
-pub(super) struct Cell<Q, R, T>(Mutex<Inner<Q, R, T>>);
+pub(super) struct Cell<Q, R, T> {
+    inner: Mutex<Inner<Q, R, T>>,
+    caller: Caller,
+}
 
 impl<Q, R: Default, T> Cell<Q, R, T> {
     pub(super) fn new(task: Q) -> Self {
-        Self(Mutex::new(Inner {
+        let inner = Inner {
             stage: Stage::Queued(task),
             waker: None,
             detached: false,
-        }))
+        };
+        Self {
+            inner: Mutex::new(inner),
+            caller: Caller::current(),
+        }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner<Q, R, T>> {
-        self.0.lock()
+        self.inner.lock()
+    }
+
+    /// What the task keeps of its submitter.
+    #[cfg(feature = "tokio")]
+    pub(super) fn caller(&self) -> &Caller {
+        &self.caller
     }
 
     /// Takes the task, if nobody has.
@@ -172,7 +186,7 @@ where
 {
     #[inline]
     fn run_taken(&self, task: F, orphan: &mut dyn FnMut(Payload)) -> Ran {
-        match catch_unwind(AssertUnwindSafe(task)) {
+        match catch_unwind(AssertUnwindSafe(|| self.caller.within(task))) {
             Ok(value) => {
                 self.complete(Ok(value));
                 Ran::Done

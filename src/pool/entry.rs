@@ -1,5 +1,6 @@
 //! What stands in the queue: a task, what it weighs, and how it wants to be treated.
 
+use super::caller::Caller;
 use super::cell::{Ran, Run};
 use super::error::TaskError;
 use super::hooks::{Payload, drop_quietly};
@@ -95,9 +96,18 @@ enum Apart<'j> {
 }
 
 impl<'j> Entry<'j> {
-    /// A task that nobody waits for.
+    /// A task without a handle.
     #[inline]
-    pub(super) fn own<F: FnOnce() + Send + 'j>(task: F, spec: &Spec) -> Self {
+    pub(super) fn own<F: FnOnce() + Send + 'j>(caller: Caller, task: F, spec: &Spec) -> Self {
+        if caller.is_nothing() {
+            Self::own_of_none(task, spec)
+        } else {
+            Self::own_of_none(move || caller.within(task), spec)
+        }
+    }
+
+    #[inline]
+    fn own_of_none<F: FnOnce() + Send + 'j>(task: F, spec: &Spec) -> Self {
         let kind = if Small::fits::<F>() {
             Kind::Small(Small::new(task))
         } else {

@@ -24,6 +24,9 @@ pub enum TaskError {
     Refused(Rejection),
     /// The pool ended before it started.
     Abandoned,
+    /// Nothing has come of the task yet: waiting for it would never end. It needs a permit that the waiter holds, or a task that waits
+    /// for the waiter; or it waits for the waiter itself.
+    WouldDeadlock,
 }
 
 impl TaskError {
@@ -63,6 +66,7 @@ impl fmt::Debug for TaskError {
             Self::Expired => f.write_str("Expired"),
             Self::Refused(rejection) => f.debug_tuple("Refused").field(rejection).finish(),
             Self::Abandoned => f.write_str("Abandoned"),
+            Self::WouldDeadlock => f.write_str("WouldDeadlock"),
         }
     }
 }
@@ -77,6 +81,7 @@ impl fmt::Display for TaskError {
             Self::Expired => f.write_str("the task did not start before its deadline"),
             Self::Refused(rejection) => write!(f, "the task was refused: {rejection}"),
             Self::Abandoned => f.write_str("the pool ended before the task started"),
+            Self::WouldDeadlock => f.write_str("waiting for the task would deadlock"),
         }
     }
 }

@@ -4,7 +4,7 @@ use super::core::Core;
 use super::end_wait::{EndWait, Ends};
 use super::entry::Priority;
 use super::error::{PoolError, Rejected, TaskError};
-use super::handle::Handle;
+use super::handle::ScopedJoinHandle;
 use super::hooks::quietly;
 use super::park::block_on;
 use super::quiet::Wait;
@@ -126,7 +126,7 @@ impl<'j> Pool<'j> {
     /// # Errors
     /// [`Rejected`], with the task.
     #[inline]
-    pub fn submit<T, F>(&self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
+    pub fn submit<T, F>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -139,7 +139,7 @@ impl<'j> Pool<'j> {
     /// # Errors
     /// [`Rejected`], with the task.
     #[inline]
-    pub fn try_submit<T, F>(&self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
+    pub fn try_submit<T, F>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -151,7 +151,7 @@ impl<'j> Pool<'j> {
     ///
     /// # Errors
     /// [`Rejected`], with the task.
-    pub fn submit_timeout<T, F>(&self, task: F, patience: Duration) -> Result<Handle<'j, T>, Rejected<F>>
+    pub fn submit_timeout<T, F>(&self, task: F, patience: Duration) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -166,7 +166,7 @@ impl<'j> Pool<'j> {
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task; it has not run.
-    pub async fn submit_async<T, F>(&self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
+    pub async fn submit_async<T, F>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -178,7 +178,10 @@ impl<'j> Pool<'j> {
     ///
     /// # Errors
     /// [`Rejected`], with the tasks that were not taken.
-    pub fn submit_all<T, F>(&self, tasks: impl IntoIterator<Item = F>) -> (Vec<Handle<'j, T>>, Vec<Rejected<F>>)
+    pub fn submit_all<T, F>(
+        &self,
+        tasks: impl IntoIterator<Item = F>,
+    ) -> (Vec<ScopedJoinHandle<'j, T>>, Vec<Rejected<F>>)
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,

@@ -8,6 +8,8 @@ use crate::limiter::{Limiter, Outcome};
 use crate::permit::Permit;
 use crate::policy::Policy;
 use crate::refusal::Rejection;
+#[cfg(feature = "tokio")]
+use crate::sync::turn::TurnstileId;
 use crate::time::Sleep;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,6 +38,9 @@ pub(crate) trait Gate: Send + Sync {
     /// Admission in turn. To a waiter that has been admitted itself it is ready with nothing as soon as something has to
     /// be given back first.
     fn admit(&self, ask: Ask, waiter: Waiter) -> Admitting;
+    /// The queues whose permits a task holds while it runs: those of rates are none, since time gives back what they hand out.
+    #[cfg(feature = "tokio")]
+    fn held(&self, held: &mut Vec<TurnstileId>);
 }
 
 /// A task runs while this lives.
@@ -77,6 +82,15 @@ where
             })
             .await
         })
+    }
+
+    #[cfg(feature = "tokio")]
+    fn held(&self, held: &mut Vec<TurnstileId>) {
+        self.queues(&mut |queue| {
+            if !queue.holds_nothing() {
+                held.push(TurnstileId::of_queue(queue));
+            }
+        });
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::error::{Failed, Rejected};
 use super::face::Pool;
-use super::handle::Handle;
+use super::handle::ScopedJoinHandle;
 use super::members::{Abort, Member, Members, Ran, Results, StopFlag, in_order};
 use super::park::block_on;
 use super::wishes::Submit;
@@ -44,14 +44,14 @@ use std::task::{Context, Poll, Waker};
 #[must_use = "a group that is dropped cancels its tasks"]
 pub struct Group<'p, 'j, T: Send, E: Send> {
     submit: Submit<'p, Pool<'j>>,
-    members: Members<Handle<'j, Ran<T, E>>>,
+    members: Members<ScopedJoinHandle<'j, Ran<T, E>>>,
 }
 
-impl<T: Send> Member for Handle<'_, T> {
+impl<T: Send> Member for ScopedJoinHandle<'_, T> {
     const ABORTS: bool = false;
 
     fn cancel(&self) {
-        Handle::cancel(self);
+        ScopedJoinHandle::cancel(self);
     }
 
     fn abort(&self) -> Option<Abort> {

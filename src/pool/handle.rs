@@ -36,7 +36,7 @@ use std::time::Duration;
 /// # Panics
 /// A future that has been ready must not be polled again.
 #[must_use = "a handle that is dropped lets its task run unobserved"]
-pub struct Handle<'j, T> {
+pub struct ScopedJoinHandle<'j, T> {
     cell: Arc<dyn Job<T> + 'j>,
     core: Arc<Core<'j>>,
     deadline: Option<Instant>,
@@ -44,7 +44,7 @@ pub struct Handle<'j, T> {
     door: Option<Box<Door>>,
 }
 
-impl<'j, T: Send> Handle<'j, T> {
+impl<'j, T: Send> ScopedJoinHandle<'j, T> {
     pub(super) fn new(cell: Arc<dyn Job<T> + 'j>, core: Arc<Core<'j>>, spec: &Spec) -> Self {
         Self {
             door: Door::new(core.settings.gate.as_ref(), spec.ask),
@@ -172,22 +172,22 @@ impl<'j, T: Send> Handle<'j, T> {
     }
 }
 
-impl<T: Send> Future for Handle<'_, T> {
+impl<T: Send> Future for ScopedJoinHandle<'_, T> {
     type Output = Result<T, TaskError>;
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.poll_or_help(cx.waker())
     }
 }
 
-impl<T> Drop for Handle<'_, T> {
+impl<T> Drop for ScopedJoinHandle<'_, T> {
     fn drop(&mut self) {
         self.cell.detach();
     }
 }
 
-impl<T> fmt::Debug for Handle<'_, T> {
+impl<T> fmt::Debug for ScopedJoinHandle<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle")
+        f.debug_struct("JoinHandle")
             .field("finished", &self.cell.is_done())
             .finish_non_exhaustive()
     }

@@ -194,6 +194,7 @@ pub(super) fn purge<E: Ranked>(entries: &mut VecDeque<E>, dead: &mut Vec<E>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::caller::Caller;
     use crate::pool::entry::Entry;
     use crate::pool::wishes::Spec;
     use std::sync::Mutex;
@@ -204,7 +205,7 @@ mod tests {
             weight,
             ..Spec::DEFAULT
         };
-        Entry::own(|| (), &spec)
+        Entry::own(Caller::current(), || (), &spec)
     }
 
     #[test]
@@ -259,7 +260,7 @@ mod tests {
         let mut lanes = Lanes::new();
         for part in [0..2, 2..5] {
             let ran = &ran;
-            let made = |n| Entry::own(move || ran.lock().unwrap().push(n), &Spec::DEFAULT);
+            let made = |n| Entry::own(Caller::current(), move || ran.lock().unwrap().push(n), &Spec::DEFAULT);
             let mut part: VecDeque<_> = part.map(made).collect();
             let n = part.len();
             assert_eq!((lanes.take_over(&mut part, true), part.len()), (n, 0));

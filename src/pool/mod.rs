@@ -37,10 +37,13 @@
 
 mod apart;
 mod builder;
+mod caller;
 mod cell;
 mod core;
 mod end_wait;
 mod ending;
+#[cfg(feature = "tokio")]
+mod engine;
 mod entry;
 mod error;
 mod face;
@@ -53,7 +56,7 @@ mod inbox;
 mod intake;
 mod kin;
 mod lanes;
-#[cfg(feature = "tokio")]
+#[cfg(feature = "fan-out")]
 mod limit_watch;
 mod locked;
 mod members;
@@ -84,13 +87,15 @@ mod worker;
 mod workers;
 
 pub use builder::Builder;
+#[cfg(feature = "fan-out")]
+pub(crate) use caller::Caller;
 pub use entry::{AGEING, Priority, Unstarted};
 pub use error::{Failed, PoolError, Rejected, TaskError, Turned};
 pub use face::{MAX_QUEUE, Pool, Scoped, WorkerPool};
 #[cfg(feature = "fan-out")]
 pub(crate) use gate::{Admission, Gate, Waiter, poll_admitting};
 pub use group::Group;
-pub use handle::Handle;
+pub use handle::ScopedJoinHandle;
 #[cfg(feature = "fan-out")]
 pub(crate) use hooks::{drop_quietly, wake};
 #[cfg(feature = "fan-out")]
@@ -102,11 +107,11 @@ pub(crate) use runtime::{AbortHandle, Runtime};
 pub use shutdown::Report;
 pub use stats::PoolStats;
 #[cfg(feature = "tokio")]
-pub use tasks::{AsyncHandle, TaskGroup, TaskPool, TaskPoolBuilder};
+pub use tasks::{TaskGroup, TaskHandle, TaskPool, TaskPoolBuilder};
 pub use threads::{PoolBuilder, Threads};
 pub use wishes::Submit;
 pub use worker::WorkerThread;
 pub use workers::{MAX_WORKERS, Workers};
 
 /// The handle to a task of a [`WorkerPool`].
-pub type TaskHandle<T> = Handle<'static, T>;
+pub type JoinHandle<T> = ScopedJoinHandle<'static, T>;

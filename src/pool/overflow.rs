@@ -1,7 +1,6 @@
 //! What becomes of a task that finds no room.
 
 use super::error::Turned;
-use super::lanes::Ranked;
 use super::room::Room;
 
 /// What happens to a task that is submitted while the queue is full.
@@ -39,7 +38,7 @@ pub(super) enum Verdict {
 
 /// A pool, as those see it who have found no room.
 pub(super) trait Crowded {
-    type Entry: Ranked;
+    type Entry;
     fn room(&self) -> &Room;
     fn overflow(&self) -> Overflow;
     /// Throws the oldest task of the lowest priority out, and gives its room back.

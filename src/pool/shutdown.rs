@@ -1,11 +1,15 @@
 //! How a pool ended.
 
 use super::core::Core;
+use super::end_wait::EndWait;
 use super::entry::Unstarted;
+use super::park::block_on;
+use super::worker::is_worker;
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What was left when a pool ended.
-#[derive(Debug)]
 #[must_use = "tasks that are dropped with the report will never run"]
 #[non_exhaustive]
 pub struct Report<'j> {
@@ -13,6 +17,7 @@ pub struct Report<'j> {
     pub unstarted: Vec<Unstarted<'j>>,
     /// How many tasks were running, and run on.
     pub running: usize,
+    core: Arc<Core<'j>>,
 }
 
 impl<'j> Report<'j> {
@@ -22,11 +27,52 @@ impl<'j> Report<'j> {
         Self {
             unstarted,
             running: core.stats().unfinished,
+            core: Arc::clone(core),
         }
     }
 
     /// True when every task that was let in has ended.
     pub fn is_clean(&self) -> bool {
         self.unstarted.is_empty() && self.running == 0
+    }
+
+    /// Waits until the tasks that were running have ended and the threads have gone. False, at once, in a task of the pool, which
+    /// would wait for itself.
+    ///
+    /// ```
+    /// # use std::{sync::mpsc, time::Duration};
+    /// # use tollgate::WorkerPool;
+    /// let pool = WorkerPool::builder().workers(1).build()?;
+    /// let (start, has_started) = mpsc::channel();
+    /// let (end, ends) = mpsc::channel();
+    /// pool.execute(move || { start.send(()).unwrap(); ends.recv().unwrap() }).unwrap();
+    /// has_started.recv().unwrap();
+    /// let report = pool.shutdown(Duration::ZERO);
+    /// assert_eq!((report.running, report.wait_timeout(Duration::ZERO)), (1, false));
+    /// end.send(()).unwrap();
+    /// assert!(report.wait());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn wait(&self) -> bool {
+        self.wait_within(None)
+    }
+
+    /// The same, for at most `patience`. False when the time was over.
+    pub fn wait_timeout(&self, patience: Duration) -> bool {
+        self.wait_within(Some(patience))
+    }
+
+    fn wait_within(&self, patience: Option<Duration>) -> bool {
+        let mut wait = EndWait::of(&self.core);
+        !is_worker(&self.core) && block_on(patience, |waker| wait.poll(waker)).is_some()
+    }
+}
+
+impl fmt::Debug for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Report")
+            .field("unstarted", &self.unstarted)
+            .field("running", &self.running)
+            .finish_non_exhaustive()
     }
 }

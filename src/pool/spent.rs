@@ -63,11 +63,12 @@ impl<'j> Spent<'j> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::caller::Caller;
     use crate::pool::entry::Entry;
     use crate::pool::wishes::Spec;
 
     fn ran<'j>(task: impl FnOnce() + Send + 'j) -> Left<'j> {
-        let (_, left) = Entry::own(task, &Spec::DEFAULT).run_and_leave(&mut |_| ());
+        let (_, left) = Entry::own(Caller::current(), task, &Spec::DEFAULT).run_and_leave(&mut |_| ());
         left.expect("it is too large to lie in the entry")
     }
 

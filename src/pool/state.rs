@@ -233,6 +233,7 @@ impl<'j> Told<'j> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::caller::Caller;
     use crate::pool::wishes::Spec;
     use crate::semaphore::Semaphore;
     use std::sync::Mutex;
@@ -252,9 +253,11 @@ mod tests {
             state.benches = (0..2).map(|index| Arc::new(Bench::new(index, false))).collect();
             for n in 0..10 {
                 let ran = &ran;
-                state
-                    .lanes
-                    .push(Entry::own(move || ran.lock().unwrap().push(n), &Spec::DEFAULT));
+                state.lanes.push(Entry::own(
+                    Caller::current(),
+                    move || ran.lock().unwrap().push(n),
+                    &Spec::DEFAULT,
+                ));
             }
             for bench in state.benches.clone() {
                 state.load(&bench, 3);

@@ -1,11 +1,12 @@
 //! Submitting closures.
 
+use super::caller::Caller;
 use super::cell::Cell;
 use super::core::Core;
 use super::entry::Entry;
 use super::error::{Rejected, Turned};
 use super::face::Pool;
-use super::handle::Handle;
+use super::handle::ScopedJoinHandle;
 use super::overflow::{Crowded, Verdict};
 use super::turned_away::Patience;
 use super::wishes::Submit;
@@ -32,7 +33,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     /// # Errors
     /// [`Rejected`], with the task: the pool is closed, the queue full, or the task too heavy for it.
     #[inline]
-    pub fn submit<T, F>(self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
+    pub fn submit<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -62,7 +63,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     /// # drop(first);
     /// ```
     #[inline]
-    pub fn try_submit<T, F>(self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
+    pub fn try_submit<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -74,7 +75,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     ///
     /// # Errors
     /// As [`submit`](Self::submit), and [`Turned::TimedOut`].
-    pub fn submit_timeout<T, F>(self, task: F, patience: Duration) -> Result<Handle<'j, T>, Rejected<F>>
+    pub fn submit_timeout<T, F>(self, task: F, patience: Duration) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -89,7 +90,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task; it has not run.
-    pub async fn submit_async<T, F>(self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
+    pub async fn submit_async<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -102,7 +103,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     }
 
     #[inline]
-    fn submit_within<T, F>(self, task: F, patience: Patience) -> Result<Handle<'j, T>, Rejected<F>>
+    fn submit_within<T, F>(self, task: F, patience: Patience) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -115,7 +116,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
 
     /// Submits a task for which there is room.
     #[inline]
-    fn submit_in<T, F>(self, task: F) -> Result<Handle<'j, T>, Rejected<F>>
+    fn submit_in<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -128,7 +129,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     }
 
     #[cold]
-    fn carry_out<T, F>(self, task: F, verdict: Result<Verdict, Turned>) -> Result<Handle<'j, T>, Rejected<F>>
+    fn carry_out<T, F>(self, task: F, verdict: Result<Verdict, Turned>) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -150,12 +151,12 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     }
 
     #[inline]
-    fn handle<T, F>(&self, cell: Arc<Cell<F, (), T>>) -> Handle<'j, T>
+    fn handle<T, F>(&self, cell: Arc<Cell<F, (), T>>) -> ScopedJoinHandle<'j, T>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        Handle::new(cell, Arc::clone(self.core()), &self.spec)
+        ScopedJoinHandle::new(cell, Arc::clone(self.core()), &self.spec)
     }
 
     fn entry_of<T, F>(&self, cell: Arc<Cell<F, (), T>>) -> Entry<'j>
@@ -187,7 +188,8 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     where
         F: FnOnce() + Send + 'j,
     {
-        let pushed = self.core().push(task, |task| Entry::own(task, &self.spec));
+        let caller = Caller::current();
+        let pushed = self.core().push(task, |task| Entry::own(caller, task, &self.spec));
         pushed.map_err(|task| Rejected {
             task,
             reason: Turned::Closed,
@@ -203,7 +205,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
             Ok(verdict) => verdict,
             Err(reason) => return Err(Rejected { task, reason }),
         };
-        let entry = |task| Entry::own(task, &self.spec);
+        let entry = |task| Entry::own(Caller::current(), task, &self.spec);
         match verdict {
             Verdict::In => return self.execute_in(task),
             Verdict::Out => self.core().discard(entry(task)),
@@ -214,7 +216,10 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
 
     /// Submits many tasks, in order, and queues up to 64 at once: cheaper than one by one. Returns the handles of
     /// those that were taken, in order, and hands back the others, each with its reason.
-    pub fn submit_all<T, F>(self, tasks: impl IntoIterator<Item = F>) -> (Vec<Handle<'j, T>>, Vec<Rejected<F>>)
+    pub fn submit_all<T, F>(
+        self,
+        tasks: impl IntoIterator<Item = F>,
+    ) -> (Vec<ScopedJoinHandle<'j, T>>, Vec<Rejected<F>>)
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -253,12 +258,13 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         F: FnOnce() + Send + 'j,
     {
         let (mut rejected, mut spent) = (Vec::new(), Vec::new());
+        let caller = Caller::current();
         in_chunks(tasks.into_iter(), |tasks| {
             let room = self.try_take_some(tasks.len());
             if room == 0 {
                 return rejected.extend(self.execute(tasks.remove(0)).err());
             }
-            let entry = |task| Entry::own(task, &self.spec);
+            let entry = |task| Entry::own(caller.clone(), task, &self.spec);
             if !self.core().push_all(tasks, room, entry, &mut spent) {
                 rejected.extend(tasks.drain(..room).map(|task| Rejected {
                     task,

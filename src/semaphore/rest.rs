@@ -198,7 +198,7 @@ impl Drop for Resting<'_> {
     }
 }
 
-#[cfg(all(test, feature = "pool", feature = "tokio"))]
+#[cfg(all(test, feature = "fan-out"))]
 mod tests {
     use super::*;
     use std::pin::pin;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::task::Waker;
 
 /// Tells the queues of a composite apart: where the limiter lives. Valid as long as it is not moved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TurnstileId(usize);
 
 impl TurnstileId {

@@ -13,7 +13,7 @@ pub(crate) enum Rest {
     #[cfg(feature = "pool")]
     Free,
     /// There are more permits than so many.
-    #[cfg(all(feature = "pool", feature = "tokio"))]
+    #[cfg(feature = "fan-out")]
     Above(usize),
 }
 
@@ -37,7 +37,7 @@ impl Rest {
             Rest::Paid => sight.available >= 0,
             #[cfg(feature = "pool")]
             Rest::Free => sight.closed || (sight.no_line && sight.available > 0),
-            #[cfg(all(feature = "pool", feature = "tokio"))]
+            #[cfg(feature = "fan-out")]
             Rest::Above(limit) => usize::try_from(sight.limit).is_ok_and(|now| now > limit),
         }
     }

@@ -77,6 +77,8 @@ mod pool_corners;
 mod pool_counts;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_details;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_family;
 #[cfg(feature = "pool")]
 mod pool_foreign_panics;
 #[cfg(feature = "pool")]
@@ -103,6 +105,8 @@ mod pool_shelves;
 mod pool_sizes;
 #[cfg(feature = "pool")]
 mod pool_slots_line;
+#[cfg(all(feature = "fan-out", feature = "tracing"))]
+mod pool_spans;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_batch;
 #[cfg(all(feature = "pool", feature = "tokio"))]
@@ -116,7 +120,7 @@ mod pool_task_groups;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_parity;
 #[cfg(all(feature = "pool", feature = "tokio"))]
-mod pool_task_passing;
+mod pool_task_waits;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 #[cfg(feature = "pool")]

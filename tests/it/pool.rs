@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 use tollgate::pool::{Overflow, PoolBuilder, PoolError, Priority, TaskError, Turned};
-use tollgate::{ManualClock, Policy, Quota, Semaphore, TaskHandle, WorkerPool};
+use tollgate::{JoinHandle, ManualClock, Policy, Quota, Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -18,7 +18,7 @@ fn one() -> PoolBuilder {
 /// Keeps a worker busy until it is let go.
 pub(crate) struct Busy {
     release: mpsc::Sender<()>,
-    handle: TaskHandle<()>,
+    handle: JoinHandle<()>,
 }
 
 impl Busy {
@@ -216,7 +216,7 @@ fn panics_of_drops_do_no_harm_wherever_they_happen() {
     drop(pool.submit(|| Bomb).unwrap());
     drop(
         pool.submit(|| resume_unwind(Box::new(Bomb)))
-            .map(|handle: TaskHandle<()>| handle),
+            .map(|handle: JoinHandle<()>| handle),
     );
     pool.execute(|| resume_unwind(Box::new(Bomb))).unwrap();
     // A task that is cancelled, and one that the end of the pool drops.
@@ -247,7 +247,7 @@ fn a_task_is_cancelled_until_it_starts_and_makes_room() {
     let handle = pool.submit(|| unreachable!("it was cancelled")).unwrap();
     assert!(handle.cancel());
     assert!(!handle.cancel());
-    let after: TaskHandle<()> = pool.submit(|| ()).unwrap();
+    let after: JoinHandle<()> = pool.submit(|| ()).unwrap();
     let outcome: Result<(), TaskError> = handle.join();
     assert!(matches!(outcome, Err(TaskError::Cancelled)));
     busy.end();
@@ -409,7 +409,7 @@ fn shutdown_lists_exactly_the_tasks_that_never_started() {
     let mut unstarted = report.unstarted.into_iter();
     assert!(unstarted.next().unwrap().run());
     drop(unstarted);
-    let outcomes: Vec<_> = handles.into_iter().map(TaskHandle::join).collect();
+    let outcomes: Vec<_> = handles.into_iter().map(JoinHandle::join).collect();
     assert!(matches!(outcomes[0], Ok(0)));
     assert!(matches!(outcomes[3], Err(TaskError::Cancelled)));
     let abandoned = |outcome: &&Result<i32, TaskError>| matches!(outcome, Err(TaskError::Abandoned));

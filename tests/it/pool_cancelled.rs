@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use tollgate::pool::{PoolBuilder, TaskPool, Turned};
-use tollgate::{TaskHandle, WorkerPool};
+use tollgate::{JoinHandle, WorkerPool};
 
 use crate::pool::Busy;
 
@@ -54,7 +54,7 @@ fn a_task_that_is_cancelled_where_a_worker_keeps_it_gives_its_place_to_the_next(
         start.send(()).unwrap();
         let _ = released.recv();
     });
-    let tasks: Vec<TaskHandle<()>> = (0..30).map(|_| pool.submit(|| ()).unwrap()).collect();
+    let tasks: Vec<JoinHandle<()>> = (0..30).map(|_| pool.submit(|| ()).unwrap()).collect();
     first.end();
     started.recv_timeout(LONG).unwrap();
     // The first of them lies with the worker.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 use tollgate::pool::{Overflow, PoolBuilder, Priority, TaskError, Turned};
-use tollgate::{Ask, Policy, Semaphore, TaskHandle, WorkerPool};
+use tollgate::{Ask, JoinHandle, Policy, Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -41,7 +41,7 @@ fn a_task_that_never_started_says_what_it_was_and_a_report_when_it_is_not_clean(
 #[test]
 fn what_has_panicked_had_started() {
     let pool = one().build().unwrap();
-    let handle: TaskHandle<()> = pool.submit(|| resume_unwind(Box::new("on purpose"))).unwrap();
+    let handle: JoinHandle<()> = pool.submit(|| resume_unwind(Box::new("on purpose"))).unwrap();
     let error = handle.join().unwrap_err();
     assert!(error.has_started());
     assert_eq!(error.to_string(), "the task panicked: on purpose");

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 use tokio::task::yield_now;
 use tollgate::WorkerPool;
-use tollgate::pool::{AsyncHandle, Failed, Overflow, PoolBuilder, TaskError, TaskPool, Turned};
+use tollgate::pool::{Failed, Overflow, PoolBuilder, TaskError, TaskHandle, TaskPool, Turned};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -273,7 +273,7 @@ fn what_is_cancelled_leaves_the_queue_when_most_of_it_is() {
 #[tokio::test]
 async fn a_task_that_is_cancelled_while_it_is_polled_ends() {
     let pool = TaskPool::builder(1).build().unwrap();
-    let own = Arc::new(Mutex::new(None::<AsyncHandle<()>>));
+    let own = Arc::new(Mutex::new(None::<TaskHandle<()>>));
     let seen = Arc::clone(&own);
     let handle = pool.submit(poll_fn(move |_| {
         let handle = seen.lock().unwrap().take();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tollgate::pool::{Failed, MAX_QUEUE, MAX_WORKERS, Overflow, TaskError, TaskPool};
-use tollgate::{Ask, ManualClock, Policy, Quota, TokenBucket, WorkerPool};
+use tollgate::{Ask, ManualClock, Policy, Quota, Semaphore, TokenBucket, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
@@ -251,8 +251,8 @@ async fn a_policy_is_asked_for_what_the_task_says() {
 /// it and stops doing so has dropped it.
 #[tokio::test]
 async fn what_is_handed_back_is_dropped_with_whoever_runs_it() {
-    let pool = TaskPool::builder(1).build().unwrap();
-    pool.slots().set_limit(0);
+    let none = Arc::new(Semaphore::new(0));
+    let pool = TaskPool::builder(1).slots(none).build().unwrap();
     let handle = pool.submit(pending::<()>()).await.unwrap();
     let report = pool.abort();
     assert!(!report.is_clean());

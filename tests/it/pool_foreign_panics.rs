@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 use tollgate::pool::{PoolBuilder, PoolError};
-use tollgate::{Demand, Limiter, Outcome, Pass, Policy, Quota, ReadyAt, Refusal, Semaphore, TaskHandle, WorkerPool};
+use tollgate::{Demand, JoinHandle, Limiter, Outcome, Pass, Policy, Quota, ReadyAt, Refusal, Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -44,7 +44,7 @@ fn one() -> PoolBuilder {
 }
 
 #[track_caller]
-fn ends<T: Send>(handle: TaskHandle<T>) -> T {
+fn ends<T: Send>(handle: JoinHandle<T>) -> T {
     match handle.join_timeout(LONG) {
         Ok(result) => result.unwrap(),
         Err(_) => panic!("the task is lost"),

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 use tollgate::pool::{Overflow, PoolBuilder, TaskError};
-use tollgate::{Ask, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TaskHandle, TokenBucket, WorkerPool};
+use tollgate::{Ask, JoinHandle, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket, WorkerPool};
 
 use crate::pool::Busy;
 
@@ -31,7 +31,7 @@ pub(crate) fn until(done: impl Fn() -> bool) {
 }
 
 /// Lets time pass, from timer to timer, until the task has ended.
-fn run_out<T: Send>(clock: &ManualClock, task: TaskHandle<T>) -> T {
+fn run_out<T: Send>(clock: &ManualClock, task: JoinHandle<T>) -> T {
     while !task.is_finished() {
         clock.advance_to_next_timer();
         thread::yield_now();

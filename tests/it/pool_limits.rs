@@ -64,18 +64,22 @@ async fn a_task_pool_within_another_keeps_both_bounds() {
             self.0.fetch_sub(1, Ordering::SeqCst);
         }
     }
-    let outer = TaskPool::builder(4).build().unwrap();
-    let whole = Arc::clone(outer.slots());
-    let inner = TaskPool::builder(3).admit_by(Policy::new(whole)).build().unwrap();
+    let whole = Arc::new(Semaphore::new(4));
+    let outer = TaskPool::builder(4).slots(Arc::clone(&whole)).build().unwrap();
+    let policy = Policy::new(Arc::clone(&whole));
+    let inner = TaskPool::builder(3).admit_by(policy).build().unwrap();
     let (all, own) = (Arc::new(Gauge::default()), Arc::new(Gauge::default()));
-    for _ in 0..40 {
+    for n in 0..80 {
         let (gauge, other) = (Arc::clone(&all), Arc::clone(&all));
         let task = async move {
             gauge.inside().await;
             tokio::task::yield_now().await;
             gauge.leave();
         };
-        drop(outer.submit(task).await.unwrap());
+        // Each asks for one permit at a time, so with as many tasks each would have half of them.
+        if n < 40 {
+            drop(outer.submit(task).await.unwrap());
+        }
         let gauge = Arc::clone(&own);
         let task = async move {
             other.inside().await;
@@ -89,5 +93,5 @@ async fn a_task_pool_within_another_keeps_both_bounds() {
     assert!(inner.shutdown(LONG).await.is_clean());
     assert!(outer.shutdown(LONG).await.is_clean());
     assert_eq!((all.1.load(Ordering::SeqCst), own.1.load(Ordering::SeqCst)), (4, 3));
-    assert_eq!(outer.slots().available_permits(), 4);
+    assert_eq!(whole.available_permits(), 4);
 }

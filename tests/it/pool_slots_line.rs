@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 use tollgate::pool::PoolBuilder;
-use tollgate::{Overflow, Semaphore, TaskHandle, WorkerPool};
+use tollgate::{JoinHandle, Overflow, Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(10);
 
 #[track_caller]
-fn ends<T: Send>(handle: TaskHandle<T>) -> T {
+fn ends<T: Send>(handle: JoinHandle<T>) -> T {
     match handle.join_timeout(LONG) {
         Ok(result) => result.unwrap(),
         Err(_) => panic!("nobody runs the task"),
@@ -222,9 +222,15 @@ mod tasks {
     /// at once; and when it falls and rises again, it has stayed so.
     #[tokio::test(start_paused = true)]
     async fn a_raised_limit_starts_the_runner_that_was_missing() {
+        let slots = Arc::new(Semaphore::new(1));
         let own = TaskPool::builder(1).build().unwrap();
-        let shared = TaskPool::builder(4).slots(Arc::new(Semaphore::new(1))).build().unwrap();
-        for pool in [own, shared] {
+        let shared = TaskPool::builder(4).slots(Arc::clone(&slots)).build().unwrap();
+        // Where slots are shared, one more runner waits for one.
+        for (pool, waits) in [(own, 0), (shared, 1)] {
+            let set_limit = |limit| match waits {
+                0 => pool.resize(limit).unwrap(),
+                _ => slots.set_limit(limit),
+            };
             let (free, freed) = oneshot::channel::<()>();
             let busy = pool.submit(freed).await.unwrap();
             let (free_other, freed) = oneshot::channel::<()>();
@@ -233,14 +239,14 @@ mod tasks {
             for _ in 0..100 {
                 tokio::task::yield_now().await;
             }
-            assert_eq!((pool.stats().threads, pool.stats().queued), (1, 2));
-            pool.slots().set_limit(2);
+            assert_eq!((pool.stats().threads, pool.stats().queued), (1 + waits, 2));
+            set_limit(2);
             for _ in 0..100 {
                 tokio::task::yield_now().await;
             }
-            assert_eq!((pool.stats().threads, pool.stats().queued), (2, 1));
-            pool.slots().set_limit(1);
-            pool.slots().set_limit(3);
+            assert_eq!((pool.stats().threads, pool.stats().queued), (2 + waits, 1));
+            set_limit(1);
+            set_limit(3);
             assert_eq!(timeout(LONG, last).await.unwrap().unwrap(), 7);
             drop((free, free_other));
             assert!(busy.await.is_ok() && other.await.is_ok());

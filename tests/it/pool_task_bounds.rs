@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tollgate::ManualClock;
-use tollgate::pool::{AsyncHandle, TaskError, TaskPool};
+use tollgate::pool::{TaskError, TaskHandle, TaskPool};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -18,17 +18,17 @@ async fn settle() {
     }
 }
 
-async fn gated(pool: &TaskPool) -> (oneshot::Sender<()>, AsyncHandle<()>) {
+async fn gated(pool: &TaskPool) -> (oneshot::Sender<()>, TaskHandle<()>) {
     let (open, gate) = oneshot::channel();
     let handle = pool.submit(async { gate.await.unwrap() }).await.unwrap();
     settle().await;
     (open, handle)
 }
 
-/// A task may start at its deadline, and no later: be it a runner that starts it, or whoever waits for it.
+/// A task may start at its deadline, and no later, awaited by a task of the pool or not.
 #[tokio::test]
 async fn a_deadline_holds_to_the_tick() {
-    for (late, in_passing) in [(false, false), (true, false), (false, true), (true, true)] {
+    for (late, is_awaited) in [(false, false), (true, false), (false, true), (true, true)] {
         let clock = ManualClock::new();
         let pool = TaskPool::builder(1).on(&clock).build().unwrap();
         let (inner, timer) = (pool.clone(), clock.clone());
@@ -39,7 +39,7 @@ async fn a_deadline_holds_to_the_tick() {
             if late {
                 timer.advance(Duration::from_micros(1));
             }
-            if in_passing { Ok(task.await) } else { Err(task) }
+            if is_awaited { Ok(task.await) } else { Err(task) }
         });
         let started = match outer.await.unwrap().await.unwrap() {
             Ok(started) => started,
@@ -64,9 +64,9 @@ async fn a_shutdown_from_inside_does_not_wait() {
     assert!(pool.shutdown(LONG).await.is_clean());
 }
 
-/// Given a task that was begun in passing, when it is let go, then it goes on before those that have not started.
+/// Given three tasks in the queue, when the second is awaited by a task of the pool, then it alone starts on the slot that this lends.
 #[tokio::test]
-async fn what_has_begun_goes_on_before_what_has_not() {
+async fn what_is_awaited_starts_before_what_is_not() {
     let pool = TaskPool::builder(1).build().unwrap();
     let order = Arc::new(Mutex::new(Vec::new()));
     let note = |n| {
@@ -76,19 +76,19 @@ async fn what_has_begun_goes_on_before_what_has_not() {
             order.lock().unwrap().push(n);
         }
     };
-    let (begun, first, second) = (note("begun"), note("first"), note("second"));
+    let (awaited, first, last) = (note("awaited"), note("first"), note("last"));
     let inner = pool.clone();
     let outer = pool.submit(async move {
         let first = inner.submit(first).await.unwrap();
-        let mut begun = inner.submit(begun).await.unwrap();
-        let second = inner.submit(second).await.unwrap();
-        assert!(futures::poll!(&mut begun).is_pending());
-        [first, begun, second]
+        let awaited = inner.submit(awaited).await.unwrap();
+        let last = inner.submit(last).await.unwrap();
+        awaited.await.unwrap();
+        [first, last]
     });
     for task in outer.await.unwrap().await.unwrap() {
         task.await.unwrap();
     }
-    assert_eq!(*order.lock().unwrap(), ["begun", "first", "second"]);
+    assert_eq!(*order.lock().unwrap(), ["awaited", "first", "last"]);
 }
 
 /// Does nothing.

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 use tollgate::breaker::{BreakerState, CircuitBreaker};
-use tollgate::pool::{AsyncHandle, Overflow, TaskError, TaskPool, TaskPoolBuilder, Turned};
+use tollgate::pool::{Failed, Overflow, TaskError, TaskHandle, TaskPool, TaskPoolBuilder, Turned};
 use tollgate::{Ask, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -35,9 +35,9 @@ fn one() -> TaskPoolBuilder {
     TaskPool::builder(1)
 }
 
-/// Given a breaker in front of the runners, when a task fails that its waiter runs, then the breaker hears of it.
+/// Given a breaker in front of the runners, when a task fails for which another waits, then the breaker hears of it.
 #[tokio::test(start_paused = true)]
-async fn the_policy_hears_of_tasks_that_no_runner_runs() {
+async fn the_policy_hears_of_tasks_on_lent_slots() {
     let clock = ManualClock::new();
     let breaker = CircuitBreaker::builder().consecutive_failures(1).clock(&clock).build();
     let breaker = Arc::new(breaker.unwrap());
@@ -53,10 +53,9 @@ async fn the_policy_hears_of_tasks_that_no_runner_runs() {
     assert_eq!(end_of(outer.unwrap()).await.unwrap(), BreakerState::Open);
 }
 
-/// Given a task that waits for others of its pool, one by one or as a group, then each of those is admitted as well, and
-/// the permit of one that is let go stays with it.
+/// Given a task that waits for others of its pool, one by one or as a group, then each of those is admitted as well.
 #[tokio::test(start_paused = true)]
-async fn a_task_that_is_run_by_who_waits_for_it_is_admitted_first() {
+async fn a_task_on_a_lent_slot_is_admitted_first() {
     let clock = ManualClock::new();
     let pool = one().on(&clock).admit_by(rate(&clock, 1)).build().unwrap();
     let (here, time) = (pool.clone(), clock.clone());
@@ -83,46 +82,75 @@ async fn a_task_that_is_run_by_who_waits_for_it_is_admitted_first() {
     assert!(pool.shutdown(LONG).await.is_clean());
 }
 
-/// Given a task that is run in passing under a permit of its own, when it is let go and a runner ends it, then the permit
-/// comes back with its end and not before.
+/// Given a policy whose permits tasks hold while they run, when one waits for another of the pool, or for one below that does, then
+/// the wait ends at once, however many permits are free; the handle is good for others, and the task runs.
 #[tokio::test(start_paused = true)]
-async fn the_permit_of_a_task_that_is_let_go_stays_with_it() {
-    let in_flight = Arc::new(Semaphore::new(2));
-    let pool = one().admit_by(Policy::new(Arc::clone(&in_flight))).build().unwrap();
-    let (open, opened) = oneshot::channel::<()>();
-    let here = pool.clone();
-    let outer = pool.try_submit(async move {
-        let inner = here.submit(async move { opened.await.unwrap() }).await.unwrap();
-        inner.join_timeout(Duration::ZERO).await.err()
-    });
-    let inner = end_of(outer.unwrap()).await.unwrap().expect("it waits");
-    settle().await;
-    assert_eq!(in_flight.available_permits(), 1);
-    open.send(()).unwrap();
-    end_of(inner).await.unwrap();
-    assert!(pool.shutdown(LONG).await.is_clean());
-    assert_eq!(in_flight.available_permits(), 2);
+async fn a_wait_for_a_permit_that_the_waiter_holds_ends_at_once() {
+    let in_flight = Arc::new(Semaphore::new(3));
+    let gated = TaskPool::builder(3).admit_by(Policy::new(Arc::clone(&in_flight)));
+    let (gated, free) = (gated.build().unwrap(), one().build().unwrap());
+    for is_below in [false, true] {
+        let (here, below) = (gated.clone(), free.clone());
+        let outer = gated.try_submit(async move {
+            let waits = async move {
+                let mut inner = here.submit(async { 7 }).await.unwrap();
+                for _ in 0..2 {
+                    let refused = (&mut inner).await.unwrap_err();
+                    assert!(matches!(refused, TaskError::WouldDeadlock));
+                    yield_now().await;
+                }
+                Some(inner)
+            };
+            match is_below {
+                true => below.submit(waits).await.unwrap().await.unwrap(),
+                false => waits.await,
+            }
+        });
+        let inner = end_of(outer.unwrap()).await.unwrap().unwrap();
+        assert_eq!(end_of(inner).await.unwrap(), 7);
+    }
+    for pool in [gated, free] {
+        assert!(pool.shutdown(LONG).await.is_clean());
+    }
+    assert_eq!(in_flight.available_permits(), 3);
 }
 
-/// Given a policy that lets one task run at a time, then tasks may wait for tasks to any depth: the inner ones run under the
-/// permit of the outer.
+/// The same for a group: its first failure is that wait, which cancels the rest.
 #[tokio::test(start_paused = true)]
-async fn tasks_may_wait_for_tasks_under_one_permit() {
-    fn nested(pool: TaskPool, depth: u32) -> BoxFuture<'static, u32> {
+async fn a_group_that_would_wait_for_its_own_permit_ends_at_once() {
+    let pool = one().admit_by(Policy::new(Semaphore::new(1))).build().unwrap();
+    let here = pool.clone();
+    let outer = pool.try_submit(async move {
+        let mut group = here.group::<(), ()>();
+        for _ in 0..2 {
+            group.submit(async { Ok(()) }).await.unwrap();
+        }
+        group.join().await.unwrap_err()
+    });
+    let why = end_of(outer.unwrap()).await.unwrap();
+    assert!(matches!(why, Failed::Task(TaskError::WouldDeadlock)));
+    assert!(pool.shutdown(LONG).await.is_clean());
+}
+
+/// Given a task behind a rate that waits for a task of a pool without one, and that for another behind the rate, then all end: time
+/// gives back what a rate hands out.
+#[tokio::test(start_paused = true)]
+async fn tasks_wait_for_tasks_behind_a_rate_to_any_depth() {
+    fn nested(pools: [TaskPool; 2], depth: usize) -> BoxFuture<'static, usize> {
         Box::pin(async move {
-            let inner = match depth {
-                0 => Box::pin(async { 1 }),
-                depth => nested(pool.clone(), depth - 1),
-            };
-            1 + pool.submit(inner).await.unwrap().await.unwrap()
+            if depth == 0 {
+                return 0;
+            }
+            let inner = nested(pools.clone(), depth - 1);
+            1 + pools[depth % 2].submit(inner).await.unwrap().await.unwrap()
         })
     }
-    let in_flight = Arc::new(Semaphore::new(1));
-    let policy = Policy::new(Arc::clone(&in_flight));
-    let pool = one().admit_by(policy).build().unwrap();
-    assert_eq!(end_of(nested(pool.clone(), 4)).await, 6);
-    assert!(pool.shutdown(LONG).await.is_clean());
-    assert_eq!(in_flight.available_permits(), 1);
+    let gated = one().admit_by(Policy::new(TokenBucket::new(Quota::per_second(1_000_000).burst(1))));
+    let pools = [gated.build().unwrap(), one().build().unwrap()];
+    assert_eq!(end_of(nested(pools.clone(), 50)).await, 50);
+    for pool in pools {
+        assert!(pool.shutdown(LONG).await.is_clean());
+    }
 }
 
 /// Given two pools that share one slot, and a closed gate before one of them, then tasks of the other run; and an admission
@@ -282,7 +310,7 @@ async fn slot_and_admission_come_together_in_the_end() {
     drop(permit);
     drop(slot);
     settle().await;
-    let ended: Vec<_> = all.iter().map(AsyncHandle::is_finished).collect();
+    let ended: Vec<_> = all.iter().map(TaskHandle::is_finished).collect();
     assert_eq!(ended, [true; 3]);
     assert_eq!((slots.in_use(), permits.in_use()), (0, 0));
 }

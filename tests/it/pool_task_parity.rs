@@ -231,3 +231,46 @@ async fn what_is_handed_back_panics_where_it_is_run() {
     assert!(threads.shutdown(LONG).is_clean());
     assert_eq!(told.load(Ordering::Relaxed), 1);
 }
+
+/// Given tasks that still run when a shutdown has given up, then its report can be waited for: from outside until they have ended, and
+/// in a task of the pool not at all.
+#[tokio::test]
+async fn a_report_can_be_waited_for() {
+    let clock = ManualClock::new();
+    let pool = TaskPool::builder(2).on(&clock).build().unwrap();
+    let (release, released) = oneshot::channel::<()>();
+    let busy = pool.submit(released).await.unwrap();
+    let here = pool.clone();
+    let inside = pool.submit(async move { here.shutdown(Duration::ZERO).await.wait().await });
+    assert!(!inside.await.unwrap().await.unwrap());
+    let report = pool.shutdown(Duration::ZERO).await;
+    assert_eq!((report.running, report.is_clean()), (1, false));
+    let mut waits = Box::pin(report.wait_timeout(LONG));
+    assert!(futures::poll!(&mut waits).is_pending());
+    clock.advance(LONG);
+    assert!(!waits.await);
+    let mut waits = Box::pin(report.wait());
+    assert!(futures::poll!(&mut waits).is_pending());
+    release.send(()).unwrap();
+    assert!(waits.await);
+    busy.await.unwrap().unwrap();
+    assert_eq!(pool.stats().threads, 0);
+
+    let threads = WorkerPool::builder().workers(2).build().unwrap();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let (start, started) = std::sync::mpsc::channel();
+    let busy = threads.submit(move || {
+        start.send(()).unwrap();
+        released.recv().unwrap();
+    });
+    let busy = busy.unwrap();
+    started.recv().unwrap();
+    let here = threads.clone();
+    assert!(!threads.run(move || here.abort().wait()).unwrap());
+    let report = threads.shutdown(Duration::ZERO);
+    assert!(!report.wait_timeout(Duration::ZERO));
+    release.send(()).unwrap();
+    assert!(report.wait());
+    busy.join().unwrap();
+    assert_eq!(threads.stats().threads, 0);
+}

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tollgate::pool::{AsyncHandle, Failed, Overflow, PoolError, Priority, TaskError, TaskPool, Turned};
+use tollgate::pool::{Failed, Overflow, PoolError, Priority, TaskError, TaskHandle, TaskPool, Turned};
 use tollgate::{ManualClock, Policy, Quota, Semaphore, TokenBucket};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ async fn settle() {
 }
 
 /// Keeps a runner busy until it is let go.
-struct Busy(oneshot::Sender<()>, AsyncHandle<()>);
+struct Busy(oneshot::Sender<()>, TaskHandle<()>);
 
 impl Busy {
     async fn on(pool: &TaskPool) -> Self {

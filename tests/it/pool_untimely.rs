@@ -2,7 +2,7 @@
 
 use super::pool::Busy;
 use std::time::Duration;
-use tollgate::pool::{TaskError, TaskHandle};
+use tollgate::pool::{JoinHandle, TaskError};
 use tollgate::{ManualClock, Policy, Quota, TokenBucket, WorkerPool};
 
 /// A policy that lets three start now, and then one an hour.
@@ -19,10 +19,10 @@ fn a_task_that_is_too_late_takes_no_token() {
     let pool = pool.build().unwrap();
     let busy = Busy::on(&pool);
     let soon = pool.deadline(Duration::from_millis(1));
-    let late: Vec<TaskHandle<()>> = (0..2)
+    let late: Vec<JoinHandle<()>> = (0..2)
         .map(|_| soon.submit(|| unreachable!("it is late")).unwrap())
         .collect();
-    let live: Vec<TaskHandle<()>> = (0..2).map(|_| pool.submit(|| ()).unwrap()).collect();
+    let live: Vec<JoinHandle<()>> = (0..2).map(|_| pool.submit(|| ()).unwrap()).collect();
     clock.advance(Duration::from_millis(2));
     busy.end();
     late.into_iter()
@@ -38,10 +38,10 @@ fn a_task_that_was_cancelled_takes_no_token() {
     let pool = WorkerPool::builder().workers(1).on(&clock).admit_by(three(&clock));
     let pool = pool.build().unwrap();
     let busy = Busy::on(&pool);
-    let gone: Vec<TaskHandle<()>> = (0..2)
+    let gone: Vec<JoinHandle<()>> = (0..2)
         .map(|_| pool.submit(|| unreachable!("it is cancelled")).unwrap())
         .collect();
-    let mut live: Vec<TaskHandle<()>> = (0..6).map(|_| pool.submit(|| ()).unwrap()).collect();
+    let mut live: Vec<JoinHandle<()>> = (0..6).map(|_| pool.submit(|| ()).unwrap()).collect();
     assert!(gone.iter().all(|gone| gone.cancel()));
     busy.end();
     live.drain(..2).for_each(|live| live.join().unwrap());
@@ -54,7 +54,7 @@ mod of_tasks {
     use std::time::Duration;
     use tokio::sync::oneshot;
     use tollgate::ManualClock;
-    use tollgate::pool::{AsyncHandle, TaskError, TaskPool};
+    use tollgate::pool::{TaskError, TaskHandle, TaskPool};
 
     /// Lets all other tasks of a current-thread runtime run until they wait.
     async fn settle() {
@@ -83,7 +83,7 @@ mod of_tasks {
         clock.advance(Duration::from_millis(2));
         open.send(()).unwrap();
         settle().await;
-        assert!(live.iter().all(AsyncHandle::is_finished));
+        assert!(live.iter().all(TaskHandle::is_finished));
         for late in late {
             let late: Result<(), _> = late.await;
             assert!(matches!(late, Err(TaskError::Expired)));
@@ -99,10 +99,10 @@ mod of_tasks {
             .submit_all((0..2).map(|_| async { unreachable!("it is cancelled") }))
             .await;
         let (live, _) = pool.submit_all((0..6).map(|_| async {})).await;
-        assert!(gone.iter().all(|gone: &AsyncHandle<()>| gone.cancel()));
+        assert!(gone.iter().all(|gone: &TaskHandle<()>| gone.cancel()));
         open.send(()).unwrap();
         settle().await;
-        assert!(live[..2].iter().all(AsyncHandle::is_finished));
+        assert!(live[..2].iter().all(TaskHandle::is_finished));
         assert_eq!(pool.abort().unstarted.len(), 4);
     }
 }

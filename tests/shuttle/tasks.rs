@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use tollgate::fan_out::fan_out;
-use tollgate::pool::{AsyncHandle, TaskError, TaskPool};
+use tollgate::pool::{TaskError, TaskHandle, TaskPool};
 use tollgate::{ManualClock, Policy, Semaphore};
 
 const LONG: Duration = Duration::from_secs(3_600);
@@ -184,7 +184,7 @@ async fn submit_some(pool: &TaskPool, ran: &Arc<AtomicUsize>) -> (usize, usize) 
     (let_in, gone)
 }
 
-/// A task that others run in passing: it counts how many of its kind are being polled.
+/// A task that counts how many of its kind are being polled.
 async fn counted(now: Arc<AtomicUsize>, limit: usize) {
     for last in [false, true] {
         let before = now.fetch_add(1, Ordering::SeqCst);
@@ -197,9 +197,8 @@ async fn counted(now: Arc<AtomicUsize>, limit: usize) {
     }
 }
 
-/// Takes a task in by one poll of its handle, and then awaits another, or lets go of the first; returns it when the pool is to
-/// go on with it.
-async fn wait_somehow(pool: TaskPool, now: Arc<AtomicUsize>, limit: usize) -> Option<AsyncHandle<()>> {
+/// Polls the handle of a task once, and then awaits another, or drops the first handle, or returns it.
+async fn wait_somehow(pool: TaskPool, now: Arc<AtomicUsize>, limit: usize) -> Option<TaskHandle<()>> {
     let mut first = pool.submit(counted(Arc::clone(&now), limit)).await.unwrap();
     let second = pool.submit(counted(now, limit)).await.unwrap();
     let done = poll_fn(|cx| Poll::Ready(Pin::new(&mut first).poll(cx)))
@@ -232,10 +231,10 @@ async fn wait_somehow(pool: TaskPool, now: Arc<AtomicUsize>, limit: usize) -> Op
     None
 }
 
-/// Given tasks that take others in and then wait for something else, drop the handle, or hand it on, then all
-/// end, and no more are polled at once than there are slots.
+/// Given tasks that wait for others and then for something else, drop the handle, or hand it on, then all end, and no more of those
+/// that are awaited are polled at once than there are slots.
 #[test]
-fn what_is_run_in_passing_goes_on_within_the_bound() {
+fn what_is_awaited_runs_within_the_bound() {
     super::check(10_000, || {
         let limit = thread_rng().gen_range(1..=2);
         let pool = pool(limit);
@@ -336,8 +335,75 @@ fn what_waits_at_a_closed_gate_is_taken_out() {
     });
 }
 
-/// Given a policy of one at a time, and tasks of which one awaits another and one is cancelled, while the pool is told to
-/// end, then each has run once, or is told why it has not, and every permit is back.
+/// Given a task that asks for more than there is, and one behind it that fits, when the first is cancelled at any moment, then the
+/// other runs.
+#[test]
+fn a_task_behind_one_that_is_cancelled_at_the_gate_runs() {
+    super::check(10_000, || {
+        let permits = Arc::new(Semaphore::new(2));
+        let builder = TaskPool::builder(2).on(&ManualClock::new());
+        let pool = builder.admit_by(Policy::new(Arc::clone(&permits))).build().unwrap();
+        let held = permits.try_acquire().unwrap();
+        let heavy = pool.ask(2).try_submit(async {}).unwrap();
+        let light = pool.try_submit(async { 7 }).unwrap();
+        let canceller = thread::spawn(move || assert!(heavy.cancel()));
+        assert_eq!(block_on(light).unwrap(), 7);
+        canceller.join().unwrap();
+        drop(held);
+        assert!(block_on(pool.shutdown(LONG)).is_clean());
+        assert_eq!(permits.available_permits(), 2);
+    });
+}
+
+/// Given tasks that wait for a task of their own, and are cancelled, while the limit falls and rises, then each ends, and the slots are
+/// as before.
+#[test]
+fn a_lent_slot_comes_back() {
+    super::check(10_000, || {
+        let pool = pool(1);
+        let waiters: Vec<_> = (0..2)
+            .map(|_| {
+                let here = pool.clone();
+                let cancels = thread_rng().gen_bool(0.5);
+                let waits = async move {
+                    let inner = here.submit(pause()).await.unwrap();
+                    inner.await.unwrap();
+                };
+                let pool = pool.clone();
+                thread::spawn(move || {
+                    block_on(async {
+                        let waiter = pool.submit(waits).await.unwrap();
+                        if cancels {
+                            pause().await;
+                            waiter.cancel();
+                        }
+                        match waiter.await {
+                            Ok(()) => {}
+                            Err(TaskError::Aborted | TaskError::Cancelled) => assert!(cancels),
+                            Err(why) => panic!("{why}"),
+                        }
+                    })
+                })
+            })
+            .collect();
+        pool.resize(2).unwrap();
+        pool.resize(1).unwrap();
+        for waiter in waiters {
+            waiter.join().unwrap();
+        }
+        assert!(block_on(pool.wait_idle()));
+        // One slot: of two tasks the second runs behind the first.
+        let now = Arc::new(AtomicUsize::new(0));
+        let [first, second] = [(); 2].map(|()| pool.try_submit(counted(Arc::clone(&now), 1)).unwrap());
+        block_on(async {
+            first.await.unwrap();
+            second.await.unwrap();
+        });
+        assert!(block_on(pool.shutdown(LONG)).is_clean());
+    });
+}
+
+/// Given a policy of one at a time, and tasks of which one submits another and one is cancelled, while the pool is told to end, then each has run once, or is told why it has not, and every permit is back.
 #[test]
 fn every_task_behind_a_gate_is_accounted_for_once() {
     super::check(10_000, || {
@@ -357,10 +423,7 @@ fn every_task_behind_a_gate_is_accounted_for_once() {
         let (outer, inner) = (task(0), task(1));
         let outer = pool.try_submit(async move {
             outer.await;
-            match here.try_submit(inner) {
-                Ok(inner) => Some(inner.await),
-                Err(_) => None,
-            }
+            here.try_submit(inner).ok()
         });
         let (outer, other) = (outer.unwrap(), pool.try_submit(task(2)).unwrap());
         let canceller = thread::spawn(move || {
@@ -371,7 +434,7 @@ fn every_task_behind_a_gate_is_accounted_for_once() {
         let ender = thread::spawn(move || drop(block_on(ends.shutdown(Duration::ZERO))));
         let (cancelled, other) = canceller.join().unwrap();
         let (outer, inner) = match block_on(outer) {
-            Ok(inner) => (Ok(()), inner),
+            Ok(inner) => (Ok(()), inner.map(block_on)),
             Err(why) => (Err(why), None),
         };
         ender.join().unwrap();

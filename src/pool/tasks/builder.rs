@@ -1,11 +1,11 @@
 //! How a pool of async tasks is built, and on whose runners it runs.
 
+use super::admission::Admission;
 use super::core::{Core, DiscardHook, Settings};
 use super::entry::UnstartedTask;
 use super::face::TaskPool;
 use crate::pool::builder::Builder;
 use crate::pool::error::PoolError;
-use crate::pool::kin::Kin;
 use crate::pool::runtime::Runtime;
 use crate::pool::workers::Workers;
 use std::fmt;
@@ -56,13 +56,14 @@ impl Builder<Runners> {
             clock: common.clock(),
             overflow: common.overflow,
             on_discard: kind.on_discard,
-            shared_slots: common.shares_slots(),
-            slots: common.slots(limit),
-            gate: common.gate,
+            admission: Admission {
+                slots: common.given_slots(),
+                gate: common.gate,
+            },
             on_panic: common.on_panic,
             runtime: runtime.ok_or(PoolError::NoRuntime)?,
         };
-        Ok(TaskPool::new(Arc::new(Core::new(Kin::new(), room, settings))))
+        Ok(TaskPool::new(Arc::new(Core::new(limit, room, settings))))
     }
 }
 

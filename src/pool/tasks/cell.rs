@@ -1,54 +1,30 @@
-//! A future and its result: what the queue holds of it, whoever polls it, and its handle.
+//! A future and its result: what the queue holds of it, its runner, and its handle.
 //!
 //! ```text
-//!  Queued --claim--> Resting <--> Polled --ready--> Done --take--> Taken
+//!  Queued --start--> Resting <--> Polled --ready--> Done --take--> Taken
 //!    |                 |            |                ^
 //!    `--refuse---------+--abort-----+--(next)--------'
 //! ```
-//! What is set aside stands where it was queued, for one alone to be claimed.
-//! Whoever takes the future out of it, under the lock, polls or drops it outside.
+//! What takes the future out of it, under the lock, polls or drops it outside.
 
-use super::polled::inside;
-use super::turn::OwnTurn;
 use crate::pool::cell::{Await, Cell, Queued, Ran, Stage};
+use crate::pool::engine::waits::{Home, Record, Task};
 use crate::pool::error::TaskError;
-use crate::pool::gate::{Admitted, finish};
 use crate::pool::hooks::{Payload, drop_quietly, wake};
-use crate::pool::kin::Kin;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// For which pool a task is polled, and who is told of a panic for which nobody will ask.
-#[derive(Clone, Copy)]
-pub(super) struct Here<'a> {
-    pub(super) pool: Kin,
-    pub(super) orphan: &'a dyn Fn(Payload),
-}
-
-/// A future as queue and runners see it.
-pub(super) trait Run: Queued {
-    /// Takes it for whoever polls it from now on, with what it is admitted by. False when somebody has. It runs nothing of
-    /// a user's.
-    fn claim(&self, admitted: &mut Admitted) -> bool;
-    /// The same for whoever polls it at once: it has started, and an abort comes after that poll.
-    fn claim_to_poll(&self, admitted: &mut Admitted) -> bool;
-    /// The same for whoever has set it aside.
-    fn claim_aside(&self) -> bool;
-    /// Polls it, once it has been claimed.
-    fn poll_run(&self, here: Here<'_>, cx: &mut Context<'_>) -> Poll<Ran>;
-    /// Ends it, whether it has started or not: for this reason, if it has never been polled. False when it had ended.
-    fn abort(&self, queued: TaskError) -> bool;
-    /// Whoever has claimed it polls it no more: it is to be claimed again, and so is what it runs in passing.
-    fn leave(&self);
-    /// True while it has been left, and nobody has claimed it.
-    fn is_left(&self) -> bool;
-    /// True while it is queued, or has been left.
-    fn is_claimable(&self) -> bool;
-    /// As [`claim`](Self::claim), for one that has been left.
-    fn claim_left(&self) -> bool;
-    /// Has its handle polled, if anybody waits.
-    fn call(&self);
+/// A future as the queue and its runner see it.
+pub(super) trait Run: Task {
+    /// Takes it for its runner: it has started, and an abort comes after its first poll. False when it has ended. It runs nothing
+    /// of a user's.
+    fn start(&self) -> bool;
+    /// Polls it, once it has started. `orphan` is called with the payload of a panic for which nothing will ask.
+    fn poll_run(&self, orphan: &dyn Fn(Payload), cx: &mut Context<'_>) -> Poll<Ran>;
+    /// Ends it without a run. False when it has started, or ended.
+    fn refuse(&self, why: TaskError) -> bool;
 }
 
 /// A future as its handle sees it.
@@ -58,7 +34,7 @@ impl<C: Run + Await<T>, T> Job<T> for C {}
 /// A future that has started.
 pub(super) enum Progress<Fut> {
     Resting(Rest<Fut>),
-    /// It is in the hands of whoever polls it, who is to end it if there is a reason.
+    /// Its runner polls it, and is to end it then if there is a reason.
     Polled(Option<TaskError>),
 }
 
@@ -74,30 +50,31 @@ pub(super) struct Rest<Fut> {
     begun: bool,
     /// It is about to be polled, and then to be ended if there is a reason.
     starting: Option<Option<TaskError>>,
-    /// Under which it runs, whoever polls it.
-    admitted: Admitted,
-    /// Nobody polls it: whoever claims it does.
-    left: bool,
-    /// Whoever polls it, to be told when it is aborted.
+    /// Its runner, to be told when it is aborted.
     poller: Option<Waker>,
-    turn: Option<OwnTurn>,
 }
 
-impl<Fut, T> Cell<Fut, Progress<Fut>, T> {
-    fn claimed(future: Fut, admitted: Admitted) -> Stage<Fut, Progress<Fut>, T> {
-        Stage::Started(Progress::Resting(Rest {
-            future: Box::pin(future),
-            begun: false,
-            starting: None,
-            admitted,
-            left: false,
-            poller: None,
-            turn: None,
-        }))
+pub(super) struct TaskCell<Fut, T> {
+    record: Record,
+    /// In a box from the beginning: what moves it moves a pointer.
+    cell: Cell<Box<Fut>, Progress<Fut>, T>,
+}
+
+impl<Fut, T> TaskCell<Fut, T> {
+    pub(super) fn new(home: Arc<dyn Home>, task: Fut) -> Self {
+        Self {
+            record: Record::new(home),
+            cell: Cell::new(Box::new(task)),
+        }
+    }
+
+    /// Gets the future back, which has not been queued.
+    pub(super) fn take_back(&self) -> Fut {
+        *self.cell.start().expect("nothing else has seen this task")
     }
 
     fn take_up(&self) -> Option<Rest<Fut>> {
-        let mut inner = self.lock();
+        let mut inner = self.cell.lock();
         match std::mem::replace(&mut inner.stage, Stage::Started(Progress::default())) {
             Stage::Started(Progress::Resting(mut rest)) => {
                 if let Some(why) = rest.starting.take() {
@@ -115,7 +92,7 @@ impl<Fut, T> Cell<Fut, Progress<Fut>, T> {
     /// True unless the task has been aborted meanwhile: then it has ended.
     fn lay_down(&self, rest: Rest<Fut>) -> bool {
         let why = {
-            let mut inner = self.lock();
+            let mut inner = self.cell.lock();
             match &mut inner.stage {
                 Stage::Started(Progress::Polled(why)) if why.is_some() => why.take(),
                 stage => {
@@ -134,89 +111,22 @@ impl<Fut, T> Cell<Fut, Progress<Fut>, T> {
         self.end(rest, why);
     }
 
-    /// Drops the future, or whatever is left of it, and tells the handle why.
+    /// Drops the future, or what is left of it, and tells the handle why.
     fn end<F>(&self, future: F, why: TaskError) {
         drop_quietly(future);
-        drop_quietly(self.complete(Err(why)));
+        drop_quietly(self.cell.complete(Err(why)));
     }
 }
 
-impl<Fut, T> Run for Cell<Fut, Progress<Fut>, T>
-where
-    Fut: Future<Output = T> + Send,
-    T: Send,
-{
-    fn claim(&self, admitted: &mut Admitted) -> bool {
-        let mut inner = self.lock();
-        match std::mem::replace(&mut inner.stage, Stage::Taken) {
-            Stage::Queued(future) => {
-                inner.stage = Self::claimed(future, admitted.take());
-                true
-            }
-            other => {
-                inner.stage = other;
-                false
-            }
-        }
-    }
-
-    fn claim_to_poll(&self, admitted: &mut Admitted) -> bool {
-        let claimed = self.claim(admitted);
-        if let Stage::Started(Progress::Resting(rest)) = &mut self.lock().stage
-            && claimed
-            && !seeded!("tasks_are_aborted_before_they_begin")
-        {
-            rest.starting = Some(None);
-        }
-        claimed
-    }
-
-    fn claim_aside(&self) -> bool {
-        let mut inner = self.lock();
-        match std::mem::replace(&mut inner.stage, Stage::Taken) {
-            Stage::Queued(future) | Stage::Aside(future) => {
-                inner.stage = Self::claimed(future, None);
-                true
-            }
-            other => {
-                inner.stage = other;
-                false
-            }
-        }
-    }
-
-    fn poll_run(&self, here: Here<'_>, cx: &mut Context<'_>) -> Poll<Ran> {
-        // None: it was aborted.
-        let Some(mut rest) = self.take_up() else {
-            return Poll::Ready(Ran::Gone);
-        };
-        rest.begun = true;
-        let future = rest.future.as_mut();
-        let poll = |cx: &mut Context<'_>| catch_unwind(AssertUnwindSafe(|| future.poll(cx)));
-        let (result, ran) = match inside(here.pool, rest.admitted.is_some(), &mut rest.turn, cx, poll) {
-            Ok(Poll::Pending) => {
-                let known = rest.poller.as_ref().is_some_and(|known| known.will_wake(cx.waker()));
-                let old = (!known).then(|| rest.poller.replace(cx.waker().clone()));
-                let rests = self.lay_down(rest);
-                drop(old);
-                return if rests { Poll::Pending } else { Poll::Ready(Ran::Gone) };
-            }
-            Ok(Poll::Ready(value)) => (Ok(value), Ran::Done),
-            Err(payload) => (Err(TaskError::Panicked(payload)), Ran::Panicked),
-        };
-        let admitted = rest.admitted.take();
-        drop_quietly(rest);
-        if let Some(payload) = self.complete(result) {
-            (here.orphan)(payload);
-        }
-        finish(admitted, ran);
-        Poll::Ready(ran)
+impl<Fut: Send, T: Send> Task for TaskCell<Fut, T> {
+    fn record(&self) -> &Record {
+        &self.record
     }
 
     fn abort(&self, queued: TaskError) -> bool {
-        let mut inner = self.lock();
+        let mut inner = self.cell.lock();
         match std::mem::replace(&mut inner.stage, Stage::Started(Progress::default())) {
-            Stage::Queued(future) | Stage::Aside(future) => {
+            Stage::Queued(future) => {
                 drop(inner);
                 self.end(future, queued);
                 true
@@ -233,7 +143,7 @@ where
                 wake(poller);
                 true
             }
-            // Whoever polls it sees this when the future is pending; one that is ready has its result.
+            // Its runner sees this when the future is pending; one that is ready has its result.
             Stage::Started(Progress::Polled(_)) => {
                 inner.stage = Stage::Started(Progress::Polled(Some(queued)));
                 true
@@ -244,41 +154,72 @@ where
             }
         }
     }
+}
 
-    fn leave(&self) {
-        let turn = match &mut self.lock().stage {
-            Stage::Started(Progress::Resting(rest)) => {
-                rest.left = true;
-                rest.turn.as_ref().map(OwnTurn::share)
+impl<Fut, T> Run for TaskCell<Fut, T>
+where
+    Fut: Future<Output = T> + Send,
+    T: Send,
+{
+    fn start(&self) -> bool {
+        let mut inner = self.cell.lock();
+        match std::mem::replace(&mut inner.stage, Stage::Taken) {
+            Stage::Queued(future) => {
+                inner.stage = Stage::Started(Progress::Resting(Rest {
+                    future: Box::into_pin(future),
+                    begun: false,
+                    starting: (!seeded!("tasks_are_aborted_before_they_begin")).then_some(None),
+                    poller: None,
+                }));
+                true
             }
-            _ => None,
+            other => {
+                inner.stage = other;
+                false
+            }
+        }
+    }
+
+    fn poll_run(&self, orphan: &dyn Fn(Payload), cx: &mut Context<'_>) -> Poll<Ran> {
+        // None: it was aborted.
+        let Some(mut rest) = self.take_up() else {
+            return Poll::Ready(Ran::Gone);
         };
-        if let Some(turn) = turn {
-            turn.let_go();
+        rest.begun = true;
+        let future = rest.future.as_mut();
+        let (result, ran) = match catch_unwind(AssertUnwindSafe(|| self.cell.caller().within(|| future.poll(cx)))) {
+            Ok(Poll::Pending) => {
+                let known = rest.poller.as_ref().is_some_and(|known| known.will_wake(cx.waker()));
+                let old = (!known).then(|| rest.poller.replace(cx.waker().clone()));
+                let rests = self.lay_down(rest);
+                drop(old);
+                return if rests { Poll::Pending } else { Poll::Ready(Ran::Gone) };
+            }
+            Ok(Poll::Ready(value)) => (Ok(value), Ran::Done),
+            Err(payload) => (Err(TaskError::Panicked(payload)), Ran::Panicked),
+        };
+        drop_quietly(rest);
+        if let Some(payload) = self.cell.complete(result) {
+            orphan(payload);
         }
+        Poll::Ready(ran)
     }
 
-    fn is_left(&self) -> bool {
-        matches!(&self.lock().stage, Stage::Started(Progress::Resting(rest)) if rest.left)
+    fn refuse(&self, why: TaskError) -> bool {
+        Queued::refuse(&self.cell, why)
+    }
+}
+
+impl<Fut: Send, T: Send> Await<T> for TaskCell<Fut, T> {
+    fn poll_result(&self, waker: &Waker) -> Poll<Result<T, TaskError>> {
+        self.cell.poll_result(waker)
     }
 
-    fn is_claimable(&self) -> bool {
-        match &self.lock().stage {
-            Stage::Queued(_) => true,
-            Stage::Started(Progress::Resting(rest)) => rest.left && !seeded!("tasks_left_for_good"),
-            _ => false,
-        }
+    fn is_done(&self) -> bool {
+        self.cell.is_done()
     }
 
-    fn claim_left(&self) -> bool {
-        match &mut self.lock().stage {
-            Stage::Started(Progress::Resting(rest)) => std::mem::take(&mut rest.left),
-            _ => false,
-        }
-    }
-
-    fn call(&self) {
-        let waker = self.lock().waker.take();
-        wake(waker);
+    fn detach(&self) {
+        self.cell.detach();
     }
 }

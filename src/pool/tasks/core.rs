@@ -1,303 +1,381 @@
-//! What handles and runners of a task pool share. One lock, held for a handful of moves; futures, hooks, wakers and
-//! drops come after it. The protocol is that of the worker pool without its shelves: a task that is pushed calls a
-//! runner only when none looks, and a runner that finds work and leaves some behind calls the next.
+//! What handles and runners of a task pool share: the state of the engine, the bound on its queue, and what was decided when the
+//! pool was built. Futures, hooks, wakers and drops run outside the lock.
 
-use super::cell::{Here, Run};
+use super::admission::{Admission, Asking, Refused, Ticket};
 use super::entry::{Entry, UnstartedTask};
 use super::runner;
 use crate::pool::cell::Ran;
-use crate::pool::gate::Gate;
+use crate::pool::end_wait::Ends;
+use crate::pool::engine::queue::Key;
+use crate::pool::engine::seat::Seat;
+use crate::pool::engine::state::{Acts, Next, State};
+use crate::pool::engine::waits::Home;
+use crate::pool::error::TaskError;
 use crate::pool::hooks::{self, PanicHook, Payload, drop_quietly, wake};
-use crate::pool::kin::Kin;
-use crate::pool::lanes::Lanes;
-use crate::pool::limit_watch::LimitWatch;
-use crate::pool::overflow::Overflow;
-use crate::pool::quiet::Quiet;
+use crate::pool::overflow::{Crowded, Overflow};
+use crate::pool::quiet::Wait;
 use crate::pool::room::Room;
 use crate::pool::runtime::Runtime;
 use crate::pool::state::Phase;
 use crate::pool::stats::PoolStats;
-use crate::semaphore::Semaphore;
-use crate::sync::shim::{Mutex, MutexGuard};
-use crate::time::Clock;
-use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Wake, Waker};
+use crate::sync::shim::Mutex;
+use crate::sync::turn::TurnstileId;
+use crate::time::{Clock, Sleep};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 pub(super) type DiscardHook = dyn Fn(UnstartedTask) + Send + Sync;
 
 pub(super) struct Settings {
     pub(super) clock: Clock,
-    pub(super) gate: Option<Arc<dyn Gate>>,
+    pub(super) admission: Admission,
     pub(super) overflow: Overflow,
     pub(super) on_panic: Option<Box<PanicHook>>,
     pub(super) on_discard: Option<Box<DiscardHook>>,
-    pub(super) slots: Arc<Semaphore>,
-    /// True when others hold permits of the slots as well.
-    pub(super) shared_slots: bool,
     pub(super) runtime: Runtime,
 }
 
-/// What others see of a runner.
-#[derive(Default)]
-pub(super) struct Bench(Mutex<Place>);
-
-#[derive(Default)]
-pub(super) struct Place {
-    /// What it runs.
-    pub(super) running: Option<Arc<dyn Run>>,
-    /// The task that it has taken and not started: it may wait for its admission.
-    pub(super) held: Option<Entry>,
-    /// True when it has been called since it fell idle.
-    pub(super) called: bool,
-    pub(super) waker: Option<Waker>,
-}
-
-impl Bench {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Place> {
-        self.0.lock()
-    }
-
-    pub(super) fn call(&self) {
-        let waker = {
-            let mut place = self.0.lock();
-            place.called = true;
-            place.waker.take()
-        };
-        wake(waker);
-    }
-}
-
-pub(super) struct State {
-    pub(super) lanes: Lanes<Entry>,
-    pub(super) benches: Vec<Arc<Bench>>,
-    pub(super) idle: Vec<Arc<Bench>>,
-    /// Runners that look for work, or have been called to.
-    pub(super) searching: usize,
-    pub(super) phase: Phase,
-    pub(super) quiet: Quiet,
-    /// Queue entries whose task is known to have ended elsewhere.
-    pub(super) dead: usize,
-    /// There while all runners are busy that there may be, and tasks wait.
-    pub(super) limit_watch: LimitWatch,
-    pub(super) stats: PoolStats,
-}
-
 pub(super) struct Core {
-    pub(super) kin: Kin,
-    pub(super) state: Mutex<State>,
+    state: Mutex<State<Entry>>,
     pub(super) room: Room,
     pub(super) settings: Settings,
-}
-
-/// What is to be done after the lock.
-#[derive(Default)]
-#[must_use]
-pub(super) struct After {
-    call: Option<Arc<Bench>>,
-    start: Option<Arc<Bench>>,
-    /// A limit that is raised is to start one more.
-    watch: bool,
-    pub(super) quiet: Vec<Waker>,
-}
-
-pub(super) enum Found {
-    /// One that waits to be started lies with the runner, where it can be taken out.
-    Held,
-    /// One that has started.
-    Started(Entry),
-    Nothing,
-    Exit,
-}
-
-impl State {
-    pub(super) fn call_for_help(&mut self, limit: usize, after: &mut After) {
-        if self.searching > 0 || self.lanes.len() == 0 {
-            return;
-        }
-        if let Some(bench) = self.idle.pop() {
-            self.searching += 1;
-            after.call = Some(bench);
-        } else if self.benches.len() < limit.max(1) {
-            self.searching += 1;
-            let bench = Arc::new(Bench::default());
-            self.benches.push(Arc::clone(&bench));
-            self.stats.peak_threads = self.stats.peak_threads.max(self.benches.len());
-            after.start = Some(bench);
-        } else {
-            after.watch = true;
-        }
-    }
-
-    pub(super) fn finished(&mut self, tasks: usize, after: &mut After) {
-        self.quiet.finished(tasks, &mut after.quiet);
-    }
-
-    pub(super) fn count(&mut self, ran: Ran) {
-        self.stats.finished += u64::from(ran != Ran::Gone);
-        self.stats.panicked += u64::from(ran == Ran::Panicked);
-    }
+    held: Box<[TurnstileId]>,
 }
 
 impl Core {
-    pub(super) fn new(kin: Kin, room: Room, settings: Settings) -> Self {
-        let state = Mutex::new(State {
-            lanes: Lanes::new(),
-            benches: Vec::new(),
-            idle: Vec::new(),
-            searching: 0,
-            phase: Phase::Running,
-            quiet: Quiet::default(),
-            dead: 0,
-            limit_watch: LimitWatch::default(),
-            stats: PoolStats::default(),
-        });
+    pub(super) fn new(limit: usize, room: Room, settings: Settings) -> Self {
+        // Slots that others share are all the slots that there are.
+        let own = if settings.admission.slots.is_some() {
+            usize::MAX
+        } else {
+            limit
+        };
         Self {
-            kin,
-            state,
+            state: Mutex::new(State::new(own, settings.admission.is_gated())),
             room,
+            held: settings.admission.held(),
             settings,
         }
     }
 
-    pub(super) fn limit(&self) -> usize {
-        self.settings.slots.limit()
-    }
-
-    pub(super) fn after(self: &Arc<Self>, after: After) {
-        if let Some(bench) = after.call {
-            bench.call();
+    /// Runs a transition, and then what it wants done.
+    fn transition<T>(self: &Arc<Self>, step: impl FnOnce(&mut State<Entry>, &mut Acts) -> T) -> T {
+        let mut acts = Acts::default();
+        let result = step(&mut self.state.lock(), &mut acts);
+        for seat in acts.call {
+            seat.call();
         }
-        for waker in after.quiet {
+        for waker in acts.quiet {
             wake(Some(waker));
         }
-        if let Some(bench) = after.start {
-            let runner = runner::run(Arc::clone(self), bench);
+        for seat in acts.start {
+            let runner = runner::run(Arc::clone(self), seat);
             // A runner that is not started is dropped, and strikes itself off.
             drop(self.settings.runtime.spawn(runner));
         }
-        if after.watch {
-            self.watch_limit();
-        }
-    }
-
-    /// All runners are busy that there may be, and tasks wait: a limit that is raised starts one more.
-    fn watch_limit(self: &Arc<Self>) {
-        let mut after = After::default();
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        let runners = state.benches.len().max(1);
-        let waker = || Waker::from(Arc::new(LimitIsRaised(Arc::downgrade(self))));
-        if !state.limit_watch.keep(&self.settings.slots, runners, waker) {
-            state.call_for_help(self.limit(), &mut after);
-        }
-        drop(guard);
-        self.after(after);
+        result
     }
 
     pub(super) fn orphan(&self, payload: Payload) {
         hooks::tell_of_panic(self.settings.on_panic.as_deref(), payload);
     }
 
-    /// Polls a task of this pool.
-    pub(super) fn poll(&self, task: &dyn Run, cx: &mut Context<'_>) -> Poll<Ran> {
-        let here = Here {
-            pool: self.kin,
-            orphan: &|payload| self.orphan(payload),
-        };
-        task.poll_run(here, cx)
+    fn is_late(&self, entry: &Entry) -> bool {
+        entry
+            .deadline
+            .is_some_and(|deadline| self.settings.clock.now() > deadline)
     }
 
-    /// Gives `me` the next task; what it has `done` is counted on the way.
-    pub(super) fn take(self: &Arc<Self>, me: &Arc<Bench>, searching: &mut bool, done: Option<Ran>) -> Found {
-        let mut after = After::default();
-        let mut state = self.state.lock();
-        if let Some(ran) = done {
-            state.count(ran);
-            state.finished(1, &mut after);
-        }
-        if std::mem::take(searching) && !seeded!("tasks_search_for_ever") {
-            state.searching -= 1;
-        }
-        let found = match state.lanes.pop() {
-            // Under this lock: whoever ends the pool finds it.
-            Some(entry) if entry.is_waiting() => {
-                me.lock().held = Some(entry);
-                Found::Held
+    fn expire(&self, late: impl IntoIterator<Item = Entry>) {
+        for entry in late {
+            self.room.give_back(1, u64::from(entry.weight));
+            if entry.task.refuse(TaskError::Expired) {
+                self.state.lock().stats.expired += 1;
             }
-            Some(entry) => {
-                me.lock().running = Some(Arc::clone(&entry.task));
-                Found::Started(entry)
-            }
-            None if state.phase == Phase::Running => Found::Nothing,
-            None => Found::Exit,
-        };
-        match found {
-            Found::Held | Found::Started(_) => state.call_for_help(self.limit(), &mut after),
-            Found::Nothing => {
-                me.lock().called = false;
-                state.idle.push(Arc::clone(me));
-                state.limit_watch.end(&self.settings.slots);
-            }
-            Found::Exit => {}
-        }
-        drop(state);
-        self.after(after);
-        found
-    }
-
-    /// What `me` has taken and not started goes back to the front of the queue, unless it has been taken out.
-    pub(super) fn put_back(&self, me: &Bench) {
-        let mut state = self.state.lock();
-        let held = me.lock().held.take();
-        if let Some(entry) = held {
-            state.lanes.push_front(entry);
         }
     }
 
-    /// A task has ended, and whoever ran it does not look for the next at once.
-    pub(super) fn ended(self: &Arc<Self>, ran: Ran) {
-        let mut after = After::default();
-        let mut state = self.state.lock();
-        state.count(ran);
-        state.finished(1, &mut after);
-        drop(state);
-        self.after(after);
+    // ---- the queue ----
+
+    /// Queues a task for which room has been taken. None when no more are taken: the submitter has another hold on it.
+    pub(super) fn push(self: &Arc<Self>, entry: Entry) -> Option<Key> {
+        self.transition(|state, acts| {
+            if state.phase != Phase::Running {
+                return None;
+            }
+            let priority = entry.priority;
+            let key = state.push(entry, priority);
+            state.call(acts);
+            Some(key)
+        })
+    }
+
+    /// Queues tasks, in order, at once. None, and none is queued, when no more are taken.
+    pub(super) fn push_all(self: &Arc<Self>, entries: impl Iterator<Item = Entry>) -> Option<Vec<Key>> {
+        self.transition(|state, acts| {
+            if state.phase != Phase::Running {
+                return None;
+            }
+            let push = |entry: Entry| {
+                let priority = entry.priority;
+                state.push(entry, priority)
+            };
+            let keys = entries.map(push).collect();
+            state.call(acts);
+            Some(keys)
+        })
+    }
+
+    /// Ends a task that is queued. False when it is not.
+    pub(super) fn cancel(self: &Arc<Self>, key: Key) -> bool {
+        let entry = self.transition(|state, acts| {
+            let entry = state.remove(key, acts);
+            state.call(acts);
+            entry
+        });
+        let Some(entry) = entry else { return false };
+        self.room.give_back(1, u64::from(entry.weight));
+        entry.task.refuse(TaskError::Cancelled)
+    }
+
+    pub(super) fn is_queued(&self, key: Key) -> bool {
+        self.state.lock().get(key).is_some()
+    }
+
+    // ---- runners ----
+
+    /// What the runner at `seat` does next, after its task has ended like this.
+    ///
+    /// Both are one transition: the runner takes the task that its own end made startable, and no other is called for it.
+    pub(super) fn next(self: &Arc<Self>, seat: &Arc<Seat>, ended: Option<Ran>) -> Next<Entry> {
+        let mut late = Vec::new();
+        let next = self.transition(|state, acts| {
+            if let Some(ran) = ended {
+                state.ended(ran, acts);
+            }
+            let next = state.next(seat, |entry| self.is_late(entry), &mut late, acts);
+            if let Next::Run(entry) = &next {
+                entry.start_at(seat);
+            }
+            next
+        });
+        self.expire(late);
+        next
+    }
+
+    /// Asks what admits tasks, for the one that is first. Ready with the task that starts, if one does.
+    pub(super) fn poll_admission(
+        self: &Arc<Self>,
+        seat: &Arc<Seat>,
+        asking: &mut Option<Asking>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<(Entry, Ticket)>> {
+        loop {
+            // Before the look at which task is first: whatever changes that after the look calls.
+            let called = seat.poll_called(cx);
+            let mut late = None;
+            let first = self.transition(|state, acts| {
+                let key = state.asks(seat, acts)?;
+                let entry = state.get(key)?;
+                if self.is_late(entry) {
+                    late = state.refused(key, acts);
+                    return None;
+                }
+                Some((key, entry.ask()))
+            });
+            let Some((key, ask)) = first else {
+                // The place in the queue of the policy is given up.
+                drop_quietly(asking.take());
+                self.expire(late);
+                return Poll::Ready(None);
+            };
+            // An ask like the one before keeps its place there.
+            drop_quietly(asking.take_if(|asking| asking.ask != ask));
+            let polled = asking.get_or_insert_with(|| self.settings.admission.ask(ask)).poll(cx);
+            let Poll::Ready(admitted) = polled else {
+                if called.is_ready() {
+                    continue;
+                }
+                return Poll::Pending;
+            };
+            drop_quietly(asking.take());
+            match admitted {
+                Ok(ticket) => {
+                    let fits = |entry: &Entry| entry.ask() == ask && !self.is_late(entry);
+                    let entry = self.transition(|state, acts| {
+                        let entry = state.admitted(fits, acts)?;
+                        entry.start_at(seat);
+                        Some(entry)
+                    });
+                    match entry {
+                        Some(entry) => return Poll::Ready(Some((entry, ticket))),
+                        // It was taken out meanwhile, or another is first now.
+                        None => ticket.finish(Ran::Gone),
+                    }
+                }
+                Err(Refused::Task(why)) => {
+                    if let Some(entry) = self.transition(|state, acts| state.refused(key, acts)) {
+                        self.room.give_back(1, u64::from(entry.weight));
+                        if entry.task.refuse(why) {
+                            self.state.lock().stats.refused += 1;
+                        }
+                    }
+                    return Poll::Ready(None);
+                }
+                Err(Refused::Closed) => {
+                    self.abandon();
+                    return Poll::Ready(None);
+                }
+            }
+        }
+    }
+
+    /// The task of the runner waits for another: its slot is lent.
+    pub(super) fn park(self: &Arc<Self>) {
+        self.transition(State::park);
+    }
+
+    /// It goes on.
+    pub(super) fn resume(&self) {
+        self.state.lock().resume();
+    }
+
+    /// A runner has gone: in order, or dropped by its runtime, with the task that it ran, which may have been parked.
+    pub(super) fn left(self: &Arc<Self>, seat: &Arc<Seat>, ran: Option<(Ran, bool)>, in_order: bool) {
+        let is_forlorn = self.transition(|state, acts| {
+            if let Some((ran, is_parked)) = ran {
+                if is_parked {
+                    state.resume();
+                }
+                state.ended(ran, acts);
+            }
+            state.left(seat, in_order, acts)
+        });
+        if is_forlorn {
+            self.abandon();
+        }
+    }
+
+    /// Nothing that is queued will start.
+    fn abandon(self: &Arc<Self>) {
+        for entry in self.stop() {
+            entry.task.refuse(TaskError::Abandoned);
+        }
+    }
+
+    // ---- the pool ----
+
+    pub(super) fn limit(&self) -> usize {
+        match &self.settings.admission.slots {
+            Some(slots) => slots.limit(),
+            None => self.state.lock().limit(),
+        }
+    }
+
+    pub(super) fn resize(self: &Arc<Self>, limit: usize) {
+        match &self.settings.admission.slots {
+            Some(slots) => hooks::quietly(|| slots.set_limit(limit)),
+            None => self.transition(|state, acts| state.set_limit(limit, acts)),
+        }
+    }
+
+    pub(super) fn close(self: &Arc<Self>) {
+        self.transition(State::close);
+        self.room.close();
+    }
+
+    /// Takes out everything that has not started, and starts nothing more.
+    pub(super) fn stop(self: &Arc<Self>) -> Vec<Entry> {
+        let entries = self.transition(State::stop);
+        self.room.close();
+        entries
+    }
+
+    /// Drops the futures that run.
+    pub(super) fn abort_running(&self) {
+        let workers = self.state.lock().workers().to_vec();
+        for seat in workers {
+            let running = seat.lock().running.clone();
+            if let Some(task) = running {
+                task.abort(TaskError::Abandoned);
+            }
+        }
+    }
+
+    pub(super) fn poll_idle(&self, wait: &mut Wait, waker: &Waker) -> Poll<()> {
+        // What comes back is dropped after the lock.
+        let mut waker = Some(waker.clone());
+        self.state.lock().quiet.poll_idle(wait, &mut waker)
+    }
+
+    /// Polls for at most `patience` on the pool's clock. False when the time was over.
+    pub(super) async fn within(&self, patience: Duration, mut poll: impl FnMut(&Waker) -> Poll<()>) -> bool {
+        let clock = &self.settings.clock;
+        let mut sleep = pin!(Sleep::until(clock, clock.after(clock.now(), patience)));
+        poll_fn(|cx| match poll(cx.waker()) {
+            Poll::Ready(()) => Poll::Ready(true),
+            Poll::Pending => sleep.as_mut().poll(cx).map(|()| false),
+        })
+        .await
     }
 
     pub(super) fn stats(&self) -> PoolStats {
-        let state = self.state.lock();
-        PoolStats {
-            threads: state.benches.len(),
-            idle: state.idle.len(),
-            limit: self.limit(),
-            queued: state.lanes.waiting(),
-            unfinished: state.quiet.unfinished(),
-            ..state.stats
-        }
+        let limit = self.limit();
+        self.state.lock().stats(limit)
     }
 }
 
-impl Drop for Core {
-    fn drop(&mut self) {
-        self.state.get_mut().limit_watch.end(&self.settings.slots);
+impl Home for Core {
+    fn held(&self) -> &[TurnstileId] {
+        &self.held
+    }
+
+    fn await_it(self: Arc<Self>, key: Key) {
+        self.transition(|state, acts| state.await_it(key, acts));
+    }
+
+    fn await_no_more(self: Arc<Self>, key: Key) {
+        self.transition(|state, acts| state.await_no_more(key, acts));
     }
 }
 
-/// What a limit wakes that is raised.
-struct LimitIsRaised(Weak<Core>);
-
-impl Wake for LimitIsRaised {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
+impl Ends for Core {
+    fn poll_gone(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()> {
+        // What comes back is dropped after the lock.
+        let mut waker = Some(waker.clone());
+        let mut state = self.state.lock();
+        let gone = !state.has_workers();
+        state.quiet.poll_gone(wait, gone, &mut waker)
     }
-    fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(core) = self.0.upgrade()
-            && !seeded!("tasks_miss_a_limit")
-        {
-            core.state.lock().limit_watch.end(&core.settings.slots);
-            core.resized();
-            // It may be the last to have it, and whoever raises a limit has nothing to do with what a pool holds.
-            drop_quietly(core);
-        }
+
+    fn leave(&self, wait: &mut Wait) {
+        let waker = self.state.lock().quiet.leave(wait);
+        drop(waker);
+    }
+}
+
+impl Crowded for Arc<Core> {
+    type Entry = Entry;
+
+    fn room(&self) -> &Room {
+        &self.room
+    }
+
+    fn overflow(&self) -> Overflow {
+        self.settings.overflow
+    }
+
+    fn evict(&self) -> Option<Entry> {
+        let entry = self.transition(State::evict)?;
+        self.room.give_back(1, u64::from(entry.weight));
+        Some(entry)
+    }
+
+    fn discard(&self, entry: Entry) {
+        self.state.lock().stats.discarded += 1;
+        hooks::discard(self.settings.on_discard.as_deref(), UnstartedTask::new(entry, true));
     }
 }

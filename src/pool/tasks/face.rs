@@ -4,21 +4,18 @@ use super::builder::TaskPoolBuilder;
 use super::core::Core;
 use super::ending::IdleWait;
 use super::entry::UnstartedTask;
-use super::handle::AsyncHandle;
+use super::handle::TaskHandle;
 use crate::pool::end_wait::EndWait;
+use crate::pool::engine::waits::is_inside;
 use crate::pool::entry::Priority;
 use crate::pool::error::{PoolError, Rejected, TaskError};
-use crate::pool::hooks::quietly;
 use crate::pool::stats::PoolStats;
 use crate::pool::wishes::{Clocked, Submit};
 use crate::pool::workers::Workers;
-use crate::semaphore::Semaphore;
-use crate::time::{Clock, Sleep};
+use crate::time::Clock;
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 /// So many async tasks at once, behind a bounded queue. Cheap to clone; clones are the same pool.
@@ -109,7 +106,7 @@ impl TaskPool {
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task.
-    pub async fn submit<T, Fut>(&self, task: Fut) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub async fn submit<T, Fut>(&self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -121,7 +118,7 @@ impl TaskPool {
     ///
     /// # Errors
     /// [`Rejected`], with the task.
-    pub async fn submit_timeout<T, Fut>(&self, task: Fut, patience: Duration) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub async fn submit_timeout<T, Fut>(&self, task: Fut, patience: Duration) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -133,7 +130,7 @@ impl TaskPool {
     ///
     /// # Errors
     /// [`Rejected`], with the task.
-    pub fn try_submit<T, Fut>(&self, task: Fut) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub fn try_submit<T, Fut>(&self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -148,7 +145,7 @@ impl TaskPool {
     pub async fn submit_all<T, Fut>(
         &self,
         tasks: impl IntoIterator<Item = Fut>,
-    ) -> (Vec<AsyncHandle<T>>, Vec<Rejected<Fut>>)
+    ) -> (Vec<TaskHandle<T>>, Vec<Rejected<Fut>>)
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -160,7 +157,7 @@ impl TaskPool {
     ///
     /// # Errors
     /// [`Rejected`], with the task.
-    pub fn submit_blocking<T, Fut>(&self, task: Fut) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub fn submit_blocking<T, Fut>(&self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -211,11 +208,6 @@ impl TaskPool {
         }
     }
 
-    /// The slots: permits of this semaphore are what running tasks hold.
-    pub fn slots(&self) -> &Arc<Semaphore> {
-        &self.core().settings.slots
-    }
-
     /// Changes how many tasks run at once. Effective at once: below what runs, nothing more starts until enough have
     /// ended.
     ///
@@ -223,9 +215,7 @@ impl TaskPool {
     /// [`PoolError`]: a number that makes no sense changes nothing.
     pub fn resize(&self, limit: usize) -> Result<(), PoolError> {
         let (_, limit) = Workers::from(limit).check()?;
-        // Both, whatever the wakers of those do who wait for a slot.
-        quietly(|| self.slots().set_limit(limit));
-        self.core().resized();
+        self.core().resize(limit);
         Ok(())
     }
 
@@ -235,7 +225,7 @@ impl TaskPool {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
     pub async fn wait_idle(&self) -> bool {
-        if self.core().is_mine() {
+        if is_inside(&**self.core()) {
             return false;
         }
         let mut wait = IdleWait::of(self.core());
@@ -248,25 +238,14 @@ impl TaskPool {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
     pub async fn wait_idle_timeout(&self, patience: Duration) -> bool {
-        if self.core().is_mine() {
+        if is_inside(&**self.core()) {
             return false;
         }
         let mut wait = IdleWait::of(self.core());
-        self.within(patience, |waker| wait.poll(waker)).await
+        self.core().within(patience, |waker| wait.poll(waker)).await
     }
 
-    /// False when the time was over.
-    async fn within(&self, patience: Duration, mut poll: impl FnMut(&Waker) -> Poll<()>) -> bool {
-        let clock = self.clock();
-        let mut sleep = pin!(Sleep::until(clock, clock.after(clock.now(), patience)));
-        poll_fn(|cx| match poll(cx.waker()) {
-            Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending => sleep.as_mut().poll(cx).map(|()| false),
-        })
-        .await
-    }
-
-    /// Takes no more tasks in. What is queued still runs; nobody waits.
+    /// Takes no more tasks in. What is queued still runs. It does not wait.
     pub fn close(&self) {
         self.core().close();
     }
@@ -278,9 +257,9 @@ impl TaskPool {
     /// Dropped while it waits, it has closed the pool, and leaves nothing else behind.
     pub async fn shutdown(&self, deadline: Duration) -> TaskReport {
         self.core().close();
-        if !self.core().is_mine() {
+        if !is_inside(&**self.core()) {
             let mut wait = EndWait::of(self.core());
-            self.within(deadline, |waker| wait.poll(waker)).await;
+            self.core().within(deadline, |waker| wait.poll(waker)).await;
         }
         self.report()
     }
@@ -295,13 +274,12 @@ impl TaskPool {
 
     fn report(&self) -> TaskReport {
         let core = self.core();
-        let unstarted = core.stop().into_iter();
-        let unstarted = unstarted
-            .map(|entry| UnstartedTask::new(entry, false, core.kin))
-            .collect();
+        let unstarted = core.stop().into_iter().map(|entry| UnstartedTask::new(entry, false));
+        let unstarted = unstarted.collect();
         TaskReport {
             unstarted,
             running: core.stats().unfinished,
+            core: Arc::clone(core),
         }
     }
 
@@ -326,7 +304,6 @@ impl fmt::Debug for TaskPool {
 }
 
 /// What was left when a task pool ended.
-#[derive(Debug)]
 #[must_use = "tasks that are dropped with the report will never run"]
 #[non_exhaustive]
 pub struct TaskReport {
@@ -334,11 +311,64 @@ pub struct TaskReport {
     pub unstarted: Vec<UnstartedTask>,
     /// How many tasks were running.
     pub running: usize,
+    core: Arc<Core>,
 }
 
 impl TaskReport {
     /// True when every task that was let in has ended.
     pub fn is_clean(&self) -> bool {
         self.unstarted.is_empty() && self.running == 0
+    }
+
+    /// Waits until the tasks that were running have ended and the runners have gone. False, at once, in a task of the pool, which
+    /// would wait for itself.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::pool::TaskPool;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let pool = TaskPool::builder(1).build()?;
+    /// let (end, ends) = tokio::sync::oneshot::channel::<()>();
+    /// let task = pool.submit(ends).await.unwrap();
+    /// tokio::task::yield_now().await;
+    /// let report = pool.shutdown(Duration::ZERO).await;
+    /// assert_eq!(report.running, 1);
+    /// end.send(()).unwrap();
+    /// assert!(report.wait().await && task.is_finished());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn wait(&self) -> bool {
+        if is_inside(&*self.core) {
+            return false;
+        }
+        let mut wait = EndWait::of(&self.core);
+        poll_fn(|cx| wait.poll(cx.waker())).await;
+        true
+    }
+
+    /// The same, for at most `patience` on the pool's clock. False when the time was over.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn wait_timeout(&self, patience: Duration) -> bool {
+        if is_inside(&*self.core) {
+            return false;
+        }
+        let mut wait = EndWait::of(&self.core);
+        self.core.within(patience, |waker| wait.poll(waker)).await
+    }
+}
+
+impl fmt::Debug for TaskReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TaskReport")
+            .field("unstarted", &self.unstarted)
+            .field("running", &self.running)
+            .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
 //! Async tasks that end together.
 
 use super::face::TaskPool;
-use super::handle::AsyncHandle;
+use super::handle::TaskHandle;
 use crate::pool::error::{Failed, Rejected, TaskError};
 use crate::pool::members::{Abort, Member, Members, Ran, Results, StopFlag, in_order};
 use crate::pool::wishes::Submit;
@@ -37,16 +37,16 @@ use std::task::{Context, Poll};
 #[must_use = "a group that is dropped cancels its tasks"]
 pub struct TaskGroup<'p, T: Send + 'static, E: Send + 'static> {
     submit: Submit<'p, TaskPool>,
-    members: Members<AsyncHandle<Ran<T, E>>>,
+    members: Members<TaskHandle<Ran<T, E>>>,
     /// The one whose result is next, but for a few moves.
-    ending: Option<(usize, AsyncHandle<Ran<T, E>>)>,
+    ending: Option<(usize, TaskHandle<Ran<T, E>>)>,
 }
 
-impl<T: Send + 'static> Member for AsyncHandle<T> {
+impl<T: Send + 'static> Member for TaskHandle<T> {
     const ABORTS: bool = true;
 
     fn cancel(&self) {
-        AsyncHandle::cancel(self);
+        TaskHandle::cancel(self);
     }
 
     fn abort(&self) -> Option<Abort> {
@@ -155,20 +155,16 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
         Poll::Ready(None)
     }
 
-    /// Polls the first that has not started, or that is polled here: of use where a task of the pool waits.
+    /// Awaits the first that has not ended: a task of a pool that waits lends its slot.
     #[allow(clippy::type_complexity)]
     fn help(&mut self, cx: &mut Context<'_>) -> Option<(usize, Result<Ran<T, E>, TaskError>)> {
         while let Some((id, member)) = self.members.first_to_help() {
-            if let Some(handle) = member
-                && handle.can_help()
-            {
-                if let Poll::Ready(outcome) = Pin::new(&mut *handle).poll(cx) {
-                    *member = None;
-                    return Some((id, outcome));
-                }
-                if handle.can_help() {
+            if let Some(handle) = member {
+                let Poll::Ready(outcome) = Pin::new(handle).poll(cx) else {
                     return None;
-                }
+                };
+                *member = None;
+                return Some((id, outcome));
             }
             self.members.pass();
         }

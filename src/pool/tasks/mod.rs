@@ -2,9 +2,11 @@
 //! runtime and live as long as the pool.
 //!
 //! ```text
-//!  TaskPool --push--> Core (lanes, who idles, who looks) --take--> runner --poll--> Cell --result--> AsyncHandle
+//!  TaskPool --push--> Core (queue, slots, runners) --next--> runner --poll--> TaskCell --result--> TaskHandle
 //! ```
+//! The transitions are those of the `engine`.
 
+mod admission;
 mod builder;
 mod cell;
 mod core;
@@ -13,14 +15,11 @@ mod entry;
 mod face;
 mod group;
 mod handle;
-mod intake;
-mod polled;
 mod runner;
 mod submit;
-mod turn;
 
 pub use builder::{Runners, TaskPoolBuilder};
 pub use entry::UnstartedTask;
 pub use face::{TaskPool, TaskReport};
 pub use group::TaskGroup;
-pub use handle::AsyncHandle;
+pub use handle::TaskHandle;

@@ -1,12 +1,13 @@
 //! Submitting futures.
 
-use super::cell::{Job, Progress, Run};
+use super::cell::{Run, TaskCell};
 use super::core::Core;
 use super::entry::Entry;
 use super::face::TaskPool;
-use super::handle::AsyncHandle;
-use super::polled::is_inside;
-use crate::pool::cell::{Await, Cell};
+use super::handle::TaskHandle;
+use crate::pool::cell::Await;
+use crate::pool::engine::queue::Key;
+use crate::pool::engine::waits::is_inside;
 use crate::pool::error::{Rejected, Turned};
 use crate::pool::overflow::{Crowded, Verdict};
 use crate::pool::park::run_blocking;
@@ -19,22 +20,19 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-type Shared<Fut, T> = Arc<Cell<Fut, Progress<Fut>, T>>;
+type Shared<Fut, T> = Arc<TaskCell<Fut, T>>;
+/// A task that was taken, and its place in the queue: none, when a full queue discarded it.
+type Taken<Fut, T> = (Shared<Fut, T>, Option<Key>);
 
 impl<'p> Submit<'p, TaskPool> {
     fn core(&self) -> &'p Arc<Core> {
         self.pool.core()
     }
 
-    fn judge(&self, turned: Turned) -> Result<Verdict, Turned> {
-        self.core().sweep();
-        self.core().judge(self.spec.weight, turned)
-    }
-
     fn let_in_now(&self) -> Result<Verdict, Turned> {
         match self.core().room.try_take(self.spec.weight) {
             Ok(()) => Ok(Verdict::In),
-            Err(turned) => self.judge(turned),
+            Err(turned) => self.core().judge(self.spec.weight, turned),
         }
     }
 
@@ -43,9 +41,7 @@ impl<'p> Submit<'p, TaskPool> {
         let Err(turned) = core.room.try_take(self.spec.weight) else {
             return Ok(Verdict::In);
         };
-        // What is cancelled from now on is taken out at once.
-        let _pressing = core.room.press();
-        match self.judge(turned)? {
+        match core.judge(self.spec.weight, turned)? {
             Verdict::Wait => {}
             verdict => return Ok(verdict),
         }
@@ -53,7 +49,7 @@ impl<'p> Submit<'p, TaskPool> {
         let mut room = pin!(poll_fn(|cx| match room.as_mut().poll(cx) {
             // The slot of a task of the pool may be the one that would make room. Asked at each poll: a future can be moved into
             // a task.
-            Poll::Pending if is_inside(core.kin) => {
+            Poll::Pending if is_inside(&**core) => {
                 core.room.overdraw(self.spec.weight);
                 Poll::Ready(Ok(Verdict::In))
             }
@@ -80,13 +76,14 @@ impl<'p> Submit<'p, TaskPool> {
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task.
-    pub async fn submit<T, Fut>(self, task: Fut) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub async fn submit<T, Fut>(self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
         let verdict = self.let_in(None).await;
-        self.carry_out(task, verdict, false).map(|cell| self.handle(cell))
+        let (cell, key) = self.carry_out(task, verdict, false)?;
+        Ok(self.handle(cell, key))
     }
 
     /// As [`submit`](Self::submit), and waits for room for at most `patience` on the pool's clock.
@@ -96,20 +93,21 @@ impl<'p> Submit<'p, TaskPool> {
     ///
     /// # Cancel safety
     /// As [`submit`](Self::submit).
-    pub async fn submit_timeout<T, Fut>(self, task: Fut, patience: Duration) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub async fn submit_timeout<T, Fut>(self, task: Fut, patience: Duration) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
         let verdict = self.let_in(Some(patience)).await;
-        self.carry_out(task, verdict, false).map(|cell| self.handle(cell))
+        let (cell, key) = self.carry_out(task, verdict, false)?;
+        Ok(self.handle(cell, key))
     }
 
     /// As [`submit`](Self::submit), but never waits: where the pool would, the task is handed back.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
-    pub fn try_submit<T, Fut>(self, task: Fut) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub fn try_submit<T, Fut>(self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -118,21 +116,15 @@ impl<'p> Submit<'p, TaskPool> {
             Ok(Verdict::Wait) => Err(Turned::Full),
             verdict => verdict,
         };
-        if let Err(reason) = verdict {
-            return Err(Rejected { task, reason });
-        }
-        let cell = made(task, false);
-        match verdict.and_then(|verdict| self.settle(&cell, verdict)) {
-            Ok(()) => Ok(self.handle(cell)),
-            Err(reason) => Err(take_back(&cell, reason)),
-        }
+        let (cell, key) = self.carry_out(task, verdict, false)?;
+        Ok(self.handle(cell, key))
     }
 
     /// As [`submit`](Self::submit), and blocks the thread while it waits: for threads that are none of a runtime's.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
-    pub fn submit_blocking<T, Fut>(self, task: Fut) -> Result<AsyncHandle<T>, Rejected<Fut>>
+    pub fn submit_blocking<T, Fut>(self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -140,7 +132,7 @@ impl<'p> Submit<'p, TaskPool> {
         run_blocking(self.submit(task))
     }
 
-    /// Submits a task that nobody waits for. What it panics with is given to the pool's
+    /// Submits a task without a handle. What it panics with is given to the pool's
     /// [`on_panic`](crate::pool::Builder::on_panic).
     ///
     /// # Errors
@@ -179,13 +171,14 @@ impl<'p> Submit<'p, TaskPool> {
     pub async fn submit_all<T, Fut>(
         self,
         tasks: impl IntoIterator<Item = Fut>,
-    ) -> (Vec<AsyncHandle<T>>, Vec<Rejected<Fut>>)
+    ) -> (Vec<TaskHandle<T>>, Vec<Rejected<Fut>>)
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
         let mut handles = Vec::new();
-        let rejected = self.all(tasks, false, |cell| handles.push(self.handle(cell))).await;
+        let taken = |cell, key| handles.push(self.handle(cell, key));
+        let rejected = self.all(tasks, false, taken).await;
         (handles, rejected)
     }
 
@@ -197,7 +190,7 @@ impl<'p> Submit<'p, TaskPool> {
     where
         Fut: Future<Output = ()> + Send + 'static,
     {
-        self.all(tasks, true, drop).await
+        self.all(tasks, true, |_, _| ()).await
     }
 
     /// Tasks are made before room is taken for them: making them is the user's code.
@@ -205,34 +198,30 @@ impl<'p> Submit<'p, TaskPool> {
         &self,
         tasks: impl IntoIterator<Item = Fut>,
         detached: bool,
-        mut taken: impl FnMut(Shared<Fut, T>),
+        mut taken: impl FnMut(Shared<Fut, T>, Option<Key>),
     ) -> Vec<Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        let mut cells = tasks.into_iter().map(|task| made(task, detached));
+        let mut cells = tasks.into_iter().map(|task| self.made(task, detached));
         let mut rejected = Vec::new();
         while let Some(chunk) = next_chunk(&mut cells) {
             let mut chunk = chunk.into_iter();
-            while !chunk.as_slice().is_empty() {
+            while let [first, ..] = chunk.as_slice() {
                 let room = self.core().room.try_take_some(chunk.len(), self.spec.weight);
-                let (batch, queued) = if room == 0 {
+                let queued = if room == 0 {
                     let verdict = self.let_in(None).await;
-                    (
-                        1,
-                        verdict.and_then(|verdict| self.settle(&chunk.as_slice()[0], verdict)),
-                    )
+                    verdict.and_then(|verdict| Ok(vec![self.settle(first, verdict)?]))
                 } else {
                     let entries = chunk.as_slice()[..room].iter().map(|cell| self.entry(cell));
-                    let queued = self.core().push(entries);
-                    (room, queued.then_some(()).ok_or(Turned::Closed))
+                    let keys = self.core().push_all(entries).ok_or(Turned::Closed);
+                    keys.map(|keys| keys.into_iter().map(Some).collect())
                 };
-                for cell in chunk.by_ref().take(batch) {
-                    match queued {
-                        Ok(()) => taken(cell),
-                        Err(reason) => rejected.push(take_back(&cell, reason)),
-                    }
+                let batch = chunk.by_ref().take(room.max(1));
+                match queued {
+                    Ok(keys) => batch.zip(keys).for_each(|(cell, key)| taken(cell, key)),
+                    Err(reason) => rejected.extend(batch.map(|cell| take_back(&cell, reason))),
                 }
             }
         }
@@ -244,35 +233,56 @@ impl<'p> Submit<'p, TaskPool> {
         task: Fut,
         verdict: Result<Verdict, Turned>,
         detached: bool,
-    ) -> Result<Shared<Fut, T>, Rejected<Fut>>
+    ) -> Result<Taken<Fut, T>, Rejected<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        let cell = made(task, detached);
-        match verdict.and_then(|verdict| self.settle(&cell, verdict)) {
-            Ok(()) => Ok(cell),
+        let verdict = match verdict {
+            Ok(verdict) => verdict,
+            Err(reason) => return Err(Rejected { task, reason }),
+        };
+        let cell = self.made(task, detached);
+        match self.settle(&cell, verdict) {
+            Ok(key) => Ok((cell, key)),
             Err(reason) => Err(take_back(&cell, reason)),
         }
     }
 
     /// Does as was decided. Refused, the task is still in its cell.
-    fn settle<T, Fut>(&self, cell: &Shared<Fut, T>, verdict: Verdict) -> Result<(), Turned>
+    fn settle<T, Fut>(&self, cell: &Shared<Fut, T>, verdict: Verdict) -> Result<Option<Key>, Turned>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
         match verdict {
-            Verdict::In if self.core().push(std::iter::once(self.entry(cell))) => {}
-            Verdict::In => return Err(Turned::Closed),
-            Verdict::Out => self.core().discard(self.entry(cell)),
+            Verdict::In => self.core().push(self.entry(cell)).map(Some).ok_or(Turned::Closed),
+            Verdict::Out => {
+                self.core().discard(self.entry(cell));
+                Ok(None)
+            }
             Verdict::Wait => unreachable!("it has waited"),
         }
-        Ok(())
     }
 
-    fn handle<T: Send + 'static>(&self, task: Arc<dyn Job<T>>) -> AsyncHandle<T> {
-        AsyncHandle::new(task, Arc::clone(self.core()), &self.spec)
+    fn made<T, Fut>(&self, task: Fut, detached: bool) -> Shared<Fut, T>
+    where
+        Fut: Future<Output = T> + Send + 'static,
+        T: Send + 'static,
+    {
+        let cell = Arc::new(TaskCell::new(Arc::clone(self.core()) as _, task));
+        if detached {
+            cell.detach();
+        }
+        cell
+    }
+
+    fn handle<T, Fut>(&self, cell: Shared<Fut, T>, key: Option<Key>) -> TaskHandle<T>
+    where
+        Fut: Future<Output = T> + Send + 'static,
+        T: Send + 'static,
+    {
+        TaskHandle::new(cell, Arc::clone(self.core()), key)
     }
 
     fn entry<T, Fut>(&self, cell: &Shared<Fut, T>) -> Entry
@@ -284,22 +294,8 @@ impl<'p> Submit<'p, TaskPool> {
     }
 }
 
-fn made<T, Fut>(task: Fut, detached: bool) -> Shared<Fut, T>
-where
-    Fut: Future<Output = T> + Send,
-    T: Send,
-{
-    let cell = Arc::new(Cell::new(task));
-    if detached {
-        cell.detach();
-    }
-    cell
-}
-
 /// Gets a task back that the pool has not taken.
 fn take_back<T, Fut>(cell: &Shared<Fut, T>, reason: Turned) -> Rejected<Fut> {
-    Rejected {
-        task: cell.start().expect("nobody else has seen this task"),
-        reason,
-    }
+    let task = cell.take_back();
+    Rejected { task, reason }
 }

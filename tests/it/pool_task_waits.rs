@@ -1,5 +1,4 @@
-//! Tasks of a task pool that are run in passing, by whoever awaits them: they go on whatever becomes of their handles, on
-//! the slot of whoever took them in.
+//! Tasks of a task pool that wait for others: they lend their slots, and the others go on whatever becomes of the handles.
 
 use futures::StreamExt;
 use futures::future::{join_all, poll_fn};
@@ -12,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
-use tollgate::pool::{AsyncHandle, TaskError, TaskPool};
+use tollgate::pool::{TaskError, TaskHandle, TaskPool};
 
 const MOMENT: Duration = Duration::from_millis(10);
 const LONG: Duration = Duration::from_secs(60);
@@ -43,7 +42,7 @@ where
 }
 
 /// A task that waits to be let go.
-async fn gated(pool: &TaskPool) -> (oneshot::Sender<()>, AsyncHandle<u32>) {
+async fn gated(pool: &TaskPool) -> (oneshot::Sender<()>, TaskHandle<u32>) {
     let (open, gate) = oneshot::channel();
     let task = async move {
         gate.await.unwrap();
@@ -70,8 +69,8 @@ impl Gauge {
     }
 }
 
-/// Given a task that a waiter took in and then, after a time-out, let go, in a pool whose runners are all such waiters, when
-/// they wait again, at once or later, then all end: each takes its task in again.
+/// Given tasks that wait for a task of theirs until a time-out, in a pool whose slots they all hold, when they wait again, at once
+/// or later, then all end.
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_timed_out_can_be_taken_up_again() {
     for (limit, later) in [(1, false), (1, true), (3, true)] {
@@ -117,10 +116,11 @@ async fn a_handle_that_is_kept_holds_up_no_other() {
     assert!(pool.shutdown(LONG).await.is_clean());
 }
 
-/// Given one that waits for what its waiter does after awaiting another, then the other is not behind it.
+/// Given one that waits for what its waiter does after awaiting another, and so keeps the slot that its waiter has lent, then the
+/// other needs one more slot, and has it.
 #[tokio::test(start_paused = true)]
 async fn a_kept_handle_may_wait_for_what_comes_after_the_next() {
-    let pool = pool(1);
+    let pool = pool(2);
     let here = pool.clone();
     let program = async move {
         let (open, mut first) = gated(&here).await;
@@ -133,34 +133,10 @@ async fn a_kept_handle_may_wait_for_what_comes_after_the_next() {
     assert!(pool.shutdown(LONG).await.is_clean());
 }
 
-/// The same where both were awaited together before, for some time.
-#[tokio::test(start_paused = true)]
-async fn a_handle_that_is_given_up_after_a_while_holds_up_no_other() {
-    let pool = pool(1);
-    let here = pool.clone();
-    let program = async move {
-        let (open, mut first) = gated(&here).await;
-        let mut second = here.submit(async { 2 }).await.unwrap();
-        let one_of_them = async {
-            tokio::select! {
-                biased;
-                first = &mut first => first,
-                second = &mut second => second,
-            }
-        };
-        assert!(timeout(MOMENT, one_of_them).await.is_err());
-        let two = second.await.unwrap();
-        open.send(()).unwrap();
-        two + first.await.unwrap()
-    };
-    assert_eq!(in_task(&pool, program).await, 9);
-    assert!(pool.shutdown(LONG).await.is_clean());
-}
-
 /// The same where the first was awaited by a group.
 #[tokio::test(start_paused = true)]
 async fn a_group_that_is_kept_holds_up_no_other() {
-    let pool = pool(1);
+    let pool = pool(2);
     let here = pool.clone();
     let program = async move {
         let mut group = here.group::<_, ()>();
@@ -182,10 +158,10 @@ async fn a_group_that_is_kept_holds_up_no_other() {
     assert!(pool.shutdown(LONG).await.is_clean());
 }
 
-/// Given a task that its waiter took in, when the waiter does something else, then that task goes on: be it that the handle is
+/// Given a task on the slot of its waiter, when the waiter does something else, then the task goes on: be it that the handle is
 /// kept, or that the future is gone which polled it.
 #[tokio::test(start_paused = true)]
-async fn a_task_run_in_passing_goes_on_while_its_waiter_does_something_else() {
+async fn a_task_on_a_lent_slot_goes_on_while_its_waiter_does_something_else() {
     for through_others in [false, true] {
         let pool = pool(1);
         let here = pool.clone();
@@ -209,15 +185,14 @@ async fn a_task_run_in_passing_goes_on_while_its_waiter_does_something_else() {
             .await
             .unwrap();
         sleep(6 * MOMENT).await;
-        assert_eq!((pool.stats().finished, pool.slots().in_use()), (1, 1));
+        assert_eq!((pool.stats().finished, pool.stats().unfinished), (1, 1));
         done.send(()).unwrap();
         end_of(outer).await.unwrap();
         assert!(pool.shutdown(LONG).await.is_clean());
     }
 }
 
-/// Given a task that was taken in, when its waiter ends and hands the handle to a stranger, then it is a runner that goes
-/// on with it, within the bound.
+/// Given a task that was awaited, when its waiter ends and hands the handle to a stranger, then it runs within the bound.
 #[tokio::test(start_paused = true)]
 async fn a_handle_that_is_handed_on_stays_within_the_bound() {
     let pool = pool(1);
@@ -237,9 +212,9 @@ async fn a_handle_that_is_handed_on_stays_within_the_bound() {
     assert!(pool.shutdown(LONG).await.is_clean());
 }
 
-/// The same where the waiter goes on: whoever polls the handle elsewhere does not run the task.
+/// The same where the waiter goes on: the task keeps the slot that it was lent, and the stranger does not run it.
 #[tokio::test(start_paused = true)]
-async fn a_handle_that_is_awaited_elsewhere_is_run_where_it_was_taken_in() {
+async fn a_task_whose_handle_is_awaited_elsewhere_keeps_the_lent_slot() {
     let pool = pool(1);
     let here = pool.clone();
     let (give, given) = oneshot::channel();
@@ -271,10 +246,9 @@ async fn a_handle_that_is_awaited_elsewhere_is_run_where_it_was_taken_in() {
     assert!(pool.shutdown(LONG).await.is_clean());
 }
 
-/// Given a chain of three in a pool of one, when the first lets go of the second and awaits the third, which the second has
-/// taken in, then the first takes that in.
+/// Given a chain of three in a pool of one, when the first awaits the third, for which the second has waited, then all end.
 #[tokio::test(start_paused = true)]
-async fn what_a_task_runs_in_passing_is_let_go_with_it() {
+async fn a_handle_may_come_from_a_task_below() {
     let pool = pool(1);
     let (here, below) = (pool.clone(), pool.clone());
     let program = async move {
@@ -287,7 +261,8 @@ async fn what_a_task_runs_in_passing_is_let_go_with_it() {
             released.await.unwrap();
         };
         let second = here.submit(second).await.unwrap();
-        let second = second.join_timeout(Duration::ZERO).await.unwrap_err();
+        let mut second = second;
+        assert!(futures::poll!(&mut second).is_pending());
         let (open, mut third) = given.await.unwrap();
         yield_now().await;
         assert!(futures::poll!(&mut third).is_pending());
@@ -340,9 +315,9 @@ async fn of_many_that_are_awaited_one_runs_at_a_time() {
     }
 }
 
-/// A task that is taken in and then cancelled, or dropped with its waiter, leaves nothing behind.
+/// A task that is awaited and then cancelled, or whose handle is dropped, leaves nothing behind.
 #[tokio::test(start_paused = true)]
-async fn what_is_run_in_passing_ends_with_a_cancel_and_leaves_its_turn_free() {
+async fn what_is_awaited_ends_with_a_cancel_and_leaves_its_slot_free() {
     let pool = pool(1);
     let here = pool.clone();
     let program = async move {
@@ -363,7 +338,6 @@ async fn what_is_run_in_passing_ends_with_a_cancel_and_leaves_its_turn_free() {
     assert_eq!(pool.stats().unfinished, 1);
     open.send(()).unwrap();
     assert!(end_of(pool.wait_idle()).await);
-    assert_eq!(pool.slots().in_use(), 0);
     assert!(pool.shutdown(LONG).await.is_clean());
 }
 
@@ -402,7 +376,7 @@ async fn what_a_report_lists_is_run_by_its_owner_alone() {
 
 /// A task that wakes itself lets its waiter, and others, have their turns in between.
 #[tokio::test(start_paused = true)]
-async fn a_busy_task_run_in_passing_yields() {
+async fn a_busy_task_on_a_lent_slot_yields() {
     let pool = pool(1);
     let here = pool.clone();
     let (stop, stopped) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));

@@ -1,0 +1,323 @@
+//! The queue of a pool as plain data: entries in a slab, linked by index. An entry is pushed, taken and removed in constant time.
+//!
+//! An entry stands in the list of its priority, and besides in the list of awaited entries while a task awaits it.
+
+use crate::pool::entry::{AGEING, Priority};
+
+const NONE: u32 = u32::MAX;
+
+/// Slabs of no more than this many places are kept while the queue is empty.
+const KEPT: usize = 256;
+
+/// An entry's place. It stays valid after the entry is gone, and then finds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::pool) struct Key {
+    index: u32,
+    /// Of its entry, which no other has.
+    number: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Links {
+    prev: u32,
+    next: u32,
+}
+
+const UNLINKED: Links = Links { prev: NONE, next: NONE };
+
+struct Node<E> {
+    entry: Option<E>,
+    number: u64,
+    priority: Priority,
+    /// In the list of its priority; of a free place, the next free one.
+    links: Links,
+    /// How many tasks await it; linked by `awaited_links` while there is one.
+    awaited: u32,
+    awaited_links: Links,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct List {
+    head: u32,
+    tail: u32,
+}
+
+impl Default for List {
+    fn default() -> Self {
+        Self { head: NONE, tail: NONE }
+    }
+}
+
+/// Which links of a node a list goes by.
+type Via<E> = fn(&mut Node<E>) -> &mut Links;
+
+impl List {
+    fn push_back<E>(&mut self, nodes: &mut [Node<E>], via: Via<E>, index: u32) {
+        *via(&mut nodes[index as usize]) = Links {
+            prev: self.tail,
+            next: NONE,
+        };
+        match self.tail {
+            NONE => self.head = index,
+            tail => via(&mut nodes[tail as usize]).next = index,
+        }
+        self.tail = index;
+    }
+
+    fn unlink<E>(&mut self, nodes: &mut [Node<E>], via: Via<E>, index: u32) {
+        let Links { prev, next } = std::mem::replace(via(&mut nodes[index as usize]), UNLINKED);
+        match prev {
+            NONE => self.head = next,
+            prev => via(&mut nodes[prev as usize]).next = next,
+        }
+        match next {
+            NONE => self.tail = prev,
+            next => via(&mut nodes[next as usize]).prev = prev,
+        }
+    }
+}
+
+pub(in crate::pool) struct Queue<E> {
+    nodes: Vec<Node<E>>,
+    free: u32,
+    /// By priority, the lowest first.
+    lists: [List; 3],
+    awaited: List,
+    awaited_len: usize,
+    len: usize,
+    next_number: u64,
+    /// How many were preferred to the oldest since that was last the next.
+    preferred: u32,
+}
+
+impl<E> Queue<E> {
+    pub(super) fn new() -> Self {
+        Self {
+            nodes: Vec::new(),
+            free: NONE,
+            lists: [List::default(); 3],
+            awaited: List::default(),
+            awaited_len: 0,
+            len: 0,
+            next_number: 0,
+            preferred: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn awaited_len(&self) -> usize {
+        self.awaited_len
+    }
+
+    pub(super) fn push(&mut self, entry: E, priority: Priority) -> Key {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.len += 1;
+        let node = Node {
+            entry: Some(entry),
+            number,
+            priority,
+            links: UNLINKED,
+            awaited: 0,
+            awaited_links: UNLINKED,
+        };
+        let index = match self.free {
+            NONE => {
+                self.nodes.push(node);
+                self.nodes.len() as u32 - 1
+            }
+            index => {
+                self.free = self.nodes[index as usize].links.next;
+                self.nodes[index as usize] = node;
+                index
+            }
+        };
+        self.lists[priority as usize].push_back(&mut self.nodes, |node| &mut node.links, index);
+        Key { index, number }
+    }
+
+    fn node(&self, key: Key) -> Option<&Node<E>> {
+        let node = self.nodes.get(key.index as usize)?;
+        (node.number == key.number && node.entry.is_some()).then_some(node)
+    }
+
+    pub(super) fn get(&self, key: Key) -> Option<&E> {
+        self.node(key)?.entry.as_ref()
+    }
+
+    fn key(&self, index: u32) -> Key {
+        let number = self.nodes[index as usize].number;
+        Key { index, number }
+    }
+
+    fn oldest(&self) -> Option<Key> {
+        let heads = self.lists.iter().map(|list| list.head).filter(|&head| head != NONE);
+        heads.map(|head| self.key(head)).min_by_key(|key| key.number)
+    }
+
+    /// The entry that is next by priority, age and arrival.
+    pub(super) fn first(&self) -> Option<Key> {
+        if self.preferred >= AGEING {
+            return self.oldest();
+        }
+        let highest = self.lists.iter().rfind(|list| list.head != NONE)?;
+        Some(self.key(highest.head))
+    }
+
+    /// Of the awaited entries, the one that has been awaited for longest.
+    pub(super) fn first_awaited(&self) -> Option<Key> {
+        (self.awaited.head != NONE).then(|| self.key(self.awaited.head))
+    }
+
+    /// The oldest entry of the lowest priority: the first to be evicted.
+    pub(super) fn last(&self) -> Option<Key> {
+        let lowest = self.lists.iter().find(|list| list.head != NONE)?;
+        Some(self.key(lowest.head))
+    }
+
+    /// A task awaits the entry from now on. False when the entry has left the queue.
+    pub(super) fn await_it(&mut self, key: Key) -> bool {
+        if self.node(key).is_none() {
+            return false;
+        }
+        let node = &mut self.nodes[key.index as usize];
+        node.awaited += 1;
+        if node.awaited == 1 {
+            self.awaited_len += 1;
+            self.awaited
+                .push_back(&mut self.nodes, |node| &mut node.awaited_links, key.index);
+        }
+        true
+    }
+
+    /// A task awaits the entry no longer.
+    pub(super) fn await_no_more(&mut self, key: Key) {
+        if self.node(key).is_none() {
+            return;
+        }
+        let node = &mut self.nodes[key.index as usize];
+        node.awaited -= 1;
+        if node.awaited == 0 {
+            self.forget_awaited(key.index);
+        }
+    }
+
+    fn forget_awaited(&mut self, index: u32) {
+        self.awaited_len -= 1;
+        self.awaited
+            .unlink(&mut self.nodes, |node| &mut node.awaited_links, index);
+    }
+
+    /// Takes an entry out to start it: the order by priority counts it.
+    pub(super) fn take(&mut self, key: Key) -> Option<E> {
+        self.node(key)?;
+        let is_preferred = self.oldest().is_some_and(|oldest| oldest.number < key.number);
+        self.preferred = if is_preferred { self.preferred + 1 } else { 0 };
+        self.remove(key)
+    }
+
+    /// Takes an entry out.
+    pub(super) fn remove(&mut self, key: Key) -> Option<E> {
+        let priority = self.node(key)?.priority;
+        self.lists[priority as usize].unlink(&mut self.nodes, |node| &mut node.links, key.index);
+        if self.nodes[key.index as usize].awaited > 0 {
+            self.forget_awaited(key.index);
+        }
+        self.len -= 1;
+        let node = &mut self.nodes[key.index as usize];
+        let entry = node.entry.take();
+        node.links.next = std::mem::replace(&mut self.free, key.index);
+        if self.len == 0 && self.nodes.len() > KEPT {
+            self.nodes = Vec::new();
+            self.free = NONE;
+        }
+        entry
+    }
+
+    /// Takes all entries out, the highest priority first, each in order of arrival.
+    pub(super) fn drain(&mut self) -> Vec<E> {
+        let mut drained = Vec::with_capacity(self.len);
+        for list in (0..self.lists.len()).rev() {
+            while self.lists[list].head != NONE {
+                drained.extend(self.remove(self.key(self.lists[list].head)));
+            }
+        }
+        drained
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(queue: &mut Queue<u32>) -> Vec<u32> {
+        std::iter::from_fn(|| queue.first().and_then(|key| queue.take(key))).collect()
+    }
+
+    #[test]
+    fn entries_leave_by_priority_and_arrival() {
+        let (mut queue, mut other) = (Queue::new(), Queue::new());
+        for (n, priority) in [Priority::Normal, Priority::High, Priority::Low, Priority::High]
+            .into_iter()
+            .enumerate()
+        {
+            queue.push(n as u32, priority);
+            other.push(n as u32, priority);
+        }
+        assert_eq!(queue.last().and_then(|key| queue.get(key)), Some(&2));
+        assert_eq!(taken(&mut queue), [1, 3, 0, 2]);
+        assert_eq!(other.drain(), [1, 3, 0, 2]);
+        assert_eq!((queue.len(), other.len(), other.first()), (0, 0, None));
+    }
+
+    /// Given endless tasks of the highest priority, then those of each other one have their turns.
+    #[test]
+    fn the_oldest_is_taken_after_the_stated_number_of_preferred_ones() {
+        let mut queue = Queue::new();
+        queue.push(1_000, Priority::Low);
+        queue.push(2_000, Priority::Normal);
+        (0..100).for_each(|n| _ = queue.push(n, Priority::High));
+        let order = taken(&mut queue);
+        let at = |entry| order.iter().position(|&n| n == entry).unwrap();
+        assert_eq!((at(1_000), at(2_000)), (AGEING as usize, 2 * AGEING as usize + 1));
+    }
+
+    #[test]
+    fn a_removed_entry_is_gone_and_its_key_finds_no_other() {
+        let mut queue = Queue::new();
+        let first = queue.push(1, Priority::Normal);
+        assert_eq!(queue.remove(first), Some(1));
+        let second = queue.push(2, Priority::Normal);
+        assert_eq!(first.index, second.index, "the place is used again");
+        assert!(queue.remove(first).is_none() && queue.get(second) == Some(&2));
+        assert_eq!((taken(&mut queue), queue.len()), (vec![2], 0));
+    }
+
+    #[test]
+    fn awaited_entries_are_listed_until_they_leave() {
+        let mut queue = Queue::new();
+        let first = queue.push(1, Priority::Normal);
+        let second = queue.push(2, Priority::Normal);
+        assert!(queue.await_it(second) && queue.await_it(second) && queue.await_it(first));
+        queue.await_no_more(second);
+        assert_eq!((queue.first_awaited(), queue.awaited_len()), (Some(second), 2));
+        queue.await_no_more(second);
+        assert_eq!(queue.first_awaited(), Some(first));
+        queue.remove(first);
+        assert_eq!((queue.first_awaited(), queue.awaited_len()), (None, 0));
+        assert!(!queue.await_it(first));
+    }
+
+    #[test]
+    fn an_empty_queue_gives_its_memory_back() {
+        let mut queue = Queue::new();
+        let keys: Vec<_> = (0..10_000).map(|n| queue.push(n, Priority::Normal)).collect();
+        keys.into_iter().for_each(|key| _ = queue.remove(key));
+        assert_eq!((queue.nodes.capacity(), queue.len()), (0, 0));
+        let key = queue.push(1, Priority::Low);
+        assert_eq!(queue.take(key), Some(1));
+    }
+}

@@ -1,0 +1,118 @@
+//! What a task of the pool is admitted by: its policy, and slots that others share.
+
+use crate::ask::Ask;
+use crate::pool::cell::Ran;
+use crate::pool::error::TaskError;
+use crate::pool::gate::{Admitted, Gate, Waiter, finish, poll_admitting};
+use crate::pool::hooks::drop_quietly;
+use crate::semaphore::{InTurn, OwnedSemaphorePermit, Semaphore};
+use crate::sync::turn::TurnstileId;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+#[derive(Clone)]
+pub(super) struct Admission {
+    pub(super) gate: Option<Arc<dyn Gate>>,
+    /// Slots that were given to the pool.
+    pub(super) slots: Option<Arc<Semaphore>>,
+}
+
+/// What a task runs under.
+pub(super) struct Ticket {
+    admitted: Admitted,
+    slot: Option<OwnedSemaphorePermit>,
+}
+
+impl Ticket {
+    /// The task has ended.
+    pub(super) fn finish(self, ran: Ran) {
+        finish(self.admitted, ran);
+        drop_quietly(self.slot);
+    }
+}
+
+/// Why a task is not admitted.
+pub(super) enum Refused {
+    Task(TaskError),
+    /// The slots have been closed: no task will be.
+    Closed,
+}
+
+/// An admission that is waited for.
+pub(super) struct Asking {
+    pub(super) ask: Ask,
+    admitting: Pin<Box<dyn Future<Output = Result<Ticket, Refused>> + Send>>,
+}
+
+impl Asking {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Ticket, Refused>> {
+        catch_unwind(AssertUnwindSafe(|| self.admitting.as_mut().poll(cx)))
+            .unwrap_or_else(|payload| Poll::Ready(Err(Refused::Task(TaskError::Panicked(payload)))))
+    }
+}
+
+impl Admission {
+    /// True when something else than the pool's own slots admits tasks.
+    pub(super) fn is_gated(&self) -> bool {
+        self.gate.is_some() || self.slots.is_some()
+    }
+
+    /// The queues whose permits a task holds while it runs.
+    pub(super) fn held(&self) -> Box<[TurnstileId]> {
+        let mut held = Vec::new();
+        if let Some(gate) = &self.gate {
+            gate.held(&mut held);
+        }
+        held.extend(self.slots.as_deref().map(TurnstileId::of));
+        held.into()
+    }
+
+    pub(super) fn ask(&self, ask: Ask) -> Asking {
+        let admitting = Box::pin(self.clone().admit(ask));
+        Asking { ask, admitting }
+    }
+
+    /// Both, the slot and the admission by the policy. Neither is waited for with the other in hand.
+    async fn admit(self, ask: Ask) -> Result<Ticket, Refused> {
+        let mut lost_slot = false;
+        loop {
+            let mut slot = match &self.slots {
+                Some(slots) => Some(InTurn::at(Arc::clone(slots)).await.ok_or(Refused::Closed)?),
+                None => None,
+            };
+            let Some(gate) = &self.gate else {
+                return Ok(Ticket { admitted: None, slot });
+            };
+            let mut admitting = gate.admit(ask, Waiter::IDLE);
+            let polled = poll_fn(|cx| {
+                if let (Some(slots), None) = (&self.slots, &slot) {
+                    slot = Arc::clone(slots).try_acquire_owned().ok();
+                    if slot.is_none() {
+                        return Poll::Ready(None);
+                    }
+                }
+                if let Poll::Ready(admitted) = poll_admitting(&mut admitting, cx) {
+                    return Poll::Ready(Some(admitted));
+                }
+                if std::mem::take(&mut lost_slot) && !seeded!("tasks_hand_both_on") {
+                    // One more look. The holder of the admission may be giving it back for this very slot; and those that share both
+                    // could hand them on, each to one that lacks the other, for ever.
+                    cx.waker().wake_by_ref();
+                } else if !seeded!("tasks_wait_at_the_gate_with_their_slot") {
+                    drop_quietly(slot.take());
+                }
+                Poll::Pending
+            })
+            .await;
+            drop_quietly(admitting);
+            match polled {
+                Some(Ok(admitted)) => return Ok(Ticket { admitted, slot }),
+                Some(Err(why)) => return Err(Refused::Task(why)),
+                None => lost_slot = true,
+            }
+        }
+    }
+}
