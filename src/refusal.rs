@@ -374,18 +374,17 @@ impl<'a> Refusal<'a> {
         }
         let ask = demand.ask();
         let calls = ask.count();
-        let by_calls = demand.units() == calls && !self.head.has(Head::WHOLE_COUNTS_COST);
-        match &mut self.whole {
-            Some(whole) if by_calls && whole.is_of(ask, self.units, self.head) => whole.legs = legs,
-            None if by_calls && self.units == calls && !ask.has_costs() => {
-                let (cost, other) = ask.first_cost().unzip();
-                self.whole = Some(Whole {
-                    legs,
-                    other: other.unwrap_or(0),
-                    cost,
-                });
-            }
-            _ => self.among_slow(legs, demand),
+        let by_calls = !self.head.has(Head::LEG_COUNTS_COST | Head::WHOLE_COUNTS_COST);
+        if by_calls && self.units == calls && demand.units() == calls && !ask.has_costs() {
+            // Anew, also where it is of other legs: an adapter may have asked these by an ask of its own.
+            let (cost, other) = ask.first_cost().unzip();
+            self.whole = Some(Whole {
+                legs,
+                other: other.unwrap_or(0),
+                cost,
+            });
+        } else {
+            self.among_slow(legs, demand);
         }
         self
     }
@@ -396,7 +395,6 @@ impl<'a> Refusal<'a> {
         let (calls, cost) = (ask.count(), ask.first_cost());
         let named = |units| matches!(cost, Some((_, cost)) if cost == units);
         let (by_calls, all_by_calls) = (self.units == calls, demand.units() == calls);
-        // An adapter may have asked the legs inside by an ask of its own.
         let by_another = self.whole.is_some_and(|whole| !whole.is_of(ask, self.units, self.head));
         if by_another || ask.has_costs() || !(by_calls || named(self.units)) || !(all_by_calls || named(demand.units()))
         {
