@@ -23,6 +23,16 @@
 //! 8. `ready_at` is a true lower bound, rounded up, the latest of all legs, counting those ahead. For one leg under
 //!    the manual clock: refused just before it, admitted exactly at it.
 //!
+//! # Several legs at once
+//!
+//! A composite gives back in steps, leg by leg: when it rolls back, is cancelled, settles or ends. Policies that wait for one of
+//! the legs are told on the same thread, after the last step: none is judged by half of the change. A policy that another
+//! thread drives just then may see half of it, as law 2 says. It looks again when the rest has been given back. A waiter that
+//! it has refused by then stays refused: one that would be too late for its deadline, or one with a leg that is not waited for.
+//!
+//! **Deadlock**: `cancel`, `settle`, `finish` and `forget` must not block until a waiter is served. What an earlier leg gave back
+//! reaches the policies that wait for it only after the last leg, on the thread that is blocked. Hand such work to another thread.
+//!
 //! The feature `conformance` holds a suite that checks each law by its number on any limiter.
 
 use crate::ask::{Ask, Cost, Demand};
@@ -103,38 +113,44 @@ impl<'a> Settlement<'a> {
     }
 }
 
-/// The calls after phase 1 that a limiter does something at. Fixed for its life.
+/// What a limiter does at its calls besides what every limiter does. Fixed for its life.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heeds {
-    /// [`Limiter::commit`].
+    /// [`Limiter::try_reserve`] may give something back, of which waiters are told, before it refuses: a composite.
+    pub roll_back: bool,
+    /// [`Limiter::commit`] does something.
     pub commit: bool,
-    /// [`Limiter::finish`].
+    /// [`Limiter::finish`] does something.
     pub finish: bool,
 }
 
 impl Heeds {
-    /// It must be told of both.
+    /// All of it.
     pub const ALL: Self = Self {
+        roll_back: true,
         commit: true,
         finish: true,
     };
     /// What it took comes back by itself, if ever: a rate.
     pub const NONE: Self = Self {
+        roll_back: false,
         commit: false,
         finish: false,
     };
     /// It counts from phase 1 to the end of the work.
     pub const FINISH: Self = Self {
+        roll_back: false,
         commit: false,
         finish: true,
     };
 
-    /// What a composite of both must be told of.
+    /// What a composite of both does.
     #[inline]
     #[must_use]
-    pub const fn or(self, other: Self) -> Self {
+    pub const fn and(self, other: Self) -> Self {
         Self {
+            roll_back: true,
             commit: self.commit || other.commit,
             finish: self.finish || other.finish,
         }
@@ -149,7 +165,7 @@ pub trait Limiter: Send + Sync {
     /// Phase 1: takes what `demand` needs, or refuses without a trace.
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>>;
 
-    /// Undoes phase 1. Cannot fail.
+    /// Undoes phase 1. Cannot fail, and [must not block](self#several-legs-at-once).
     fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>);
 
     /// Phase 2: the work starts. Cannot fail.
@@ -158,17 +174,18 @@ pub trait Limiter: Send + Sync {
         let _ = (ticket, now);
     }
 
-    /// Corrects a cost that was charged by an estimate. Returns how many legs were corrected.
+    /// Corrects a cost that was charged by an estimate. Returns how many legs were corrected. [Must not
+    /// block](self#several-legs-at-once).
     #[inline]
     fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
         let _ = (ticket, actual);
         0
     }
 
-    /// The work ended.
+    /// The work ended. [Must not block](self#several-legs-at-once).
     fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>);
 
-    /// The permit will never come back: capacity that it holds is gone for good.
+    /// The permit will never come back: capacity that it holds is gone for good. [Must not block](self#several-legs-at-once).
     fn forget(&self, ticket: Self::Ticket);
 
     /// The earliest instant at which `demand` could be admitted, or that it waits for an event.
@@ -179,7 +196,8 @@ pub trait Limiter: Send + Sync {
         None
     }
 
-    /// Which calls after phase 1 do something. A box and a policy of boxes leave out the others.
+    /// Which calls do something. A box and a policy of boxes leave out the others, and a composite has those that are told by a
+    /// nested one's roll-back wait for the end of its own.
     #[doc(hidden)]
     #[inline]
     fn heeds(&self) -> Heeds {
@@ -192,6 +210,13 @@ pub trait Limiter: Send + Sync {
     fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<Self::Ticket>) -> Result<(), Refusal<'_>> {
         *place = Some(self.try_reserve(demand)?);
         Ok(())
+    }
+
+    /// [`try_reserve`](Limiter::try_reserve) as a leg of a chain, which has the refusal say what all of its legs do.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn reserve_link(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        self.try_reserve(demand)
     }
 
     /// [`finish`](Limiter::finish) with the ticket where it is.

@@ -368,9 +368,9 @@ impl<'a> Refusal<'a> {
 
     /// The same refusal, by one of several legs.
     #[inline(always)]
-    pub(crate) fn among(mut self, legs: &'a dyn Legs, demand: Demand<'_>) -> Self {
+    pub(crate) fn among(&mut self, legs: &'a dyn Legs, demand: Demand<'_>) {
         if matches!(self.how, How::Never) {
-            return self;
+            return;
         }
         let ask = demand.ask();
         let calls = ask.count();
@@ -386,7 +386,6 @@ impl<'a> Refusal<'a> {
         } else {
             self.among_slow(legs, demand);
         }
-        self
     }
 
     #[inline(never)]

@@ -283,3 +283,28 @@ fn all_legs_of_a_phase_share_one_reading_of_the_clock() {
         (vec![("finish", end)], vec![("finish", end)])
     );
 }
+
+/// Given a policy whose head waits for one permit more, when a permit of two legs comes back, then making its call after the last of
+/// them allocates nothing: as much is allocated as where one leg gives back.
+#[test]
+fn a_call_that_waits_for_the_last_leg_allocates_nothing() {
+    let ends = |limiter: &dyn Fn(&std::sync::Arc<Semaphore>) -> tollgate::BoxLimiter| {
+        let slots = std::sync::Arc::new(Semaphore::new(1));
+        let policy = Policy::new(std::sync::Arc::clone(&slots));
+        let limiter = limiter(&slots);
+        let end = || {
+            let held = limiter.try_admit(1).unwrap();
+            let mut waiter = Box::pin(policy.admit(1));
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(waiter.as_mut().poll(&mut cx).is_pending());
+            let made = allocation_counter::measure(|| drop(held)).count_total;
+            assert!(waiter.as_mut().poll(&mut cx).is_ready());
+            made
+        };
+        end();
+        end()
+    };
+    let one = ends(&|slots| std::sync::Arc::clone(slots).boxed());
+    let two = ends(&|slots| std::sync::Arc::clone(slots).and(Semaphore::new(1)).boxed());
+    assert_eq!(one, two);
+}

@@ -282,7 +282,6 @@ impl Meter for Log {
         if self.limit == UNLIMITED || (n == 0 && ahead == 0) {
             return Some(self.now);
         }
-        let mut over = self.total;
         // Those ahead fill this window first; of what does not fit into one, only that much is known.
         let room = self.limit.checked_sub(n)?.saturating_sub(ahead);
         let mut at = self.now;
@@ -292,14 +291,19 @@ impl Meter for Log {
         {
             at = leaves(oldest);
         }
-        for entry in &self.entries {
-            if over <= u128::from(room) {
-                break;
-            }
-            over -= u128::from(entry.units);
-            at = at.max(leaves(entry));
-        }
-        Some(at)
+        // As much has to leave: up to which entry is looked for from the nearer end, since many may ask, each behind the others.
+        let over = self.total.saturating_sub(u128::from(room));
+        let mut sum = 0;
+        let mut reaches = |entry: &&Entry, most: u128| {
+            sum += u128::from(entry.units);
+            sum > most
+        };
+        let last = match over {
+            0 => None,
+            _ if over <= self.total / 2 => self.entries.iter().find(|entry| reaches(entry, over - 1)),
+            _ => self.entries.iter().rev().find(|entry| reaches(entry, room.into())),
+        };
+        Some(last.map_or(at, |entry| at.max(leaves(entry))))
     }
 
     fn fresh_at(&self) -> Option<u64> {

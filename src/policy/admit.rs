@@ -85,10 +85,6 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
         Step::Done(Ok(()))
     }
 
-    fn refuse(&self, ticket: &mut Option<L::Ticket>) -> Step<'a> {
-        Step::Done(self.core.refuse(&self.ask, ticket))
-    }
-
     /// Joins the line, or fails at once when that cannot end in time. `refusal` is what the legs said, if asked.
     #[cold]
     fn join(&mut self, refusal: Option<Refusal<'a>>, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Step<'a> {
@@ -99,26 +95,16 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
         }
         let now = core.clock.now();
         let (ready, changes) = core.ready_behind_line(&self.ask, now);
-        if let Some(never) = ready.never_admits(self.ask.count()) {
-            return Step::Done(Err(never));
-        }
-        if let Some(refusal) = core.at_once(&self.ask, &ready, now, refusal) {
-            return Step::Done(Err(refusal));
-        }
         let patience = self.patience.map(|patience| core.clock.ticks_of(patience));
         let patience = match (patience, core.settings.max_wait()) {
             (Some(own), Some(max)) => Some(own.min(max)),
             (own, max) => own.or(max),
         };
         let deadline = patience.map(|ticks| now.after_ticks(ticks));
-        let due = ready.not_before();
-        if let (Some(due), Some(deadline)) = (due, deadline)
-            && due > deadline
-        {
-            let wait = Wait::Until(Due::at(&core.clock, now, due));
-            let late = Refusal::new(Reason::TimedOut, ready.leg(), self.ask.count(), wait);
-            return Step::Done(Err(late));
+        if let Some(refusal) = core.refuses(&self.ask, &ready, now, deadline, refusal) {
+            return Step::Done(Err(refusal));
         }
+        let due = ready.not_before();
         match core.join(self.ask, now, deadline, (due, changes)) {
             Some((key, evicted)) => {
                 // First of all the place has an owner: a waker that panics leaves nothing behind.
@@ -158,8 +144,8 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
                         let refusal = Refusal::new(Reason::QueueFull, LINE, self.ask.count(), Wait::Event);
                         Step::Done(Err(refusal))
                     }
-                    Ended::Expired => Step::Done(Err(self.core.why_late(&self.ask))),
-                    Ended::Hopeless => self.refuse(ticket),
+                    Ended::Expired(behind) => Step::Done(Err(self.core.why_late(&self.ask, &behind))),
+                    Ended::Hopeless(behind) => Step::Done(self.core.refuse(&self.ask, &behind, ticket)),
                     Ended::Panicked(panic) => resume_unwind(panic),
                 }
             }

@@ -30,6 +30,30 @@ impl<A, B> And<A, B> {
     }
 }
 
+impl<A: Limiter, B: Limiter> And<A, B> {
+    /// Asks the second, where the first has given `a`.
+    #[inline(always)]
+    fn reserve_second(&self, a: A::Ticket, demand: Demand<'_>) -> Result<(A::Ticket, B::Ticket), Refusal<'_>> {
+        // It has a copy of the ticket, so that what is kept need not be read back from there.
+        let (first, pass) = (&self.a, demand.pass());
+        let roll_back = Rest::new(move || {
+            if !seeded!("and_forgets_rollback") {
+                first.cancel(a, pass);
+            }
+        });
+        match self.b.reserve_link(demand) {
+            Ok(b) => {
+                roll_back.forget();
+                Ok((a, b))
+            }
+            Err(refusal) => {
+                roll_back.make();
+                Err(refusal)
+            }
+        }
+    }
+}
+
 /// The calls of both legs, the second also when the first panics. A pair has no loop, and the second call is written out
 /// where nothing has panicked: as a closure with two callers it is not inlined, which costs a chain a tenth.
 macro_rules! both {
@@ -55,26 +79,21 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
 
     #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
-        let a = match self.a.try_reserve(demand) {
-            Ok(a) => a,
-            Err(refusal) => return Err(refusal.among(self, demand)),
-        };
-        // It has a copy of the ticket, so that what is kept need not be read back from there.
-        let (first, pass) = (&self.a, demand.pass());
-        let roll_back = Rest::new(move || {
-            if !seeded!("and_forgets_rollback") {
-                first.cancel(a, pass);
+        match self.reserve_link(demand) {
+            Ok(ticket) => Ok(ticket),
+            Err(mut refusal) => {
+                refusal.among(self, demand);
+                Err(refusal)
             }
-        });
-        match self.b.try_reserve(demand) {
-            Ok(b) => {
-                roll_back.forget();
-                Ok((a, b))
-            }
-            Err(refusal) => {
-                roll_back.make();
-                Err(refusal.among(self, demand))
-            }
+        }
+    }
+
+    #[inline(always)]
+    fn reserve_link(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        let a = self.a.reserve_link(demand)?;
+        match self.b.heeds().roll_back {
+            true => together(|| self.reserve_second(a, demand)),
+            false => self.reserve_second(a, demand),
         }
     }
 
@@ -118,7 +137,7 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
 
     #[inline]
     fn heeds(&self) -> Heeds {
-        self.a.heeds().or(self.b.heeds())
+        self.a.heeds().and(self.b.heeds())
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {

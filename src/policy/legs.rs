@@ -7,6 +7,7 @@ use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::Standing;
 use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::sync::watch::together;
 use crate::ticket::{BoxTicket, Ticket};
 use crate::time::{Clock, Pass};
 use std::fmt;
@@ -17,6 +18,8 @@ use std::ops::Range;
 pub struct Legs {
     legs: Vec<Leg>,
     heeds: Heeds,
+    /// A leg behind the first may roll back what it has taken itself.
+    nested: bool,
     long: Option<Box<LongTickets>>,
 }
 
@@ -31,6 +34,7 @@ impl Legs {
         Self {
             legs: Vec::new(),
             heeds: Heeds::NONE,
+            nested: false,
             long: None,
         }
     }
@@ -38,7 +42,8 @@ impl Legs {
     pub(super) fn push<L: Limiter + 'static>(&mut self, limiter: L) {
         let start = self.words();
         let end = start + L::Ticket::WORDS;
-        self.heeds = self.heeds.or(limiter.heeds());
+        self.nested |= !self.is_empty() && limiter.heeds().roll_back;
+        self.heeds = self.heeds.and(limiter.heeds());
         self.legs.push(Leg {
             heeds: limiter.heeds(),
             limiter: Box::new(limiter),
@@ -87,11 +92,20 @@ impl Legs {
 
     #[inline(always)]
     fn reserve_words(&self, demand: Demand<'_>, ticket: &mut BoxTicket) -> Result<(), Refusal<'_>> {
-        let reserved = match &self.long {
+        let mut reserved = match &self.long {
+            None if self.nested => self.reserve_nested(demand, ticket.words_mut()),
             None => self.reserve_all(demand, ticket.words_mut()),
-            Some(long) => long.fill(ticket.words_mut(), |words| self.reserve_all(demand, words)),
+            Some(long) => long.fill(ticket.words_mut(), |words| self.reserve_nested(demand, words)),
         };
-        reserved.map_err(|refusal| refusal.among(self, demand))
+        if let Err(refusal) = &mut reserved {
+            refusal.among(self, demand);
+        }
+        reserved
+    }
+
+    #[inline(never)]
+    fn reserve_nested(&self, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'_>> {
+        together(|| self.reserve_all(demand, words))
     }
 
     /// The first leg that decides by another clock than `clock`.

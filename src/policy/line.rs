@@ -12,6 +12,7 @@ use crate::time::Instant;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
+use std::ops::Bound;
 use std::task::Waker;
 
 /// A place in the queue: ordered by arrival, never used twice.
@@ -40,14 +41,17 @@ pub(crate) enum Ended<T> {
     /// Reserved, not committed: the owner commits, or cancels if it has gone.
     Admitted(T),
     /// The deadline passed, or is known to pass, before the turn comes.
-    Expired,
+    Expired(Behind),
     /// No wait can help any more.
-    Hopeless,
+    Hopeless(Behind),
     /// Evicted for a newer one.
     Evicted,
     /// A leg panicked each time it was asked.
     Panicked(Box<dyn Any + Send>),
 }
+
+/// What stood before a waiter that was judged at its place, summed; `None` for the head, and where the deadline has passed.
+pub(crate) type Behind = Option<Box<Ask>>;
 
 /// What the owner of a place finds when it looks.
 #[derive(Debug)]
@@ -80,11 +84,27 @@ pub(super) struct Head {
     pub(super) panicked: bool,
 }
 
-/// A waiter that is judged anew.
+/// A waiter that is not the head, for which the legs are only looked at.
 pub(super) struct Waits {
     pub(super) key: Key,
     pub(super) ask: Ask,
+    /// All that waits in front of it, summed.
+    pub(super) ahead: Ask,
     pub(super) deadline: Option<Instant>,
+    /// A leg has panicked for it before.
+    pub(super) panicked: bool,
+}
+
+impl Waits {
+    fn new(key: Key, entry: &Entry, ahead: Ask) -> Self {
+        Self {
+            key,
+            ask: entry.ask,
+            ahead,
+            deadline: entry.deadline,
+            panicked: entry.panicked,
+        }
+    }
 }
 
 /// What the dispatcher has to do next.
@@ -94,8 +114,8 @@ pub(super) enum Next {
     /// The claim of one that is not the head any more: the head may have it, where it is the turn of the queue and not a
     /// place of its own.
     Inherit(Key, Claim),
-    /// The settings have changed: judge all of these, in order.
-    Judge(Vec<Waits>),
+    /// A bell has rung: look whether this one, which waits for larger limits, still does.
+    Look(Waits),
     /// Ask the legs for this waiter.
     Ask(Head),
     /// The queue is empty.
@@ -109,6 +129,15 @@ struct Nudged {
     woken: usize,
     /// When more are woken.
     again: Instant,
+}
+
+/// How far the waiters behind the head have been judged after a change of settings.
+#[derive(Clone, Copy, Debug)]
+struct Judging {
+    /// The last of them so far.
+    last: Key,
+    /// All that waits in order up to that one, summed.
+    ahead: Ask,
 }
 
 /// The queue.
@@ -131,10 +160,13 @@ pub(crate) struct Queue<T> {
     units: u128,
     /// When those that wait for larger limits are asked for again, bell or no bell, as far as that is known.
     parked_until: BTreeSet<(Instant, Key)>,
-    /// A leg's bell has rung since the queue was last looked at.
+    /// A leg's bell has rung since the last look at those that wait for larger limits began.
     rung: bool,
-    /// The settings have changed since all were last judged.
+    /// That look is under way, and goes on here.
+    looking: Option<Key>,
+    /// The settings have changed since all were last begun to be judged.
     changed: bool,
+    judging: Option<Judging>,
     /// How often they have.
     changes: u64,
     next: Key,
@@ -174,7 +206,9 @@ impl<T> Queue<T> {
             units: 0,
             parked_until: BTreeSet::new(),
             rung: false,
+            looking: None,
             changed: false,
+            judging: None,
             changes: 0,
             next: 0,
             claim: None,
@@ -223,19 +257,47 @@ impl<T> Queue<T> {
         let waker = self.take_waker(key);
         let entry = match self.waiting.remove(&key) {
             Some(entry) => {
-                self.queued.release(&entry.ask);
+                self.uncount(key, &entry.ask);
                 entry
             }
-            None => {
-                let entry = self.parked.remove(&key)?;
-                if let Some(until) = entry.due {
-                    self.parked_until.remove(&(until, key));
-                }
-                entry
-            }
+            None => self.take_parked(key)?,
         };
         self.units -= u128::from(entry.ask.count());
         Some(waker)
+    }
+
+    fn take_parked(&mut self, key: Key) -> Option<Entry> {
+        let entry = self.parked.remove(&key)?;
+        if let Some(until) = entry.due {
+            self.parked_until.remove(&(until, key));
+        }
+        Some(entry)
+    }
+
+    /// The sum of what has been judged, where `key` stands among that.
+    fn judged(&mut self, key: Key) -> Option<&mut Ask> {
+        let newest_first = self.newest_first;
+        let within = |judging: &&mut Judging| match newest_first {
+            true => key >= judging.last,
+            false => key <= judging.last,
+        };
+        self.judging.as_mut().filter(within).map(|judging| &mut judging.ahead)
+    }
+
+    /// `key` waits in order from now on.
+    fn count(&mut self, key: Key, ask: &Ask) {
+        self.queued.absorb(ask);
+        if let Some(ahead) = self.judged(key) {
+            ahead.absorb(ask);
+        }
+    }
+
+    /// `key` does not wait in order any more.
+    fn uncount(&mut self, key: Key, ask: &Ask) {
+        self.queued.release(ask);
+        if let Some(ahead) = self.judged(key) {
+            ahead.release(ask);
+        }
     }
 
     /// Takes the waker of a waiter, if it has one.
@@ -280,7 +342,7 @@ impl<T> Queue<T> {
         let key = self.next;
         self.next += 1;
         self.busy = true;
-        self.queued.absorb(&ask);
+        self.count(key, &ask);
         self.units += u128::from(ask.count());
         self.waiting.insert(
             key,
@@ -310,7 +372,7 @@ impl<T> Queue<T> {
         };
         if entry.deadline.is_some_and(|deadline| deadline <= now) {
             *waker = self.remove(key).flatten();
-            return Found::Ended(Ended::Expired);
+            return Found::Ended(Ended::Expired(None));
         }
         if waker.is_some() {
             mem::swap(&mut entry.waker, waker);
@@ -344,7 +406,7 @@ impl<T> Queue<T> {
         !mem::replace(&mut self.dispatching, true)
     }
 
-    /// A leg's bell has rung: those that wait for larger limits are asked for again. After a change of settings all are judged
+    /// A leg's bell has rung: those that wait for larger limits are looked at again. After a change of settings all are judged
     /// anew.
     pub(super) fn ring(&mut self, anew: bool) {
         self.rung = true;
@@ -357,33 +419,21 @@ impl<T> Queue<T> {
         self.changes
     }
 
-    /// All that waits in order, the next to be served first.
-    fn all(&self) -> Vec<Waits> {
-        let waits = |(&key, entry): (&Key, &Entry)| Waits {
-            key,
-            ask: entry.ask,
-            deadline: entry.deadline,
-        };
-        match self.newest_first {
-            true => self.waiting.iter().rev().map(waits).collect(),
-            false => self.waiting.iter().map(waits).collect(),
-        }
-    }
-
     /// What comes next, as of now.
+    ///
+    /// A ring during a look at those that wait for larger limits begins another one only after the head: it is not kept
+    /// waiting, however often bells ring.
     pub(super) fn next(&mut self) -> Next {
         self.again = false;
         self.nudged = None;
-        if mem::take(&mut self.rung) {
-            for entry in self.parked.values() {
-                self.queued.absorb(&entry.ask);
-                self.busy = true;
-            }
-            self.waiting.append(&mut self.parked);
-            self.parked_until.clear();
+        if self.looking.is_none() && mem::take(&mut self.rung) {
+            self.looking = Some(0);
         }
-        if mem::take(&mut self.changed) && self.waiting.len() > 1 {
-            return Next::Judge(self.all());
+        if let Some(from) = self.looking.take()
+            && let Some((&key, entry)) = self.parked.range(from..).next()
+        {
+            self.looking = Some(key + 1);
+            return Next::Look(Waits::new(key, entry, Ask::many(0)));
         }
         let head = self.head().map(|(key, _)| key);
         if let Some((_, claim)) = self.claim.take_if(|(owner, _)| head != Some(*owner)) {
@@ -403,6 +453,39 @@ impl<T> Queue<T> {
             claim: self.claim.map(|(_, claim)| claim),
             panicked: entry.panicked,
         })
+    }
+
+    /// The next behind the head that is to be judged after a change of settings; `None` when all have been, or the head comes
+    /// first: something has happened, and one has been judged since the head was asked, which is not the `first`.
+    ///
+    /// A change while they are judged has all judged once more, but those that are left come first.
+    pub(super) fn unjudged(&mut self, first: bool) -> Option<Waits> {
+        if self.again && !first {
+            return None;
+        }
+        loop {
+            let Judging { last, mut ahead } = match self.judging {
+                Some(judging) => judging,
+                None if mem::take(&mut self.changed) => {
+                    // The head has just been asked, or is about to be.
+                    let (last, entry) = self.head()?;
+                    Judging { last, ahead: entry.ask }
+                }
+                None => return None,
+            };
+            let next = match self.newest_first {
+                true => self.waiting.range(..last).next_back(),
+                false => self.waiting.range((Bound::Excluded(last), Bound::Unbounded)).next(),
+            };
+            let Some((&last, entry)) = next else {
+                self.judging = None;
+                continue;
+            };
+            let next = Waits::new(last, entry, ahead);
+            ahead.absorb(&next.ask);
+            self.judging = Some(Judging { last, ahead });
+            return Some(next);
+        }
     }
 
     /// Stops dispatching, unless something has happened since the last look. Returns whether the queue has emptied.
@@ -432,13 +515,19 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Passes `key` over, which waits for larger limits: until a bell rings, or `until`.
+    /// Passes `key` over, or still does, which waits for larger limits: until a bell rings, or `until`.
     pub(super) fn park(&mut self, key: Key, until: Option<Instant>) {
         if seeded!("line_parks_over_a_ring") {
             self.rung = false;
         }
-        if let Some(mut entry) = self.waiting.remove(&key) {
-            self.queued.release(&entry.ask);
+        let entry = match self.waiting.remove(&key) {
+            Some(entry) => {
+                self.uncount(key, &entry.ask);
+                Some(entry)
+            }
+            None => self.take_parked(key),
+        };
+        if let Some(mut entry) = entry {
             entry.due = until;
             entry.tried = true;
             self.parked_until.extend(until.map(|until| (until, key)));
@@ -446,11 +535,22 @@ impl<T> Queue<T> {
         }
     }
 
+    /// The limits are large enough for `key`: it waits in order from now on.
+    pub(super) fn unpark(&mut self, key: Key) {
+        if let Some(entry) = self.take_parked(key) {
+            self.busy = true;
+            self.count(key, &entry.ask);
+            self.waiting.insert(key, entry);
+        }
+    }
+
     /// A leg has panicked when it was asked for `key`.
     pub(super) fn note_panic(&mut self, key: Key) {
-        if let Some(entry) = self.waiting.get_mut(&key) {
+        if let Some(entry) = self.entry(key) {
             entry.panicked = true;
         }
+        // One that is passed over is looked at once more.
+        self.rung |= self.parked.contains_key(&key);
     }
 
     /// Ends the wait of `key`, whose owner must be woken; hands the ending back when that has gone.
@@ -540,5 +640,75 @@ impl<T> Queue<T> {
             wakers.extend(self.take_waker(key));
         }
         wakers
+    }
+}
+
+#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
+mod tests {
+    use super::*;
+
+    /// Given waiters that join, leave, are passed over and come back while others are judged, then each is judged behind the sum of
+    /// those before it, in either order; and all but the head are judged after a change of settings.
+    #[test]
+    fn each_waiter_is_judged_behind_the_sum_of_those_before_it() {
+        for newest_first in [false, true] {
+            let timing = Timing { grace: 1, exact: true };
+            let mut queue: Queue<()> = Queue::new(newest_first, timing);
+            let (mut waiting, mut parked) = (BTreeMap::<Key, u64>::new(), BTreeSet::<Key>::new());
+            let (mut draw, mut judged) = (1_u64, 0);
+            for _ in 0..20_000 {
+                draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let (action, units) = (draw >> 60, draw >> 40 & 7);
+                let nth = |keys: Vec<Key>| keys.get((draw >> 33) as usize % 9).copied();
+                match action {
+                    0..4 if waiting.len() + parked.len() < 9 => {
+                        let known = (None, queue.changes());
+                        let key = queue.push(Ask::many(units), Instant::ZERO, None, known);
+                        waiting.insert(key, units);
+                    }
+                    4..6 => {
+                        if let Some(key) = nth(waiting.keys().copied().collect()) {
+                            queue.leave(key);
+                            waiting.remove(&key);
+                        }
+                    }
+                    6 => {
+                        if let Some(key) = nth(waiting.keys().copied().collect()) {
+                            queue.park(key, None);
+                            parked.insert(key);
+                        }
+                    }
+                    7 => {
+                        if let Some(key) = nth(parked.iter().copied().collect()) {
+                            queue.unpark(key);
+                            parked.remove(&key);
+                        }
+                    }
+                    8 => queue.ring(true),
+                    _ => {
+                        let Some(waits) = queue.unjudged(true) else { continue };
+                        let is_before = |key: Key| match newest_first {
+                            true => key > waits.key,
+                            false => key < waits.key,
+                        };
+                        let before = waiting
+                            .iter()
+                            .filter(|(key, _)| is_before(**key) && !parked.contains(key));
+                        let ahead: u64 = before.map(|(_, units)| units).sum();
+                        assert_eq!(waits.ahead.count(), ahead);
+                        judged += 1;
+                    }
+                }
+            }
+            assert!(judged > 1_000);
+            while queue.unjudged(true).is_some() {}
+            queue.ring(true);
+            let mut all = 0;
+            while queue.unjudged(true).is_some() {
+                all += 1;
+            }
+            let in_order = waiting.keys().filter(|key| !parked.contains(key)).count();
+            assert_eq!(all, in_order.saturating_sub(1));
+        }
     }
 }

@@ -1,7 +1,7 @@
 #![doc = include_str!("README.md")]
 
 use super::bounds::{Bounds, Settings};
-use super::line::{Ended, Found, Head, Key, Next, Queue, Timing, Waited, Waits};
+use super::line::{Behind, Ended, Found, Head, Key, Next, Queue, Timing, Waited, Waits};
 use crate::algo::chance::nth_fraction;
 use crate::algo::shed::rejection_rate;
 use crate::ask::{Ask, Demand, Place};
@@ -16,6 +16,7 @@ use crate::sync::watch::{self, Watch, Watcher};
 use crate::time::{Clock, Instant, Phase, Sleep};
 use std::any::Any;
 use std::cell::Cell;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -345,6 +346,12 @@ impl<L: Limiter> Core<L> {
         (self.ready_behind(ask, now, ahead, is_head, claim), changes)
     }
 
+    /// When a waiter that is not the head is admitted, behind `ahead`.
+    fn ready_behind_head(&self, ask: &Ask, now: Instant, ahead: Ask) -> ReadyAt<'_> {
+        let claim = self.queue.lock().claim();
+        self.ready_behind(ask, now, ahead, false, claim.map(|(_, claim)| claim))
+    }
+
     /// When a waiter behind `ahead` is admitted, whose own place, if it is the head, or whose head's is `claim`.
     fn ready_behind(&self, ask: &Ask, now: Instant, ahead: Ask, is_head: bool, claim: Option<Claim>) -> ReadyAt<'_> {
         let place = Place {
@@ -420,7 +427,7 @@ impl<L: Limiter + 'static> Core<L> {
         }
         drop_quietly(clone);
         let Found::Ended(ended) = found else { return None };
-        if matches!(ended, Ended::Expired) {
+        if matches!(ended, Ended::Expired(_)) {
             self.drive();
         }
         Some(ended)
@@ -472,12 +479,16 @@ impl<L: Limiter + 'static> Core<L> {
                     each.run(|| self.give_back(claim));
                     continue;
                 }
-                Next::Judge(all) => {
-                    self.judge(&all, &mut each);
+                Next::Look(waits) => {
+                    self.look_again_at(&waits, &mut each);
                     continue;
                 }
                 Next::Ask(head) if self.serve(&head, &mut each) => continue,
                 Next::Ask(_) | Next::Nothing => {}
+            }
+            let mut first = true;
+            while let Some(waits) = self.change(|queue| queue.unjudged(mem::take(&mut first))) {
+                self.judge(&waits, &mut each);
             }
             if let Some(emptied) = self.change(Queue::stop) {
                 break emptied;
@@ -489,37 +500,46 @@ impl<L: Limiter + 'static> Core<L> {
         each.end();
     }
 
-    /// Ends the waits that cannot end well under the settings in force: as a newcomer at the same place would be refused. A leg
-    /// that panics is asked again when the turn comes.
+    /// Ends a wait that cannot end well under the settings in force: as a newcomer at the same place would be refused. Where a leg
+    /// panics it is asked again when the turn comes.
     #[cold]
-    fn judge(self: &Arc<Self>, all: &[Waits], each: &mut Each) {
+    fn judge(self: &Arc<Self>, waits: &Waits, each: &mut Each) {
         let now = self.clock.now();
-        let claim = self.queue.lock().claim();
-        let mut ahead = Ask::many(0);
-        for (position, waits) in all.iter().enumerate() {
-            let is_head = position == 0;
-            // The place that the head holds is its own, or that of one before it.
-            let claim = claim
-                .filter(|(owner, _)| !is_head || *owner == waits.key)
-                .map(|(_, claim)| claim);
-            let ready = || self.ready_behind(&waits.ask, now, ahead, is_head, claim);
-            let ended = match catch_unwind(AssertUnwindSafe(ready)) {
-                Ok(ready) if ready.is_never() => Some(Ended::Hopeless),
-                // It is passed over.
-                Ok(ready) if ready.is_raise() => continue,
-                Ok(ready) => {
-                    let late = ready.not_before().zip(waits.deadline);
-                    late.and_then(|(due, deadline)| (due > deadline).then_some(Ended::Expired))
-                }
-                Err(panic) => {
-                    drop_quietly(panic);
-                    None
-                }
-            };
-            match ended {
-                Some(ended) => _ = self.end(waits.key, ended, each),
-                None => ahead.absorb(&waits.ask),
+        let judge = || {
+            let ready = self.ready_behind_head(&waits.ask, now, waits.ahead);
+            let refusal = self.refuses(&waits.ask, &ready, now, waits.deadline, None);
+            let behind = || Some(Box::new(waits.ahead));
+            let ended = refusal.map(|refusal| match refusal.reason() {
+                Reason::TimedOut => Ended::Expired(behind()),
+                _ => Ended::Hopeless(behind()),
+            });
+            (ended, ready.is_raise().then(|| ready.event_by()))
+        };
+        match catch_unwind(AssertUnwindSafe(judge)) {
+            Ok((Some(ended), _)) => _ = self.end(waits.key, ended, each),
+            Ok((None, Some(until))) => self.change(|queue| queue.park(waits.key, until)),
+            Ok((None, None)) => {}
+            Err(panic) => drop_quietly(panic),
+        }
+    }
+
+    /// Looks whether one that was passed over still waits for larger limits. It holds no place in any leg's queue meanwhile, and
+    /// takes none from the head: it becomes the head only once it fits.
+    #[cold]
+    fn look_again_at(self: &Arc<Self>, waits: &Waits, each: &mut Each) {
+        let now = self.clock.now();
+        if waits.deadline.is_some_and(|deadline| now > deadline) {
+            self.end(waits.key, Ended::Expired(None), each);
+            return;
+        }
+        let look = || self.ready_for_head(&waits.ask, now, &Cell::new(None));
+        match catch_unwind(AssertUnwindSafe(look)) {
+            Ok(ready) if ready.is_never() || ready.refuses_at_once(now).is_some() => {
+                self.end(waits.key, Ended::Hopeless(Some(Box::new(waits.ahead))), each);
             }
+            Ok(ready) if ready.is_raise() => self.change(|queue| queue.park(waits.key, ready.event_by())),
+            Ok(_) => self.change(|queue| queue.unpark(waits.key)),
+            Err(panic) => _ = self.panicked(waits.key, waits.panicked, panic, each),
         }
     }
 
@@ -534,7 +554,7 @@ impl<L: Limiter + 'static> Core<L> {
             panicked,
         } = *head;
         if deadline.is_some_and(|deadline| self.clock.now() > deadline) {
-            return self.end(key, Ended::Expired, each);
+            return self.end(key, Ended::Expired(None), each);
         }
         let claim = Cell::new(held);
         let (attempt, turn) = match catch_unwind(AssertUnwindSafe(|| self.attempt(&ask, waited, &claim))) {
@@ -552,13 +572,15 @@ impl<L: Limiter + 'static> Core<L> {
         }
         match attempt {
             Attempt::Admitted(ticket) => self.end(key, Ended::Admitted(ticket), each),
-            Attempt::Hopeless => self.end(key, Ended::Hopeless, each),
+            Attempt::Hopeless => self.end(key, Ended::Hopeless(None), each),
             Attempt::OnRaise(until) => {
                 self.change(|queue| queue.park(key, until));
                 true
             }
             Attempt::Panicked(panic) => self.panicked(key, panicked, panic, each),
-            Attempt::Later(at) if deadline.is_some_and(|deadline| at > deadline) => self.end(key, Ended::Expired, each),
+            Attempt::Later(at) if deadline.is_some_and(|deadline| at > deadline) => {
+                self.end(key, Ended::Expired(None), each)
+            }
             Attempt::Later(_) | Attempt::OnEvent(..) => {
                 let (due, ready_since) = match attempt {
                     Attempt::OnEvent(by, ready_since) => (by, ready_since),
@@ -648,14 +670,53 @@ impl<L: Limiter + 'static> Core<L> {
         wake_all_quietly(wakers);
     }
 
+    /// Why a wait until `deadline` cannot end well, by what the legs say of it: of a newcomer, and of a waiter after a change of
+    /// settings. `asked` is how a leg has refused it, if it was asked.
+    pub(crate) fn refuses<'a>(
+        &'a self,
+        ask: &Ask,
+        ready: &ReadyAt<'a>,
+        now: Instant,
+        deadline: Option<Instant>,
+        asked: Option<Refusal<'a>>,
+    ) -> Option<Refusal<'a>> {
+        let late = || {
+            let due = ready.not_before()?;
+            (due > deadline?).then(|| self.late(ask, ready.leg(), Some(due), now))
+        };
+        let never = ready.never_admits(ask.count());
+        never.or_else(|| self.at_once(ask, ready, now, asked)).or_else(late)
+    }
+
+    /// The refusal of a waiter that was not admitted in time by `leg`, which is ready at `due`.
+    fn late<'a>(&'a self, ask: &Ask, leg: &'a str, due: Option<Instant>, now: Instant) -> Refusal<'a> {
+        let wait = due.map_or(Wait::Event, |at| Wait::Until(Due::at(&self.clock, now, at)));
+        Refusal::new(Reason::TimedOut, leg, ask.count(), wait)
+    }
+
+    /// What the legs say of a waiter whose wait has ended, at the place at which it was judged.
+    fn ready_where(&self, ask: &Ask, behind: &Behind, now: Instant) -> ReadyAt<'_> {
+        match behind {
+            Some(ahead) => self.ready_behind_head(ask, now, **ahead),
+            None => {
+                let phase = Phase::at(&self.clock, now);
+                self.limiter.ready_at(Demand::new(ask, phase.pass()))
+            }
+        }
+    }
+
     /// Refuses for good, or at once, what was found not to be worth waiting: by the refusal of the leg that is the reason.
-    /// It is asked for once more, as for a caller that does not wait. What has become admissible meanwhile is admitted.
-    pub(crate) fn refuse(&self, ask: &Ask, ticket: &mut Option<L::Ticket>) -> Result<(), Refusal<'_>> {
+    /// It is asked for once more, as for a caller that does not wait. What has become admissible meanwhile is admitted, unless
+    /// others wait before it.
+    pub(crate) fn refuse(&self, ask: &Ask, behind: &Behind, ticket: &mut Option<L::Ticket>) -> Result<(), Refusal<'_>> {
         let now = self.clock.now();
-        let phase = Phase::at(&self.clock, now);
-        let ready = self.limiter.ready_at(Demand::new(ask, phase.pass()));
+        let ready = self.ready_where(ask, behind, now);
         if let Some(never) = ready.never_admits(ask.count()) {
             return Err(never);
+        }
+        if behind.is_some() && self.has_before() {
+            let others = Refusal::new(Reason::Saturated, super::LINE, ask.count(), Wait::Event);
+            return Err(self.at_once(ask, &ready, now, None).unwrap_or(others));
         }
         match admit_in(&self.limiter, ask, ticket) {
             Err(refusal) => Err(self.at_once(ask, &ready, now, Some(refusal)).unwrap_or(refusal)),
@@ -664,7 +725,7 @@ impl<L: Limiter + 'static> Core<L> {
     }
 
     /// The refusal by a leg that is not waited for, if there is one that is not ready: `asked`, where it is that leg's.
-    pub(crate) fn at_once<'a>(
+    fn at_once<'a>(
         &'a self,
         ask: &Ask,
         ready: &ReadyAt<'a>,
@@ -678,20 +739,16 @@ impl<L: Limiter + 'static> Core<L> {
     }
 
     /// Why a waiter was not admitted in time.
-    pub(crate) fn why_late(&self, ask: &Ask) -> Refusal<'_> {
+    pub(crate) fn why_late(&self, ask: &Ask, behind: &Behind) -> Refusal<'_> {
         let now = self.clock.now();
-        let phase = Phase::at(&self.clock, now);
-        let ready = self.limiter.ready_at(Demand::new(ask, phase.pass()));
-        // What could not be foreseen bound more than an instant that was known.
+        let ready = self.ready_where(ask, behind, now);
         let leg = match (ready.event_leg(), ready.leg()) {
             ("", "") => super::LINE,
-            ("", leg) | (leg, _) => leg,
+            // What could not be foreseen bound more than an instant that was known; but that alone was judged.
+            (event, leg) if behind.is_some() || event.is_empty() => leg,
+            (event, _) => event,
         };
-        let wait = match ready.not_before() {
-            Some(at) => Wait::Until(Due::at(&self.clock, now, at)),
-            None => Wait::Event,
-        };
-        Refusal::new(Reason::TimedOut, leg, ask.count(), wait)
+        self.late(ask, leg, ready.not_before(), now)
     }
 }
 

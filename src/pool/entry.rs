@@ -16,8 +16,7 @@ use std::sync::Arc;
 /// In what order tasks leave the queue. Within one priority: first come, first served.
 ///
 /// # Fairness
-/// After [`AGEING`] tasks that were preferred to waiting ones of lower priority, the first of the lowest that waits is
-/// served: none starves.
+/// After [`AGEING`] tasks that were preferred to waiting ones of lower priority, one of these is served: none starves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Priority {
     /// After all others.
@@ -29,7 +28,7 @@ pub enum Priority {
     High,
 }
 
-/// How many tasks may be preferred to those of lower priority before one of the lowest is served.
+/// How many tasks may be preferred to those of lower priority before one of these is served.
 pub const AGEING: u32 = 32;
 
 /// The rarer wishes.

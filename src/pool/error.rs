@@ -24,8 +24,8 @@ pub enum TaskError {
     Refused(Rejection),
     /// The pool ended before it started.
     Abandoned,
-    /// Nothing has come of the task yet: waiting for it would never end. It needs a permit that the waiter holds, or a task that waits
-    /// for the waiter; or it waits for the waiter itself.
+    /// Waiting for the task may never end, whether it has ended by now or not: it needs a permit that the waiter holds, or a task that
+    /// waits for the waiter; or it waits for the waiter itself. The task goes on, and its result stays.
     WouldDeadlock,
 }
 

@@ -9,7 +9,9 @@ use crate::permit::Permit;
 use crate::policy::Policy;
 use crate::refusal::Rejection;
 #[cfg(feature = "tokio")]
-use crate::sync::turn::TurnstileId;
+use crate::sync::turn::{Permits, TurnstileId};
+#[cfg(feature = "tokio")]
+use crate::time::Phase;
 use crate::time::Sleep;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,6 +48,9 @@ pub(crate) trait Gate: Send + Sync {
 /// A task runs while this lives.
 pub(crate) trait Admission: Send {
     fn finish(self: Box<Self>, outcome: Outcome);
+    /// No task has started under it: what was taken is given back, where the limiter can still do so.
+    #[cfg(feature = "tokio")]
+    fn cancel(self: Box<Self>);
 }
 
 impl<L> Gate for Policy<L>
@@ -86,10 +91,10 @@ where
 
     #[cfg(feature = "tokio")]
     fn held(&self, held: &mut Vec<TurnstileId>) {
-        self.queues(&mut |queue| {
-            if !queue.holds_nothing() {
-                held.push(TurnstileId::of_queue(queue));
-            }
+        self.queues(&mut |queue| match queue.permits() {
+            Permits::None => {}
+            Permits::Own => held.push(TurnstileId::of_queue(queue)),
+            Permits::Of(shared) => held.push(shared),
         });
     }
 }
@@ -109,6 +114,18 @@ where
     fn finish(self: Box<Self>, outcome: Outcome) {
         // Whoever ran the task goes on, whatever the limiter and those whom it wakes do.
         quietly(|| Permit::finish(*self, outcome));
+    }
+
+    #[cfg(feature = "tokio")]
+    fn cancel(mut self: Box<Self>) {
+        if self.limiter().heeds().commit {
+            return self.finish(Outcome::Ignored);
+        }
+        quietly(|| {
+            if let Some(ticket) = self.ticket_mut().take() {
+                self.limiter().cancel(ticket, Phase::new().pass());
+            }
+        });
     }
 }
 

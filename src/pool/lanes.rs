@@ -26,6 +26,8 @@ pub(super) struct Lanes<E> {
     roomless: usize,
     /// How many were preferred to a waiting one of lower priority since the lowest was served.
     preferred: u32,
+    /// The lane that was served last because of that.
+    aged: usize,
 }
 
 impl<E: Ranked> Lanes<E> {
@@ -36,6 +38,7 @@ impl<E: Ranked> Lanes<E> {
             special: 0,
             roomless: 0,
             preferred: 0,
+            aged: 0,
         }
     }
 
@@ -138,9 +141,15 @@ impl<E: Ranked> Lanes<E> {
     fn next_lane(&mut self) -> Option<usize> {
         let lowest = self.lanes.iter().position(|lane| !lane.is_empty())?;
         let highest = self.lanes.iter().rposition(|lane| !lane.is_empty())?;
-        if lowest == highest || self.preferred >= AGEING {
+        if lowest == highest {
             self.preferred = 0;
             return Some(lowest);
+        }
+        if self.preferred >= AGEING {
+            // Those of the lower priorities in turn: else one between two that always have tasks would starve.
+            let above = (self.aged + 1..highest).find(|&lane| !self.lanes[lane].is_empty());
+            (self.preferred, self.aged) = (0, above.unwrap_or(lowest));
+            return Some(self.aged);
         }
         self.preferred += 1;
         Some(highest)
@@ -217,6 +226,19 @@ mod tests {
         }
         let before = std::iter::from_fn(|| lanes.pop()).take_while(|entry| entry.weight() != 7);
         assert_eq!(before.count() as u32, AGEING);
+    }
+
+    /// Given endless tasks of the highest and the lowest priority, then those between have their turns.
+    #[test]
+    fn none_starves_between_two_priorities() {
+        let mut lanes = Lanes::new();
+        for _ in 0..100 {
+            lanes.push(entry(Priority::Low, 1));
+            lanes.push(entry(Priority::High, 1));
+        }
+        lanes.push(entry(Priority::Normal, 7));
+        let before = std::iter::from_fn(|| lanes.pop()).take_while(|entry| entry.weight() != 7);
+        assert!(before.count() as u32 <= 2 * (AGEING + 1));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::permit::Permit;
 use crate::rate::Quota;
 use crate::refusal::{ReadyAt, Reason, Refusal, Rejection, Wait};
 use crate::standing::{self, Standing};
-use crate::sync::turn::{Claim, Turnstile, TurnstileId};
+use crate::sync::turn::{Claim, Permits, Turnstile, TurnstileId};
 use crate::time::{Clock, Pass};
 use std::fmt;
 use std::future::poll_fn;
@@ -383,6 +383,13 @@ impl<B: Backend> Turnstile for Remote<B> {
         let now = self.shared.clock.now();
         let waker = self.shared.with(|desk| desk.leave(claim.key(), now));
         drop(waker);
+    }
+
+    fn permits(&self) -> Permits {
+        match self.rule() {
+            Rule::Permits { .. } => Permits::Own,
+            Rule::Rate { .. } | Rule::Window { .. } => Permits::None,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::standing::{self, Standing};
 use crate::sync::bell::Bell;
 use crate::sync::shim::Mutex;
-use crate::sync::turn::{Claim, Turnstile, TurnstileId};
+use crate::sync::turn::{Claim, Permits, Turnstile, TurnstileId};
 use crate::time::Pass;
 use std::collections::VecDeque;
 use std::fmt;
@@ -278,6 +278,11 @@ impl Turnstile for Class {
 
     fn holds_nothing(&self) -> bool {
         true
+    }
+
+    /// All classes share one limit.
+    fn permits(&self) -> Permits {
+        Permits::Of(TurnstileId::of(&*self.shared))
     }
 }
 

@@ -60,6 +60,28 @@ pub trait Turnstile: Send + Sync {
     fn holds_nothing(&self) -> bool {
         false
     }
+
+    /// What an admission holds until its work ends.
+    #[doc(hidden)]
+    fn permits(&self) -> Permits {
+        if self.holds_nothing() {
+            Permits::None
+        } else {
+            Permits::Own
+        }
+    }
+}
+
+/// What an admission by a limiter with a queue holds until its work ends.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permits {
+    /// Nothing: time gives back what it took.
+    None,
+    /// Permits for which this queue waits.
+    Own,
+    /// Permits that other queues wait for as well.
+    Of(TurnstileId),
 }
 
 impl fmt::Debug for dyn Turnstile + '_ {

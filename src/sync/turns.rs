@@ -30,6 +30,8 @@ struct Head {
     /// Ascending along the queue.
     key: u64,
     units: u64,
+    /// Where its units begin, where those of all stand one after the other: so that what those before it want is one difference.
+    start: u128,
     /// Shared, so that it can be taken along without running foreign code under the lock.
     waker: Arc<Waker>,
     /// Since when it is known to be first and due.
@@ -84,6 +86,24 @@ pub(crate) struct Late {
     pub(crate) waker: Arc<Waker>,
 }
 
+/// What all before the place at `index` want together.
+fn before(heads: &VecDeque<Head>, index: usize) -> u64 {
+    let front = heads.front().map_or(0, |front| front.start);
+    let end = || heads.back().map_or(0, |last| last.start + u128::from(last.units));
+    let start = heads.get(index).map_or_else(end, |head| head.start);
+    u64::try_from(start - front).unwrap_or(u64::MAX)
+}
+
+/// Changes what the head at `index` wants. Those behind it move up or down.
+fn set_units(heads: &mut VecDeque<Head>, index: usize, units: u64) {
+    let was = std::mem::replace(&mut heads[index].units, units);
+    if was != units {
+        for head in heads.iter_mut().skip(index + 1) {
+            head.start = head.start - u128::from(was) + u128::from(units);
+        }
+    }
+}
+
 impl Turns {
     pub(crate) fn new() -> Self {
         Self::default()
@@ -120,10 +140,9 @@ impl Turns {
             && let Ok(index) = heads.binary_search_by_key(&key, |head| head.key)
         {
             // The place is the queue's, whose head may be another now.
-            heads[index].units = units;
+            set_units(&mut heads, index, units);
         }
-        let sum = |sum: u64, head: &Head| sum.saturating_add(head.units);
-        let all = || heads.iter().fold(0, sum);
+        let all = || before(&heads, heads.len());
         let front = heads.front().map(|head| head.key);
         let at = |key: u64| heads.binary_search_by_key(&key, |head| head.key);
         let (units, first, lapsed) = match holder {
@@ -131,7 +150,7 @@ impl Turns {
             Holder::Claimant => (0, None, false),
             Holder::Head(key) => match at(key) {
                 Ok(0) => (0, None, false),
-                Ok(index) => (heads.iter().take(index).fold(0, sum), front, false),
+                Ok(index) => (before(&heads, index), front, false),
                 Err(_) => (all(), front, true),
             },
             // What waits behind its own head counts that itself.
@@ -182,9 +201,11 @@ impl Turnstile for Turns {
         let key = self.under_lock(|heads| {
             // Relaxed: only that no number comes twice. Under the lock, so that they ascend.
             let key = NEXT.fetch_add(1, Ordering::Relaxed);
+            let start = heads.back().map_or(0, |last| last.start + u128::from(last.units));
             heads.push_back(Head {
                 key,
                 units,
+                start,
                 waker,
                 late: None,
             });
@@ -198,6 +219,10 @@ impl Turnstile for Turns {
             let Ok(index) = heads.binary_search_by_key(&claim.key(), |head| head.key) else {
                 return (None, None);
             };
+            // Those behind it close up. Where it is the first, they need not.
+            if index > 0 {
+                set_units(heads, index, 0);
+            }
             let left = heads.remove(index);
             let next = heads.front().filter(|_| index == 0);
             (left, next.map(|head| Arc::clone(&head.waker)))
@@ -266,5 +291,33 @@ mod tests {
         assert!(turns.before(Holder::Head(claims[0].key()), 1).lapsed);
         assert_eq!(clock.between(clock.now(), late().unwrap().until), LAPSE);
         assert!(!turns.before(Holder::Head(claims[1].key()), 1).is_anything());
+    }
+
+    /// Given places that are left in any order and want more and less, then what stands before each is the sum of those before it.
+    #[test]
+    fn what_stands_before_a_place_is_the_sum_of_those_before_it() {
+        let turns = Turns::new();
+        let mut model: Vec<(Claim, u64)> = Vec::new();
+        let mut draw = 1_u64;
+        for _ in 0..2_000 {
+            draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let (at, units) = ((draw >> 33) as usize % 7, draw >> 60);
+            match model.get_mut(at) {
+                Some((claim, wants)) if draw >> 40 & 1 == 0 => {
+                    *wants = units;
+                    turns.before(Holder::Head(claim.key()), units);
+                }
+                Some(_) => turns.leave(model.remove(at).0),
+                None => model.push((turns.join(units, Waker::noop()), units)),
+            }
+            let mut sum = 0;
+            for &(claim, wants) in &model {
+                assert_eq!(turns.before(Holder::Head(claim.key()), wants).units, sum);
+                sum += wants;
+                let behind = turns.before(Holder::Behind(claim.key()), 0).units;
+                assert_eq!(behind, model.iter().map(|(_, wants)| wants).sum::<u64>() - wants);
+            }
+            assert_eq!(turns.before(Holder::Newcomer, 1).units, sum);
+        }
     }
 }

@@ -1,11 +1,11 @@
 //! Whom to call when something has loosened: the waiting side of a [`Bell`](super::bell::Bell).
 
 use super::shim::thread_local;
-use super::unwind::Rest;
 use super::wake::Each;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 
@@ -73,9 +73,22 @@ impl fmt::Debug for Watcher {
     }
 }
 
+/// The calls that wait for the one that is running on this thread.
+#[derive(Default)]
+struct Later {
+    /// One is running, or waits for the last of several steps.
+    busy: bool,
+    /// Kept when it is empty: no call allocates.
+    calls: VecDeque<Arc<dyn Watch>>,
+}
+
+impl Later {
+    /// How many calls the list has room for while it is kept.
+    const KEPT: usize = 64;
+}
+
 thread_local! {
-    /// The calls that wait for the one that is running on this thread; `None` when none is.
-    static LATER: RefCell<Option<VecDeque<Arc<dyn Watch>>>> = RefCell::new(None);
+    static LATER: RefCell<Later> = RefCell::default();
     /// True while this thread runs what calls are put off for.
     // The models' macro knows no `const`.
     #[allow(clippy::missing_const_for_thread_local)]
@@ -103,25 +116,44 @@ enum Steps {
 
 /// Runs `change`, whose steps are one change: the calls that they cause are made after the last. What is called sees all of
 /// the change, also when it panics. Costs two writes when no call is caused.
+///
+/// **Deadlock**: a step that blocks until a waiter is served which an earlier step has freed: that waiter is called after the
+/// last step. The steps are limiters' calls, which [must not block](crate::limiter).
 #[inline(always)]
 pub(crate) fn together<R>(change: impl FnOnce() -> R) -> R {
-    let Ok(Steps::Apart) = STEPS.try_with(|steps| match steps.get() {
-        Steps::Apart => steps.replace(Steps::Together),
-        within => within,
-    }) else {
-        return change();
-    };
-    let end = Rest::new(end_of_steps);
-    let result = change();
-    end.forget();
-    end_of_steps();
-    result
+    let _end = EndOfSteps::begin();
+    change()
 }
 
-#[inline(always)]
-fn end_of_steps() {
-    if let Ok(Steps::TogetherCalled) = STEPS.try_with(|steps| steps.replace(Steps::Apart)) {
-        call_after_steps();
+/// The steps that this thread is taking end here, unless they are part of others.
+struct EndOfSteps {
+    outermost: bool,
+}
+
+impl EndOfSteps {
+    #[inline(always)]
+    fn begin() -> Self {
+        let begin = |steps: &Cell<Steps>| {
+            let outermost = steps.get() == Steps::Apart;
+            if outermost {
+                steps.set(Steps::Together);
+            }
+            outermost
+        };
+        Self {
+            outermost: STEPS.try_with(begin).unwrap_or(false),
+        }
+    }
+}
+
+impl Drop for EndOfSteps {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.outermost
+            && let Ok(Steps::TogetherCalled) = STEPS.try_with(|steps| steps.replace(Steps::Apart))
+        {
+            call_after_steps();
+        }
     }
 }
 
@@ -148,12 +180,7 @@ fn wait_for_last_step() -> bool {
 /// Runs `change`, and makes the calls that it causes when it has returned: it may hold a lock that they want. A panic of
 /// `change` goes on after the calls, else the first of theirs.
 pub(crate) fn put_off<R>(change: impl FnOnce() -> R) -> R {
-    let is_first = LATER.try_with(|later| {
-        let mut later = later.borrow_mut();
-        let is_first = later.is_none();
-        later.get_or_insert_default();
-        is_first
-    });
+    let is_first = LATER.try_with(|later| !mem::replace(&mut later.borrow_mut().busy, true));
     let was = PUT_OFF.try_with(|put_off| put_off.replace(true)).unwrap_or(false);
     let result = catch_unwind(AssertUnwindSafe(change));
     let _ = PUT_OFF.try_with(|put_off| put_off.set(was));
@@ -179,19 +206,18 @@ pub(crate) fn is_put_off() -> bool {
 /// whichever of them panic; the first panic goes on then.
 pub(crate) fn call(watch: Arc<dyn Watch>) {
     let mut first = Some(watch);
-    let is_first = LATER.try_with(|later| match later.borrow_mut().as_mut() {
-        Some(queue) => {
-            queue.extend(first.take());
-            false
+    let waits = LATER.try_with(|later| {
+        let mut later = later.borrow_mut();
+        let waits = mem::replace(&mut later.busy, true) || wait_for_last_step();
+        if waits {
+            later.calls.extend(first.take());
         }
-        None => true,
+        waits
     });
     let Some(next) = first else { return };
-    match is_first {
+    if waits.is_err() {
         // The thread is ending and its locals are gone.
-        Err(_) => return next.look_again(),
-        Ok(_) if wait_for_last_step() => return LATER.with(|later| *later.borrow_mut() = Some(VecDeque::from([next]))),
-        Ok(_) => LATER.with(|later| *later.borrow_mut() = Some(VecDeque::new())),
+        return next.look_again();
     }
     let mut each = Each::default();
     each.run(|| next.look_again());
@@ -204,9 +230,10 @@ fn call_rest(each: &mut Each) {
     let next = || {
         LATER.with(|later| {
             let mut later = later.borrow_mut();
-            let next = later.as_mut().and_then(VecDeque::pop_front);
+            let next = later.calls.pop_front();
             if next.is_none() {
-                *later = None;
+                later.busy = false;
+                later.calls.shrink_to(Later::KEPT);
             }
             next
         })

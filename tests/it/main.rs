@@ -67,6 +67,7 @@ mod policy_reload;
 mod policy_run;
 #[cfg(feature = "policy-file")]
 mod policy_source;
+mod policy_wholes;
 #[cfg(feature = "pool")]
 mod pool;
 #[cfg(all(feature = "pool", feature = "tokio"))]

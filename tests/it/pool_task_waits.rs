@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use tollgate::pool::{TaskError, TaskHandle, TaskPool};
+use tollgate::{Policy, Semaphore};
 
 const MOMENT: Duration = Duration::from_millis(10);
 const LONG: Duration = Duration::from_secs(60);
@@ -409,4 +410,126 @@ async fn a_busy_task_on_a_lent_slot_yields() {
     };
     in_task(&pool, program).await;
     assert!(pool.shutdown(LONG).await.is_clean());
+}
+
+/// Given two slots, one task that waits for a task of its own, and another beside it, when that ends, then the next has its slot.
+#[tokio::test(start_paused = true)]
+async fn a_slot_that_is_not_lent_goes_to_the_next() {
+    let pool = pool(2);
+    let here = pool.clone();
+    let (open, gate) = oneshot::channel::<()>();
+    let waits = pool
+        .submit(async move { here.run(async { gate.await.unwrap() }).await })
+        .await
+        .unwrap();
+    let (end, beside) = gated(&pool).await;
+    settle().await;
+    let next = pool.submit(async { 2 }).await.unwrap();
+    settle().await;
+    assert!(!next.is_finished());
+    end.send(()).unwrap();
+    assert_eq!(end_of(beside).await.unwrap(), 7);
+    assert_eq!(end_of(next).await.unwrap(), 2);
+    open.send(()).unwrap();
+    end_of(waits).await.unwrap().unwrap();
+    assert!(pool.shutdown(LONG).await.is_clean());
+}
+
+/// Handles that were given away: one task that waits for its own end, and two that wait for each other's.
+#[tokio::test(start_paused = true)]
+async fn tasks_that_wait_for_each_other_are_told() {
+    let pool = pool(2);
+    let (give, given) = oneshot::channel::<TaskHandle<bool>>();
+    let would_deadlock = |ended: Result<bool, TaskError>| matches!(ended, Err(TaskError::WouldDeadlock));
+    let own = pool
+        .submit(async move { would_deadlock(given.await.unwrap().await) })
+        .await
+        .unwrap();
+    let (tell, told) = oneshot::channel();
+    let seen = pool.submit(async move {
+        yield_now().await;
+        tell.send(()).unwrap();
+    });
+    seen.await.unwrap().await.unwrap();
+    told.await.unwrap();
+    assert!(give.send(own).is_ok());
+    assert!(end_of(pool.wait_idle()).await);
+
+    let channels = [(); 2].map(|()| oneshot::channel::<TaskHandle<bool>>());
+    let refused = Arc::new(AtomicUsize::new(0));
+    let [first, second] = channels.map(|(give, given)| {
+        let refused = Arc::clone(&refused);
+        let waits = async move {
+            let ended = given.await.unwrap().await;
+            refused.fetch_add(usize::from(would_deadlock(ended)), Ordering::SeqCst);
+            false
+        };
+        (give, pool.try_submit(waits).unwrap())
+    });
+    assert!(first.0.send(second.1).is_ok());
+    assert!(second.0.send(first.1).is_ok());
+    assert!(end_of(pool.wait_idle()).await);
+    assert_eq!(refused.load(Ordering::SeqCst), 1, "one of the two waits can end");
+}
+
+/// Two semaphores that are taken in both orders, by tasks that wait for tasks, and through a pool without a policy.
+#[tokio::test(start_paused = true)]
+async fn of_two_waits_in_opposite_orders_one_is_refused() {
+    let gated = [(); 2].map(|()| {
+        let builder = TaskPool::builder(2).admit_by(Policy::new(Semaphore::new(1)));
+        builder.build().unwrap()
+    });
+    let (free, both) = (pool(2), Arc::new(tokio::sync::Barrier::new(2)));
+    let outer = [0, 1].map(|at| {
+        let (other, both, free) = (gated[1 - at].clone(), Arc::clone(&both), free.clone());
+        let task = async move {
+            both.wait().await;
+            let between = async move { other.submit(async {}).await.unwrap().await.is_err() };
+            free.run(between).await.unwrap()
+        };
+        gated[at].try_submit(task).unwrap()
+    });
+    let [first, second] = outer;
+    let refused = end_of(async { tokio::join!(first, second) }).await;
+    assert_ne!(refused.0.unwrap(), refused.1.unwrap());
+}
+
+/// A stage of a pipeline: its submitter has given the handle up, and ended, before the wait or during it.
+#[tokio::test(start_paused = true)]
+async fn what_a_submitter_held_that_has_ended_is_in_no_way() {
+    for during in [false, true] {
+        let stage = TaskPool::builder(1).admit_by(Policy::new(Semaphore::new(1)));
+        let (stage, free) = (stage.build().unwrap(), pool(2));
+        let last = TaskPool::builder(1)
+            .admit_by(Policy::new(Semaphore::new(1)))
+            .build()
+            .unwrap();
+        let (go, gone) = oneshot::channel::<()>();
+        let (open, gate) = oneshot::channel::<()>();
+        let (below, end) = (free.clone(), last.clone());
+        let first = stage.run(async move {
+            let next = async move {
+                gone.await.unwrap();
+                end.submit(async { gate.await.unwrap() }).await.unwrap().await.unwrap();
+            };
+            let handle = below.submit(next).await.unwrap();
+            if during {
+                go.send(()).unwrap();
+                settle().await;
+                return (handle, None);
+            }
+            (handle, Some(go))
+        });
+        let (handle, go) = end_of(first).await.unwrap();
+        drop(handle);
+        if let Some(go) = go {
+            go.send(()).unwrap();
+            settle().await;
+        }
+        // A task that holds the permit of the last stage waits for one of the first, whose permit is free.
+        let again = stage.clone();
+        let waits = last.try_submit(async move { again.submit(async { 7 }).await.unwrap().await });
+        open.send(()).unwrap();
+        assert_eq!(end_of(waits.unwrap()).await.unwrap().unwrap(), 7);
+    }
 }

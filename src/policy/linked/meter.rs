@@ -12,6 +12,7 @@ use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use crate::sync::turn::Turnstile;
 use crate::sync::unwind::both;
+use crate::sync::watch::together;
 use crate::ticket::Ticket;
 use crate::time::{Clock, Instant, Pass};
 use std::fmt;
@@ -302,26 +303,23 @@ impl<L: Limiter> Limiter for Metered<L> {
     }
 
     fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
-        both(
-            || self.limiter.finish(ticket.ticket, outcome, now),
-            || {
-                // Relaxed: the bell that is rung next orders it before those who look.
-                self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
-                let started = Instant::from_ticks(ticket.started);
-                self.meter.ended(started, now.now(&self.meter.clock));
-            },
-        );
+        let ended = || {
+            // Relaxed: the bell that is rung next orders it before those who look.
+            self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
+            let started = Instant::from_ticks(ticket.started);
+            self.meter.ended(started, now.now(&self.meter.clock));
+        };
+        // The waiters that this frees are asked under the load that is left.
+        together(|| both(ended, || self.limiter.finish(ticket.ticket, outcome, now)));
     }
 
     fn forget(&self, ticket: Self::Ticket) {
-        both(
-            || self.limiter.forget(ticket.ticket),
-            || {
-                // Relaxed: as in `finish`.
-                self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
-                self.meter.bell.ring();
-            },
-        );
+        let ended = || {
+            // Relaxed: as in `finish`.
+            self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
+            self.meter.bell.ring();
+        };
+        together(|| both(ended, || self.limiter.forget(ticket.ticket)));
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {

@@ -55,9 +55,12 @@ impl LiveLegs {
             if set.peaks {
                 self.follow_peaks(set, demand.now(&self.clock));
             }
-            let result = set.reserve(demand, ticket);
+            let mut result = set.reserve(demand, ticket);
             if self.is_in_force(word) {
-                return result.map_err(|refusal| refusal.among(self, demand));
+                if let Err(refusal) = &mut result {
+                    refusal.among(self, demand);
+                }
+                return result;
             }
             if result.is_ok() {
                 let taken = std::mem::replace(ticket, BoxTicket::EMPTY);

@@ -12,6 +12,7 @@ use crate::policy::whole::{LongTickets, Whole};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::sync::turn::TurnstileId;
 use crate::sync::unwind::{both, each};
+use crate::sync::watch::together;
 use crate::ticket::BoxTicket;
 use crate::time::{Clock, Instant, Pass};
 use std::ops::Range;
@@ -275,10 +276,13 @@ impl LegSet {
             self.let_go(words);
             match self.timed {
                 false => self.finish_all(words, outcome, pass),
-                true => both(
-                    || self.finish_all(words, outcome, pass),
-                    || self.ended(words, pass.now(&self.clock)),
-                ),
+                // The waiters that this frees are asked under the load that is left.
+                true => together(|| {
+                    both(
+                        || self.ended(words, pass.now(&self.clock)),
+                        || self.finish_all(words, outcome, pass),
+                    );
+                }),
             }
         });
     }

@@ -16,6 +16,8 @@ pub(in crate::pool) struct Place {
     /// It has been called since it last asked.
     called: bool,
     waker: Option<Waker>,
+    /// The task that it runs started on a lent slot.
+    pub(super) borrows: bool,
     /// What it runs.
     pub(in crate::pool) running: Option<Arc<dyn Task>>,
 }
@@ -32,6 +34,16 @@ impl Seat {
             place.waker.take()
         };
         wake(waker);
+    }
+
+    /// Is woken by each call from now on, before it looks at what calls are about.
+    pub(in crate::pool) fn listen(&self, cx: &Context<'_>) {
+        let waker = cx.waker().clone();
+        let mut place = self.0.lock();
+        place.called = false;
+        let old = place.waker.replace(waker);
+        drop(place);
+        drop(old);
     }
 
     /// Ready once for each time that it was called.

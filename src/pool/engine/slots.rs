@@ -56,19 +56,21 @@ impl Slots {
         self.limit.saturating_sub(self.started - self.borrowed).min(self.lent())
     }
 
-    /// A task starts, for which there is a slot.
-    pub(super) fn start(&mut self) {
+    /// A task starts, for which there is a slot. True when it borrows that.
+    pub(super) fn start(&mut self) -> bool {
         debug_assert!(self.lent() > 0);
-        if self.started - self.borrowed >= self.limit {
-            self.borrowed += 1;
-        }
+        let borrows = self.started - self.borrowed >= self.limit;
+        self.borrowed += usize::from(borrows);
         self.started += 1;
+        borrows
     }
 
-    /// A task that runs ends. Its slot goes to a borrower, if there is one.
-    pub(super) fn end(&mut self) {
+    /// A task that runs ends. The slot of one that did not borrow goes to a borrower for which no parked task is left.
+    pub(super) fn end(&mut self, borrowed: bool) {
         self.started -= 1;
-        self.borrowed = self.borrowed.saturating_sub(1);
+        if borrowed || self.borrowed > self.parked {
+            self.borrowed = self.borrowed.saturating_sub(1);
+        }
     }
 
     pub(super) fn park(&mut self) {
@@ -88,49 +90,75 @@ mod tests {
     #[test]
     fn a_parked_task_lends_its_slot_to_awaited_tasks_only() {
         let mut slots = Slots::new(1);
-        slots.start();
+        assert!(!slots.start());
         assert_eq!((slots.lent(), slots.free()), (0, 0));
         slots.park();
         assert_eq!((slots.lent(), slots.free()), (1, 0));
-        slots.start();
+        assert!(slots.start());
         assert_eq!(slots.lent(), 0, "the lent slot is taken");
         slots.resume();
         assert_eq!(slots.started - slots.parked, 2, "resuming does not wait");
-        slots.end();
+        slots.end(false);
         assert_eq!(slots.lent(), 0, "the borrower has the slot now");
-        slots.end();
+        slots.end(true);
         assert_eq!((slots.lent(), slots.free(), slots.started), (1, 1, 0));
     }
 
     #[test]
     fn a_lowered_limit_starts_nothing_until_fewer_run() {
         let mut slots = Slots::new(3);
-        (0..3).for_each(|_| slots.start());
+        (0..3).for_each(|_| _ = slots.start());
         slots.set_limit(1);
-        slots.end();
-        slots.end();
+        slots.end(false);
+        slots.end(false);
         assert_eq!(slots.free(), 0);
-        slots.end();
+        slots.end(false);
+        assert_eq!(slots.free(), 1);
+    }
+
+    #[test]
+    fn a_borrower_takes_no_other_slot_than_that_of_its_waiter() {
+        let mut slots = Slots::new(2);
+        slots.start();
+        slots.start();
+        slots.park();
+        assert!(slots.start());
+        slots.end(false);
+        assert_eq!(slots.free(), 1, "the waiter still lends its slot");
+        assert!(!slots.start());
+        slots.resume();
+        assert_eq!((slots.free(), slots.lent()), (0, 0));
+        slots.end(true);
+        slots.end(false);
         assert_eq!(slots.free(), 1);
     }
 
     proptest! {
         /// Given any operations, at most `limit` tasks run right after one starts, and at most `limit` tasks hold slots of their own.
         #[test]
-        fn no_start_exceeds_the_limit(limit in 1usize..5, steps in prop::collection::vec(0u8..5, 0..200)) {
+        fn no_start_exceeds_the_limit(limit in 1usize..5, steps in prop::collection::vec((0u8..5, 0usize..8), 0..200)) {
             let mut slots = Slots::new(limit);
-            for step in steps {
+            let (mut running, mut parked) = (Vec::new(), Vec::new());
+            for (step, which) in steps {
                 match step {
-                    0 if slots.free() > 0 => slots.start(),
-                    1 if slots.parked() > 0 && slots.lent() > 0 => slots.start(),
-                    2 if slots.started > slots.parked => slots.park(),
-                    3 if slots.parked() > 0 => { slots.resume(); continue }
-                    4 if slots.started > slots.parked => { slots.end(); continue }
+                    0 if slots.free() > 0 => running.push(slots.start()),
+                    1 if slots.lent() > 0 => running.push(slots.start()),
+                    2 if !running.is_empty() => {
+                        parked.push(running.swap_remove(which % running.len()));
+                        slots.park();
+                    }
+                    3 if !parked.is_empty() => {
+                        running.push(parked.swap_remove(which % parked.len()));
+                        slots.resume();
+                    }
+                    4 if !running.is_empty() => slots.end(running.swap_remove(which % running.len())),
                     _ => continue,
                 }
-                prop_assert!(slots.started - slots.parked <= limit || step == 2);
+                prop_assert_eq!((slots.started, slots.parked), (running.len() + parked.len(), parked.len()));
                 prop_assert!(slots.started - slots.borrowed <= limit);
-                prop_assert!(slots.borrowed <= slots.started);
+                prop_assert!(step > 1 || running.len() <= limit);
+                // Each slot is of use: where fewer run than there are slots, and none is lent, there is a free one.
+                prop_assert!(running.len() >= limit || slots.free() > 0 || !parked.is_empty());
             }
         }
     }

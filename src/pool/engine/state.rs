@@ -19,6 +19,9 @@ use crate::pool::stats::PoolStats;
 use std::sync::Arc;
 use std::task::Waker;
 
+/// How many tasks that are too late are taken out in one transition.
+const LATE: usize = 64;
+
 pub(in crate::pool) struct State<E> {
     queue: Queue<E>,
     slots: Slots,
@@ -52,6 +55,8 @@ pub(in crate::pool) enum Next<E> {
     Run(E),
     /// It asks what admits tasks.
     Ask,
+    /// It looks again: many were late.
+    Again,
     Sleep,
     Exit,
 }
@@ -96,6 +101,9 @@ impl<E> State<E> {
 
     /// Calls or starts workers, as tasks can start for which none looks.
     pub(in crate::pool) fn call(&mut self, acts: &mut Acts) {
+        if self.phase != Phase::Running && self.queue.len() == 0 && !seeded!("engine_drains_quietly") {
+            self.call_idle(acts);
+        }
         if let Some((asker, asks)) = &self.asker {
             if *asks != self.first() && !seeded!("engine_asks_for_what_was_first") {
                 acts.call.push(Arc::clone(asker));
@@ -149,13 +157,20 @@ impl<E> State<E> {
         let next = loop {
             match self.first() {
                 _ if self.surplus() > 0 => break self.exit(),
-                Some(key) if self.queue.get(key).is_some_and(&is_late) => late.extend(self.remove(key, acts)),
+                Some(_) if late.len() == LATE => {
+                    self.looks_again(seat);
+                    break Next::Again;
+                }
+                Some(key) if self.queue.get(key).is_some_and(&is_late) => {
+                    self.stats.expired += 1;
+                    late.extend(self.remove(key, acts));
+                }
                 Some(_) if self.gated && self.asker.is_some() => break self.sleep(seat),
                 Some(key) if self.gated => {
                     self.asker = Some((Arc::clone(seat), Some(key)));
                     break Next::Ask;
                 }
-                Some(key) => match self.take(key) {
+                Some(key) => match self.take(key, seat) {
                     Some(entry) => break Next::Run(entry),
                     None => unreachable!("what is first is queued"),
                 },
@@ -178,6 +193,12 @@ impl<E> State<E> {
         }
     }
 
+    /// The worker is on its way to look: none is called in its place.
+    fn looks_again(&mut self, seat: &Seat) {
+        self.looks += 1;
+        seat.lock().looks = true;
+    }
+
     fn sleep(&mut self, seat: &Arc<Seat>) -> Next<E> {
         self.idle.push(Arc::clone(seat));
         Next::Sleep
@@ -189,17 +210,17 @@ impl<E> State<E> {
     }
 
     /// Takes the entry out to start it. There is a slot.
-    fn take(&mut self, key: Key) -> Option<E> {
+    fn take(&mut self, key: Key, seat: &Seat) -> Option<E> {
         let entry = self.queue.take(key)?;
-        self.slots.start();
+        seat.lock().borrows = self.slots.start();
         Some(entry)
     }
 
-    /// A task that ran has ended.
-    pub(in crate::pool) fn ended(&mut self, ran: Ran, acts: &mut Acts) {
+    /// The task that ran at this seat has ended.
+    pub(in crate::pool) fn ended(&mut self, seat: &Seat, ran: Ran, acts: &mut Acts) {
         self.stats.finished += u64::from(ran != Ran::Gone);
         self.stats.panicked += u64::from(ran == Ran::Panicked);
-        self.slots.end();
+        self.slots.end(seat.lock().borrows);
         self.finished(1, acts);
     }
 
@@ -240,10 +261,14 @@ impl<E> State<E> {
 
     /// Every idle worker looks, and so does the asker.
     fn call_all(&mut self, acts: &mut Acts) {
+        self.call_idle(acts);
+        acts.call.extend(self.asker.iter().map(|(seat, _)| Arc::clone(seat)));
+    }
+
+    fn call_idle(&mut self, acts: &mut Acts) {
         for seat in std::mem::take(&mut self.idle) {
             self.calls(seat, acts);
         }
-        acts.call.extend(self.asker.iter().map(|(seat, _)| Arc::clone(seat)));
     }
 
     pub(in crate::pool) fn set_limit(&mut self, limit: usize, acts: &mut Acts) {
@@ -290,23 +315,30 @@ impl<E> State<E> {
         let first = self.first();
         self.asker = first.map(|key| (Arc::clone(seat), Some(key)));
         if first.is_none() {
+            self.looks_again(seat);
             self.call(acts);
         }
         first
     }
 
     /// What was asked for is admitted: the entry starts, if it `fits` still, which is asked of the one that is first now.
-    pub(in crate::pool) fn admitted(&mut self, fits: impl FnOnce(&E) -> bool, acts: &mut Acts) -> Option<E> {
+    pub(in crate::pool) fn admitted(
+        &mut self,
+        seat: &Seat,
+        fits: impl FnOnce(&E) -> bool,
+        acts: &mut Acts,
+    ) -> Option<E> {
         let key = self.first().filter(|&key| self.queue.get(key).is_some_and(fits))?;
         self.asker = None;
-        let entry = self.take(key);
+        let entry = self.take(key, seat);
         self.call(acts);
         entry
     }
 
-    /// What was asked for is refused: the entry will not start.
-    pub(in crate::pool) fn refused(&mut self, key: Key, acts: &mut Acts) -> Option<E> {
+    /// What was asked for is refused, or too late: the entry will not start, and the worker looks again.
+    pub(in crate::pool) fn refused(&mut self, seat: &Seat, key: Key, acts: &mut Acts) -> Option<E> {
         self.asker = None;
+        self.looks_again(seat);
         let entry = self.remove(key, acts);
         self.call(acts);
         entry

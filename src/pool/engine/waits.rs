@@ -5,12 +5,11 @@
 //! edges; the wait that would close one is refused. The end of a task counts as a permit as well: the task holds it, and so do the
 //! tasks below it. A task that waits for a task of its own needs no edge for that: what it holds is found from below.
 //!
-//! A task counts as one for which its submitter waits, as long as there is a handle: the submitter may wait at any time. So whether a
-//! wait is refused does not depend on timing.
+//! A task counts as one for which its submitter waits, or the task that has waited for it since, as long as there is a handle: it may
+//! wait at any time. So whether a wait for permits is refused does not depend on timing.
 
 use super::queue::Key;
 use crate::pool::error::TaskError;
-use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::turn::TurnstileId;
 use std::cell::RefCell;
@@ -20,8 +19,8 @@ use std::sync::{Arc, OnceLock};
 
 /// A pool, as waits see it.
 pub(in crate::pool) trait Home: Send + Sync {
-    /// The queues whose permits its tasks hold.
-    fn held(&self) -> &[TurnstileId];
+    /// The permits that a task of it holds while it runs, as its policy has it now.
+    fn held(&self) -> Held;
     /// A task awaits the queued task from now on.
     fn await_it(self: Arc<Self>, key: Key);
     fn await_no_more(self: Arc<Self>, key: Key);
@@ -35,10 +34,15 @@ pub(in crate::pool) trait Task: Send + Sync {
     fn abort(&self, queued: TaskError) -> bool;
 }
 
+/// What permits are held: the queues that wait for them.
+pub(in crate::pool) type Held = Arc<[TurnstileId]>;
+
 pub(in crate::pool) struct Record {
     home: Arc<dyn Home>,
-    /// The task that waits for it, or may.
-    waiter: Mutex<Option<Arc<dyn Task>>>,
+    /// The permits that it holds.
+    held: OnceLock<Held>,
+    /// The task that waits for it, or may. Where it is changed for another than its submitter, or followed: under the lock of `WAITS`.
+    waiter: parking_lot::Mutex<Option<Arc<dyn Task>>>,
     /// How many handles it has polled that were not ready, and have not been dropped since.
     awaits: AtomicUsize,
     /// It holds nothing any more.
@@ -52,11 +56,17 @@ impl Record {
     pub(in crate::pool) fn new(home: Arc<dyn Home>) -> Self {
         Self {
             home,
-            waiter: Mutex::new(current()),
+            held: OnceLock::new(),
+            waiter: parking_lot::Mutex::new(current()),
             awaits: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
             number: OnceLock::new(),
         }
+    }
+
+    /// It has been admitted, and holds these permits until it ends.
+    pub(in crate::pool) fn holds(&self, held: Held) {
+        let _ = self.held.set(held);
     }
 
     /// It awaits a handle that was not ready.
@@ -69,7 +79,6 @@ impl Record {
     pub(in crate::pool) fn end(&self) {
         // Release: pairs with the load in `chain`.
         self.ended.store(true, Ordering::Release);
-        self.cut();
     }
 
     /// No task will wait for it.
@@ -123,7 +132,7 @@ impl Drop for Inside {
     }
 }
 
-/// What a wait needs, or those hold who wait.
+/// What a wait needs, or a task holds that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Node {
     /// The end of the task of this number. Before the others, for `LEAST`.
@@ -135,34 +144,45 @@ impl Node {
     const LEAST: Self = Self::EndOf(0);
 }
 
-/// The edges that there are, each by how many waits.
-static EDGES: parking_lot::Mutex<BTreeMap<(Node, Node), usize>> = parking_lot::Mutex::new(BTreeMap::new());
+/// What it starts from, where it leads, and the number of the wait.
+type Edge = (Node, Node, u64);
+
+/// The edges that there are, each with the task that waits.
+type Edges = BTreeMap<Edge, Arc<dyn Task>>;
+
+/// Not a lock of the models: nothing else is locked under it but the waiters of tasks.
+static WAITS: parking_lot::Mutex<Edges> = parking_lot::Mutex::new(BTreeMap::new());
 
 /// A task that waits for another, through a handle.
 pub(in crate::pool) struct Wait {
     waiter: Arc<dyn Task>,
-    edges: Vec<(Node, Node)>,
+    edges: Vec<Edge>,
     /// The queued task that is listed as awaited.
     listed: Option<(Arc<dyn Home>, Key)>,
 }
 
 impl Wait {
-    /// The task that this thread runs is about to wait for `task`. None when the wait would never end.
+    /// The task `waiter` is about to wait for `task`, whose handle it polls. None when the wait may never end.
     pub(in crate::pool) fn begin(waiter: Arc<dyn Task>, task: &dyn Task) -> Option<Self> {
         let record = task.record();
-        let is_own = match &*record.waiter.lock() {
-            Some(known) => is_same(known, &waiter),
-            None => false,
-        };
-        let mut needed: Vec<_> = record.home.held().iter().copied().map(Node::Permits).collect();
-        if !is_own {
+        // It stays so: the handle alone changes it, which the waiter has.
+        let is_own = record
+            .waiter
+            .lock()
+            .as_ref()
+            .is_some_and(|known| is_same(known, &waiter));
+        // Asks the policy: not under the lock.
+        let held = record.home.held();
+        let mut needed: Vec<_> = held.iter().copied().map(Node::Permits).collect();
+        // Acquire: pairs with the store in `end`.
+        if !is_own && !record.ended.load(Ordering::Acquire) {
             needed.push(Node::EndOf(record.number()));
         }
-        let edges = edges(&waiter, &needed)?;
-        if !is_own {
-            let old = record.waiter.lock().replace(Arc::clone(&waiter));
-            drop(old);
-        }
+        let edges = if needed.is_empty() {
+            Vec::new()
+        } else {
+            edges(&waiter, task, &needed)?
+        };
         let listed = None;
         Some(Self { waiter, edges, listed })
     }
@@ -189,16 +209,11 @@ impl Drop for Wait {
             self.waiter.record().awaits.fetch_sub(1, Ordering::Relaxed);
             home.await_no_more(key);
         }
-        if self.edges.is_empty() {
-            return;
-        }
-        let mut known = EDGES.lock();
-        for edge in &self.edges {
-            if let Some(waits) = known.get_mut(edge) {
-                *waits -= 1;
-                if *waits == 0 {
-                    known.remove(edge);
-                }
+        if !self.edges.is_empty() {
+            let mut waits = WAITS.lock();
+            for edge in &self.edges {
+                // Not the last of the task: this wait has one more.
+                waits.remove(edge);
             }
         }
     }
@@ -216,37 +231,72 @@ fn chain(task: &Arc<dyn Task>) -> impl Iterator<Item = Arc<dyn Task>> {
     std::iter::successors(Some(Arc::clone(task)), next).take_while(runs)
 }
 
-/// The edges of a wait, which are noted. None when one would close a cycle: none is noted then.
-fn edges(waiter: &Arc<dyn Task>, needed: &[Node]) -> Option<Vec<(Node, Node)>> {
-    if needed.is_empty() {
-        return Some(Vec::new());
-    }
+/// What the tasks of a chain hold.
+fn held_by(chain: &[Arc<dyn Task>]) -> BTreeSet<Node> {
     let mut held = BTreeSet::new();
-    for task in chain(waiter) {
+    for task in chain {
         let record = task.record();
-        held.extend(record.home.held().iter().copied().map(Node::Permits));
         held.insert(Node::EndOf(record.number()));
+        held.extend(
+            record
+                .held
+                .get()
+                .into_iter()
+                .flat_map(|held| held.iter().copied().map(Node::Permits)),
+        );
     }
-    let mut known = EDGES.lock();
-    // All that the needed ones wait for.
+    held
+}
+
+/// Notes the edges of a wait for `task`, for which the waiter waits from now on. None, and nothing is noted, when one would close a
+/// cycle.
+fn edges(waiter: &Arc<dyn Task>, task: &dyn Task, needed: &[Node]) -> Option<Vec<Edge>> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    // Dropped after the lock: the last of a task drops what is a user's.
+    let (mut seen, mut old) = (Vec::new(), None);
+    let noted = {
+        let mut waits = WAITS.lock();
+        seen.extend(chain(waiter));
+        let held = held_by(&seen);
+        let closes_cycle = reaches(&waits, needed, &held, &mut seen) && !seeded!("engine_closes_cycles");
+        (!closes_cycle).then(|| {
+            let known = &task.record().waiter;
+            if !known.lock().as_ref().is_some_and(|known| is_same(known, waiter)) {
+                old = known.lock().replace(Arc::clone(waiter));
+            }
+            // Relaxed: a number that no other has is all that is asked for.
+            let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let edge = |from: Node| needed.iter().map(move |&to| (from, to, number));
+            let new: Vec<_> = held.iter().flat_map(|&from| edge(from)).collect();
+            waits.extend(new.iter().map(|&edge| (edge, Arc::clone(waiter))));
+            new
+        })
+    };
+    drop((seen, old));
+    noted
+}
+
+/// True when one of the `needed` waits, directly or by way of others, for one of the `held`. An edge leads on as long as the task that
+/// waits has not ended, and what it starts from is held by that task, or by one that waits for it.
+fn reaches(waits: &Edges, needed: &[Node], held: &BTreeSet<Node>, seen: &mut Vec<Arc<dyn Task>>) -> bool {
     let (mut reached, mut next) = (BTreeSet::new(), needed.to_vec());
     while let Some(at) = next.pop() {
-        if held.contains(&at) && !seeded!("engine_closes_cycles") {
-            return None;
+        if held.contains(&at) {
+            return true;
         }
-        if reached.insert(at) {
-            let from_here = known
-                .range((at, Node::LEAST)..)
-                .take_while(|((from, _), _)| *from == at);
-            next.extend(from_here.map(|(&(_, to), _)| to));
+        if !reached.insert(at) {
+            continue;
+        }
+        let from_here = waits
+            .range((at, Node::LEAST, 0)..)
+            .take_while(|((from, ..), _)| *from == at);
+        for (&(_, to, _), waiter) in from_here {
+            let chain: Vec<_> = chain(waiter).collect();
+            if held_by(&chain).contains(&at) {
+                next.push(to);
+            }
+            seen.extend(chain);
         }
     }
-    let new: Vec<_> = held
-        .iter()
-        .flat_map(|&from| needed.iter().map(move |&to| (from, to)))
-        .collect();
-    for edge in &new {
-        *known.entry(*edge).or_default() += 1;
-    }
-    Some(new)
+    false
 }

@@ -2,16 +2,18 @@
 
 use crate::ask::Ask;
 use crate::pool::cell::Ran;
+use crate::pool::engine::seat::Seat;
 use crate::pool::error::TaskError;
 use crate::pool::gate::{Admitted, Gate, Waiter, finish, poll_admitting};
 use crate::pool::hooks::drop_quietly;
 use crate::semaphore::{InTurn, OwnedSemaphorePermit, Semaphore};
+use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use crate::sync::turn::TurnstileId;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Wake, Waker};
 
 #[derive(Clone)]
 pub(super) struct Admission {
@@ -32,6 +34,14 @@ impl Ticket {
         finish(self.admitted, ran);
         drop_quietly(self.slot);
     }
+
+    /// No task has started.
+    pub(super) fn cancel(self) {
+        if let Some(admitted) = self.admitted {
+            admitted.cancel();
+        }
+        drop_quietly(self.slot);
+    }
 }
 
 /// Why a task is not admitted.
@@ -45,11 +55,36 @@ pub(super) enum Refused {
 pub(super) struct Asking {
     pub(super) ask: Ask,
     admitting: Pin<Box<dyn Future<Output = Result<Ticket, Refused>> + Send>>,
+    bell: Arc<Bell>,
+}
+
+/// Wakes the runner that asks, and tells this from its other calls: those do not have what it waits for polled, which would cost a
+/// place in a queue where others have the slots.
+struct Bell {
+    rung: AtomicBool,
+    seat: Arc<Seat>,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Release: what was done before is seen by the poll. Pairs with the swap there.
+        self.rung.store(true, Ordering::Release);
+        self.seat.call();
+    }
 }
 
 impl Asking {
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Ticket, Refused>> {
-        catch_unwind(AssertUnwindSafe(|| self.admitting.as_mut().poll(cx)))
+    pub(super) fn poll(&mut self) -> Poll<Result<Ticket, Refused>> {
+        // Acquire: pairs with the store of the bell.
+        if !self.bell.rung.swap(false, Ordering::Acquire) {
+            return Poll::Pending;
+        }
+        let waker = Waker::from(Arc::clone(&self.bell));
+        let mut cx = Context::from_waker(&waker);
+        catch_unwind(AssertUnwindSafe(|| self.admitting.as_mut().poll(&mut cx)))
             .unwrap_or_else(|payload| Poll::Ready(Err(Refused::Task(TaskError::Panicked(payload)))))
     }
 }
@@ -61,18 +96,25 @@ impl Admission {
     }
 
     /// The queues whose permits a task holds while it runs.
-    pub(super) fn held(&self) -> Box<[TurnstileId]> {
+    pub(super) fn held(&self) -> Vec<TurnstileId> {
         let mut held = Vec::new();
         if let Some(gate) = &self.gate {
             gate.held(&mut held);
         }
         held.extend(self.slots.as_deref().map(TurnstileId::of));
-        held.into()
+        held
     }
 
-    pub(super) fn ask(&self, ask: Ask) -> Asking {
-        let admitting = Box::pin(self.clone().admit(ask));
-        Asking { ask, admitting }
+    /// Asks for the runner at `seat`.
+    pub(super) fn ask(&self, ask: Ask, seat: &Arc<Seat>) -> Asking {
+        Asking {
+            ask,
+            admitting: Box::pin(self.clone().admit(ask)),
+            bell: Arc::new(Bell {
+                rung: AtomicBool::new(true),
+                seat: Arc::clone(seat),
+            }),
+        }
     }
 
     /// Both, the slot and the admission by the policy. Neither is waited for with the other in hand.

@@ -34,22 +34,20 @@ impl<C: Run + Await<T>, T> Job<T> for C {}
 /// A future that has started.
 pub(super) enum Progress<Fut> {
     Resting(Rest<Fut>),
-    /// Its runner polls it, and is to end it then if there is a reason.
-    Polled(Option<TaskError>),
+    /// Its runner polls it, and is to end it then when this is true.
+    Polled(bool),
 }
 
 impl<Fut> Default for Progress<Fut> {
     fn default() -> Self {
-        Self::Polled(None)
+        Self::Polled(false)
     }
 }
 
 pub(super) struct Rest<Fut> {
     future: Pin<Box<Fut>>,
-    /// It has been polled.
-    begun: bool,
-    /// It is about to be polled, and then to be ended if there is a reason.
-    starting: Option<Option<TaskError>>,
+    /// It is about to be polled for the first time, and then to be ended when this is true.
+    starting: Option<bool>,
     /// Its runner, to be told when it is aborted.
     poller: Option<Waker>,
 }
@@ -77,8 +75,8 @@ impl<Fut, T> TaskCell<Fut, T> {
         let mut inner = self.cell.lock();
         match std::mem::replace(&mut inner.stage, Stage::Started(Progress::default())) {
             Stage::Started(Progress::Resting(mut rest)) => {
-                if let Some(why) = rest.starting.take() {
-                    inner.stage = Stage::Started(Progress::Polled(why));
+                if let Some(ends) = rest.starting.take() {
+                    inner.stage = Stage::Started(Progress::Polled(ends));
                 }
                 Some(rest)
             }
@@ -91,24 +89,14 @@ impl<Fut, T> TaskCell<Fut, T> {
 
     /// True unless the task has been aborted meanwhile: then it has ended.
     fn lay_down(&self, rest: Rest<Fut>) -> bool {
-        let why = {
-            let mut inner = self.cell.lock();
-            match &mut inner.stage {
-                Stage::Started(Progress::Polled(why)) if why.is_some() => why.take(),
-                stage => {
-                    *stage = Stage::Started(Progress::Resting(rest));
-                    return true;
-                }
-            }
-        };
-        self.end_started(rest, why.unwrap_or(TaskError::Aborted));
-        false
-    }
-
-    /// Ends it: for this reason, if it has not been polled.
-    fn end_started(&self, rest: Rest<Fut>, queued: TaskError) {
-        let why = if rest.begun { TaskError::Aborted } else { queued };
-        self.end(rest, why);
+        let mut inner = self.cell.lock();
+        if let Stage::Started(Progress::Polled(true)) = inner.stage {
+            drop(inner);
+            self.end(rest, TaskError::Aborted);
+            return false;
+        }
+        inner.stage = Stage::Started(Progress::Resting(rest));
+        true
     }
 
     /// Drops the future, or what is left of it, and tells the handle why.
@@ -132,20 +120,20 @@ impl<Fut: Send, T: Send> Task for TaskCell<Fut, T> {
                 true
             }
             Stage::Started(Progress::Resting(mut rest)) if rest.starting.is_some() => {
-                rest.starting = Some(Some(queued));
+                rest.starting = Some(true);
                 inner.stage = Stage::Started(Progress::Resting(rest));
                 true
             }
             Stage::Started(Progress::Resting(mut rest)) => {
                 drop(inner);
                 let poller = rest.poller.take();
-                self.end_started(rest, queued);
+                self.end(rest, TaskError::Aborted);
                 wake(poller);
                 true
             }
             // Its runner sees this when the future is pending; one that is ready has its result.
             Stage::Started(Progress::Polled(_)) => {
-                inner.stage = Stage::Started(Progress::Polled(Some(queued)));
+                inner.stage = Stage::Started(Progress::Polled(true));
                 true
             }
             ended => {
@@ -167,8 +155,7 @@ where
             Stage::Queued(future) => {
                 inner.stage = Stage::Started(Progress::Resting(Rest {
                     future: Box::into_pin(future),
-                    begun: false,
-                    starting: (!seeded!("tasks_are_aborted_before_they_begin")).then_some(None),
+                    starting: (!seeded!("tasks_are_aborted_before_they_begin")).then_some(false),
                     poller: None,
                 }));
                 true
@@ -185,7 +172,6 @@ where
         let Some(mut rest) = self.take_up() else {
             return Poll::Ready(Ran::Gone);
         };
-        rest.begun = true;
         let future = rest.future.as_mut();
         let (result, ran) = match catch_unwind(AssertUnwindSafe(|| self.cell.caller().within(|| future.poll(cx)))) {
             Ok(Poll::Pending) => {

@@ -9,7 +9,7 @@ use crate::pool::end_wait::Ends;
 use crate::pool::engine::queue::Key;
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::{Acts, Next, State};
-use crate::pool::engine::waits::Home;
+use crate::pool::engine::waits::{Held, Home};
 use crate::pool::error::TaskError;
 use crate::pool::hooks::{self, PanicHook, Payload, drop_quietly, wake};
 use crate::pool::overflow::{Crowded, Overflow};
@@ -19,7 +19,6 @@ use crate::pool::runtime::Runtime;
 use crate::pool::state::Phase;
 use crate::pool::stats::PoolStats;
 use crate::sync::shim::Mutex;
-use crate::sync::turn::TurnstileId;
 use crate::time::{Clock, Sleep};
 use std::future::poll_fn;
 use std::pin::pin;
@@ -42,7 +41,8 @@ pub(super) struct Core {
     state: Mutex<State<Entry>>,
     pub(super) room: Room,
     pub(super) settings: Settings,
-    held: Box<[TurnstileId]>,
+    /// What tasks hold that are admitted, as it was found last.
+    held: Mutex<Held>,
 }
 
 impl Core {
@@ -56,7 +56,7 @@ impl Core {
         Self {
             state: Mutex::new(State::new(own, settings.admission.is_gated())),
             room,
-            held: settings.admission.held(),
+            held: Mutex::new(Arc::new([])),
             settings,
         }
     }
@@ -89,13 +89,10 @@ impl Core {
             .is_some_and(|deadline| self.settings.clock.now() > deadline)
     }
 
-    fn expire(&self, late: impl IntoIterator<Item = Entry>) {
-        for entry in late {
-            self.room.give_back(1, u64::from(entry.weight));
-            if entry.task.refuse(TaskError::Expired) {
-                self.state.lock().stats.expired += 1;
-            }
-        }
+    /// Ends a task that was taken out of the queue without a run.
+    fn refuse(&self, entry: Entry, why: TaskError) {
+        self.room.give_back(1, u64::from(entry.weight));
+        entry.task.refuse(why);
     }
 
     // ---- the queue ----
@@ -136,9 +133,11 @@ impl Core {
             state.call(acts);
             entry
         });
-        let Some(entry) = entry else { return false };
-        self.room.give_back(1, u64::from(entry.weight));
-        entry.task.refuse(TaskError::Cancelled)
+        let is_queued = entry.is_some();
+        if let Some(entry) = entry {
+            self.refuse(entry, TaskError::Cancelled);
+        }
+        is_queued
     }
 
     pub(super) fn is_queued(&self, key: Key) -> bool {
@@ -154,7 +153,7 @@ impl Core {
         let mut late = Vec::new();
         let next = self.transition(|state, acts| {
             if let Some(ran) = ended {
-                state.ended(ran, acts);
+                state.ended(seat, ran, acts);
             }
             let next = state.next(seat, |entry| self.is_late(entry), &mut late, acts);
             if let Next::Run(entry) = &next {
@@ -162,7 +161,9 @@ impl Core {
             }
             next
         });
-        self.expire(late);
+        for entry in late {
+            self.refuse(entry, TaskError::Expired);
+        }
         next
     }
 
@@ -175,13 +176,14 @@ impl Core {
     ) -> Poll<Option<(Entry, Ticket)>> {
         loop {
             // Before the look at which task is first: whatever changes that after the look calls.
-            let called = seat.poll_called(cx);
+            seat.listen(cx);
             let mut late = None;
             let first = self.transition(|state, acts| {
                 let key = state.asks(seat, acts)?;
                 let entry = state.get(key)?;
                 if self.is_late(entry) {
-                    late = state.refused(key, acts);
+                    state.stats.expired += 1;
+                    late = state.refused(seat, key, acts);
                     return None;
                 }
                 Some((key, entry.ask()))
@@ -189,39 +191,44 @@ impl Core {
             let Some((key, ask)) = first else {
                 // The place in the queue of the policy is given up.
                 drop_quietly(asking.take());
-                self.expire(late);
+                if let Some(entry) = late {
+                    self.refuse(entry, TaskError::Expired);
+                }
                 return Poll::Ready(None);
             };
+            let admission = &self.settings.admission;
             // An ask like the one before keeps its place there.
-            drop_quietly(asking.take_if(|asking| asking.ask != ask));
-            let polled = asking.get_or_insert_with(|| self.settings.admission.ask(ask)).poll(cx);
+            drop_quietly(asking.take_if(|asking| asking.ask != ask && admission.gate.is_some()));
+            let polled = asking.get_or_insert_with(|| admission.ask(ask, seat)).poll();
             let Poll::Ready(admitted) = polled else {
-                if called.is_ready() {
-                    continue;
-                }
                 return Poll::Pending;
             };
             drop_quietly(asking.take());
             match admitted {
                 Ok(ticket) => {
                     let fits = |entry: &Entry| entry.ask() == ask && !self.is_late(entry);
+                    let held = self.held();
                     let entry = self.transition(|state, acts| {
-                        let entry = state.admitted(fits, acts)?;
+                        let entry = state.admitted(seat, fits, acts)?;
+                        entry.task.record().holds(held);
                         entry.start_at(seat);
                         Some(entry)
                     });
                     match entry {
                         Some(entry) => return Poll::Ready(Some((entry, ticket))),
                         // It was taken out meanwhile, or another is first now.
-                        None => ticket.finish(Ran::Gone),
+                        None => ticket.cancel(),
                     }
                 }
                 Err(Refused::Task(why)) => {
-                    if let Some(entry) = self.transition(|state, acts| state.refused(key, acts)) {
-                        self.room.give_back(1, u64::from(entry.weight));
-                        if entry.task.refuse(why) {
-                            self.state.lock().stats.refused += 1;
-                        }
+                    let entry = self.transition(|state, acts| {
+                        let entry = state.refused(seat, key, acts)?;
+                        state.stats.refused += 1;
+                        Some(entry)
+                    });
+                    match entry {
+                        Some(entry) => self.refuse(entry, why),
+                        None => drop_quietly(why),
                     }
                     return Poll::Ready(None);
                 }
@@ -250,7 +257,7 @@ impl Core {
                 if is_parked {
                     state.resume();
                 }
-                state.ended(ran, acts);
+                state.ended(seat, ran, acts);
             }
             state.left(seat, in_order, acts)
         });
@@ -329,8 +336,18 @@ impl Core {
 }
 
 impl Home for Core {
-    fn held(&self) -> &[TurnstileId] {
-        &self.held
+    fn held(&self) -> Held {
+        let admission = &self.settings.admission;
+        if !admission.is_gated() {
+            return Arc::clone(&self.held.lock());
+        }
+        // The policy may have been reloaded. It is asked outside the lock.
+        let now = admission.held();
+        let mut held = self.held.lock();
+        if **held != *now {
+            *held = now.into();
+        }
+        Arc::clone(&held)
     }
 
     fn await_it(self: Arc<Self>, key: Key) {

@@ -4,6 +4,7 @@ use super::cell::Run;
 use crate::ask::Ask;
 use crate::pool::cell::Ran;
 use crate::pool::engine::seat::Seat;
+use crate::pool::engine::waits::Inside;
 use crate::pool::entry::Priority;
 use crate::pool::error::TaskError;
 use crate::pool::wishes::Spec;
@@ -83,7 +84,11 @@ impl UnstartedTask {
         // Of no effect once it has ended.
         let task = AbortOnDrop(entry.task);
         let orphan = |payload| resume_unwind(payload);
-        let ran = poll_fn(|cx| task.0.poll_run(&orphan, cx)).await;
+        let ran = poll_fn(|cx| {
+            let _inside = Inside::enter(Arc::clone(&task.0) as _);
+            task.0.poll_run(&orphan, cx)
+        });
+        let ran = ran.await;
         task.0.record().end();
         ran != Ran::Gone
     }

@@ -137,7 +137,7 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
         while self.members.len() > 0 {
             if let Some((id, handle)) = &mut self.ending {
                 let id = *id;
-                let Poll::Ready(outcome) = Pin::new(handle).poll(cx) else {
+                let Poll::Ready(outcome) = Pin::new(&mut *handle).poll(cx) else {
                     return Poll::Pending;
                 };
                 self.ending = None;
@@ -160,9 +160,12 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
     fn help(&mut self, cx: &mut Context<'_>) -> Option<(usize, Result<Ran<T, E>, TaskError>)> {
         while let Some((id, member)) = self.members.first_to_help() {
             if let Some(handle) = member {
-                let Poll::Ready(outcome) = Pin::new(handle).poll(cx) else {
+                let Poll::Ready(outcome) = Pin::new(&mut *handle).poll(cx) else {
                     return None;
                 };
+                if matches!(outcome, Err(TaskError::WouldDeadlock)) {
+                    handle.cancel();
+                }
                 *member = None;
                 return Some((id, outcome));
             }

@@ -24,11 +24,13 @@ use std::time::Duration;
 /// pools, in pools of one.
 ///
 /// Permits are not lent: those of a [policy](crate::pool::Builder::admit_by), and [slots](crate::pool::Builder::slots) that the pool
-/// was given. A wait that needs a permit which the waiter holds, or a task that waits for it, ends at once with
-/// [`TaskError::WouldDeadlock`], whether a permit is free or not; so does one that closes a cycle of waits. The task goes on, and so
-/// does a handle that was polled by reference.
+/// was given. A wait that needs a permit which the waiter holds, or a task that waits for the waiter or may, since it has its handle,
+/// ends at once with [`TaskError::WouldDeadlock`], whether a permit is free or not, and whether the task has ended or not; so does one
+/// that closes a cycle of waits. The task goes on, and a handle that was polled by reference, or joined with a time-out, is as before.
 ///
-/// **Deadlock**: the pool does not see a wait in a task that the waiter has spawned, and none that blocks the thread.
+/// **Deadlock**: a pool sees no wait for anything else than a handle: for a channel, for room in another pool, for another pool to be
+/// idle; none in a task that the waiter has spawned; none that blocks the thread. And it sees no permit that a task took itself, or that
+/// a limiter without a queue has given, as the trial of a breaker.
 ///
 /// # Cancel safety
 /// Polling can stop at any time: the result stays until it is taken.
@@ -123,6 +125,8 @@ impl<T: Send + 'static> TaskHandle<T> {
     fn begin_to_wait(&mut self) -> bool {
         let Some(waiter) = current() else {
             self.wait = None;
+            // Its submitter has given it away.
+            self.task.record().cut();
             return true;
         };
         if self.wait.as_ref().is_some_and(|wait| wait.is_by(&waiter)) {

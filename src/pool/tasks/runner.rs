@@ -75,13 +75,14 @@ async fn work(mut runner: Runner) {
                 poll_fn(|cx| seat.poll_called(cx)).await;
                 None
             }
+            Next::Again => None,
             Next::Exit => break,
         };
         if let Some((entry, ticket)) = started {
             runner.run(entry, ticket).await;
-            // Futures that are ready at once must not keep the runtime from its other tasks.
-            tokio::task::coop::consume_budget().await;
         }
+        // Futures that are ready at once, or refused, must not keep the runtime from its other tasks.
+        tokio::task::coop::consume_budget().await;
     }
     runner.in_order = true;
 }
@@ -95,10 +96,10 @@ impl Runner {
         let core = &self.core;
         core.room.give_back(1, u64::from(entry.weight));
         let ran = poll_fn(|cx| poll(core, &entry.task, &mut runs.is_parked, cx)).await;
-        entry.task.record().end();
         if let Some(ticket) = runs.ticket.take() {
             ticket.finish(ran);
         }
+        entry.task.record().end();
         runs.ended = Some(ran);
         let task = self.seat.lock().running.take();
         drop_quietly(task);

@@ -7,7 +7,7 @@ use super::face::TaskPool;
 use super::handle::TaskHandle;
 use crate::pool::cell::Await;
 use crate::pool::engine::queue::Key;
-use crate::pool::engine::waits::is_inside;
+use crate::pool::engine::waits::{Task, is_inside};
 use crate::pool::error::{Rejected, Turned};
 use crate::pool::overflow::{Crowded, Verdict};
 use crate::pool::park::run_blocking;
@@ -273,6 +273,7 @@ impl<'p> Submit<'p, TaskPool> {
         let cell = Arc::new(TaskCell::new(Arc::clone(self.core()) as _, task));
         if detached {
             cell.detach();
+            cell.record().cut();
         }
         cell
     }

@@ -59,7 +59,11 @@ impl Limiter for ChannelSemaphore {
 
     #[inline]
     fn heeds(&self) -> Heeds {
-        Heeds::FINISH
+        // An attempt for several tells whom it kept out.
+        Heeds {
+            roll_back: true,
+            ..Heeds::FINISH
+        }
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
