@@ -126,6 +126,7 @@ pub mod policy;
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 pub mod pool;
 pub mod rate;
+mod ready;
 mod refusal;
 #[cfg(feature = "remote")]
 #[cfg_attr(docsrs, doc(cfg(feature = "remote")))]

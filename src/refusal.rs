@@ -5,6 +5,7 @@
 
 use crate::ask::{Ask, Cost, Demand};
 use crate::limiter::Limiter;
+pub use crate::ready::ReadyAt;
 use crate::sync::turn::Turnstile;
 use crate::time::{Clock, Instant, Phase};
 use std::error::Error;
@@ -238,6 +239,18 @@ struct Whole<'a> {
     cost: Option<Cost>,
 }
 
+impl Whole<'_> {
+    /// True where this is of `ask`, and so is `units`, what the leg that refused was asked for.
+    #[inline(always)]
+    fn is_of(&self, ask: &Ask, units: u64, head: Head) -> bool {
+        let (calls, cost) = match head.has(Head::LEG_COUNTS_COST) {
+            false => (units, self.other),
+            true => (self.other, units),
+        };
+        calls == ask.count() && self.cost.map(|name| (name, cost)) == ask.first_cost() && !ask.has_costs()
+    }
+}
+
 /// How a refused request may wait, as a refusal keeps it: in whole words, since what a result holds is copied at every attempt.
 #[derive(Clone, Copy)]
 #[repr(u64)]
@@ -361,18 +374,17 @@ impl<'a> Refusal<'a> {
         }
         let ask = demand.ask();
         let calls = ask.count();
-        let by_calls = demand.units() == calls && !self.head.has(Head::WHOLE_COUNTS_COST);
-        match &mut self.whole {
-            Some(whole) if by_calls => whole.legs = legs,
-            None if by_calls && self.units == calls && !ask.has_costs() => {
-                let (cost, other) = ask.first_cost().unzip();
-                self.whole = Some(Whole {
-                    legs,
-                    other: other.unwrap_or(0),
-                    cost,
-                });
-            }
-            _ => self.among_slow(legs, demand),
+        let by_calls = !self.head.has(Head::LEG_COUNTS_COST | Head::WHOLE_COUNTS_COST);
+        if by_calls && self.units == calls && demand.units() == calls && !ask.has_costs() {
+            // Anew, also where it is of other legs: an adapter may have asked these by an ask of its own.
+            let (cost, other) = ask.first_cost().unzip();
+            self.whole = Some(Whole {
+                legs,
+                other: other.unwrap_or(0),
+                cost,
+            });
+        } else {
+            self.among_slow(legs, demand);
         }
     }
 
@@ -382,7 +394,9 @@ impl<'a> Refusal<'a> {
         let (calls, cost) = (ask.count(), ask.first_cost());
         let named = |units| matches!(cost, Some((_, cost)) if cost == units);
         let (by_calls, all_by_calls) = (self.units == calls, demand.units() == calls);
-        if ask.has_costs() || !(by_calls || named(self.units)) || !(all_by_calls || named(demand.units())) {
+        let by_another = self.whole.is_some_and(|whole| !whole.is_of(ask, self.units, self.head));
+        if by_another || ask.has_costs() || !(by_calls || named(self.units)) || !(all_by_calls || named(demand.units()))
+        {
             *self = self.among_now(legs, demand);
             return;
         }
@@ -412,18 +426,34 @@ impl<'a> Refusal<'a> {
         let now = clock.now();
         let phase = Phase::at(clock, now);
         let ready = legs.ready(Demand::new(demand.ask(), phase.pass()).with_units(demand.units(), 0));
-        if let Some(never) = ready.never_admits(demand.units()) {
+        self.resolved(&ready, clock, now, demand.units())
+    }
+
+    /// The same refusal, with what all legs say at `now` in it.
+    fn resolved(mut self, ready: &ReadyAt<'a>, clock: &'a Clock, now: Instant, units: u64) -> Self {
+        if let Some(never) = ready.never_admits(units) {
             return never;
         }
-        if let Some((leg, at)) = self.later(&ready, clock, now) {
+        if let Some((leg, at)) = self.later(ready, clock, now) {
+            let asked_at = self.asked_at(clock).unwrap_or(now);
             self.how = How::Of {
                 clock,
-                asked_at: now,
+                asked_at,
                 at,
                 leg,
             };
         }
         self
+    }
+
+    /// The same refusal for good: all legs are looked at once more, and never again.
+    fn looked(mut self) -> Self {
+        let look = self.look();
+        self.whole = None;
+        match look {
+            Some((ready, clock, now)) => self.resolved(&ready, clock, now, self.units),
+            None => self,
+        }
     }
 
     /// The leg of `ready` that is ready later than the one that refused, and when.
@@ -490,7 +520,9 @@ impl<'a> Refusal<'a> {
 
     /// Why. Of several legs the reason is that of the first which refuses; unless no instant can admit the request at one of
     /// them, also behind that: then it is [permanent](Reason::is_permanent), and so are [`leg`](Self::leg) and
-    /// [`wait`](Self::wait) of that leg. Which it is is looked up here, not when the request was refused.
+    /// [`wait`](Self::wait) of that leg. Which it is is looked up here, not when the request was refused: each call, `Display`
+    /// included, asks all legs of the composite for [`ready_at`](Limiter::ready_at). [`to_rejection`](Self::to_rejection) asks them
+    /// once.
     ///
     /// ```
     /// # use tollgate::{LimiterExt, ManualClock, Policy, Quota, Reason, TokenBucket};
@@ -583,9 +615,10 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// The same refusal for another reason: a wait that failed keeps the leg that it waited for.
+    /// The same refusal for another reason: a wait that failed keeps the leg that it waited for. The other legs are looked at here,
+    /// and not again: the reason stays.
     pub fn with_reason(self, reason: Reason) -> Self {
-        let mut refusal = self.judged();
+        let mut refusal = self.looked();
         refusal.head = refusal.head.with_reason(reason);
         refusal
     }
@@ -602,12 +635,15 @@ impl<'a> Refusal<'a> {
     #[inline]
     pub fn named(mut self, leg: &'a str) -> Self {
         self.leg = leg;
+        if let How::Of { leg: later, .. } = &mut self.how {
+            *later = leg;
+        }
         self
     }
 
-    /// The owned form, to be returned and stored as an error.
+    /// The owned form, to be returned and stored as an error. The other legs are looked at here, once.
     pub fn to_rejection(&self) -> Rejection {
-        let refusal = self.judged();
+        let refusal = self.looked();
         let (leg, retry_after) = refusal.retry();
         Rejection {
             reason: refusal.head.reason(),
@@ -619,17 +655,19 @@ impl<'a> Refusal<'a> {
     }
 }
 
+/// What the leg that refused said. The other legs are not looked at, so that this runs no users' code.
 impl fmt::Debug for Refusal<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Refusal")
-            .field("reason", &self.reason())
-            .field("leg", &self.leg())
-            .field("units", &self.units())
-            .field("retry_after", &self.retry_after())
+            .field("reason", &self.head.reason())
+            .field("leg", &self.leg)
+            .field("units", &self.units)
+            .field("retry_after", &self.own_due().map(|due| due.after()))
             .finish()
     }
 }
 
+/// The leg and the [reason](Refusal::reason), which is looked up.
 impl fmt::Display for Refusal<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let refusal = self.judged();
@@ -677,330 +715,3 @@ impl fmt::Display for Rejection {
 }
 
 impl Error for Rejection {}
-
-/// A queue to join while an instant is waited for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DueTurn<'a> {
-    pub(crate) turnstile: &'a dyn Turnstile,
-    pub(crate) units: u64,
-    /// Others wait there already.
-    pub(crate) behind: bool,
-}
-
-/// When a request could be admitted, as far as it is known: at the earliest at an instant, and possibly only after an
-/// event whose instant nobody knows.
-///
-/// A limiter must say [`on_event`](Self::on_event) or [`in_turn`](Self::in_turn) whenever `try_reserve` would refuse
-/// for want of an event: a policy asks for real only when all legs look ready.
-#[derive(Clone, Copy, Debug)]
-pub struct ReadyAt<'a> {
-    not_before: Option<Instant>,
-    event: bool,
-    never: Option<Never>,
-    /// When the event happens by itself, at the latest.
-    by: Option<Instant>,
-    /// It takes larger settings, and a waiter for them holds up no other.
-    raise: bool,
-    /// The leg that is not waited for, as far as it is not ready.
-    at_once: Option<AtOnce<'a>>,
-    turn: Option<(&'a dyn Turnstile, u64)>,
-    /// Nothing but that turn is missing.
-    is_due: bool,
-    /// The queue of the leg that names the instant.
-    due_turn: Option<DueTurn<'a>>,
-    /// Who names the instant, or says never.
-    leg: &'a str,
-    /// Who waits for an event.
-    event_leg: &'a str,
-}
-
-/// Why a leg can never admit a request.
-#[derive(Clone, Copy, Debug)]
-struct Never {
-    reason: Reason,
-    /// How many units it was asked for, if it says so.
-    units: Option<u64>,
-}
-
-/// A leg that is not waited for.
-#[derive(Clone, Copy, Debug)]
-struct AtOnce<'a> {
-    reason: Reason,
-    leg: &'a str,
-    /// Ready at this instant; `None` when that takes an event.
-    at: Option<Instant>,
-}
-
-impl<'a> ReadyAt<'a> {
-    /// Ready, as far as this leg is concerned.
-    pub const NOW: Self = Self {
-        not_before: None,
-        event: false,
-        never: None,
-        by: None,
-        raise: false,
-        at_once: None,
-        turn: None,
-        is_due: false,
-        due_turn: None,
-        leg: "",
-        event_leg: "",
-    };
-
-    /// Not before `instant`.
-    #[inline]
-    pub fn at(leg: &'a str, instant: Instant) -> Self {
-        Self {
-            not_before: Some(instant),
-            leg,
-            ..Self::NOW
-        }
-    }
-
-    /// When something happens whose instant nobody knows, and a bell is rung: a cancel, a raised limit.
-    #[inline]
-    pub fn on_event(leg: &'a str) -> Self {
-        Self {
-            event: true,
-            event_leg: leg,
-            ..Self::NOW
-        }
-    }
-
-    /// When the limits are raised far enough: a waiter for that is passed over by those that fit, and looks again at each
-    /// bell.
-    #[inline]
-    pub fn on_raise(leg: &'a str) -> Self {
-        Self {
-            raise: true,
-            ..Self::on_event(leg)
-        }
-    }
-
-    /// The same, where it is not waited for: as long as the leg is not ready, a policy refuses at once for `reason`.
-    #[inline]
-    #[must_use]
-    pub fn at_once(mut self, reason: Reason) -> Self {
-        if self.event || self.not_before.is_some() {
-            let at = self.not_before.filter(|_| !self.event);
-            let leg = self.leg();
-            self.at_once = Some(AtOnce { reason, leg, at });
-        }
-        self
-    }
-
-    /// The same, where the event happens by itself at `instant` at the latest: whoever waits looks again then, bell or no
-    /// bell.
-    #[inline]
-    #[must_use]
-    pub fn by(mut self, instant: Instant) -> Self {
-        self.by = Some(instant);
-        self
-    }
-
-    /// When the turn in a queue comes that hands over `units`.
-    #[inline]
-    pub fn in_turn(leg: &'a str, turnstile: &'a dyn Turnstile, units: u64) -> Self {
-        Self {
-            event: true,
-            turn: Some((turnstile, units)),
-            event_leg: leg,
-            ..Self::NOW
-        }
-    }
-
-    /// The same, where queues take turns at the instants: a policy has its head join `turnstile` for `units`, as long as no
-    /// other leg is ready later. `behind` says that others wait there already, whose going makes it ready sooner.
-    #[inline]
-    #[must_use]
-    pub(crate) fn by_turns(mut self, turnstile: &'a dyn Turnstile, units: u64, behind: bool) -> Self {
-        self.due_turn = Some(DueTurn {
-            turnstile,
-            units,
-            behind,
-        });
-        self
-    }
-
-    /// When the turn in a queue comes: nothing else is missing since `instant`.
-    #[inline]
-    pub(crate) fn due_in_turn(leg: &'a str, instant: Instant, turnstile: &'a dyn Turnstile, units: u64) -> Self {
-        Self {
-            is_due: true,
-            not_before: Some(instant),
-            leg,
-            ..Self::in_turn(leg, turnstile, units)
-        }
-    }
-
-    /// Never under the settings in force: as [`Oversized`](Reason::Oversized).
-    #[inline]
-    pub fn never(leg: &'a str) -> Self {
-        Self {
-            never: Some(Never {
-                reason: Reason::Oversized,
-                units: None,
-            }),
-            leg,
-            ..Self::NOW
-        }
-    }
-
-    /// Never, for a [permanent](Reason::is_permanent) `reason`, where the leg was asked for `units`.
-    #[inline]
-    pub fn never_for(reason: Reason, leg: &'a str, units: u64) -> Self {
-        let units = Some(units);
-        Self {
-            never: Some(Never { reason, units }),
-            leg,
-            ..Self::NOW
-        }
-    }
-
-    /// This, or `instant` if that comes first: something else makes it ready then. `None` is an instant that is not known; what
-    /// by itself is never ready waits for that all the same, and holds up no other.
-    #[inline]
-    #[must_use]
-    pub fn or_at(mut self, instant: Option<Instant>) -> Self {
-        if self.is_never() {
-            self = Self::on_raise(self.leg);
-        }
-        if let Some(instant) = instant {
-            self.not_before = self.not_before.map(|at| at.min(instant));
-            if self.event {
-                self.by = Some(self.by.map_or(instant, |by| by.min(instant)));
-            }
-        }
-        self
-    }
-
-    /// Both this and `other`: the later of the two, under the name of whichever binds.
-    #[inline]
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        let rank = |ready: &Self| (ready.is_never(), ready.not_before);
-        Self {
-            not_before: self.not_before.max(other.not_before),
-            event: self.event | other.event,
-            never: if rank(&other) > rank(&self) {
-                other.never.or(self.never)
-            } else {
-                self.never.or(other.never)
-            },
-            by: match (self.by, other.by) {
-                (Some(one), Some(two)) => Some(one.min(two)),
-                (one, two) => one.or(two),
-            },
-            raise: self.raise | other.raise,
-            at_once: match (self.at_once, other.at_once) {
-                // One that takes an event, else the one that is ready last.
-                (Some(one), Some(two)) if one.at.is_some() && two.at.is_none_or(|at| one.at < Some(at)) => Some(two),
-                (one, two) => one.or(two),
-            },
-            turn: self.turn.or(other.turn),
-            is_due: if self.turn.is_some() { self.is_due } else { other.is_due },
-            due_turn: if rank(&other) > rank(&self) {
-                other.due_turn
-            } else {
-                self.due_turn
-            },
-            leg: if rank(&other) > rank(&self) {
-                other.leg
-            } else {
-                self.leg
-            },
-            event_leg: if self.event { self.event_leg } else { other.event_leg },
-        }
-    }
-
-    /// The instant before which admission is impossible; `None` when that is already past, or unknown.
-    #[inline]
-    pub fn not_before(&self) -> Option<Instant> {
-        self.not_before
-    }
-
-    /// True when an event of unknown time is waited for as well.
-    #[inline]
-    pub fn is_event(&self) -> bool {
-        self.event
-    }
-
-    /// When the event, or one of them, happens by itself at the latest; `None` when that is not known.
-    #[inline]
-    pub fn event_by(&self) -> Option<Instant> {
-        self.by
-    }
-
-    /// The queue whose turn is waited for, and how many units it is to hand over.
-    #[inline]
-    pub fn turn(&self) -> Option<(&'a dyn Turnstile, u64)> {
-        self.turn
-    }
-
-    /// The queue that waits for the instant in turn, if the leg that names it has one.
-    #[inline]
-    pub(crate) fn due_turn(&self) -> Option<DueTurn<'a>> {
-        self.due_turn
-    }
-
-    /// True when it is due, and only the [turn](Self::turn) has not come.
-    #[inline]
-    pub(crate) fn is_due(&self) -> bool {
-        self.is_due
-    }
-
-    /// True when the limits have to be raised first.
-    #[inline]
-    pub fn is_raise(&self) -> bool {
-        self.raise
-    }
-
-    /// True when some leg is not waited for.
-    pub(crate) fn has_reason(&self) -> bool {
-        self.at_once.is_some()
-    }
-
-    /// Why a policy refuses at `now` instead of waiting, the leg that it names, and when that is ready: see
-    /// [`at_once`](Self::at_once). `None` when all legs that are not waited for are ready.
-    pub fn refuses_at_once(&self, now: Instant) -> Option<(Reason, &'a str, Option<Instant>)> {
-        let AtOnce { reason, leg, at } = self.at_once?;
-        at.is_none_or(|at| at > now).then_some((reason, leg, at))
-    }
-
-    /// True when it can never be admitted.
-    #[inline]
-    pub fn is_never(&self) -> bool {
-        self.never.is_some()
-    }
-
-    /// The refusal by the leg that can never admit a request for `units`, if there is one.
-    pub fn never_admits(&self, units: u64) -> Option<Refusal<'a>> {
-        let Never { reason, units: asked } = self.never?;
-        Some(Refusal::new(reason, self.leg, asked.unwrap_or(units), Wait::Never))
-    }
-
-    /// The leg that binds, or `""` when none does: the one that is ready last, else the first that waits for an event.
-    #[inline]
-    pub fn leg(&self) -> &'a str {
-        if self.leg.is_empty() { self.event_leg } else { self.leg }
-    }
-
-    /// The first leg that waits for an event, or `""` when none does.
-    #[inline]
-    pub fn event_leg(&self) -> &'a str {
-        self.event_leg
-    }
-
-    /// The same under another name of the leg.
-    #[inline]
-    #[must_use]
-    pub fn named(mut self, leg: &'a str) -> Self {
-        let at_once = self.at_once.as_mut().map(|at_once| &mut at_once.leg);
-        for name in [&mut self.leg, &mut self.event_leg].into_iter().chain(at_once) {
-            if !name.is_empty() {
-                *name = leg;
-            }
-        }
-        self
-    }
-}

@@ -3,6 +3,7 @@
 use crate::limiter::Limiter;
 use crate::rate::TokenBucket;
 use crate::refusal::Refusal;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The verbs that every rate has: for code that takes any of them. Each is the type's own method of that name.
@@ -22,7 +23,21 @@ use std::time::Duration;
 /// assert_eq!(urgent(&bucket, 3), Some(Duration::from_secs(3)));
 /// assert_eq!(urgent(&log, 1), Some(Duration::from_secs(60)));
 /// ```
-pub trait RateLimiter: Limiter {
+///
+/// References to rates and an `Arc` of one are rates too. No other crate implements it: so verbs may be added.
+///
+/// ```
+/// # use tollgate::rate::RateLimiter;
+/// # use tollgate::{Quota, TokenBucket};
+/// # use std::sync::Arc;
+/// fn drained<R: RateLimiter>(rate: R) -> u64 {
+///     rate.acquire_up_to(u64::MAX)
+/// }
+/// let shared = Arc::new(TokenBucket::new(Quota::per_hour(3)));
+/// assert_eq!(drained(Arc::clone(&shared)), 3);
+/// assert_eq!(drained(&shared), 0);
+/// ```
+pub trait RateLimiter: Limiter + sealed::Sealed {
     /// Takes `n` now, or refuses.
     ///
     /// # Errors
@@ -49,9 +64,47 @@ pub trait RateLimiter: Limiter {
     fn reset(&self);
 }
 
+pub(super) mod sealed {
+    /// The rates of this crate, and what refers to one.
+    pub trait Sealed {}
+    impl<R: Sealed + ?Sized> Sealed for &R {}
+    impl<R: Sealed + ?Sized> Sealed for std::sync::Arc<R> {}
+}
+
+macro_rules! forward {
+    ($($ty:ty),*) => {$(
+        impl<R: RateLimiter + ?Sized> RateLimiter for $ty {
+            #[inline]
+            fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
+                (**self).try_acquire(n)
+            }
+            fn acquire_up_to(&self, n: u64) -> u64 {
+                (**self).acquire_up_to(n)
+            }
+            fn force_acquire(&self, n: u64) {
+                (**self).force_acquire(n);
+            }
+            fn available(&self) -> u64 {
+                (**self).available()
+            }
+            fn time_until(&self, n: u64) -> Option<Duration> {
+                (**self).time_until(n)
+            }
+            fn time_until_full(&self) -> Option<Duration> {
+                (**self).time_until_full()
+            }
+            fn reset(&self) {
+                (**self).reset();
+            }
+        }
+    )*};
+}
+forward!(&R, Arc<R>);
+
 /// By the methods of the type itself.
 macro_rules! rate_limiter {
     ($ty:ident) => {
+        impl $crate::rate::verbs::sealed::Sealed for $ty {}
         impl $crate::rate::RateLimiter for $ty {
             #[inline]
             fn try_acquire(&self, n: u64) -> Result<(), $crate::refusal::Refusal<'_>> {

@@ -9,19 +9,20 @@
 //! | below `-MAX_PERMITS` | `available - QUEUED`: take the lock |
 //!
 //! So admission is one signed comparison and one compare-exchange, and a release is one addition. While the flag is
-//! set nobody can take permits but the holder of the lock, who hands them to the first in line.
+//! set nobody can take permits but the holder of the lock, who hands them to the first in line. But for a pool, which may
+//! [overdraw](Semaphore::overdraw) it at any time: that is one subtraction, flag or not, and what a hand-over or a shrink adds
+//! beside it is added to a debt.
 //!
 //! Invariant, under the lock: the flag is set if and only if somebody waits or watches, or it is closed or counts. The
 //! protocol's steps by name, and why it holds: `src/sync/README.md`.
 
 use crate::sync::bell::Bell;
 use crate::sync::queue::Queue;
-use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicI64, AtomicU64, Ordering};
+use crate::sync::shim::{Mutex, OnceLock};
 #[cfg(feature = "pool")]
 use crate::sync::wake::quietly;
 use std::fmt;
-use std::sync::OnceLock;
 
 /// What is subtracted from the word while permits must not be taken without the lock.
 pub(super) const QUEUED: i64 = 1 << 62;
@@ -244,11 +245,28 @@ impl Semaphore {
     }
 
     /// Takes `n` permits whether they are free or not: what is missing is [`debt`](Self::debt).
+    ///
+    /// # Panics
+    /// If the debt would exceed [`MAX_PERMITS`](Self::MAX_PERMITS), below which the word says something else. Nothing is taken then.
     #[cfg(feature = "pool")]
     #[cold]
     pub(crate) fn overdraw(&self, n: usize) {
-        // Relaxed: nothing that was done under a permit is handed over.
-        self.word.fetch_sub(n as i64, Ordering::Relaxed);
+        let take = |word: i64| {
+            let flag = if word < -MAX { QUEUED } else { 0 };
+            let free = (word + flag).saturating_sub_unsigned(n as u64);
+            (free >= -MAX).then(|| free - flag)
+        };
+        if seeded!("semaphore_torn_overdraw") {
+            let word = self.word.load(Ordering::Relaxed);
+            return self.word.store(word - n as i64, Ordering::Relaxed);
+        }
+        // Relaxed, both: nothing that was done under a permit is handed over.
+        let taken = self.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        assert!(
+            taken.is_ok(),
+            "a debt of {n} more would exceed MAX_PERMITS ({})",
+            Self::MAX_PERMITS
+        );
     }
 
     /// True when all permits that it was made with are free, and nobody waits.
@@ -280,5 +298,38 @@ impl fmt::Debug for Semaphore {
             .field("limit", &self.limit())
             .field("available", &self.signed_available())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, feature = "pool", not(any(tollgate_loom, tollgate_shuttle))))]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::task::Waker;
+
+    /// With waiters or without, a debt is as large as the limit may be, and no larger.
+    #[test]
+    fn a_debt_has_a_bound() {
+        const MAX: usize = Semaphore::MAX_PERMITS;
+        for waits in [false, true] {
+            let semaphore = Semaphore::new(1);
+            semaphore.overdraw(1);
+            let claim = waits.then(|| semaphore.join_as_claim(1, Waker::noop()));
+            semaphore.overdraw(MAX - 1);
+            assert_eq!((semaphore.debt(), semaphore.waiting()), (MAX - 1, usize::from(waits)));
+            semaphore.overdraw(1);
+            for more in [1, MAX, usize::MAX] {
+                let refused = catch_unwind(AssertUnwindSafe(|| semaphore.overdraw(more)));
+                assert!(refused.is_err(), "{more}");
+            }
+            assert_eq!((semaphore.debt(), semaphore.waiting()), (MAX, usize::from(waits)));
+            semaphore.release(MAX as i64);
+            semaphore.release(1);
+            assert_eq!((semaphore.debt(), semaphore.in_use()), (0, usize::from(waits)));
+            if let Some(claim) = claim {
+                semaphore.leave_claim(claim);
+            }
+            assert_eq!(semaphore.available_permits(), 1);
+        }
     }
 }

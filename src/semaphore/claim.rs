@@ -12,7 +12,13 @@ impl Semaphore {
             Key::TAKEN => (n as u64, State::Granted),
             // Nothing is granted any more: the next attempt finds it closed.
             Key::CLOSED => (0, State::Closed),
-            key => return key.to_word(),
+            key => {
+                // Lowered since the policy looked, it has no place here. If that is after the join, it is told so.
+                if self.is_beyond_limit(n as u64) && !seeded!("semaphore_joins_beyond_its_limit") {
+                    waker.wake_by_ref();
+                }
+                return key.to_word();
+            }
         };
         let key = self.queue.lock().push_ended(need, state);
         if !seeded!("semaphore_quiet_claim") {
@@ -65,10 +71,10 @@ impl Semaphore {
         }
     }
 
-    /// True while a claim waits. Once it does not, the next attempt finds out what it has come to.
-    pub(super) fn is_in_line(&self, word: u64) -> bool {
+    /// Where a claim stands.
+    pub(super) fn state_of_claim(&self, word: u64) -> State {
         let mut queue = self.queue.lock();
-        queue.key_of(word).is_some_and(|key| queue.state(key).waits())
+        queue.key_of(word).map_or(State::Free, |key| queue.state(key))
     }
 }
 

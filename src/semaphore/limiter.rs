@@ -127,7 +127,10 @@ impl Limiter for Semaphore {
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         let units = demand.units();
-        if units > self.limit() as u64 {
+        // Both are read: the limit may be seen as raised before the largest is.
+        let may_never_fit = self.is_oversized(units) && !seeded!("semaphore_listens_by_the_limit");
+        let waits_for_raise = may_never_fit || units > self.limit() as u64;
+        if waits_for_raise {
             demand.listen(self.raised.get_or_init(Box::default));
         }
         if self.is_closed() {
@@ -136,8 +139,15 @@ impl Limiter for Semaphore {
         if self.is_oversized(units) {
             return ReadyAt::never_for(Reason::Oversized, self.leg(), units);
         }
-        let free = match demand.claim(TurnstileId::of(self)) {
-            Some(claim) => !self.is_in_line(claim.key()),
+        let claim = demand.claim(TurnstileId::of(self));
+        let claim = claim.map(|claim| self.state_of_claim(claim.key()));
+        // What was granted before the limit was lowered is good.
+        if waits_for_raise && self.is_beyond_limit(units) && claim != Some(State::Granted) {
+            return ReadyAt::on_raise(self.leg());
+        }
+        let free = match claim {
+            // Once it does not wait, the next attempt finds out what it has come to.
+            Some(state) => !state.waits(),
             None if units == 0 => true,
             None => self.has_free(units.saturating_add(demand.ahead())),
         };

@@ -2,8 +2,10 @@
 //! difference in one addition. The state is [`Semaphore`]'s.
 
 use super::atomic::{MAX, QUEUED, Semaphore, weakened};
+use crate::sync::queue::Queue;
 use crate::sync::shim::atomic::{Ordering, fence};
 use crate::sync::wake::Each;
+use std::task::Waker;
 
 impl Semaphore {
     /// Sets how many permits there are, at once, whatever is held and whoever waits.
@@ -12,8 +14,8 @@ impl Semaphore {
     /// is admitted before it is paid. Zero pauses. Numbers above [`MAX_PERMITS`](Self::MAX_PERMITS) count as that.
     pub fn set_limit(&self, limit: usize) {
         let new = limit.min(Self::MAX_PERMITS) as i64;
-        {
-            let _queue = self.queue.lock();
+        let dropped = {
+            let mut queue = self.queue.lock();
             let old = self.limit.swap(new, Ordering::Relaxed);
             self.note_largest(new);
             if seeded!("semaphore_torn_limit") {
@@ -24,10 +26,35 @@ impl Semaphore {
                 self.word
                     .fetch_add(new - old, weakened!("semaphore_relaxed_limit", Release));
             }
-        }
+            self.drop_claims(&mut queue)
+        };
         if !seeded!("semaphore_quiet_limit") {
-            self.hand_over_raised();
+            self.hand_over_changed(dropped);
         }
+    }
+
+    /// After the limit was lowered, under the lock: a policy that wants more has no place in line any more, where it would hold up
+    /// those that fit. It is to be woken, and joins again once the limit is large enough. A pause keeps the places.
+    fn drop_claims(&self, queue: &mut Queue) -> Vec<Option<Waker>> {
+        if queue.is_empty() {
+            return Vec::new();
+        }
+        let limit = match self.limit.load(Ordering::Relaxed) {
+            0 => i64::MAX,
+            limit => limit,
+        };
+        let dropped = queue.evict_claims_above(limit as u64);
+        if !dropped.is_empty() && queue.wants_no_flag() {
+            // Relaxed: the flag only sends others to the lock.
+            self.word.fetch_add(QUEUED, Ordering::Relaxed);
+        }
+        dropped
+    }
+
+    /// True for more than the limit that is in force, unless that is a pause.
+    pub(super) fn is_beyond_limit(&self, units: u64) -> bool {
+        let limit = self.limit() as u64;
+        limit > 0 && units > limit
     }
 
     /// Says that the limit may become as large as `most`: what asks for no more waits for that.
@@ -42,10 +69,12 @@ impl Semaphore {
         self.largest.fetch_max(limit, Ordering::Relaxed);
     }
 
-    /// After a raise, outside the lock: the waiters first, then the policies that wait for a raise.
-    fn hand_over_raised(&self) {
+    /// After a change, outside the lock: the waiters first, then the policies whose places were dropped, then those that wait for a
+    /// raise.
+    fn hand_over_changed(&self, dropped: Vec<Option<Waker>>) {
         let mut each = Each::default();
         each.run(|| self.hand_over());
+        dropped.into_iter().flatten().for_each(|waker| each.wake(waker));
         self.tell_of_raise(&mut each);
         each.end();
     }
@@ -77,7 +106,7 @@ impl Semaphore {
             "number of added permits ({n}) would overflow MAX_PERMITS ({})",
             Self::MAX_PERMITS
         );
-        self.hand_over_raised();
+        self.hand_over_changed(Vec::new());
     }
 
     fn try_add(&self, n: usize) -> bool {
@@ -124,15 +153,18 @@ impl Semaphore {
     /// `n` permits that are held are gone for good: they come off the limit. What the limit no longer has, after a
     /// shrink, has been paid by that.
     pub(super) fn lose(&self, n: i64) {
-        let queue = self.queue.lock();
+        let mut queue = self.queue.lock();
         let old = self.limit.load(Ordering::Relaxed);
         let new = (old - n).max(0);
         self.limit.store(new, Ordering::Relaxed);
         // Relaxed: at a limit of zero nobody can take what this adds.
         self.word.fetch_add(n - (old - new), Ordering::Relaxed);
+        let dropped = self.drop_claims(&mut queue);
         let watched = queue.is_watched();
         drop(queue);
-        if watched {
+        if !dropped.is_empty() {
+            self.hand_over_changed(dropped);
+        } else if watched {
             self.tell_watchers();
         }
     }

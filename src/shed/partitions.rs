@@ -207,7 +207,7 @@ impl Partitions {
     /// Changes the limit at once, and with it every part. What is held stays held: nobody is admitted before it fits.
     pub fn set_limit(&self, limit: usize) {
         self.shared.change(|state| state.shares.set_limit(limit as u64));
-        self.shared.bell.ring();
+        self.shared.bell.ring_anew();
     }
 
     /// How many run, of all classes. A snapshot.
@@ -325,10 +325,10 @@ impl Limiter for Class {
         let before = self.before(&mut state, demand);
         if state.admits(self.class, units.saturating_add(demand.ahead()), before) {
             ReadyAt::NOW
-        } else if state.shares.could_fit(self.class, units) {
+        } else if state.shares.could_fit(self.class, units) || state.shares.limit() == 0 {
             ReadyAt::in_turn(LEG, self, units)
         } else {
-            ReadyAt::on_event(LEG)
+            ReadyAt::on_raise(LEG)
         }
     }
 

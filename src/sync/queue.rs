@@ -336,9 +336,32 @@ impl Queue {
             rules.wanted -= u128::from(need);
             rules.claims.retain(|&claim| claim != index);
             rules.lists[class].unlink(&mut self.places, index, prev, next);
+        } else {
+            self.line.unlink(&mut self.places, index, prev, next);
         }
         self.waiting -= 1;
         waker
+    }
+
+    /// Sends away the claims that want more than `limit`. Returns the waker of each that was not woken already.
+    #[cold]
+    pub(crate) fn evict_claims_above(&mut self, limit: u64) -> Vec<Option<Waker>> {
+        let mut evicted = Vec::new();
+        for class in 0..self.rules.as_ref().map_or(1, |rules| rules.lists.len()) {
+            let list = self.rules.as_ref().map_or(&self.line, |rules| &rules.lists[class]);
+            let mut index = list.head;
+            while index != NONE {
+                let place = self.places.at(index);
+                let (next, is_claim) = (place.next, place.state() == State::WaitingClaim);
+                if is_claim && place.need > limit {
+                    self.tally.left();
+                    evicted.push(self.unlink(index));
+                    self.places.at(index).set_state(State::Evicted);
+                }
+                index = next;
+            }
+        }
+        evicted
     }
 
     /// The same, and gives it up.

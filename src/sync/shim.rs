@@ -4,7 +4,7 @@
 #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
 mod imp {
     pub(crate) use parking_lot::{Mutex, MutexGuard};
-    pub(crate) use std::sync::atomic;
+    pub(crate) use std::sync::{OnceLock, atomic};
     pub(crate) use std::thread;
     pub(crate) use std::thread_local;
 }
@@ -46,6 +46,33 @@ mod imp {
         }
         pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
             self.0.try_lock().ok()
+        }
+    }
+
+    /// The standard library's cell. A look is an access that the model sees, and may miss what another thread has just made.
+    #[derive(Debug)]
+    pub(crate) struct OnceLock<T> {
+        made: atomic::AtomicBool,
+        cell: std::sync::OnceLock<T>,
+    }
+
+    impl<T> OnceLock<T> {
+        pub(crate) fn new() -> Self {
+            Self {
+                made: atomic::AtomicBool::new(false),
+                cell: std::sync::OnceLock::new(),
+            }
+        }
+        pub(crate) fn get(&self) -> Option<&T> {
+            // Acquire: as that of the standard library. Pairs with the store in `get_or_init`.
+            let made = self.made.load(atomic::Ordering::Acquire);
+            self.cell.get().filter(|_| made)
+        }
+        pub(crate) fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+            let item = self.cell.get_or_init(make);
+            // Release: pairs with the load in `get`.
+            self.made.store(true, atomic::Ordering::Release);
+            item
         }
     }
 

@@ -215,6 +215,9 @@ impl Clock {
 
     /// A timer that ends `duration` from now: the runtime's where one runs, virtual under a manual clock.
     ///
+    /// # Panics
+    /// When it is polled on the real clock in a tokio runtime that was built without timers, as tokio's own sleeps do.
+    ///
     /// # Cancel safety
     /// Dropping it disarms it.
     ///
@@ -233,6 +236,9 @@ impl Clock {
     }
 
     /// A timer that ends at `instant`; at once when that has passed.
+    ///
+    /// # Panics
+    /// As [`sleep`](Self::sleep).
     pub fn sleep_until(&self, instant: Instant) -> Sleep {
         Sleep::until(self, instant)
     }

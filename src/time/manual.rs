@@ -1,14 +1,15 @@
 //! Virtual time: a clock that stands still until it is advanced, by hand or by itself.
 
 use super::clock::{Clock, Instant};
+use crate::sync::shim::Mutex;
+use crate::sync::shim::atomic::AtomicU64;
 use crate::sync::wake::drop_quietly;
-use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;

@@ -54,6 +54,7 @@ mod leg_panics;
 mod line_published;
 mod long_policies;
 mod panic_sweep;
+mod policy_dips;
 #[cfg(feature = "policy-file")]
 mod policy_file;
 mod policy_inherit;
@@ -147,6 +148,7 @@ mod rate_wakes;
 mod rate_warmup;
 mod rate_window;
 mod rate_windows;
+mod refusal_legs;
 #[cfg(feature = "remote")]
 mod remote;
 #[cfg(feature = "remote")]

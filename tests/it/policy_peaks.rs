@@ -383,7 +383,8 @@ fn a_policy_that_was_built_explains_itself() {
     drop(held);
 }
 
-/// Given a table whose largest limit is 5 and whose limit in force is 2, then an ask for 4 waits in order, and one for 6 does not.
+/// Given a table whose largest limit is 5 and whose limit in force is 2, then an ask for 4 waits, and holds up none that fit, and one
+/// for 6 does not wait. The former is admitted when the load allows it.
 #[test]
 fn what_no_row_of_a_table_admits_is_refused_for_good() {
     let clock = ManualClock::new();
@@ -410,7 +411,14 @@ fn what_no_row_of_a_table_admits_is_refused_for_good() {
         };
         assert_eq!((refused.reason(), refused.leg()), (Reason::Oversized, "slots"));
         drop(held);
-        assert!(poll(&mut waits[1]).is_pending(), "the one before it is first");
+        assert!(poll(&mut waits[1]).is_ready());
+        assert!(poll(&mut waits[0]).is_pending());
+        // The limit is 5 without a load where it is 2 with one, and the other way round.
+        let load = loaded.is_none().then(|| policy.try_admit(ask(0, 4)).unwrap());
         drop(loaded);
+        // A load that rises is found by the next ask.
+        assert!(policy.try_admit(ask(0, 0)).is_ok());
+        assert!(poll(&mut waits[0]).is_ready());
+        drop(load);
     }
 }

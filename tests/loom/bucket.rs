@@ -1,5 +1,6 @@
 //! The bucket's word and its slots: one token taken once, a quota changed meanwhile, a reservation given back.
 
+use crate::Passed;
 use loom::thread;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,12 +35,15 @@ fn an_attempt_beside_a_change_of_quota_is_judged_by_one_of_the_two() {
         let bucket = bucket(&clock, 1, 4);
         bucket.try_acquire(4).unwrap();
         clock.advance(SECOND);
-        let other = Arc::clone(&bucket);
+        let (other, passed) = (Arc::clone(&bucket), Passed::new());
+        let pass = passed.clone();
         let thread = thread::spawn(move || {
             // From one token of four, to none of one, and back.
             other.set_quota(Quota::per_second(1_000).burst(1), Inherit::AsIs);
             other.set_quota(Quota::per_second(1).burst(4), Inherit::AsIs);
+            pass.pass();
         });
+        passed.or_not();
         let taken = u64::from(bucket.try_acquire(1).is_ok());
         let more = u64::from(bucket.try_acquire(1).is_ok());
         thread.join().unwrap();
@@ -90,6 +94,23 @@ fn a_look_beside_two_changes_sees_the_intervals_of_one_quota() {
         bucket.set_quota(flow(2), Inherit::AsIs);
         bucket.set_quota(flow(1).by_interval(), Inherit::AsIs);
         assert_eq!(thread.join().unwrap(), 1);
+    });
+}
+
+/// Given three tokens that have come by interval, when the interval is changed beside a look, so that the axis starts anew at the
+/// latest end of one, then the look sees three: it mixes no two axes.
+#[test]
+fn a_look_beside_a_change_of_intervals_sees_one_axis() {
+    crate::bounded(2, || {
+        let clock = ManualClock::new();
+        let by_interval = |rate| Quota::per_second(rate).burst(8).by_interval();
+        let bucket = Arc::new(TokenBucket::new(by_interval(1)).on(&clock));
+        bucket.try_acquire(8).unwrap();
+        clock.advance(3 * SECOND);
+        let other = Arc::clone(&bucket);
+        let thread = thread::spawn(move || other.available());
+        bucket.set_quota(by_interval(2), Inherit::AsIs);
+        assert_eq!(thread.join().unwrap(), 3);
     });
 }
 

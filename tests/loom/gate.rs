@@ -2,6 +2,7 @@
 //!
 //! All instants are given: what is modelled is which step comes first, not what the clock says.
 
+use crate::Passed;
 use loom::thread;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,8 +65,14 @@ fn one_unit_is_taken_once_with_the_lock_or_without() {
         crate::exhaustive(move || {
             let rig = Rig::opened();
             rig.clock.advance(SECOND);
-            let other = Arc::clone(&rig);
-            let thread = thread::spawn(move || other.bucket.acquire_up_to(takes));
+            let (other, passed) = (Arc::clone(&rig), Passed::new());
+            let pass = passed.clone();
+            let thread = thread::spawn(move || {
+                let taken = other.bucket.acquire_up_to(takes);
+                pass.pass();
+                taken
+            });
+            passed.or_not();
             let here = u64::from(rig.take(SECOND).is_some());
             let there = thread.join().unwrap();
             assert_eq!(here + there, 1);
@@ -97,8 +104,13 @@ fn a_unit_that_has_flowed_out_is_not_given_back_beside_another() {
     crate::exhaustive(|| {
         let rig = Rig::opened();
         let held = rig.take(SECOND).unwrap();
-        let other = Arc::clone(&rig);
-        let thread = thread::spawn(move || other.cancel(held, 2 * SECOND));
+        let (other, passed) = (Arc::clone(&rig), Passed::new());
+        let pass = passed.clone();
+        let thread = thread::spawn(move || {
+            other.cancel(held, 2 * SECOND);
+            pass.pass();
+        });
+        passed.or_not();
         let first = rig.take(2 * SECOND).is_some();
         thread.join().unwrap();
         assert!(first && rig.take(2 * SECOND).is_none());
@@ -113,12 +125,16 @@ fn a_unit_beside_a_change_of_rate_counts_by_one_of_the_two() {
     crate::bounded(3, || {
         let rig = Rig::opened();
         rig.clock.advance(SECOND);
-        let other = Arc::clone(&rig);
+        let (other, passed) = (Arc::clone(&rig), Passed::new());
+        let pass = passed.clone();
         let thread = thread::spawn(move || {
             let fast = Quota::per_second(2);
             other.bucket.set_quota(fast, Inherit::AsIs).unwrap();
-            other.take(SECOND).is_some()
+            let taken = other.take(SECOND).is_some();
+            pass.pass();
+            taken
         });
+        passed.or_not();
         assert!(rig.take(3 * SECOND).is_some());
         // After the later one, whose unit is still there, none fits.
         let there = thread.join().unwrap();
@@ -133,12 +149,16 @@ fn a_unit_beside_a_change_of_rate_counts_by_one_of_the_two() {
 fn an_instant_stands_in_the_word_for_one_taking() {
     crate::bounded(3, || {
         let rig = Rig::opened();
-        let other = Arc::clone(&rig);
+        let (other, passed) = (Arc::clone(&rig), Passed::new());
+        let pass = passed.clone();
         let thread = thread::spawn(move || {
             other.clock.advance(SECOND / 2);
             other.bucket.set_quota(Quota::per_second(2), Inherit::Reset).unwrap();
-            other.take(SECOND / 2)
+            let taken = other.take(SECOND / 2);
+            pass.pass();
+            taken
         });
+        passed.or_not();
         assert!(rig.take(5 * SECOND).is_some());
         thread.join().unwrap();
         assert_eq!(rig.empty_after(5 * SECOND), SECOND / 2);

@@ -45,3 +45,26 @@ fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> loom::
 fn roomy(preemptions: usize, model: impl Fn() + Copy + Send + Sync + 'static) {
     bounded(preemptions, move || spawn(model).join().unwrap());
 }
+
+/// A point that another thread has passed, or has not. It orders nothing, and makes loom try both.
+///
+/// Loom remembers the last access of an atomic alone. A thread that reads it before it changes it hides that of another thread,
+/// and loom does not try that access after the change.
+#[derive(Clone)]
+#[allow(dead_code)]
+struct Passed(std::sync::Arc<loom::sync::atomic::AtomicBool>);
+
+#[allow(dead_code)]
+impl Passed {
+    fn new() -> Self {
+        Self(std::sync::Arc::new(loom::sync::atomic::AtomicBool::new(false)))
+    }
+
+    fn pass(&self) {
+        self.0.store(true, loom::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn or_not(&self) -> bool {
+        self.0.load(loom::sync::atomic::Ordering::Relaxed)
+    }
+}

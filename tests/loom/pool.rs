@@ -387,3 +387,23 @@ fn an_abort_beside_a_task_that_is_run_in_passing_lists_it_or_leaves_it_alone() {
         assert!(told.load(Ordering::Relaxed) != 2 || listed == 1, "told, and not listed");
     });
 }
+
+/// Given a queue of one, when a task overdraws it by submitting two beside a submission that waits for room, then all are run, and
+/// there is room for one again.
+#[test]
+fn a_queue_that_is_overdrawn_beside_one_who_waits_for_room_loses_nothing() {
+    super::bounded(2, || {
+        let pool = modelled(1).queue(1).build().unwrap();
+        let here = pool.clone();
+        let outer = pool
+            .submit(move || [(); 2].map(|()| here.submit(|| ()).unwrap()))
+            .unwrap();
+        let waits = pool.submit(|| ()).unwrap();
+        for task in outer.join().unwrap() {
+            task.join().unwrap();
+        }
+        waits.join().unwrap();
+        pool.try_submit(|| ()).unwrap().join().unwrap();
+        assert!(pool.shutdown(LONG).is_clean());
+    });
+}

@@ -465,8 +465,6 @@ fn a_raise_beside_a_policy_that_waits_for_it_is_not_lost() {
             let waits = policy.clone();
             Waiter::of(async move { waits.admit_owned(2).await.is_ok() })
         };
-        // The bell is made once, in a cell of the standard library, which the model does not see.
-        drop(wait().queued());
         let raiser = {
             let semaphore = Arc::clone(&semaphore);
             thread::spawn(move || semaphore.set_limit(2))
@@ -476,5 +474,31 @@ fn a_raise_beside_a_policy_that_waits_for_it_is_not_lost() {
         raiser.join().unwrap();
         assert!(at_once || waiter.served());
         assert_eq!(policy.waiting(), 0);
+    });
+}
+
+/// Given a policy that joins the queue of a semaphore for two beside a limit that sinks to one, then it does not stay there, where it
+/// would hold up one that fits.
+#[test]
+fn a_policy_that_joins_beside_a_limit_that_sinks_below_its_ask_holds_up_none() {
+    crate::bounded(2, || {
+        let semaphore = Arc::new(Semaphore::new(2));
+        let policy = Policy::builder()
+            .clock(&ManualClock::new())
+            .over(Arc::clone(&semaphore))
+            .unwrap();
+        let held = hold(&semaphore, 1);
+        let shrinks = {
+            let semaphore = Arc::clone(&semaphore);
+            thread::spawn(move || semaphore.set_limit(1))
+        };
+        let waits = policy.clone();
+        let mut waiter = Waiter::of(async move { waits.admit_owned(2).await.is_ok() });
+        assert!(waiter.poll().is_pending());
+        shrinks.join().unwrap();
+        drop(held);
+        drop(hold(&semaphore, 1));
+        semaphore.set_limit(2);
+        assert!(waiter.served());
     });
 }

@@ -106,7 +106,7 @@ impl Known {
         let table = table.or_insert_with_key(|key| Arc::new(PeakTable::new(key, peak, rule, load, clock)));
         let table = Arc::clone(table);
         table.take_over(before.and_then(|before| before.peak.as_ref()));
-        // What only the load forbids is waited for in order.
+        // What only the load forbids is waited for.
         if let Body::Semaphore(semaphore) = &legs[position].node.body {
             semaphore.may_reach(usize::try_from(table.most()).unwrap_or(usize::MAX));
         }

@@ -139,6 +139,8 @@ impl Home {
     /// What `n` tokens stood for never comes back.
     pub(super) fn lose(&self, n: usize) {
         self.books().ledger.lose(n);
+        // As after any change of the limit: a policy that wants more makes way.
+        self.bell.ring_anew();
     }
 
     pub(super) fn set_limit(self: &Arc<Self>, limit: usize) {

@@ -83,8 +83,8 @@ impl Limiter for ChannelSemaphore {
         }
         if units.saturating_add(demand.ahead()) <= free as u64 && (units == 0 || !before.is_anything()) {
             ReadyAt::NOW
-        } else if units > limit as u64 {
-            ReadyAt::on_event(LEG)
+        } else if limit > 0 && units > limit as u64 {
+            ReadyAt::on_raise(LEG)
         } else {
             ReadyAt::in_turn(LEG, turns, units)
         }

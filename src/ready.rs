@@ -1,0 +1,335 @@
+//! When a request could be admitted: what a leg says of it, and what all legs of a composite say together.
+
+use crate::refusal::{Reason, Refusal, Wait};
+use crate::sync::turn::Turnstile;
+use crate::time::Instant;
+
+/// A queue to join while an instant is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DueTurn<'a> {
+    pub(crate) turnstile: &'a dyn Turnstile,
+    pub(crate) units: u64,
+    /// Others wait there already.
+    pub(crate) behind: bool,
+}
+
+/// When a request could be admitted, as far as it is known: at the earliest at an instant, and possibly only after an
+/// event whose instant nobody knows.
+///
+/// A limiter must say [`on_event`](Self::on_event) or [`in_turn`](Self::in_turn) whenever `try_reserve` would refuse
+/// for want of an event: a policy asks for real only when all legs look ready.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadyAt<'a> {
+    not_before: Option<Instant>,
+    event: bool,
+    never: Option<Never>,
+    /// When the event happens by itself, at the latest.
+    by: Option<Instant>,
+    /// It takes larger settings, and a waiter for them holds up no other.
+    raise: bool,
+    /// The leg that is not waited for, as far as it is not ready.
+    at_once: Option<AtOnce<'a>>,
+    turn: Option<(&'a dyn Turnstile, u64)>,
+    /// Nothing but that turn is missing.
+    is_due: bool,
+    /// The queue of the leg that names the instant.
+    due_turn: Option<DueTurn<'a>>,
+    /// Who names the instant, or says never.
+    leg: &'a str,
+    /// Who waits for an event.
+    event_leg: &'a str,
+}
+
+/// Why a leg can never admit a request.
+#[derive(Clone, Copy, Debug)]
+struct Never {
+    reason: Reason,
+    /// How many units it was asked for, if it says so.
+    units: Option<u64>,
+}
+
+/// A leg that is not waited for.
+#[derive(Clone, Copy, Debug)]
+struct AtOnce<'a> {
+    reason: Reason,
+    leg: &'a str,
+    /// Ready at this instant; `None` when that takes an event.
+    at: Option<Instant>,
+}
+
+impl<'a> ReadyAt<'a> {
+    /// Ready, as far as this leg is concerned.
+    pub const NOW: Self = Self {
+        not_before: None,
+        event: false,
+        never: None,
+        by: None,
+        raise: false,
+        at_once: None,
+        turn: None,
+        is_due: false,
+        due_turn: None,
+        leg: "",
+        event_leg: "",
+    };
+
+    /// Not before `instant`.
+    #[inline]
+    pub fn at(leg: &'a str, instant: Instant) -> Self {
+        Self {
+            not_before: Some(instant),
+            leg,
+            ..Self::NOW
+        }
+    }
+
+    /// When something happens whose instant nobody knows, and a bell is rung: a cancel, a raised limit.
+    #[inline]
+    pub fn on_event(leg: &'a str) -> Self {
+        Self {
+            event: true,
+            event_leg: leg,
+            ..Self::NOW
+        }
+    }
+
+    /// When the limits are raised far enough: a waiter for that is passed over by those that fit, and looks again at each
+    /// bell.
+    #[inline]
+    pub fn on_raise(leg: &'a str) -> Self {
+        Self {
+            raise: true,
+            ..Self::on_event(leg)
+        }
+    }
+
+    /// The same, where it is not waited for: as long as the leg is not ready, a policy refuses at once for `reason`.
+    #[inline]
+    #[must_use]
+    pub fn at_once(mut self, reason: Reason) -> Self {
+        if self.event || self.not_before.is_some() {
+            let at = self.not_before.filter(|_| !self.event);
+            let leg = self.leg();
+            self.at_once = Some(AtOnce { reason, leg, at });
+        }
+        self
+    }
+
+    /// The same, where the event happens by itself at `instant` at the latest: whoever waits looks again then, bell or no
+    /// bell.
+    #[inline]
+    #[must_use]
+    pub fn by(mut self, instant: Instant) -> Self {
+        self.by = Some(instant);
+        self
+    }
+
+    /// When the turn in a queue comes that hands over `units`.
+    #[inline]
+    pub fn in_turn(leg: &'a str, turnstile: &'a dyn Turnstile, units: u64) -> Self {
+        Self {
+            event: true,
+            turn: Some((turnstile, units)),
+            event_leg: leg,
+            ..Self::NOW
+        }
+    }
+
+    /// The same, where queues take turns at the instants: a policy has its head join `turnstile` for `units`, as long as no
+    /// other leg is ready later. `behind` says that others wait there already, whose going makes it ready sooner.
+    #[inline]
+    #[must_use]
+    pub(crate) fn by_turns(mut self, turnstile: &'a dyn Turnstile, units: u64, behind: bool) -> Self {
+        self.due_turn = Some(DueTurn {
+            turnstile,
+            units,
+            behind,
+        });
+        self
+    }
+
+    /// When the turn in a queue comes: nothing else is missing since `instant`.
+    #[inline]
+    pub(crate) fn due_in_turn(leg: &'a str, instant: Instant, turnstile: &'a dyn Turnstile, units: u64) -> Self {
+        Self {
+            is_due: true,
+            not_before: Some(instant),
+            leg,
+            ..Self::in_turn(leg, turnstile, units)
+        }
+    }
+
+    /// Never under the settings in force: as [`Oversized`](Reason::Oversized).
+    #[inline]
+    pub fn never(leg: &'a str) -> Self {
+        Self {
+            never: Some(Never {
+                reason: Reason::Oversized,
+                units: None,
+            }),
+            leg,
+            ..Self::NOW
+        }
+    }
+
+    /// Never, for a [permanent](Reason::is_permanent) `reason`, where the leg was asked for `units`.
+    #[inline]
+    pub fn never_for(reason: Reason, leg: &'a str, units: u64) -> Self {
+        let units = Some(units);
+        Self {
+            never: Some(Never { reason, units }),
+            leg,
+            ..Self::NOW
+        }
+    }
+
+    /// This, or `instant` if that comes first: something else makes it ready then. `None` is an instant that is not known; what
+    /// by itself is never ready waits for that all the same, and holds up no other.
+    #[inline]
+    #[must_use]
+    pub fn or_at(mut self, instant: Option<Instant>) -> Self {
+        if self.is_never() {
+            self = Self::on_raise(self.leg);
+        }
+        if let Some(instant) = instant {
+            self.not_before = self.not_before.map(|at| at.min(instant));
+            if self.event {
+                self.by = Some(self.by.map_or(instant, |by| by.min(instant)));
+            }
+        }
+        self
+    }
+
+    /// Both this and `other`: the later of the two, under the name of whichever binds. Where both are never ready it is the one whose
+    /// reason is [permanent](Reason::is_permanent), or the first.
+    #[inline]
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        // A permanent reason is not hidden by one that may pass.
+        let permanent = |never: &Never| never.reason.is_permanent();
+        let rank = |ready: &Self| (ready.never.as_ref().map(permanent), ready.not_before);
+        Self {
+            not_before: self.not_before.max(other.not_before),
+            event: self.event | other.event,
+            never: if rank(&other) > rank(&self) {
+                other.never.or(self.never)
+            } else {
+                self.never.or(other.never)
+            },
+            by: match (self.by, other.by) {
+                (Some(one), Some(two)) => Some(one.min(two)),
+                (one, two) => one.or(two),
+            },
+            raise: self.raise | other.raise,
+            at_once: match (self.at_once, other.at_once) {
+                // One that takes an event, else the one that is ready last.
+                (Some(one), Some(two)) if one.at.is_some() && two.at.is_none_or(|at| one.at < Some(at)) => Some(two),
+                (one, two) => one.or(two),
+            },
+            turn: self.turn.or(other.turn),
+            is_due: if self.turn.is_some() { self.is_due } else { other.is_due },
+            due_turn: if rank(&other) > rank(&self) {
+                other.due_turn
+            } else {
+                self.due_turn
+            },
+            leg: if rank(&other) > rank(&self) {
+                other.leg
+            } else {
+                self.leg
+            },
+            event_leg: if self.event { self.event_leg } else { other.event_leg },
+        }
+    }
+
+    /// The instant before which admission is impossible; `None` when that is already past, or unknown.
+    #[inline]
+    pub fn not_before(&self) -> Option<Instant> {
+        self.not_before
+    }
+
+    /// True when an event of unknown time is waited for as well.
+    #[inline]
+    pub fn is_event(&self) -> bool {
+        self.event
+    }
+
+    /// When the event, or one of them, happens by itself at the latest; `None` when that is not known.
+    #[inline]
+    pub fn event_by(&self) -> Option<Instant> {
+        self.by
+    }
+
+    /// The queue whose turn is waited for, and how many units it is to hand over.
+    #[inline]
+    pub fn turn(&self) -> Option<(&'a dyn Turnstile, u64)> {
+        self.turn
+    }
+
+    /// The queue that waits for the instant in turn, if the leg that names it has one.
+    #[inline]
+    pub(crate) fn due_turn(&self) -> Option<DueTurn<'a>> {
+        self.due_turn
+    }
+
+    /// True when it is due, and only the [turn](Self::turn) has not come.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.is_due
+    }
+
+    /// True when the limits have to be raised first.
+    #[inline]
+    pub fn is_raise(&self) -> bool {
+        self.raise
+    }
+
+    /// True when some leg is not waited for.
+    pub(crate) fn has_reason(&self) -> bool {
+        self.at_once.is_some()
+    }
+
+    /// Why a policy refuses at `now` instead of waiting, the leg that it names, and when that is ready: see
+    /// [`at_once`](Self::at_once). `None` when all legs that are not waited for are ready.
+    pub fn refuses_at_once(&self, now: Instant) -> Option<(Reason, &'a str, Option<Instant>)> {
+        let AtOnce { reason, leg, at } = self.at_once?;
+        at.is_none_or(|at| at > now).then_some((reason, leg, at))
+    }
+
+    /// True when it can never be admitted.
+    #[inline]
+    pub fn is_never(&self) -> bool {
+        self.never.is_some()
+    }
+
+    /// The refusal by the leg that can never admit a request for `units`, if there is one.
+    pub fn never_admits(&self, units: u64) -> Option<Refusal<'a>> {
+        let Never { reason, units: asked } = self.never?;
+        Some(Refusal::new(reason, self.leg, asked.unwrap_or(units), Wait::Never))
+    }
+
+    /// The leg that binds, or `""` when none does: the one that is ready last, else the first that waits for an event.
+    #[inline]
+    pub fn leg(&self) -> &'a str {
+        if self.leg.is_empty() { self.event_leg } else { self.leg }
+    }
+
+    /// The first leg that waits for an event, or `""` when none does.
+    #[inline]
+    pub fn event_leg(&self) -> &'a str {
+        self.event_leg
+    }
+
+    /// The same under another name of the leg.
+    #[inline]
+    #[must_use]
+    pub fn named(mut self, leg: &'a str) -> Self {
+        let at_once = self.at_once.as_mut().map(|at_once| &mut at_once.leg);
+        for name in [&mut self.leg, &mut self.event_leg].into_iter().chain(at_once) {
+            if !name.is_empty() {
+                *name = leg;
+            }
+        }
+        self
+    }
+}
