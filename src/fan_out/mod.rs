@@ -19,6 +19,7 @@
 //! for its result.
 
 mod builder;
+mod limit_watch;
 mod progress;
 mod results;
 mod runner;

@@ -7,8 +7,9 @@
 //! - A runner idles when the source is in other hands, or there is no room for another result. Hence the invariant:
 //!   somebody idles, the source has not ended and there is room => somebody looks.
 
+use super::limit_watch::LimitWatch;
 use super::progress::Progress;
-use crate::pool::{AbortHandle, LimitWatch, TaskError};
+use crate::pool::{AbortHandle, TaskError};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;

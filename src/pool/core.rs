@@ -109,7 +109,7 @@ impl<'j> Core<'j> {
             threads: state.alive,
             idle: state.sleepers.len(),
             limit: self.settings.slots.limit(),
-            queued: state.lanes.waiting() + shelved,
+            queued: state.lanes.len() + shelved,
             unfinished: state.quiet.unfinished() - state.untold(),
             ..state.stats
         }

@@ -253,10 +253,6 @@ impl Ranked for Entry<'_> {
         self.special().is_none()
     }
 
-    fn is_evictable(&self) -> bool {
-        true
-    }
-
     fn is_live(&self) -> bool {
         match &self.0 {
             Kind::Apart(Apart::Held(cell)) => cell.is_queued(),

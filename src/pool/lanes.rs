@@ -10,8 +10,6 @@ pub(super) trait Ranked {
     fn priority(&self) -> Priority;
     /// True for what has normal priority and nothing special about it: it can be thrown out, and takes one place.
     fn is_common(&self) -> bool;
-    /// True for what may be thrown out of a full queue.
-    fn is_evictable(&self) -> bool;
     /// True while it has neither started nor been refused.
     fn is_live(&self) -> bool;
 }
@@ -22,8 +20,6 @@ pub(super) struct Lanes<E> {
     len: usize,
     /// How many of them are not common.
     special: usize,
-    /// How many of those have started: they take no room.
-    roomless: usize,
     /// How many were preferred to a waiting one of lower priority since the lowest was served.
     preferred: u32,
     /// The lane that was served last because of that.
@@ -36,7 +32,6 @@ impl<E: Ranked> Lanes<E> {
             lanes: [const { VecDeque::new() }; 3],
             len: 0,
             special: 0,
-            roomless: 0,
             preferred: 0,
             aged: 0,
         }
@@ -46,21 +41,14 @@ impl<E: Ranked> Lanes<E> {
         self.len
     }
 
-    /// How many wait to be started.
-    pub(super) fn waiting(&self) -> usize {
-        self.len - self.roomless
-    }
-
     #[cold]
-    fn came(&mut self, entry: &E) {
+    fn came(&mut self) {
         self.special += 1;
-        self.roomless += usize::from(!entry.is_evictable());
     }
 
     fn went(&mut self, entry: &E) {
         if !entry.is_common() {
             self.special -= 1;
-            self.roomless -= usize::from(!entry.is_evictable());
         }
     }
 
@@ -74,7 +62,7 @@ impl<E: Ranked> Lanes<E> {
     pub(super) fn push(&mut self, entry: E) {
         self.len += 1;
         if !entry.is_common() {
-            self.came(&entry);
+            self.came();
         }
         self.lanes[entry.priority() as usize].push_back(entry);
     }
@@ -101,7 +89,7 @@ impl<E: Ranked> Lanes<E> {
     pub(super) fn push_front(&mut self, entry: E) {
         self.len += 1;
         if !entry.is_common() {
-            self.came(&entry);
+            self.came();
         }
         self.lanes[entry.priority() as usize].push_front(entry);
     }
@@ -158,9 +146,8 @@ impl<E: Ranked> Lanes<E> {
     /// Takes out the one that has waited longest of the lowest priority there is: the first to be thrown out.
     pub(super) fn evict(&mut self) -> Option<E> {
         for lane in &mut self.lanes {
-            if let Some(at) = lane.iter().position(|entry| entry.is_evictable()) {
+            if let Some(entry) = lane.pop_front() {
                 self.len -= 1;
-                let entry = lane.remove(at)?;
                 self.went(&entry);
                 return Some(entry);
             }
@@ -183,7 +170,7 @@ impl<E: Ranked> Lanes<E> {
 
     /// Takes out everything, in the order in which it would have been served but for ageing.
     pub(super) fn drain(&mut self) -> Vec<E> {
-        (self.len, self.special, self.roomless) = (0, 0, 0);
+        (self.len, self.special) = (0, 0);
         self.lanes.iter_mut().rev().flat_map(|lane| lane.drain(..)).collect()
     }
 }
@@ -248,7 +235,7 @@ mod tests {
         assert!(lanes.is_uniform());
         lanes.push_front(entry(Priority::High, 1));
         lanes.push(entry(Priority::Normal, 2));
-        assert_eq!((lanes.is_uniform(), lanes.len(), lanes.waiting()), (false, 3, 3));
+        assert_eq!((lanes.is_uniform(), lanes.len()), (false, 3));
         assert!(lanes.pop().is_some() && lanes.pop().is_some());
         assert!(!lanes.is_uniform());
         assert!(lanes.pop().is_some());

@@ -56,8 +56,6 @@ mod inbox;
 mod intake;
 mod kin;
 mod lanes;
-#[cfg(feature = "fan-out")]
-mod limit_watch;
 mod locked;
 mod members;
 mod overflow;
@@ -98,8 +96,6 @@ pub use group::Group;
 pub use handle::ScopedJoinHandle;
 #[cfg(feature = "fan-out")]
 pub(crate) use hooks::{drop_quietly, wake};
-#[cfg(feature = "fan-out")]
-pub(crate) use limit_watch::LimitWatch;
 pub use members::StopFlag;
 pub use overflow::Overflow;
 #[cfg(feature = "fan-out")]

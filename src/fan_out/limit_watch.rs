@@ -7,7 +7,7 @@ use std::task::Waker;
 
 /// A watch that is kept while there is more to do than the limit allows. Plain data, for its owner's lock.
 #[derive(Default)]
-pub(crate) struct LimitWatch {
+pub(super) struct LimitWatch {
     number: Option<u64>,
     above: usize,
 }
@@ -15,7 +15,7 @@ pub(crate) struct LimitWatch {
 impl LimitWatch {
     /// Has the waker be woken when the limit is above this, instead of what was asked for before. False, and it is not, when
     /// the limit is above now. `waker` only makes one.
-    pub(crate) fn keep(&mut self, slots: &Semaphore, above: usize, waker: impl FnOnce() -> Waker) -> bool {
+    pub(super) fn keep(&mut self, slots: &Semaphore, above: usize, waker: impl FnOnce() -> Waker) -> bool {
         if self.number.is_some() && self.above == above {
             return true;
         }
@@ -25,7 +25,7 @@ impl LimitWatch {
     }
 
     /// Nobody is woken any more: for who has been, or needs it no longer.
-    pub(crate) fn end(&mut self, slots: &Semaphore) {
+    pub(super) fn end(&mut self, slots: &Semaphore) {
         slots.watch_no_more(&mut self.number);
     }
 }
