@@ -7,7 +7,7 @@
 //! what it left in the bucket, less what has flowed out since. What was taken later lies on top and does not matter; what
 //! *older* reservations have given back since lay below, and is subtracted, as is what it gave back itself. That takes an
 //! order (a number for each taking) and the gifts of late, [`GIFTS`] at most: older ones that could still matter count as
-//! below. And no more than leaves every later booking an instant at which the bucket has not run empty before; see
+//! below, and so does all that one gives back which was settled upwards: a part of it lies below what was taken between. And no more than leaves every later booking an instant at which the bucket has not run empty before; see
 //! [`Ahead`].
 //!
 //! # One unit alone
@@ -53,9 +53,12 @@ pub(crate) struct Leaky {
     lone: Lone<[u64; 3]>,
 }
 
+/// In the second word of a mark: it was settled upwards, and so is in two places of the order.
+const TWICE: u64 = 1 << 63;
+
 /// How far the bucket was filled by a taking, with all that had flowed out before.
 fn filled(mark: &[u64; 3]) -> u128 {
-    u128::from(mark[1]) << 64 | u128::from(mark[2])
+    u128::from(mark[1] & !TWICE) << 64 | u128::from(mark[2])
 }
 
 /// By the number of the taking.
@@ -164,7 +167,12 @@ impl Leaky {
     fn let_back(&mut self, mark: [u64; 3], amount: u128) {
         let left = self.left_by(mark[0], filled(&mark));
         let amount = self.ahead.let_back(mark, amount.min(left));
-        self.give(mark[0], amount);
+        let from = if mark[1] & TWICE == 0 || seeded!("leaky_counts_above") {
+            mark[0]
+        } else {
+            0
+        };
+        self.give(from, amount);
     }
 
     /// The mark under which it counts what was taken; none when that was cleared.
@@ -375,6 +383,7 @@ impl Meter for Leaky {
                 self.taken += 1;
                 self.level = self.level.saturating_add(grains(more));
                 *mark = self.mark_at(left.saturating_add(grains(more)));
+                mark[1] |= TWICE;
             }
         }
         actual

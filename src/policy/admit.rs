@@ -105,7 +105,7 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
             return Step::Done(Err(refusal));
         }
         let due = ready.not_before();
-        match core.join(self.ask, now, deadline, (due, changes)) {
+        match core.join(self.ask, now, deadline, (due, ready.is_raise(), changes)) {
             Some((key, evicted)) => {
                 // First of all the place has an owner: a waker that panics leaves nothing behind.
                 self.place = Some(key);

@@ -6,7 +6,7 @@ use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::Standing;
 use crate::sync::turn::Turnstile;
 use crate::sync::unwind::{self, Rest, in_panic};
-use crate::sync::watch::together;
+use crate::sync::watch::{together, together_quietly};
 use crate::time::{Clock, Pass};
 use std::thread::panicking;
 
@@ -92,7 +92,7 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
     fn reserve_link(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
         let a = self.a.reserve_link(demand)?;
         match self.b.heeds().roll_back {
-            true => together(|| self.reserve_second(a, demand)),
+            true => together_quietly(|| self.reserve_second(a, demand)),
             false => self.reserve_second(a, demand),
         }
     }

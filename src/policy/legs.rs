@@ -7,7 +7,7 @@ use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::Standing;
 use crate::sync::turn::{Turnstile, TurnstileId};
-use crate::sync::watch::together;
+use crate::sync::watch::together_quietly;
 use crate::ticket::{BoxTicket, Ticket};
 use crate::time::{Clock, Pass};
 use std::fmt;
@@ -105,7 +105,7 @@ impl Legs {
 
     #[inline(never)]
     fn reserve_nested(&self, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'_>> {
-        together(|| self.reserve_all(demand, words))
+        together_quietly(|| self.reserve_all(demand, words))
     }
 
     /// The first leg that decides by another clock than `clock`.

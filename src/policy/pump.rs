@@ -389,7 +389,7 @@ impl<L: Limiter + 'static> Core<L> {
         ask: Ask,
         since: Instant,
         deadline: Option<Instant>,
-        known: (Option<Instant>, u64),
+        known: (Option<Instant>, bool, u64),
     ) -> Option<(Key, Vec<Waker>)> {
         if self.turns_away_early() {
             return None;

@@ -1,7 +1,7 @@
 //! Whom to call when something has loosened: the waiting side of a [`Bell`](super::bell::Bell).
 
 use super::shim::thread_local;
-use super::wake::Each;
+use super::wake::{Each, quietly};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
@@ -121,18 +121,26 @@ enum Steps {
 /// last step. The steps are limiters' calls, which [must not block](crate::limiter).
 #[inline(always)]
 pub(crate) fn together<R>(change: impl FnOnce() -> R) -> R {
-    let _end = EndOfSteps::begin();
+    let _end = EndOfSteps::begin(false);
+    change()
+}
+
+/// The same for a change whose result must not be lost: a panic of what is called stays here. A reservation has no part in it.
+#[inline(always)]
+pub(crate) fn together_quietly<R>(change: impl FnOnce() -> R) -> R {
+    let _end = EndOfSteps::begin(true);
     change()
 }
 
 /// The steps that this thread is taking end here, unless they are part of others.
 struct EndOfSteps {
     outermost: bool,
+    quiet: bool,
 }
 
 impl EndOfSteps {
     #[inline(always)]
-    fn begin() -> Self {
+    fn begin(quiet: bool) -> Self {
         let begin = |steps: &Cell<Steps>| {
             let outermost = steps.get() == Steps::Apart;
             if outermost {
@@ -142,6 +150,7 @@ impl EndOfSteps {
         };
         Self {
             outermost: STEPS.try_with(begin).unwrap_or(false),
+            quiet,
         }
     }
 }
@@ -152,17 +161,21 @@ impl Drop for EndOfSteps {
         if self.outermost
             && let Ok(Steps::TogetherCalled) = STEPS.try_with(|steps| steps.replace(Steps::Apart))
         {
-            call_after_steps();
+            call_after_steps(self.quiet);
         }
     }
 }
 
 #[cold]
 #[inline(never)]
-fn call_after_steps() {
+fn call_after_steps(quiet: bool) {
     let mut each = Each::default();
     call_rest(&mut each);
-    each.end();
+    if quiet {
+        quietly(|| each.end());
+    } else {
+        each.end();
+    }
 }
 
 /// Has the calls of this thread wait for the last of the steps that it is taking. False when it takes none.

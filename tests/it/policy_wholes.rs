@@ -356,9 +356,12 @@ fn a_leg_that_panics_for_a_waiter_that_is_passed_over_is_asked_once_more() {
         let policy = Policy::new(Arc::clone(&ceiling));
         let mut large = Box::pin(policy.admit(2));
         assert!(poll(large.as_mut()).is_pending());
+        let woken = Arc::new(Count::default());
+        assert!(counted(large.as_mut(), &woken).is_pending());
         ceiling.limit.store(2, SeqCst);
         ceiling.panics.store(panics, SeqCst);
         ceiling.bell.ring();
+        assert_eq!(woken.get(), 1, "it is told by the ring, not by its own look");
         let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| poll(large.as_mut())));
         match polled {
             Ok(Poll::Ready(Ok(_))) => assert_eq!(panics, 1),
@@ -367,6 +370,108 @@ fn a_leg_that_panics_for_a_waiter_that_is_passed_over_is_asked_once_more() {
         }
         assert_eq!(policy.waiting(), 0);
     }
+}
+
+/// Admits, and rings as it does.
+struct Rings(Bell);
+
+impl Limiter for Rings {
+    type Ticket = ();
+    fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
+        self.0.ring();
+        Ok(())
+    }
+    fn cancel(&self, (): (), _: Pass<'_>) {}
+    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn forget(&self, (): ()) {}
+    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
+        ReadyAt::NOW
+    }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn Turnstile)) {}
+}
+
+/// Listens to the bell, and admits nothing at first.
+struct Deaf<'a>(&'a Rings, AtomicUsize);
+
+impl Limiter for Deaf<'static> {
+    type Ticket = ();
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
+        match self.1.load(SeqCst) {
+            0 => Err(Refusal::new(Reason::Saturated, "deaf", demand.units(), Wait::Event)),
+            _ => Ok(()),
+        }
+    }
+    fn cancel(&self, (): (), _: Pass<'_>) {}
+    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn forget(&self, (): ()) {}
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.0.0);
+        match self.1.load(SeqCst) {
+            0 => ReadyAt::on_event("deaf"),
+            _ => ReadyAt::NOW,
+        }
+    }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn Turnstile)) {}
+}
+
+struct PanicsWhenWoken;
+
+impl Wake for PanicsWhenWoken {
+    fn wake(self: Arc<Self>) {
+        std::panic::resume_unwind(Box::new("woken"));
+    }
+}
+
+/// Given a chain and a built policy of which the last leg wakes a waiter of another policy, whose waker panics, as it admits, then the
+/// admission is there, and its end gives everything back.
+#[test]
+fn a_waker_that_panics_costs_an_admission_nothing() {
+    for built in [false, true] {
+        let rings: &'static Rings = Box::leak(Box::new(Rings(Bell::new())));
+        let deaf = Arc::new(Deaf(rings, AtomicUsize::new(0)));
+        let other = Policy::new(Arc::clone(&deaf));
+        let mut waits = Box::pin(other.admit(1));
+        let waker = Waker::from(Arc::new(PanicsWhenWoken));
+        assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        deaf.1.store(1, SeqCst);
+        let slots = Arc::new(Semaphore::new(1));
+        if built {
+            let policy = Policy::builder()
+                .limit(Arc::clone(&slots))
+                .limit(rings)
+                .build()
+                .unwrap();
+            drop(policy.try_admit(1).unwrap());
+        } else {
+            let policy = Policy::new(Arc::clone(&slots).and(Semaphore::new(1).and(rings)));
+            drop(policy.try_admit(1).unwrap());
+        }
+        assert_eq!(slots.available_permits(), 1);
+        assert!(matches!(poll(waits.as_mut()), Poll::Ready(Ok(_))));
+    }
+}
+
+/// Given a newcomer that takes a larger limit, then it is ahead of none, and is served once the limit is there.
+#[test]
+fn a_newcomer_that_waits_for_a_raise_is_ahead_of_none() {
+    let clock = ManualClock::new();
+    let bucket = Arc::new(TokenBucket::new(Quota::per_second(1).burst(10)).on(&clock));
+    bucket.try_acquire(10).unwrap();
+    let policy = Policy::builder().clock(&clock);
+    let policy = policy.over(Arc::clone(&bucket).wait_for_raise()).unwrap();
+    let (mut head, mut large) = (Box::pin(policy.admit(1)), Box::pin(policy.admit(20)));
+    assert!(poll(head.as_mut()).is_pending() && poll(large.as_mut()).is_pending());
+    let mut last = Box::pin(policy.admit_timeout(1, 5 * SECOND));
+    assert!(poll(last.as_mut()).is_pending());
+    clock.advance(SECOND);
+    assert!(matches!(poll(head.as_mut()), Poll::Ready(Ok(_))));
+    clock.advance(SECOND);
+    assert!(matches!(poll(last.as_mut()), Poll::Ready(Ok(_))));
+    bucket.set_quota(Quota::per_second(1).burst(20), Inherit::AsIs);
+    assert!(poll(large.as_mut()).is_pending());
+    clock.advance(20 * SECOND);
+    assert!(matches!(poll(large.as_mut()), Poll::Ready(Ok(_))));
+    assert_eq!(policy.waiting(), 0);
 }
 
 // ---- Changes of settings

@@ -28,6 +28,28 @@ fn cancel<L: Limiter>(limiter: &L, clock: &ManualClock, ticket: L::Ticket) {
     limiter.cancel(ticket, Phase::at(clock, clock.now()).pass());
 }
 
+/// Given three reservations of which the first and the last are settled upwards, when the first is given back and later the last, then
+/// no more comes back than the bucket would hold without both: of what the first gave back, a part lay below the last.
+#[test]
+fn what_was_settled_upwards_and_came_back_counts_below_the_others() {
+    let clock = ManualClock::new();
+    let bucket = LeakyBucket::new(Quota::per_second(2).burst(10))
+        .slack(9)
+        .unwrap()
+        .on(&clock);
+    let _others = [3, 2].map(|n| reserve(&bucket, &clock, n).unwrap());
+    let [mut first, mut last] = [2, 1].map(|n| reserve(&bucket, &clock, n).unwrap());
+    settle(&bucket, &clock, &mut last, 4);
+    settle(&bucket, &clock, &mut first, 3);
+    clock.advance(SECOND * 3 / 2);
+    cancel(&bucket, &clock, first);
+    clock.advance(SECOND * 3 / 2);
+    let _next = reserve(&bucket, &clock, 4).unwrap();
+    cancel(&bucket, &clock, last);
+    let more = [3, 4].map(|n| reserve(&bucket, &clock, n).is_some());
+    assert_eq!(more, [true, false], "ten at one instant");
+}
+
 /// Given one who reserves, and a later one whose charge is settled, when the first is given back, then all of it comes back: what
 /// the later one gave back lay above.
 #[test]
