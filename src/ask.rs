@@ -158,8 +158,12 @@ impl Ask {
     /// Takes another request's numbers off again, stopping at zero.
     pub(crate) fn release(&mut self, other: &Ask) {
         self.count = self.count.saturating_sub(other.count);
-        for (cost, units) in self.costs.iter_mut().flatten() {
-            *units = units.saturating_sub(other.of(*cost).unwrap_or(0));
+        let left = |(cost, units): (Cost, u64)| (cost, units.saturating_sub(other.of(cost).unwrap_or(0)));
+        let costs = std::mem::take(&mut self.costs);
+        // A cost of which nothing is left makes room for another.
+        let costs = costs.into_iter().flatten().map(left).filter(|&(_, units)| units > 0);
+        for (place, left) in self.costs.iter_mut().zip(costs) {
+            *place = Some(left);
         }
     }
 }
@@ -346,6 +350,27 @@ impl<'a> Demand<'a> {
             && let Some(place) = self.place
         {
             place.claim.set(None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cost_of_which_nothing_is_left_makes_room_for_another() {
+        let names = ["a", "b", "c", "d", "e", "f"].map(Cost::new);
+        let mut sum = Ask::many(0);
+        for pair in names.windows(2) {
+            let ask = Ask::one().cost(pair[0], 2).cost(pair[1], 3);
+            sum.absorb(&ask);
+            sum.absorb(&Ask::one().cost(pair[1], 1));
+            assert_eq!((sum.count(), sum.of(pair[0]), sum.of(pair[1])), (2, Some(2), Some(4)));
+            sum.release(&ask);
+            assert_eq!((sum.of(pair[0]), sum.of(pair[1])), (None, Some(1)));
+            sum.release(&Ask::one().cost(pair[1], 1));
+            assert_eq!((sum.count(), sum.costs().count()), (0, 0));
         }
     }
 }

@@ -201,12 +201,12 @@ impl<'a> ReadyAt<'a> {
     }
 
     /// Both this and `other`: the later of the two, under the name of whichever binds. Where both are never ready it is the one whose
-    /// reason is [permanent](Reason::is_permanent), or the first.
+    /// reason is [permanent](Reason::is_permanent), and another than `Oversized`, which a larger limit may end.
     #[inline]
     #[must_use]
     pub fn and(self, other: Self) -> Self {
-        // A permanent reason is not hidden by one that may pass.
-        let permanent = |never: &Never| never.reason.is_permanent();
+        // A permanent reason is not hidden by one that may pass, nor by a limit that may be raised.
+        let permanent = |never: &Never| (never.reason.is_permanent(), never.reason != Reason::Oversized);
         let rank = |ready: &Self| (ready.never.as_ref().map(permanent), ready.not_before);
         Self {
             not_before: self.not_before.max(other.not_before),

@@ -25,9 +25,14 @@ fn a_permanent_reason_is_not_hidden_by_one_that_may_pass() {
         );
         assert_eq!(ready.leg(), "small");
     }
-    // Of two of a kind it is the first.
+    // A larger limit may help the small one, and nothing the closed one.
     let closed = ReadyAt::never_for(Reason::Closed, "closed", 1);
-    assert_eq!(closed.and(small).never_admits(1).unwrap().leg(), "closed");
+    for ready in [closed.and(small), small.and(closed)] {
+        assert_eq!(ready.never_admits(1).unwrap().leg(), "closed");
+    }
+    // Of two of a kind it is the first.
+    let other = ReadyAt::never_for(Reason::Oversized, "other", 9);
+    assert_eq!(other.and(small).never_admits(1).unwrap().leg(), "other");
 }
 
 /// Given a composite under a name, one leg of which is ready later than the one that refused, then that name is the leg to wait for,
