@@ -121,18 +121,21 @@ enum Steps {
 /// last step. The steps are limiters' calls, which [must not block](crate::limiter).
 #[inline(always)]
 pub(crate) fn together<R>(change: impl FnOnce() -> R) -> R {
-    let _end = EndOfSteps::begin();
-    change()
+    let end = EndOfSteps::begin(true);
+    let result = change();
+    end.reached();
+    result
 }
 
-/// The steps that this thread is taking end here, unless they are part of others.
-struct EndOfSteps {
+/// The steps that this thread is taking end where this is dropped, unless they are part of others.
+pub(crate) struct EndOfSteps {
     outermost: bool,
 }
 
 impl EndOfSteps {
+    /// Steps begin, if `has_steps`: [`together`] for a change that is to be inlined, as no closure is for certain.
     #[inline(always)]
-    fn begin() -> Self {
+    pub(crate) fn begin(has_steps: bool) -> Self {
         let begin = |steps: &Cell<Steps>| {
             let outermost = steps.get() == Steps::Apart;
             if outermost {
@@ -141,20 +144,42 @@ impl EndOfSteps {
             outermost
         };
         Self {
-            outermost: STEPS.try_with(begin).unwrap_or(false),
+            outermost: has_steps && STEPS.try_with(begin).unwrap_or(false),
+        }
+    }
+
+    /// None of the steps has panicked.
+    #[inline(always)]
+    pub(crate) fn reached(self) {
+        let outermost = self.outermost;
+        mem::forget(self);
+        if outermost {
+            end_steps();
         }
     }
 }
 
 impl Drop for EndOfSteps {
+    /// The end of a panic.
     #[inline(always)]
     fn drop(&mut self) {
-        if self.outermost
-            && let Ok(Steps::TogetherCalled) = STEPS.try_with(|steps| steps.replace(Steps::Apart))
-        {
-            call_after_steps();
+        if self.outermost {
+            end_steps_in_panic();
         }
     }
+}
+
+#[inline(always)]
+fn end_steps() {
+    if let Ok(Steps::TogetherCalled) = STEPS.try_with(|steps| steps.replace(Steps::Apart)) {
+        call_after_steps();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn end_steps_in_panic() {
+    end_steps();
 }
 
 #[cold]
