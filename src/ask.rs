@@ -298,6 +298,14 @@ impl<'a> Demand<'a> {
         Self { units, ahead, ..self }
     }
 
+    /// This demand as one for a part of `ask`.
+    pub(crate) fn of<'b>(self, ask: &'b Ask) -> Demand<'b>
+    where
+        'a: 'b,
+    {
+        Demand { ask, ..self }
+    }
+
     /// This demand at `place`, unless it waits in a line already.
     pub(crate) fn at_place<'b>(self, place: &'b Place<'b>) -> Demand<'b>
     where

@@ -6,6 +6,7 @@ use crate::sync::unwind::quietly;
 use crate::ticket::Ticket;
 use crate::time::Phase;
 use std::fmt;
+use std::mem::{ManuallyDrop, needs_drop};
 use std::thread::panicking;
 
 /// What was taken by phase 1 and not started yet. Dropping it gives everything back.
@@ -110,7 +111,13 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Permit<L, T> {
     /// Ends the work and says how it ended.
     #[inline(always)]
     pub fn finish(mut self, outcome: Outcome) {
-        if let Some(ticket) = self.ticket {
+        if !needs_drop::<L>() {
+            // Then nothing is left to drop: the usual end need not have the permit in memory for it.
+            let ended = ManuallyDrop::new(self);
+            if let Some(ticket) = ended.ticket {
+                ended.limiter.finish(ticket, outcome, Phase::new().pass());
+            }
+        } else if let Some(ticket) = self.ticket {
             // Gone before anything else runs: should that panic, the permit has ended all the same. Not taken out by
             // moving it, which would be through memory.
             self.ticket = None;

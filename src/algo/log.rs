@@ -16,7 +16,9 @@ pub(crate) struct Log {
     length: u64,
     limit: u64,
     /// The most entries, if that was set.
-    most: Option<usize>,
+    set_most: Option<usize>,
+    /// The most entries: one for each unit of the limit, if nothing else was set, and never fewer than would do for a few debts.
+    most: usize,
     /// By number, and so by instant.
     entries: VecDeque<Entry>,
     total: u128,
@@ -35,17 +37,26 @@ struct Entry {
 }
 
 impl Log {
-    pub(crate) fn new(now: u64, length: u64, limit: u64, most: Option<usize>) -> Self {
-        Self {
+    pub(crate) fn new(now: u64, length: u64, limit: u64, set_most: Option<usize>) -> Self {
+        let mut log = Self {
             now,
             length,
             limit,
-            most,
+            set_most,
+            most: 0,
             entries: VecDeque::new(),
             total: 0,
             made: 0,
             sealed: 0,
-        }
+        };
+        log.put_limit(limit);
+        log
+    }
+
+    fn put_limit(&mut self, limit: u64) {
+        let all = || usize::try_from(limit).unwrap_or(usize::MAX).max(ENTRIES);
+        self.limit = limit;
+        self.most = self.set_most.unwrap_or_else(all);
     }
 
     pub(crate) fn limit(&self) -> u64 {
@@ -72,7 +83,7 @@ impl Log {
     /// admitted now. Without a limit nothing is counted.
     pub(crate) fn set_limit(&mut self, limit: u64, room: i128) {
         if limit == UNLIMITED {
-            self.limit = limit;
+            self.put_limit(limit);
             return self.clear();
         }
         let total = i128::from(limit).saturating_sub(room).max(0) as u128;
@@ -82,7 +93,7 @@ impl Log {
             }
             None => self.forgive(self.total - total),
         }
-        self.limit = limit;
+        self.put_limit(limit);
     }
 
     /// What was taken beyond the limit.
@@ -110,15 +121,8 @@ impl Log {
         entry.at == self.now && entry.number > self.sealed
     }
 
-    /// One for each unit of the limit, if nothing else was set, and never fewer than would do for a few debts.
-    #[inline]
-    fn most(&self) -> usize {
-        let all = || usize::try_from(self.limit).unwrap_or(usize::MAX).max(ENTRIES);
-        self.most.unwrap_or_else(all)
-    }
-
     fn is_full(&self) -> bool {
-        self.entries.len() >= self.most() && !self.entries.back().is_some_and(|last| self.joins(last))
+        self.entries.len() >= self.most && !self.entries.back().is_some_and(|last| self.joins(last))
     }
 
     /// Logs `n` now and returns the number of its entry.
@@ -216,7 +220,7 @@ impl Meter for Log {
     /// to what has, so that the log stays as short, and none takes long.
     #[inline]
     fn take_at_once(&mut self, n: u64, now: u64) -> Option<Self::Mark> {
-        let has_room = self.total + u128::from(n) <= u128::from(self.limit) && self.entries.len() < self.most();
+        let has_room = self.total + u128::from(n) <= u128::from(self.limit) && self.entries.len() < self.most;
         if n == 0 || !has_room || self.limit == UNLIMITED {
             return None;
         }

@@ -105,6 +105,11 @@ impl Limiter for CircuitBreaker {
         Heeds::FINISH
     }
 
+    #[inline(always)]
+    fn finish_may_panic(&self) -> bool {
+        false
+    }
+
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.bell);
         if self.word().state().admits() {

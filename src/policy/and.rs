@@ -6,7 +6,7 @@ use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::Standing;
 use crate::sync::turn::Turnstile;
 use crate::sync::unwind::{self, Rest, in_panic};
-use crate::sync::watch::{together, together_quietly};
+use crate::sync::watch::{EndOfSteps, together};
 use crate::time::{Clock, Pass};
 use std::thread::panicking;
 
@@ -52,6 +52,14 @@ impl<A: Limiter, B: Limiter> And<A, B> {
             }
         }
     }
+
+    /// For where something panics. Apart, since each copy of a chain's end has three of the shorter chain's: inlined, they
+    /// multiply.
+    #[cold]
+    #[inline(never)]
+    fn finish_first(&self, a: A::Ticket, outcome: Outcome, now: Pass<'_>) {
+        self.a.finish(a, outcome, now);
+    }
 }
 
 /// The calls of both legs, the second also when the first panics. A pair has no loop, and the second call is written out
@@ -63,8 +71,8 @@ macro_rules! both {
         rest.forget();
         $second
     }};
-    (of copies: $may_panic:expr, $first:expr, $second:expr) => {{
-        if $may_panic && panicking() {
+    (of copies: $first:expr, $second:expr) => {{
+        if panicking() {
             return in_panic(move || $first, move || $second);
         }
         let rest = Rest::new(move || $second);
@@ -82,7 +90,9 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
         match self.reserve_link(demand) {
             Ok(ticket) => Ok(ticket),
             Err(mut refusal) => {
-                refusal.among(self, demand);
+                // Of a copy, so that the usual admission need not have its ask in memory.
+                let ask = *demand.ask();
+                refusal.among(self, demand.of(&ask));
                 Err(refusal)
             }
         }
@@ -91,15 +101,15 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
     #[inline(always)]
     fn reserve_link(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
         let a = self.a.reserve_link(demand)?;
-        match self.b.heeds().roll_back {
-            true => together_quietly(|| self.reserve_second(a, demand)),
-            false => self.reserve_second(a, demand),
-        }
+        let end = EndOfSteps::begin(self.b.heeds().roll_back);
+        let both = self.reserve_second(a, demand);
+        end.reached_quietly();
+        both
     }
 
     #[inline]
     fn cancel(&self, (a, b): Self::Ticket, now: Pass<'_>) {
-        together(|| both!(of copies: true, self.b.cancel(b, now), self.a.cancel(a, now)));
+        together(|| both!(of copies: self.b.cancel(b, now), self.a.cancel(a, now)));
     }
 
     #[inline(always)]
@@ -121,18 +131,23 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
 
     #[inline(always)]
     fn finish(&self, (a, b): Self::Ticket, outcome: Outcome, now: Pass<'_>) {
-        let finish = || {
-            both!(of copies: self.finish_may_panic(), self.b.finish(b, outcome, now), self.a.finish(a, outcome, now));
-        };
-        match self.a.heeds().finish && self.b.heeds().finish {
-            true => together(finish),
-            false => finish(),
+        let end = EndOfSteps::begin(self.a.heeds().finish && self.b.heeds().finish);
+        if self.finish_may_panic() && panicking() {
+            return in_panic(
+                move || self.b.finish(b, outcome, now),
+                move || self.finish_first(a, outcome, now),
+            );
         }
+        let rest = Rest::new(move || self.finish_first(a, outcome, now));
+        self.b.finish(b, outcome, now);
+        rest.forget();
+        self.a.finish(a, outcome, now);
+        end.reached();
     }
 
     #[inline]
     fn forget(&self, (a, b): Self::Ticket) {
-        together(|| both!(of copies: true, self.b.forget(b), self.a.forget(a)));
+        together(|| both!(of copies: self.b.forget(b), self.a.forget(a)));
     }
 
     #[inline]

@@ -40,6 +40,10 @@ macro_rules! hand_on {
         fn heeds(&self) -> Heeds {
             self.limiter.heeds()
         }
+        #[inline(always)]
+        fn finish_may_panic(&self) -> bool {
+            self.limiter.finish_may_panic()
+        }
         #[inline]
         fn is_fresh(&self, now: Pass<'_>) -> bool {
             self.limiter.is_fresh(now)

@@ -226,6 +226,21 @@ impl<L: Limiter + 'static> Policy<L> {
         never.unwrap_or_else(|| Refusal::new(Reason::Saturated, LINE, demand.units(), Wait::Event))
     }
 
+    /// What does not wait, while others do or have been late.
+    #[cold]
+    #[inline(never)]
+    fn reserve_beside_waiters(&self, demand: Demand<'_>) -> Result<L::Ticket, Refusal<'_>> {
+        if self.0.has_before() {
+            return Err(self.refuse_behind(demand));
+        }
+        let mut ticket = None;
+        self.0.reserve_past_waiters(demand, &mut ticket)?;
+        match ticket {
+            Some(ticket) => Ok(ticket),
+            None => unreachable!("an attempt that succeeds leaves its ticket"),
+        }
+    }
+
     #[track_caller]
     fn block(&self, ask: Ask, patience: Option<Duration>) -> Result<Permit<&Self>, Refusal<'_>> {
         crate::blocking::check();
@@ -258,25 +273,17 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
         if self.0.waiting() == 0 {
             return self.0.limiter.try_reserve(demand);
         }
-        if self.0.has_before() {
-            return Err(self.refuse_behind(demand));
-        }
-        let mut ticket = None;
-        self.0.reserve_past_waiters(demand, &mut ticket)?;
-        match ticket {
-            Some(ticket) => Ok(ticket),
-            None => unreachable!("an attempt that succeeds leaves its ticket"),
-        }
+        self.reserve_beside_waiters(demand)
     }
     #[inline(always)]
     fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<Self::Ticket>) -> Result<(), Refusal<'_>> {
         if self.0.waiting() == 0 {
             return self.0.limiter.reserve_in(demand, place);
         }
-        if self.0.has_before() {
-            return Err(self.refuse_behind(demand));
-        }
-        self.0.reserve_past_waiters(demand, place)
+        // Of a copy, and not into the place: so the usual admission need not have its ask and its permit in memory.
+        let ask = *demand.ask();
+        *place = Some(self.reserve_beside_waiters(demand.of(&ask))?);
+        Ok(())
     }
     #[inline(always)]
     fn finish_in(&self, ticket: &Self::Ticket, outcome: Outcome, now: Pass<'_>) {
@@ -305,6 +312,10 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
     #[inline]
     fn heeds(&self) -> Heeds {
         self.0.limiter.heeds()
+    }
+    #[inline(always)]
+    fn finish_may_panic(&self) -> bool {
+        self.0.limiter.finish_may_panic()
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {

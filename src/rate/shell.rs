@@ -140,8 +140,16 @@ impl<M: Meter> Shell<M> {
     pub(super) fn take_in_turn(&self, demand: Demand<'_>) -> Result<M::Mark, Refusal<'_>> {
         let (n, now) = (demand.units(), demand.now(&self.clock));
         if self.turns.is_waited() {
-            self.let_try(n, demand.place(), now)?;
+            return self.take_by_turn(n, demand.place(), now);
         }
+        self.take(n, now)
+    }
+
+    /// Whole and apart, so that the usual admission has nothing to save for its sake.
+    #[cold]
+    #[inline(never)]
+    fn take_by_turn(&self, n: u64, place: Option<&Place<'_>>, now: Instant) -> Result<M::Mark, Refusal<'_>> {
+        self.let_try(n, place, now)?;
         self.take(n, now)
     }
 
@@ -186,11 +194,11 @@ impl<M: Meter> Shell<M> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
         let now = self.clock.now();
         if self.turns.is_waited() {
-            self.let_try(n, None, now)?;
+            return self.take_by_turn(n, None, now).map(|_| ());
         }
         self.take(n, now).map(|_| ())
     }
@@ -241,6 +249,7 @@ impl<M: Meter> Shell<M> {
         self.until(M::fresh_at)
     }
 
+    #[inline]
     pub(super) fn cancel(&self, units: u64, mark: &M::Mark, now: Instant) {
         if !self.cancel_one(units, mark, now) {
             self.at(now).restore(mark, units);

@@ -121,26 +121,30 @@ enum Steps {
 /// last step. The steps are limiters' calls, which [must not block](crate::limiter).
 #[inline(always)]
 pub(crate) fn together<R>(change: impl FnOnce() -> R) -> R {
-    let _end = EndOfSteps::begin(false);
-    change()
+    let end = EndOfSteps::begin(true);
+    let result = change();
+    end.reached();
+    result
 }
 
 /// The same for a change whose result must not be lost: a panic of what is called stays here. A reservation has no part in it.
 #[inline(always)]
 pub(crate) fn together_quietly<R>(change: impl FnOnce() -> R) -> R {
-    let _end = EndOfSteps::begin(true);
-    change()
+    let end = EndOfSteps::begin(true);
+    let result = change();
+    end.reached_quietly();
+    result
 }
 
-/// The steps that this thread is taking end here, unless they are part of others.
-struct EndOfSteps {
+/// The steps that this thread is taking end where this is dropped, unless they are part of others.
+pub(crate) struct EndOfSteps {
     outermost: bool,
-    quiet: bool,
 }
 
 impl EndOfSteps {
+    /// Steps begin, if `has_steps`: [`together`] for a change that is to be inlined, as no closure is for certain.
     #[inline(always)]
-    fn begin(quiet: bool) -> Self {
+    pub(crate) fn begin(has_steps: bool) -> Self {
         let begin = |steps: &Cell<Steps>| {
             let outermost = steps.get() == Steps::Apart;
             if outermost {
@@ -149,21 +153,53 @@ impl EndOfSteps {
             outermost
         };
         Self {
-            outermost: STEPS.try_with(begin).unwrap_or(false),
-            quiet,
+            outermost: has_steps && STEPS.try_with(begin).unwrap_or(false),
+        }
+    }
+
+    /// None of the steps has panicked.
+    #[inline(always)]
+    pub(crate) fn reached(self) {
+        self.end(false);
+    }
+
+    /// The same for steps whose result must not be lost: see [`together_quietly`].
+    #[inline(always)]
+    pub(crate) fn reached_quietly(self) {
+        self.end(true);
+    }
+
+    #[inline(always)]
+    fn end(self, quiet: bool) {
+        let outermost = self.outermost;
+        mem::forget(self);
+        if outermost {
+            end_steps(quiet);
         }
     }
 }
 
 impl Drop for EndOfSteps {
+    /// The end of a panic.
     #[inline(always)]
     fn drop(&mut self) {
-        if self.outermost
-            && let Ok(Steps::TogetherCalled) = STEPS.try_with(|steps| steps.replace(Steps::Apart))
-        {
-            call_after_steps(self.quiet);
+        if self.outermost {
+            end_steps_in_panic();
         }
     }
+}
+
+#[inline(always)]
+fn end_steps(quiet: bool) {
+    if let Ok(Steps::TogetherCalled) = STEPS.try_with(|steps| steps.replace(Steps::Apart)) {
+        call_after_steps(quiet);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn end_steps_in_panic() {
+    end_steps(false);
 }
 
 #[cold]

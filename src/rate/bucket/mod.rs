@@ -247,9 +247,17 @@ impl TokenBucket {
     pub fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
         let now = self.clock.now();
         if self.turns.is_waited() {
-            self.let_try(n, None, now)?;
+            return self.take_by_turn(n, None, now).map(|_| ());
         }
         self.take(n, now).map(|_| ())
+    }
+
+    /// Whole and apart, so that the usual admission has nothing to save for its sake.
+    #[cold]
+    #[inline(never)]
+    fn take_by_turn(&self, n: u64, place: Option<&Place<'_>>, now: Instant) -> Result<Word, Refusal<'_>> {
+        self.let_try(n, place, now)?;
+        self.take(n, now)
     }
 
     /// Refuses a demand for `n` at `place` while the heads of queues are before it.
@@ -411,10 +419,10 @@ impl Limiter for TokenBucket {
     fn try_reserve(&self, demand: Demand<'_>) -> Result<BucketTicket, Refusal<'_>> {
         let given = self.given_before();
         let (n, now) = (demand.units(), demand.now(&self.clock));
-        if self.turns.is_waited() {
-            self.let_try(n, demand.place(), now)?;
-        }
-        let word = self.take(n, now)?;
+        let word = match self.turns.is_waited() {
+            true => self.take_by_turn(n, demand.place(), now)?,
+            false => self.take(n, now)?,
+        };
         Ok(self.ticket(n, word, given))
     }
 
