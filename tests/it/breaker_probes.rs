@@ -1,6 +1,7 @@
 //! A half-open circuit gets every probe back, whatever becomes of it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 use tollgate::BreakerState::{Closed, HalfOpen, Open};
 use tollgate::time::Sleep;
@@ -269,5 +270,57 @@ fn a_result_of_an_older_trial_decides_nothing() {
         assert_eq!(breaker.state(), HalfOpen);
         new.finish(Outcome::Success);
         assert_eq!(breaker.state(), Closed);
+    }
+}
+
+/// Given listeners and open times that panic, when a permit ends as a failure, or is dropped, on a thread that panics already, then the
+/// process goes on, and the circuit has counted the end.
+#[test]
+fn the_end_of_a_permit_in_a_panic_is_no_second_one() {
+    struct Fails(Option<tollgate::Permit<Arc<CircuitBreaker>>>, bool);
+    impl Drop for Fails {
+        fn drop(&mut self) {
+            let permit = self.0.take().unwrap();
+            if self.1 {
+                permit.finish(Outcome::Failure);
+            }
+        }
+    }
+    for (computed, probe, fails) in [
+        (false, false, true),
+        (true, false, true),
+        (false, true, true),
+        (false, true, false),
+    ] {
+        let clock = ManualClock::new();
+        let builder = CircuitBreaker::builder().consecutive_failures(1).probes(1).clock(&clock);
+        let open_for = match computed {
+            true => OpenTime::computed(|_| resume_unwind(Box::new("no idea"))),
+            false => OpenTime::fixed(SECOND),
+        };
+        let builder = builder
+            .open_for(open_for)
+            .on_event(|_| resume_unwind(Box::new("a listener")));
+        let breaker = Arc::new(builder.build().unwrap());
+        let admit = || catch_unwind(AssertUnwindSafe(|| breaker.try_admit_owned(1).unwrap()));
+        if probe {
+            let permit = admit().unwrap();
+            assert!(catch_unwind(AssertUnwindSafe(|| permit.finish(Outcome::Failure))).is_err());
+            clock.advance(2 * SECOND);
+            // The listener panics as the circuit becomes half open.
+            let _told = admit();
+        }
+        let permit = match admit() {
+            Ok(permit) => permit,
+            Err(_) => continue,
+        };
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            let _fails = Fails(Some(permit), fails);
+            resume_unwind(Box::new("the work"));
+        }));
+        assert_eq!(unwound.unwrap_err().downcast_ref(), Some(&"the work"));
+        if fails {
+            assert_eq!(breaker.state(), Open, "{computed} {probe}");
+        }
     }
 }
