@@ -293,7 +293,10 @@ fn the_end_of_a_permit_in_a_panic_is_no_second_one() {
         (false, true, false),
     ] {
         let clock = ManualClock::new();
-        let builder = CircuitBreaker::builder().consecutive_failures(1).probes(1).clock(&clock);
+        let builder = CircuitBreaker::builder()
+            .consecutive_failures(1)
+            .probes(1)
+            .clock(&clock);
         let open_for = match computed {
             true => OpenTime::computed(|_| resume_unwind(Box::new("no idea"))),
             false => OpenTime::fixed(SECOND),

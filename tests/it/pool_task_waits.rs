@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
-use tollgate::pool::{TaskError, TaskHandle, TaskPool};
+use tollgate::pool::{Overflow, TaskError, TaskHandle, TaskPool};
 use tollgate::{Policy, Semaphore};
 
 const MOMENT: Duration = Duration::from_millis(10);
@@ -532,4 +532,64 @@ async fn what_a_submitter_held_that_has_ended_is_in_no_way() {
         open.send(()).unwrap();
         assert_eq!(end_of(waits.unwrap()).await.unwrap().unwrap(), 7);
     }
+}
+
+/// Given a task whose handle was awaited and given up by another task than its submitter, when that waits for it again, and a cycle of
+/// permits would be closed, then one of the waits is refused.
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_taken_up_again_is_judged_again() {
+    let gated = [(); 2].map(|()| {
+        let builder = TaskPool::builder(2).admit_by(Policy::new(Semaphore::new(1)));
+        builder.build().unwrap()
+    });
+    let free = pool(2);
+    let [p, q] = gated;
+    // It waits for a task that needs the permit of the second pool.
+    let of_q = q.clone();
+    let below = free
+        .submit(async move { of_q.submit(async {}).await.unwrap().await.is_err() })
+        .await
+        .unwrap();
+    let (begin, begun) = oneshot::channel::<()>();
+    let of_p = p.clone();
+    let holds_q = q.try_submit(async move {
+        begun.await.unwrap();
+        of_p.submit(async {}).await.unwrap().await.is_err()
+    });
+    let holds_q = holds_q.unwrap();
+    settle().await;
+    let holds_p = p.try_submit(async move {
+        let below = below.join_timeout(Duration::ZERO).await.unwrap_err();
+        begin.send(()).unwrap();
+        settle().await;
+        below.await.is_err()
+    });
+    let refused = end_of(async { tokio::join!(holds_p.unwrap(), holds_q) }).await;
+    assert!(refused.0.unwrap() || refused.1.unwrap(), "all wait for each other");
+    for pool in [p, q, free] {
+        assert!(pool.shutdown(LONG).await.is_clean());
+    }
+}
+
+/// Given a task that runs one which a full queue has evicted, when that waits for a task of the pool of one, then the slot is lent.
+#[tokio::test(start_paused = true)]
+async fn what_is_run_within_a_task_waits_as_that_task() {
+    let (give, given) = std::sync::mpsc::channel();
+    let builder = TaskPool::builder(1).queue(1).overflow(Overflow::DropOldest);
+    let pool = builder
+        .on_discard(move |task| give.send(task).unwrap())
+        .build()
+        .unwrap();
+    let here = pool.clone();
+    let outer = pool.try_submit(async move {
+        let below = here.clone();
+        let first = here
+            .try_submit(async move { below.try_submit(async { 7 }).unwrap().await.unwrap() })
+            .unwrap();
+        let second = here.try_submit(async {}).unwrap();
+        drop(second);
+        assert!(given.try_recv().unwrap().run().await);
+        first.await.unwrap()
+    });
+    assert_eq!(end_of(outer.unwrap()).await.unwrap(), 7);
 }

@@ -214,19 +214,17 @@ impl<E> Queue<E> {
     /// Takes an entry out to start it: the order by priority counts it.
     pub(super) fn take(&mut self, key: Key) -> Option<E> {
         self.node(key)?;
-        if self.oldest() != Some(key) {
-            self.preferred += 1;
-        }
+        self.preferred = if self.oldest() == Some(key) {
+            0
+        } else {
+            self.preferred + 1
+        };
         self.remove(key)
     }
 
     /// Takes an entry out.
     pub(super) fn remove(&mut self, key: Key) -> Option<E> {
         let priority = self.node(key)?.priority;
-        if self.oldest() == Some(key) {
-            // The next oldest has not been passed so often.
-            self.preferred = 0;
-        }
         self.lists[priority as usize].unlink(&mut self.nodes, |node| &mut node.links, key.index);
         if self.nodes[key.index as usize].awaited > 0 {
             self.forget_awaited(key.index);

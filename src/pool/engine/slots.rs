@@ -22,6 +22,8 @@ pub(in crate::pool) struct Slots {
     started: usize,
     parked: usize,
     borrowed: usize,
+    /// Tasks that started on a lent slot and have not ended, whether they have inherited one since or not.
+    borrowers: usize,
 }
 
 impl Slots {
@@ -31,6 +33,7 @@ impl Slots {
             started: 0,
             parked: 0,
             borrowed: 0,
+            borrowers: 0,
         }
     }
 
@@ -61,15 +64,17 @@ impl Slots {
         debug_assert!(self.lent() > 0);
         let borrows = self.started - self.borrowed >= self.limit;
         self.borrowed += usize::from(borrows);
+        self.borrowers += usize::from(borrows);
         self.started += 1;
         borrows
     }
 
-    /// A task that runs ends. The slot of one that did not borrow goes to a borrower for which no parked task is left.
+    /// A task that runs ends, which borrowed its slot or not. Its slot goes to a borrower for which no parked task is left.
     pub(super) fn end(&mut self, borrowed: bool) {
         self.started -= 1;
-        if borrowed || self.borrowed > self.parked {
-            self.borrowed = self.borrowed.saturating_sub(1);
+        self.borrowers -= usize::from(borrowed);
+        if self.borrowed > self.parked.min(self.borrowers) {
+            self.borrowed -= 1;
         }
     }
 
@@ -130,6 +135,21 @@ mod tests {
         assert_eq!((slots.free(), slots.lent()), (0, 0));
         slots.end(true);
         slots.end(false);
+        assert_eq!(slots.free(), 1);
+    }
+
+    #[test]
+    fn an_heir_that_ends_leaves_the_slot_of_another_borrower_alone() {
+        let mut slots = Slots::new(2);
+        slots.start();
+        slots.start();
+        slots.park();
+        assert!(slots.start());
+        slots.resume();
+        slots.end(false);
+        slots.park();
+        assert!(slots.start(), "it borrows from the same");
+        slots.end(true);
         assert_eq!(slots.free(), 1);
     }
 

@@ -43,6 +43,8 @@ pub(in crate::pool) struct Record {
     held: OnceLock<Held>,
     /// The task that waits for it, or may. Where it is changed for another than its submitter, or followed: under the lock of `WAITS`.
     waiter: parking_lot::Mutex<Option<Arc<dyn Task>>>,
+    /// Another than its submitter has waited for it.
+    moved: AtomicBool,
     /// How many handles it has polled that were not ready, and have not been dropped since.
     awaits: AtomicUsize,
     /// It holds nothing any more.
@@ -175,12 +177,14 @@ impl Wait {
     /// The task `waiter` is about to wait for `task`, one of `home`, whose handle it polls. None when the wait may never end.
     pub(in crate::pool) fn begin(waiter: Arc<dyn Task>, task: &dyn Task, home: &dyn Home) -> Option<Self> {
         let record = task.record();
-        // It stays so: the handle alone changes it, which the waiter has.
-        let is_own = record
-            .waiter
-            .lock()
-            .as_ref()
-            .is_some_and(|known| is_same(known, &waiter));
+        // Relaxed, and it stays so: the handle alone changes both, which the waiter has. What another holds that waits was not found
+        // from below before it waited, so its waits are judged each time.
+        let is_own = !record.moved.load(Ordering::Relaxed)
+            && record
+                .waiter
+                .lock()
+                .as_ref()
+                .is_some_and(|known| is_same(known, &waiter));
         // Asks the policy: not under the lock.
         let held = home.held();
         let mut needed: Vec<_> = held.iter().copied().map(Node::Permits).collect();
@@ -233,27 +237,20 @@ fn is_same(one: &Arc<dyn Task>, other: &Arc<dyn Task>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
 }
 
-/// The task, the one that waits for it, and so on. A task that has ended holds nothing.
-fn chain(task: &Arc<dyn Task>) -> impl Iterator<Item = Arc<dyn Task>> {
-    let next = |task: &Arc<dyn Task>| task.record().waiter.lock().clone();
-    // Acquire: pairs with the store in `end`.
-    let runs = |task: &Arc<dyn Task>| !task.record().ended.load(Ordering::Acquire);
-    std::iter::successors(Some(Arc::clone(task)), next).take_while(runs)
-}
-
-/// What the tasks of a chain hold.
-fn held_by(chain: &[Arc<dyn Task>]) -> BTreeSet<Node> {
-    let mut held = BTreeSet::new();
-    for task in chain {
+/// What the task holds, the one that waits for it, and so on. A task that has ended holds nothing. All of them go to `seen`, to be dropped
+/// after the lock.
+fn held_above(task: &Arc<dyn Task>, seen: &mut Vec<Arc<dyn Task>>) -> BTreeSet<Node> {
+    let (mut held, mut next) = (BTreeSet::new(), Some(Arc::clone(task)));
+    while let Some(task) = next.take() {
         let record = task.record();
-        held.insert(Node::EndOf(record.number()));
-        held.extend(
-            record
-                .held
-                .get()
-                .into_iter()
-                .flat_map(|held| held.iter().copied().map(Node::Permits)),
-        );
+        // Acquire: pairs with the store in `end`.
+        if !record.ended.load(Ordering::Acquire) {
+            held.insert(Node::EndOf(record.number()));
+            let permits = record.held.get().into_iter().flat_map(|held| held.iter());
+            held.extend(permits.copied().map(Node::Permits));
+            next = record.waiter.lock().clone();
+        }
+        seen.push(task);
     }
     held
 }
@@ -266,13 +263,14 @@ fn edges(waiter: &Arc<dyn Task>, task: &dyn Task, needed: &[Node]) -> Option<Vec
     let (mut seen, mut old) = (Vec::new(), None);
     let noted = {
         let mut waits = WAITS.lock();
-        seen.extend(chain(waiter));
-        let held = held_by(&seen);
+        let held = held_above(waiter, &mut seen);
         let closes_cycle = reaches(&waits, needed, &held, &mut seen) && !seeded!("engine_closes_cycles");
         (!closes_cycle).then(|| {
             let known = &task.record().waiter;
             if !known.lock().as_ref().is_some_and(|known| is_same(known, waiter)) {
                 old = known.lock().replace(Arc::clone(waiter));
+                // Relaxed: see `begin`.
+                task.record().moved.store(true, Ordering::Relaxed);
             }
             // Relaxed: a number that no other has is all that is asked for.
             let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -301,11 +299,9 @@ fn reaches(waits: &Edges, needed: &[Node], held: &BTreeSet<Node>, seen: &mut Vec
             .range((at, Node::LEAST, 0)..)
             .take_while(|((from, ..), _)| *from == at);
         for (&(_, to, _), waiter) in from_here {
-            let chain: Vec<_> = chain(waiter).collect();
-            if held_by(&chain).contains(&at) {
+            if held_above(waiter, seen).contains(&at) {
                 next.push(to);
             }
-            seen.extend(chain);
         }
     }
     false

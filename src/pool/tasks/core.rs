@@ -21,6 +21,7 @@ use crate::pool::stats::PoolStats;
 use crate::sync::shim::Mutex;
 use crate::time::{Clock, Sleep};
 use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -214,10 +215,17 @@ impl Core {
                 return Poll::Pending;
             };
             drop_quietly(asking.take());
-            match admitted {
-                Ok(ticket) => {
+            // The policy is asked what its permits are, which may panic as well.
+            let held = |ticket| match catch_unwind(AssertUnwindSafe(|| self.held())) {
+                Ok(held) => Ok((ticket, held)),
+                Err(payload) => {
+                    Ticket::cancel(ticket);
+                    Err(Refused::Task(TaskError::Panicked(payload)))
+                }
+            };
+            match admitted.and_then(held) {
+                Ok((ticket, held)) => {
                     let fits = |entry: &Entry| entry.ask() == ask && !self.is_late(entry);
-                    let held = self.held();
                     let entry = self.transition(|state, acts| {
                         let (entry, borrows) = state.admitted(fits, acts)?;
                         entry.task.record().holds(held);

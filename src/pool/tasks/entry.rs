@@ -4,7 +4,7 @@ use super::cell::Run;
 use crate::ask::Ask;
 use crate::pool::cell::Ran;
 use crate::pool::engine::seat::Seat;
-use crate::pool::engine::waits::{Inside, PoolId, Task};
+use crate::pool::engine::waits::{Inside, PoolId, Task, current};
 use crate::pool::entry::Priority;
 use crate::pool::error::TaskError;
 use crate::pool::wishes::Spec;
@@ -86,12 +86,13 @@ impl UnstartedTask {
         let task = AbortOnDrop(entry.task);
         let orphan = |payload| resume_unwind(payload);
         let ran = poll_fn(|cx| {
-            let _inside = Inside::enter(Arc::clone(&task.0) as _, PoolId::NONE);
+            // Inside of another task, what it waits for that waits for.
+            let _inside = current()
+                .is_none()
+                .then(|| Inside::enter(Arc::clone(&task.0) as _, PoolId::NONE));
             task.0.poll_run(&orphan, cx)
         });
-        let ran = ran.await;
-        task.0.record().end();
-        ran != Ran::Gone
+        ran.await != Ran::Gone
     }
 }
 
@@ -100,6 +101,7 @@ struct AbortOnDrop(Arc<dyn Run>);
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort(TaskError::Aborted);
+        self.0.record().end();
     }
 }
 

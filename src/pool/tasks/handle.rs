@@ -30,7 +30,7 @@ use std::time::Duration;
 ///
 /// **Deadlock**: a pool sees no wait for anything else than a handle: for a channel, for room in another pool, for another pool to be
 /// idle; none in a task that the waiter has spawned; none that blocks the thread. And it sees no permit that a task took itself, or that
-/// a limiter without a queue has given, as the trial of a breaker.
+/// a limiter without a queue has given, as the trial of a breaker, or for which a policy was reloaded while the wait lasted.
 ///
 /// # Cancel safety
 /// Polling can stop at any time: the result stays until it is taken.

@@ -29,6 +29,7 @@ mod faults;
 mod forged;
 mod forged_spending;
 mod forgetful;
+mod forked;
 mod gate;
 mod kinds;
 mod lawful;
