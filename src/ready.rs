@@ -14,7 +14,7 @@ pub(crate) struct DueTurn<'a> {
 }
 
 /// When a request could be admitted, as far as it is known: at the earliest at an instant, and possibly only after an
-/// event whose instant nobody knows.
+/// event whose instant is not known.
 ///
 /// A limiter must say [`on_event`](Self::on_event) or [`in_turn`](Self::in_turn) whenever `try_reserve` would refuse
 /// for want of an event: a policy asks for real only when all legs look ready.
@@ -83,7 +83,7 @@ impl<'a> ReadyAt<'a> {
         }
     }
 
-    /// When something happens whose instant nobody knows, and a bell is rung: a cancel, a raised limit.
+    /// When something happens whose instant is not known, and a bell is rung: a cancel, a raised limit.
     #[inline]
     pub fn on_event(leg: &'a str) -> Self {
         Self {
@@ -115,7 +115,7 @@ impl<'a> ReadyAt<'a> {
         self
     }
 
-    /// The same, where the event happens by itself at `instant` at the latest: whoever waits looks again then, bell or no
+    /// The same, where the event happens by itself at `instant` at the latest: the waiter looks again then, bell or no
     /// bell.
     #[inline]
     #[must_use]

@@ -102,7 +102,8 @@ impl<K> Builder<K> {
     ///
     /// Share it to bound several pools together, or let something else set its limit: no more tasks start than it has
     /// permits, at any moment, and an elastic pool grows no further until one is free. Closing it closes the pool, a
-    /// `TaskPool` when its next task asks, and abandons what has not started. Where its line is bounded, workers stand in it all the same.
+    /// `TaskPool` when its next task asks, and abandons what has not started. A bound on the semaphore's queue does not hold
+    /// for workers.
     ///
     /// The limit of these slots takes the place of the number of async tasks that a `TaskPool` was built for, and resizing one of
     /// the pools changes it for all.

@@ -9,7 +9,7 @@
 //! | below `-MAX_PERMITS` | `available - QUEUED`: take the lock |
 //!
 //! So admission is one signed comparison and one compare-exchange, and a release is one addition. While the flag is
-//! set nobody can take permits but the holder of the lock, who hands them to the first in line. But for a pool, which may
+//! set only the holder of the lock can take permits, and hands them to the first of the queue. But for a pool, which may
 //! [overdraw](Semaphore::overdraw) it at any time: that is one subtraction, flag or not, and what a hand-over or a shrink adds
 //! beside it is added to a debt.
 //!
