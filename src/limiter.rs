@@ -376,8 +376,16 @@ pub trait LimiterExt: Limiter {
     /// ```
     #[inline(always)]
     fn try_admit(&self, ask: impl Into<Ask>) -> Result<Permit<&Self>, Refusal<'_>> {
-        let mut permit = Permit::before(self);
-        admit_in(self, &ask.into(), permit.ticket_mut())?;
+        let (ask, phase, mut ticket) = (ask.into(), Phase::new(), None);
+        // One that panics leaves no ticket.
+        self.reserve_in(Demand::new(&ask, phase.pass()), &mut ticket)?;
+        // The permit owns its ticket before the legs commit it, which may panic. Not before: it would be in memory all the time.
+        let mut permit = Permit::with(self, ticket);
+        if self.heeds().commit
+            && let Some(ticket) = permit.ticket_mut()
+        {
+            self.commit(ticket, phase.pass());
+        }
         Ok(permit)
     }
 
