@@ -6,7 +6,7 @@
 use super::shared::Settings;
 use crate::ask::Ask;
 use crate::limiter::Outcome;
-use crate::pool::{Admission, Gate, TaskError, Waiter, drop_quietly, poll_admitting};
+use crate::pool::{Admission, Gate, TaskError, drop_quietly, poll_admitting};
 use crate::semaphore::{InTurn, OwnedSemaphorePermit, Semaphore};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,7 +54,7 @@ impl Slot {
         loop {
             self.hold().await?;
             let Some(gate) = self.gate.clone() else { return Ok(None) };
-            let mut admitting = gate.admit(Ask::one(), Waiter::IDLE);
+            let mut admitting = gate.admit(Ask::one());
             let admission = poll_fn(|cx| {
                 // First: what has been admitted, and does not start, would have cost a token.
                 if !self.try_hold() {

@@ -13,7 +13,6 @@ use crate::standing::{Standing, State};
 use crate::sync::turn::Turnstile;
 use crate::time::{Clock, Pass};
 #[cfg(feature = "pool")]
-use crate::time::{Instant, Phase};
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -160,15 +159,6 @@ impl<L: Limiter + 'static> Policy<L> {
     /// As [`admit`](Policy::admit).
     pub async fn admit_owned(&self, ask: impl Into<Ask>) -> Result<Permit<Self>, Rejection> {
         self.drive(Driven::new(Waiting::new(&self.0, ask.into(), None))).await
-    }
-
-    /// Whether the legs want something to be given back first, and not before which instant they admit. The line is not
-    /// asked.
-    #[cfg(feature = "pool")]
-    pub(crate) fn ready_outside_line(&self, ask: &Ask) -> (bool, Option<Instant>) {
-        let phase = Phase::at(&self.0.clock, self.0.clock.now());
-        let ready = self.0.limiter.ready_at(Demand::new(ask, phase.pass()));
-        (ready.is_event() && !ready.is_never(), ready.not_before())
     }
 
     async fn drive(&self, mut driven: Driven<'_, L>) -> Result<Permit<Self>, Rejection> {

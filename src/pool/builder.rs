@@ -42,20 +42,8 @@ impl Common {
         self.clock.clone().unwrap_or_default()
     }
 
-    /// True when others hold permits of the slots as well.
-    pub(super) fn shares_slots(&self) -> bool {
-        self.slots.is_some()
-    }
-
-    /// The slots that were given, or so many of its own.
-    #[cfg(feature = "tokio")]
     pub(super) fn given_slots(&self) -> Option<Arc<Semaphore>> {
         self.slots.as_ref().map(Arc::clone)
-    }
-
-    pub(super) fn slots(&self, most: usize) -> Arc<Semaphore> {
-        let given = self.slots.as_ref().map(Arc::clone);
-        given.unwrap_or_else(|| Arc::new(Semaphore::new(most)))
     }
 }
 

@@ -1,22 +1,25 @@
-//! The tracing span of the caller: a task runs in the span in which it was submitted.
+//! What a task keeps of its submitter: the tracing span in which it runs, and the task that may wait for it.
+
+use super::engine::waits::{Task, Under, current};
+use std::sync::Arc;
 
 #[cfg(feature = "tracing")]
 mod imp {
     use std::sync::Arc;
     use tracing::Span;
 
-    /// What a task keeps of its submitter. A clone does not call the subscriber: one may be made under a lock.
+    /// A clone does not call the subscriber: one may be made under a lock.
     #[derive(Clone)]
-    pub(crate) struct Caller(Option<Arc<Span>>);
+    pub(super) struct Spanned(Option<Arc<Span>>);
 
-    impl Caller {
+    impl Spanned {
         /// It calls the subscriber: not under a lock.
-        pub(crate) fn current() -> Self {
+        pub(super) fn current() -> Self {
             let span = Span::current();
             Self((!span.is_none()).then(|| Arc::new(span)))
         }
 
-        pub(crate) fn within<T>(&self, run: impl FnOnce() -> T) -> T {
+        pub(super) fn within<T>(&self, run: impl FnOnce() -> T) -> T {
             match &self.0 {
                 Some(span) => span.in_scope(run),
                 None => run(),
@@ -24,7 +27,7 @@ mod imp {
         }
 
         /// True where there is nothing to keep.
-        pub(crate) fn is_nothing(&self) -> bool {
+        pub(super) fn is_nothing(&self) -> bool {
             self.0.is_none()
         }
     }
@@ -32,26 +35,62 @@ mod imp {
 
 #[cfg(not(feature = "tracing"))]
 mod imp {
-    /// What a task keeps of its submitter: nothing, without the feature `tracing`.
+    /// Nothing, without the feature `tracing`.
     #[derive(Clone)]
-    pub(crate) struct Caller;
+    pub(super) struct Spanned;
 
-    impl Caller {
+    impl Spanned {
         #[inline(always)]
-        pub(crate) fn current() -> Self {
+        pub(super) fn current() -> Self {
             Self
         }
 
         #[inline(always)]
-        pub(crate) fn within<T>(&self, run: impl FnOnce() -> T) -> T {
+        pub(super) fn within<T>(&self, run: impl FnOnce() -> T) -> T {
             run()
         }
 
         #[inline(always)]
-        pub(crate) fn is_nothing(&self) -> bool {
+        pub(super) fn is_nothing(&self) -> bool {
             true
         }
     }
 }
 
-pub(crate) use imp::Caller;
+#[derive(Clone)]
+pub(crate) struct Caller {
+    span: imp::Spanned,
+    /// The task that submitted it, where that holds permits.
+    waiter: Option<Arc<dyn Task>>,
+}
+
+impl Caller {
+    /// Of a task for which nothing waits, or that knows itself what does. It calls the subscriber: not under a lock.
+    #[inline]
+    pub(crate) fn current() -> Self {
+        let span = imp::Spanned::current();
+        Self { span, waiter: None }
+    }
+
+    /// Of a task on a thread, which has a handle.
+    #[inline]
+    pub(super) fn waits() -> Self {
+        let waiter = current();
+        Self {
+            waiter,
+            ..Self::current()
+        }
+    }
+
+    #[inline]
+    pub(crate) fn within<T>(&self, run: impl FnOnce() -> T) -> T {
+        let _under = self.waiter.as_ref().map(|waiter| Under::waiter(Arc::clone(waiter)));
+        self.span.within(run)
+    }
+
+    /// True where there is nothing to keep.
+    #[inline]
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.span.is_nothing() && self.waiter.is_none()
+    }
+}

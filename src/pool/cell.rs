@@ -82,7 +82,7 @@ pub(super) struct Cell<Q, R, T> {
 }
 
 impl<Q, R: Default, T> Cell<Q, R, T> {
-    pub(super) fn new(task: Q) -> Self {
+    pub(super) fn new(task: Q, caller: Caller) -> Self {
         let inner = Inner {
             stage: Stage::Queued(task),
             waker: None,
@@ -90,7 +90,7 @@ impl<Q, R: Default, T> Cell<Q, R, T> {
         };
         Self {
             inner: Mutex::new(inner),
-            caller: Caller::current(),
+            caller,
         }
     }
 

@@ -1,4 +1,4 @@
-//! A wait for the end of a pool. Given up, it leaves nothing behind: a pool may never end.
+//! A wait for the end of a pool, or for a moment at which it is idle. Given up, it leaves nothing behind: a pool may never end.
 
 use super::quiet::Wait;
 use std::sync::Arc;
@@ -6,6 +6,8 @@ use std::task::{Poll, Waker};
 
 /// A pool that can end.
 pub(super) trait Ends {
+    /// True once everything that was let in has ended. Leaves `waker` otherwise.
+    fn poll_idle(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()>;
     /// True once everything that was let in has ended, and the workers have gone. Leaves `waker` otherwise.
     fn poll_gone(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()>;
     /// Waits no more, for that or for idleness.
@@ -23,6 +25,12 @@ impl<'a, C: Ends> EndWait<'a, C> {
         Self { core, wait }
     }
 
+    /// Ready once everything that was let in has ended.
+    pub(super) fn poll_idle(&mut self, waker: &Waker) -> Poll<()> {
+        self.core.poll_idle(&mut self.wait, waker)
+    }
+
+    /// Ready once the workers have gone as well.
     pub(super) fn poll(&mut self, waker: &Waker) -> Poll<()> {
         self.core.poll_gone(&mut self.wait, waker)
     }

@@ -2,6 +2,7 @@
 
 use super::caller::Caller;
 use super::cell::{Ran, Run};
+use super::engine::core;
 use super::error::TaskError;
 use super::hooks::{Payload, drop_quietly};
 use super::lanes::Ranked;
@@ -30,6 +31,15 @@ pub enum Priority {
 
 /// How many tasks may be preferred to those of lower priority before one of these is served.
 pub const AGEING: u32 = 32;
+
+impl Wishes {
+    pub(super) fn of(spec: &Spec) -> Self {
+        Self {
+            deadline: spec.deadline,
+            ask: spec.ask,
+        }
+    }
+}
 
 /// The rarer wishes.
 pub(super) struct Wishes {
@@ -92,6 +102,8 @@ enum Apart<'j> {
     Held(Arc<dyn Run + 'j>),
     /// One with wishes.
     Special(Box<Special<'j>>),
+    /// One that stands in the queue as well: a task awaits it. It takes no room.
+    Awaited(Box<Special<'j>>),
 }
 
 impl<'j> Entry<'j> {
@@ -120,6 +132,29 @@ impl<'j> Entry<'j> {
         Self(Kind::Apart(Apart::Held(cell))).with(spec)
     }
 
+    /// What starts a task that is queued, and awaited.
+    pub(super) fn awaited(cell: Arc<dyn Run + 'j>, deadline: Option<Instant>, ask: Ask) -> Self {
+        Self(Kind::Apart(Apart::Awaited(Box::new(Special {
+            entry: Self(Kind::Apart(Apart::Held(cell))),
+            priority: Priority::Normal,
+            weight: 0,
+            wishes: Wishes { deadline, ask },
+        }))))
+    }
+
+    pub(super) fn is_awaited(&self) -> bool {
+        matches!(self.0, Kind::Apart(Apart::Awaited(_)))
+    }
+
+    /// Under the lock of the pool: whatever takes what is queued has it before, or not at all. Then there is nothing left to run.
+    pub(super) fn claim(&mut self) {
+        if let Kind::Apart(Apart::Awaited(awaited)) = &mut self.0
+            && !awaited.entry.set_aside()
+        {
+            *self = Self(Kind::Apart(Apart::Own(Box::new(Plain::<fn()>(None)))));
+        }
+    }
+
     #[inline]
     fn with(self, spec: &Spec) -> Self {
         if spec.is_common() { self } else { self.specially(spec) }
@@ -130,17 +165,14 @@ impl<'j> Entry<'j> {
             entry: self,
             priority: spec.priority,
             weight: spec.weight,
-            wishes: Wishes {
-                deadline: spec.deadline,
-                ask: spec.ask,
-            },
+            wishes: Wishes::of(spec),
         }))))
     }
 
     #[inline]
     fn special(&self) -> Option<&Special<'j>> {
         match &self.0 {
-            Kind::Apart(Apart::Special(special)) => Some(special),
+            Kind::Apart(Apart::Special(special) | Apart::Awaited(special)) => Some(special),
             _ => None,
         }
     }
@@ -148,14 +180,6 @@ impl<'j> Entry<'j> {
     #[inline]
     pub(super) fn weight(&self) -> u32 {
         self.special().map_or(1, |special| special.weight)
-    }
-
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.special().and_then(|special| special.wishes.deadline)
-    }
-
-    pub(super) fn ask(&self) -> Ask {
-        self.special().map_or(Ask::one(), |special| special.wishes.ask)
     }
 
     /// Runs it. A panic stays here; the payload of one that nobody waits for is handed to `orphan`.
@@ -174,6 +198,7 @@ impl<'j> Entry<'j> {
             Kind::Apart(Apart::Own(mut own)) => (own.run(orphan), Some(Left::Own(own))),
             Kind::Apart(Apart::Held(cell)) => (cell.run(orphan), Some(Left::Held(cell))),
             Kind::Apart(Apart::Special(special)) => special.entry.run_and_leave(orphan),
+            Kind::Apart(Apart::Awaited(awaited)) => (awaited.entry.run_aside(orphan), None),
         }
     }
 
@@ -182,6 +207,7 @@ impl<'j> Entry<'j> {
         match &self.0 {
             Kind::Apart(Apart::Held(cell)) => cell.set_aside(),
             Kind::Apart(Apart::Special(special)) => special.entry.set_aside(),
+            Kind::Apart(Apart::Awaited(_)) => false,
             _ => true,
         }
     }
@@ -199,11 +225,6 @@ impl<'j> Entry<'j> {
         }
     }
 
-    /// Ends it without a run. False when it had started before, or is somebody else's.
-    pub(super) fn refuse(self, why: TaskError) -> bool {
-        self.end(|cell| cell.refuse(why))
-    }
-
     /// The same for whoever has set it aside.
     pub(super) fn refuse_aside(self, why: TaskError) -> bool {
         self.end(|cell| cell.refuse_aside(why))
@@ -216,12 +237,34 @@ impl<'j> Entry<'j> {
                 drop_quietly(cell);
                 ended
             }
-            Kind::Apart(Apart::Special(special)) => special.entry.end(end),
+            Kind::Apart(Apart::Special(special) | Apart::Awaited(special)) => special.entry.end(end),
             own => {
                 drop_quietly(own);
                 true
             }
         }
+    }
+}
+
+impl core::Entry for Entry<'_> {
+    fn room(&self) -> (usize, u64) {
+        (usize::from(!self.is_awaited()), u64::from(self.weight()))
+    }
+
+    fn ask(&self) -> Ask {
+        self.special().map_or(Ask::one(), |special| special.wishes.ask)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.special().and_then(|special| special.wishes.deadline)
+    }
+
+    fn is_dead(&self) -> bool {
+        !self.is_live()
+    }
+
+    fn refuse(self, why: TaskError) -> bool {
+        self.end(|cell| cell.refuse(why))
     }
 }
 
@@ -256,7 +299,7 @@ impl Ranked for Entry<'_> {
     fn is_live(&self) -> bool {
         match &self.0 {
             Kind::Apart(Apart::Held(cell)) => cell.is_queued(),
-            Kind::Apart(Apart::Special(special)) => special.entry.is_live(),
+            Kind::Apart(Apart::Special(special) | Apart::Awaited(special)) => special.entry.is_live(),
             _ => true,
         }
     }

@@ -27,6 +27,9 @@ pub enum TaskError {
     /// Waiting for the task may never end, whether it has ended by now or not: it needs a permit that the waiter holds, or a task that
     /// waits for the waiter; or it waits for the waiter itself. The task goes on, and its result stays.
     WouldDeadlock,
+    /// Waiting for the task would leave no thread for the tasks that others wait for: a pool of threads has 256 beyond its limit for
+    /// tasks that wait. The task goes on, and its result stays.
+    TooManyParked,
 }
 
 impl TaskError {
@@ -67,6 +70,7 @@ impl fmt::Debug for TaskError {
             Self::Refused(rejection) => f.debug_tuple("Refused").field(rejection).finish(),
             Self::Abandoned => f.write_str("Abandoned"),
             Self::WouldDeadlock => f.write_str("WouldDeadlock"),
+            Self::TooManyParked => f.write_str("TooManyParked"),
         }
     }
 }
@@ -82,6 +86,7 @@ impl fmt::Display for TaskError {
             Self::Refused(rejection) => write!(f, "the task was refused: {rejection}"),
             Self::Abandoned => f.write_str("the pool ended before the task started"),
             Self::WouldDeadlock => f.write_str("waiting for the task would deadlock"),
+            Self::TooManyParked => f.write_str("too many tasks of the pool wait for others"),
         }
     }
 }

@@ -1,20 +1,17 @@
 //! The face of a pool.
 
 use super::core::Core;
-use super::end_wait::{EndWait, Ends};
+use super::end_wait::EndWait;
+use super::engine::waits::is_inside;
 use super::entry::Priority;
 use super::error::{PoolError, Rejected, TaskError};
 use super::handle::ScopedJoinHandle;
-use super::hooks::quietly;
 use super::park::block_on;
-use super::quiet::Wait;
 use super::shutdown::Report;
 use super::stats::PoolStats;
 use super::threads::PoolBuilder;
 use super::wishes::{Clocked, Submit};
-use super::worker::is_worker;
 use super::workers::Workers;
-use crate::semaphore::Semaphore;
 use crate::time::Clock;
 use std::fmt;
 use std::marker::PhantomData;
@@ -224,22 +221,15 @@ impl<'j> Pool<'j> {
         }
     }
 
-    /// The slots: permits of this semaphore are what running tasks hold.
-    pub fn slots(&self) -> &Arc<Semaphore> {
-        &self.core().settings.slots
-    }
-
     /// Changes how many tasks run at once, while running: a number, or a range for an elastic pool. Effective at once:
-    /// below what runs, nothing more starts until enough have ended. Sets the limit of the [slots](Self::slots).
+    /// below what runs, nothing more starts until enough have ended. Sets the limit of the [slots](super::Builder::slots) that the pool was given.
     ///
     /// # Errors
     /// [`PoolError`]: a number that makes no sense changes nothing. When a thread could not be started the new bounds
     /// hold, and the next submission tries again.
     pub fn resize(&self, workers: impl Into<Workers>) -> Result<(), PoolError> {
         let (least, most) = workers.into().check()?;
-        // Both, whatever the wakers of those do who wait for a slot.
-        quietly(|| self.core().settings.slots.set_limit(most));
-        self.core().resize(least, most).map_err(PoolError::Spawn)
+        self.core().set_workers(least, most).map_err(PoolError::Spawn)
     }
 
     /// Waits until no task that was let in is unfinished: for one moment at which that is so. False, at once, on a
@@ -254,13 +244,11 @@ impl<'j> Pool<'j> {
     }
 
     fn wait_idle_for(&self, patience: Option<Duration>) -> bool {
-        if is_worker(self.core()) {
+        if is_inside(&**self.core()) {
             return false;
         }
-        let mut wait = Wait::default();
-        let idle = block_on(patience, |waker| self.core().poll_idle(&mut wait, waker));
-        self.core().leave(&mut wait);
-        idle.is_some()
+        let mut wait = EndWait::of(self.core());
+        block_on(patience, |waker| wait.poll_idle(waker)).is_some()
     }
 
     /// Takes no more tasks in. What is queued still runs; nobody waits.
@@ -274,7 +262,7 @@ impl<'j> Pool<'j> {
     /// On a worker of this pool it does not wait: its own task would never end.
     pub fn shutdown(&self, deadline: Duration) -> Report<'j> {
         self.core().close();
-        if !is_worker(self.core()) {
+        if !is_inside(&**self.core()) {
             let mut wait = EndWait::of(self.core());
             let _ = block_on(Some(deadline), |waker| wait.poll(waker));
         }
@@ -288,7 +276,7 @@ impl<'j> Pool<'j> {
 
     /// The numbers of this pool.
     pub fn stats(&self) -> PoolStats {
-        self.core().stats()
+        self.core().numbers()
     }
 }
 

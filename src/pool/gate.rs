@@ -8,40 +8,22 @@ use crate::limiter::{Limiter, Outcome};
 use crate::permit::Permit;
 use crate::policy::Policy;
 use crate::refusal::Rejection;
-#[cfg(feature = "tokio")]
 use crate::sync::turn::{Permits, TurnstileId};
-#[cfg(feature = "tokio")]
 use crate::time::Phase;
-use crate::time::Sleep;
-use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// What a task runs under: nothing, where it runs under the permit of the task that waits for it.
+/// What a task runs under. None without a policy.
 pub(crate) type Admitted = Option<Box<dyn Admission>>;
 
 pub(crate) type Admitting = Pin<Box<dyn Future<Output = Result<Admitted, Rejection>> + Send>>;
 
-/// Who waits for admission.
-#[derive(Clone, Copy)]
-pub(crate) struct Waiter {
-    /// It has been admitted itself. What has to be given back first may be what it holds.
-    pub(crate) is_admitted: bool,
-}
-
-impl Waiter {
-    /// What has nothing else to do.
-    pub(crate) const IDLE: Self = Self { is_admitted: false };
-}
-
 /// Admits tasks, in turn.
 pub(crate) trait Gate: Send + Sync {
-    /// Admission in turn. To a waiter that has been admitted itself it is ready with nothing as soon as something has to
-    /// be given back first.
-    fn admit(&self, ask: Ask, waiter: Waiter) -> Admitting;
+    /// Admission in turn.
+    fn admit(&self, ask: Ask) -> Admitting;
     /// The queues whose permits a task holds while it runs: those of rates are none, since time gives back what they hand out.
-    #[cfg(feature = "tokio")]
     fn held(&self, held: &mut Vec<TurnstileId>);
 }
 
@@ -49,7 +31,6 @@ pub(crate) trait Gate: Send + Sync {
 pub(crate) trait Admission: Send {
     fn finish(self: Box<Self>, outcome: Outcome);
     /// No task has started under it: what was taken is given back, where the limiter can still do so.
-    #[cfg(feature = "tokio")]
     fn cancel(self: Box<Self>);
 }
 
@@ -58,38 +39,11 @@ where
     L: Limiter + 'static,
     L::Ticket: Send,
 {
-    fn admit(&self, ask: Ask, waiter: Waiter) -> Admitting {
+    fn admit(&self, ask: Ask) -> Admitting {
         let policy = self.clone();
-        Box::pin(async move {
-            let mut admitting = pin!(policy.admit_owned(ask));
-            let mut again = None;
-            poll_fn(|cx| {
-                let polled = admitting.as_mut().poll(cx).map_ok(boxed);
-                if !waiter.is_admitted || matches!(polled, Poll::Ready(Ok(_))) {
-                    return polled;
-                }
-                let (event, due) = policy.ready_outside_line(&ask);
-                if event && !seeded!("pool_waits_for_itself") {
-                    return Poll::Ready(Ok(None));
-                }
-                if polled.is_ready() {
-                    return polled;
-                }
-                // What is free by then may have been taken meanwhile, or be no more: it looks again.
-                if let Some(due) = due.filter(|due| *due > policy.clock().now()) {
-                    let again = again.get_or_insert_with(|| Sleep::of_no_runtime(policy.clock(), due));
-                    again.reset(due);
-                    if Pin::new(again).poll(cx).is_ready() {
-                        cx.waker().wake_by_ref();
-                    }
-                }
-                Poll::Pending
-            })
-            .await
-        })
+        Box::pin(async move { policy.admit_owned(ask).await.map(boxed) })
     }
 
-    #[cfg(feature = "tokio")]
     fn held(&self, held: &mut Vec<TurnstileId>) {
         self.queues(&mut |queue| match queue.permits() {
             Permits::None => {}
@@ -116,7 +70,6 @@ where
         quietly(|| Permit::finish(*self, outcome));
     }
 
-    #[cfg(feature = "tokio")]
     fn cancel(mut self: Box<Self>) {
         if self.limiter().heeds().commit {
             return self.finish(Outcome::Ignored);

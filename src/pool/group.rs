@@ -1,6 +1,6 @@
 //! Tasks that end together: the first error keeps the rest from starting.
 
-use super::error::{Failed, Rejected};
+use super::error::{Failed, Rejected, TaskError};
 use super::face::Pool;
 use super::handle::ScopedJoinHandle;
 use super::members::{Abort, Member, Members, Ran, Results, StopFlag, in_order};
@@ -45,6 +45,13 @@ use std::task::{Context, Poll, Waker};
 pub struct Group<'p, 'j, T: Send, E: Send> {
     submit: Submit<'p, Pool<'j>>,
     members: Members<ScopedJoinHandle<'j, Ran<T, E>>>,
+}
+
+enum Help<T, E> {
+    /// One more may have ended.
+    Again,
+    Ended(usize, Result<Ran<T, E>, TaskError>),
+    Wait,
 }
 
 impl<T: Send> Member for ScopedJoinHandle<'_, T> {
@@ -140,41 +147,49 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
             match self.members.poll_ended(cx.waker()) {
                 // It has ended but for a few moves.
                 Poll::Ready((id, Some(handle))) => {
-                    return Poll::Ready(Some((id, self.members.ended(handle.join()))));
+                    return Poll::Ready(Some((id, self.members.ended(handle.take_result()))));
                 }
                 Poll::Ready((_, None)) => {}
-                Poll::Pending if self.help(cx.waker()) => {}
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => match self.help(cx.waker()) {
+                    Help::Again => {}
+                    Help::Ended(id, outcome) => return Poll::Ready(Some((id, self.members.ended(outcome)))),
+                    Help::Wait => return Poll::Pending,
+                },
             }
         }
         Poll::Ready(None)
     }
 
-    /// Runs one task of the group here, if this thread is a worker and there is one left.
-    fn help(&mut self, waker: &Waker) -> bool {
+    /// Runs one task of the group here, or waits for it: a task of a pool lends its slot.
+    fn help(&mut self, waker: &Waker) -> Help<T, E> {
         while let Some((_, member)) = self.members.first_to_help() {
             if let Some(handle) = member {
-                if handle.help(waker) {
-                    return true;
+                if handle.help() {
+                    return Help::Again;
                 }
                 if handle.is_queued() {
-                    return false;
+                    break;
                 }
             }
             self.members.pass();
         }
-        false
+        let Some((id, member)) = self.members.first() else {
+            return Help::Wait;
+        };
+        let Some(Poll::Ready(outcome)) = member.as_mut().map(|handle| handle.poll_join(waker)) else {
+            return Help::Wait;
+        };
+        let ended = member.take();
+        if matches!(outcome, Err(TaskError::WouldDeadlock | TaskError::TooManyParked)) {
+            ended.inspect(|handle| _ = handle.cancel());
+        }
+        Help::Ended(id, outcome)
     }
 
     /// Waits for the next task that ends, and returns its number and result; `None` when none is to come.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<(usize, Result<T, Failed<E>>)> {
-        let next = block_on(None, |waker| self.poll_next(&mut Context::from_waker(waker))).flatten();
-        // Nobody waits for the next until it is asked for.
-        if let Some((_, Some(handle))) = self.members.first_to_help() {
-            handle.leave_gate();
-        }
-        next
+        block_on(None, |waker| self.poll_next(&mut Context::from_waker(waker))).flatten()
     }
 
     /// [`next`](Self::next) without blocking the thread.

@@ -1,15 +1,13 @@
 //! The handle to a task: its result, as a future or by blocking, and its cancellation.
 
-use super::cell::{Job, Ran};
+use super::cell::Job;
 use super::core::Core;
+use super::engine::waits::{Inlined, Wait, Waiter};
+use super::entry::{Entry, Wishes};
 use super::error::TaskError;
-use super::gate::{Admitted, Waiter, finish};
-use super::intake::Counted;
 use super::park::block_on;
-use super::passage::{Door, Inside, is_admitted};
 use super::wishes::Spec;
-use super::worker::is_worker;
-use crate::time::Instant;
+use crate::ask::Ask;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,120 +16,135 @@ use std::time::Duration;
 
 /// The result of a task, once it is there. Dropping the handle lets the task run all the same.
 ///
-/// # Deadlock
-/// A task that waits for a task of the same pool runs it on its own thread, if it has not started. So tasks may submit tasks and
-/// wait for them, to any depth, with one worker.
+/// # Tasks that wait for tasks
+/// A task of a pool that waits for another lends its slot meanwhile: tasks that are awaited may start on it, on one of at most 256
+/// threads beyond the limit. [`join`](Self::join) runs a task of the same pool that is still queued on the thread of its waiter, at
+/// most 16 within each other. So tasks may submit tasks and wait for them, across pools, in pools of one.
 ///
-/// **Deadlock**: tasks of two pools that wait for each other in a circle may wait for ever, and so may a task that waits for one of
-/// another pool with the same slots.
+/// Permits are not lent: those of a [policy](super::Builder::admit_by), and [slots](super::Builder::slots) that the pool was given. A
+/// task that waits for one which needs a permit that it holds itself, or that the task holds which waits for it, is told
+/// [`TaskError::WouldDeadlock`] at once, whether a permit is free or not. Where 256 tasks wait and no thread is left, one more is told
+/// [`TaskError::TooManyParked`]. In both cases the task goes on, and a handle that was polled by reference, or joined with a time-out, is
+/// as before.
 ///
-/// Where the pool has a [policy](super::Builder::admit_by), what is run so is admitted first, as any other task. Only
-/// where something would have to be given back first does it run under the permit of the task that waits: that may be
-/// what is missing.
+/// **Deadlock**: a pool sees no wait for anything else than a handle. It sees no cycle of tasks on threads that wait for each other's
+/// ends, by handles that were passed on. A task of a [scope](super::PoolBuilder::scope) keeps its slot while it waits for a task of
+/// another pool.
 ///
 /// # Cancel safety
-/// Polling can stop at any time: the result stays until it is taken. A handle that a task of a pool with a policy has polled
-/// keeps its place in the line of the policy, and what it is granted there, until it is polled again, or dropped.
+/// Polling can stop at any time: the result stays until it is taken.
 ///
 /// # Panics
-/// A future that has been ready must not be polled again.
+/// A future that has been ready with a result must not be polled again.
 #[must_use = "a handle that is dropped lets its task run unobserved"]
 pub struct ScopedJoinHandle<'j, T> {
     cell: Arc<dyn Job<T> + 'j>,
     core: Arc<Core<'j>>,
-    deadline: Option<Instant>,
-    /// Where the pool has a policy.
-    door: Option<Box<Door>>,
+    wishes: Option<Box<Wishes>>,
+    wait: Option<Wait<Core<'j>>>,
 }
 
 impl<'j, T: Send> ScopedJoinHandle<'j, T> {
+    #[inline]
     pub(super) fn new(cell: Arc<dyn Job<T> + 'j>, core: Arc<Core<'j>>, spec: &Spec) -> Self {
         Self {
-            door: Door::new(core.settings.gate.as_ref(), spec.ask),
             cell,
             core,
-            deadline: spec.deadline,
+            wishes: (!spec.plain).then(|| Box::new(Wishes::of(spec))),
+            wait: None,
         }
     }
 
-    /// Runs the task here, if it waits for this thread. False when it has not been touched; `waker` is woken when it may
-    /// be worth another look.
-    pub(super) fn help(&self, waker: &Waker) -> bool {
-        if !(self.cell.is_queued() && is_worker(&self.core)) {
-            self.leave_gate();
+    /// Runs the task here, inside of the one that waits for it, if it is queued and nothing else than a slot admits it. Returns whether it
+    /// has been looked after.
+    pub(super) fn help(&self) -> bool {
+        if self.core.settings.admission.is_gated() || !self.cell.is_queued() {
             return false;
         }
-        if self
-            .deadline
-            .is_some_and(|deadline| self.core.settings.clock.now() > deadline)
-        {
-            self.leave_gate();
-            self.end_queued(TaskError::Expired);
+        let Some(inlined) = Inlined::enter(&*self.core) else {
+            return false;
+        };
+        let deadline = self.wishes.as_ref().and_then(|wishes| wishes.deadline);
+        if deadline.is_some_and(|deadline| self.core.settings.clock.now() > deadline) {
+            if self.cell.refuse(TaskError::Expired) {
+                self.core.note_dead(|stats| stats.expired += 1);
+            }
             return true;
         }
-        let admitted = match self.admit(waker) {
-            Poll::Ready(Ok(admitted)) => admitted,
-            Poll::Ready(Err(why)) => {
-                self.end_queued(why);
-                return true;
-            }
-            // Without the slot: whoever has one may take the task meanwhile.
-            Poll::Pending => return false,
-        };
-        if !self.core.let_guest_in(&*self.cell) {
-            finish(admitted, Ran::Gone);
-            return false;
-        }
-        let inside = Inside::enter(self.core.kin, &admitted);
-        let ran = self.cell.run_aside(&mut |payload| self.core.orphan(payload));
-        drop(inside);
-        finish(admitted, ran);
-        self.core.guest_ended(ran);
+        let ran = self.cell.run(&mut |payload| self.core.orphan(payload));
+        drop(inlined);
+        self.core.note_inlined(ran);
         true
-    }
-
-    fn admit(&self, waker: &Waker) -> Poll<Result<Admitted, TaskError>> {
-        let Some(door) = &self.door else {
-            return Poll::Ready(Ok(None));
-        };
-        let waiter = Waiter {
-            is_admitted: is_admitted(self.core.kin),
-        };
-        door.poll(self.core.settings.gate.as_ref(), waiter, waker)
-    }
-
-    /// Nobody waits here for the admission any more.
-    pub(super) fn leave_gate(&self) {
-        if let Some(door) = &self.door {
-            door.leave();
-        }
     }
 
     pub(super) fn is_queued(&self) -> bool {
         self.cell.is_queued()
     }
 
-    fn poll_or_help(&self, waker: &Waker) -> Poll<Result<T, TaskError>> {
-        self.help(waker);
-        self.cell.poll_result(waker)
+    /// What stands for the task while it is awaited.
+    fn awaited(&self) -> Option<Entry<'j>> {
+        let (deadline, ask) = match &self.wishes {
+            Some(wishes) => (wishes.deadline, wishes.ask),
+            None => (None, Ask::one()),
+        };
+        let cell = Arc::clone(&self.cell) as _;
+        self.cell.is_queued().then(|| Entry::awaited(cell, deadline, ask))
     }
 
-    fn end_queued(&self, why: TaskError) -> bool {
-        let counted = Counted::of(&why);
-        let ended = self.cell.refuse(why);
-        if ended {
-            self.core.note_dead(&counted);
+    /// Waits: a task of a pool lends its slot.
+    pub(super) fn poll_join(&mut self, waker: &Waker) -> Poll<Result<T, TaskError>> {
+        match Waiter::current(&*self.core) {
+            Some(waiter) if self.wait.as_ref().is_some_and(|wait| wait.is_by(&waiter)) => {}
+            Some(waiter) => {
+                self.wait = None;
+                self.wait = Wait::begin(waiter, None, &*self.core);
+                if self.wait.is_none() {
+                    return Poll::Ready(Err(TaskError::WouldDeadlock));
+                }
+            }
+            None => self.wait = None,
         }
-        ended
+        let polled = self.cell.poll_result(waker);
+        if polled.is_ready() {
+            self.wait = None;
+            return polled;
+        }
+        let (core, mut wait) = (Arc::clone(&self.core), self.wait.take());
+        let waits = wait.as_mut().is_none_or(|wait| wait.list(&core, || self.awaited()));
+        self.wait = wait;
+        if waits {
+            Poll::Pending
+        } else {
+            self.wait = None;
+            Poll::Ready(Err(TaskError::TooManyParked))
+        }
+    }
+
+    /// The result of a task that has ended, but for a few moves.
+    pub(super) fn take_result(self) -> Result<T, TaskError> {
+        let result = block_on(None, |waker| self.cell.poll_result(waker));
+        // Without a bound it waits until there is one.
+        result.unwrap_or(Err(TaskError::Abandoned))
     }
 
     /// Waits for the result.
     ///
     /// # Errors
     /// [`TaskError`]: it panicked, or never started.
-    pub fn join(self) -> Result<T, TaskError> {
-        let result = block_on(None, |waker| self.poll_or_help(waker));
-        // Without a bound it waits until there is one.
+    pub fn join(mut self) -> Result<T, TaskError> {
+        self.join_by_ref()
+    }
+
+    /// Waits for the result, and keeps the handle: to join again, when the wait was refused. See [`TaskError::WouldDeadlock`].
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    ///
+    /// # Panics
+    /// When the result has been taken before.
+    pub fn join_by_ref(&mut self) -> Result<T, TaskError> {
+        self.help();
+        let result = block_on(None, |waker| self.poll_join(waker));
         result.unwrap_or(Err(TaskError::Abandoned))
     }
 
@@ -139,9 +152,9 @@ impl<'j, T: Send> ScopedJoinHandle<'j, T> {
     ///
     /// # Errors
     /// The handle itself when the time is over: the task goes on.
-    pub fn join_timeout(self, patience: Duration) -> Result<Result<T, TaskError>, Self> {
-        let joined = block_on(Some(patience), |waker| self.poll_or_help(waker));
-        self.leave_gate();
+    pub fn join_timeout(mut self, patience: Duration) -> Result<Result<T, TaskError>, Self> {
+        let joined = block_on(Some(patience), |waker| self.poll_join(waker));
+        self.wait = None;
         joined.ok_or(self)
     }
 
@@ -150,7 +163,7 @@ impl<'j, T: Send> ScopedJoinHandle<'j, T> {
     pub fn cancel(&self) -> bool {
         let ended = self.cell.refuse_aside(TaskError::Cancelled);
         if ended {
-            self.core.note_dead(&Counted::Cancelled);
+            self.core.note_dead(|_| ());
         }
         ended
     }
@@ -175,12 +188,13 @@ impl<'j, T: Send> ScopedJoinHandle<'j, T> {
 impl<T: Send> Future for ScopedJoinHandle<'_, T> {
     type Output = Result<T, TaskError>;
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.poll_or_help(cx.waker())
+        self.get_mut().poll_join(cx.waker())
     }
 }
 
 impl<T> Drop for ScopedJoinHandle<'_, T> {
     fn drop(&mut self) {
+        self.wait = None;
         self.cell.detach();
     }
 }

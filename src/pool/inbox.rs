@@ -22,10 +22,7 @@ pub(super) struct Tray<'j> {
     special: bool,
     /// No more are taken.
     closed: bool,
-    /// Nobody looks for work, and there is somebody to call: whoever puts something here calls. See [`Locked`] for who
-    /// says so.
-    ///
-    /// [`Locked`]: super::locked::Locked
+    /// Nobody looks for work, and there is somebody to call: whoever puts something here calls. See `core.rs` for when that is written.
     pub(super) calls: bool,
     /// Elsewhere: the rest is one line of memory.
     spent: Box<Spent<'j>>,

@@ -14,9 +14,18 @@ pub(super) trait Ranked {
     fn is_live(&self) -> bool;
 }
 
+/// Where an entry is that is the first of its lane. It stays valid after the entry is gone, and then finds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    lane: usize,
+    number: u64,
+}
+
 pub(super) struct Lanes<E> {
     /// By priority, the lowest first.
     lanes: [VecDeque<E>; 3],
+    /// How many entries have left each lane at its front.
+    gone: [u64; 3],
     len: usize,
     /// How many of them are not common.
     special: usize,
@@ -30,6 +39,7 @@ impl<E: Ranked> Lanes<E> {
     pub(super) fn new() -> Self {
         Self {
             lanes: [const { VecDeque::new() }; 3],
+            gone: [0; 3],
             len: 0,
             special: 0,
             preferred: 0,
@@ -91,30 +101,60 @@ impl<E: Ranked> Lanes<E> {
         if !entry.is_common() {
             self.came();
         }
-        self.lanes[entry.priority() as usize].push_front(entry);
+        let lane = entry.priority() as usize;
+        self.gone[lane] = self.gone[lane].wrapping_sub(1);
+        self.lanes[lane].push_front(entry);
     }
 
+    /// The entry that is next by priority, age and arrival.
     #[inline]
-    pub(super) fn pop(&mut self) -> Option<E> {
+    pub(super) fn first(&self) -> Option<Place> {
         if self.len == 0 {
             return None;
         }
-        if self.special == 0 {
-            return self.pop_common();
+        let lane = if self.special == 0 {
+            Priority::Normal as usize
+        } else {
+            self.next_lane()?
+        };
+        Some(Place {
+            lane,
+            number: self.gone[lane],
+        })
+    }
+
+    /// The entry that is first in its lane, and has this place.
+    #[inline]
+    pub(super) fn get(&self, place: Place) -> Option<&E> {
+        if self.gone[place.lane] != place.number {
+            return None;
         }
+        self.lanes[place.lane].front()
+    }
+
+    /// Takes that entry out to start it: the order by priority counts it.
+    #[inline]
+    pub(super) fn take(&mut self, place: Place) -> Option<E> {
+        if self.special > 0 && self.get(place).is_some() {
+            self.count(place.lane);
+        }
+        self.remove(place)
+    }
+
+    /// Takes that entry out.
+    #[inline]
+    pub(super) fn remove(&mut self, place: Place) -> Option<E> {
+        self.get(place)?;
+        let entry = self.lanes[place.lane].pop_front()?;
+        self.gone[place.lane] = self.gone[place.lane].wrapping_add(1);
         self.len -= 1;
-        let lane = self.next_lane()?;
-        let entry = self.lanes[lane].pop_front()?;
         self.went(&entry);
         Some(entry)
     }
 
-    /// The next in line where all are common.
-    #[inline]
-    fn pop_common(&mut self) -> Option<E> {
-        let entry = self.lanes[Priority::Normal as usize].pop_front()?;
-        self.len -= 1;
-        Some(entry)
+    #[cfg(test)]
+    pub(super) fn pop(&mut self) -> Option<E> {
+        self.take(self.first()?)
     }
 
     /// The next `n` in line, or all there are, where all are common.
@@ -122,44 +162,51 @@ impl<E: Ranked> Lanes<E> {
     pub(super) fn pop_many(&mut self, n: usize) -> impl Iterator<Item = E> {
         let n = n.min(self.len);
         self.len -= n;
+        let gone = &mut self.gone[Priority::Normal as usize];
+        *gone = gone.wrapping_add(n as u64);
         self.lanes[Priority::Normal as usize].drain(..n)
     }
 
     #[cold]
-    fn next_lane(&mut self) -> Option<usize> {
+    fn next_lane(&self) -> Option<usize> {
         let lowest = self.lanes.iter().position(|lane| !lane.is_empty())?;
         let highest = self.lanes.iter().rposition(|lane| !lane.is_empty())?;
+        if self.preferred < AGEING {
+            return Some(highest);
+        }
+        // Those of the lower priorities in turn: else one between two that always have tasks would starve.
+        let above = (self.aged + 1..highest).find(|&lane| !self.lanes[lane].is_empty());
+        Some(above.unwrap_or(lowest))
+    }
+
+    /// One of this lane starts.
+    #[cold]
+    fn count(&mut self, lane: usize) {
+        let lowest = self.lanes.iter().position(|lane| !lane.is_empty());
+        let highest = self.lanes.iter().rposition(|lane| !lane.is_empty());
         if lowest == highest {
             self.preferred = 0;
-            return Some(lowest);
+        } else if self.preferred >= AGEING {
+            (self.preferred, self.aged) = (0, lane);
+        } else {
+            self.preferred += 1;
         }
-        if self.preferred >= AGEING {
-            // Those of the lower priorities in turn: else one between two that always have tasks would starve.
-            let above = (self.aged + 1..highest).find(|&lane| !self.lanes[lane].is_empty());
-            (self.preferred, self.aged) = (0, above.unwrap_or(lowest));
-            return Some(self.aged);
-        }
-        self.preferred += 1;
-        Some(highest)
     }
 
     /// Takes out the one that has waited longest of the lowest priority there is: the first to be thrown out.
     pub(super) fn evict(&mut self) -> Option<E> {
-        for lane in &mut self.lanes {
-            if let Some(entry) = lane.pop_front() {
-                self.len -= 1;
-                self.went(&entry);
-                return Some(entry);
-            }
-        }
-        None
+        let lane = self.lanes.iter().position(|lane| !lane.is_empty())?;
+        let number = self.gone[lane];
+        self.remove(Place { lane, number })
     }
 
     /// Takes out what has been cancelled, or been run by whoever waited for it.
     pub(super) fn purge(&mut self) -> Vec<E> {
         let mut dead = Vec::new();
-        for lane in &mut self.lanes {
+        for (lane, gone) in self.lanes.iter_mut().zip(&mut self.gone) {
             purge(lane, &mut dead);
+            // Another may be its first now.
+            *gone = gone.wrapping_add(1);
         }
         self.len -= dead.len();
         for entry in &dead {

@@ -239,6 +239,12 @@ impl<H: Member> Members<H> {
         self.handles.get_mut(id - self.first).map(|handle| (id, handle))
     }
 
+    /// The first that has not ended.
+    pub(super) fn first(&mut self) -> Option<(usize, &mut Option<H>)> {
+        let at = self.handles.iter().position(Option::is_some)?;
+        Some((self.first + at, &mut self.handles[at]))
+    }
+
     pub(super) fn pass(&mut self) {
         self.helped += 1;
     }

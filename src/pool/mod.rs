@@ -35,45 +35,34 @@
 //! [`Semaphore`](crate::Semaphore): 4 workers and a queue of 100 mean that at most 104 tasks have been let in and not
 //! ended, but for those that tasks of the pool itself submit beyond the bound ([`Overflow::Block`]).
 
+mod admission;
 mod apart;
 mod builder;
 mod caller;
 mod cell;
 mod core;
 mod end_wait;
-mod ending;
-#[cfg(feature = "tokio")]
 mod engine;
 mod entry;
 mod error;
 mod face;
 mod gate;
 mod group;
-mod growth;
 mod handle;
 mod hooks;
 mod inbox;
-mod intake;
-mod kin;
 mod lanes;
-mod locked;
 mod members;
 mod overflow;
 mod park;
-mod passage;
 mod quiet;
 mod room;
 #[cfg(feature = "tokio")]
 mod runtime;
-mod seek;
 mod shelf;
 mod shutdown;
-mod slot;
-mod slot_watch;
 mod small;
 mod spent;
-mod starved;
-mod state;
 mod stats;
 mod submit;
 #[cfg(feature = "tokio")]
@@ -91,7 +80,7 @@ pub use entry::{AGEING, Priority, Unstarted};
 pub use error::{Failed, PoolError, Rejected, TaskError, Turned};
 pub use face::{MAX_QUEUE, Pool, Scoped, WorkerPool};
 #[cfg(feature = "fan-out")]
-pub(crate) use gate::{Admission, Gate, Waiter, poll_admitting};
+pub(crate) use gate::{Admission, Gate, poll_admitting};
 pub use group::Group;
 pub use handle::ScopedJoinHandle;
 #[cfg(feature = "fan-out")]

@@ -2,9 +2,9 @@
 
 use super::core::Core;
 use super::end_wait::EndWait;
+use super::engine::waits::is_inside;
 use super::entry::Unstarted;
 use super::park::block_on;
-use super::worker::is_worker;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +22,11 @@ pub struct Report<'j> {
 
 impl<'j> Report<'j> {
     pub(super) fn new(core: &Arc<Core<'j>>) -> Self {
-        let unstarted = core.stop().into_iter().map(|entry| Unstarted::new(entry, false));
+        let unstarted = core.unstarted().into_iter().map(|entry| Unstarted::new(entry, false));
         let unstarted = unstarted.collect();
         Self {
             unstarted,
-            running: core.stats().unfinished,
+            running: core.numbers().unfinished,
             core: Arc::clone(core),
         }
     }
@@ -64,7 +64,7 @@ impl<'j> Report<'j> {
 
     fn wait_within(&self, patience: Option<Duration>) -> bool {
         let mut wait = EndWait::of(&self.core);
-        !is_worker(&self.core) && block_on(patience, |waker| wait.poll(waker)).is_some()
+        !is_inside(&*self.core) && block_on(patience, |waker| wait.poll(waker)).is_some()
     }
 }
 

@@ -121,7 +121,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        let cell = Arc::new(Cell::new(task));
+        let cell = Arc::new(Cell::new(task, Caller::waits()));
         match self.core().push(Arc::clone(&cell), |cell| self.entry_of(cell)) {
             Ok(()) => Ok(self.handle(cell)),
             Err(cell) => Err(take_back(&*cell)),
@@ -141,7 +141,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         let cell = match verdict {
             Verdict::In => return self.submit_in(task),
             Verdict::Out => {
-                let cell = Arc::new(Cell::new(task));
+                let cell = Arc::new(Cell::new(task, Caller::waits()));
                 self.core().discard(self.entry_of(Arc::clone(&cell)));
                 cell
             }
@@ -226,7 +226,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     {
         let (mut handles, mut rejected) = (Vec::new(), Vec::new());
         let mut spent = Vec::new();
-        let made = |task| Arc::new(Cell::new(task));
+        let made = |task| Arc::new(Cell::new(task, Caller::waits()));
         in_chunks(tasks.into_iter().map(made), |cells| {
             let room = self.try_take_some(cells.len());
             if room == 0 {

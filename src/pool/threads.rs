@@ -1,20 +1,18 @@
 //! Pools of threads: how they are built, and where their threads come from.
 
+use super::admission::Admission;
 use super::builder::Builder;
-use super::core::{Core, DiscardHook, Settings, Spawner};
+use super::core::{Core, DiscardHook, Entries, Settings, Spawner, Threads as Kind};
+use super::engine::core::Settings as Common;
 use super::entry::Unstarted;
 use super::error::PoolError;
 use super::face::{Pool, Scoped, WorkerPool};
-use super::hooks::drop_quietly;
-use super::kin::Kin;
-use super::starved::SlotIsFree;
 use super::worker::WorkerThread;
 use super::workers::Workers;
 use crate::rate::{Quota, TokenBucket};
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Weak};
-use std::task::{Wake, Waker};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -121,9 +119,7 @@ impl Builder<Threads> {
         };
         let on_discard = self.kind.on_discard.take();
         let core = self.core(spawner, on_discard)?;
-        let weak = Arc::downgrade(&core);
-        let _ = core.regrow_waker.set(Waker::from(Arc::new(Regrow(weak))));
-        let _ = core.slots_waker.set(SlotIsFree::waker(&core));
+        core.know_itself();
         let pool = Pool::new(core);
         pool.core().start_least().map_err(PoolError::Spawn)?;
         Ok(pool)
@@ -174,20 +170,25 @@ impl Builder<Threads> {
         let (least, most) = kind.workers.check()?;
         let room = common.room()?;
         let clock = common.clock();
-        let settings = Settings {
+        let threads = Settings {
             keep_alive: kind.keep_alive,
             growth: (least < most).then(|| TokenBucket::new(kind.growth).on(&clock)),
-            clock,
-            overflow: common.overflow,
-            shared_slots: common.shares_slots(),
             spawner,
             on_start: kind.on_start,
             on_discard,
-            slots: common.slots(most),
-            gate: common.gate,
+        };
+        let settings = Common {
+            clock,
+            admission: Admission {
+                slots: common.given_slots(),
+                gate: common.gate,
+            },
+            overflow: common.overflow,
             on_panic: common.on_panic,
         };
-        Ok(Arc::new(Core::new(Kin::new(), (least, most), room, settings)))
+        let core = Arc::new(Core::new(Entries::default(), most, room, settings, Kind::new(threads)));
+        core.look().least = least;
+        Ok(core)
     }
 }
 
@@ -207,22 +208,6 @@ fn named(name: &str, stack_size: Option<usize>, worker: &WorkerThread<'_>) -> th
     match stack_size {
         Some(bytes) => builder.stack_size(bytes),
         None => builder,
-    }
-}
-
-/// What the timer of a pool that grows later wakes.
-struct Regrow(Weak<Core<'static>>);
-
-impl Wake for Regrow {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-    fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(core) = self.0.upgrade() {
-            core.grow_now();
-            // It may be the last to have it, and the timer has nothing to do with what a pool holds.
-            drop_quietly(core);
-        }
     }
 }
 

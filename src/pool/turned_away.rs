@@ -1,10 +1,10 @@
 //! A submission that finds no room.
 
+use super::engine::waits::is_inside;
 use super::error::Turned;
 use super::face::Pool;
 use super::overflow::{Crowded, Verdict};
 use super::wishes::Submit;
-use super::worker::is_worker;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
@@ -31,7 +31,7 @@ impl Submit<'_, Pool<'_>> {
             (Verdict::Wait, Patience::Endless) => None,
             (verdict, _) => return Ok(verdict),
         };
-        if is_worker(core) {
+        if is_inside(&**core) {
             core.room.overdraw(weight);
         } else {
             core.room.take_blocking(weight, patience)?;
@@ -50,7 +50,7 @@ impl Submit<'_, Pool<'_>> {
         let mut room = pin!(core.room.take(self.spec.weight));
         poll_fn(|cx| match room.as_mut().poll(cx) {
             // Asked at each poll: a future can be moved into a task.
-            Poll::Pending if is_worker(core) => {
+            Poll::Pending if is_inside(&**core) => {
                 core.room.overdraw(self.spec.weight);
                 Poll::Ready(Ok(Verdict::In))
             }

@@ -76,24 +76,24 @@ fn a_task_that_is_run_by_who_waits_for_it_is_admitted_first() {
     assert!(pool.shutdown(LONG).is_clean());
 }
 
-/// Given a policy that lets one task run at a time, then tasks may wait for tasks to any depth: the inner ones run under the
-/// permit of the outer.
+/// Given a policy of one permit, when the task that holds it waits for another, then the wait is refused at once, and the other runs
+/// once the first has ended. So it is where a policy lets no task wait.
 #[test]
-fn tasks_may_wait_for_tasks_under_one_permit() {
-    fn nested(pool: &WorkerPool, depth: u32) -> u32 {
-        let here = pool.clone();
-        let inner = pool.submit(move || match depth {
-            0 => 1,
-            depth => 1 + nested(&here, depth - 1),
-        });
-        let inner = inner.unwrap().join_timeout(Duration::from_secs(10));
-        inner.expect("it stands still").unwrap()
-    }
+fn a_task_that_waits_for_one_that_needs_its_own_permit_is_told() {
     let in_flight = Arc::new(Semaphore::new(1));
-    let pool = one().admit_by(Policy::new(Arc::clone(&in_flight))).build().unwrap();
-    assert_eq!(nested(&pool, 4), 5);
-    assert!(pool.shutdown(LONG).is_clean());
-    assert_eq!(in_flight.available_permits(), 1);
+    let unqueued = Policy::builder().max_queue(0).over(Arc::clone(&in_flight)).unwrap();
+    for policy in [Policy::new(Arc::clone(&in_flight)), unqueued] {
+        let pool = one().admit_by(policy).build().unwrap();
+        let here = pool.clone();
+        let outer = pool.submit(move || {
+            let mut inner = here.submit(|| 7).unwrap();
+            assert!(matches!(inner.join_by_ref(), Err(TaskError::WouldDeadlock)));
+            inner
+        });
+        assert_eq!(outer.unwrap().join().unwrap().join().unwrap(), 7);
+        assert!(pool.shutdown(LONG).is_clean());
+        assert_eq!(in_flight.available_permits(), 1);
+    }
 }
 
 /// Given two pools that share one slot, and a closed gate before one of them, then tasks of the other run.
@@ -204,17 +204,6 @@ fn a_task_that_is_cancelled_or_too_late_takes_no_token() {
     assert!(matches!(late.join(), Err(TaskError::Expired)));
     assert_eq!(pool.stats().expired, 1);
     let _ = pool.abort();
-}
-
-/// Given a policy of one at a time that lets nobody wait, then a task that waits for another runs it all the same.
-#[test]
-fn a_policy_without_a_line_does_not_keep_a_task_from_what_it_waits_for() {
-    let policy = Policy::builder().max_queue(0).over(Semaphore::new(1)).unwrap();
-    let pool = one().admit_by(policy).build().unwrap();
-    let here = pool.clone();
-    let outer = pool.submit(move || here.submit(|| 7).unwrap().join().unwrap());
-    assert_eq!(outer.unwrap().join().unwrap(), 7);
-    assert!(pool.shutdown(LONG).is_clean());
 }
 
 /// Given a policy that is closed, then each task is told so, and they are counted.

@@ -407,3 +407,65 @@ fn a_queue_that_is_overdrawn_beside_one_who_waits_for_room_loses_nothing() {
         assert!(pool.shutdown(LONG).is_clean());
     });
 }
+
+/// Given one worker whose task waits for another, then that one runs on the slot that is lent; beside an abort it runs, or is listed.
+#[test]
+fn a_task_that_is_awaited_runs_on_the_slot_of_its_waiter() {
+    for aborts in [false, true] {
+        super::bounded(1, move || {
+            let pool = modelled(1).build().unwrap();
+            let (here, ran) = (pool.clone(), Arc::new(AtomicUsize::new(0)));
+            let mark = Arc::clone(&ran);
+            let outer = pool.submit(move || {
+                let inner = here.submit(move || _ = mark.fetch_add(1, Ordering::Relaxed)).ok()?;
+                // Not in passing, as a join would.
+                inner.join_timeout(LONG).ok()
+            });
+            let listed = aborts.then(|| pool.abort().unstarted.len());
+            let joined = outer.unwrap().join();
+            match listed {
+                None => assert!(matches!(joined, Ok(Some(Ok(()))))),
+                Some(listed) => {
+                    let begun = joined.is_ok() && !matches!(joined, Ok(None));
+                    let ran = ran.load(Ordering::Relaxed);
+                    assert_eq!(ran + listed, if begun { 1 } else { listed }, "{joined:?}");
+                }
+            }
+            assert!(pool.shutdown(LONG).is_clean());
+        });
+    }
+}
+
+/// Given two workers, when a task waits for one that the other worker may take from the queue meanwhile, then that runs once.
+#[test]
+fn an_awaited_task_beside_a_worker_that_takes_it_runs_once() {
+    super::bounded(1, || {
+        let pool = modelled(2).build().unwrap();
+        let (here, ran) = (pool.clone(), Arc::new(AtomicUsize::new(0)));
+        let mark = Arc::clone(&ran);
+        let outer = pool.submit(move || {
+            let inner = here.submit(move || mark.fetch_add(1, Ordering::Relaxed)).unwrap();
+            inner.join_timeout(LONG).unwrap().unwrap()
+        });
+        assert_eq!(outer.unwrap().join().unwrap(), 0);
+        assert!(pool.shutdown(LONG).is_clean());
+        assert_eq!(ran.load(Ordering::Relaxed), 1);
+    });
+}
+
+/// Tasks of two pools of one worker wait for each other, up and down.
+#[test]
+fn two_pools_whose_tasks_wait_for_each_other_go_on() {
+    super::bounded(1, || {
+        let pools = [(); 2].map(|()| modelled(1).build().unwrap());
+        let (above, below) = (pools[0].clone(), pools[1].clone());
+        let outer = pools[0].submit(move || {
+            let middle = below.submit(move || above.submit(|| 7).unwrap().join_timeout(LONG).unwrap().unwrap());
+            middle.unwrap().join().unwrap()
+        });
+        assert_eq!(outer.unwrap().join().unwrap(), 7);
+        for pool in pools {
+            assert!(pool.shutdown(LONG).is_clean());
+        }
+    });
+}

@@ -4,6 +4,7 @@
 //! stays in the queue until it starts**: so a cancel, an eviction and the end of the pool concern the queue alone; `queue` is the
 //! queue, and `state` has all transitions. `waits` refuses the waits that cannot end.
 
+pub(super) mod core;
 pub(super) mod queue;
 pub(super) mod seat;
 pub(super) mod slots;

@@ -2,7 +2,10 @@
 //!
 //! An entry stands in the list of its priority, and besides in the list of awaited entries while a task awaits it.
 
+use super::seat::Seat;
+use super::state::Line;
 use crate::pool::entry::{AGEING, Priority};
+use std::marker::PhantomData;
 
 const NONE: u32 = u32::MAX;
 
@@ -77,7 +80,8 @@ impl List {
     }
 }
 
-pub(in crate::pool) struct Queue<E> {
+/// `W` is what a worker keeps.
+pub(in crate::pool) struct Queue<E, W = ()> {
     nodes: Vec<Node<E>>,
     free: u32,
     /// By priority, the lowest first.
@@ -88,10 +92,11 @@ pub(in crate::pool) struct Queue<E> {
     next_number: u64,
     /// How many were preferred to the oldest since that was last the next.
     preferred: u32,
+    own: PhantomData<fn() -> W>,
 }
 
-impl<E> Queue<E> {
-    pub(super) fn new() -> Self {
+impl<E: Send, W: Default + Send + Sync> Queue<E, W> {
+    pub(in crate::pool) fn new() -> Self {
         Self {
             nodes: Vec::new(),
             free: NONE,
@@ -101,18 +106,11 @@ impl<E> Queue<E> {
             len: 0,
             next_number: 0,
             preferred: 0,
+            own: PhantomData,
         }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(super) fn awaited_len(&self) -> usize {
-        self.awaited_len
-    }
-
-    pub(super) fn push(&mut self, entry: E, priority: Priority) -> Key {
+    pub(in crate::pool) fn push(&mut self, entry: E, priority: Priority) -> Key {
         let number = self.next_number;
         self.next_number += 1;
         self.len += 1;
@@ -144,10 +142,6 @@ impl<E> Queue<E> {
         (node.number == key.number && node.entry.is_some()).then_some(node)
     }
 
-    pub(super) fn get(&self, key: Key) -> Option<&E> {
-        self.node(key)?.entry.as_ref()
-    }
-
     fn key(&self, index: u32) -> Key {
         let number = self.nodes[index as usize].number;
         Key { index, number }
@@ -158,28 +152,14 @@ impl<E> Queue<E> {
         heads.map(|head| self.key(head)).min_by_key(|key| key.number)
     }
 
-    /// The entry that is next by priority, age and arrival.
-    pub(super) fn first(&self) -> Option<Key> {
-        if self.preferred >= AGEING {
-            return self.oldest();
-        }
-        let highest = self.lists.iter().rfind(|list| list.head != NONE)?;
-        Some(self.key(highest.head))
-    }
-
-    /// Of the awaited entries, the one that has been awaited for longest.
-    pub(super) fn first_awaited(&self) -> Option<Key> {
-        (self.awaited.head != NONE).then(|| self.key(self.awaited.head))
-    }
-
     /// The oldest entry of the lowest priority: the first to be evicted.
-    pub(super) fn last(&self) -> Option<Key> {
+    pub(in crate::pool) fn last(&self) -> Option<Key> {
         let lowest = self.lists.iter().find(|list| list.head != NONE)?;
         Some(self.key(lowest.head))
     }
 
     /// A task awaits the entry from now on. False when the entry has left the queue.
-    pub(super) fn await_it(&mut self, key: Key) -> bool {
+    pub(in crate::pool) fn await_it(&mut self, key: Key) -> bool {
         if self.node(key).is_none() {
             return false;
         }
@@ -194,7 +174,7 @@ impl<E> Queue<E> {
     }
 
     /// A task awaits the entry no longer.
-    pub(super) fn await_no_more(&mut self, key: Key) {
+    pub(in crate::pool) fn await_no_more(&mut self, key: Key) {
         if self.node(key).is_none() {
             return;
         }
@@ -211,8 +191,56 @@ impl<E> Queue<E> {
             .unlink(&mut self.nodes, |node| &mut node.awaited_links, index);
     }
 
+    /// Takes all entries out, the highest priority first, each in order of arrival.
+    pub(in crate::pool) fn drain(&mut self) -> Vec<E> {
+        let mut drained = Vec::with_capacity(self.len);
+        for list in (0..self.lists.len()).rev() {
+            while self.lists[list].head != NONE {
+                drained.extend(self.remove(self.key(self.lists[list].head)));
+            }
+        }
+        drained
+    }
+}
+
+impl<E: Send, W: Default + Send + Sync> Line for Queue<E, W> {
+    type Entry = E;
+    type Key = Key;
+    type Own = W;
+    const THREADS: bool = false;
+
+    fn seat(&mut self) -> Seat<W> {
+        Seat::default()
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn awaited_len(&self) -> usize {
+        self.awaited_len
+    }
+
+    /// The entry that is next by priority, age and arrival.
+    fn first(&self) -> Option<Key> {
+        if self.preferred >= AGEING {
+            return self.oldest();
+        }
+        let highest = self.lists.iter().rfind(|list| list.head != NONE)?;
+        Some(self.key(highest.head))
+    }
+
+    /// Of the awaited entries, the one that has been awaited for longest.
+    fn first_awaited(&self) -> Option<Key> {
+        (self.awaited.head != NONE).then(|| self.key(self.awaited.head))
+    }
+
+    fn get(&self, key: Key) -> Option<&E> {
+        self.node(key)?.entry.as_ref()
+    }
+
     /// Takes an entry out to start it: the order by priority counts it.
-    pub(super) fn take(&mut self, key: Key) -> Option<E> {
+    fn take(&mut self, key: Key) -> Option<E> {
         self.node(key)?;
         self.preferred = if self.oldest() == Some(key) {
             0
@@ -223,7 +251,7 @@ impl<E> Queue<E> {
     }
 
     /// Takes an entry out.
-    pub(super) fn remove(&mut self, key: Key) -> Option<E> {
+    fn remove(&mut self, key: Key) -> Option<E> {
         let priority = self.node(key)?.priority;
         self.lists[priority as usize].unlink(&mut self.nodes, |node| &mut node.links, key.index);
         if self.nodes[key.index as usize].awaited > 0 {
@@ -239,22 +267,15 @@ impl<E> Queue<E> {
         }
         entry
     }
-
-    /// Takes all entries out, the highest priority first, each in order of arrival.
-    pub(super) fn drain(&mut self) -> Vec<E> {
-        let mut drained = Vec::with_capacity(self.len);
-        for list in (0..self.lists.len()).rev() {
-            while self.lists[list].head != NONE {
-                drained.extend(self.remove(self.key(self.lists[list].head)));
-            }
-        }
-        drained
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn new() -> Queue<u32> {
+        Queue::new()
+    }
 
     fn taken(queue: &mut Queue<u32>) -> Vec<u32> {
         std::iter::from_fn(|| queue.first().and_then(|key| queue.take(key))).collect()
@@ -262,7 +283,7 @@ mod tests {
 
     #[test]
     fn entries_leave_by_priority_and_arrival() {
-        let (mut queue, mut other) = (Queue::new(), Queue::new());
+        let (mut queue, mut other) = (new(), new());
         for (n, priority) in [Priority::Normal, Priority::High, Priority::Low, Priority::High]
             .into_iter()
             .enumerate()
@@ -279,7 +300,7 @@ mod tests {
     /// Given endless tasks of the highest priority, then those of each other one have their turns.
     #[test]
     fn the_oldest_is_taken_after_the_stated_number_of_preferred_ones() {
-        let mut queue = Queue::new();
+        let mut queue = new();
         queue.push(1_000, Priority::Low);
         queue.push(2_000, Priority::Normal);
         (0..100).for_each(|n| _ = queue.push(n, Priority::High));
@@ -290,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_removed_entry_is_gone_and_its_key_finds_no_other() {
-        let mut queue = Queue::new();
+        let mut queue = new();
         let first = queue.push(1, Priority::Normal);
         assert_eq!(queue.remove(first), Some(1));
         let second = queue.push(2, Priority::Normal);
@@ -301,7 +322,7 @@ mod tests {
 
     #[test]
     fn awaited_entries_are_listed_until_they_leave() {
-        let mut queue = Queue::new();
+        let mut queue = new();
         let first = queue.push(1, Priority::Normal);
         let second = queue.push(2, Priority::Normal);
         assert!(queue.await_it(second) && queue.await_it(second) && queue.await_it(first));
@@ -316,7 +337,7 @@ mod tests {
 
     #[test]
     fn an_empty_queue_gives_its_memory_back() {
-        let mut queue = Queue::new();
+        let mut queue = new();
         let keys: Vec<_> = (0..10_000).map(|n| queue.push(n, Priority::Normal)).collect();
         keys.into_iter().for_each(|key| _ = queue.remove(key));
         assert_eq!((queue.nodes.capacity(), queue.len()), (0, 0));

@@ -1,17 +1,16 @@
 //! A worker, as others see and call it.
 
-use super::waits::Task;
 use crate::pool::hooks::wake;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 #[derive(Default)]
-pub(in crate::pool) struct Seat {
+pub(in crate::pool) struct Seat<W> {
     /// It looks for a task, or has been called to. Under the lock of the pool.
     looks: AtomicBool,
     place: Mutex<Place>,
+    pub(in crate::pool) own: W,
 }
 
 #[derive(Default)]
@@ -19,10 +18,17 @@ struct Place {
     /// It has been called since it last asked.
     called: bool,
     waker: Option<Waker>,
-    running: Option<Arc<dyn Task>>,
 }
 
-impl Seat {
+impl<W> Seat<W> {
+    pub(in crate::pool) fn new(own: W) -> Self {
+        Self {
+            looks: AtomicBool::default(),
+            place: Mutex::default(),
+            own,
+        }
+    }
+
     /// It looks from now on.
     pub(super) fn looks(&self) {
         // Relaxed, as below: under the lock of the pool.
@@ -32,15 +38,6 @@ impl Seat {
     /// True when it has looked until now.
     pub(super) fn looks_no_more(&self) -> bool {
         self.looks.swap(false, Ordering::Relaxed)
-    }
-
-    /// What it runs from now on. Returns what it ran, to be dropped outside the lock of the pool.
-    pub(in crate::pool) fn runs(&self, task: Option<Arc<dyn Task>>) -> Option<Arc<dyn Task>> {
-        std::mem::replace(&mut self.place.lock().running, task)
-    }
-
-    pub(in crate::pool) fn running(&self) -> Option<Arc<dyn Task>> {
-        self.place.lock().running.clone()
     }
 
     pub(in crate::pool) fn call(&self) {

@@ -2,39 +2,77 @@
 //! the lock comes back in [`Acts`].
 //!
 //! - A worker that is called looks for a task. As many look as tasks can start: one that was called may stand behind a task that
-//!   keeps its runtime's thread.
+//!   keeps its runtime's thread. Of threads one looks at a time, and calls the next when it has found a task.
 //! - A worker falls asleep under the lock, after it has found nothing there that can start. So a transition either comes before,
 //!   and the worker sees what it made startable, or after, and calls it.
 //! - Where tasks are admitted by a policy, or by slots that others share, one worker at a time asks, for the task that is first. The
 //!   task stays in the queue meanwhile. Whatever changes which one is first calls the asker.
 
-use super::queue::{Key, Queue};
 use super::seat::Seat;
 use super::slots::Slots;
 use crate::pool::cell::Ran;
-use crate::pool::entry::Priority;
 use crate::pool::quiet::Quiet;
-use crate::pool::state::Phase;
 use crate::pool::stats::PoolStats;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// How many tasks that are too late are taken out in one transition.
-const LATE: usize = 64;
+/// How many threads there may be beyond the limit, for tasks that are awaited while others wait.
+pub(in crate::pool) const SPARES: usize = 256;
 
-pub(in crate::pool) struct State<E> {
-    queue: Queue<E>,
+/// How many tasks that will not start are taken out in one transition.
+const GONE: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::pool) enum Phase {
+    Running,
+    /// No more tasks are taken; what is queued still runs.
+    Draining,
+    /// What was queued has been taken out: nothing more starts.
+    Stopped,
+}
+
+/// A queue, in the order of which tasks start.
+pub(in crate::pool) trait Line: Send {
+    type Entry;
+    /// Of an entry: it stays valid after the entry is gone, and then finds nothing.
+    type Key: Copy + PartialEq + Send;
+    /// What a worker keeps where others find it.
+    type Own: Send + Sync;
+    /// Workers are threads: dear to start, and called one by one.
+    const THREADS: bool;
+    /// For one more worker.
+    fn seat(&mut self) -> Seat<Self::Own>;
+
+    fn len(&self) -> usize;
+    /// How many tasks are awaited by tasks.
+    fn awaited_len(&self) -> usize;
+    fn first(&self) -> Option<Self::Key>;
+    fn first_awaited(&self) -> Option<Self::Key>;
+    fn get(&self, key: Self::Key) -> Option<&Self::Entry>;
+    /// Takes an entry out to start it: the order by priority counts it.
+    fn take(&mut self, key: Self::Key) -> Option<Self::Entry>;
+    fn remove(&mut self, key: Self::Key) -> Option<Self::Entry>;
+}
+
+/// The worker that asks, and for which entry.
+type Asker<Q> = (Arc<Seat<<Q as Line>::Own>>, Option<<Q as Line>::Key>);
+
+pub(in crate::pool) struct State<Q: Line> {
+    pub(in crate::pool) queue: Q,
     slots: Slots,
-    seats: Vec<Arc<Seat>>,
-    idle: Vec<Arc<Seat>>,
+    seats: Vec<Arc<Seat<Q::Own>>>,
+    idle: Vec<Arc<Seat<Q::Own>>>,
     /// Workers that are about to exit: two must not in the place of one.
     leaving: usize,
     /// Workers that look for a task, or have been called to.
     looks: usize,
     /// Something else than slots admits tasks: workers ask it.
     gated: bool,
-    /// The worker that asks, and for which entry.
-    asker: Option<(Arc<Seat>, Option<Key>)>,
+    asker: Option<Asker<Q>>,
+    /// Threads only: how many there are at least, the most tasks that have been parked at once, and whether a timer lets the pool grow.
+    pub(in crate::pool) least: usize,
+    most_parked: usize,
+    pub(in crate::pool) grows_later: bool,
     pub(in crate::pool) phase: Phase,
     pub(in crate::pool) quiet: Quiet,
     pub(in crate::pool) stats: PoolStats,
@@ -42,12 +80,24 @@ pub(in crate::pool) struct State<E> {
 
 /// What is to be done after the lock.
 #[must_use]
-#[derive(Default)]
-pub(in crate::pool) struct Acts {
-    pub(in crate::pool) call: Vec<Arc<Seat>>,
+pub(in crate::pool) struct Acts<W> {
+    pub(in crate::pool) call: Vec<Arc<Seat<W>>>,
     /// Workers to be started.
-    pub(in crate::pool) start: Vec<Arc<Seat>>,
+    pub(in crate::pool) start: Vec<Arc<Seat<W>>>,
+    /// A thread is to be started, if there may be one more.
+    pub(in crate::pool) grow: bool,
     pub(in crate::pool) quiet: Vec<Waker>,
+}
+
+impl<W> Default for Acts<W> {
+    fn default() -> Self {
+        Self {
+            call: Vec::new(),
+            start: Vec::new(),
+            grow: false,
+            quiet: Vec::new(),
+        }
+    }
 }
 
 /// What a worker does next.
@@ -56,16 +106,40 @@ pub(in crate::pool) enum Next<E> {
     Run(E, bool),
     /// It asks what admits tasks.
     Ask,
-    /// It looks again: many were late.
+    /// It looks again, at once or in a moment.
     Again,
     Sleep,
     Exit,
 }
 
-impl<E> State<E> {
-    pub(in crate::pool) fn new(limit: usize, gated: bool) -> Self {
+/// What workers have ended.
+#[derive(Default)]
+pub(in crate::pool) struct Counts {
+    pub(in crate::pool) entries: usize,
+    pub(in crate::pool) finished: u64,
+    pub(in crate::pool) panicked: u64,
+    pub(in crate::pool) expired: u64,
+}
+
+impl Counts {
+    #[inline]
+    pub(in crate::pool) fn count(&mut self, ran: Ran) {
+        self.entries += 1;
+        self.finished += u64::from(ran != Ran::Gone);
+        self.panicked += u64::from(ran == Ran::Panicked);
+    }
+
+    pub(in crate::pool) fn of(ran: Ran) -> Self {
+        let mut counts = Self::default();
+        counts.count(ran);
+        counts
+    }
+}
+
+impl<Q: Line> State<Q> {
+    pub(in crate::pool) fn new(queue: Q, limit: usize, gated: bool) -> Self {
         Self {
-            queue: Queue::new(),
+            queue,
             slots: Slots::new(limit),
             seats: Vec::new(),
             idle: Vec::new(),
@@ -73,6 +147,9 @@ impl<E> State<E> {
             looks: 0,
             gated,
             asker: None,
+            least: 0,
+            most_parked: 0,
+            grows_later: false,
             phase: Phase::Running,
             quiet: Quiet::default(),
             stats: PoolStats::default(),
@@ -86,22 +163,22 @@ impl<E> State<E> {
     }
 
     /// The entry that is to start next.
-    pub(in crate::pool) fn first(&self) -> Option<Key> {
-        if self.slots.free() > 0 {
+    pub(in crate::pool) fn first(&self) -> Option<Q::Key> {
+        let common = if self.slots.free() > 0 {
             self.queue.first()
-        } else if self.slots.lent() > 0 {
-            self.queue.first_awaited()
         } else {
             None
-        }
+        };
+        // One that is awaited may have been taken out of the queue, and not have started.
+        common.or_else(|| (self.slots.lent() > 0).then(|| self.queue.first_awaited())?)
     }
 
-    pub(in crate::pool) fn get(&self, key: Key) -> Option<&E> {
+    pub(in crate::pool) fn get(&self, key: Q::Key) -> Option<&Q::Entry> {
         self.queue.get(key)
     }
 
     /// Calls or starts workers, as tasks can start for which none looks.
-    pub(in crate::pool) fn call(&mut self, acts: &mut Acts) {
+    pub(in crate::pool) fn call(&mut self, acts: &mut Acts<Q::Own>) {
         if self.phase != Phase::Running && self.queue.len() == 0 && !seeded!("engine_drains_quietly") {
             self.call_idle(acts);
         }
@@ -111,61 +188,122 @@ impl<E> State<E> {
             }
             return;
         }
-        let wanted = self.startable().min(if self.gated { 1 } else { usize::MAX });
+        let most = if self.gated || Q::THREADS { 1 } else { usize::MAX };
+        let wanted = self.startable().min(most);
         while self.looks < wanted {
             match self.idle.pop() {
                 Some(seat) => self.calls(seat, acts),
-                None => self.starts(acts),
+                None if Q::THREADS => {
+                    acts.grow = self.may_grow();
+                    return;
+                }
+                None => {
+                    let seat = Arc::new(self.queue.seat());
+                    self.starts(seat, acts);
+                }
             }
         }
     }
 
-    fn calls(&mut self, seat: Arc<Seat>, acts: &mut Acts) {
+    fn calls(&mut self, seat: Arc<Seat<Q::Own>>, acts: &mut Acts<Q::Own>) {
         self.looks += 1;
         seat.looks();
         acts.call.push(seat);
     }
 
-    fn starts(&mut self, acts: &mut Acts) {
-        let seat = Arc::<Seat>::default();
-        self.looks += 1;
-        seat.looks();
-        self.seats.push(Arc::clone(&seat));
-        self.stats.peak_threads = self.stats.peak_threads.max(self.seats.len());
+    /// A worker is about to be started that looks.
+    pub(in crate::pool) fn starts(&mut self, seat: Arc<Seat<Q::Own>>, acts: &mut Acts<Q::Own>) {
+        self.looks_again(&seat);
+        self.enters(&seat);
         acts.start.push(seat);
     }
 
-    /// How many workers there are above the limit, those not counted whose tasks are parked.
+    /// A worker is about to be started.
+    pub(in crate::pool) fn enters(&mut self, seat: &Arc<Seat<Q::Own>>) {
+        self.seats.push(Arc::clone(seat));
+        self.stats.peak_threads = self.stats.peak_threads.max(self.seats.len());
+    }
+
+    /// How many workers there are and will be.
+    pub(in crate::pool) fn staying(&self) -> usize {
+        self.seats.len() - self.leaving
+    }
+
+    /// How many workers there are above the limit, those not counted whose tasks are parked, or of threads were at once.
     fn surplus(&self) -> usize {
-        (self.seats.len() - self.leaving - self.slots.parked()).saturating_sub(self.slots.limit())
+        let parked = if Q::THREADS {
+            self.most_parked
+        } else {
+            self.slots.parked()
+        };
+        self.staying().saturating_sub(self.slots.limit().saturating_add(parked))
     }
 
-    pub(in crate::pool) fn push(&mut self, entry: E, priority: Priority) -> Key {
-        self.quiet.begun(1);
-        self.stats.submitted += 1;
-        self.queue.push(entry, priority)
+    // ---- threads ----
+
+    /// True when one more thread may be started.
+    pub(in crate::pool) fn may_grow(&self) -> bool {
+        let most = self.slots.limit().saturating_add(self.slots.parked().min(SPARES));
+        self.staying() < most && (!self.grows_later || self.is_urgent())
     }
 
-    /// What the worker does next. What `is_late` goes to `late`.
+    /// True when one more thread would find a task, for which none looks.
+    pub(in crate::pool) fn wants_thread(&self) -> bool {
+        let finds_task = self.asker.is_none() && self.startable() > 0;
+        finds_task && self.may_grow() && self.idle.is_empty() && self.looks == 0 && self.phase != Phase::Stopped
+    }
+
+    /// True when no rate holds the next thread back: none is there, or all the others wait for it.
+    pub(in crate::pool) fn is_urgent(&self) -> bool {
+        self.staying() <= self.slots.parked() || self.slots.free() == 0
+    }
+
+    /// True when a task that comes in calls a worker, or starts one.
+    pub(in crate::pool) fn wants_call(&self) -> bool {
+        let could_start = self.slots.free() > 0 && (!self.idle.is_empty() || self.may_grow());
+        self.gated || (self.looks == 0 && could_start)
+    }
+
+    /// True while no worker sleeps, and no more will be started.
+    pub(in crate::pool) fn is_busy(&self) -> bool {
+        self.idle.is_empty() && self.staying() >= self.slots.limit()
+    }
+
+    /// The worker has slept for as long as it is kept: true when it is to exit.
+    pub(in crate::pool) fn leaves_idle(&mut self, seat: &Arc<Seat<Q::Own>>) -> bool {
+        let Some(at) = self.idle.iter().position(|idle| Arc::ptr_eq(idle, seat)) else {
+            return false;
+        };
+        if self.staying() <= self.least {
+            return false;
+        }
+        self.idle.remove(at);
+        self.most_parked = self.slots.parked().max(self.most_parked.saturating_sub(1));
+        self.leaving += 1;
+        true
+    }
+
+    // ---- what a worker does ----
+
+    /// What the worker does next. What `is_gone`, as it will not start, goes to `gone`. A `patient` worker that finds nothing looks again
+    /// before it sleeps, if no other does.
     pub(in crate::pool) fn next(
         &mut self,
-        seat: &Arc<Seat>,
-        is_late: impl Fn(&E) -> bool,
-        late: &mut Vec<E>,
-        acts: &mut Acts,
-    ) -> Next<E> {
+        seat: &Arc<Seat<Q::Own>>,
+        patient: bool,
+        is_gone: impl Fn(&Q::Entry) -> bool,
+        gone: &mut Vec<Q::Entry>,
+        acts: &mut Acts<Q::Own>,
+    ) -> Next<Q::Entry> {
         self.looks_no_more(seat);
         let next = loop {
             match self.first() {
                 _ if self.surplus() > 0 => break self.exit(),
-                Some(_) if late.len() == LATE => {
+                Some(_) if gone.len() == GONE => {
                     self.looks_again(seat);
                     break Next::Again;
                 }
-                Some(key) if self.queue.get(key).is_some_and(&is_late) => {
-                    self.stats.expired += 1;
-                    late.extend(self.remove(key, acts));
-                }
+                Some(key) if self.queue.get(key).is_some_and(&is_gone) => gone.extend(self.remove(key, acts)),
                 Some(_) if self.gated && self.asker.is_some() => break self.sleep(seat),
                 Some(key) if self.gated => {
                     self.asker = Some((Arc::clone(seat), Some(key)));
@@ -175,7 +313,12 @@ impl<E> State<E> {
                     Some((entry, borrows)) => break Next::Run(entry, borrows),
                     None => unreachable!("what is first is queued"),
                 },
+                None if self.phase == Phase::Stopped => break self.exit(),
                 None if self.phase != Phase::Running && self.queue.len() == 0 => break self.exit(),
+                None if patient && self.looks == 0 => {
+                    self.looks_again(seat);
+                    break Next::Again;
+                }
                 None => break self.sleep(seat),
             }
         };
@@ -183,7 +326,7 @@ impl<E> State<E> {
         next
     }
 
-    fn looks_no_more(&mut self, seat: &Arc<Seat>) {
+    fn looks_no_more(&mut self, seat: &Arc<Seat<Q::Own>>) {
         if seat.looks_no_more() {
             if !seeded!("engine_looks_for_ever") {
                 self.looks -= 1;
@@ -195,64 +338,66 @@ impl<E> State<E> {
     }
 
     /// The worker is on its way to look: none is called in its place.
-    fn looks_again(&mut self, seat: &Seat) {
+    fn looks_again(&mut self, seat: &Seat<Q::Own>) {
         self.looks += 1;
         seat.looks();
     }
 
-    fn sleep(&mut self, seat: &Arc<Seat>) -> Next<E> {
+    fn sleep(&mut self, seat: &Arc<Seat<Q::Own>>) -> Next<Q::Entry> {
         self.idle.push(Arc::clone(seat));
         Next::Sleep
     }
 
-    fn exit(&mut self) -> Next<E> {
+    fn exit(&mut self) -> Next<Q::Entry> {
         self.leaving += 1;
         Next::Exit
     }
 
     /// Takes the entry out to start it. There is a slot.
-    fn take(&mut self, key: Key) -> Option<(E, bool)> {
+    fn take(&mut self, key: Q::Key) -> Option<(Q::Entry, bool)> {
         let entry = self.queue.take(key)?;
         Some((entry, self.slots.start()))
     }
 
-    /// A task that ran has ended, which started on a lent slot or not.
-    pub(in crate::pool) fn ended(&mut self, ran: Ran, borrowed: bool, acts: &mut Acts) {
-        self.stats.finished += u64::from(ran != Ran::Gone);
-        self.stats.panicked += u64::from(ran == Ran::Panicked);
-        self.slots.end(borrowed);
-        self.finished(1, acts);
+    /// A task was taken in.
+    pub(in crate::pool) fn came(&mut self, tasks: usize) {
+        self.quiet.begun(tasks);
+        self.stats.submitted += tasks as u64;
     }
 
-    fn finished(&mut self, tasks: usize, acts: &mut Acts) {
+    /// Tasks have ended that ran, or were taken out.
+    pub(in crate::pool) fn count(&mut self, counts: Counts, acts: &mut Acts<Q::Own>) {
+        self.stats.finished += counts.finished;
+        self.stats.panicked += counts.panicked;
+        self.stats.expired += counts.expired;
+        self.finished(counts.entries, acts);
+    }
+
+    /// The slot is free again that a task started on, lent or not.
+    pub(in crate::pool) fn free_slot(&mut self, borrowed: bool) {
+        self.slots.end(borrowed);
+    }
+
+    pub(in crate::pool) fn finished(&mut self, tasks: usize, acts: &mut Acts<Q::Own>) {
         self.quiet.finished(tasks, &mut acts.quiet);
     }
 
     /// Takes the entry out of the queue: it will not start.
-    pub(in crate::pool) fn remove(&mut self, key: Key, acts: &mut Acts) -> Option<E> {
+    pub(in crate::pool) fn remove(&mut self, key: Q::Key, acts: &mut Acts<Q::Own>) -> Option<Q::Entry> {
         let entry = self.queue.remove(key)?;
         self.finished(1, acts);
         Some(entry)
     }
 
-    /// Takes out what a full queue evicts first.
-    pub(in crate::pool) fn evict(&mut self, acts: &mut Acts) -> Option<E> {
-        let entry = self.remove(self.queue.last()?, acts)?;
-        self.call(acts);
-        Some(entry)
-    }
-
-    /// Takes out all that has not started. Nothing more starts.
-    pub(in crate::pool) fn stop(&mut self, acts: &mut Acts) -> Vec<E> {
+    /// Nothing more starts: the queue is empty.
+    pub(in crate::pool) fn stop(&mut self, drained: usize, acts: &mut Acts<Q::Own>) {
         self.phase = Phase::Stopped;
-        let entries = self.queue.drain();
-        self.finished(entries.len(), acts);
+        self.finished(drained, acts);
         self.call_all(acts);
-        entries
     }
 
     /// No more tasks are taken in.
-    pub(in crate::pool) fn close(&mut self, acts: &mut Acts) {
+    pub(in crate::pool) fn close(&mut self, acts: &mut Acts<Q::Own>) {
         self.phase = self.phase.max(Phase::Draining);
         if !seeded!("engine_closes_quietly") {
             self.call_all(acts);
@@ -260,36 +405,45 @@ impl<E> State<E> {
     }
 
     /// Every idle worker looks, and so does the asker.
-    fn call_all(&mut self, acts: &mut Acts) {
+    fn call_all(&mut self, acts: &mut Acts<Q::Own>) {
         self.call_idle(acts);
         acts.call.extend(self.asker.iter().map(|(seat, _)| Arc::clone(seat)));
     }
 
-    fn call_idle(&mut self, acts: &mut Acts) {
+    fn call_idle(&mut self, acts: &mut Acts<Q::Own>) {
         for seat in std::mem::take(&mut self.idle) {
             self.calls(seat, acts);
         }
     }
 
-    pub(in crate::pool) fn set_limit(&mut self, limit: usize, acts: &mut Acts) {
+    pub(in crate::pool) fn set_limit(&mut self, limit: usize, acts: &mut Acts<Q::Own>) {
         self.slots.set_limit(limit);
+        self.most_parked = self.slots.parked();
+        if seeded!("engine_resizes_quietly") {
+            return;
+        }
         // Those above the limit look, and exit.
         let surplus = self.surplus().min(self.idle.len());
         for seat in self.idle.split_off(self.idle.len() - surplus) {
             self.calls(seat, acts);
         }
-        if !seeded!("engine_resizes_quietly") {
-            self.call(acts);
-        }
+        self.call(acts);
     }
 
     // ---- tasks that wait ----
 
-    pub(in crate::pool) fn park(&mut self, acts: &mut Acts) {
+    /// The task of a worker waits, and lends its slot. False, and it does not, when no thread would be left for those that are awaited.
+    pub(in crate::pool) fn park(&mut self, acts: &mut Acts<Q::Own>) -> bool {
+        let parked = self.slots.parked() + 1;
+        if Q::THREADS && parked > SPARES && self.staying() <= parked {
+            return false;
+        }
         self.slots.park();
+        self.most_parked = self.most_parked.max(self.slots.parked().min(SPARES));
         if !seeded!("engine_lends_quietly") {
             self.call(acts);
         }
+        true
     }
 
     /// The task goes on at once.
@@ -297,21 +451,10 @@ impl<E> State<E> {
         self.slots.resume();
     }
 
-    pub(in crate::pool) fn await_it(&mut self, key: Key, acts: &mut Acts) {
-        if self.queue.await_it(key) {
-            self.call(acts);
-        }
-    }
-
-    pub(in crate::pool) fn await_no_more(&mut self, key: Key, acts: &mut Acts) {
-        self.queue.await_no_more(key);
-        self.call(acts);
-    }
-
     // ---- the asker ----
 
     /// For which entry the asker asks from now on. None: it asks no more.
-    pub(in crate::pool) fn asks(&mut self, seat: &Arc<Seat>, acts: &mut Acts) -> Option<Key> {
+    pub(in crate::pool) fn asks(&mut self, seat: &Arc<Seat<Q::Own>>, acts: &mut Acts<Q::Own>) -> Option<Q::Key> {
         let first = self.first();
         self.asker = first.map(|key| (Arc::clone(seat), Some(key)));
         if first.is_none() {
@@ -322,7 +465,11 @@ impl<E> State<E> {
     }
 
     /// What was asked for is admitted: the entry starts, if it `fits` still, which is asked of the one that is first now.
-    pub(in crate::pool) fn admitted(&mut self, fits: impl FnOnce(&E) -> bool, acts: &mut Acts) -> Option<(E, bool)> {
+    pub(in crate::pool) fn admitted(
+        &mut self,
+        fits: impl FnOnce(&Q::Entry) -> bool,
+        acts: &mut Acts<Q::Own>,
+    ) -> Option<(Q::Entry, bool)> {
         let key = self.first().filter(|&key| self.queue.get(key).is_some_and(fits))?;
         self.asker = None;
         let taken = self.take(key);
@@ -331,7 +478,12 @@ impl<E> State<E> {
     }
 
     /// What was asked for is refused, or too late: the entry will not start, and the worker looks again.
-    pub(in crate::pool) fn refused(&mut self, seat: &Seat, key: Key, acts: &mut Acts) -> Option<E> {
+    pub(in crate::pool) fn refused(
+        &mut self,
+        seat: &Seat<Q::Own>,
+        key: Q::Key,
+        acts: &mut Acts<Q::Own>,
+    ) -> Option<Q::Entry> {
         self.asker = None;
         self.looks_again(seat);
         let entry = self.remove(key, acts);
@@ -341,8 +493,8 @@ impl<E> State<E> {
 
     // ---- workers ----
 
-    /// A worker has gone. True when it was dropped by its runtime and none is left for what is queued.
-    pub(in crate::pool) fn left(&mut self, seat: &Arc<Seat>, in_order: bool, acts: &mut Acts) -> bool {
+    /// A worker has gone. True when it was dropped, or not started, and none is left for what is queued.
+    pub(in crate::pool) fn left(&mut self, seat: &Arc<Seat<Q::Own>>, in_order: bool, acts: &mut Acts<Q::Own>) -> bool {
         self.looks_no_more(seat);
         self.seats.retain(|known| !Arc::ptr_eq(known, seat));
         self.leaving -= usize::from(in_order);
@@ -353,7 +505,7 @@ impl<E> State<E> {
             self.quiet.tell(&mut acts.quiet);
         }
         // One that was dropped is not replaced: its runtime is gone, and drops the next as well.
-        if in_order {
+        if in_order || (Q::THREADS && !self.idle.is_empty()) {
             self.call(acts);
         }
         !in_order && self.seats.is_empty()
@@ -363,7 +515,7 @@ impl<E> State<E> {
         !self.seats.is_empty()
     }
 
-    pub(in crate::pool) fn workers(&self) -> &[Arc<Seat>] {
+    pub(in crate::pool) fn workers(&self) -> &[Arc<Seat<Q::Own>>] {
         &self.seats
     }
 

@@ -7,23 +7,95 @@
 //!
 //! A task counts as one for which its submitter waits, or the task that has waited for it since, as long as there is a handle: it may
 //! wait at any time. So whether a wait for permits is refused does not depend on timing.
+//!
+//! A task on a thread stands in the graph only while it holds permits: it counts as one that waits for its submitter's. So the graph
+//! sees no cycle of threads that wait for each other's ends.
 
-use super::queue::Key;
 use crate::pool::error::TaskError;
 use crate::sync::shim::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::turn::TurnstileId;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// A pool, as waits see it.
-pub(in crate::pool) trait Home: Send + Sync {
+pub(in crate::pool) trait Home: Lends {
+    /// A queued task, and that it is awaited.
+    type Target;
+    type Awaited;
     /// The permits that a task of it holds while it runs, as its policy has it now.
     fn held(&self) -> Held;
     /// A task awaits the queued task from now on.
-    fn await_it(self: Arc<Self>, key: Key);
-    fn await_no_more(self: Arc<Self>, key: Key);
+    fn await_it(self: &Arc<Self>, target: Self::Target) -> Self::Awaited;
+    fn await_no_more(self: &Arc<Self>, awaited: Self::Awaited);
+}
+
+/// A pool whose tasks lend their slots.
+pub(in crate::pool) trait Lends: Send + Sync {
+    /// A task of it waits. False, and its slot is not lent, when no thread would be left for the tasks that are awaited.
+    fn park(self: Arc<Self>) -> bool;
+    /// The task goes on.
+    fn resume(self: Arc<Self>);
+}
+
+/// What a thread runs its tasks on. The task lends it while it awaits a handle.
+pub(in crate::pool) struct Slot {
+    /// None: tasks of the pool borrow, and lend it while they wait for each other alone.
+    pool: Option<Weak<dyn Lends>>,
+    /// How many handles the task awaits, and `ENDED`. The task alone adds to it; a handle that was moved may be dropped elsewhere. It
+    /// guards nothing: all accesses are relaxed, and the lock of the pool orders what they lead to.
+    lent: AtomicUsize,
+}
+
+/// The task has ended, although there are such handles.
+const ENDED: usize = 1 << (usize::BITS - 1);
+
+impl Slot {
+    pub(in crate::pool) fn of(pool: Option<Weak<dyn Lends>>) -> Arc<Self> {
+        let lent = AtomicUsize::new(0);
+        Arc::new(Self { pool, lent })
+    }
+
+    /// The task awaits one more handle, of `home`. None when that lends nothing; false when it cannot wait.
+    fn lend<H: Home>(&self, home: &Arc<H>, is_own: bool) -> Option<bool> {
+        let pool = self.pool.as_ref().and_then(Weak::upgrade);
+        if pool.is_none() && !is_own {
+            return None;
+        }
+        let is_first = self.lent.fetch_add(1, Ordering::Relaxed) == 0;
+        let parks = !is_first || pool.map_or_else(|| Arc::clone(home).park(), |pool| pool.park());
+        if !parks {
+            self.lent.fetch_sub(1, Ordering::Relaxed);
+        }
+        Some(parks)
+    }
+
+    fn take_back<H: Home>(&self, home: &Arc<H>) {
+        if self.lent.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.resume(home);
+        }
+    }
+
+    fn resume<H: Lends>(&self, home: &Arc<H>) {
+        match self.pool.as_ref().and_then(Weak::upgrade) {
+            Some(pool) => pool.resume(),
+            None => Arc::clone(home).resume(),
+        }
+    }
+
+    /// The task, one of `home`, has ended. True when a handle that it awaited is still there: then its slot is lent no more, and the
+    /// next task needs another of these.
+    #[inline]
+    pub(in crate::pool) fn end<H: Lends>(&self, home: &Arc<H>) -> bool {
+        if self.lent.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        if self.lent.fetch_or(ENDED, Ordering::Relaxed) > 0 {
+            self.resume(home);
+        }
+        true
+    }
 }
 
 /// A task, as waits see it.
@@ -51,6 +123,27 @@ pub(in crate::pool) struct Record {
     ended: AtomicBool,
     /// Its number, once it stands in the graph of waits.
     number: OnceLock<u64>,
+}
+
+/// What a task on a thread is that holds permits.
+pub(in crate::pool) struct Holder(Record);
+
+impl Holder {
+    pub(in crate::pool) fn of(held: Held) -> Arc<Self> {
+        let record = Record::default();
+        record.holds(held);
+        Arc::new(Self(record))
+    }
+}
+
+impl Task for Holder {
+    fn record(&self) -> &Record {
+        &self.0
+    }
+
+    fn abort(&self, _: TaskError) -> bool {
+        false
+    }
 }
 
 impl Record {
@@ -97,7 +190,19 @@ impl Record {
 crate::sync::shim::thread_local! {
     /// The tasks that this thread runs, innermost last.
     #[allow(clippy::missing_const_for_thread_local)] // The models' macro knows no `const`.
-    static CURRENT: RefCell<Vec<(Arc<dyn Task>, PoolId)>> = RefCell::new(Vec::new());
+    static CURRENT: RefCell<Vec<Frame>> = RefCell::new(Vec::new());
+}
+
+/// What a thread runs.
+struct Frame {
+    pool: PoolId,
+    /// The task as waits see it. Of a task on a thread: what holds permits, it or the task that waits for it.
+    task: Option<Arc<dyn Task>>,
+    /// They are its own, and the task that waits for it is not known yet.
+    is_new: bool,
+    /// The slot of a thread, and how many tasks are run there inside of the one that has it.
+    slot: Option<Arc<Slot>>,
+    inlined: usize,
 }
 
 /// Which pool: where it is.
@@ -108,39 +213,129 @@ impl PoolId {
     /// Of a task that is run outside its pool.
     pub(in crate::pool) const NONE: Self = Self(0);
 
-    pub(in crate::pool) fn of<H: Home>(home: &H) -> Self {
+    pub(in crate::pool) fn of<H: Lends>(home: &H) -> Self {
         Self(std::ptr::from_ref(home).addr())
     }
 }
 
+fn with_last<T>(look: impl FnOnce(&mut Frame) -> T) -> Option<T> {
+    CURRENT
+        .try_with(|stack| stack.borrow_mut().last_mut().map(look))
+        .ok()
+        .flatten()
+}
+
 /// The task that this thread runs.
+#[inline]
 pub(in crate::pool) fn current() -> Option<Arc<dyn Task>> {
-    let last = |stack: &RefCell<Vec<(Arc<dyn Task>, PoolId)>>| stack.borrow().last().map(|(task, _)| Arc::clone(task));
-    CURRENT.try_with(last).ok().flatten()
+    with_last(|frame| frame.task.clone()).flatten()
 }
 
 /// True in a task of this pool.
-pub(in crate::pool) fn is_inside<H: Home>(home: &H) -> bool {
+pub(in crate::pool) fn is_inside<H: Lends>(home: &H) -> bool {
     let home = PoolId::of(home);
     CURRENT
-        .try_with(|stack| stack.borrow().iter().any(|(_, pool)| *pool == home))
+        .try_with(|stack| stack.borrow().iter().any(|frame| frame.pool == home))
         .unwrap_or(false)
 }
 
-/// While it lives, this thread runs the task.
+/// While it lives, this thread runs the task, or the tasks of a pool.
 pub(in crate::pool) struct Inside(());
 
 impl Inside {
     pub(in crate::pool) fn enter(task: Arc<dyn Task>, pool: PoolId) -> Self {
-        let _ = CURRENT.try_with(|stack| stack.borrow_mut().push((task, pool)));
+        Self::push(pool, Some(task), None)
+    }
+
+    /// A worker of the pool, on its slot.
+    pub(in crate::pool) fn work(pool: PoolId, slot: Arc<Slot>) -> Self {
+        Self::push(pool, None, Some(slot))
+    }
+
+    fn push(pool: PoolId, task: Option<Arc<dyn Task>>, slot: Option<Arc<Slot>>) -> Self {
+        let frame = Frame {
+            pool,
+            task,
+            is_new: false,
+            slot,
+            inlined: 0,
+        };
+        let _ = CURRENT.try_with(|stack| stack.borrow_mut().push(frame));
         Self(())
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        let task = CURRENT.try_with(|stack| stack.borrow_mut().pop());
-        drop(task);
+        let frame = CURRENT.try_with(|stack| stack.borrow_mut().pop());
+        drop(frame);
+    }
+}
+
+/// The worker has this slot from now on.
+pub(in crate::pool) fn work_on(slot: Arc<Slot>) {
+    let old = with_last(|frame| frame.slot.replace(slot));
+    drop(old);
+}
+
+/// While it lives, the thread runs a task of which this holds permits.
+pub(in crate::pool) struct Under(Option<Arc<dyn Task>>);
+
+impl Under {
+    /// The task's own permits.
+    pub(in crate::pool) fn own(holder: Arc<Holder>) -> Self {
+        Self(
+            with_last(|frame| {
+                frame.is_new = true;
+                frame.task.replace(holder)
+            })
+            .flatten(),
+        )
+    }
+
+    /// Those of the task that waits for it.
+    pub(in crate::pool) fn waiter(waiter: Arc<dyn Task>) -> Self {
+        let entered = with_last(|frame| match &frame.task {
+            // Its own are the nearest.
+            Some(task) if std::mem::take(&mut frame.is_new) => {
+                *task.record().waiter.lock() = Some(waiter);
+                Some(Arc::clone(task))
+            }
+            _ => frame.task.replace(waiter),
+        });
+        Self(entered.flatten())
+    }
+}
+
+impl Drop for Under {
+    fn drop(&mut self) {
+        let outer = self.0.take();
+        let old = with_last(|frame| std::mem::replace(&mut frame.task, outer));
+        drop(old);
+    }
+}
+
+/// While it lives, a worker runs a task inside of one that waits for it.
+pub(in crate::pool) struct Inlined(());
+
+/// How many tasks a worker runs inside of each other, at most, beside the one that it has started.
+const INLINED: usize = 16;
+
+impl Inlined {
+    /// None when this thread does not run a task of `home`, or too many.
+    pub(in crate::pool) fn enter<H: Lends>(home: &H) -> Option<Self> {
+        let home = PoolId::of(home);
+        with_last(|frame| {
+            let enters = frame.pool == home && frame.slot.is_some() && frame.inlined < INLINED;
+            frame.inlined += usize::from(enters);
+            enters.then(|| Self(()))
+        })?
+    }
+}
+
+impl Drop for Inlined {
+    fn drop(&mut self) {
+        with_last(|frame| frame.inlined -= 1);
     }
 }
 
@@ -165,63 +360,109 @@ type Edges = BTreeMap<Edge, Arc<dyn Task>>;
 /// Not a lock of the models: nothing else is locked under it but the waiters of tasks.
 static WAITS: parking_lot::Mutex<Edges> = parking_lot::Mutex::new(BTreeMap::new());
 
+/// What this thread runs that waits.
+pub(in crate::pool) struct Waiter {
+    task: Option<Arc<dyn Task>>,
+    /// Of a task on a thread, and whether it is one of the pool whose task it awaits.
+    slot: Option<(Arc<Slot>, bool)>,
+}
+
+impl Waiter {
+    /// A thread whose task holds no permits, nor does one that waits for it.
+    pub(in crate::pool) fn holds_nothing(&self) -> bool {
+        self.task.is_none()
+    }
+
+    /// None when this thread runs no task.
+    pub(in crate::pool) fn current<H: Lends>(home: &H) -> Option<Self> {
+        let home = PoolId::of(home);
+        with_last(|frame| Self {
+            task: frame.task.clone(),
+            slot: frame.slot.as_ref().map(|slot| (Arc::clone(slot), frame.pool == home)),
+        })
+    }
+}
+
 /// A task that waits for another, through a handle.
-pub(in crate::pool) struct Wait {
-    waiter: Arc<dyn Task>,
+pub(in crate::pool) struct Wait<H: Home> {
+    waiter: Waiter,
     edges: Vec<Edge>,
-    /// The queued task that is listed as awaited.
-    listed: Option<(Arc<dyn Home>, Key)>,
+    /// The queued task is listed as awaited, and the slot of the waiter lent.
+    listed: Option<(Arc<H>, H::Awaited)>,
+    lends: bool,
 }
 
-impl Wait {
-    /// The task `waiter` is about to wait for `task`, one of `home`, whose handle it polls. None when the wait may never end.
-    pub(in crate::pool) fn begin(waiter: Arc<dyn Task>, task: &dyn Task, home: &dyn Home) -> Option<Self> {
-        let record = task.record();
-        // Relaxed, and it stays so: the handle alone changes both, which the waiter has. What another holds that waits was not found
-        // from below before it waited, so its waits are judged each time.
-        let is_own = !record.moved.load(Ordering::Relaxed)
-            && record
-                .waiter
-                .lock()
-                .as_ref()
-                .is_some_and(|known| is_same(known, &waiter));
-        // Asks the policy: not under the lock.
-        let held = home.held();
-        let mut needed: Vec<_> = held.iter().copied().map(Node::Permits).collect();
-        // Acquire: pairs with the store in `end`.
-        if !is_own && !record.ended.load(Ordering::Acquire) {
-            needed.push(Node::EndOf(record.number()));
-        }
-        let edges = if needed.is_empty() {
-            Vec::new()
-        } else {
-            edges(&waiter, task, &needed)?
+impl<H: Home> Wait<H> {
+    /// The waiter is about to wait for a task of `home`, whose handle it polls: for `task`, if that is in the graph. None when the wait
+    /// may never end.
+    pub(in crate::pool) fn begin(waiter: Waiter, task: Option<&dyn Task>, home: &H) -> Option<Self> {
+        let edges = match &waiter.task {
+            Some(by) => judged(by, task, home)?,
+            None => Vec::new(),
         };
-        let listed = None;
-        Some(Self { waiter, edges, listed })
+        Some(Self {
+            waiter,
+            edges,
+            listed: None,
+            lends: false,
+        })
     }
 
-    pub(in crate::pool) fn is_by(&self, waiter: &Arc<dyn Task>) -> bool {
-        is_same(&self.waiter, waiter)
+    pub(in crate::pool) fn is_by(&self, waiter: &Waiter) -> bool {
+        let same_task = match (&self.waiter.task, &waiter.task) {
+            (Some(one), Some(other)) => is_same(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        let same_slot = match (&self.waiter.slot, &waiter.slot) {
+            (Some((one, _)), Some((other, _))) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        same_task && same_slot
     }
 
-    /// The task was not ready: the waiter lends its slot, and the task may have it.
-    pub(in crate::pool) fn list(&mut self, home: &Arc<impl Home + 'static>, key: Key) {
-        if self.listed.is_none() {
-            self.listed = Some((Arc::clone(home) as _, key));
-            // Relaxed: see `awaits`.
-            self.waiter.record().awaits.fetch_add(1, Ordering::Relaxed);
-            Arc::clone(home).await_it(key);
+    /// The task was not ready: the waiter lends its slot, and the task may have it. False, and it does not, when it cannot wait.
+    pub(in crate::pool) fn list(&mut self, home: &Arc<H>, target: impl FnOnce() -> H::Target) -> bool {
+        if self.listed.is_some() {
+            return true;
         }
+        match &self.waiter.slot {
+            Some((slot, is_own)) => match slot.lend(home, *is_own) {
+                Some(true) => self.lends = true,
+                Some(false) => return false,
+                None => {}
+            },
+            // Relaxed: see `awaits`.
+            None => {
+                _ = self
+                    .record()
+                    .map(|record| record.awaits.fetch_add(1, Ordering::Relaxed))
+            }
+        }
+        self.listed = Some((Arc::clone(home), home.await_it(target())));
+        true
+    }
+
+    fn record(&self) -> Option<&Record> {
+        self.waiter.task.as_ref().map(|task| task.record())
     }
 }
 
-impl Drop for Wait {
+impl<H: Home> Drop for Wait<H> {
     fn drop(&mut self) {
-        if let Some((home, key)) = self.listed.take() {
-            // Relaxed: see `awaits`.
-            self.waiter.record().awaits.fetch_sub(1, Ordering::Relaxed);
-            home.await_no_more(key);
+        if let Some((home, awaited)) = self.listed.take() {
+            match &self.waiter.slot {
+                Some((slot, _)) if self.lends => slot.take_back(&home),
+                Some(_) => {}
+                // Relaxed: see `awaits`.
+                None => {
+                    _ = self
+                        .record()
+                        .map(|record| record.awaits.fetch_sub(1, Ordering::Relaxed))
+                }
+            }
+            home.await_no_more(awaited);
         }
         if !self.edges.is_empty() {
             let mut waits = WAITS.lock();
@@ -231,6 +472,31 @@ impl Drop for Wait {
             }
         }
     }
+}
+
+/// The edges of a wait for a task of `home`. None when one would close a cycle.
+fn judged<H: Home>(waiter: &Arc<dyn Task>, task: Option<&dyn Task>, home: &H) -> Option<Vec<Edge>> {
+    // Asks the policy: not under the lock.
+    let held = home.held();
+    let mut needed: Vec<_> = held.iter().copied().map(Node::Permits).collect();
+    if let Some(record) = task.map(Task::record) {
+        // Relaxed, and it stays so: the handle alone changes both, which the waiter has. What another holds that waits was not found
+        // from below before it waited, so its waits are judged each time.
+        let is_own = !record.moved.load(Ordering::Relaxed)
+            && record
+                .waiter
+                .lock()
+                .as_ref()
+                .is_some_and(|known| is_same(known, waiter));
+        // Acquire: pairs with the store in `end`.
+        if !is_own && !record.ended.load(Ordering::Acquire) {
+            needed.push(Node::EndOf(record.number()));
+        }
+    }
+    if needed.is_empty() {
+        return Some(Vec::new());
+    }
+    edges(waiter, task, &needed)
 }
 
 fn is_same(one: &Arc<dyn Task>, other: &Arc<dyn Task>) -> bool {
@@ -257,7 +523,7 @@ fn held_above(task: &Arc<dyn Task>, seen: &mut Vec<Arc<dyn Task>>) -> BTreeSet<N
 
 /// Notes the edges of a wait for `task`, for which the waiter waits from now on. None, and nothing is noted, when one would close a
 /// cycle.
-fn edges(waiter: &Arc<dyn Task>, task: &dyn Task, needed: &[Node]) -> Option<Vec<Edge>> {
+fn edges(waiter: &Arc<dyn Task>, task: Option<&dyn Task>, needed: &[Node]) -> Option<Vec<Edge>> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     // Dropped after the lock: the last of a task drops what is a user's.
     let (mut seen, mut old) = (Vec::new(), None);
@@ -266,11 +532,16 @@ fn edges(waiter: &Arc<dyn Task>, task: &dyn Task, needed: &[Node]) -> Option<Vec
         let held = held_above(waiter, &mut seen);
         let closes_cycle = reaches(&waits, needed, &held, &mut seen) && !seeded!("engine_closes_cycles");
         (!closes_cycle).then(|| {
-            let known = &task.record().waiter;
-            if !known.lock().as_ref().is_some_and(|known| is_same(known, waiter)) {
-                old = known.lock().replace(Arc::clone(waiter));
-                // Relaxed: see `begin`.
-                task.record().moved.store(true, Ordering::Relaxed);
+            if let Some(record) = task.map(Task::record)
+                && !record
+                    .waiter
+                    .lock()
+                    .as_ref()
+                    .is_some_and(|known| is_same(known, waiter))
+            {
+                old = record.waiter.lock().replace(Arc::clone(waiter));
+                // Relaxed: see `judged`.
+                record.moved.store(true, Ordering::Relaxed);
             }
             // Relaxed: a number that no other has is all that is asked for.
             let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

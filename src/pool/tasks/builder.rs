@@ -1,10 +1,12 @@
 //! How a pool of async tasks is built, and on whose runners it runs.
 
-use super::admission::Admission;
-use super::core::{Core, DiscardHook, Settings};
+use super::core::{Core, DiscardHook, Tasks};
 use super::entry::UnstartedTask;
 use super::face::TaskPool;
+use crate::pool::admission::Admission;
 use crate::pool::builder::Builder;
+use crate::pool::engine::core::Settings;
+use crate::pool::engine::queue::Queue;
 use crate::pool::error::PoolError;
 use crate::pool::runtime::Runtime;
 use crate::pool::workers::Workers;
@@ -55,15 +57,23 @@ impl Builder<Runners> {
         let settings = Settings {
             clock: common.clock(),
             overflow: common.overflow,
-            on_discard: kind.on_discard,
             admission: Admission {
                 slots: common.given_slots(),
                 gate: common.gate,
             },
             on_panic: common.on_panic,
+        };
+        let kind = Tasks {
+            on_discard: kind.on_discard,
             runtime: runtime.ok_or(PoolError::NoRuntime)?,
         };
-        Ok(TaskPool::new(Arc::new(Core::new(limit, room, settings))))
+        Ok(TaskPool::new(Arc::new(Core::new(
+            Queue::new(),
+            limit,
+            room,
+            settings,
+            kind,
+        ))))
     }
 }
 

@@ -7,6 +7,7 @@
 //! ```
 //! What takes the future out of it, under the lock, polls or drops it outside.
 
+use crate::pool::caller::Caller;
 use crate::pool::cell::{Await, Cell, Queued, Ran, Stage};
 use crate::pool::engine::waits::{Record, Task};
 use crate::pool::error::TaskError;
@@ -61,7 +62,7 @@ impl<Fut, T> TaskCell<Fut, T> {
     pub(super) fn new(task: Fut) -> Self {
         Self {
             record: Record::new(),
-            cell: Cell::new(Box::new(task)),
+            cell: Cell::new(Box::new(task), Caller::current()),
         }
     }
 

@@ -3,8 +3,8 @@
 use super::cell::Run;
 use crate::ask::Ask;
 use crate::pool::cell::Ran;
-use crate::pool::engine::seat::Seat;
-use crate::pool::engine::waits::{Inside, PoolId, Task, current};
+use crate::pool::engine::core;
+use crate::pool::engine::waits::{Inside, PoolId, current};
 use crate::pool::entry::Priority;
 use crate::pool::error::TaskError;
 use crate::pool::wishes::Spec;
@@ -22,6 +22,24 @@ pub(super) struct Entry {
     ask: Option<Box<Ask>>,
 }
 
+impl core::Entry for Entry {
+    fn room(&self) -> (usize, u64) {
+        (1, u64::from(self.weight))
+    }
+
+    fn ask(&self) -> Ask {
+        self.ask.as_deref().copied().unwrap_or(Ask::one())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    fn refuse(self, why: TaskError) -> bool {
+        self.task.refuse(why)
+    }
+}
+
 impl Entry {
     pub(super) fn new(task: Arc<dyn Run>, spec: &Spec) -> Self {
         Self {
@@ -31,17 +49,6 @@ impl Entry {
             deadline: spec.deadline,
             ask: (!spec.plain).then(|| Box::new(spec.ask)),
         }
-    }
-
-    pub(super) fn ask(&self) -> Ask {
-        self.ask.as_deref().copied().unwrap_or(Ask::one())
-    }
-
-    /// The runner at `seat` has taken it. Under the lock of the pool: what ends the pool finds it queued, or begun. Returns what the
-    /// runner ran before.
-    pub(super) fn start_at(&self, seat: &Seat) -> Option<Arc<dyn Task>> {
-        self.task.start();
-        seat.runs(Some(Arc::clone(&self.task) as _))
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::builder::TaskPoolBuilder;
 use super::core::Core;
-use super::ending::IdleWait;
 use super::entry::UnstartedTask;
 use super::handle::TaskHandle;
 use crate::pool::end_wait::EndWait;
@@ -228,8 +227,8 @@ impl TaskPool {
         if is_inside(&**self.core()) {
             return false;
         }
-        let mut wait = IdleWait::of(self.core());
-        poll_fn(|cx| wait.poll(cx.waker())).await;
+        let mut wait = EndWait::of(self.core());
+        poll_fn(|cx| wait.poll_idle(cx.waker())).await;
         true
     }
 
@@ -241,8 +240,8 @@ impl TaskPool {
         if is_inside(&**self.core()) {
             return false;
         }
-        let mut wait = IdleWait::of(self.core());
-        self.core().within(patience, |waker| wait.poll(waker)).await
+        let mut wait = EndWait::of(self.core());
+        self.core().within(patience, |waker| wait.poll_idle(waker)).await
     }
 
     /// Takes no more tasks in. What is queued still runs. It does not wait.

@@ -3,7 +3,7 @@
 use super::cell::Job;
 use super::core::Core;
 use crate::pool::engine::queue::Key;
-use crate::pool::engine::waits::{Wait, current};
+use crate::pool::engine::waits::{Wait, Waiter};
 use crate::pool::error::TaskError;
 use crate::pool::hooks::drop_quietly;
 use crate::pool::members::Abort;
@@ -43,7 +43,7 @@ pub struct TaskHandle<T: Send + 'static> {
     core: Arc<Core>,
     /// None: it was never queued.
     key: Option<Key>,
-    wait: Option<Wait>,
+    wait: Option<Wait<Core>>,
 }
 
 impl<T: Send + 'static> TaskHandle<T> {
@@ -123,17 +123,20 @@ impl<T: Send + 'static> TaskHandle<T> {
 
     /// A task of a pool is about to wait. False when that would never end.
     fn begin_to_wait(&mut self) -> bool {
-        let Some(waiter) = current() else {
-            self.wait = None;
+        let waiter = Waiter::current(&*self.core);
+        if waiter.as_ref().is_none_or(Waiter::holds_nothing) {
             // Its submitter has given it away.
             self.task.record().cut();
+        }
+        let Some(waiter) = waiter else {
+            self.wait = None;
             return true;
         };
         if self.wait.as_ref().is_some_and(|wait| wait.is_by(&waiter)) {
             return true;
         }
         self.wait = None;
-        self.wait = Wait::begin(waiter, &*self.task, &*self.core);
+        self.wait = Wait::begin(waiter, Some(&*self.task), &*self.core);
         self.wait.is_some()
     }
 }
@@ -147,10 +150,13 @@ impl<T: Send + 'static> Future for TaskHandle<T> {
             return Poll::Ready(Err(TaskError::WouldDeadlock));
         }
         let polled = this.task.poll_result(cx.waker());
-        match (&mut this.wait, this.key) {
-            (wait, _) if polled.is_ready() => *wait = None,
-            (Some(wait), Some(key)) => wait.list(&this.core, key),
-            _ => {}
+        if polled.is_ready() {
+            this.wait = None;
+        } else if let (Some(wait), Some(key)) = (&mut this.wait, this.key)
+            && !wait.list(&this.core, || key)
+        {
+            this.wait = None;
+            return Poll::Ready(Err(TaskError::TooManyParked));
         }
         polled
     }

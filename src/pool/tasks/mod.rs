@@ -6,11 +6,9 @@
 //! ```
 //! The transitions are those of the `engine`.
 
-mod admission;
 mod builder;
 mod cell;
 mod core;
-mod ending;
 mod entry;
 mod face;
 mod group;

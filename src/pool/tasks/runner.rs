@@ -1,13 +1,13 @@
 //! A runner: takes a task, polls it to its end, and again.
 
-use super::admission::Ticket;
 use super::cell::Run;
-use super::core::{Core, Ended};
+use super::core::{Core, Running};
 use super::entry::Entry;
+use crate::pool::admission::Ticket;
 use crate::pool::cell::Ran;
 use crate::pool::engine::seat::Seat;
-use crate::pool::engine::state::Next;
-use crate::pool::engine::waits::{Inside, PoolId};
+use crate::pool::engine::state::{Counts, Next};
+use crate::pool::engine::waits::{Inside, Lends, PoolId};
 use crate::pool::error::TaskError;
 use crate::pool::hooks::drop_quietly;
 use std::future::poll_fn;
@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 /// A runner. Dropped before it has ended in order, it was dropped by its runtime, even before its first poll.
 struct Runner {
     core: Arc<Core>,
-    seat: Arc<Seat>,
+    seat: Arc<Seat<Running>>,
     runs: Option<Runs>,
     in_order: bool,
 }
@@ -34,28 +34,29 @@ struct Runs {
 
 impl Drop for Runner {
     fn drop(&mut self) {
-        if let Some(task) = self.seat.runs(None) {
+        if let Some(task) = self.seat.own.take() {
             task.abort(TaskError::Abandoned);
             task.record().end();
             drop_quietly(task);
         }
-        let ran = self.runs.take().map(|runs| {
+        let (mut ended, mut slot) = (Counts::default(), None);
+        if let Some(runs) = self.runs.take() {
             let ran = runs.ended.unwrap_or(Ran::Gone);
             if let Some(ticket) = runs.ticket {
                 ticket.finish(ran);
             }
-            Ended {
-                ran,
-                borrowed: runs.borrows,
-                is_parked: runs.is_parked,
+            if runs.is_parked {
+                Arc::clone(&self.core).resume();
             }
-        });
-        self.core.left(&self.seat, ran, self.in_order);
+            ended.count(ran);
+            slot = Some(runs.borrows);
+        }
+        self.core.left(&self.seat, ended, slot, self.in_order);
     }
 }
 
 /// The runner is there before the first poll: it may never come.
-pub(super) fn run(core: Arc<Core>, seat: Arc<Seat>) -> impl Future<Output = ()> + Send {
+pub(super) fn run(core: Arc<Core>, seat: Arc<Seat<Running>>) -> impl Future<Output = ()> + Send {
     work(Runner {
         core,
         seat,
@@ -68,13 +69,20 @@ async fn work(mut runner: Runner) {
     let runner = &mut runner;
     let (core, seat) = (Arc::clone(&runner.core), Arc::clone(&runner.seat));
     loop {
-        let ended = runner.runs.take().and_then(|runs| Some((runs.ended?, runs.borrows)));
-        let started = match core.next(&seat, ended) {
+        let ended = runner
+            .runs
+            .take()
+            .and_then(|runs| Some((Counts::of(runs.ended?), runs.borrows)));
+        let (ended, slot) = ended.unzip();
+        let started = match core.next(&seat, ended.unwrap_or_default(), slot, false, |_| (), |_, _| ()) {
             Next::Run(entry, borrows) => Some((entry, borrows, None)),
             Next::Ask => {
                 let mut asking = None;
                 let asked = poll_fn(|cx| core.poll_admission(&seat, &mut asking, cx)).await;
-                asked.map(|(entry, borrows, ticket)| (entry, borrows, Some(ticket)))
+                asked.map(|(entry, borrows, ticket, held)| {
+                    entry.task.record().holds(held);
+                    (entry, borrows, Some(ticket))
+                })
             }
             Next::Sleep => {
                 poll_fn(|cx| seat.poll_called(cx)).await;
@@ -108,7 +116,7 @@ impl Runner {
         entry.task.record().end();
         runs.ended = Some(ran);
         // The handle may be gone: then this drops the result.
-        drop_quietly(entry);
+        drop_quietly((self.seat.own.take(), entry));
     }
 }
 
@@ -116,14 +124,13 @@ impl Runner {
 /// a set of futures polls only those that were woken.
 fn poll(core: &Arc<Core>, task: &Arc<dyn Run>, is_parked: &mut bool, cx: &mut Context<'_>) -> Poll<Ran> {
     if std::mem::take(is_parked) {
-        core.resume();
+        Arc::clone(core).resume();
     }
     let inside = Inside::enter(Arc::clone(task) as _, PoolId::of(&**core));
     let polled = task.poll_run(&|payload| core.orphan(payload), cx);
     drop(inside);
     if polled.is_pending() && task.record().awaits() {
-        *is_parked = true;
-        core.park();
+        *is_parked = Arc::clone(core).park();
     }
     polled
 }

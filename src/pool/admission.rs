@@ -2,9 +2,8 @@
 
 use crate::ask::Ask;
 use crate::pool::cell::Ran;
-use crate::pool::engine::seat::Seat;
 use crate::pool::error::TaskError;
-use crate::pool::gate::{Admitted, Gate, Waiter, finish, poll_admitting};
+use crate::pool::gate::{Admitted, Gate, finish, poll_admitting};
 use crate::pool::hooks::drop_quietly;
 use crate::semaphore::{InTurn, OwnedSemaphorePermit, Semaphore};
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
@@ -16,27 +15,27 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 #[derive(Clone)]
-pub(super) struct Admission {
-    pub(super) gate: Option<Arc<dyn Gate>>,
+pub(in crate::pool) struct Admission {
+    pub(in crate::pool) gate: Option<Arc<dyn Gate>>,
     /// Slots that were given to the pool.
-    pub(super) slots: Option<Arc<Semaphore>>,
+    pub(in crate::pool) slots: Option<Arc<Semaphore>>,
 }
 
 /// What a task runs under.
-pub(super) struct Ticket {
+pub(in crate::pool) struct Ticket {
     admitted: Admitted,
     slot: Option<OwnedSemaphorePermit>,
 }
 
 impl Ticket {
     /// The task has ended.
-    pub(super) fn finish(self, ran: Ran) {
+    pub(in crate::pool) fn finish(self, ran: Ran) {
         finish(self.admitted, ran);
         drop_quietly(self.slot);
     }
 
     /// No task has started.
-    pub(super) fn cancel(self) {
+    pub(in crate::pool) fn cancel(self) {
         if let Some(admitted) = self.admitted {
             admitted.cancel();
         }
@@ -45,24 +44,24 @@ impl Ticket {
 }
 
 /// Why a task is not admitted.
-pub(super) enum Refused {
+pub(in crate::pool) enum Refused {
     Task(TaskError),
     /// The slots have been closed: no task will be.
     Closed,
 }
 
 /// An admission that is waited for.
-pub(super) struct Asking {
-    pub(super) ask: Ask,
+pub(in crate::pool) struct Asking {
+    pub(in crate::pool) ask: Ask,
     admitting: Pin<Box<dyn Future<Output = Result<Ticket, Refused>> + Send>>,
     bell: Arc<Bell>,
 }
 
-/// Wakes the runner that asks, and tells this from its other calls: those do not have what it waits for polled, which would cost a
+/// Wakes the worker that asks, and tells this from its other calls: those do not have what it waits for polled, which would cost a
 /// place in a queue where others have the slots.
 struct Bell {
     rung: AtomicBool,
-    seat: Arc<Seat>,
+    worker: Waker,
 }
 
 impl Wake for Bell {
@@ -72,12 +71,12 @@ impl Wake for Bell {
     fn wake_by_ref(self: &Arc<Self>) {
         // Release: what was done before is seen by the poll. Pairs with the swap there.
         self.rung.store(true, Ordering::Release);
-        self.seat.call();
+        self.worker.wake_by_ref();
     }
 }
 
 impl Asking {
-    pub(super) fn poll(&mut self) -> Poll<Result<Ticket, Refused>> {
+    pub(in crate::pool) fn poll(&mut self) -> Poll<Result<Ticket, Refused>> {
         // Acquire: pairs with the store of the bell.
         if !self.bell.rung.swap(false, Ordering::Acquire) {
             return Poll::Pending;
@@ -91,12 +90,12 @@ impl Asking {
 
 impl Admission {
     /// True when something else than the pool's own slots admits tasks.
-    pub(super) fn is_gated(&self) -> bool {
+    pub(in crate::pool) fn is_gated(&self) -> bool {
         self.gate.is_some() || self.slots.is_some()
     }
 
     /// The queues whose permits a task holds while it runs.
-    pub(super) fn held(&self) -> Vec<TurnstileId> {
+    pub(in crate::pool) fn held(&self) -> Vec<TurnstileId> {
         let mut held = Vec::new();
         if let Some(gate) = &self.gate {
             gate.held(&mut held);
@@ -105,14 +104,14 @@ impl Admission {
         held
     }
 
-    /// Asks for the runner at `seat`.
-    pub(super) fn ask(&self, ask: Ask, seat: &Arc<Seat>) -> Asking {
+    /// Asks for the worker that is woken so, always by this waker.
+    pub(in crate::pool) fn ask(&self, ask: Ask, worker: &Waker) -> Asking {
         Asking {
             ask,
             admitting: Box::pin(self.clone().admit(ask)),
             bell: Arc::new(Bell {
                 rung: AtomicBool::new(true),
-                seat: Arc::clone(seat),
+                worker: worker.clone(),
             }),
         }
     }
@@ -128,7 +127,7 @@ impl Admission {
             let Some(gate) = &self.gate else {
                 return Ok(Ticket { admitted: None, slot });
             };
-            let mut admitting = gate.admit(ask, Waiter::IDLE);
+            let mut admitting = gate.admit(ask);
             let polled = poll_fn(|cx| {
                 if let (Some(slots), None) = (&self.slots, &slot) {
                     slot = Arc::clone(slots).try_acquire_owned().ok();

@@ -1,0 +1,429 @@
+//! A pool: the lock with all that it guards, the bound on the queue, and what was decided when the pool was built. Tasks, hooks,
+//! wakers and drops run outside the lock.
+
+use super::seat::Seat;
+use super::state::{Acts, Counts, Line, Next, Phase, State};
+use super::waits::{Held, Lends};
+use crate::ask::Ask;
+use crate::pool::admission::{Admission, Asking, Refused, Ticket};
+use crate::pool::apart::Apart;
+use crate::pool::end_wait::Ends;
+use crate::pool::error::TaskError;
+use crate::pool::hooks::{self, PanicHook, Payload, drop_quietly, wake};
+use crate::pool::overflow::{Crowded, Overflow};
+use crate::pool::quiet::Wait;
+use crate::pool::room::Room;
+use crate::pool::stats::PoolStats;
+use crate::sync::shim::{Mutex, MutexGuard};
+use crate::time::{Clock, Instant};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+/// What stands in the queue of a pool.
+pub(in crate::pool) trait Entry {
+    /// How many places of the queue it has, and what it weighs there.
+    fn room(&self) -> (usize, u64);
+    fn ask(&self) -> Ask;
+    fn deadline(&self) -> Option<Instant>;
+    /// It has started elsewhere, or ended.
+    fn is_dead(&self) -> bool {
+        false
+    }
+    /// Ends it without a run. False when it had started, or ended, before.
+    fn refuse(self, why: TaskError) -> bool;
+}
+
+/// What pools differ in.
+pub(in crate::pool) trait Kind: Sized + Send + Sync {
+    type Entry: Entry;
+    type Line: Line<Entry = Self::Entry>;
+    /// Comes before each transition, and what it has done follows: under the lock.
+    fn enter(&self, _: &mut State<Self::Line>) {}
+    fn settle(&self, _: &mut State<Self::Line>, _: &mut Acts<Own<Self>>) {}
+    /// No more tasks are taken: before those that have been taken are entered.
+    fn close(&self) {}
+    /// Takes all entries out of the queue, and wherever else they wait.
+    fn drain(&self, state: &mut State<Self::Line>) -> Vec<Self::Entry>;
+    /// Takes out what a full queue discards first.
+    fn evict(&self, state: &mut State<Self::Line>) -> Option<Self::Entry>;
+    /// Tells the owner of a task that it was discarded.
+    fn discard(engine: &Arc<Engine<Self>>, entry: Self::Entry);
+    /// The worker at `seat` has taken the entry. Under the lock of the pool: what ends the pool finds it queued, or begun.
+    fn starts(entry: &mut Self::Entry, seat: &Seat<Own<Self>>);
+    /// Starts a worker.
+    fn start(engine: &Arc<Engine<Self>>, seat: Arc<Seat<Own<Self>>>);
+    /// Starts one if there may be one more.
+    fn grow(_: &Arc<Engine<Self>>) {}
+}
+
+/// What workers of such a pool keep where others find it.
+pub(in crate::pool) type Own<K> = <<K as Kind>::Line as Line>::Own;
+
+/// What is decided when a pool is built.
+pub(in crate::pool) struct Settings {
+    pub(in crate::pool) clock: Clock,
+    pub(in crate::pool) admission: Admission,
+    pub(in crate::pool) overflow: Overflow,
+    pub(in crate::pool) on_panic: Option<Box<PanicHook>>,
+}
+
+pub(in crate::pool) struct Engine<K: Kind> {
+    state: Apart<Mutex<State<K::Line>>>,
+    pub(in crate::pool) room: Room,
+    pub(in crate::pool) settings: Settings,
+    /// What tasks hold that are admitted, as it was found last.
+    held: Mutex<Held>,
+    pub(in crate::pool) kind: K,
+}
+
+/// What was admitted, on a lent slot or not, its ticket, and the permits that it holds.
+type Admitted<E> = (E, bool, Ticket, Held);
+
+impl<K: Kind> Engine<K> {
+    pub(in crate::pool) fn new(queue: K::Line, limit: usize, room: Room, settings: Settings, kind: K) -> Self {
+        // Slots that others share are all the slots that there are.
+        let own = if settings.admission.slots.is_some() && !K::Line::THREADS {
+            usize::MAX
+        } else {
+            limit
+        };
+        Self {
+            state: Apart::new(Mutex::new(State::new(queue, own, settings.admission.is_gated()))),
+            room,
+            held: Mutex::new(Arc::new([])),
+            settings,
+            kind,
+        }
+    }
+
+    /// To look only.
+    pub(in crate::pool) fn look(&self) -> MutexGuard<'_, State<K::Line>> {
+        self.state.lock()
+    }
+
+    /// Runs a transition, and then what it wants done.
+    #[inline]
+    pub(in crate::pool) fn transition<T>(
+        self: &Arc<Self>,
+        step: impl FnOnce(&mut State<K::Line>, &mut Acts<Own<K>>) -> T,
+    ) -> T {
+        let mut acts = Acts::default();
+        let mut state = self.state.lock();
+        self.kind.enter(&mut state);
+        let result = step(&mut state, &mut acts);
+        self.kind.settle(&mut state, &mut acts);
+        drop(state);
+        for seat in acts.call {
+            seat.call();
+        }
+        for waker in acts.quiet {
+            wake(Some(waker));
+        }
+        for seat in acts.start {
+            K::start(self, seat);
+        }
+        if acts.grow {
+            K::grow(self);
+        }
+        result
+    }
+
+    pub(in crate::pool) fn orphan(&self, payload: Payload) {
+        hooks::tell_of_panic(self.settings.on_panic.as_deref(), payload);
+    }
+
+    pub(in crate::pool) fn is_late(&self, entry: &K::Entry) -> bool {
+        entry
+            .deadline()
+            .is_some_and(|deadline| self.settings.clock.now() > deadline)
+    }
+
+    fn is_gone(&self, entry: &K::Entry) -> bool {
+        entry.is_dead() || self.is_late(entry)
+    }
+
+    /// Ends tasks that were taken out of the queue without a run. Returns how many.
+    pub(in crate::pool) fn refuse(
+        &self,
+        entries: impl IntoIterator<Item = K::Entry>,
+        why: impl Fn() -> TaskError,
+    ) -> usize {
+        let mut refused = 0;
+        for entry in entries {
+            self.give_back(&entry);
+            refused += usize::from(entry.refuse(why()));
+        }
+        refused
+    }
+
+    /// The entry has left the queue.
+    pub(in crate::pool) fn give_back(&self, entry: &K::Entry) {
+        let (places, weight) = entry.room();
+        self.room.give_back(places, weight);
+    }
+
+    fn expire(self: &Arc<Self>, entries: Vec<K::Entry>) {
+        if entries.is_empty() {
+            return;
+        }
+        let expired = self.refuse(entries, || TaskError::Expired) as u64;
+        self.look().stats.expired += expired;
+    }
+
+    // ---- workers ----
+
+    /// What the worker at `seat` does next, after it has ended tasks, and the slot is free again that it had, lent or not.
+    ///
+    /// All is one transition: the worker takes the task that its own end made startable, and no other is called for it.
+    #[inline]
+    pub(in crate::pool) fn next(
+        self: &Arc<Self>,
+        seat: &Arc<Seat<Own<K>>>,
+        ended: Counts,
+        slot: Option<bool>,
+        patient: bool,
+        before: impl FnOnce(&mut State<K::Line>),
+        after: impl FnOnce(&mut State<K::Line>, &Next<K::Entry>),
+    ) -> Next<K::Entry> {
+        let mut gone = Vec::new();
+        let next = self.transition(|state, acts| {
+            state.count(ended, acts);
+            if let Some(borrowed) = slot {
+                state.free_slot(borrowed);
+            }
+            before(state);
+            let mut next = state.next(seat, patient, |entry| self.is_gone(entry), &mut gone, acts);
+            if let Next::Run(entry, _) = &mut next {
+                K::starts(entry, seat);
+            }
+            after(state, &next);
+            next
+        });
+        self.expire(gone);
+        next
+    }
+
+    /// Asks what admits tasks, for the one that is first. Ready with the task that starts, if one does.
+    pub(in crate::pool) fn poll_admission(
+        self: &Arc<Self>,
+        seat: &Arc<Seat<Own<K>>>,
+        asking: &mut Option<Asking>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Admitted<K::Entry>>> {
+        loop {
+            // Before the look at which task is first: whatever changes that after the look calls.
+            seat.listen(cx);
+            let mut gone = None;
+            let first = self.transition(|state, acts| {
+                let key = state.asks(seat, acts)?;
+                let entry = state.get(key)?;
+                if self.is_gone(entry) {
+                    gone = state.refused(seat, key, acts);
+                    return None;
+                }
+                Some((key, entry.ask()))
+            });
+            let Some((key, ask)) = first else {
+                // The place in the queue of the policy is given up.
+                drop_quietly(asking.take());
+                self.expire(gone.into_iter().collect());
+                return Poll::Ready(None);
+            };
+            let admission = &self.settings.admission;
+            // An ask like the one before keeps its place there.
+            drop_quietly(asking.take_if(|asking| asking.ask != ask && admission.gate.is_some()));
+            let polled = asking.get_or_insert_with(|| admission.ask(ask, cx.waker())).poll();
+            let Poll::Ready(admitted) = polled else {
+                return Poll::Pending;
+            };
+            drop_quietly(asking.take());
+            // The policy is asked what its permits are, which may panic as well.
+            let held = |ticket| match catch_unwind(AssertUnwindSafe(|| self.held())) {
+                Ok(held) => Ok((ticket, held)),
+                Err(payload) => {
+                    Ticket::cancel(ticket);
+                    Err(Refused::Task(TaskError::Panicked(payload)))
+                }
+            };
+            match admitted.and_then(held) {
+                Ok((ticket, held)) => {
+                    let fits = |entry: &K::Entry| entry.ask() == ask && !self.is_gone(entry);
+                    let entry = self.transition(|state, acts| {
+                        let (mut entry, borrows) = state.admitted(fits, acts)?;
+                        K::starts(&mut entry, seat);
+                        Some((entry, borrows))
+                    });
+                    match entry {
+                        Some((entry, borrows)) => return Poll::Ready(Some((entry, borrows, ticket, held))),
+                        // It was taken out meanwhile, or another is first now.
+                        None => ticket.cancel(),
+                    }
+                }
+                Err(Refused::Task(why)) => {
+                    let entry = self.transition(|state, acts| state.refused(seat, key, acts));
+                    if let Some(entry) = entry {
+                        self.give_back(&entry);
+                        if entry.refuse(why) {
+                            self.look().stats.refused += 1;
+                        }
+                    } else {
+                        drop_quietly(why);
+                    }
+                    return Poll::Ready(None);
+                }
+                Err(Refused::Closed) => {
+                    self.abandon();
+                    return Poll::Ready(None);
+                }
+            }
+        }
+    }
+
+    /// A worker has gone: in order, or dropped, or it never started.
+    pub(in crate::pool) fn left(
+        self: &Arc<Self>,
+        seat: &Arc<Seat<Own<K>>>,
+        ended: Counts,
+        slot: Option<bool>,
+        in_order: bool,
+    ) {
+        let is_forlorn = self.transition(|state, acts| {
+            if let Some(borrowed) = slot {
+                state.free_slot(borrowed);
+            }
+            state.count(ended, acts);
+            state.left(seat, in_order, acts)
+        });
+        if is_forlorn {
+            self.abandon();
+        }
+    }
+
+    /// Nothing that is queued will start.
+    fn abandon(self: &Arc<Self>) {
+        for entry in self.stop() {
+            entry.refuse(TaskError::Abandoned);
+        }
+    }
+
+    // ---- the pool ----
+
+    pub(in crate::pool) fn limit(&self) -> usize {
+        match &self.settings.admission.slots {
+            Some(slots) => slots.limit(),
+            None => self.look().limit(),
+        }
+    }
+
+    pub(in crate::pool) fn resize(self: &Arc<Self>, limit: usize) {
+        if let Some(slots) = &self.settings.admission.slots {
+            // Whatever the wakers of those do that wait for a slot.
+            hooks::quietly(|| slots.set_limit(limit));
+        }
+        if K::Line::THREADS || self.settings.admission.slots.is_none() {
+            self.transition(|state, acts| state.set_limit(limit, acts));
+        }
+    }
+
+    pub(in crate::pool) fn close(self: &Arc<Self>) {
+        self.kind.close();
+        self.transition(State::close);
+        self.room.close();
+    }
+
+    /// Takes out everything that has not started, and starts nothing more.
+    pub(in crate::pool) fn stop(self: &Arc<Self>) -> Vec<K::Entry> {
+        self.kind.close();
+        let entries = self.transition(|state, acts| {
+            state.phase = Phase::Stopped;
+            let entries = self.kind.drain(state);
+            state.stop(entries.len(), acts);
+            entries
+        });
+        self.room.close();
+        entries
+    }
+
+    /// The permits that a task holds while it runs, as the policy has it now.
+    pub(in crate::pool) fn held(&self) -> Held {
+        let admission = &self.settings.admission;
+        if !admission.is_gated() {
+            return Arc::clone(&self.held.lock());
+        }
+        // The policy may have been reloaded. It is asked outside the lock.
+        let now = admission.held();
+        let mut held = self.held.lock();
+        if **held != *now {
+            *held = now.into();
+        }
+        Arc::clone(&held)
+    }
+}
+
+impl<K: Kind> Lends for Engine<K> {
+    fn park(self: Arc<Self>) -> bool {
+        self.transition(State::park)
+    }
+
+    fn resume(self: Arc<Self>) {
+        self.look().resume();
+    }
+}
+
+impl<K: Kind> Ends for Engine<K> {
+    fn poll_idle(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()> {
+        // What comes back is dropped after the lock.
+        let mut waker = Some(waker.clone());
+        self.transition(|state, _| state.quiet.poll_idle(wait, &mut waker))
+    }
+
+    fn poll_gone(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()> {
+        // What comes back is dropped after the lock.
+        let mut waker = Some(waker.clone());
+        self.transition(|state, _| {
+            let gone = !state.has_workers();
+            state.quiet.poll_gone(wait, gone, &mut waker)
+        })
+    }
+
+    fn leave(&self, wait: &mut Wait) {
+        let waker = self.look().quiet.leave(wait);
+        drop(waker);
+    }
+}
+
+impl<K: Kind> Crowded for Arc<Engine<K>> {
+    type Entry = K::Entry;
+
+    fn room(&self) -> &Room {
+        &self.room
+    }
+
+    fn overflow(&self) -> Overflow {
+        self.settings.overflow
+    }
+
+    fn evict(&self) -> Option<K::Entry> {
+        let entry = self.transition(|state, acts| {
+            let entry = self.kind.evict(state)?;
+            state.finished(1, acts);
+            state.call(acts);
+            Some(entry)
+        })?;
+        self.give_back(&entry);
+        Some(entry)
+    }
+
+    fn discard(&self, entry: K::Entry) {
+        K::discard(self, entry);
+    }
+}
+
+/// The numbers of a pool.
+impl<K: Kind> Engine<K> {
+    pub(in crate::pool) fn stats(self: &Arc<Self>) -> PoolStats {
+        let limit = self.limit();
+        self.transition(|state, _| state.stats(limit))
+    }
+}
