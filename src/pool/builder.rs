@@ -89,38 +89,35 @@ impl<K> Builder<K> {
     /// permits as it may have workers.
     ///
     /// Share it to bound several pools together, or let something else set its limit: no more tasks start than it has
-    /// permits, at any moment, and an elastic pool grows no further until one is free. Closing it closes the pool, a
-    /// `TaskPool` when its next task asks, and abandons what has not started. A bound on the semaphore's queue does not hold
+    /// permits, at any moment. A pool of threads starts one more than it has permits, which waits for the next. Closing the semaphore closes
+    /// the pool when its next task asks, and abandons what has not started. A bound on the semaphore's queue does not hold
     /// for workers.
     ///
     /// The limit of these slots takes the place of the number of async tasks that a `TaskPool` was built for, and resizing one of
     /// the pools changes it for all.
     ///
-    /// **Deadlock**: a task on a thread that holds one of these slots and waits for a task of another pool that needs one may wait for
-    /// ever: share slots between pools that do not wait for each other. An async task is told
-    /// [`WouldDeadlock`](super::TaskError::WouldDeadlock), also where it waits for a task of its own pool.
+    /// A task that holds one of these slots and waits for a task that needs one, of this pool or another, is told
+    /// [`WouldDeadlock`](super::TaskError::WouldDeadlock).
     pub fn slots(mut self, slots: Arc<Semaphore>) -> Self {
         self.common.slots = Some(slots);
         self
     }
 
-    /// Each task is admitted by `policy` before it starts, in turn, for what its [`ask`](super::Submit::ask) says,
-    /// whether a worker runs it or its waiter. A task that can never be admitted
-    /// ends with [`TaskError::Refused`](super::TaskError::Refused). The permit ends as a success, or as a failure when the
+    /// Each task is admitted by `policy` before it starts, in turn, for what its [`ask`](super::Submit::ask) says. A task that can never
+    /// be admitted ends with [`TaskError::Refused`](super::TaskError::Refused). The permit ends as a success, or as a failure when the
     /// task panics, and counts for nothing when it is cancelled while it runs.
     ///
-    /// What waits for admission holds no slot meanwhile.
+    /// One worker asks at a time, for the task that is first, and holds no slot meanwhile. The task stays in the queue until it is
+    /// admitted.
     ///
     /// # Tasks that wait for tasks
-    /// A task of a `TaskPool` that waits for another of the pool, and holds a permit of the policy, is told
-    /// [`WouldDeadlock`](super::TaskError::WouldDeadlock). On threads the waiter may run the other under its own permit, in one case:
-    /// where something would have to be given back first, which may be what it holds itself. Such an inner task is asked of no rate
-    /// either.
+    /// A task that waits for another which needs a permit that it holds is told
+    /// [`WouldDeadlock`](super::TaskError::WouldDeadlock). A rate has no permits.
     ///
     /// # Fairness
     /// A task starts when its worker finds both, a slot and the admission. Where the slots are shared, and one comes free only
-    /// when the policy has let somebody else pass, a task can be passed over again and again: then give each pool slots of its
-    /// own, or the policy no line that others keep full.
+    /// when the policy has let another waiter pass, a task can be passed over again and again: then give each pool slots of its
+    /// own, or the policy no queue that others keep full.
     pub fn admit_by<L>(mut self, policy: Policy<L>) -> Self
     where
         L: Limiter + 'static,

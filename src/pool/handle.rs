@@ -44,6 +44,9 @@ pub struct ScopedJoinHandle<'j, T> {
     wait: Option<Wait<Core<'j>>>,
 }
 
+/// The handle to a task of a [`WorkerPool`](super::WorkerPool).
+pub type JoinHandle<T> = ScopedJoinHandle<'static, T>;
+
 impl<'j, T: Send> ScopedJoinHandle<'j, T> {
     #[inline]
     pub(super) fn new(cell: Arc<dyn Job<T> + 'j>, core: Arc<Core<'j>>, spec: &Spec) -> Self {

@@ -10,6 +10,7 @@
 //! | bound several pools together | the same [`slots`](Builder::slots) in each |
 //! | let a rate, or any policy, admit tasks | [`PoolBuilder::admit_by`] |
 //! | let something else size the pool | [`PoolBuilder::slots`] |
+//! | give tasks a connection, one each at a time | [`PoolBuilder::workers_with`] |
 //! | run async tasks, with the same contract | `TaskPool` (feature `tokio`) |
 //!
 //! # Fixed or elastic?
@@ -31,8 +32,7 @@
 //! So where tasks compute, an elastic pool costs a hundredth or two more than a fixed one of the right size, and less
 //! than a fixed one that is too large. Once the threads are there, both cost the same per task.
 //!
-//! A task needs room in the queue when it is submitted, and a slot when it starts. Both are permits of a
-//! [`Semaphore`](crate::Semaphore): 4 workers and a queue of 100 mean that at most 104 tasks have been let in and not
+//! A task needs room in the queue when it is submitted, and a slot when it starts: 4 workers and a queue of 100 mean that at most 104 tasks have been let in and not
 //! ended, but for those that tasks of the pool itself submit beyond the bound ([`Overflow::Block`]).
 
 mod admission;
@@ -63,6 +63,7 @@ mod shelf;
 mod shutdown;
 mod small;
 mod spent;
+mod stateful;
 mod stats;
 mod submit;
 #[cfg(feature = "tokio")]
@@ -82,7 +83,7 @@ pub use face::{MAX_QUEUE, Pool, Scoped, WorkerPool};
 #[cfg(feature = "fan-out")]
 pub(crate) use gate::{Admission, Gate, poll_admitting};
 pub use group::Group;
-pub use handle::ScopedJoinHandle;
+pub use handle::{JoinHandle, ScopedJoinHandle};
 #[cfg(feature = "fan-out")]
 pub(crate) use hooks::{drop_quietly, wake};
 pub use members::StopFlag;
@@ -90,6 +91,7 @@ pub use overflow::Overflow;
 #[cfg(feature = "fan-out")]
 pub(crate) use runtime::{AbortHandle, Runtime};
 pub use shutdown::Report;
+pub use stateful::{StatefulBuilder, StatefulPool};
 pub use stats::PoolStats;
 #[cfg(feature = "tokio")]
 pub use tasks::{TaskGroup, TaskHandle, TaskPool, TaskPoolBuilder};
@@ -97,6 +99,3 @@ pub use threads::{PoolBuilder, Threads};
 pub use wishes::Submit;
 pub use worker::WorkerThread;
 pub use workers::{MAX_WORKERS, Workers};
-
-/// The handle to a task of a [`WorkerPool`].
-pub type JoinHandle<T> = ScopedJoinHandle<'static, T>;

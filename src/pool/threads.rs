@@ -193,6 +193,10 @@ impl Builder<Threads> {
 }
 
 impl Threads {
+    pub(super) fn most(&self) -> usize {
+        self.workers.most()
+    }
+
     /// The name, taken: threads must not be started with one that the system cannot take.
     fn checked_name(&mut self) -> Result<String, PoolError> {
         let given = std::mem::take(&mut self.name);

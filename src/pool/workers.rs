@@ -29,6 +29,10 @@ impl From<RangeToInclusive<usize>> for Workers {
 }
 
 impl Workers {
+    pub(super) fn most(&self) -> usize {
+        *self.0.end()
+    }
+
     pub(super) fn check(self) -> Result<(usize, usize), PoolError> {
         let (least, most) = self.0.into_inner();
         if least == 0 || least > most || most > MAX_WORKERS {

@@ -108,6 +108,8 @@ mod pool_sizes;
 mod pool_slots_line;
 #[cfg(all(feature = "fan-out", feature = "tracing"))]
 mod pool_spans;
+#[cfg(feature = "pool")]
+mod pool_stateful;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_batch;
 #[cfg(all(feature = "pool", feature = "tokio"))]

@@ -114,6 +114,14 @@ impl<K: Kind> Engine<K> {
         let result = step(&mut state, &mut acts);
         self.kind.settle(&mut state, &mut acts);
         drop(state);
+        if !acts.is_empty() {
+            self.act(acts);
+        }
+        result
+    }
+
+    #[cold]
+    fn act(self: &Arc<Self>, acts: Acts<Own<K>>) {
         for seat in acts.call {
             seat.call();
         }
@@ -126,7 +134,6 @@ impl<K: Kind> Engine<K> {
         if acts.grow {
             K::grow(self);
         }
-        result
     }
 
     pub(in crate::pool) fn orphan(&self, payload: Payload) {
@@ -163,10 +170,8 @@ impl<K: Kind> Engine<K> {
         self.room.give_back(places, weight);
     }
 
+    #[cold]
     fn expire(self: &Arc<Self>, entries: Vec<K::Entry>) {
-        if entries.is_empty() {
-            return;
-        }
         let expired = self.refuse(entries, || TaskError::Expired) as u64;
         self.look().stats.expired += expired;
     }
@@ -200,7 +205,9 @@ impl<K: Kind> Engine<K> {
             after(state, &next);
             next
         });
-        self.expire(gone);
+        if !gone.is_empty() {
+            self.expire(gone);
+        }
         next
     }
 

@@ -37,7 +37,11 @@ impl<W> Seat<W> {
 
     /// True when it has looked until now.
     pub(super) fn looks_no_more(&self) -> bool {
-        self.looks.swap(false, Ordering::Relaxed)
+        let looked = self.looks.load(Ordering::Relaxed);
+        if looked {
+            self.looks.store(false, Ordering::Relaxed);
+        }
+        looked
     }
 
     pub(in crate::pool) fn call(&self) {

@@ -100,6 +100,13 @@ impl<W> Default for Acts<W> {
     }
 }
 
+impl<W> Acts<W> {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.call.is_empty() && self.start.is_empty() && !self.grow && self.quiet.is_empty()
+    }
+}
+
 /// What a worker does next.
 pub(in crate::pool) enum Next<E> {
     /// It starts this, and whether on a lent slot.
@@ -178,7 +185,16 @@ impl<Q: Line> State<Q> {
     }
 
     /// Calls or starts workers, as tasks can start for which none looks.
+    #[inline]
     pub(in crate::pool) fn call(&mut self, acts: &mut Acts<Q::Own>) {
+        let is_plain = self.phase == Phase::Running && self.asker.is_none();
+        if Q::THREADS && is_plain && (self.looks > 0 || (self.idle.is_empty() && !self.may_grow())) {
+            return;
+        }
+        self.call_some(acts);
+    }
+
+    fn call_some(&mut self, acts: &mut Acts<Q::Own>) {
         if self.phase != Phase::Running && self.queue.len() == 0 && !seeded!("engine_drains_quietly") {
             self.call_idle(acts);
         }
@@ -242,6 +258,7 @@ impl<Q: Line> State<Q> {
     // ---- threads ----
 
     /// True when one more thread may be started.
+    #[inline]
     pub(in crate::pool) fn may_grow(&self) -> bool {
         let most = self.slots.limit().saturating_add(self.slots.parked().min(SPARES));
         self.staying() < most && (!self.grows_later || self.is_urgent())
@@ -326,6 +343,7 @@ impl<Q: Line> State<Q> {
         next
     }
 
+    #[inline]
     fn looks_no_more(&mut self, seat: &Arc<Seat<Q::Own>>) {
         if seat.looks_no_more() {
             if !seeded!("engine_looks_for_ever") {
