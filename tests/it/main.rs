@@ -86,6 +86,8 @@ mod pool_foreign_panics;
 mod pool_gate;
 #[cfg(feature = "pool")]
 mod pool_group;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_kinds;
 #[cfg(feature = "pool")]
 mod pool_life;
 #[cfg(feature = "pool")]
@@ -94,6 +96,8 @@ mod pool_limits;
 mod pool_outcomes;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_own_queue;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_parity;
 #[cfg(feature = "pool")]
 mod pool_room;
 #[cfg(feature = "pool")]
