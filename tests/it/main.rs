@@ -84,8 +84,6 @@ mod pool_family;
 mod pool_foreign_panics;
 #[cfg(feature = "pool")]
 mod pool_gate;
-#[cfg(feature = "pool")]
-mod pool_group;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_kinds;
 #[cfg(feature = "pool")]
@@ -113,8 +111,6 @@ mod pool_slots_line;
 #[cfg(all(feature = "fan-out", feature = "tracing"))]
 mod pool_spans;
 #[cfg(all(feature = "pool", feature = "tokio"))]
-mod pool_task_batch;
-#[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_bounds;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_corners;
@@ -123,13 +119,9 @@ mod pool_task_gate;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_groups;
 #[cfg(all(feature = "pool", feature = "tokio"))]
-mod pool_task_parity;
-#[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_waits;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
-#[cfg(feature = "pool")]
-mod pool_untimely;
 mod quota;
 mod rate_booked_changes;
 mod rate_booked_twice_changed;
