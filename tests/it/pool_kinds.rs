@@ -554,17 +554,16 @@ pub(crate) async fn settle() {
 }
 
 /// Runs a program on a thread of its own, and fails when that stands still.
-pub(crate) fn watched(name: impl Display, program: impl FnOnce() + Send + 'static) {
-    let (tell, told) = mpsc::channel::<()>();
-    let thread = thread::spawn(move || {
-        let _tell = tell;
-        program();
-    });
-    let ended = told.recv_timeout(LONG / 2);
-    assert_eq!(ended, Err(mpsc::RecvTimeoutError::Disconnected), "{name} stands still");
-    if let Err(panic) = thread.join() {
-        eprintln!("{name} has failed");
-        resume_unwind(panic);
+pub(crate) fn watched<T: Send + 'static>(name: impl Display, program: impl FnOnce() -> T + Send + 'static) -> T {
+    let (tell, told) = mpsc::channel();
+    let thread = thread::spawn(move || tell.send(program()));
+    match told.recv_timeout(LONG / 2) {
+        Ok(result) => result,
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("{name} stands still"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            eprintln!("{name} has failed");
+            resume_unwind(thread.join().expect_err("it has told nothing"))
+        }
     }
 }
 
@@ -578,7 +577,7 @@ pub(crate) fn watched_on<F: Future<Output = ()>>(
         Kind::Threads => block_on(program(kind)),
         Kind::Tasks => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-            runtime.unwrap().block_on(program(kind));
+            runtime.unwrap().block_on(program(kind))
         }
     });
 }

@@ -77,7 +77,6 @@ parity! {
     a_policy_hears_how_tasks_end
     a_task_that_waits_for_its_admission_leaves_the_slot_to_others
     an_admission_without_a_slot_costs_nothing
-    a_task_that_is_cancelled_at_the_gate_leaves_it
     a_task_that_is_evicted_at_the_gate_leaves_it_to_the_next
     what_is_cancelled_or_late_takes_no_token
     a_resize_is_effective_at_once_in_both_directions
@@ -100,6 +99,7 @@ parity! {
     a_policy_hears_of_tasks_on_lent_slots
     a_task_without_a_handle_waits_for_what_its_submitter_holds;
     engine:
+    a_task_that_is_cancelled_at_the_gate_leaves_it
     cancelled_tasks_leave_the_queue_at_once
     pools_of_one_wait_for_each_other_up_and_down
     pools_of_one_wait_in_a_ring
