@@ -557,7 +557,7 @@ pub(crate) async fn settle() {
 pub(crate) fn watched<T: Send + 'static>(name: impl Display, program: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, told) = mpsc::channel();
     let thread = thread::spawn(move || tell.send(program()));
-    match told.recv_timeout(LONG / 2) {
+    match told.recv_timeout(LONG / 4) {
         Ok(result) => result,
         Err(mpsc::RecvTimeoutError::Timeout) => panic!("{name} stands still"),
         Err(mpsc::RecvTimeoutError::Disconnected) => {

@@ -97,7 +97,9 @@ parity! {
     a_slot_that_is_not_lent_goes_to_the_next
     a_task_on_a_lent_slot_is_admitted_first
     a_policy_hears_of_tasks_on_lent_slots
-    a_task_without_a_handle_waits_for_what_its_submitter_holds;
+    a_task_without_a_handle_waits_for_what_its_submitter_holds
+    the_first_failure_ends_a_group_in_a_task
+    a_task_is_told_of_the_end_of_the_pool_that_it_waits_for;
     engine:
     a_task_that_is_cancelled_at_the_gate_leaves_it
     cancelled_tasks_leave_the_queue_at_once
@@ -1305,6 +1307,47 @@ async fn a_policy_hears_of_tasks_on_lent_slots(kind: Kind) {
         (failed, breaker.state())
     });
     assert_eq!(outer.await.unwrap(), (3, BreakerState::Open));
+}
+
+async fn the_first_failure_ends_a_group_in_a_task(kind: Kind) {
+    let (pool, ran) = (pool!(kind, 1), Log::default());
+    let (here, log) = (pool.clone(), ran.clone());
+    let outer = pool.run(async move {
+        let mut group = here.group();
+        for n in 0..5 {
+            let task = log.task(n);
+            let task = async move {
+                task.await;
+                if n == 1 { Err(n) } else { Ok(n) }
+            };
+            group.submit(task).await.unwrap();
+        }
+        group.join().await.unwrap_err().into_error()
+    });
+    assert_eq!(outer.await.unwrap(), Some(1));
+    assert_eq!(ran.get(), [0, 1]);
+    pool.ends_clean().await;
+}
+
+async fn a_task_is_told_of_the_end_of_the_pool_that_it_waits_for(kind: Kind) {
+    let [pool, other] = [(); 2].map(|()| pool!(kind, 1));
+    let busy = Busy::on(&other).await;
+    let (tell, told) = oneshot::channel();
+    let there = other.clone();
+    let waits = async move {
+        let inner = there.submit(async {}).await.unwrap();
+        tell.send(()).unwrap();
+        inner.join().await
+    };
+    let waits = pool.submit(waits).await.unwrap();
+    told.await.unwrap();
+    settle().await;
+    drop(other.shutdown(Duration::ZERO).await);
+    assert!(matches!(waits.join().await.unwrap(), Err(TaskError::Abandoned)));
+    busy.end().await;
+    for pool in [pool, other] {
+        pool.ends_clean().await;
+    }
 }
 
 async fn pools_of_one_wait_for_each_other_up_and_down(kind: Kind) {
