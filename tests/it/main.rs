@@ -72,8 +72,6 @@ mod policy_wholes;
 mod pool;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_cancelled;
-#[cfg(feature = "pool")]
-mod pool_corners;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_counts;
 #[cfg(all(feature = "pool", feature = "tokio"))]

@@ -43,15 +43,6 @@ fn panics<T>() -> T {
     resume_unwind(Box::new("on purpose"))
 }
 
-/// Panics when it is dropped.
-pub(crate) struct Bomb;
-
-impl Drop for Bomb {
-    fn drop(&mut self) {
-        resume_unwind(Box::new("dropped"));
-    }
-}
-
 #[test]
 fn tasks_of_a_scope_borrow() {
     let mut counts = [0_usize; 8];

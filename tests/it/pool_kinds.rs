@@ -537,6 +537,15 @@ impl Busy {
     }
 }
 
+/// Panics when it is dropped.
+pub(crate) struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        resume_unwind(Box::new("dropped"));
+    }
+}
+
 /// Lets others run until something is so. The watchdog bounds it.
 pub(crate) async fn until(done: impl Fn() -> bool) {
     while !done() {
@@ -577,7 +586,7 @@ pub(crate) fn watched_on<F: Future<Output = ()>>(
         Kind::Threads => block_on(program(kind)),
         Kind::Tasks => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-            runtime.unwrap().block_on(program(kind))
+            runtime.unwrap().block_on(program(kind));
         }
     });
 }

@@ -1,8 +1,8 @@
 //! What pools do, on threads and as async tasks: each test runs with both.
 
-use super::pool::Bomb;
-use super::pool_kinds::{Busy, Handle, Kind, LONG, Pool, block_on, pool, settle, until, watched_on};
-use futures::future::{BoxFuture, join_all};
+use super::pool_kinds::{Bomb, Busy, Handle, Kind, LONG, Pool, block_on, pool, settle, until, watched_on};
+use super::pool_slots_line::bounded;
+use futures::future::{BoxFuture, FutureExt, join_all};
 use std::panic::resume_unwind;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -70,6 +70,8 @@ parity! {
     pools_that_share_slots_are_bounded_together
     a_permit_of_the_user_is_one_slot_less
     closed_slots_end_a_pool
+    a_pool_without_a_slot_waits_for_its_task_and_for_nothing_else
+    slots_with_a_bounded_queue_are_no_end_of_a_pool
     a_rate_admits_the_tasks
     a_semaphore_admits_the_tasks
     what_can_never_be_admitted_is_refused
@@ -208,7 +210,7 @@ async fn a_panic_is_returned_with_its_payload_and_goes_to_the_hook_without_a_han
     let (go, gone) = oneshot::channel::<()>();
     let dropped = async {
         gone.await.unwrap();
-        panics(2)
+        panics::<()>(2);
     };
     drop(pool.submit::<BoxFuture<'static, ()>>(Box::pin(dropped)).await.unwrap());
     go.send(()).unwrap();
@@ -475,7 +477,7 @@ async fn a_batch_without_handles_is_run_whole_and_its_panics_go_to_the_hook(kind
         async move {
             ran.note(n);
             if n == 150 {
-                panics(n)
+                panics::<()>(n);
             }
         }
     });
@@ -773,6 +775,45 @@ async fn closed_slots_end_a_pool(kind: Kind) {
     pool.ends_clean().await;
 }
 
+async fn a_pool_without_a_slot_waits_for_its_task_and_for_nothing_else(kind: Kind) {
+    let slots = Arc::new(Semaphore::new(0));
+    let build = || pool!(kind, 1, slots(Arc::clone(&slots)));
+    build().ends_clean().await;
+    for is_cancelled in [true, false] {
+        let pool = build();
+        let task = pool.submit(async { 7 }).await.unwrap();
+        until(|| slots.waiting() > 0).await;
+        if is_cancelled {
+            assert!(task.cancel());
+        } else {
+            pool.close();
+            slots.add_permits(1);
+            assert_eq!(task.join().await.unwrap(), 7);
+        }
+        pool.ends_clean().await;
+    }
+    assert_eq!((slots.available_permits(), slots.waiting()), (1, 0));
+}
+
+async fn slots_with_a_bounded_queue_are_no_end_of_a_pool(kind: Kind) {
+    for slots in bounded() {
+        let held = slots.try_acquire().unwrap();
+        let pools = [(); 3].map(|()| pool!(kind, 2, slots(Arc::clone(&slots))));
+        let handles = [0, 1, 2, 3, 4, 5, 6, 7, 8].map(|n| pools[n % 3].try_submit(async move { n }).unwrap());
+        until(|| slots.waiting() >= 3).await;
+        // Others are turned away, as the bound says.
+        assert!(slots.acquire().now_or_never().is_none_or(|acquired| acquired.is_err()));
+        drop(held);
+        for (n, handle) in handles.into_iter().enumerate() {
+            assert_eq!(handle.join().await.unwrap(), n);
+        }
+        for pool in pools {
+            pool.ends_clean().await;
+        }
+        assert_eq!((slots.available_permits(), slots.waiting()), (1, 0));
+    }
+}
+
 /// One task each second, after a burst.
 fn rate(clock: &ManualClock, burst: u64) -> Policy<TokenBucket> {
     Policy::new(TokenBucket::new(Quota::per_second(1).burst(burst)).on(clock))
@@ -845,7 +886,7 @@ async fn a_policy_hears_how_tasks_end(kind: Kind) {
     for n in 0..5 {
         let task = async move {
             if n == 2 {
-                panics(n)
+                panics::<()>(n);
             }
         };
         pool.execute(task).await.unwrap();

@@ -1,12 +1,7 @@
 //! Corners of pools of async tasks: what is counted, what is told to whom, and what still runs while a pool ends.
 
-use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::oneshot;
-use tollgate::Semaphore;
 use tollgate::pool::{TaskError, TaskPool};
-
-const LONG: Duration = Duration::from_secs(60);
 
 /// A pool of one whose runner is busy until the sender is dropped.
 async fn busy(builder: tollgate::pool::tasks::TaskPoolBuilder) -> (TaskPool, oneshot::Sender<()>) {
@@ -20,34 +15,6 @@ async fn busy(builder: tollgate::pool::tasks::TaskPoolBuilder) -> (TaskPool, one
     drop(pool.submit(task).await.unwrap());
     started.await.unwrap();
     (pool, release)
-}
-
-/// Given a pool whose slots have no permits, when it is closed, then what waits is run when a permit comes, and a runner that
-/// has nothing to do leaves without one.
-#[tokio::test(start_paused = true)]
-async fn a_runner_without_a_slot_waits_for_its_task_and_for_nothing_else() {
-    let slots = Arc::new(Semaphore::new(0));
-    let build = || TaskPool::builder(1).slots(Arc::clone(&slots)).build().unwrap();
-    for gives in [false, true] {
-        let pool = build();
-        pool.resize(1).unwrap();
-        slots.set_limit(0);
-        let task = pool.submit(async { 7 }).await.unwrap();
-        while slots.waiting() == 0 {
-            tokio::task::yield_now().await;
-        }
-        if gives {
-            pool.close();
-            slots.set_limit(1);
-            assert_eq!(task.await.unwrap(), 7);
-        } else {
-            assert!(task.cancel());
-        }
-        assert!(pool.shutdown(LONG).await.is_clean());
-        assert_eq!((pool.stats().threads, pool.stats().unfinished), (0, 0));
-        slots.set_limit(1);
-    }
-    assert_eq!((slots.available_permits(), slots.waiting()), (1, 0));
 }
 
 /// Given a member that its owner polls after an abort, when that run is dropped, then no member has failed.

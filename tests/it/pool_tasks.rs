@@ -1,6 +1,6 @@
 //! The pool of async tasks.
 
-use super::pool::Bomb;
+use super::pool_kinds::Bomb;
 use futures::FutureExt;
 use std::future::pending;
 use std::panic::resume_unwind;
