@@ -1,6 +1,6 @@
 //! What a task keeps of its submitter: the tracing span in which it runs, and the task that may wait for it.
 
-use super::engine::waits::{Task, Under, current};
+use super::engine::waits::{Task, current};
 use std::sync::Arc;
 
 #[cfg(feature = "tracing")]
@@ -83,14 +83,18 @@ impl Caller {
     }
 
     #[inline]
+    pub(super) fn waiter(&self) -> Option<&Arc<dyn Task>> {
+        self.waiter.as_ref()
+    }
+
+    #[inline]
     pub(crate) fn within<T>(&self, run: impl FnOnce() -> T) -> T {
-        let _under = self.waiter.as_ref().map(|waiter| Under::waiter(Arc::clone(waiter)));
         self.span.within(run)
     }
 
     /// True where there is nothing to keep.
     #[inline]
     pub(crate) fn is_nothing(&self) -> bool {
-        self.span.is_nothing() && self.waiter.is_none()
+        self.span.is_nothing()
     }
 }

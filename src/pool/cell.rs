@@ -11,10 +11,12 @@
 //! comes back while it waits: that is what `R` is for.
 
 use super::caller::Caller;
+use super::engine::waits::Task;
 use super::error::TaskError;
 use super::hooks::{Payload, drop_quietly, wake};
 use crate::sync::shim::{Mutex, MutexGuard};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 /// How a run ended, for whoever ran it.
@@ -41,6 +43,8 @@ pub(super) trait Queued: Send + Sync {
 
 /// A closure as the queue sees it.
 pub(super) trait Run: Queued {
+    /// The task that may wait for it, where that holds permits: as long as there is a handle.
+    fn waiter(&self) -> Option<Arc<dyn Task>>;
     /// Runs it here and now, unless somebody else has claimed it. `orphan` is called with the payload of a panic for which
     /// nobody will ask.
     fn run(&self, orphan: &mut dyn FnMut(Payload)) -> Ran;
@@ -206,6 +210,12 @@ where
     F: FnOnce() -> T + Send,
     T: Send,
 {
+    #[inline]
+    fn waiter(&self) -> Option<Arc<dyn Task>> {
+        let waiter = self.caller.waiter()?;
+        (!self.lock().detached).then(|| Arc::clone(waiter))
+    }
+
     #[inline]
     fn run(&self, orphan: &mut dyn FnMut(Payload)) -> Ran {
         let task = self.start();

@@ -54,6 +54,9 @@ const BATCH: usize = 16;
 /// shelf whose worker gets on is empty by then.
 const PATIENCE: u64 = 128;
 
+/// When a thread is started again that could not be, and that tasks need.
+const RETRY: Duration = Duration::from_millis(100);
+
 pub(super) type Core<'j> = Engine<Threads<'j>>;
 
 type Guarded<'j> = State<Entries<'j>>;
@@ -159,6 +162,15 @@ impl<'j> Line for Entries<'j> {
     type Own = Bench<'j>;
     const THREADS: bool = true;
 
+    /// From a shelf.
+    fn refill(&mut self, seats: &[Arc<Seat<Bench<'j>>>]) -> bool {
+        if self.lanes.len() > 0 {
+            return false;
+        }
+        let shelved = seats.iter().find_map(|seat| seat.own.shelf.lock().take());
+        shelved.map(|entry| self.lanes.push_front(entry)).is_some()
+    }
+
     fn seat(&mut self) -> Seat<Bench<'j>> {
         self.next_index += 1;
         Seat::new(Bench::new(self.next_index - 1))
@@ -205,11 +217,7 @@ impl<'j> Line for Entries<'j> {
     fn remove(&mut self, key: Key) -> Option<Entry<'j>> {
         match key {
             Key::Queued(place) => self.lanes.remove(place),
-            Key::Awaited(number) => {
-                let entry = self.awaited.remove(&number)?;
-                self.dead += 1;
-                Some(entry)
-            }
+            Key::Awaited(number) => self.awaited.remove(&number),
         }
     }
 }
@@ -405,8 +413,8 @@ impl<'j> Core<'j> {
             let dead = state.queue.dead;
             let many = dead * 2 > state.queue.lanes.len() || self.room.is_short() && self.room.is_helped_by(dead);
             let dead = take_dead(state, acts, many);
-            // Another may be first now.
-            state.call(acts);
+            // Another is first, where it was.
+            state.call_asker(acts);
             dead
         });
         self.bury(dead);
@@ -436,6 +444,12 @@ impl<'j> Core<'j> {
             self.give_back(&entry);
             drop_quietly(entry);
         }
+    }
+
+    /// Puts what the worker has not started back in front of the queue, and gives back the places that it owes.
+    pub(super) fn unshelve(self: &Arc<Self>, bench: &Bench<'j>) {
+        self.transition(|state, _| bench.shelf.lock().put_back(&mut state.queue.lanes));
+        self.pay(bench);
     }
 
     /// Takes out everything that has not started and is to be handed back, and starts nothing more.
@@ -472,10 +486,6 @@ impl<'j> Core<'j> {
                 state.queue.spent.take_over(spent);
                 if state.queue.taken >= state.queue.shelves_due {
                     clear_shelves(state);
-                }
-                if state.queue.lanes.len() == 0 {
-                    let stolen = state.workers().iter().find_map(|seat| seat.own.shelf.lock().take());
-                    stolen.into_iter().for_each(|entry| state.queue.lanes.push_front(entry));
                 }
             },
             |state, next| {
@@ -517,7 +527,13 @@ impl<'j> Core<'j> {
             Err(io::Error::other("what starts threads has panicked"))
         });
         if started.is_err() {
-            self.look().stats.failed_starts += 1;
+            let wants = self.transition(|state, _| {
+                state.stats.failed_starts += 1;
+                state.wants_thread()
+            });
+            if wants {
+                self.grow_later(RETRY);
+            }
         }
         started
     }

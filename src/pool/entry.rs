@@ -3,6 +3,7 @@
 use super::caller::Caller;
 use super::cell::{Ran, Run};
 use super::engine::core;
+use super::engine::waits;
 use super::error::TaskError;
 use super::hooks::{Payload, drop_quietly};
 use super::lanes::Ranked;
@@ -142,6 +143,16 @@ impl<'j> Entry<'j> {
         }))))
     }
 
+    /// The task that may wait for it, where that holds permits.
+    #[inline]
+    pub(super) fn waiter(&self) -> Option<Arc<dyn waits::Task>> {
+        match &self.0 {
+            Kind::Apart(Apart::Held(cell)) => cell.waiter(),
+            Kind::Apart(Apart::Special(special) | Apart::Awaited(special)) => special.entry.waiter(),
+            _ => None,
+        }
+    }
+
     pub(super) fn is_awaited(&self) -> bool {
         matches!(self.0, Kind::Apart(Apart::Awaited(_)))
     }
@@ -151,7 +162,7 @@ impl<'j> Entry<'j> {
         if let Kind::Apart(Apart::Awaited(awaited)) = &mut self.0
             && !awaited.entry.set_aside()
         {
-            *self = Self(Kind::Apart(Apart::Own(Box::new(Plain::<fn()>(None)))));
+            awaited.entry = Self(Kind::Apart(Apart::Own(Box::new(Plain::<fn()>(None)))));
         }
     }
 

@@ -147,6 +147,9 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
             match self.members.poll_ended(cx.waker()) {
                 // It has ended but for a few moves.
                 Poll::Ready((id, Some(handle))) => {
+                    if let Some((_, Some(first))) = self.members.first() {
+                        first.leave();
+                    }
                     return Poll::Ready(Some((id, self.members.ended(handle.take_result()))));
                 }
                 Poll::Ready((_, None)) => {}

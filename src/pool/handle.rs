@@ -2,7 +2,7 @@
 
 use super::cell::Job;
 use super::core::Core;
-use super::engine::waits::{Inlined, Wait, Waiter};
+use super::engine::waits::{Inlined, Under, Wait, Waiter, current};
 use super::entry::{Entry, Wishes};
 use super::error::TaskError;
 use super::park::block_on;
@@ -24,8 +24,8 @@ use std::time::Duration;
 /// Permits are not lent: those of a [policy](super::Builder::admit_by), and [slots](super::Builder::slots) that the pool was given. A
 /// task that waits for one which needs a permit that it holds itself, or that the task holds which waits for it, is told
 /// [`TaskError::WouldDeadlock`] at once, whether a permit is free or not. Where 256 tasks wait and no thread is left, one more is told
-/// [`TaskError::TooManyParked`]. In both cases the task goes on, and a handle that was polled by reference, or joined with a time-out, is
-/// as before.
+/// [`TaskError::TooManyParked`]. In both cases the task goes on, and a handle that was polled, or [joined](Self::join_by_ref), by reference
+/// is as before.
 ///
 /// **Deadlock**: a pool sees no wait for anything else than a handle. It sees no cycle of tasks on threads that wait for each other's
 /// ends, by handles that were passed on. A task of a [scope](super::PoolBuilder::scope) keeps its slot while it waits for a task of
@@ -74,10 +74,18 @@ impl<'j, T: Send> ScopedJoinHandle<'j, T> {
             }
             return true;
         }
+        // It counts as one of the task that waits here, where that holds permits.
+        let under = if current().is_none() { self.cell.waiter() } else { None };
+        let under = under.map(Under::enter);
         let ran = self.cell.run(&mut |payload| self.core.orphan(payload));
-        drop(inlined);
+        drop((under, inlined));
         self.core.note_inlined(ran);
         true
+    }
+
+    /// It is not waited for now.
+    pub(super) fn leave(&mut self) {
+        self.wait = None;
     }
 
     pub(super) fn is_queued(&self) -> bool {

@@ -5,7 +5,7 @@ use super::cell::Ran;
 use super::core::{Core, Told};
 use super::engine::seat::Seat;
 use super::engine::state::Next;
-use super::engine::waits::{Held, Holder, Inside, PoolId, Slot, Task, Under, work_on};
+use super::engine::waits::{Held, Holder, Inside, Lends, PoolId, Slot, Under, work_on};
 use super::entry::Entry;
 use super::error::TaskError;
 use super::hooks::quietly;
@@ -214,6 +214,7 @@ impl<'a, 'j> Work<'a, 'j> {
     #[inline]
     fn run_shelved(&mut self, entry: Entry<'j>) {
         self.core.room.give_back_weight(1);
+        let _under = entry.waiter().map(Under::enter);
         self.run_common(entry);
         self.seat.own.note_untold(self.told.counts.entries);
     }
@@ -225,11 +226,19 @@ impl<'a, 'j> Work<'a, 'j> {
         if let Some(left) = left {
             self.told.spent.add(left);
         }
-        if self.slot.end(self.core) {
-            self.slot = Slot::of(self.core.kind.lends());
-            work_on(Arc::clone(&self.slot));
+        if self.slot.was_lent() {
+            self.renew_slot();
         }
         ran
+    }
+
+    /// The task has lent its slot. Others may have it still: what lies on the shelf starts on one that is free.
+    #[cold]
+    fn renew_slot(&mut self) {
+        Arc::clone(self.core).end(&self.slot);
+        self.slot = Slot::of(self.core.kind.lends());
+        work_on(Arc::clone(&self.slot));
+        self.core.unshelve(&self.seat.own);
     }
 
     /// Asks what admits tasks, and runs the one that is admitted.
@@ -250,6 +259,10 @@ impl<'a, 'j> Work<'a, 'j> {
     #[inline]
     fn run(&mut self, entry: Entry<'j>, admitted: Option<(Ticket, Held)>) {
         self.core.give_back(&entry);
+        if entry.is_awaited() {
+            // The one that stands in the queue.
+            self.core.note_dead(|_| ());
+        }
         let ran = if !entry.is_common() && self.core.is_late(&entry) {
             self.told.counts.entries += 1;
             self.told.counts.expired += u64::from(entry.refuse_aside(TaskError::Expired));
@@ -257,13 +270,14 @@ impl<'a, 'j> Work<'a, 'j> {
         } else if let Some((_, held)) = &admitted
             && !held.is_empty()
         {
-            let holder = Holder::of(Arc::clone(held));
-            let under = Under::own(Arc::clone(&holder));
+            let holder = Holder::of(Arc::clone(held), entry.waiter());
+            let under = Under::enter(Arc::clone(&holder) as _);
             let ran = self.run_common(entry);
             drop(under);
-            holder.record().end();
+            holder.end();
             ran
         } else {
+            let _under = entry.waiter().map(Under::enter);
             self.run_common(entry)
         };
         if let Some((ticket, _)) = admitted {

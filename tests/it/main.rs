@@ -72,8 +72,6 @@ mod policy_wholes;
 mod pool;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_cancelled;
-#[cfg(feature = "pool")]
-mod pool_corners;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_counts;
 #[cfg(all(feature = "pool", feature = "tokio"))]
@@ -82,10 +80,8 @@ mod pool_details;
 mod pool_family;
 #[cfg(feature = "pool")]
 mod pool_foreign_panics;
-#[cfg(feature = "pool")]
-mod pool_gate;
-#[cfg(feature = "pool")]
-mod pool_group;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_kinds;
 #[cfg(feature = "pool")]
 mod pool_life;
 #[cfg(feature = "pool")]
@@ -94,6 +90,8 @@ mod pool_limits;
 mod pool_outcomes;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_own_queue;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_parity;
 #[cfg(feature = "pool")]
 mod pool_room;
 #[cfg(feature = "pool")]
@@ -111,8 +109,6 @@ mod pool_spans;
 #[cfg(feature = "pool")]
 mod pool_stateful;
 #[cfg(all(feature = "pool", feature = "tokio"))]
-mod pool_task_batch;
-#[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_bounds;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_corners;
@@ -121,13 +117,11 @@ mod pool_task_gate;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_groups;
 #[cfg(all(feature = "pool", feature = "tokio"))]
-mod pool_task_parity;
-#[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_task_waits;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_tasks;
 #[cfg(feature = "pool")]
-mod pool_untimely;
+mod pool_thread_waits;
 mod quota;
 mod rate_booked_changes;
 mod rate_booked_twice_changed;

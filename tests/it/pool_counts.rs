@@ -285,32 +285,6 @@ async fn a_task_that_is_cancelled_while_it_is_polled_ends() {
     assert_eq!(pool.run(async { 1 }).await.unwrap(), 1);
 }
 
-/// Given a pool of one whose task waits for two others at once, then it runs them itself, one after the other.
-#[tokio::test]
-async fn a_task_that_waits_for_two_runs_one_at_a_time() {
-    let pool = TaskPool::builder(1).build().unwrap();
-    let (inner, running) = (pool.clone(), Arc::new(Mutex::new((0, 0))));
-    let seen = Arc::clone(&running);
-    let nested = async move {
-        let task = |running: Arc<Mutex<(u32, u32)>>| async move {
-            {
-                let mut counts = running.lock().unwrap();
-                *counts = (counts.0 + 1, counts.1.max(counts.0 + 1));
-            }
-            for _ in 0..3 {
-                yield_now().await;
-            }
-            running.lock().unwrap().0 -= 1;
-        };
-        let one = inner.submit(task(Arc::clone(&running))).await.unwrap();
-        let two = inner.submit(task(running)).await.unwrap();
-        futures::join!(one, two)
-    };
-    let (one, two) = pool.run(nested).await.unwrap();
-    assert!(one.is_ok() && two.is_ok());
-    assert_eq!(*seen.lock().unwrap(), (0, 1));
-}
-
 /// What the pool drops is not what the group has cancelled.
 #[tokio::test]
 async fn a_group_says_what_has_ended_its_task() {
@@ -323,20 +297,4 @@ async fn a_group_says_what_has_ended_its_task() {
     drop(pool.abort());
     let (_, ended) = group.next().await.unwrap();
     assert!(matches!(ended, Err(Failed::Task(TaskError::Aborted))), "{ended:?}");
-}
-
-/// As [`what_is_cancelled_leaves_the_queue_when_most_of_it_is`].
-#[tokio::test]
-async fn what_is_cancelled_leaves_the_queue_of_async_tasks() {
-    let pool = TaskPool::builder(1).queue(10).build().unwrap();
-    pool.execute(pending()).await.unwrap();
-    for _ in 0..100 {
-        yield_now().await;
-    }
-    let mut handles = Vec::new();
-    for _ in 0..5 {
-        handles.push(pool.submit(async {}).await.unwrap());
-    }
-    assert!(handles[..3].iter().all(|handle| handle.cancel()));
-    assert_eq!(pool.stats().queued, 2);
 }

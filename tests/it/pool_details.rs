@@ -4,30 +4,19 @@ use super::pool::Busy;
 use std::error::Error;
 use std::future::pending;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
-use tokio::sync::oneshot;
 use tokio::task::yield_now;
-use tollgate::pool::{Failed, MAX_QUEUE, MAX_WORKERS, Overflow, TaskError, TaskPool};
-use tollgate::{Ask, ManualClock, Policy, Quota, Semaphore, TokenBucket, WorkerPool};
+use tollgate::pool::{Failed, MAX_QUEUE, MAX_WORKERS, TaskError, TaskPool};
+use tollgate::{Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(60);
-const SECOND: Duration = Duration::from_secs(1);
 
 async fn settle() {
     for _ in 0..100 {
         yield_now().await;
     }
-}
-
-/// A task that occupies a runner until it is told.
-async fn occupy(pool: &TaskPool) -> oneshot::Sender<()> {
-    let (release, released) = oneshot::channel();
-    drop(pool.submit(released).await.unwrap());
-    settle().await;
-    release
 }
 
 #[test]
@@ -63,27 +52,6 @@ async fn runners_end_with_the_last_handle() {
     drop(pool);
     settle().await;
     assert_eq!(metrics.num_alive_tasks(), 0);
-}
-
-#[test]
-fn a_group_of_threads_is_cancelled() {
-    let pool = WorkerPool::builder().workers(1).build().unwrap();
-    let busy = Busy::on(&pool);
-    let (ran, mut group) = (Arc::new(AtomicUsize::new(0)), pool.group());
-    for _ in 0..3 {
-        let ran = Arc::clone(&ran);
-        group
-            .submit(move || Ok::<_, ()>(ran.fetch_add(1, Ordering::Relaxed)))
-            .unwrap();
-    }
-    group.cancel();
-    busy.end();
-    let ends = group.join_all();
-    assert!(
-        ends.iter()
-            .all(|end| matches!(end, Err(Failed::Task(TaskError::Cancelled))))
-    );
-    assert_eq!((ends.len(), ran.load(Ordering::Relaxed)), (3, 0));
 }
 
 #[tokio::test]
@@ -159,92 +127,6 @@ impl RunOne for tollgate::pool::Submit<'_, WorkerPool> {
     fn run_one(self) -> u32 {
         self.submit(|| 5).unwrap().join().unwrap()
     }
-}
-
-/// Given a task whose deadline is this very instant, then it is not too late, whoever runs it; a moment later it is.
-#[test]
-fn a_deadline_on_threads_is_the_last_instant() {
-    let clock = ManualClock::new();
-    let pool = WorkerPool::builder().workers(1).on(&clock).build().unwrap();
-    for (late, moment) in [(false, Duration::ZERO), (true, Duration::from_nanos(1))] {
-        let busy = Busy::on(&pool);
-        let task = pool.deadline(SECOND).submit(|| ()).unwrap();
-        clock.advance(SECOND + moment);
-        busy.end();
-        assert_eq!(task.join().is_err(), late);
-        let (inner, moves) = (pool.clone(), clock.clone());
-        let helped = pool.run(move || {
-            let task = inner.deadline(SECOND).submit(|| ()).unwrap();
-            moves.advance(SECOND + moment);
-            task.join()
-        });
-        assert_eq!(helped.unwrap().is_err(), late);
-    }
-}
-
-#[tokio::test]
-async fn a_deadline_of_async_tasks_is_the_last_instant() {
-    let clock = ManualClock::new();
-    let pool = TaskPool::builder(1).on(&clock).build().unwrap();
-    for (late, moment) in [(false, Duration::ZERO), (true, Duration::from_nanos(1))] {
-        let release = occupy(&pool).await;
-        let task = pool.deadline(SECOND).submit(async {}).await.unwrap();
-        clock.advance(SECOND + moment);
-        release.send(()).unwrap();
-        assert_eq!(task.await.is_err(), late);
-        let (inner, moves) = (pool.clone(), clock.clone());
-        let helped = pool.run(async move {
-            let task = inner.deadline(SECOND).submit(async {}).await.unwrap();
-            moves.advance(SECOND + moment);
-            task.await
-        });
-        assert_eq!(helped.await.unwrap().is_err(), late);
-    }
-    assert_eq!(pool.stats().expired, 2);
-}
-
-#[test]
-fn what_a_full_pool_does_not_run_says_so() {
-    let pool = |overflow| {
-        WorkerPool::builder()
-            .workers(1)
-            .queue(1)
-            .overflow(overflow)
-            .build()
-            .unwrap()
-    };
-    let full = pool(Overflow::Reject);
-    let busy = Busy::on(&full);
-    let queued = full.submit(|| ()).unwrap();
-    assert!(matches!(full.run(|| ()), Err(TaskError::Discarded)));
-    busy.end();
-    queued.join().unwrap();
-    full.close();
-    assert!(matches!(full.run(|| ()), Err(TaskError::Abandoned)));
-}
-
-#[tokio::test]
-async fn a_raised_limit_starts_what_waits() {
-    let pool = TaskPool::builder(1).build().unwrap();
-    let _release = occupy(&pool).await;
-    let second = pool.submit(async {}).await.unwrap();
-    settle().await;
-    assert!(!second.is_finished());
-    pool.resize(2).unwrap();
-    settle().await;
-    assert!(second.is_finished());
-}
-
-#[tokio::test]
-async fn a_policy_is_asked_for_what_the_task_says() {
-    let clock = ManualClock::new();
-    let bucket = TokenBucket::new(Quota::per_second(1).burst(4)).on(&clock);
-    let policy = Policy::new(bucket);
-    let pool = TaskPool::builder(1).on(&clock).admit_by(policy).build().unwrap();
-    pool.ask(Ask::many(4)).submit(async {}).await.unwrap().await.unwrap();
-    let waits = pool.submit(async {}).await.unwrap();
-    settle().await;
-    assert!(!waits.is_finished());
 }
 
 /// Given a pool without slots, then what is handed back was never started, and a report of it is not clean; whoever runs

@@ -1,10 +1,12 @@
-//! Random programs on families of task pools: trees of tasks that wait for their children, up and down the pools, behind rates,
+//! Random programs on families of pools, of threads or of async tasks: trees of tasks that wait for their children, up and down the pools, behind rates,
 //! semaphores and shared slots, with changes of limits, cancels, waits that are given up and handles that are given away. Each
 //! program ends, each task is accounted for, and nothing is left.
 
+use super::pool_kinds::{Handle, Kind, LONG, Pool, block_on, pool, watched};
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use std::future::poll_fn;
+use std::ops::Range;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -12,10 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::task::yield_now;
-use tollgate::pool::{Priority, TaskError, TaskHandle, TaskPool};
+use tollgate::pool::{Priority, TaskError};
 use tollgate::{Clock, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
-
-const LONG: Duration = Duration::from_secs(60);
 
 struct Random(AtomicU64);
 
@@ -29,13 +29,13 @@ impl Random {
 }
 
 struct World {
-    pools: Vec<TaskPool>,
+    pools: Vec<Pool>,
     random: Random,
     started: AtomicUsize,
     ended: AtomicUsize,
     refused: AtomicUsize,
     /// Handles that any task may wait for.
-    given: Mutex<Vec<TaskHandle<()>>>,
+    given: Mutex<Vec<Handle<()>>>,
 }
 
 /// A task's panic, which its waiter is told.
@@ -51,7 +51,7 @@ impl Drop for Started {
 }
 
 impl World {
-    async fn submit(self: &Arc<Self>, depth: usize, own: Option<usize>) -> Option<TaskHandle<()>> {
+    async fn submit(self: &Arc<Self>, depth: usize, own: Option<usize>) -> Option<Handle<()>> {
         let at = self.random.below(self.pools.len());
         let priority = [Priority::Low, Priority::Normal, Priority::High][self.random.below(3)];
         let pool = self.pools[at].priority(priority);
@@ -65,7 +65,7 @@ impl World {
     }
 
     /// Gives the handle away for that of some other task.
-    fn exchanged(&self, handle: TaskHandle<()>) -> TaskHandle<()> {
+    fn exchanged(&self, handle: Handle<()>) -> Handle<()> {
         let mut given = self.given.lock().unwrap();
         given.push(handle);
         let at = self.random.below(given.len());
@@ -120,13 +120,13 @@ fn task(world: Arc<World>, depth: usize, own: usize) -> BoxFuture<'static, ()> {
                 }
                 3 => {
                     let other = world.exchanged(handle);
-                    world.awaited(other.await);
+                    world.awaited(other.join().await);
                 }
                 4 => match handle.join_timeout(Duration::ZERO).await {
                     Ok(result) => world.awaited(result),
-                    Err(handle) => world.awaited(handle.await),
+                    Err(handle) => world.awaited(handle.join().await),
                 },
-                _ => world.awaited(handle.await),
+                _ => world.awaited(handle.join().await),
             }
         }
         drop(started);
@@ -136,25 +136,35 @@ fn task(world: Arc<World>, depth: usize, own: usize) -> BoxFuture<'static, ()> {
     })
 }
 
+/// The numbers of the programs to run: of a few, or as `TOLLGATE_PROGRAMS` says, `first..end`.
+fn seeds(few: Range<u64>) -> Range<u64> {
+    let Ok(given) = std::env::var("TOLLGATE_PROGRAMS") else {
+        return few;
+    };
+    let (first, end) = given.split_once("..").expect("first..end");
+    first.parse().unwrap()..end.parse().unwrap()
+}
+
 /// One program. Returns how many waits were refused.
-async fn program(seed: u64, clock: Clock) -> usize {
+async fn program(kind: Kind, seed: u64, clock: Clock) -> usize {
     let random = Random(AtomicU64::new(seed.wrapping_mul(7919)));
     let semaphores = [(); 3].map(|()| Arc::new(Semaphore::new(1 + random.below(3))));
     let bucket = || TokenBucket::new(Quota::per_second(20_000).burst(1 + random.below(3) as u64)).on(&clock);
-    let pools = (0..1 + random.below(3)).map(|_| {
-        let builder = TaskPool::builder(1 + random.below(3))
-            .queue(1 + random.below(8))
-            .on(&clock);
-        let shared = Arc::clone(&semaphores[random.below(3)]);
-        let builder = match random.below(7) {
-            0 => builder.admit_by(Policy::new(bucket())),
-            1 => builder.admit_by(Policy::new(shared)),
-            2 => builder.admit_by(Policy::new(bucket().and(shared))),
-            3 => builder.slots(shared),
-            4 => builder.slots(shared).admit_by(Policy::new(bucket())),
-            _ => builder,
+    macro_rules! family {
+        ($($set:ident($to:expr)),*) => {
+            pool!(kind, 1 + random.below(3), queue(1 + random.below(8)), on(&clock) $(, $set($to))*)
         };
-        builder.build().unwrap()
+    }
+    let pools = (0..1 + random.below(3)).map(|_| {
+        let shared = Arc::clone(&semaphores[random.below(3)]);
+        match random.below(7) {
+            0 => family!(admit_by(Policy::new(bucket()))),
+            1 => family!(admit_by(Policy::new(shared))),
+            2 => family!(admit_by(Policy::new(bucket().and(shared)))),
+            3 => family!(slots(shared)),
+            4 => family!(slots(shared), admit_by(Policy::new(bucket()))),
+            _ => family!(),
+        }
     });
     let pools = pools.collect();
     let world = Arc::new(World {
@@ -167,7 +177,8 @@ async fn program(seed: u64, clock: Clock) -> usize {
     });
     let mut handles = Vec::new();
     for _ in 0..12 {
-        let depth = 1 + world.random.below(5);
+        let deepest = if world.random.below(8) == 0 { 12 } else { 5 };
+        let depth = 1 + world.random.below(deepest);
         handles.extend(world.submit(depth, None).await);
         if world.random.below(4) == 0 {
             let at = world.random.below(world.pools.len());
@@ -175,7 +186,7 @@ async fn program(seed: u64, clock: Clock) -> usize {
         }
     }
     for handle in handles {
-        world.awaited(handle.await);
+        world.awaited(handle.join().await);
     }
     // A task of one pool may submit to another until all are idle at once.
     while world.pools.iter().any(|pool| pool.stats().unfinished > 0) {
@@ -198,12 +209,12 @@ async fn program(seed: u64, clock: Clock) -> usize {
 /// On one thread, in virtual time: the same at each run.
 #[test]
 fn each_random_program_ends_and_leaves_nothing() {
-    let mut refused = 0;
-    for seed in 0..1_000 {
+    let (mut refused, seeds) = (0, seeds(0..1_000));
+    for seed in seeds.clone() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         refused += runtime.block_on(async {
             let clock = ManualClock::new();
-            let program = tokio::spawn(program(seed, clock.clock().clone()));
+            let program = tokio::spawn(program(Kind::Tasks, seed, clock.clock().clone()));
             for _ in 0..50_000 {
                 if program.is_finished() {
                     break;
@@ -215,14 +226,25 @@ fn each_random_program_ends_and_leaves_nothing() {
             program.await.unwrap()
         });
     }
-    assert!(refused > 100, "{refused} waits of holders were refused");
+    assert!(refused >= seeds.count() / 9, "{refused} waits of holders were refused");
 }
 
 /// On two threads, in real time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_random_program_ends_on_several_threads() {
-    for seed in 1_000..1_300 {
-        let ended = tokio::time::timeout(LONG, program(seed, Clock::default())).await;
+    for seed in seeds(1_000..1_300) {
+        let ended = tokio::time::timeout(LONG, program(Kind::Tasks, seed, Clock::default())).await;
         assert!(ended.is_ok(), "program {seed} stands still");
     }
+}
+
+#[test]
+fn each_random_program_ends_on_worker_pools() {
+    let (mut refused, seeds) = (0, seeds(2_000..2_200));
+    for seed in seeds.clone() {
+        refused += watched(format_args!("program {seed}"), move || {
+            block_on(program(Kind::Threads, seed, Clock::default()))
+        });
+    }
+    assert!(refused >= seeds.count() / 9, "{refused} waits of holders were refused");
 }

@@ -1,57 +1,16 @@
-//! What pools tell of the ends of tasks, to whoever admits them; and what ends with a scope, or with a limit that gets lower.
+//! What ends with a scope, and with a limit that gets lower.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
-use tollgate::pool::TaskPool;
-use tollgate::{CircuitBreaker, Policy, WorkerPool};
+use tollgate::WorkerPool;
 
 const LONG: Duration = Duration::from_secs(60);
 
 fn panics<T>() -> T {
     resume_unwind(Box::new("on purpose"))
-}
-
-/// Given a breaker that admits the tasks, then it learns of each how it has ended: a panic is a failure.
-#[test]
-fn whoever_admits_tasks_is_told_how_they_ended() {
-    let breaker = Arc::new(CircuitBreaker::new());
-    let told = || (breaker.metrics().calls, breaker.metrics().failed);
-    let policy = Policy::new(Arc::clone(&breaker));
-    let pool = WorkerPool::builder().workers(1).admit_by(policy).build().unwrap();
-    for n in 0..5 {
-        pool.execute(move || {
-            if n == 2 {
-                panics::<()>();
-            }
-        })
-        .unwrap();
-    }
-    assert!(pool.shutdown(LONG).is_clean());
-    assert_eq!(told(), (5, 1));
-}
-
-#[tokio::test]
-async fn whoever_admits_async_tasks_is_told_how_they_ended() {
-    let breaker = Arc::new(CircuitBreaker::new());
-    let told = || (breaker.metrics().calls, breaker.metrics().failed);
-    let policy = Policy::new(Arc::clone(&breaker));
-    let pool = TaskPool::builder(1).admit_by(policy).build().unwrap();
-    for n in 0..5 {
-        drop(
-            pool.submit(async move {
-                if n == 2 {
-                    panics::<()>();
-                }
-            })
-            .await
-            .unwrap(),
-        );
-    }
-    assert!(pool.shutdown(LONG).await.is_clean());
-    assert_eq!(told(), (5, 1));
 }
 
 /// Given a task that runs until another is dropped, which is queued behind it, when the body of their scope panics, then what is

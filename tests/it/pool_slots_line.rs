@@ -18,7 +18,8 @@ fn ends<T: Send>(handle: JoinHandle<T>) -> T {
 }
 
 /// Semaphores with one permit and lines of all kinds that turn somebody away.
-fn bounded() -> impl Iterator<Item = Arc<Semaphore>> {
+#[cfg(feature = "tokio")]
+pub(crate) fn bounded() -> impl Iterator<Item = Arc<Semaphore>> {
     let lines = [
         (0, Overflow::RefuseNewest),
         (1, Overflow::RefuseNewest),
@@ -28,57 +29,6 @@ fn bounded() -> impl Iterator<Item = Arc<Semaphore>> {
         let builder = Semaphore::builder(1).max_waiting(most).overflow(overflow);
         Arc::new(builder.build().unwrap())
     })
-}
-
-/// Given workers of which one waits in the line of their slots, when the permit comes back, then the pool goes on, and each
-/// task runs.
-#[test]
-fn a_full_line_is_no_end_of_a_pool() {
-    for slots in bounded() {
-        let held = slots.try_acquire().unwrap();
-        let pool = WorkerPool::builder()
-            .workers(3)
-            .slots(Arc::clone(&slots))
-            .build()
-            .unwrap();
-        let handles: Vec<_> = (0..20).map(|n| pool.submit(move || n).unwrap()).collect();
-        while slots.waiting() < 1 && handles.iter().all(|handle| !handle.is_finished()) {
-            thread::yield_now();
-        }
-        // Others are turned away, as the line says.
-        assert!(futures::FutureExt::now_or_never(slots.acquire()).is_none_or(|acquired| acquired.is_err()));
-        drop(held);
-        for (n, handle) in handles.into_iter().enumerate() {
-            assert_eq!(ends(handle), n);
-        }
-        assert!(pool.shutdown(LONG).is_clean());
-        assert_eq!((slots.available_permits(), slots.waiting()), (1, 0));
-    }
-}
-
-#[cfg(feature = "tokio")]
-#[tokio::test]
-async fn a_full_line_is_no_end_of_a_pool_of_tasks() {
-    use tollgate::pool::TaskPool;
-    for slots in bounded() {
-        let held = slots.try_acquire().unwrap();
-        let pools = [(); 3].map(|()| TaskPool::builder(1).slots(Arc::clone(&slots)).build().unwrap());
-        let mut handles = Vec::new();
-        for n in 0..9 {
-            handles.push(pools[n % 3].submit(async move { n }).await.unwrap());
-        }
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
-        }
-        drop(held);
-        for (n, handle) in handles.into_iter().enumerate() {
-            assert_eq!(handle.await.unwrap(), n);
-        }
-        for pool in pools {
-            assert!(pool.shutdown(LONG).await.is_clean());
-        }
-        assert_eq!((slots.available_permits(), slots.waiting()), (1, 0));
-    }
 }
 
 #[cfg(feature = "fan-out")]

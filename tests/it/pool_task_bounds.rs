@@ -1,13 +1,12 @@
-//! Pools of async tasks at their bounds: deadlines to the tick, pools that shrink over several levels, and who goes first.
+//! Waits for idleness and for the end of a pool of async tasks that are given up.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 use tollgate::ManualClock;
-use tollgate::pool::{TaskError, TaskHandle, TaskPool};
+use tollgate::pool::{TaskHandle, TaskPool};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -23,72 +22,6 @@ async fn gated(pool: &TaskPool) -> (oneshot::Sender<()>, TaskHandle<()>) {
     let handle = pool.submit(async { gate.await.unwrap() }).await.unwrap();
     settle().await;
     (open, handle)
-}
-
-/// A task may start at its deadline, and no later, awaited by a task of the pool or not.
-#[tokio::test]
-async fn a_deadline_holds_to_the_tick() {
-    for (late, is_awaited) in [(false, false), (true, false), (false, true), (true, true)] {
-        let clock = ManualClock::new();
-        let pool = TaskPool::builder(1).on(&clock).build().unwrap();
-        let (inner, timer) = (pool.clone(), clock.clone());
-        let outer = pool.submit(async move {
-            let within = Duration::from_secs(1);
-            let task = inner.deadline(within).submit(async {}).await.unwrap();
-            timer.advance(within);
-            if late {
-                timer.advance(Duration::from_micros(1));
-            }
-            if is_awaited { Ok(task.await) } else { Err(task) }
-        });
-        let started = match outer.await.unwrap().await.unwrap() {
-            Ok(started) => started,
-            Err(task) => task.await,
-        };
-        match started {
-            Ok(()) => assert!(!late),
-            Err(TaskError::Expired) => assert!(late),
-            other => panic!("{other:?}"),
-        }
-        assert_eq!(pool.stats().expired, u64::from(late));
-    }
-}
-
-/// In a task of the pool a shutdown does not wait.
-#[tokio::test(start_paused = true)]
-async fn a_shutdown_from_inside_does_not_wait() {
-    let pool = TaskPool::builder(2).build().unwrap();
-    let (inner, start) = (pool.clone(), Instant::now());
-    let report = pool.run(async move { inner.shutdown(LONG).await }).await.unwrap();
-    assert_eq!((report.running > 0, start.elapsed()), (true, Duration::ZERO));
-    assert!(pool.shutdown(LONG).await.is_clean());
-}
-
-/// Given three tasks in the queue, when the second is awaited by a task of the pool, then it alone starts on the slot that this lends.
-#[tokio::test]
-async fn what_is_awaited_starts_before_what_is_not() {
-    let pool = TaskPool::builder(1).build().unwrap();
-    let order = Arc::new(Mutex::new(Vec::new()));
-    let note = |n| {
-        let order = Arc::clone(&order);
-        async move {
-            tokio::task::yield_now().await;
-            order.lock().unwrap().push(n);
-        }
-    };
-    let (awaited, first, last) = (note("awaited"), note("first"), note("last"));
-    let inner = pool.clone();
-    let outer = pool.submit(async move {
-        let first = inner.submit(first).await.unwrap();
-        let awaited = inner.submit(awaited).await.unwrap();
-        let last = inner.submit(last).await.unwrap();
-        awaited.await.unwrap();
-        [first, last]
-    });
-    for task in outer.await.unwrap().await.unwrap() {
-        task.await.unwrap();
-    }
-    assert_eq!(*order.lock().unwrap(), ["awaited", "first", "last"]);
 }
 
 /// Does nothing.

@@ -1,12 +1,7 @@
 //! Corners of pools of async tasks: what is counted, what is told to whom, and what still runs while a pool ends.
 
-use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::oneshot;
-use tollgate::Semaphore;
-use tollgate::pool::{Overflow, Priority, TaskError, TaskPool, Turned};
-
-const LONG: Duration = Duration::from_secs(60);
+use tollgate::pool::{TaskError, TaskPool};
 
 /// A pool of one whose runner is busy until the sender is dropped.
 async fn busy(builder: tollgate::pool::tasks::TaskPoolBuilder) -> (TaskPool, oneshot::Sender<()>) {
@@ -22,110 +17,6 @@ async fn busy(builder: tollgate::pool::tasks::TaskPoolBuilder) -> (TaskPool, one
     (pool, release)
 }
 
-#[tokio::test]
-async fn a_task_that_never_started_says_what_it_was_and_a_report_when_it_is_not_clean() {
-    let (pool, release) = busy(TaskPool::builder(1)).await;
-    let heavy = pool.priority(Priority::High).weight(3);
-    let handle = heavy.submit(async {}).await.unwrap();
-    let report = pool.shutdown(Duration::ZERO).await;
-    assert_eq!(report.unstarted.len(), 1);
-    assert!(!report.is_clean());
-    assert_eq!(report.unstarted[0].weight(), 3);
-    assert_eq!(report.unstarted[0].priority(), Priority::High);
-    drop(report);
-    assert!(matches!(handle.await, Err(TaskError::Abandoned)));
-    drop(release);
-    assert!(pool.shutdown(LONG).await.is_clean());
-}
-
-#[tokio::test]
-async fn a_closed_pool_takes_nothing_and_runs_what_it_has() {
-    let (pool, release) = busy(TaskPool::builder(1)).await;
-    let queued = pool.submit(async { 7 }).await.unwrap();
-    pool.close();
-    assert_eq!(pool.submit(async {}).await.unwrap_err().reason, Turned::Closed);
-    assert_eq!(pool.try_submit(async {}).unwrap_err().reason, Turned::Closed);
-    drop(release);
-    assert_eq!(queued.await.unwrap(), 7);
-    assert!(pool.shutdown(LONG).await.is_clean());
-}
-
-#[tokio::test]
-async fn cancelled_tasks_are_taken_out_at_once() {
-    let (pool, release) = busy(TaskPool::builder(1).queue(100)).await;
-    let mut tasks = Vec::new();
-    for _ in 0..4 {
-        tasks.push(pool.submit(async {}).await.unwrap());
-    }
-    let queued = |n: usize| {
-        assert!(tasks[n].cancel());
-        pool.stats().queued
-    };
-    assert_eq!([queued(0), queued(1), queued(2)], [3, 2, 1]);
-    assert_eq!(pool.stats().unfinished, 2);
-    drop(release);
-    assert!(pool.shutdown(LONG).await.is_clean());
-    let stats = pool.stats();
-    assert_eq!((stats.submitted, stats.finished, stats.unfinished), (5, 2, 0));
-}
-
-/// Given a pool whose slots have no permits, when it is closed, then what waits is run when a permit comes, and a runner that
-/// has nothing to do leaves without one.
-#[tokio::test(start_paused = true)]
-async fn a_runner_without_a_slot_waits_for_its_task_and_for_nothing_else() {
-    let slots = Arc::new(Semaphore::new(0));
-    let build = || TaskPool::builder(1).slots(Arc::clone(&slots)).build().unwrap();
-    for gives in [false, true] {
-        let pool = build();
-        pool.resize(1).unwrap();
-        slots.set_limit(0);
-        let task = pool.submit(async { 7 }).await.unwrap();
-        while slots.waiting() == 0 {
-            tokio::task::yield_now().await;
-        }
-        if gives {
-            pool.close();
-            slots.set_limit(1);
-            assert_eq!(task.await.unwrap(), 7);
-        } else {
-            assert!(task.cancel());
-        }
-        assert!(pool.shutdown(LONG).await.is_clean());
-        assert_eq!((pool.stats().threads, pool.stats().unfinished), (0, 0));
-        slots.set_limit(1);
-    }
-    assert_eq!((slots.available_permits(), slots.waiting()), (1, 0));
-}
-
-#[tokio::test]
-async fn closed_slots_end_a_pool() {
-    let slots = Arc::new(Semaphore::new(1));
-    let pool = TaskPool::builder(1).slots(Arc::clone(&slots)).build().unwrap();
-    let held = slots.try_acquire().unwrap();
-    let task = pool.submit(async { 7 }).await.unwrap();
-    slots.close();
-    assert!(matches!(task.await, Err(TaskError::Abandoned)));
-    drop(held);
-    assert!(pool.shutdown(LONG).await.is_clean());
-    assert_eq!((pool.stats().threads, pool.stats().unfinished), (0, 0));
-}
-
-#[tokio::test]
-async fn a_group_counts_what_is_to_come() {
-    let (pool, release) = busy(TaskPool::builder(1)).await;
-    let mut group = pool.group::<_, ()>();
-    assert!(group.is_empty());
-    assert_eq!(group.len(), 0);
-    for n in 0..3 {
-        group.submit(async move { Ok(n) }).await.unwrap();
-    }
-    assert!(!group.is_empty() && group.len() == 3);
-    drop(release);
-    assert_eq!(group.next().await.map(|(id, _)| id), Some(0));
-    assert_eq!(group.len(), 2);
-    assert_eq!(group.join().await.unwrap(), [1, 2]);
-}
-
 /// Given a member that its owner polls after an abort, when that run is dropped, then no member has failed.
 #[tokio::test]
 async fn a_member_that_is_dropped_stops_no_group() {
@@ -137,25 +28,6 @@ async fn a_member_that_is_dropped_stops_no_group() {
     let member = report.unstarted.into_iter().next().unwrap();
     assert!(futures::poll!(std::pin::pin!(member.run())).is_pending());
     assert!(!stop.is_stopped());
-}
-
-#[tokio::test]
-async fn weight_comes_back_whichever_way_a_task_leaves() {
-    let builder = TaskPool::builder(1)
-        .queue(10)
-        .queue_weight(10)
-        .overflow(Overflow::Reject);
-    let (pool, release) = busy(builder).await;
-    let cancelled = pool.weight(9).submit(async {}).await.unwrap();
-    let light = pool.submit(async {}).await.unwrap();
-    assert_eq!(pool.try_submit(async {}).unwrap_err().reason, Turned::Full);
-    assert!(cancelled.cancel());
-    let heavy = pool.weight(9).submit(async {}).await.unwrap();
-    assert_eq!(pool.try_submit(async {}).unwrap_err().reason, Turned::Full);
-    drop(release);
-    light.await.unwrap();
-    heavy.await.unwrap();
-    assert!(pool.weight(10).submit(async {}).await.is_ok());
 }
 
 /// Given a runtime that is shut down while two runners are busy and tasks wait, then nobody takes their place, and every

@@ -1,17 +1,14 @@
-//! The policy in front of the runners of a task pool: what `pool_gate` says of threads.
+//! The policy in front of the runners of a task pool, beyond what `pool_parity` tries.
 
-use futures::future::BoxFuture;
-use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::timeout;
-use tollgate::breaker::{BreakerState, CircuitBreaker};
 use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
-use tollgate::pool::{Failed, Overflow, TaskError, TaskHandle, TaskPool, TaskPoolBuilder, Turned};
+use tollgate::pool::{Failed, Overflow, TaskError, TaskHandle, TaskPool, TaskPoolBuilder};
 use tollgate::shed::Partitions;
-use tollgate::{Ask, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket};
+use tollgate::{ManualClock, Policy, Quota, Semaphore, TokenBucket};
 
 const LONG: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
@@ -37,215 +34,6 @@ fn one() -> TaskPoolBuilder {
     TaskPool::builder(1)
 }
 
-/// Given a breaker in front of the runners, when a task fails for which another waits, then the breaker hears of it.
-#[tokio::test(start_paused = true)]
-async fn the_policy_hears_of_tasks_on_lent_slots() {
-    let clock = ManualClock::new();
-    let breaker = CircuitBreaker::builder().consecutive_failures(1).clock(&clock).build();
-    let breaker = Arc::new(breaker.unwrap());
-    let policy = Policy::new(Arc::clone(&breaker));
-    let fails = || async { resume_unwind(Box::new("on purpose")) };
-    let pool = one().on(&clock).admit_by(policy).build().unwrap();
-    let (here, seen) = (pool.clone(), Arc::clone(&breaker));
-    let outer = pool.try_submit(async move {
-        let inner = here.submit::<(), _>(fails()).await.unwrap();
-        assert!(matches!(inner.await, Err(TaskError::Panicked(_))));
-        seen.state()
-    });
-    assert_eq!(end_of(outer.unwrap()).await.unwrap(), BreakerState::Open);
-}
-
-/// Given a task that waits for others of its pool, one by one or as a group, then each of those is admitted as well.
-#[tokio::test(start_paused = true)]
-async fn a_task_on_a_lent_slot_is_admitted_first() {
-    let clock = ManualClock::new();
-    let pool = one().on(&clock).admit_by(rate(&clock, 1)).build().unwrap();
-    let (here, time) = (pool.clone(), clock.clone());
-    let outer = pool.try_submit(async move {
-        let inner = |n: u32| {
-            let time = time.clone();
-            async move { time.elapsed() / n }
-        };
-        let first = here.submit(inner(1)).await.unwrap().await.unwrap();
-        let mut group = here.group::<_, ()>();
-        for n in [2, 3] {
-            let inner = inner(n);
-            group.submit(async move { Ok(inner.await) }).await.unwrap();
-        }
-        (first, group.join().await.unwrap())
-    });
-    let outer = outer.unwrap();
-    for _ in 0..3 {
-        settle().await;
-        assert!(!outer.is_finished());
-        clock.advance(SECOND);
-    }
-    assert_eq!(end_of(outer).await.unwrap(), (SECOND, vec![SECOND; 2]));
-    assert!(pool.shutdown(LONG).await.is_clean());
-}
-
-/// Given a policy whose permits tasks hold while they run, when one waits for another of the pool, or for one below that does, then
-/// the wait ends at once, however many permits are free; the handle is good for others, and the task runs.
-#[tokio::test(start_paused = true)]
-async fn a_wait_for_a_permit_that_the_waiter_holds_ends_at_once() {
-    let in_flight = Arc::new(Semaphore::new(3));
-    let gated = TaskPool::builder(3).admit_by(Policy::new(Arc::clone(&in_flight)));
-    let (gated, free) = (gated.build().unwrap(), one().build().unwrap());
-    for is_below in [false, true] {
-        let (here, below) = (gated.clone(), free.clone());
-        let outer = gated.try_submit(async move {
-            let waits = async move {
-                let mut inner = here.submit(async { 7 }).await.unwrap();
-                for _ in 0..2 {
-                    let refused = (&mut inner).await.unwrap_err();
-                    assert!(matches!(refused, TaskError::WouldDeadlock));
-                    yield_now().await;
-                }
-                Some(inner)
-            };
-            match is_below {
-                true => below.submit(waits).await.unwrap().await.unwrap(),
-                false => waits.await,
-            }
-        });
-        let inner = end_of(outer.unwrap()).await.unwrap().unwrap();
-        assert_eq!(end_of(inner).await.unwrap(), 7);
-    }
-    for pool in [gated, free] {
-        assert!(pool.shutdown(LONG).await.is_clean());
-    }
-    assert_eq!(in_flight.available_permits(), 3);
-}
-
-/// The same for a group: its first failure is that wait, which cancels the rest.
-#[tokio::test(start_paused = true)]
-async fn a_group_that_would_wait_for_its_own_permit_ends_at_once() {
-    let pool = one().admit_by(Policy::new(Semaphore::new(1))).build().unwrap();
-    let here = pool.clone();
-    let outer = pool.try_submit(async move {
-        let mut group = here.group::<(), ()>();
-        for _ in 0..2 {
-            group.submit(async { Ok(()) }).await.unwrap();
-        }
-        group.join().await.unwrap_err()
-    });
-    let why = end_of(outer.unwrap()).await.unwrap();
-    assert!(matches!(why, Failed::Task(TaskError::WouldDeadlock)));
-    assert!(pool.shutdown(LONG).await.is_clean());
-}
-
-/// Given a task behind a rate that waits for a task of a pool without one, and that for another behind the rate, then all end: time
-/// gives back what a rate hands out.
-#[tokio::test(start_paused = true)]
-async fn tasks_wait_for_tasks_behind_a_rate_to_any_depth() {
-    fn nested(pools: [TaskPool; 2], depth: usize) -> BoxFuture<'static, usize> {
-        Box::pin(async move {
-            if depth == 0 {
-                return 0;
-            }
-            let inner = nested(pools.clone(), depth - 1);
-            1 + pools[depth % 2].submit(inner).await.unwrap().await.unwrap()
-        })
-    }
-    let gated = one().admit_by(Policy::new(TokenBucket::new(Quota::per_second(1_000_000).burst(1))));
-    let pools = [gated.build().unwrap(), one().build().unwrap()];
-    assert_eq!(end_of(nested(pools.clone(), 50)).await, 50);
-    for pool in pools {
-        assert!(pool.shutdown(LONG).await.is_clean());
-    }
-}
-
-/// Given two pools that share one slot, and a closed gate before one of them, then tasks of the other run; and an admission
-/// that finds no slot has taken no token.
-#[tokio::test(start_paused = true)]
-async fn a_runner_that_waits_for_its_admission_leaves_the_slot_to_others() {
-    let clock = ManualClock::new();
-    let slots = Arc::new(Semaphore::new(1));
-    let policy = rate(&clock, 1);
-    let shared = || one().on(&clock).slots(Arc::clone(&slots));
-    let gated = shared().admit_by(policy.clone()).build().unwrap();
-    let free = shared().build().unwrap();
-    gated.run(async {}).await.unwrap();
-    let waits = gated.try_submit(async { 1 }).unwrap();
-    settle().await;
-    assert_eq!(policy.waiting(), 1);
-    let (release, released) = oneshot::channel::<()>();
-    let runs = free.try_submit(async { released.await.unwrap() }).unwrap();
-    settle().await;
-    assert_eq!(slots.available_permits(), 0, "the other has no slot");
-    clock.advance(SECOND);
-    settle().await;
-    assert_eq!((policy.waiting(), slots.waiting()), (0, 1));
-    assert!(policy.try_admit(Ask::one()).is_ok());
-    release.send(()).unwrap();
-    end_of(runs).await.unwrap();
-    settle().await;
-    assert!(!waits.is_finished());
-    clock.advance(SECOND);
-    assert_eq!(end_of(waits).await.unwrap(), 1);
-    for pool in [gated, free] {
-        assert!(pool.shutdown(LONG).await.is_clean());
-    }
-    assert_eq!(slots.available_permits(), 1);
-}
-
-/// Given a task whose runner waits for its admission, when it is cancelled, then its place in the queue is free, the runner
-/// waits no more, and the token is left to others.
-#[tokio::test(start_paused = true)]
-async fn a_task_that_is_cancelled_at_the_gate_leaves_it() {
-    let clock = ManualClock::new();
-    let policy = rate(&clock, 1);
-    let pool = one().queue(1).on(&clock).admit_by(policy.clone()).build().unwrap();
-    pool.run(async {}).await.unwrap();
-    let waits = pool.try_submit(async {}).unwrap();
-    settle().await;
-    assert_eq!(policy.waiting(), 1);
-    assert_eq!(pool.try_submit(async {}).unwrap_err().reason, Turned::Full);
-    assert!(waits.cancel());
-    assert_eq!(pool.stats().unfinished, 0);
-    settle().await;
-    assert_eq!(policy.waiting(), 0);
-    clock.advance(SECOND);
-    assert!(policy.try_admit(Ask::one()).is_ok());
-    assert!(pool.shutdown(LONG).await.is_clean());
-}
-
-/// Given tasks behind a busy runner, of which one is cancelled and one too late, when their turn comes, then they take no
-/// token, and the next has it.
-#[tokio::test(start_paused = true)]
-async fn a_task_that_is_cancelled_or_too_late_takes_no_token() {
-    let clock = ManualClock::new();
-    let pool = one().on(&clock).admit_by(rate(&clock, 2)).build().unwrap();
-    let (release, released) = oneshot::channel::<()>();
-    let busy = pool.try_submit(async { released.await.unwrap() }).unwrap();
-    settle().await;
-    let cancelled = pool.try_submit(async {}).unwrap();
-    let late = pool.deadline(Duration::ZERO).try_submit(async {}).unwrap();
-    let next = [7, 8].map(|n| pool.try_submit(async move { n }).unwrap());
-    assert!(cancelled.cancel());
-    clock.advance(Duration::from_nanos(1));
-    release.send(()).unwrap();
-    settle().await;
-    end_of(busy).await.unwrap();
-    let [seven, _eight] = next;
-    assert!(matches!(seven.try_join(), Ok(Ok(7))));
-    assert!(matches!(late.try_join(), Ok(Err(TaskError::Expired))));
-    assert_eq!(pool.stats().expired, 1);
-    let _ = pool.abort();
-}
-
-/// Given a policy that is closed, then each task is told so, and they are counted.
-#[tokio::test(start_paused = true)]
-async fn what_a_closed_policy_refuses_is_told_and_counted() {
-    let open = Arc::new(Semaphore::new(1));
-    let pool = one().admit_by(Policy::new(Arc::clone(&open))).build().unwrap();
-    open.close();
-    assert!(matches!(end_of(pool.run(async {})).await, Err(TaskError::Refused(why)) if why.reason == Reason::Closed));
-    assert!(pool.wait_idle().await);
-    let stats = pool.stats();
-    assert_eq!((stats.refused, stats.finished, stats.unfinished), (1, 0, 0));
-}
-
 /// Given a task that was thrown out of a full queue, and is kept by whoever was given it, then whoever waits for it does not
 /// run it.
 #[tokio::test(start_paused = true)]
@@ -267,26 +55,6 @@ async fn what_was_thrown_out_is_run_by_its_owner_alone() {
     assert_eq!(end_of(outer.unwrap()).await.unwrap(), (1, 2));
     assert!(pool.shutdown(LONG).await.is_clean());
     assert_eq!(pool.stats().discarded, 1);
-}
-
-/// Given a runner that waits at the policy with a task for which too few permits are free, when that task is evicted for a
-/// lighter one, then the runner leaves the policy and takes the lighter task, which fits.
-#[tokio::test(start_paused = true)]
-async fn a_task_that_is_evicted_at_the_gate_leaves_it_to_the_next() {
-    let permits = Arc::new(Semaphore::new(2));
-    let policy = Policy::new(Arc::clone(&permits));
-    let builder = one().queue(1).overflow(Overflow::DropOldest);
-    let pool = builder.admit_by(policy.clone()).build().unwrap();
-    let held = permits.try_acquire().unwrap();
-    let heavy = pool.ask(2).try_submit(async { 1 }).unwrap();
-    settle().await;
-    assert_eq!(policy.waiting(), 1);
-    let light = pool.try_submit(async { 2 }).unwrap();
-    assert_eq!(end_of(light).await.unwrap(), 2);
-    assert!(matches!(end_of(heavy).await, Err(TaskError::Discarded)));
-    drop(held);
-    assert_eq!((policy.waiting(), permits.available_permits()), (0, 2));
-    assert!(pool.shutdown(LONG).await.is_clean());
 }
 
 /// Given three pools that share their one slot and the one permit of their policy, where the slot comes to one of them and the
@@ -411,25 +179,6 @@ async fn classes_of_one_limit_are_one_limit_to_those_that_wait() {
         let ended = end_of(outer.unwrap()).await.unwrap();
         assert!(matches!(ended, Err(TaskError::WouldDeadlock)));
     }
-}
-
-/// Given a task without a handle, then no task waits for it, and it may wait for a permit that its submitter holds.
-#[tokio::test(start_paused = true)]
-async fn a_task_without_a_handle_waits_for_what_its_submitter_holds() {
-    let gated = one().admit_by(Policy::new(Semaphore::new(1))).build().unwrap();
-    let free = one().build().unwrap();
-    let (tell, told) = oneshot::channel();
-    let (here, below) = (gated.clone(), free.clone());
-    let outer = gated.try_submit(async move {
-        let waits = async move {
-            let inner = here.submit(async { 7 }).await.unwrap();
-            tell.send(inner.await.unwrap()).unwrap();
-        };
-        below.execute(waits).await.unwrap();
-        settle().await;
-    });
-    end_of(outer.unwrap()).await.unwrap();
-    assert_eq!(end_of(told).await.unwrap(), 7);
 }
 
 /// Given a group in a task that would wait for its own permit, when one of the group runs already, then that is dropped with the rest.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
-use tollgate::pool::{Overflow, TaskError, TaskHandle, TaskPool};
+use tollgate::pool::{Overflow, TaskHandle, TaskPool};
 use tollgate::{Policy, Semaphore};
 
 const MOMENT: Duration = Duration::from_millis(10);
@@ -67,36 +67,6 @@ impl Gauge {
 
     fn peak(&self) -> usize {
         self.0.1.load(Ordering::SeqCst)
-    }
-}
-
-/// Given tasks that wait for a task of theirs until a time-out, in a pool whose slots they all hold, when they wait again, at once
-/// or later, then all end.
-#[tokio::test(start_paused = true)]
-async fn a_wait_that_timed_out_can_be_taken_up_again() {
-    for (limit, later) in [(1, false), (1, true), (3, true)] {
-        let pool = pool(limit);
-        let waiters = (0..limit).map(|_| {
-            let here = pool.clone();
-            let program = async move {
-                let inner = async {
-                    sleep(MOMENT).await;
-                    7
-                };
-                let inner = here.submit(inner).await.unwrap();
-                let inner = inner.join_timeout(Duration::ZERO).await.unwrap_err();
-                if later {
-                    yield_now().await;
-                }
-                inner.await.unwrap()
-            };
-            pool.try_submit(program).unwrap()
-        });
-        for waiter in waiters.collect::<Vec<_>>() {
-            assert_eq!(end_of(waiter).await.unwrap(), 7);
-        }
-        assert!(pool.shutdown(LONG).await.is_clean());
-        assert_eq!(pool.stats().finished, 2 * limit as u64);
     }
 }
 
@@ -342,39 +312,6 @@ async fn what_is_awaited_ends_with_a_cancel_and_leaves_its_slot_free() {
     assert!(pool.shutdown(LONG).await.is_clean());
 }
 
-/// Given a task that a shutdown has listed, when one that still runs awaits it, then it is the owner of the report who runs
-/// it, or not.
-#[tokio::test(start_paused = true)]
-async fn what_a_report_lists_is_run_by_its_owner_alone() {
-    for runs in [true, false] {
-        let pool = pool(1);
-        let here = pool.clone();
-        let (tell, told) = oneshot::channel();
-        let (go_on, waits) = oneshot::channel::<()>();
-        let outer = async move {
-            let inner = here.submit(async { 7 }).await.unwrap();
-            tell.send(()).unwrap();
-            waits.await.unwrap();
-            inner.await
-        };
-        let mut outer = pool.submit(outer).await.unwrap();
-        told.await.unwrap();
-        let mut report = pool.shutdown(Duration::ZERO).await;
-        assert_eq!((report.unstarted.len(), report.running), (1, 1));
-        go_on.send(()).unwrap();
-        settle().await;
-        assert!(futures::poll!(&mut outer).is_pending());
-        let listed = report.unstarted.pop().unwrap();
-        if runs {
-            assert!(listed.run().await);
-            assert!(matches!(end_of(outer).await, Ok(Ok(7))));
-        } else {
-            drop(listed);
-            assert!(matches!(end_of(outer).await, Ok(Err(TaskError::Abandoned))));
-        }
-    }
-}
-
 /// A task that wakes itself lets its waiter, and others, have their turns in between.
 #[tokio::test(start_paused = true)]
 async fn a_busy_task_on_a_lent_slot_yields() {
@@ -410,88 +347,6 @@ async fn a_busy_task_on_a_lent_slot_yields() {
     };
     in_task(&pool, program).await;
     assert!(pool.shutdown(LONG).await.is_clean());
-}
-
-/// Given two slots, one task that waits for a task of its own, and another beside it, when that ends, then the next has its slot.
-#[tokio::test(start_paused = true)]
-async fn a_slot_that_is_not_lent_goes_to_the_next() {
-    let pool = pool(2);
-    let here = pool.clone();
-    let (open, gate) = oneshot::channel::<()>();
-    let waits = pool
-        .submit(async move { here.run(async { gate.await.unwrap() }).await })
-        .await
-        .unwrap();
-    let (end, beside) = gated(&pool).await;
-    settle().await;
-    let next = pool.submit(async { 2 }).await.unwrap();
-    settle().await;
-    assert!(!next.is_finished());
-    end.send(()).unwrap();
-    assert_eq!(end_of(beside).await.unwrap(), 7);
-    assert_eq!(end_of(next).await.unwrap(), 2);
-    open.send(()).unwrap();
-    end_of(waits).await.unwrap().unwrap();
-    assert!(pool.shutdown(LONG).await.is_clean());
-}
-
-/// Handles that were given away: one task that waits for its own end, and two that wait for each other's.
-#[tokio::test(start_paused = true)]
-async fn tasks_that_wait_for_each_other_are_told() {
-    let pool = pool(2);
-    let (give, given) = oneshot::channel::<TaskHandle<bool>>();
-    let would_deadlock = |ended: Result<bool, TaskError>| matches!(ended, Err(TaskError::WouldDeadlock));
-    let own = pool
-        .submit(async move { would_deadlock(given.await.unwrap().await) })
-        .await
-        .unwrap();
-    let (tell, told) = oneshot::channel();
-    let seen = pool.submit(async move {
-        yield_now().await;
-        tell.send(()).unwrap();
-    });
-    seen.await.unwrap().await.unwrap();
-    told.await.unwrap();
-    assert!(give.send(own).is_ok());
-    assert!(end_of(pool.wait_idle()).await);
-
-    let channels = [(); 2].map(|()| oneshot::channel::<TaskHandle<bool>>());
-    let refused = Arc::new(AtomicUsize::new(0));
-    let [first, second] = channels.map(|(give, given)| {
-        let refused = Arc::clone(&refused);
-        let waits = async move {
-            let ended = given.await.unwrap().await;
-            refused.fetch_add(usize::from(would_deadlock(ended)), Ordering::SeqCst);
-            false
-        };
-        (give, pool.try_submit(waits).unwrap())
-    });
-    assert!(first.0.send(second.1).is_ok());
-    assert!(second.0.send(first.1).is_ok());
-    assert!(end_of(pool.wait_idle()).await);
-    assert_eq!(refused.load(Ordering::SeqCst), 1, "one of the two waits can end");
-}
-
-/// Two semaphores that are taken in both orders, by tasks that wait for tasks, and through a pool without a policy.
-#[tokio::test(start_paused = true)]
-async fn of_two_waits_in_opposite_orders_one_is_refused() {
-    let gated = [(); 2].map(|()| {
-        let builder = TaskPool::builder(2).admit_by(Policy::new(Semaphore::new(1)));
-        builder.build().unwrap()
-    });
-    let (free, both) = (pool(2), Arc::new(tokio::sync::Barrier::new(2)));
-    let outer = [0, 1].map(|at| {
-        let (other, both, free) = (gated[1 - at].clone(), Arc::clone(&both), free.clone());
-        let task = async move {
-            both.wait().await;
-            let between = async move { other.submit(async {}).await.unwrap().await.is_err() };
-            free.run(between).await.unwrap()
-        };
-        gated[at].try_submit(task).unwrap()
-    });
-    let [first, second] = outer;
-    let refused = end_of(async { tokio::join!(first, second) }).await;
-    assert_ne!(refused.0.unwrap(), refused.1.unwrap());
 }
 
 /// A stage of a pipeline: its submitter has given the handle up, and ended, before the wait or during it.

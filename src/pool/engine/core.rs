@@ -3,7 +3,7 @@
 
 use super::seat::Seat;
 use super::state::{Acts, Counts, Line, Next, Phase, State};
-use super::waits::{Held, Lends};
+use super::waits::{Held, Lends, Slot};
 use crate::ask::Ask;
 use crate::pool::admission::{Admission, Asking, Refused, Ticket};
 use crate::pool::apart::Apart;
@@ -314,6 +314,15 @@ impl<K: Kind> Engine<K> {
         }
     }
 
+    /// The task of a runner waits: its slot is lent. Then it goes on.
+    pub(in crate::pool) fn park(self: &Arc<Self>) -> bool {
+        self.transition(State::park)
+    }
+
+    pub(in crate::pool) fn resume(self: &Arc<Self>) {
+        self.transition(|state, _| state.resume());
+    }
+
     // ---- the pool ----
 
     pub(in crate::pool) fn limit(&self) -> usize {
@@ -369,12 +378,30 @@ impl<K: Kind> Engine<K> {
 }
 
 impl<K: Kind> Lends for Engine<K> {
-    fn park(self: Arc<Self>) -> bool {
-        self.transition(State::park)
+    fn lend(self: Arc<Self>, slot: &Slot) -> bool {
+        self.transition(|state, acts| {
+            let parks = !slot.adds() || state.park(acts);
+            if !parks {
+                slot.removes();
+            }
+            parks
+        })
     }
 
-    fn resume(self: Arc<Self>) {
-        self.look().resume();
+    fn take_back(self: Arc<Self>, slot: &Slot) {
+        self.transition(|state, _| {
+            if slot.removes() {
+                state.resume();
+            }
+        });
+    }
+
+    fn end(self: Arc<Self>, slot: &Slot) {
+        self.transition(|state, _| {
+            if slot.ends() {
+                state.resume();
+            }
+        });
     }
 }
 

@@ -40,6 +40,10 @@ pub(in crate::pool) trait Line: Send {
     type Own: Send + Sync;
     /// Workers are threads: dear to start, and called one by one.
     const THREADS: bool;
+    /// Moves something into the empty queue from elsewhere. False when there is nothing.
+    fn refill(&mut self, _: &[Arc<Seat<Self::Own>>]) -> bool {
+        false
+    }
     /// For one more worker.
     fn seat(&mut self) -> Seat<Self::Own>;
 
@@ -330,6 +334,7 @@ impl<Q: Line> State<Q> {
                     Some((entry, borrows)) => break Next::Run(entry, borrows),
                     None => unreachable!("what is first is queued"),
                 },
+                None if self.slots.free() > 0 && self.queue.refill(&self.seats) => {}
                 None if self.phase == Phase::Stopped => break self.exit(),
                 None if self.phase != Phase::Running && self.queue.len() == 0 => break self.exit(),
                 None if patient && self.looks == 0 => {
@@ -425,6 +430,11 @@ impl<Q: Line> State<Q> {
     /// Every idle worker looks, and so does the asker.
     fn call_all(&mut self, acts: &mut Acts<Q::Own>) {
         self.call_idle(acts);
+        self.call_asker(acts);
+    }
+
+    /// Another entry may be first, although its key does not say so.
+    pub(in crate::pool) fn call_asker(&mut self, acts: &mut Acts<Q::Own>) {
         acts.call.extend(self.asker.iter().map(|(seat, _)| Arc::clone(seat)));
     }
 
@@ -452,8 +462,7 @@ impl<Q: Line> State<Q> {
 
     /// The task of a worker waits, and lends its slot. False, and it does not, when no thread would be left for those that are awaited.
     pub(in crate::pool) fn park(&mut self, acts: &mut Acts<Q::Own>) -> bool {
-        let parked = self.slots.parked() + 1;
-        if Q::THREADS && parked > SPARES && self.staying() <= parked {
+        if Q::THREADS && self.slots.parked() + 1 >= self.slots.limit().saturating_add(SPARES) {
             return false;
         }
         self.slots.park();
@@ -526,7 +535,7 @@ impl<Q: Line> State<Q> {
         if in_order || (Q::THREADS && !self.idle.is_empty()) {
             self.call(acts);
         }
-        !in_order && self.seats.is_empty()
+        !in_order && self.seats.is_empty() && (!Q::THREADS || self.queue.len() > 0)
     }
 
     pub(in crate::pool) fn has_workers(&self) -> bool {

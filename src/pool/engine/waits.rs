@@ -33,23 +33,28 @@ pub(in crate::pool) trait Home: Lends {
 
 /// A pool whose tasks lend their slots.
 pub(in crate::pool) trait Lends: Send + Sync {
-    /// A task of it waits. False, and its slot is not lent, when no thread would be left for the tasks that are awaited.
-    fn park(self: Arc<Self>) -> bool;
-    /// The task goes on.
-    fn resume(self: Arc<Self>);
+    /// The task on the slot, one of this pool, awaits one more handle. False, and it does not, when no thread would be left for the
+    /// tasks that are awaited.
+    fn lend(self: Arc<Self>, slot: &Slot) -> bool;
+    /// One less.
+    fn take_back(self: Arc<Self>, slot: &Slot);
+    /// The task has ended.
+    fn end(self: Arc<Self>, slot: &Slot);
 }
 
 /// What a thread runs its tasks on. The task lends it while it awaits a handle.
 pub(in crate::pool) struct Slot {
     /// None: tasks of the pool borrow, and lend it while they wait for each other alone.
     pool: Option<Weak<dyn Lends>>,
-    /// How many handles the task awaits, and `ENDED`. The task alone adds to it; a handle that was moved may be dropped elsewhere. It
-    /// guards nothing: all accesses are relaxed, and the lock of the pool orders what they lead to.
+    /// How many handles the task awaits, `ENDED`, and `LENT`. Written under the lock of the pool. The worker itself reads it without: it
+    /// was the last to add to it, and what takes from it meanwhile has the lock before the worker.
     lent: AtomicUsize,
 }
 
 /// The task has ended, although there are such handles.
 const ENDED: usize = 1 << (usize::BITS - 1);
+/// It has been lent since the worker looked last.
+const LENT: usize = 1 << (usize::BITS - 2);
 
 impl Slot {
     pub(in crate::pool) fn of(pool: Option<Weak<dyn Lends>>) -> Arc<Self> {
@@ -57,45 +62,51 @@ impl Slot {
         Arc::new(Self { pool, lent })
     }
 
-    /// The task awaits one more handle, of `home`. None when that lends nothing; false when it cannot wait.
-    fn lend<H: Home>(&self, home: &Arc<H>, is_own: bool) -> Option<bool> {
-        let pool = self.pool.as_ref().and_then(Weak::upgrade);
-        if pool.is_none() && !is_own {
-            return None;
-        }
-        let is_first = self.lent.fetch_add(1, Ordering::Relaxed) == 0;
-        let parks = !is_first || pool.map_or_else(|| Arc::clone(home).park(), |pool| pool.park());
-        if !parks {
-            self.lent.fetch_sub(1, Ordering::Relaxed);
-        }
-        Some(parks)
-    }
-
-    fn take_back<H: Home>(&self, home: &Arc<H>) {
-        if self.lent.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.resume(home);
+    /// The pool that counts it as lent, where the task awaits a handle of `home`.
+    fn lender<H: Home>(&self, home: &Arc<H>, is_own: bool) -> Lender<H> {
+        match &self.pool {
+            Some(pool) => pool.upgrade().map_or(Lender::None, Lender::Any),
+            None if is_own => Lender::Own(Arc::clone(home)),
+            None => Lender::None,
         }
     }
 
-    fn resume<H: Lends>(&self, home: &Arc<H>) {
-        match self.pool.as_ref().and_then(Weak::upgrade) {
-            Some(pool) => pool.resume(),
-            None => Arc::clone(home).resume(),
-        }
+    // Relaxed, here and below: see `lent`.
+
+    /// Under the lock of the pool. True when it is the first handle.
+    pub(super) fn adds(&self) -> bool {
+        let before = self.lent.load(Ordering::Relaxed);
+        self.lent.store((before + 1) | LENT, Ordering::Relaxed);
+        before & !LENT == 0
     }
 
-    /// The task, one of `home`, has ended. True when a handle that it awaited is still there: then its slot is lent no more, and the
-    /// next task needs another of these.
+    /// Under the lock of the pool. True when it was the last, of a task that has not ended.
+    pub(super) fn removes(&self) -> bool {
+        let left = self.lent.load(Ordering::Relaxed) - 1;
+        self.lent.store(left, Ordering::Relaxed);
+        left & !LENT == 0
+    }
+
+    /// Under the lock of the pool. True when handles are left.
+    pub(super) fn ends(&self) -> bool {
+        let before = self.lent.load(Ordering::Relaxed) & !LENT;
+        self.lent.store(before | ENDED, Ordering::Relaxed);
+        before > 0
+    }
+
+    /// True when the task has lent it.
     #[inline]
-    pub(in crate::pool) fn end<H: Lends>(&self, home: &Arc<H>) -> bool {
-        if self.lent.load(Ordering::Relaxed) == 0 {
-            return false;
-        }
-        if self.lent.fetch_or(ENDED, Ordering::Relaxed) > 0 {
-            self.resume(home);
-        }
-        true
+    pub(in crate::pool) fn was_lent(&self) -> bool {
+        self.lent.load(Ordering::Relaxed) != 0
     }
+}
+
+/// The pool that counts a slot as lent.
+enum Lender<H> {
+    Any(Arc<dyn Lends>),
+    /// That of the handle.
+    Own(Arc<H>),
+    None,
 }
 
 /// A task, as waits see it.
@@ -129,10 +140,21 @@ pub(in crate::pool) struct Record {
 pub(in crate::pool) struct Holder(Record);
 
 impl Holder {
-    pub(in crate::pool) fn of(held: Held) -> Arc<Self> {
-        let record = Record::default();
+    /// `waiter` waits for the task, or may.
+    pub(in crate::pool) fn of(held: Held, waiter: Option<Arc<dyn Task>>) -> Arc<Self> {
+        let waiter = parking_lot::Mutex::new(waiter);
+        let record = Record {
+            waiter,
+            ..Record::default()
+        };
         record.holds(held);
         Arc::new(Self(record))
+    }
+
+    /// It has given back what it held, and keeps no other.
+    pub(in crate::pool) fn end(&self) {
+        self.0.end();
+        self.0.cut();
     }
 }
 
@@ -198,8 +220,6 @@ struct Frame {
     pool: PoolId,
     /// The task as waits see it. Of a task on a thread: what holds permits, it or the task that waits for it.
     task: Option<Arc<dyn Task>>,
-    /// They are its own, and the task that waits for it is not known yet.
-    is_new: bool,
     /// The slot of a thread, and how many tasks are run there inside of the one that has it.
     slot: Option<Arc<Slot>>,
     inlined: usize,
@@ -210,8 +230,8 @@ struct Frame {
 pub(in crate::pool) struct PoolId(usize);
 
 impl PoolId {
-    /// Of a task that is run outside its pool.
-    pub(in crate::pool) const NONE: Self = Self(0);
+    /// Of a task that is run outside its pool, and outside a task.
+    const NONE: Self = Self(0);
 
     pub(in crate::pool) fn of<H: Lends>(home: &H) -> Self {
         Self(std::ptr::from_ref(home).addr())
@@ -247,6 +267,13 @@ impl Inside {
         Self::push(pool, Some(task), None)
     }
 
+    /// A task that is run outside its pool, in place of the one that this thread runs, if any.
+    pub(in crate::pool) fn enter_aside(task: Arc<dyn Task>) -> Self {
+        let known = with_last(|frame| (frame.pool, frame.slot.clone()));
+        let (pool, slot) = known.unwrap_or((PoolId::NONE, None));
+        Self::push(pool, Some(task), slot)
+    }
+
     /// A worker of the pool, on its slot.
     pub(in crate::pool) fn work(pool: PoolId, slot: Arc<Slot>) -> Self {
         Self::push(pool, None, Some(slot))
@@ -256,7 +283,6 @@ impl Inside {
         let frame = Frame {
             pool,
             task,
-            is_new: false,
             slot,
             inlined: 0,
         };
@@ -278,32 +304,12 @@ pub(in crate::pool) fn work_on(slot: Arc<Slot>) {
     drop(old);
 }
 
-/// While it lives, the thread runs a task of which this holds permits.
+/// While it lives, this holds permits for the task that the worker runs.
 pub(in crate::pool) struct Under(Option<Arc<dyn Task>>);
 
 impl Under {
-    /// The task's own permits.
-    pub(in crate::pool) fn own(holder: Arc<Holder>) -> Self {
-        Self(
-            with_last(|frame| {
-                frame.is_new = true;
-                frame.task.replace(holder)
-            })
-            .flatten(),
-        )
-    }
-
-    /// Those of the task that waits for it.
-    pub(in crate::pool) fn waiter(waiter: Arc<dyn Task>) -> Self {
-        let entered = with_last(|frame| match &frame.task {
-            // Its own are the nearest.
-            Some(task) if std::mem::take(&mut frame.is_new) => {
-                *task.record().waiter.lock() = Some(waiter);
-                Some(Arc::clone(task))
-            }
-            _ => frame.task.replace(waiter),
-        });
-        Self(entered.flatten())
+    pub(in crate::pool) fn enter(holder: Arc<dyn Task>) -> Self {
+        Self(with_last(|frame| frame.task.replace(holder)).flatten())
     }
 }
 
@@ -389,7 +395,7 @@ pub(in crate::pool) struct Wait<H: Home> {
     edges: Vec<Edge>,
     /// The queued task is listed as awaited, and the slot of the waiter lent.
     listed: Option<(Arc<H>, H::Awaited)>,
-    lends: bool,
+    lender: Lender<H>,
 }
 
 impl<H: Home> Wait<H> {
@@ -404,7 +410,7 @@ impl<H: Home> Wait<H> {
             waiter,
             edges,
             listed: None,
-            lends: false,
+            lender: Lender::None,
         })
     }
 
@@ -427,18 +433,20 @@ impl<H: Home> Wait<H> {
         if self.listed.is_some() {
             return true;
         }
-        match &self.waiter.slot {
-            Some((slot, is_own)) => match slot.lend(home, *is_own) {
-                Some(true) => self.lends = true,
-                Some(false) => return false,
-                None => {}
-            },
-            // Relaxed: see `awaits`.
-            None => {
-                _ = self
-                    .record()
-                    .map(|record| record.awaits.fetch_add(1, Ordering::Relaxed))
+        if let Some((slot, is_own)) = &self.waiter.slot {
+            self.lender = slot.lender(home, *is_own);
+            let lends = match &self.lender {
+                Lender::Any(pool) => Arc::clone(pool).lend(slot),
+                Lender::Own(pool) => Arc::clone(pool).lend(slot),
+                Lender::None => true,
+            };
+            if !lends {
+                self.lender = Lender::None;
+                return false;
             }
+        } else if let Some(record) = self.record() {
+            // Relaxed: see `awaits`.
+            record.awaits.fetch_add(1, Ordering::Relaxed);
         }
         self.listed = Some((Arc::clone(home), home.await_it(target())));
         true
@@ -452,15 +460,15 @@ impl<H: Home> Wait<H> {
 impl<H: Home> Drop for Wait<H> {
     fn drop(&mut self) {
         if let Some((home, awaited)) = self.listed.take() {
-            match &self.waiter.slot {
-                Some((slot, _)) if self.lends => slot.take_back(&home),
-                Some(_) => {}
-                // Relaxed: see `awaits`.
-                None => {
-                    _ = self
-                        .record()
-                        .map(|record| record.awaits.fetch_sub(1, Ordering::Relaxed))
+            if let Some((slot, _)) = &self.waiter.slot {
+                match std::mem::replace(&mut self.lender, Lender::None) {
+                    Lender::Any(pool) => pool.take_back(slot),
+                    Lender::Own(pool) => pool.take_back(slot),
+                    Lender::None => {}
                 }
+            } else if let Some(record) = self.record() {
+                // Relaxed: see `awaits`.
+                record.awaits.fetch_sub(1, Ordering::Relaxed);
             }
             home.await_no_more(awaited);
         }
@@ -511,7 +519,10 @@ fn held_above(task: &Arc<dyn Task>, seen: &mut Vec<Arc<dyn Task>>) -> BTreeSet<N
         let record = task.record();
         // Acquire: pairs with the store in `end`.
         if !record.ended.load(Ordering::Acquire) {
-            held.insert(Node::EndOf(record.number()));
+            if !held.insert(Node::EndOf(record.number())) {
+                // A handle of a task above has come to one below.
+                break;
+            }
             let permits = record.held.get().into_iter().flat_map(|held| held.iter());
             held.extend(permits.copied().map(Node::Permits));
             next = record.waiter.lock().clone();

@@ -4,7 +4,7 @@ use super::cell::Run;
 use crate::ask::Ask;
 use crate::pool::cell::Ran;
 use crate::pool::engine::core;
-use crate::pool::engine::waits::{Inside, PoolId, current};
+use crate::pool::engine::waits::{Inside, current};
 use crate::pool::entry::Priority;
 use crate::pool::error::TaskError;
 use crate::pool::wishes::Spec;
@@ -96,7 +96,7 @@ impl UnstartedTask {
             // Inside of another task, what it waits for that waits for.
             let _inside = current()
                 .is_none()
-                .then(|| Inside::enter(Arc::clone(&task.0) as _, PoolId::NONE));
+                .then(|| Inside::enter_aside(Arc::clone(&task.0) as _));
             task.0.poll_run(&orphan, cx)
         });
         ran.await != Ran::Gone

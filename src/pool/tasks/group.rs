@@ -163,7 +163,7 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
                 let Poll::Ready(outcome) = Pin::new(&mut *handle).poll(cx) else {
                     return None;
                 };
-                if matches!(outcome, Err(TaskError::WouldDeadlock)) {
+                if matches!(outcome, Err(TaskError::WouldDeadlock | TaskError::TooManyParked)) {
                     handle.cancel();
                 }
                 *member = None;

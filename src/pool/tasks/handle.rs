@@ -26,7 +26,7 @@ use std::time::Duration;
 /// Permits are not lent: those of a [policy](crate::pool::Builder::admit_by), and [slots](crate::pool::Builder::slots) that the pool
 /// was given. A wait that needs a permit which the waiter holds, or a task that waits for the waiter or may, since it has its handle,
 /// ends at once with [`TaskError::WouldDeadlock`], whether a permit is free or not, and whether the task has ended or not; so does one
-/// that closes a cycle of waits. The task goes on, and a handle that was polled by reference, or joined with a time-out, is as before.
+/// that closes a cycle of waits. The task goes on, and a handle that was polled by reference is as before.
 ///
 /// **Deadlock**: a pool sees no wait for anything else than a handle: for a channel, for room in another pool, for another pool to be
 /// idle; none in a task that the waiter has spawned; none that blocks the thread. And it sees no permit that a task took itself, or that

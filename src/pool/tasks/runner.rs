@@ -7,7 +7,7 @@ use crate::pool::admission::Ticket;
 use crate::pool::cell::Ran;
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::{Counts, Next};
-use crate::pool::engine::waits::{Inside, Lends, PoolId};
+use crate::pool::engine::waits::{Inside, PoolId};
 use crate::pool::error::TaskError;
 use crate::pool::hooks::drop_quietly;
 use std::future::poll_fn;
@@ -46,7 +46,7 @@ impl Drop for Runner {
                 ticket.finish(ran);
             }
             if runs.is_parked {
-                Arc::clone(&self.core).resume();
+                self.core.resume();
             }
             ended.count(ran);
             slot = Some(runs.borrows);
@@ -124,13 +124,13 @@ impl Runner {
 /// a set of futures polls only those that were woken.
 fn poll(core: &Arc<Core>, task: &Arc<dyn Run>, is_parked: &mut bool, cx: &mut Context<'_>) -> Poll<Ran> {
     if std::mem::take(is_parked) {
-        Arc::clone(core).resume();
+        core.resume();
     }
     let inside = Inside::enter(Arc::clone(task) as _, PoolId::of(&**core));
     let polled = task.poll_run(&|payload| core.orphan(payload), cx);
     drop(inside);
     if polled.is_pending() && task.record().awaits() {
-        *is_parked = Arc::clone(core).park();
+        *is_parked = core.park();
     }
     polled
 }

@@ -1,0 +1,336 @@
+//! Tasks on threads that wait for tasks: on the stack of their waiter, on lent slots, and not at all.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
+use std::task::{Context, Waker};
+use std::thread;
+use std::time::Duration;
+use tollgate::pool::{Overflow, TaskError};
+use tollgate::{Ask, JoinHandle, LimiterExt, Policy, Semaphore, WorkerPool};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// How deep tasks wait for their children, and the first that is refused.
+fn nested(pool: &WorkerPool, depth: usize) -> Result<usize, TaskError> {
+    if depth == 0 {
+        return Ok(0);
+    }
+    let here = pool.clone();
+    let below = pool.submit(move || nested(&here, depth - 1)).unwrap();
+    Ok(below.join()?? + 1)
+}
+
+/// Given one worker, then tasks wait for their children thousands deep, 17 on each thread; and the wait for which no thread is left is
+/// refused. The pool goes on after that.
+#[test]
+fn tasks_wait_for_their_children_as_deep_as_there_are_threads() {
+    let pool = WorkerPool::builder().workers(1).build().unwrap();
+    let here = pool.clone();
+    assert_eq!(pool.run(move || nested(&here, 2_000)).unwrap().unwrap(), 2_000);
+    let here = pool.clone();
+    let refused = pool.run(move || nested(&here, 6_000)).unwrap();
+    assert!(matches!(refused, Err(TaskError::TooManyParked)), "{refused:?}");
+    let here = pool.clone();
+    assert_eq!(pool.run(move || nested(&here, 100)).unwrap().unwrap(), 100);
+    assert!(pool.stats().peak_threads <= 257);
+    assert!(pool.shutdown(LONG).is_clean());
+}
+
+/// The same without a task on its waiter's stack: waits with a time-out.
+#[test]
+fn no_more_threads_are_started_than_are_allowed() {
+    fn timed(pool: &WorkerPool, depth: usize) -> Result<usize, TaskError> {
+        if depth == 0 {
+            return Ok(0);
+        }
+        let here = pool.clone();
+        let below = pool.submit(move || timed(&here, depth - 1)).unwrap();
+        Ok(below.join_timeout(LONG).expect("it stands still")?? + 1)
+    }
+    let pool = WorkerPool::builder().workers(2).build().unwrap();
+    let here = pool.clone();
+    assert_eq!(pool.run(move || timed(&here, 200)).unwrap().unwrap(), 200);
+    let here = pool.clone();
+    let refused = pool.run(move || timed(&here, 300)).unwrap();
+    assert!(matches!(refused, Err(TaskError::TooManyParked)), "{refused:?}");
+    assert!(pool.stats().peak_threads <= 258);
+    assert!(pool.shutdown(LONG).is_clean());
+}
+
+/// Given a queue of one, when each task submits two more, 20,000 deep, then all run, each on a stack of its own.
+#[test]
+fn a_crawl_through_a_full_queue_keeps_to_its_stack() {
+    fn visit(pool: &WorkerPool, left: usize, seen: &Arc<AtomicUsize>) {
+        seen.fetch_add(1, Relaxed);
+        if left == 0 {
+            return;
+        }
+        let leaf = Arc::clone(seen);
+        pool.execute(move || _ = leaf.fetch_add(1, Relaxed)).unwrap();
+        let (here, seen) = (pool.clone(), Arc::clone(seen));
+        pool.execute(move || visit(&here, left - 1, &seen)).unwrap();
+    }
+    let builder = WorkerPool::builder().workers(1).queue(1).stack_size(256 << 10);
+    let (pool, seen) = (builder.build().unwrap(), Arc::default());
+    let (here, mark) = (pool.clone(), Arc::clone(&seen));
+    pool.execute(move || visit(&here, 20_000, &mark)).unwrap();
+    assert!(pool.wait_idle());
+    assert_eq!(seen.load(Relaxed), 40_001);
+}
+
+/// A task that submits under a lock, which what it submits takes as well, does not run that inside of itself.
+#[test]
+fn a_submission_under_a_lock_runs_nothing() {
+    let pool = WorkerPool::builder().workers(2).queue(8).build().unwrap();
+    let sum = Arc::new(Mutex::new(0));
+    let (here, total, (tell, told)) = (pool.clone(), Arc::clone(&sum), mpsc::channel());
+    pool.execute(move || {
+        let mut guard = total.lock().unwrap();
+        for n in 0..20 {
+            let total = Arc::clone(&total);
+            here.execute(move || *total.lock().unwrap() += n).unwrap();
+            *guard += 1;
+        }
+        drop(guard);
+        tell.send(()).unwrap();
+    })
+    .unwrap();
+    told.recv_timeout(LONG).expect("it waits for its own lock");
+    assert!(pool.wait_idle());
+    assert_eq!(*sum.lock().unwrap(), 20 + 190);
+}
+
+/// Given a policy of one permit, when the task that holds it waits for another, then the wait is refused, and the handle that is kept is
+/// good once the first has ended.
+#[test]
+fn a_handle_is_kept_when_its_wait_is_refused() {
+    let in_flight = Arc::new(Semaphore::new(1));
+    let unqueued = Policy::builder().max_queue(0).over(Arc::clone(&in_flight)).unwrap();
+    for policy in [Policy::new(Arc::clone(&in_flight)), unqueued] {
+        let pool = WorkerPool::builder().workers(1).admit_by(policy).build().unwrap();
+        let here = pool.clone();
+        let outer = pool.submit(move || {
+            let mut inner = here.submit(|| 7).unwrap();
+            assert!(matches!(inner.join_by_ref(), Err(TaskError::WouldDeadlock)));
+            inner
+        });
+        assert_eq!(outer.unwrap().join().unwrap().join().unwrap(), 7);
+        assert!(pool.shutdown(LONG).is_clean());
+        assert_eq!(in_flight.available_permits(), 1);
+    }
+}
+
+/// Given a policy of permits, when each task submits the next and ends, 100,000 times, then nothing is kept of those that have ended.
+#[test]
+fn a_chain_of_tasks_that_hold_permits_keeps_nothing() {
+    fn next(pool: &WorkerPool, left: usize, done: mpsc::Sender<()>) {
+        if left == 0 {
+            return done.send(()).unwrap();
+        }
+        let here = pool.clone();
+        drop(pool.submit(move || next(&here, left - 1, done)).unwrap());
+    }
+    let builder = WorkerPool::builder().workers(1).stack_size(256 << 10);
+    let pool = builder.admit_by(Policy::new(Semaphore::new(1))).build().unwrap();
+    let (here, (tell, told)) = (pool.clone(), mpsc::channel());
+    pool.execute(move || next(&here, 100_000, tell)).unwrap();
+    told.recv_timeout(LONG).expect("it stands still");
+    assert!(pool.shutdown(LONG).is_clean());
+}
+
+/// Given a task that holds a permit, when it runs, in a hook, a task that it has submitted elsewhere, then its next wait is judged, and
+/// refused.
+#[test]
+fn a_task_that_runs_what_it_has_submitted_waits_for_no_end_of_itself() {
+    let gated = WorkerPool::builder()
+        .workers(1)
+        .admit_by(Policy::new(Semaphore::new(1)));
+    let gated = gated.build().unwrap();
+    let full = WorkerPool::builder().workers(1).queue(1).overflow(Overflow::DropNewest);
+    let full = full.on_discard(|task| assert!(task.run())).build().unwrap();
+    let (begun, end) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let (begins, ends) = (Arc::clone(&begun), Arc::clone(&end));
+    full.execute(move || _ = (begins.wait(), ends.wait())).unwrap();
+    begun.wait();
+    full.execute(|| ()).unwrap();
+    let (here, there) = (gated.clone(), full.clone());
+    let outer = gated.submit(move || {
+        assert_eq!(there.submit(|| 7).unwrap().join().unwrap(), 7);
+        matches!(here.submit(|| ()).unwrap().join(), Err(TaskError::WouldDeadlock))
+    });
+    assert!(outer.unwrap().join_timeout(LONG).expect("it stands still").unwrap());
+    end.wait();
+    assert!(gated.shutdown(LONG).is_clean() && full.shutdown(LONG).is_clean());
+}
+
+/// Given a policy of ten permits of which one is free, when the task that wants them all is cancelled, then the next, which wants one,
+/// starts.
+#[test]
+fn a_cancelled_task_at_the_policy_lets_the_next_pass() {
+    let policy = Policy::new(Semaphore::new(10));
+    let pool = WorkerPool::builder()
+        .workers(2)
+        .admit_by(policy.clone())
+        .build()
+        .unwrap();
+    let held = policy.try_admit(9).unwrap();
+    let all = pool.ask(Ask::many(10)).submit(|| ()).unwrap();
+    let one = pool.submit(|| 7).unwrap();
+    while policy.waiting() == 0 {
+        thread::yield_now();
+    }
+    assert!(all.cancel());
+    assert_eq!(one.join_timeout(LONG).expect("it stands still").unwrap(), 7);
+    drop(held);
+    assert!(pool.shutdown(LONG).is_clean());
+}
+
+/// Given two workers, one busy with cancelled tasks and others on its shelf, when the other has nothing more to do, then it passes over
+/// the cancelled ones and takes the rest.
+#[test]
+fn cancelled_tasks_on_a_shelf_hide_no_others() {
+    let pool = WorkerPool::builder().workers(2).build().unwrap();
+    let gates = [(); 3].map(|()| (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2))));
+    let blocks = |n: usize| {
+        let (begun, end) = (Arc::clone(&gates[n].0), Arc::clone(&gates[n].1));
+        move || _ = (begun.wait(), end.wait())
+    };
+    for (n, gate) in gates.iter().enumerate().take(2) {
+        pool.execute(blocks(n)).unwrap();
+        gate.0.wait();
+    }
+    pool.execute(blocks(2)).unwrap();
+    let tasks: Vec<_> = (0..19).map(|n| pool.submit(move || n).unwrap()).collect();
+    gates[0].1.wait();
+    // It has the next four on its shelf.
+    gates[2].0.wait();
+    assert!(tasks[0].cancel() && tasks[1].cancel());
+    gates[1].1.wait();
+    for (n, task) in tasks.into_iter().enumerate().skip(2) {
+        assert_eq!(task.join_timeout(LONG).expect("it stands still").unwrap(), n);
+    }
+    gates[2].1.wait();
+    assert!(pool.shutdown(LONG).is_clean());
+}
+
+/// Given a task that has polled a handle, when another thread drops that as the task ends, or as it waits for the next, then the pool goes
+/// on, and no more run at once than before.
+#[test]
+fn a_handle_that_is_dropped_elsewhere_takes_the_slot_back_once() {
+    for round in 0..2_000 {
+        let pool = WorkerPool::builder().workers(1).build().unwrap();
+        let (tell, told) = mpsc::channel::<JoinHandle<()>>();
+        let drops = thread::spawn(move || drop(told.recv().unwrap()));
+        let here = pool.clone();
+        let outer = pool.submit(move || {
+            let mut first = here.submit(|| ()).unwrap();
+            let polled = Future::poll(std::pin::Pin::new(&mut first), &mut Context::from_waker(Waker::noop()));
+            if polled.is_pending() {
+                tell.send(first).unwrap();
+            } else {
+                drop(tell.send(here.submit(|| ()).unwrap()));
+            }
+            match round % 2 {
+                0 => 7,
+                _ => here
+                    .submit(|| 7)
+                    .unwrap()
+                    .join_timeout(LONG)
+                    .expect("it stands still")
+                    .unwrap(),
+            }
+        });
+        assert_eq!(outer.unwrap().join_timeout(LONG).expect("it stands still").unwrap(), 7);
+        drops.join().unwrap();
+        assert_eq!(
+            pool.submit(|| 8)
+                .unwrap()
+                .join_timeout(LONG)
+                .expect("it stands still")
+                .unwrap(),
+            8
+        );
+        assert!(pool.shutdown(LONG).is_clean());
+    }
+}
+
+/// Given a spare thread that cannot be started at first, then it is started later, and what waits for it ends.
+#[test]
+fn a_thread_that_could_not_be_started_is_started_later() {
+    let starts = AtomicUsize::new(0);
+    let builder = WorkerPool::builder().workers(1).spawn_with(move |worker| {
+        if starts.fetch_add(1, Relaxed) == 1 {
+            return Err(std::io::ErrorKind::OutOfMemory.into());
+        }
+        thread::Builder::new().spawn(|| worker.run()).map(drop)
+    });
+    let pool = builder.build().unwrap();
+    let here = pool.clone();
+    let outer = pool.submit(move || {
+        here.submit(|| 7)
+            .unwrap()
+            .join_timeout(LONG)
+            .expect("it stands still")
+            .unwrap()
+    });
+    assert_eq!(outer.unwrap().join().unwrap(), 7);
+    assert_eq!(pool.stats().failed_starts, 1);
+    assert!(pool.shutdown(LONG).is_clean());
+}
+
+/// Given an elastic pool of more threads than may wait beyond a limit, then as many tasks wait as there are threads and spare ones.
+#[test]
+fn a_large_pool_lets_more_wait() {
+    fn timed(pool: &WorkerPool, depth: usize) -> Result<usize, TaskError> {
+        if depth == 0 {
+            return Ok(0);
+        }
+        let here = pool.clone();
+        let below = pool.submit(move || timed(&here, depth - 1)).unwrap();
+        Ok(below.join_timeout(LONG).expect("it stands still")?? + 1)
+    }
+    let pool = WorkerPool::builder().workers(1..=100).build().unwrap();
+    let here = pool.clone();
+    assert_eq!(pool.run(move || timed(&here, 300)).unwrap().unwrap(), 300);
+    assert!(pool.shutdown(LONG).is_clean());
+}
+
+/// Given a task whose shelf holds others, when it has lent its slot, then those wait until what runs on the lent slot has ended.
+#[test]
+fn what_lies_on_a_shelf_starts_on_no_lent_slot() {
+    let pool = WorkerPool::builder().workers(1).build().unwrap();
+    let (begun, go) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let (begins, goes) = (Arc::clone(&begun), Arc::clone(&go));
+    pool.execute(move || _ = (begins.wait(), goes.wait())).unwrap();
+    begun.wait();
+    let running = Arc::new(AtomicUsize::new(0));
+    let (end, ends) = mpsc::channel::<()>();
+    let (here, runs) = (pool.clone(), Arc::clone(&running));
+    let outer = pool.submit(move || {
+        let (begin, begun) = mpsc::channel();
+        let long = here.submit(move || {
+            runs.fetch_add(1, Relaxed);
+            begin.send(()).unwrap();
+            _ = ends.recv();
+            runs.fetch_sub(1, Relaxed);
+        });
+        let mut long = long.unwrap();
+        let polled = Future::poll(std::pin::Pin::new(&mut long), &mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending());
+        begun.recv().unwrap();
+        drop(long);
+    });
+    let others: Vec<_> = (0..20)
+        .map(|_| {
+            let running = Arc::clone(&running);
+            pool.submit(move || running.load(Relaxed)).unwrap()
+        })
+        .collect();
+    go.wait();
+    outer.unwrap().join().unwrap();
+    end.send(()).unwrap();
+    for other in others {
+        assert_eq!(other.join_timeout(LONG).expect("it stands still").unwrap(), 0);
+    }
+    assert!(pool.shutdown(LONG).is_clean());
+}
