@@ -16,6 +16,8 @@ use tollgate::{Ask, Order, Overflow, Policy, Semaphore};
 mod breaker;
 #[cfg(feature = "fan-out")]
 mod tasks;
+#[cfg(feature = "pool")]
+mod threads;
 
 const SEED: u64 = 0x5EED;
 const THREADS: usize = 3;

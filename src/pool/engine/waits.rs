@@ -12,11 +12,11 @@
 //! sees no cycle of threads that wait for each other's ends.
 
 use crate::pool::error::TaskError;
-use crate::sync::shim::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::turn::TurnstileId;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::AtomicU64;
+// Not those of the models, which change threads there: they are used under a lock that is none of theirs.
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// A pool, as waits see it.
@@ -205,7 +205,7 @@ impl Record {
         // Relaxed: a number that no other has is all that is asked for.
         *self
             .number
-            .get_or_init(|| NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+            .get_or_init(|| NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
@@ -555,7 +555,7 @@ fn edges(waiter: &Arc<dyn Task>, task: Option<&dyn Task>, needed: &[Node]) -> Op
                 record.moved.store(true, Ordering::Relaxed);
             }
             // Relaxed: a number that no other has is all that is asked for.
-            let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let edge = |from: Node| needed.iter().map(move |&to| (from, to, number));
             let new: Vec<_> = held.iter().flat_map(|&from| edge(from)).collect();
             waits.extend(new.iter().map(|&edge| (edge, Arc::clone(waiter))));

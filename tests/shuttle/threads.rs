@@ -1,0 +1,124 @@
+//! Pools of threads: random programs of tasks that submit to each other's pools, wait, give up and cancel.
+
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::sync::atomic::{AtomicUsize, Ordering};
+use shuttle::thread;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+use tollgate::pool::{Report, TaskError};
+use tollgate::{JoinHandle, ManualClock, Policy, Semaphore, WorkerPool};
+
+const LONG: Duration = Duration::from_secs(3_600);
+
+/// The pool's threads are the model's. Its clock stands still.
+fn pool(workers: usize, policy: Option<Policy<Semaphore>>) -> WorkerPool {
+    let builder = WorkerPool::builder().workers(workers).queue(64).on(&ManualClock::new());
+    let builder = builder.spawn_with(|worker| {
+        thread::spawn(move || worker.run());
+        Ok(())
+    });
+    match policy {
+        Some(policy) => builder.admit_by(policy).build().unwrap(),
+        None => builder.build().unwrap(),
+    }
+}
+
+/// How many tasks have been taken, and how many have run or been told why not.
+#[derive(Default)]
+struct Counts {
+    taken: AtomicUsize,
+    begun: AtomicUsize,
+}
+
+#[derive(Clone)]
+struct World {
+    pools: Arc<Vec<WorkerPool>>,
+    counts: Arc<Counts>,
+}
+
+impl World {
+    /// A task that submits up to two others, to any of the pools.
+    fn submit(&self, depth: usize) -> Option<JoinHandle<()>> {
+        let at = thread_rng().gen_range(0..self.pools.len());
+        let here = self.clone();
+        let submitted = self.pools[at].submit(move || {
+            here.counts.begun.fetch_add(1, Ordering::SeqCst);
+            if depth > 0 {
+                here.step(depth - 1);
+            }
+        });
+        let handle = submitted.ok()?;
+        self.counts.taken.fetch_add(1, Ordering::SeqCst);
+        Some(handle)
+    }
+
+    fn step(&self, depth: usize) {
+        let handles: Vec<_> = (0..thread_rng().gen_range(0..3)).filter_map(|_| self.submit(depth)).collect();
+        for mut handle in handles {
+            let outcome = match thread_rng().gen_range(0..6) {
+                0 => {
+                    let polled = Pin::new(&mut handle).poll(&mut Context::from_waker(Waker::noop()));
+                    thread::yield_now();
+                    drop((polled, handle));
+                    continue;
+                }
+                1 => {
+                    handle.cancel();
+                    handle.join()
+                }
+                2 => handle.join_timeout(LONG).expect("nothing ends it before"),
+                _ => handle.join(),
+            };
+            let ends = matches!(
+                outcome,
+                Ok(()) | Err(TaskError::Cancelled | TaskError::Abandoned | TaskError::WouldDeadlock)
+            );
+            assert!(ends, "{outcome:?}");
+        }
+    }
+}
+
+/// Given pools of one or two workers, behind a policy or not, whose tasks wait for each other, while another thread submits, and resizes or
+/// aborts one of them, then all ends, and each task has run once or is listed, or was cancelled.
+#[test]
+fn families_of_pools_end() {
+    super::check(20_000, || {
+        let policies = [None, Some(Policy::new(Semaphore::new(1)))];
+        let which = thread_rng().gen_range(0..3);
+        let pools = (0..2).map(|n| {
+            let policy = if which == 2 && n == 0 { policies[1].clone() } else { None };
+            pool(thread_rng().gen_range(1..3), policy)
+        });
+        let world = World {
+            pools: Arc::new(pools.collect()),
+            counts: Arc::default(),
+        };
+        let other = world.clone();
+        let submitter = thread::spawn(move || other.step(1));
+        let root = world.submit(2);
+        let first = &world.pools[0];
+        let report = match thread_rng().gen_range(0..4) {
+            0 => Some(first.abort()),
+            1 => {
+                first.resize(thread_rng().gen_range(1..3)).unwrap();
+                None
+            }
+            _ => None,
+        };
+        let listed = report.as_ref().map_or(0, |report: &Report<'_>| report.unstarted.len());
+        drop(report);
+        if let Some(root) = root {
+            let _ = root.join();
+        }
+        submitter.join().unwrap();
+        for pool in world.pools.iter() {
+            assert!(pool.shutdown(LONG).is_clean());
+            let stats = pool.stats();
+            assert_eq!((stats.unfinished, stats.queued, stats.threads), (0, 0, 0));
+        }
+        let (taken, begun) = (&world.counts.taken, &world.counts.begun);
+        assert!(begun.load(Ordering::SeqCst) + listed <= taken.load(Ordering::SeqCst));
+    });
+}
