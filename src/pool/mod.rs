@@ -35,6 +35,8 @@
 //! [`Semaphore`](crate::Semaphore): 4 workers and a queue of 100 mean that at most 104 tasks have been let in and not
 //! ended, but for those that tasks of the pool itself submit beyond the bound ([`Overflow::Block`]).
 
+#[cfg(feature = "tokio")]
+mod admission;
 mod apart;
 mod builder;
 mod caller;

@@ -1,9 +1,9 @@
 //! How a pool of async tasks is built, and on whose runners it runs.
 
-use super::admission::Admission;
 use super::core::{Core, DiscardHook, Settings};
 use super::entry::UnstartedTask;
 use super::face::TaskPool;
+use crate::pool::admission::Admission;
 use crate::pool::builder::Builder;
 use crate::pool::error::PoolError;
 use crate::pool::runtime::Runtime;

@@ -1,9 +1,9 @@
 //! What handles and runners of a task pool share: the state of the engine, the bound on its queue, and what was decided when the
 //! pool was built. Futures, hooks, wakers and drops run outside the lock.
 
-use super::admission::{Admission, Asking, Refused, Ticket};
 use super::entry::{Entry, UnstartedTask};
 use super::runner;
+use crate::pool::admission::{Admission, Asking, Refused, Ticket};
 use crate::pool::cell::Ran;
 use crate::pool::end_wait::Ends;
 use crate::pool::engine::queue::Key;
@@ -210,7 +210,9 @@ impl Core {
             let admission = &self.settings.admission;
             // An ask like the one before keeps its place there.
             drop_quietly(asking.take_if(|asking| asking.ask != ask && admission.gate.is_some()));
-            let polled = asking.get_or_insert_with(|| admission.ask(ask, seat)).poll();
+            let polled = asking
+                .get_or_insert_with(|| admission.ask(ask, Arc::clone(seat)))
+                .poll();
             let Poll::Ready(admitted) = polled else {
                 return Poll::Pending;
             };

@@ -6,7 +6,6 @@
 //! ```
 //! The transitions are those of the `engine`.
 
-mod admission;
 mod builder;
 mod cell;
 mod core;

@@ -1,9 +1,9 @@
 //! A runner: takes a task, polls it to its end, and again.
 
-use super::admission::Ticket;
 use super::cell::Run;
 use super::core::{Core, Ended};
 use super::entry::Entry;
+use crate::pool::admission::Ticket;
 use crate::pool::cell::Ran;
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::Next;

@@ -1,11 +1,12 @@
-//! What a task of the pool is admitted by: its policy, and slots that others share.
+//! What tasks and items are admitted by: a policy, and slots that others share.
 
+use super::cell::Ran;
+use super::engine::seat::Seat;
+use super::error::TaskError;
+use super::gate::{Admitted, Gate, Waiter, poll_admitting};
+use super::hooks::drop_quietly;
 use crate::ask::Ask;
-use crate::pool::cell::Ran;
-use crate::pool::engine::seat::Seat;
-use crate::pool::error::TaskError;
-use crate::pool::gate::{Admitted, Gate, Waiter, finish, poll_admitting};
-use crate::pool::hooks::drop_quietly;
+use crate::limiter::Outcome;
 use crate::semaphore::{InTurn, OwnedSemaphorePermit, Semaphore};
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use crate::sync::turn::TurnstileId;
@@ -16,27 +17,29 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 #[derive(Clone)]
-pub(super) struct Admission {
-    pub(super) gate: Option<Arc<dyn Gate>>,
-    /// Slots that were given to the pool.
-    pub(super) slots: Option<Arc<Semaphore>>,
+pub(crate) struct Admission {
+    pub(crate) gate: Option<Arc<dyn Gate>>,
+    /// Slots that the user gave, and that others may share.
+    pub(crate) slots: Option<Arc<Semaphore>>,
 }
 
 /// What a task runs under.
-pub(super) struct Ticket {
+pub(crate) struct Ticket {
     admitted: Admitted,
     slot: Option<OwnedSemaphorePermit>,
 }
 
 impl Ticket {
     /// The task has ended.
-    pub(super) fn finish(self, ran: Ran) {
-        finish(self.admitted, ran);
+    pub(crate) fn finish(self, outcome: impl Into<Outcome>) {
+        if let Some(admitted) = self.admitted {
+            admitted.finish(outcome.into());
+        }
         drop_quietly(self.slot);
     }
 
     /// No task has started.
-    pub(super) fn cancel(self) {
+    pub(crate) fn cancel(self) {
         if let Some(admitted) = self.admitted {
             admitted.cancel();
         }
@@ -44,25 +47,44 @@ impl Ticket {
     }
 }
 
+impl From<Ran> for Outcome {
+    fn from(ran: Ran) -> Self {
+        match ran {
+            Ran::Done => Self::Success,
+            Ran::Panicked => Self::Failure,
+            Ran::Gone => Self::Ignored,
+        }
+    }
+}
+
 /// Why a task is not admitted.
-pub(super) enum Refused {
+pub(crate) enum Refused {
     Task(TaskError),
     /// The slots have been closed: no task will be.
     Closed,
 }
 
 /// An admission that is waited for.
-pub(super) struct Asking {
-    pub(super) ask: Ask,
+pub(crate) struct Asking {
+    pub(crate) ask: Ask,
     admitting: Pin<Box<dyn Future<Output = Result<Ticket, Refused>> + Send>>,
     bell: Arc<Bell>,
 }
 
-/// Wakes the runner that asks, and tells this from its other calls: those do not have what it waits for polled, which would cost a
-/// place in a queue where others have the slots.
+/// Wakes the asker, and tells this from its other wake-ups: those do not poll what it waits for, which would cost a place in a
+/// queue where others have the slots.
 struct Bell {
     rung: AtomicBool,
-    seat: Arc<Seat>,
+    waker: Waker,
+}
+
+impl Wake for Seat {
+    fn wake(self: Arc<Self>) {
+        self.call();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.call();
+    }
 }
 
 impl Wake for Bell {
@@ -72,12 +94,12 @@ impl Wake for Bell {
     fn wake_by_ref(self: &Arc<Self>) {
         // Release: what was done before is seen by the poll. Pairs with the swap there.
         self.rung.store(true, Ordering::Release);
-        self.seat.call();
+        self.waker.wake_by_ref();
     }
 }
 
 impl Asking {
-    pub(super) fn poll(&mut self) -> Poll<Result<Ticket, Refused>> {
+    pub(crate) fn poll(&mut self) -> Poll<Result<Ticket, Refused>> {
         // Acquire: pairs with the store of the bell.
         if !self.bell.rung.swap(false, Ordering::Acquire) {
             return Poll::Pending;
@@ -90,13 +112,13 @@ impl Asking {
 }
 
 impl Admission {
-    /// True when something else than the pool's own slots admits tasks.
-    pub(super) fn is_gated(&self) -> bool {
+    /// True when something else than slots of its own admits tasks.
+    pub(crate) fn is_gated(&self) -> bool {
         self.gate.is_some() || self.slots.is_some()
     }
 
     /// The queues whose permits a task holds while it runs.
-    pub(super) fn held(&self) -> Vec<TurnstileId> {
+    pub(crate) fn held(&self) -> Vec<TurnstileId> {
         let mut held = Vec::new();
         if let Some(gate) = &self.gate {
             gate.held(&mut held);
@@ -105,14 +127,14 @@ impl Admission {
         held
     }
 
-    /// Asks for the runner at `seat`.
-    pub(super) fn ask(&self, ask: Ask, seat: &Arc<Seat>) -> Asking {
+    /// Begins to ask. `waker` is woken when it is to be polled.
+    pub(crate) fn ask(&self, ask: Ask, waker: impl Into<Waker>) -> Asking {
         Asking {
             ask,
             admitting: Box::pin(self.clone().admit(ask)),
             bell: Arc::new(Bell {
                 rung: AtomicBool::new(true),
-                seat: Arc::clone(seat),
+                waker: waker.into(),
             }),
         }
     }
