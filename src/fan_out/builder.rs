@@ -3,13 +3,13 @@
 use super::progress::{Hook, Progress};
 use super::results::{Results, TryResults};
 use super::shared::{Settings, Shared};
-use super::state::{Outcome, Source};
+use super::state::{Outcome, State};
 use crate::limiter::Limiter;
 use crate::policy::Policy;
-use crate::pool::{Caller, Gate, Runtime};
+use crate::pool::{Admission, Caller, Gate, Runtime};
 use crate::semaphore::Semaphore;
-use futures::Stream;
 use futures::stream::{Iter, iter};
+use futures::{Stream, StreamExt};
 use std::fmt;
 use std::sync::Arc;
 
@@ -20,23 +20,33 @@ use std::sync::Arc;
 /// each depth takes a limit of its own.
 #[derive(Clone, Debug)]
 pub struct Limit {
-    pub(super) slots: Arc<Semaphore>,
-    pub(super) shared: bool,
+    own: usize,
+    /// Slots that others may share, in place of its own.
+    slots: Option<Arc<Semaphore>>,
+}
+
+impl Limit {
+    fn now(&self) -> usize {
+        self.slots.as_ref().map_or(self.own, |slots| slots.limit())
+    }
 }
 
 impl From<usize> for Limit {
-    /// Zero is a fan-out that never starts anything; more than a semaphore may have counts as that many.
+    /// Zero is a fan-out that never starts anything.
     fn from(limit: usize) -> Self {
         Self {
-            slots: Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS))),
-            shared: false,
+            own: limit,
+            slots: (limit == 0).then(|| Arc::new(Semaphore::new(0))),
         }
     }
 }
 
 impl From<Arc<Semaphore>> for Limit {
     fn from(slots: Arc<Semaphore>) -> Self {
-        Self { slots, shared: true }
+        Self {
+            own: 0,
+            slots: Some(slots),
+        }
     }
 }
 
@@ -192,37 +202,32 @@ where
         Fut: Future + Send + 'static,
         Fut::Output: Send + 'static,
     {
-        let limit = self.limit.slots.limit();
+        let limit = self.limit.now();
         let total = match self.source.size_hint() {
             (least, Some(most)) if least == most => Some(most),
             _ => None,
         };
         let settings = Settings {
-            slots: self.limit.slots,
-            shared_slots: self.limit.shared,
-            ordered: self.ordered,
+            limit: self.limit.own,
+            admission: Admission {
+                gate: self.gate,
+                slots: self.limit.slots,
+            },
             ahead: self.ahead,
-            gate: self.gate,
             progress: self.progress,
-            total,
             fails,
             caller: Caller::current(),
             runtime: Runtime::current().expect("a fan-out is made in a tokio runtime"),
         };
-        let source = Source {
-            stream: Box::pin(self.source),
-            f,
-        };
-        let shared = Shared::new(settings, source);
-        shared.begin();
-        Results::new(shared, limit)
+        let state = State::new(Box::pin(self.source.map(f)), self.ordered, total);
+        Results::new(Shared::start(settings, state), limit)
     }
 }
 
 impl<S> fmt::Debug for FanOut<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FanOut")
-            .field("limit", &self.limit.slots.limit())
+            .field("limit", &self.limit.now())
             .field("ordered", &self.ordered)
             .finish_non_exhaustive()
     }

@@ -19,12 +19,10 @@
 //! for its result.
 
 mod builder;
-mod limit_watch;
 mod progress;
 mod results;
 mod runner;
 mod shared;
-mod slot;
 mod state;
 
 pub use builder::{FanOut, Limit, fan_out, fan_out_stream};

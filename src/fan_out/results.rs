@@ -56,7 +56,7 @@ impl<T> Stream for Results<T> {
 
 impl<T> Drop for Results<T> {
     fn drop(&mut self) {
-        self.shared.stop();
+        Arc::clone(&self.shared).stop();
     }
 }
 

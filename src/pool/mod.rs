@@ -86,6 +86,8 @@ mod wishes;
 mod worker;
 mod workers;
 
+#[cfg(feature = "fan-out")]
+pub(crate) use admission::{Admission, Refused, Ticket};
 pub use builder::Builder;
 #[cfg(feature = "fan-out")]
 pub(crate) use caller::Caller;
@@ -93,7 +95,7 @@ pub use entry::{AGEING, Priority, Unstarted};
 pub use error::{Failed, PoolError, Rejected, TaskError, Turned};
 pub use face::{MAX_QUEUE, Pool, Scoped, WorkerPool};
 #[cfg(feature = "fan-out")]
-pub(crate) use gate::{Admission, Gate, Waiter, poll_admitting};
+pub(crate) use gate::Gate;
 pub use group::Group;
 pub use handle::ScopedJoinHandle;
 #[cfg(feature = "fan-out")]
