@@ -219,7 +219,7 @@ where
             caller: Caller::current(),
             runtime: Runtime::current().expect("a fan-out is made in a tokio runtime"),
         };
-        let state = State::new(Box::pin(self.source.map(f)), self.ordered, total);
+        let state = State::new(Box::pin(self.source.map(f)), self.ordered, fails, total);
         Results::new(Shared::start(settings, state), limit)
     }
 }

@@ -1,7 +1,7 @@
 //! A runner: takes the source, gets an item and what the item runs under, runs the future, delivers, and again.
 
 use super::shared::Shared;
-use super::state::Source;
+use super::state::{Source, Work};
 use crate::ask::Ask;
 use crate::limiter::Outcome as Ended;
 use crate::pool::{Refused, TaskError, Ticket, drop_quietly};
@@ -12,11 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// A runner. Dropped before it has ended in order, it was aborted, or dropped by its runtime, even before its first poll.
-struct Runner<Fut>
-where
-    Fut: Future + Send + 'static,
-    Fut::Output: Send + 'static,
-{
+pub(super) struct Runner<Fut: Work> {
     shared: Arc<Shared<Fut>>,
     number: usize,
     /// What its item runs under.
@@ -24,13 +20,9 @@ where
     in_order: bool,
 }
 
-impl<Fut> Drop for Runner<Fut>
-where
-    Fut: Future + Send + 'static,
-    Fut::Output: Send + 'static,
-{
+impl<Fut: Work> Drop for Runner<Fut> {
     fn drop(&mut self) {
-        self.finish(Ended::Ignored);
+        self.give_up();
         if !self.in_order {
             self.shared.dropped(self.number);
         }
@@ -38,49 +30,46 @@ where
 }
 
 /// Runs items until the source has ended.
-pub(super) fn run<Fut>(shared: Arc<Shared<Fut>>, number: usize) -> impl Future<Output = ()> + Send
-where
-    Fut: Future + Send + 'static,
-    Fut::Output: Send + 'static,
-{
-    work(Runner {
-        shared,
-        number,
-        ticket: None,
-        in_order: false,
-    })
-}
-
-async fn work<Fut>(mut runner: Runner<Fut>)
-where
-    Fut: Future + Send + 'static,
-    Fut::Output: Send + 'static,
-{
+pub(super) async fn run<Fut: Work>(mut runner: Runner<Fut>) {
     runner.work().await;
     runner.in_order = true;
 }
 
-impl<Fut> Runner<Fut>
-where
-    Fut: Future + Send + 'static,
-    Fut::Output: Send + 'static,
-{
+impl<Fut: Work> Runner<Fut> {
+    pub(super) fn new(shared: Arc<Shared<Fut>>, number: usize) -> Self {
+        Self {
+            shared,
+            number,
+            ticket: None,
+            in_order: false,
+        }
+    }
+
     async fn work(&mut self) {
         let shared = Arc::clone(&self.shared);
         let mut done = None;
         // A future that is dropped half-way is gone before what it ran under is given back.
         let mut work = pin!(None::<Fut>);
         loop {
-            let next = poll_fn(|cx| shared.poll_next(self.number, &mut done, cx)).await;
+            let number = self.number;
+            let next = self.without_slot(|cx| shared.poll_next(number, &mut done, cx)).await;
             let Some(mut source) = next else { return };
-            match poll_fn(|cx| poll_source(&mut source, cx)).await {
+            match self.without_slot(|cx| poll_source(&mut source, cx)).await {
                 Ok(Some(future)) => work.set(Some(future)),
                 Ok(None) => return shared.end(source, None),
                 Err(payload) => return shared.end(source, Some(TaskError::Panicked(payload))),
             }
             // Before the source goes back: no more than one item is taken ahead of its slot.
-            let refused = match self.admit().await {
-                Ok(()) => None,
+            let admission = &shared.settings.admission;
+            let admitted = match admission.is_gated() {
+                true => admission.admit(Ask::one(), self.ticket.take()).await.map(Some),
+                false => Ok(None),
+            };
+            let refused = match admitted {
+                Ok(ticket) => {
+                    self.ticket = ticket;
+                    None
+                }
                 Err(Refused::Task(why)) => Some(why),
                 Err(Refused::Closed) => {
                     drop_future(work.as_mut());
@@ -96,33 +85,32 @@ where
                 None => poll_fn(|cx| shared.settings.caller.within(|| poll_work(work.as_mut(), cx))).await,
             };
             drop_future(work.as_mut());
-            self.finish(match (shared.settings.fails)(&outcome) || outcome.is_err() {
+            let ended = match (shared.settings.fails)(&outcome) || outcome.is_err() {
                 true => Ended::Failure,
                 false => Ended::Success,
-            });
+            };
+            self.ticket = self.ticket.take().and_then(|ticket| ticket.finish_task(ended));
             done = Some((item, outcome));
             // Futures that are ready at once must not keep the runtime from its other tasks.
             tokio::task::coop::consume_budget().await;
         }
     }
 
-    /// Waits for the policy, and for a slot, if others share those.
-    async fn admit(&mut self) -> Result<(), Refused> {
-        let admission = &self.shared.settings.admission;
-        if admission.is_gated() {
-            let mut asking = None;
-            let asked = poll_fn(|cx| {
-                let asking = asking.get_or_insert_with(|| admission.ask(Ask::one(), cx.waker().clone()));
-                asking.poll()
-            });
-            self.ticket = Some(asked.await?);
-        }
-        Ok(())
+    /// Polls to the end. The slot of the item before is not kept meanwhile.
+    async fn without_slot<T>(&mut self, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+        poll_fn(|cx| {
+            let polled = poll(cx);
+            if polled.is_pending() {
+                self.give_up();
+            }
+            polled
+        })
+        .await
     }
 
-    fn finish(&mut self, outcome: Ended) {
+    fn give_up(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            ticket.finish(outcome);
+            ticket.finish(Ended::Ignored);
         }
     }
 }

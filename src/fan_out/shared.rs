@@ -2,10 +2,11 @@
 //! lock.
 
 use super::progress::Hook;
-use super::runner;
-use super::state::{Acts, Outcome, Source, State};
+use super::runner::{Runner, run};
+use super::state::{Acts, Outcome, Source, State, Work};
 use crate::pool::{Admission, Caller, Runtime, TaskError, drop_quietly, wake};
 use crate::sync::shim::Mutex;
+use crate::sync::watchers::Rest;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -24,16 +25,12 @@ pub(super) struct Settings<T> {
     pub(super) runtime: Runtime,
 }
 
-pub(super) struct Shared<Fut: Future> {
+pub(super) struct Shared<Fut: Work> {
     pub(super) settings: Settings<Fut::Output>,
     state: Mutex<State<Fut>>,
 }
 
-impl<Fut> Shared<Fut>
-where
-    Fut: Future + Send + 'static,
-    Fut::Output: Send + 'static,
-{
+impl<Fut: Work> Shared<Fut> {
     /// Starts the first runner.
     pub(super) fn start(settings: Settings<Fut::Output>, state: State<Fut>) -> Arc<Self> {
         let state = Mutex::new(state);
@@ -43,7 +40,7 @@ where
     }
 
     /// Runs a transition, and then what it wants done.
-    fn transition<R>(self: &Arc<Self>, step: impl FnOnce(&mut State<Fut>, &mut Acts<Fut>) -> R) -> R {
+    fn transition<R>(self: &Arc<Self>, step: impl FnOnce(&mut State<Fut>, &mut Acts) -> R) -> R {
         let mut acts = Acts::default();
         let mut state = self.state.lock();
         let result = step(&mut state, &mut acts);
@@ -53,7 +50,8 @@ where
         result
     }
 
-    fn call(self: &Arc<Self>, state: &mut State<Fut>, acts: &mut Acts<Fut>) {
+    /// Keeps the invariant of the state. While only a higher limit would let another runner start, it is watched for.
+    fn call(self: &Arc<Self>, state: &mut State<Fut>, acts: &mut Acts) {
         loop {
             let limit = self.limit();
             // A limit of zero may be raised: one runner waits for that.
@@ -62,12 +60,23 @@ where
                 return;
             };
             if !state.is_running() {
-                return state.watch.end(slots);
+                return self.end_watch(state);
             }
-            let waker = || Waker::from(Arc::clone(self));
-            if !is_held_back || state.watch.keep(slots, limit, waker) {
+            if !is_held_back || state.watch.is_some_and(|(_, above)| above == limit) {
                 return;
             }
+            self.end_watch(state);
+            let mut number = None;
+            if slots.watch(&mut number, Rest::Above(limit), || Waker::from(Arc::clone(self))) {
+                state.watch = number.map(|number| (number, limit));
+                return;
+            }
+        }
+    }
+
+    fn end_watch(&self, state: &mut State<Fut>) {
+        if let (Some(slots), Some((number, _))) = (&self.settings.admission.slots, state.watch.take()) {
+            slots.watch_no_more(&mut Some(number));
         }
     }
 
@@ -83,9 +92,8 @@ where
         limit.saturating_add(self.settings.ahead.unwrap_or(limit)).max(1)
     }
 
-    fn act(self: &Arc<Self>, acts: Acts<Fut>) {
-        drop_quietly(acts.source);
-        drop_quietly(acts.unwanted);
+    fn act(self: &Arc<Self>, acts: Acts) {
+        acts.dropped.into_iter().for_each(drop_quietly);
         wake(acts.consumer);
         if let (Some(hook), Some(progress)) = (&self.settings.progress, acts.progress) {
             drop_quietly(catch_unwind(AssertUnwindSafe(|| hook(progress))));
@@ -97,7 +105,7 @@ where
             runner.abort();
         }
         if let Some(runner) = acts.start {
-            let abort = self.settings.runtime.spawn(runner::run(Arc::clone(self), runner));
+            let abort = self.settings.runtime.spawn(run(Runner::new(Arc::clone(self), runner)));
             let in_vain = self.state.lock().started(runner, abort);
             if let Some(abort) = in_vain {
                 abort.abort();
@@ -115,13 +123,9 @@ where
         done: &mut Option<(usize, Outcome<Fut::Output>)>,
         cx: &Context<'_>,
     ) -> Poll<Option<Source<Fut>>> {
-        let done = done.take().map(|(item, outcome)| {
-            let fails = (self.settings.fails)(&outcome);
-            (item, outcome, fails)
-        });
         self.transition(|state, acts| {
-            if let Some((item, outcome, fails)) = done {
-                state.finished(runner, item, outcome, fails, acts);
+            if let Some((item, outcome)) = done.take() {
+                state.finished(runner, item, outcome, acts);
             }
             state.next(runner, self.window(self.limit()), cx.waker())
         })
@@ -134,9 +138,7 @@ where
 
     /// The source has ended; `why`, if it did not end by itself, is one more result.
     pub(super) fn end(self: &Arc<Self>, source: Source<Fut>, why: Option<TaskError>) {
-        let why = why.map(Err);
-        let fails = why.as_ref().is_some_and(self.settings.fails);
-        self.transition(|state, acts| state.end(source, why, fails, acts));
+        self.transition(|state, acts| state.end(source, why, acts));
     }
 
     pub(super) fn dropped(self: &Arc<Self>, runner: usize) {
@@ -145,16 +147,10 @@ where
 }
 
 /// Wakes the fan-out when the limit of slots that others share was raised.
-impl<Fut> Wake for Shared<Fut>
-where
-    Fut: Future + Send + 'static,
-    Fut::Output: Send + 'static,
-{
+impl<Fut: Work> Wake for Shared<Fut> {
     fn wake(self: Arc<Self>) {
-        if let Some(slots) = &self.settings.admission.slots
-            && !seeded!("fan_out_misses_a_limit")
-        {
-            self.transition(|state, _| state.watch.end(slots));
+        if !seeded!("fan_out_misses_a_limit") {
+            self.transition(|state, _| self.end_watch(state));
         }
         // All others may have gone meanwhile: then results are dropped here.
         drop_quietly(self);
@@ -163,26 +159,26 @@ where
 
 /// The consumer's side, without the type of the futures.
 pub(super) trait Deliver<T>: Send + Sync {
-    /// Moves results into `due`, which is empty; `given` results have been given out since the last time. `Ready(false)`
-    /// when none is to come.
-    fn poll_due(self: Arc<Self>, due: &mut VecDeque<Outcome<T>>, given: usize, waker: &Waker) -> Poll<bool>;
+    /// Moves results into `due`, which is empty, or takes the waker; `given` results have been given out since the last time.
+    /// `Ready(false)` when none is to come.
+    fn poll_due(self: Arc<Self>, due: &mut VecDeque<Outcome<T>>, given: usize, waker: &mut Option<Waker>)
+    -> Poll<bool>;
     /// The consumer has given out `given` results.
     fn given(self: Arc<Self>, given: usize);
     /// The consumer has gone.
     fn stop(self: Arc<Self>);
 }
 
-impl<Fut> Deliver<Fut::Output> for Shared<Fut>
-where
-    Fut: Future + Send + 'static,
-    Fut::Output: Send + 'static,
-{
-    fn poll_due(self: Arc<Self>, due: &mut VecDeque<Outcome<Fut::Output>>, given: usize, waker: &Waker) -> Poll<bool> {
-        // What comes back is dropped after the lock.
-        let mut waker = Some(waker.clone());
+impl<Fut: Work> Deliver<Fut::Output> for Shared<Fut> {
+    fn poll_due(
+        self: Arc<Self>,
+        due: &mut VecDeque<Outcome<Fut::Output>>,
+        given: usize,
+        waker: &mut Option<Waker>,
+    ) -> Poll<bool> {
         self.transition(|state, _| {
             state.given(given);
-            state.poll_due(due, &mut waker)
+            state.poll_due(due, waker)
         })
     }
 

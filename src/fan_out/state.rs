@@ -10,8 +10,6 @@
 
 use super::progress::Progress;
 use crate::pool::{AbortHandle, TaskError};
-use crate::semaphore::Semaphore;
-use crate::sync::watchers::Rest;
 use futures::Stream;
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -19,6 +17,11 @@ use std::task::{Poll, Waker};
 
 /// Gives a future for each item.
 pub(super) type Source<Fut> = Pin<Box<dyn Stream<Item = Fut> + Send>>;
+
+/// The future of an item.
+pub(super) trait Work: Future<Output: Send> + Send + 'static {}
+
+impl<Fut: Future<Output: Send> + Send + 'static> Work for Fut {}
 
 /// What came of an item.
 pub(super) type Outcome<T> = Result<T, TaskError>;
@@ -36,9 +39,11 @@ enum Phase {
     Stopped,
 }
 
-pub(super) struct State<Fut: Future> {
+pub(super) struct State<Fut: Work> {
     phase: Phase,
     ordered: bool,
+    /// Whether a result ends the fan-out.
+    fails: fn(&Outcome<Fut::Output>) -> bool,
     /// None while a runner has it, and after the end.
     source: Option<Source<Fut>>,
     runners: Vec<Runner>,
@@ -52,30 +57,8 @@ pub(super) struct State<Fut: Future> {
     outstanding: usize,
     consumer: Option<Waker>,
     progress: Progress,
-    pub(super) watch: LimitWatch,
-}
-
-/// Wakes for a higher limit of slots that others share. It is there while that would let another runner take the source.
-#[derive(Default)]
-pub(super) struct LimitWatch {
-    number: Option<u64>,
-    above: usize,
-}
-
-impl LimitWatch {
-    /// Watches for a limit above this. False, and it does not, when the limit is above now. `waker` only makes one.
-    pub(super) fn keep(&mut self, slots: &Semaphore, above: usize, waker: impl FnOnce() -> Waker) -> bool {
-        if self.number.is_some() && self.above == above {
-            return true;
-        }
-        self.end(slots);
-        self.above = above;
-        slots.watch(&mut self.number, Rest::Above(above), waker)
-    }
-
-    pub(super) fn end(&mut self, slots: &Semaphore) {
-        slots.watch_no_more(&mut self.number);
-    }
+    /// The number of the watch for a limit of shared slots above this one.
+    pub(super) watch: Option<(u64, usize)>,
 }
 
 #[derive(Default)]
@@ -90,10 +73,10 @@ struct Runner {
 
 /// What is to be done after the lock.
 #[must_use]
-pub(super) struct Acts<Fut: Future> {
-    pub(super) source: Option<Source<Fut>>,
-    /// A result that the consumer does not get.
-    pub(super) unwanted: Option<Outcome<Fut::Output>>,
+#[derive(Default)]
+pub(super) struct Acts {
+    /// The source, and results that the consumer does not get.
+    pub(super) dropped: Vec<Box<dyn Send>>,
     pub(super) consumer: Option<Waker>,
     pub(super) progress: Option<Progress>,
     /// Runners to be woken, started, and aborted.
@@ -103,26 +86,23 @@ pub(super) struct Acts<Fut: Future> {
     pub(super) abort: Vec<AbortHandle>,
 }
 
-impl<Fut: Future> Default for Acts<Fut> {
-    fn default() -> Self {
-        Self {
-            source: None,
-            unwanted: None,
-            consumer: None,
-            progress: None,
-            wake: Vec::new(),
-            call: None,
-            start: None,
-            abort: Vec::new(),
-        }
+impl Acts {
+    fn drop(&mut self, dropped: Option<impl Send + 'static>) {
+        self.dropped.extend(dropped.map(|dropped| Box::new(dropped) as _));
     }
 }
 
-impl<Fut: Future> State<Fut> {
-    pub(super) fn new(source: Source<Fut>, ordered: bool, total: Option<usize>) -> Self {
+impl<Fut: Work> State<Fut> {
+    pub(super) fn new(
+        source: Source<Fut>,
+        ordered: bool,
+        fails: fn(&Outcome<Fut::Output>) -> bool,
+        total: Option<usize>,
+    ) -> Self {
         Self {
             phase: Phase::Running,
             ordered,
+            fails,
             source: Some(source),
             runners: Vec::new(),
             idle: Vec::new(),
@@ -135,7 +115,7 @@ impl<Fut: Future> State<Fut> {
                 total,
                 ..Progress::default()
             },
-            watch: LimitWatch::default(),
+            watch: None,
         }
     }
 
@@ -144,7 +124,7 @@ impl<Fut: Future> State<Fut> {
     }
 
     /// Calls or starts a runner, if one is to take the source. False when a higher limit would let one do so.
-    pub(super) fn call(&mut self, limit: usize, window: usize, acts: &mut Acts<Fut>) -> bool {
+    pub(super) fn call(&mut self, limit: usize, window: usize, acts: &mut Acts) -> bool {
         if self.source.is_none() || self.called.is_some() {
             return true;
         }
@@ -195,14 +175,13 @@ impl<Fut: Future> State<Fut> {
         Poll::Pending
     }
 
-    /// The runner puts the source back after it got an item, which it runs if it has a number.
-    pub(super) fn put_back(&mut self, runner: usize, source: Source<Fut>, acts: &mut Acts<Fut>) -> Option<usize> {
-        let source = Some(source);
+    /// The runner puts the source back after it got an item. None when the fan-out has ended.
+    pub(super) fn put_back(&mut self, runner: usize, source: Source<Fut>, acts: &mut Acts) -> Option<usize> {
         if self.phase != Phase::Running {
-            acts.source = source;
+            acts.drop(Some(source));
             return None;
         }
-        self.source = source;
+        self.source = Some(source);
         let item = self.take_number();
         self.runners[runner].item = Some(item);
         Some(item)
@@ -214,71 +193,53 @@ impl<Fut: Future> State<Fut> {
         self.progress.taken - 1
     }
 
-    /// The item of the runner has ended. One that `fails` ends the fan-out.
-    pub(super) fn finished(
-        &mut self,
-        runner: usize,
-        item: usize,
-        outcome: Outcome<Fut::Output>,
-        fails: bool,
-        acts: &mut Acts<Fut>,
-    ) {
+    /// The item of the runner has ended.
+    pub(super) fn finished(&mut self, runner: usize, item: usize, outcome: Outcome<Fut::Output>, acts: &mut Acts) {
         self.runners[runner].item = None;
-        self.progress.finished += 1;
+        self.deliver(item, outcome, acts);
         acts.progress = Some(self.progress);
-        self.deliver(item, outcome, fails, acts);
     }
 
     /// The source has ended. With `why` it did not end by itself: that is one more result.
-    pub(super) fn end(
-        &mut self,
-        source: Source<Fut>,
-        why: Option<Outcome<Fut::Output>>,
-        fails: bool,
-        acts: &mut Acts<Fut>,
-    ) {
-        acts.source = Some(source);
-        acts.consumer = self.consumer.take();
-        if self.phase != Phase::Running {
-            acts.unwanted = why;
-            return;
-        }
-        self.phase = Phase::Ended;
-        for idle in std::mem::take(&mut self.idle) {
-            acts.wake.extend(self.runners[idle].waker.take());
-        }
-        if let Some(why) = why {
-            let item = self.take_number();
-            self.progress.finished += 1;
-            self.deliver(item, why, fails, acts);
-        }
-    }
-
-    /// Keeps a result for the consumer. A failure goes first, where there is no order.
-    fn deliver(&mut self, item: usize, outcome: Outcome<Fut::Output>, fails: bool, acts: &mut Acts<Fut>) {
-        let ends = fails
-            && match self.phase {
-                Phase::Running => true,
-                Phase::Ended => !seeded!("fan_out_overlooks_a_late_failure"),
-                Phase::Failed(failed) => self.ordered && item < failed,
-                Phase::Dropped | Phase::Stopped => false,
-            };
-        if matches!(self.phase, Phase::Dropped | Phase::Stopped) {
-            acts.unwanted = Some(outcome);
-            return;
+    pub(super) fn end(&mut self, source: Source<Fut>, why: Option<TaskError>, acts: &mut Acts) {
+        acts.drop(Some(source));
+        if self.phase == Phase::Running {
+            self.phase = Phase::Ended;
+            acts.wake = self
+                .runners
+                .iter_mut()
+                .filter_map(|runner| runner.waker.take())
+                .collect();
+            if let Some(why) = why {
+                let item = self.take_number();
+                self.deliver(item, Err(why), acts);
+            }
         }
         acts.consumer = acts.consumer.take().or_else(|| self.consumer.take());
+    }
+
+    /// Keeps a result for the consumer. A failure ends the fan-out, and goes first, where there is no order.
+    fn deliver(&mut self, item: usize, outcome: Outcome<Fut::Output>, acts: &mut Acts) {
+        self.progress.finished += 1;
+        let ends = match self.phase {
+            Phase::Running => true,
+            Phase::Ended => !seeded!("fan_out_overlooks_a_late_failure"),
+            Phase::Failed(failed) => self.ordered && item < failed,
+            Phase::Dropped | Phase::Stopped => return acts.drop(Some(outcome)),
+        };
+        let fails = ends && (self.fails)(&outcome);
         if self.ordered {
             *self.place(item) = Some(outcome);
-        } else if ends {
+        } else if fails {
             self.results.push_front(Some(outcome));
         } else {
             self.results.push_back(Some(outcome));
         }
-        if ends {
+        if fails {
             self.phase = Phase::Failed(item);
             self.abort_in_vain(acts);
         }
+        acts.consumer = self.consumer.take();
     }
 
     /// Where the result of the item goes, in order.
@@ -299,8 +260,8 @@ impl<Fut: Future> State<Fut> {
     }
 
     /// It has failed, or the consumer has gone: what is not needed ends.
-    fn abort_in_vain(&mut self, acts: &mut Acts<Fut>) {
-        acts.source = acts.source.take().or_else(|| self.source.take());
+    fn abort_in_vain(&mut self, acts: &mut Acts) {
+        acts.drop(self.source.take());
         for runner in 0..self.runners.len() {
             if self.is_in_vain(runner) && !seeded!("fan_out_runs_in_vain") {
                 acts.abort.extend(self.runners[runner].abort.take());
@@ -309,11 +270,11 @@ impl<Fut: Future> State<Fut> {
     }
 
     /// The runner was dropped before its end, with the item that it ran.
-    pub(super) fn dropped(&mut self, runner: usize, acts: &mut Acts<Fut>) {
+    pub(super) fn dropped(&mut self, runner: usize, acts: &mut Acts) {
         match self.phase {
             Phase::Running | Phase::Ended => {
                 self.phase = Phase::Dropped;
-                acts.source = self.source.take();
+                acts.drop(self.source.take());
                 // The gaps stay empty: one result in the place of all that are missing.
                 self.results.retain(Option::is_some);
                 self.results.push_back(Some(Err(TaskError::Aborted)));
@@ -360,7 +321,7 @@ impl<Fut: Future> State<Fut> {
     }
 
     /// The consumer has gone.
-    pub(super) fn stop(&mut self, acts: &mut Acts<Fut>) {
+    pub(super) fn stop(&mut self, acts: &mut Acts) {
         self.phase = Phase::Stopped;
         self.abort_in_vain(acts);
     }

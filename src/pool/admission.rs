@@ -38,6 +38,18 @@ impl Ticket {
         drop_quietly(self.slot);
     }
 
+    /// The task has ended. The slot stays for the next task, unless it is to go to a waiter, or there are fewer slots now.
+    #[cfg(feature = "fan-out")]
+    pub(crate) fn finish_task(mut self, outcome: Outcome) -> Option<Self> {
+        let may_keep = |slots: &Semaphore| slots.debt() == 0 && !slots.is_closed() && slots.waiting() == 0;
+        let kept = self.slot.take_if(|slot| may_keep(slot.semaphore()));
+        self.finish(outcome);
+        kept.map(|slot| Self {
+            admitted: None,
+            slot: Some(slot),
+        })
+    }
+
     /// No task has started.
     pub(crate) fn cancel(self) {
         if let Some(admitted) = self.admitted {
@@ -127,11 +139,12 @@ impl Admission {
         held
     }
 
-    /// Begins to ask. `waker` is woken when it is to be polled.
+    /// Begins to ask, for an asker that is woken for other reasons as well. `waker` is woken when it is to be polled.
     pub(crate) fn ask(&self, ask: Ask, waker: impl Into<Waker>) -> Asking {
+        let admission = self.clone();
         Asking {
             ask,
-            admitting: Box::pin(self.clone().admit(ask)),
+            admitting: Box::pin(async move { admission.admit(ask, None).await }),
             bell: Arc::new(Bell {
                 rung: AtomicBool::new(true),
                 waker: waker.into(),
@@ -139,11 +152,12 @@ impl Admission {
         }
     }
 
-    /// Both, the slot and the admission by the policy. Neither is waited for with the other in hand.
-    async fn admit(self, ask: Ask) -> Result<Ticket, Refused> {
-        let mut lost_slot = false;
+    /// Both, the slot and the admission by the policy. Neither is waited for with the other in hand. `kept` may have a slot.
+    pub(crate) async fn admit(&self, ask: Ask, kept: Option<Ticket>) -> Result<Ticket, Refused> {
+        let (mut kept, mut lost_slot) = (kept.and_then(|ticket| ticket.slot), false);
         loop {
             let mut slot = match &self.slots {
+                Some(_) if kept.is_some() => kept.take(),
                 Some(slots) => Some(InTurn::at(Arc::clone(slots)).await.ok_or(Refused::Closed)?),
                 None => None,
             };
