@@ -3,7 +3,7 @@
 use super::progress::{Hook, Progress};
 use super::results::{Results, TryResults};
 use super::shared::{Settings, Shared};
-use super::state::{Outcome, State};
+use super::state::{Outcome, State, Work};
 use crate::limiter::Limiter;
 use crate::policy::Policy;
 use crate::pool::{Admission, Caller, Gate, Runtime};
@@ -26,7 +26,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    fn now(&self) -> usize {
+    pub(super) fn now(&self) -> usize {
         self.slots.as_ref().map_or(self.own, |slots| slots.limit())
     }
 }
@@ -68,10 +68,7 @@ impl From<&Arc<Semaphore>> for Limit {
 /// assert_eq!(squares[9], 81);
 /// # }
 /// ```
-pub fn fan_out<I>(items: I, limit: impl Into<Limit>) -> FanOut<Iter<I::IntoIter>>
-where
-    I: IntoIterator,
-{
+pub fn fan_out<I: IntoIterator>(items: I, limit: impl Into<Limit>) -> FanOut<Iter<I::IntoIter>> {
     fan_out_stream(iter(items), limit)
 }
 
@@ -113,9 +110,9 @@ where
     /// How many results may wait for the consumer beside those that run; as many as may run at once unless set. A limit
     /// of 10 and a buffer of 5: at most 15 items have been taken from the source whose results have not been given out.
     ///
-    /// The room that results make is noticed for up to 16 of them at once, and when the stream of results is polled and has
-    /// none at hand: a consumer that takes one result and then waits, without polling on, for the next item to start may
-    /// wait for ever.
+    /// **Deadlock**: a consumer that takes one result and then waits, without polling on, for the next item to start may wait
+    /// for ever. Keep polling: the room that results make is noticed for up to 16 of them at once, and when the stream of
+    /// results is polled and has none at hand.
     pub fn buffer(mut self, results: usize) -> Self {
         self.ahead = Some(results);
         self
@@ -123,16 +120,12 @@ where
 
     /// Each item is admitted by `policy`, in turn, as one call, beside the limit. Where it can never be admitted, or not
     /// within the bounds that the policy has on waiting, its result is
-    /// [`TaskError::Refused`](crate::pool::TaskError::Refused). One item at a time waits for the policy: a permit of a
-    /// limit that is shared is given up meanwhile.
+    /// [`TaskError::Refused`](crate::pool::TaskError::Refused). One item at a time waits for the policy, and holds no permit
+    /// of a shared limit meanwhile.
     ///
     /// The permit of the policy is given back after the future is gone: as a success; as a failure when it panics, or fails
     /// in [`try_map`](Self::try_map); and it counts for nothing when the future is dropped before its end.
-    pub fn admit_by<L>(mut self, policy: Policy<L>) -> Self
-    where
-        L: Limiter + 'static,
-        L::Ticket: Send,
-    {
+    pub fn admit_by<L: Limiter<Ticket: Send> + 'static>(mut self, policy: Policy<L>) -> Self {
         self.gate = Some(Arc::new(policy));
         self
     }
@@ -199,8 +192,7 @@ where
     fn start<F, Fut>(self, f: F, fails: fn(&Outcome<Fut::Output>) -> bool) -> Results<Fut::Output>
     where
         F: FnMut(S::Item) -> Fut + Send + 'static,
-        Fut: Future + Send + 'static,
-        Fut::Output: Send + 'static,
+        Fut: Work,
     {
         let limit = self.limit.now();
         let total = match self.source.size_hint() {
@@ -208,11 +200,11 @@ where
             _ => None,
         };
         let settings = Settings {
-            limit: self.limit.own,
             admission: Admission {
                 gate: self.gate,
-                slots: self.limit.slots,
+                slots: self.limit.slots.clone(),
             },
+            limit: self.limit,
             ahead: self.ahead,
             progress: self.progress,
             fails,

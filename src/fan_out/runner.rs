@@ -1,7 +1,7 @@
 //! A runner: takes the source, gets an item and what the item runs under, runs the future, delivers, and again.
 
 use super::shared::Shared;
-use super::state::{Source, Work};
+use super::state::Work;
 use crate::ask::Ask;
 use crate::limiter::Outcome as Ended;
 use crate::pool::{Refused, TaskError, Ticket, drop_quietly};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// A runner. Dropped before it has ended in order, it was aborted, or dropped by its runtime, even before its first poll.
-pub(super) struct Runner<Fut: Work> {
+struct Runner<Fut: Work> {
     shared: Arc<Shared<Fut>>,
     number: usize,
     /// What its item runs under.
@@ -29,22 +29,22 @@ impl<Fut: Work> Drop for Runner<Fut> {
     }
 }
 
-/// Runs items until the source has ended.
-pub(super) async fn run<Fut: Work>(mut runner: Runner<Fut>) {
+/// Runs items until the source has ended. The runner is there before the first poll: that may never come.
+pub(super) fn run<Fut: Work>(shared: Arc<Shared<Fut>>, number: usize) -> impl Future<Output = ()> + Send {
+    work(Runner {
+        shared,
+        number,
+        ticket: None,
+        in_order: false,
+    })
+}
+
+async fn work<Fut: Work>(mut runner: Runner<Fut>) {
     runner.work().await;
     runner.in_order = true;
 }
 
 impl<Fut: Work> Runner<Fut> {
-    pub(super) fn new(shared: Arc<Shared<Fut>>, number: usize) -> Self {
-        Self {
-            shared,
-            number,
-            ticket: None,
-            in_order: false,
-        }
-    }
-
     async fn work(&mut self) {
         let shared = Arc::clone(&self.shared);
         let mut done = None;
@@ -54,22 +54,14 @@ impl<Fut: Work> Runner<Fut> {
             let number = self.number;
             let next = self.without_slot(|cx| shared.poll_next(number, &mut done, cx)).await;
             let Some(mut source) = next else { return };
-            match self.without_slot(|cx| poll_source(&mut source, cx)).await {
+            match self.without_slot(|cx| caught(|| source.as_mut().poll_next(cx))).await {
                 Ok(Some(future)) => work.set(Some(future)),
                 Ok(None) => return shared.end(source, None),
                 Err(payload) => return shared.end(source, Some(TaskError::Panicked(payload))),
             }
             // Before the source goes back: no more than one item is taken ahead of its slot.
-            let admission = &shared.settings.admission;
-            let admitted = match admission.is_gated() {
-                true => admission.admit(Ask::one(), self.ticket.take()).await.map(Some),
-                false => Ok(None),
-            };
-            let refused = match admitted {
-                Ok(ticket) => {
-                    self.ticket = ticket;
-                    None
-                }
+            let refused = match self.admit().await {
+                Ok(()) => None,
                 Err(Refused::Task(why)) => Some(why),
                 Err(Refused::Closed) => {
                     drop_future(work.as_mut());
@@ -82,18 +74,31 @@ impl<Fut: Work> Runner<Fut> {
             };
             let outcome = match refused {
                 Some(why) => Err(why),
-                None => poll_fn(|cx| shared.settings.caller.within(|| poll_work(work.as_mut(), cx))).await,
+                None => {
+                    let mut future = work.as_mut().as_pin_mut().expect("it was set");
+                    let polled = poll_fn(|cx| shared.settings.caller.within(|| caught(|| future.as_mut().poll(cx))));
+                    polled.await.map_err(TaskError::Panicked)
+                }
             };
             drop_future(work.as_mut());
-            let ended = match (shared.settings.fails)(&outcome) || outcome.is_err() {
-                true => Ended::Failure,
-                false => Ended::Success,
-            };
-            self.ticket = self.ticket.take().and_then(|ticket| ticket.finish_task(ended));
+            if let Some(ticket) = self.ticket.take() {
+                self.ticket = ticket.finish_task(match (shared.settings.fails)(&outcome) || outcome.is_err() {
+                    true => Ended::Failure,
+                    false => Ended::Success,
+                });
+            }
             done = Some((item, outcome));
             // Futures that are ready at once must not keep the runtime from its other tasks.
             tokio::task::coop::consume_budget().await;
         }
+    }
+
+    async fn admit(&mut self) -> Result<(), Refused> {
+        let admission = &self.shared.settings.admission;
+        if !admission.is_done(self.ticket.as_ref()) {
+            self.ticket = Some(admission.admit(Ask::one(), self.ticket.take()).await?);
+        }
+        Ok(())
     }
 
     /// Polls to the end. The slot of the item before is not kept meanwhile.
@@ -115,22 +120,9 @@ impl<Fut: Work> Runner<Fut> {
     }
 }
 
-fn poll_work<Fut: Future>(
-    mut work: Pin<&mut Option<Fut>>,
-    cx: &mut Context<'_>,
-) -> Poll<Result<Fut::Output, TaskError>> {
-    let Some(future) = work.as_mut().as_pin_mut() else {
-        return Poll::Ready(Err(TaskError::Cancelled));
-    };
-    match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
-        Ok(polled) => polled.map(Ok),
-        Err(payload) => Poll::Ready(Err(TaskError::Panicked(payload))),
-    }
-}
-
-/// The next future, `None` at the end, or the payload of a panic.
-fn poll_source<Fut>(source: &mut Source<Fut>, cx: &mut Context<'_>) -> Poll<std::thread::Result<Option<Fut>>> {
-    match catch_unwind(AssertUnwindSafe(|| source.as_mut().poll_next(cx))) {
+/// What the poll gives, or the payload of its panic.
+fn caught<T>(poll: impl FnOnce() -> Poll<T>) -> Poll<std::thread::Result<T>> {
+    match catch_unwind(AssertUnwindSafe(poll)) {
         Ok(polled) => polled.map(Ok),
         Err(payload) => Poll::Ready(Err(payload)),
     }

@@ -1,9 +1,10 @@
 //! What runners and the consumer of a fan-out share. Wakers, futures, hooks, and drops of a user's things come after the
 //! lock.
 
+use super::builder::Limit;
 use super::progress::Hook;
-use super::runner::{Runner, run};
-use super::state::{Acts, Outcome, Source, State, Work};
+use super::runner;
+use super::state::{Act, Acts, Outcome, Source, State, Work};
 use crate::pool::{Admission, Caller, Runtime, TaskError, drop_quietly, wake};
 use crate::sync::shim::Mutex;
 use crate::sync::watchers::Rest;
@@ -13,9 +14,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 pub(super) struct Settings<T> {
-    /// How many may run at once, where the slots are its own.
-    pub(super) limit: usize,
-    /// The policy, and slots that others share.
+    pub(super) limit: Limit,
+    /// The policy, and the slots of the limit that others share.
     pub(super) admission: Admission,
     pub(super) ahead: Option<usize>,
     pub(super) progress: Option<Box<Hook>>,
@@ -53,7 +53,7 @@ impl<Fut: Work> Shared<Fut> {
     /// Keeps the invariant of the state. While only a higher limit would let another runner start, it is watched for.
     fn call(self: &Arc<Self>, state: &mut State<Fut>, acts: &mut Acts) {
         loop {
-            let limit = self.limit();
+            let limit = self.settings.limit.now();
             // A limit of zero may be raised: one runner waits for that.
             let is_held_back = !state.call(limit.max(1), self.window(limit), acts);
             let Some(slots) = &self.settings.admission.slots else {
@@ -80,37 +80,28 @@ impl<Fut: Work> Shared<Fut> {
         }
     }
 
-    fn limit(&self) -> usize {
-        match &self.settings.admission.slots {
-            Some(slots) => slots.limit(),
-            None => self.settings.limit,
-        }
-    }
-
     /// How many items may have been taken whose results have not been given out.
     fn window(&self, limit: usize) -> usize {
         limit.saturating_add(self.settings.ahead.unwrap_or(limit)).max(1)
     }
 
     fn act(self: &Arc<Self>, acts: Acts) {
-        acts.dropped.into_iter().for_each(drop_quietly);
+        for act in acts.others {
+            match act {
+                Act::Drop(dropped) => drop_quietly(dropped),
+                Act::Wake(runner) => runner.wake(),
+                Act::Abort(runner) => runner.abort(),
+                Act::Start(runner) => {
+                    let abort = self.settings.runtime.spawn(runner::run(Arc::clone(self), runner));
+                    self.transition(|state, acts| state.started(runner, abort, acts));
+                }
+            }
+        }
         wake(acts.consumer);
         if let (Some(hook), Some(progress)) = (&self.settings.progress, acts.progress) {
             drop_quietly(catch_unwind(AssertUnwindSafe(|| hook(progress))));
         }
-        for waker in acts.wake.into_iter().chain(acts.call) {
-            waker.wake();
-        }
-        for runner in acts.abort {
-            runner.abort();
-        }
-        if let Some(runner) = acts.start {
-            let abort = self.settings.runtime.spawn(run(Runner::new(Arc::clone(self), runner)));
-            let in_vain = self.state.lock().started(runner, abort);
-            if let Some(abort) = in_vain {
-                abort.abort();
-            }
-        }
+        wake(acts.called);
     }
 
     // ---- runners ----
@@ -127,7 +118,7 @@ impl<Fut: Work> Shared<Fut> {
             if let Some((item, outcome)) = done.take() {
                 state.finished(runner, item, outcome, acts);
             }
-            state.next(runner, self.window(self.limit()), cx.waker())
+            state.next(runner, self.window(self.settings.limit.now()), cx.waker())
         })
     }
 
@@ -177,13 +168,13 @@ impl<Fut: Work> Deliver<Fut::Output> for Shared<Fut> {
         waker: &mut Option<Waker>,
     ) -> Poll<bool> {
         self.transition(|state, _| {
-            state.given(given);
+            state.outstanding -= given;
             state.poll_due(due, waker)
         })
     }
 
     fn given(self: Arc<Self>, given: usize) {
-        self.transition(|state, _| state.given(given));
+        self.transition(|state, _| state.outstanding -= given);
     }
 
     fn stop(self: Arc<Self>) {

@@ -54,7 +54,7 @@ pub(super) struct State<Fut: Work> {
     results: VecDeque<Option<Outcome<Fut::Output>>>,
     first: usize,
     /// Items that were taken whose results have not been given out.
-    outstanding: usize,
+    pub(super) outstanding: usize,
     consumer: Option<Waker>,
     progress: Progress,
     /// The number of the watch for a limit of shared slots above this one.
@@ -75,20 +75,25 @@ struct Runner {
 #[must_use]
 #[derive(Default)]
 pub(super) struct Acts {
-    /// The source, and results that the consumer does not get.
-    pub(super) dropped: Vec<Box<dyn Send>>,
     pub(super) consumer: Option<Waker>,
+    /// Of the runner that is called.
+    pub(super) called: Option<Waker>,
     pub(super) progress: Option<Progress>,
-    /// Runners to be woken, started, and aborted.
-    pub(super) wake: Vec<Waker>,
-    pub(super) call: Option<Waker>,
-    pub(super) start: Option<usize>,
-    pub(super) abort: Vec<AbortHandle>,
+    pub(super) others: Vec<Act>,
+}
+
+/// What is to be done now and then.
+pub(super) enum Act {
+    /// The source, or a result that the consumer does not get.
+    Drop(Box<dyn Send>),
+    Start(usize),
+    Wake(Waker),
+    Abort(AbortHandle),
 }
 
 impl Acts {
     fn drop(&mut self, dropped: Option<impl Send + 'static>) {
-        self.dropped.extend(dropped.map(|dropped| Box::new(dropped) as _));
+        self.others.extend(dropped.map(|dropped| Act::Drop(Box::new(dropped))));
     }
 }
 
@@ -133,10 +138,10 @@ impl<Fut: Work> State<Fut> {
         }
         self.called = self.idle.pop();
         if let Some(runner) = self.called {
-            acts.call = self.runners[runner].waker.take();
+            acts.called = self.runners[runner].waker.take();
         } else if self.runners.len() < limit {
-            acts.start = Some(self.runners.len());
-            self.called = acts.start;
+            acts.others.push(Act::Start(self.runners.len()));
+            self.called = Some(self.runners.len());
             self.runners.push(Runner::default());
         }
         self.called.is_some()
@@ -144,13 +149,12 @@ impl<Fut: Work> State<Fut> {
 
     // ---- runners ----
 
-    /// The runner is a task from now on. Comes back when it is to be aborted.
-    pub(super) fn started(&mut self, runner: usize, abort: AbortHandle) -> Option<AbortHandle> {
-        if self.is_in_vain(runner) {
-            return Some(abort);
+    /// The runner is a task from now on.
+    pub(super) fn started(&mut self, runner: usize, abort: AbortHandle, acts: &mut Acts) {
+        match self.is_in_vain(runner) {
+            true => acts.others.push(Act::Abort(abort)),
+            false => self.runners[runner].abort = Some(abort),
         }
-        self.runners[runner].abort = Some(abort);
-        None
     }
 
     /// The runner takes the source, or idles until it is called. None at the end.
@@ -205,11 +209,8 @@ impl<Fut: Work> State<Fut> {
         acts.drop(Some(source));
         if self.phase == Phase::Running {
             self.phase = Phase::Ended;
-            acts.wake = self
-                .runners
-                .iter_mut()
-                .filter_map(|runner| runner.waker.take())
-                .collect();
+            let idle = self.runners.iter_mut().filter_map(|runner| runner.waker.take());
+            acts.others.extend(idle.map(Act::Wake));
             if let Some(why) = why {
                 let item = self.take_number();
                 self.deliver(item, Err(why), acts);
@@ -264,7 +265,7 @@ impl<Fut: Work> State<Fut> {
         acts.drop(self.source.take());
         for runner in 0..self.runners.len() {
             if self.is_in_vain(runner) && !seeded!("fan_out_runs_in_vain") {
-                acts.abort.extend(self.runners[runner].abort.take());
+                acts.others.extend(self.runners[runner].abort.take().map(Act::Abort));
             }
         }
     }
@@ -292,20 +293,16 @@ impl<Fut: Work> State<Fut> {
 
     // ---- the consumer ----
 
-    /// The consumer has given out `given` results.
-    pub(super) fn given(&mut self, given: usize) {
-        self.outstanding -= given;
-    }
-
     /// Moves results into `due`, which is empty, or leaves the waker. False when no result is to come.
     pub(super) fn poll_due(
         &mut self,
         due: &mut VecDeque<Outcome<Fut::Output>>,
         waker: &mut Option<Waker>,
     ) -> Poll<bool> {
-        while let Some(Some(_)) = self.results.front() {
+        while let Some(result) = self.results.front_mut().and_then(Option::take) {
+            self.results.pop_front();
             self.first += 1;
-            due.extend(self.results.pop_front().flatten());
+            due.push_back(result);
         }
         let is_over = match self.phase {
             Phase::Running => false,

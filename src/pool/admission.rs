@@ -129,6 +129,12 @@ impl Admission {
         self.gate.is_some() || self.slots.is_some()
     }
 
+    /// True when a task that has `kept` this of the one before waits for nothing else.
+    #[cfg(feature = "fan-out")]
+    pub(crate) fn is_done(&self, kept: Option<&Ticket>) -> bool {
+        self.gate.is_none() && (self.slots.is_none() || kept.is_some())
+    }
+
     /// The queues whose permits a task holds while it runs.
     pub(crate) fn held(&self) -> Vec<TurnstileId> {
         let mut held = Vec::new();
