@@ -20,33 +20,29 @@ use std::sync::Arc;
 /// each depth takes a limit of its own.
 #[derive(Clone, Debug)]
 pub struct Limit {
-    own: usize,
-    /// Slots that others may share, in place of its own.
+    limit: usize,
+    /// In place of the number: slots that others may share.
     slots: Option<Arc<Semaphore>>,
 }
 
 impl Limit {
     pub(super) fn now(&self) -> usize {
-        self.slots.as_ref().map_or(self.own, |slots| slots.limit())
+        self.slots.as_ref().map_or(self.limit, |slots| slots.limit())
     }
 }
 
 impl From<usize> for Limit {
     /// Zero is a fan-out that never starts anything.
     fn from(limit: usize) -> Self {
-        Self {
-            own: limit,
-            slots: (limit == 0).then(|| Arc::new(Semaphore::new(0))),
-        }
+        let slots = (limit == 0).then(|| Arc::new(Semaphore::new(0)));
+        Self { limit, slots }
     }
 }
 
 impl From<Arc<Semaphore>> for Limit {
     fn from(slots: Arc<Semaphore>) -> Self {
-        Self {
-            own: 0,
-            slots: Some(slots),
-        }
+        let (limit, slots) = (0, Some(slots));
+        Self { limit, slots }
     }
 }
 

@@ -85,8 +85,21 @@ impl<Fut: Work> Shared<Fut> {
         limit.saturating_add(self.settings.ahead.unwrap_or(limit)).max(1)
     }
 
+    #[inline]
     fn act(self: &Arc<Self>, acts: Acts) {
-        for act in acts.others {
+        if !acts.others.is_empty() {
+            self.act_rarely(acts.others);
+        }
+        wake(acts.consumer);
+        if let (Some(hook), Some(progress)) = (&self.settings.progress, acts.progress) {
+            drop_quietly(catch_unwind(AssertUnwindSafe(|| hook(progress))));
+        }
+        wake(acts.called);
+    }
+
+    #[cold]
+    fn act_rarely(self: &Arc<Self>, acts: Vec<Act>) {
+        for act in acts {
             match act {
                 Act::Drop(dropped) => drop_quietly(dropped),
                 Act::Wake(runner) => runner.wake(),
@@ -97,11 +110,6 @@ impl<Fut: Work> Shared<Fut> {
                 }
             }
         }
-        wake(acts.consumer);
-        if let (Some(hook), Some(progress)) = (&self.settings.progress, acts.progress) {
-            drop_quietly(catch_unwind(AssertUnwindSafe(|| hook(progress))));
-        }
-        wake(acts.called);
     }
 
     // ---- runners ----
