@@ -3,13 +3,13 @@
 use super::progress::{Hook, Progress};
 use super::results::{Results, TryResults};
 use super::shared::{Settings, Shared};
-use super::state::{Outcome, Source};
+use super::state::{Outcome, State, Work};
 use crate::limiter::Limiter;
 use crate::policy::Policy;
-use crate::pool::{Caller, Gate, Runtime};
+use crate::pool::{Admission, Caller, Gate, Runtime};
 use crate::semaphore::Semaphore;
-use futures::Stream;
 use futures::stream::{Iter, iter};
+use futures::{Stream, StreamExt};
 use std::fmt;
 use std::sync::Arc;
 
@@ -20,23 +20,29 @@ use std::sync::Arc;
 /// each depth takes a limit of its own.
 #[derive(Clone, Debug)]
 pub struct Limit {
-    pub(super) slots: Arc<Semaphore>,
-    pub(super) shared: bool,
+    limit: usize,
+    /// In place of the number: slots that others may share.
+    slots: Option<Arc<Semaphore>>,
+}
+
+impl Limit {
+    pub(super) fn now(&self) -> usize {
+        self.slots.as_ref().map_or(self.limit, |slots| slots.limit())
+    }
 }
 
 impl From<usize> for Limit {
-    /// Zero is a fan-out that never starts anything; more than a semaphore may have counts as that many.
+    /// Zero is a fan-out that never starts anything.
     fn from(limit: usize) -> Self {
-        Self {
-            slots: Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS))),
-            shared: false,
-        }
+        let slots = (limit == 0).then(|| Arc::new(Semaphore::new(0)));
+        Self { limit, slots }
     }
 }
 
 impl From<Arc<Semaphore>> for Limit {
     fn from(slots: Arc<Semaphore>) -> Self {
-        Self { slots, shared: true }
+        let (limit, slots) = (0, Some(slots));
+        Self { limit, slots }
     }
 }
 
@@ -58,10 +64,7 @@ impl From<&Arc<Semaphore>> for Limit {
 /// assert_eq!(squares[9], 81);
 /// # }
 /// ```
-pub fn fan_out<I>(items: I, limit: impl Into<Limit>) -> FanOut<Iter<I::IntoIter>>
-where
-    I: IntoIterator,
-{
+pub fn fan_out<I: IntoIterator>(items: I, limit: impl Into<Limit>) -> FanOut<Iter<I::IntoIter>> {
     fan_out_stream(iter(items), limit)
 }
 
@@ -103,9 +106,9 @@ where
     /// How many results may wait for the consumer beside those that run; as many as may run at once unless set. A limit
     /// of 10 and a buffer of 5: at most 15 items have been taken from the source whose results have not been given out.
     ///
-    /// The room that results make is noticed for up to 16 of them at once, and when the stream of results is polled and has
-    /// none at hand: a consumer that takes one result and then waits, without polling on, for the next item to start may
-    /// wait for ever.
+    /// **Deadlock**: a consumer that takes one result and then waits, without polling on, for the next item to start may wait
+    /// for ever. Keep polling: the room that results make is noticed for up to 16 of them at once, and when the stream of
+    /// results is polled and has none at hand.
     pub fn buffer(mut self, results: usize) -> Self {
         self.ahead = Some(results);
         self
@@ -113,16 +116,12 @@ where
 
     /// Each item is admitted by `policy`, in turn, as one call, beside the limit. Where it can never be admitted, or not
     /// within the bounds that the policy has on waiting, its result is
-    /// [`TaskError::Refused`](crate::pool::TaskError::Refused). One item at a time waits for the policy: a permit of a
-    /// limit that is shared is given up meanwhile.
+    /// [`TaskError::Refused`](crate::pool::TaskError::Refused). One item at a time waits for the policy, and holds no permit
+    /// of a shared limit meanwhile.
     ///
     /// The permit of the policy is given back after the future is gone: as a success; as a failure when it panics, or fails
     /// in [`try_map`](Self::try_map); and it counts for nothing when the future is dropped before its end.
-    pub fn admit_by<L>(mut self, policy: Policy<L>) -> Self
-    where
-        L: Limiter + 'static,
-        L::Ticket: Send,
-    {
+    pub fn admit_by<L: Limiter<Ticket: Send> + 'static>(mut self, policy: Policy<L>) -> Self {
         self.gate = Some(Arc::new(policy));
         self
     }
@@ -189,40 +188,34 @@ where
     fn start<F, Fut>(self, f: F, fails: fn(&Outcome<Fut::Output>) -> bool) -> Results<Fut::Output>
     where
         F: FnMut(S::Item) -> Fut + Send + 'static,
-        Fut: Future + Send + 'static,
-        Fut::Output: Send + 'static,
+        Fut: Work,
     {
-        let limit = self.limit.slots.limit();
+        let limit = self.limit.now();
         let total = match self.source.size_hint() {
             (least, Some(most)) if least == most => Some(most),
             _ => None,
         };
         let settings = Settings {
-            slots: self.limit.slots,
-            shared_slots: self.limit.shared,
-            ordered: self.ordered,
+            admission: Admission {
+                gate: self.gate,
+                slots: self.limit.slots.clone(),
+            },
+            limit: self.limit,
             ahead: self.ahead,
-            gate: self.gate,
             progress: self.progress,
-            total,
             fails,
             caller: Caller::current(),
             runtime: Runtime::current().expect("a fan-out is made in a tokio runtime"),
         };
-        let source = Source {
-            stream: Box::pin(self.source),
-            f,
-        };
-        let shared = Shared::new(settings, source);
-        shared.begin();
-        Results::new(shared, limit)
+        let state = State::new(Box::pin(self.source.map(f)), self.ordered, fails, total);
+        Results::new(Shared::start(settings, state), limit)
     }
 }
 
 impl<S> fmt::Debug for FanOut<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FanOut")
-            .field("limit", &self.limit.slots.limit())
+            .field("limit", &self.limit.now())
             .field("ordered", &self.ordered)
             .finish_non_exhaustive()
     }

@@ -1,4 +1,4 @@
-//! Fan-out: the items of an iterator or a stream through an async function, so many at once, on the tasks of the runtime.
+//! Fan-out: runs an async function on the items of an iterator or a stream, at most `limit` at once, on tasks of the runtime.
 //!
 //! | you want to | use |
 //! |---|---|
@@ -19,12 +19,10 @@
 //! for its result.
 
 mod builder;
-mod limit_watch;
 mod progress;
 mod results;
 mod runner;
 mod shared;
-mod slot;
 mod state;
 
 pub use builder::{FanOut, Limit, fan_out, fan_out_stream};

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 /// The results of [`FanOut::map`](super::FanOut::map): one for each item. Dropping it ends the fan-out.
 #[must_use = "dropping the results ends the fan-out"]
@@ -19,6 +19,8 @@ pub struct Results<T> {
     /// What has been given out and not told: room for new items is made by several at once.
     given: usize,
     tell_at: usize,
+    /// Made, and not left with what is shared.
+    waker: Option<Waker>,
 }
 
 impl<T> Results<T> {
@@ -28,6 +30,7 @@ impl<T> Results<T> {
             due: VecDeque::new(),
             given: 0,
             tell_at: (limit / 2).clamp(1, 16),
+            waker: None,
         }
     }
 }
@@ -41,7 +44,10 @@ impl<T> Stream for Results<T> {
         let this = self.get_mut();
         if this.due.is_empty() {
             let given = std::mem::take(&mut this.given);
-            match Arc::clone(&this.shared).poll_due(&mut this.due, given, cx.waker()) {
+            if !this.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                this.waker = Some(cx.waker().clone());
+            }
+            match Arc::clone(&this.shared).poll_due(&mut this.due, given, &mut this.waker) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(false) => return Poll::Ready(None),
                 Poll::Ready(true) => {}
@@ -56,7 +62,7 @@ impl<T> Stream for Results<T> {
 
 impl<T> Drop for Results<T> {
     fn drop(&mut self) {
-        self.shared.stop();
+        Arc::clone(&self.shared).stop();
     }
 }
 

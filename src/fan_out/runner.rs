@@ -1,183 +1,133 @@
-//! A runner: looks for an item, gets a slot, runs the future, delivers, and again.
+//! A runner: takes the source, gets an item and what the item runs under, runs the future, delivers, and again.
 
-use super::shared::{Next, Shared};
-use super::slot::{Admitted, Slot};
-use super::state::{Outcome, Source};
+use super::shared::Shared;
+use super::state::Work;
+use crate::ask::Ask;
 use crate::limiter::Outcome as Ended;
-use crate::pool::{TaskError, drop_quietly};
-use futures::Stream;
+use crate::pool::{Refused, TaskError, Ticket, drop_quietly};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-/// Tells the consumer when the runtime drops a runner before its end.
-struct Alive<D: Died>(Option<Arc<D>>, usize);
-
-pub(super) trait Died {
-    /// The runner of this number was dropped with whatever it had.
-    fn died(&self, runner: usize);
+/// A runner. Dropped before it has ended in order, it was aborted, or dropped by its runtime, even before its first poll.
+struct Runner<Fut: Work> {
+    shared: Arc<Shared<Fut>>,
+    number: usize,
+    /// What its item runs under.
+    ticket: Option<Ticket>,
+    in_order: bool,
 }
 
-impl<D: Died> Alive<D> {
-    fn ended_in_order(mut self) {
-        self.0 = None;
-    }
-}
-
-impl<D: Died> Drop for Alive<D> {
+impl<Fut: Work> Drop for Runner<Fut> {
     fn drop(&mut self) {
-        if let Some(shared) = self.0.take() {
-            shared.died(self.1);
+        self.give_up();
+        if !self.in_order {
+            self.shared.dropped(self.number);
         }
     }
 }
 
-/// Runs items until the source has ended.
-pub(super) fn run<S, F, Fut>(shared: Arc<Shared<S, F, Fut::Output>>, me: usize) -> impl Future<Output = ()> + Send
-where
-    S: Stream + Send + 'static,
-    S::Item: Send + 'static,
-    F: FnMut(S::Item) -> Fut + Send + 'static,
-    Fut: Future + Send + 'static,
-    Fut::Output: Send + 'static,
-{
-    // There before the first poll: it may never come.
-    let alive = Alive(Some(Arc::clone(&shared)), me);
-    async move {
-        work(shared, me).await;
-        alive.ended_in_order();
-    }
+/// Runs items until the source has ended. The runner is there before the first poll: that may never come.
+pub(super) fn run<Fut: Work>(shared: Arc<Shared<Fut>>, number: usize) -> impl Future<Output = ()> + Send {
+    work(Runner {
+        shared,
+        number,
+        ticket: None,
+        in_order: false,
+    })
 }
 
-async fn work<S, F, Fut>(shared: Arc<Shared<S, F, Fut::Output>>, me: usize)
-where
-    S: Stream + Send + 'static,
-    S::Item: Send + 'static,
-    F: FnMut(S::Item) -> Fut + Send + 'static,
-    Fut: Future + Send + 'static,
-    Fut::Output: Send + 'static,
-{
-    let called = Arc::new(AtomicBool::new(false));
-    // Whoever started it called it to look.
-    let (mut looking, mut done) = (true, None);
-    let mut slot = Slot::none_of(&shared.settings);
-    let mut admitted = Admitted::default();
-    // Behind both: a future that is dropped half-way is gone before what it ran under is given back.
-    let mut work = pin!(None::<Fut>);
-    loop {
-        if !slot.may_keep() {
-            slot.give_up();
+async fn work<Fut: Work>(mut runner: Runner<Fut>) {
+    runner.work().await;
+    runner.in_order = true;
+}
+
+impl<Fut: Work> Runner<Fut> {
+    async fn work(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let mut done = None;
+        // A future that is dropped half-way is gone before what it ran under is given back.
+        let mut work = pin!(None::<Fut>);
+        loop {
+            let number = self.number;
+            let next = self.without_slot(|cx| shared.poll_next(number, &mut done, cx)).await;
+            let Some(mut source) = next else { return };
+            match self.without_slot(|cx| caught(|| source.as_mut().poll_next(cx))).await {
+                Ok(Some(future)) => work.set(Some(future)),
+                Ok(None) => return shared.end(source, None),
+                Err(payload) => return shared.end(source, Some(TaskError::Panicked(payload))),
+            }
+            // Before the source goes back: no more than one item is taken ahead of its slot.
+            let refused = match self.admit().await {
+                Ok(()) => None,
+                Err(Refused::Task(why)) => Some(why),
+                Err(Refused::Closed) => {
+                    drop_future(work.as_mut());
+                    return shared.end(source, Some(TaskError::Abandoned));
+                }
+            };
+            let Some(item) = shared.put_back(self.number, source) else {
+                drop_future(work.as_mut());
+                return self.ticket.take().map_or((), Ticket::cancel);
+            };
+            let outcome = match refused {
+                Some(why) => Err(why),
+                None => {
+                    let mut future = work.as_mut().as_pin_mut().expect("it was set");
+                    let polled = poll_fn(|cx| shared.settings.caller.within(|| caught(|| future.as_mut().poll(cx))));
+                    polled.await.map_err(TaskError::Panicked)
+                }
+            };
+            drop_future(work.as_mut());
+            if let Some(ticket) = self.ticket.take() {
+                self.ticket = ticket.finish_task(match (shared.settings.fails)(&outcome) || outcome.is_err() {
+                    true => Ended::Failure,
+                    false => Ended::Success,
+                });
+            }
+            done = Some((item, outcome));
+            // Futures that are ready at once must not keep the runtime from its other tasks.
+            tokio::task::coop::consume_budget().await;
         }
-        let mut source = match shared.next(me, &mut looking, done.take()) {
-            Next::Look(source) => source,
-            Next::End => return,
-            Next::Idle => {
-                slot.give_up();
-                let mut queued = false;
-                poll_fn(|cx| shared.poll_idle(&called, &mut queued, cx.waker())).await;
-                // Relaxed: the lock orders it.
-                looking = called.swap(false, Ordering::Relaxed);
-                continue;
+    }
+
+    async fn admit(&mut self) -> Result<(), Refused> {
+        let admission = &self.shared.settings.admission;
+        if !admission.is_done(self.ticket.as_ref()) {
+            self.ticket = Some(admission.admit(Ask::one(), self.ticket.take()).await?);
+        }
+        Ok(())
+    }
+
+    /// Polls to the end. The slot of the item before is not kept meanwhile.
+    async fn without_slot<T>(&mut self, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
+        poll_fn(|cx| {
+            let polled = poll(cx);
+            if polled.is_pending() {
+                self.give_up();
             }
-        };
-        let future = match first_poll(&mut source) {
-            Some(next) => next,
-            None => {
-                // Nothing is held while the source has nothing.
-                slot.give_up();
-                next_of(&mut source).await
-            }
-        };
-        let future = match future {
-            Ok(Some(future)) => future,
-            Ok(None) => return shared.end(source, &mut looking, None),
-            Err(payload) => return shared.end(source, &mut looking, Some(TaskError::Panicked(payload))),
-        };
-        work.set(Some(future));
-        // Before the source goes back: no more than one item is taken ahead of its slot.
-        let refused = match slot.get(&mut admitted).await {
-            Ok(refused) => refused,
-            Err(closed) => {
-                end_quietly(work.as_mut());
-                return shared.end(source, &mut looking, Some(closed));
-            }
-        };
-        let Some(index) = shared.put_back(me, source, &mut looking) else {
-            end_quietly(work.as_mut());
-            return drop_quietly(admitted);
-        };
-        let outcome = match refused {
-            Some(refused) => Err(refused),
-            None => poll_fn(|cx| shared.settings.caller.within(|| poll_work(work.as_mut(), cx))).await,
-        };
-        end_quietly(work.as_mut());
-        admitted.finish(ended(&shared, &outcome));
-        done = Some((index, outcome));
-        // Futures that are ready at once must not keep the runtime from its other tasks.
-        tokio::task::coop::consume_budget().await;
+            polled
+        })
+        .await
+    }
+
+    fn give_up(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            ticket.finish(Ended::Ignored);
+        }
     }
 }
 
-fn poll_work<Fut: Future>(mut work: Pin<&mut Option<Fut>>, cx: &mut Context<'_>) -> Poll<Outcome<Fut::Output>> {
-    let Some(future) = work.as_mut().as_pin_mut() else {
-        return Poll::Ready(Err(TaskError::Cancelled));
-    };
-    match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
-        Ok(Poll::Pending) => Poll::Pending,
-        Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
-        Err(payload) => Poll::Ready(Err(TaskError::Panicked(payload))),
-    }
-}
-
-fn ended<S, F, T>(shared: &Shared<S, F, T>, outcome: &Outcome<T>) -> Ended {
-    if outcome.is_err() || (shared.settings.fails)(outcome) {
-        Ended::Failure
-    } else {
-        Ended::Success
-    }
-}
-
-/// The next future, `None` at the end, or the payload of a panic.
-type Pulled<Fut> = std::thread::Result<Option<Fut>>;
-
-fn poll_source<S, F, Fut>(source: &mut Source<S, F>, cx: &mut Context<'_>) -> Poll<Pulled<Fut>>
-where
-    S: Stream,
-    F: FnMut(S::Item) -> Fut,
-{
-    let pulled = catch_unwind(AssertUnwindSafe(|| {
-        source.stream.as_mut().poll_next(cx).map(|item| item.map(&mut source.f))
-    }));
-    match pulled {
-        Ok(Poll::Pending) => Poll::Pending,
-        Ok(Poll::Ready(future)) => Poll::Ready(Ok(future)),
+/// What the poll gives, or the payload of its panic.
+fn caught<T>(poll: impl FnOnce() -> Poll<T>) -> Poll<std::thread::Result<T>> {
+    match catch_unwind(AssertUnwindSafe(poll)) {
+        Ok(polled) => polled.map(Ok),
         Err(payload) => Poll::Ready(Err(payload)),
     }
 }
 
-/// What the source has at once. Its waker comes with the second look, if there must be one.
-fn first_poll<S, F, Fut>(source: &mut Source<S, F>) -> Option<Pulled<Fut>>
-where
-    S: Stream,
-    F: FnMut(S::Item) -> Fut,
-{
-    match poll_source(source, &mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(pulled) => Some(pulled),
-        Poll::Pending => None,
-    }
-}
-
-async fn next_of<S, F, Fut>(source: &mut Source<S, F>) -> Pulled<Fut>
-where
-    S: Stream,
-    F: FnMut(S::Item) -> Fut,
-{
-    poll_fn(|cx| poll_source(source, cx)).await
-}
-
-fn end_quietly<Fut>(mut work: Pin<&mut Option<Fut>>) {
+fn drop_future<Fut>(mut work: Pin<&mut Option<Fut>>) {
     drop_quietly(catch_unwind(AssertUnwindSafe(|| work.set(None))));
 }

@@ -1,10 +1,10 @@
-//! What a task of the pool is admitted by: its policy, and slots that others share.
+//! What tasks and items are admitted by: a policy, and slots that others share.
 
+use super::error::TaskError;
+use super::gate::{Admitted, Gate, poll_admitting};
+use super::hooks::drop_quietly;
 use crate::ask::Ask;
-use crate::pool::cell::Ran;
-use crate::pool::error::TaskError;
-use crate::pool::gate::{Admitted, Gate, finish, poll_admitting};
-use crate::pool::hooks::drop_quietly;
+use crate::limiter::Outcome;
 use crate::semaphore::{InTurn, OwnedSemaphorePermit, Semaphore};
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use crate::sync::turn::TurnstileId;
@@ -15,27 +15,41 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 #[derive(Clone)]
-pub(in crate::pool) struct Admission {
-    pub(in crate::pool) gate: Option<Arc<dyn Gate>>,
-    /// Slots that were given to the pool.
-    pub(in crate::pool) slots: Option<Arc<Semaphore>>,
+pub(crate) struct Admission {
+    pub(crate) gate: Option<Arc<dyn Gate>>,
+    /// Slots that the user gave, and that others may share.
+    pub(crate) slots: Option<Arc<Semaphore>>,
 }
 
 /// What a task runs under.
-pub(in crate::pool) struct Ticket {
+pub(crate) struct Ticket {
     admitted: Admitted,
     slot: Option<OwnedSemaphorePermit>,
 }
 
 impl Ticket {
     /// The task has ended.
-    pub(in crate::pool) fn finish(self, ran: Ran) {
-        finish(self.admitted, ran);
+    pub(crate) fn finish(self, outcome: impl Into<Outcome>) {
+        if let Some(admitted) = self.admitted {
+            admitted.finish(outcome.into());
+        }
         drop_quietly(self.slot);
     }
 
+    /// The task has ended. The slot stays for the next task, unless it is to go to a waiter, or there are fewer slots now.
+    #[cfg(feature = "fan-out")]
+    pub(crate) fn finish_task(mut self, outcome: Outcome) -> Option<Self> {
+        let may_keep = |slots: &Semaphore| slots.debt() == 0 && !slots.is_closed() && slots.waiting() == 0;
+        let kept = self.slot.take_if(|slot| may_keep(slot.semaphore()));
+        self.finish(outcome);
+        kept.map(|slot| Self {
+            admitted: None,
+            slot: Some(slot),
+        })
+    }
+
     /// No task has started.
-    pub(in crate::pool) fn cancel(self) {
+    pub(crate) fn cancel(self) {
         if let Some(admitted) = self.admitted {
             admitted.cancel();
         }
@@ -44,24 +58,24 @@ impl Ticket {
 }
 
 /// Why a task is not admitted.
-pub(in crate::pool) enum Refused {
+pub(crate) enum Refused {
     Task(TaskError),
     /// The slots have been closed: no task will be.
     Closed,
 }
 
 /// An admission that is waited for.
-pub(in crate::pool) struct Asking {
-    pub(in crate::pool) ask: Ask,
+pub(crate) struct Asking {
+    pub(crate) ask: Ask,
     admitting: Pin<Box<dyn Future<Output = Result<Ticket, Refused>> + Send>>,
     bell: Arc<Bell>,
 }
 
-/// Wakes the worker that asks, and tells this from its other calls: those do not have what it waits for polled, which would cost a
-/// place in a queue where others have the slots.
+/// Wakes the asker, and tells this from its other wake-ups: those do not poll what it waits for, which would cost a place in a
+/// queue where others have the slots.
 struct Bell {
     rung: AtomicBool,
-    worker: Waker,
+    waker: Waker,
 }
 
 impl Wake for Bell {
@@ -71,12 +85,12 @@ impl Wake for Bell {
     fn wake_by_ref(self: &Arc<Self>) {
         // Release: what was done before is seen by the poll. Pairs with the swap there.
         self.rung.store(true, Ordering::Release);
-        self.worker.wake_by_ref();
+        self.waker.wake_by_ref();
     }
 }
 
 impl Asking {
-    pub(in crate::pool) fn poll(&mut self) -> Poll<Result<Ticket, Refused>> {
+    pub(crate) fn poll(&mut self) -> Poll<Result<Ticket, Refused>> {
         // Acquire: pairs with the store of the bell.
         if !self.bell.rung.swap(false, Ordering::Acquire) {
             return Poll::Pending;
@@ -89,13 +103,19 @@ impl Asking {
 }
 
 impl Admission {
-    /// True when something else than the pool's own slots admits tasks.
-    pub(in crate::pool) fn is_gated(&self) -> bool {
+    /// True when something else than slots of its own admits tasks.
+    pub(crate) fn is_gated(&self) -> bool {
         self.gate.is_some() || self.slots.is_some()
     }
 
+    /// True when a task that has `kept` this of the one before waits for nothing else.
+    #[cfg(feature = "fan-out")]
+    pub(crate) fn is_done(&self, kept: Option<&Ticket>) -> bool {
+        self.gate.is_none() && (self.slots.is_none() || kept.is_some())
+    }
+
     /// The queues whose permits a task holds while it runs.
-    pub(in crate::pool) fn held(&self) -> Vec<TurnstileId> {
+    pub(crate) fn held(&self) -> Vec<TurnstileId> {
         let mut held = Vec::new();
         if let Some(gate) = &self.gate {
             gate.held(&mut held);
@@ -104,23 +124,25 @@ impl Admission {
         held
     }
 
-    /// Asks for the worker that is woken so, always by this waker.
-    pub(in crate::pool) fn ask(&self, ask: Ask, worker: &Waker) -> Asking {
+    /// Begins to ask, for an asker that is woken for other reasons as well. `waker` is woken when it is to be polled.
+    pub(crate) fn ask(&self, ask: Ask, waker: &Waker) -> Asking {
+        let admission = self.clone();
         Asking {
             ask,
-            admitting: Box::pin(self.clone().admit(ask)),
+            admitting: Box::pin(async move { admission.admit(ask, None).await }),
             bell: Arc::new(Bell {
                 rung: AtomicBool::new(true),
-                worker: worker.clone(),
+                waker: waker.clone(),
             }),
         }
     }
 
-    /// Both, the slot and the admission by the policy. Neither is waited for with the other in hand.
-    async fn admit(self, ask: Ask) -> Result<Ticket, Refused> {
-        let mut lost_slot = false;
+    /// Both, the slot and the admission by the policy. Neither is waited for with the other in hand. `kept` may have a slot.
+    pub(crate) async fn admit(&self, ask: Ask, kept: Option<Ticket>) -> Result<Ticket, Refused> {
+        let (mut kept, mut lost_slot) = (kept.and_then(|ticket| ticket.slot), false);
         loop {
             let mut slot = match &self.slots {
+                Some(_) if kept.is_some() => kept.take(),
                 Some(slots) => Some(InTurn::at(Arc::clone(slots)).await.ok_or(Refused::Closed)?),
                 None => None,
             };

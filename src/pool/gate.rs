@@ -90,13 +90,12 @@ pub(crate) fn poll_admitting(admitting: &mut Admitting, cx: &mut Context<'_>) ->
     }
 }
 
-/// Tells the policy how the task ended that ran under this.
-pub(super) fn finish(admitted: Admitted, ran: Ran) {
-    let Some(admission) = admitted else { return };
-    let outcome = match ran {
-        Ran::Done => Outcome::Success,
-        Ran::Panicked => Outcome::Failure,
-        Ran::Gone => Outcome::Ignored,
-    };
-    admission.finish(outcome);
+impl From<Ran> for Outcome {
+    fn from(ran: Ran) -> Self {
+        match ran {
+            Ran::Done => Self::Success,
+            Ran::Panicked => Self::Failure,
+            Ran::Gone => Self::Ignored,
+        }
+    }
 }

@@ -32,8 +32,8 @@
 //! So where tasks compute, an elastic pool costs a hundredth or two more than a fixed one of the right size, and less
 //! than a fixed one that is too large. Once the threads are there, both cost the same per task.
 //!
-//! A task needs room in the queue when it is submitted, and a slot when it starts: 4 workers and a queue of 100 mean that at most 104 tasks have been let in and not
-//! ended, but for those that tasks of the pool itself submit beyond the bound ([`Overflow::Block`]).
+//! A task needs room in the queue when it is submitted, and a slot when it starts: 4 workers and a queue of 100 mean that at
+//! most 104 tasks have been let in and not ended, but for those that tasks of the pool itself submit beyond the bound ([`Overflow::Block`]).
 
 mod admission;
 mod apart;
@@ -74,6 +74,8 @@ mod wishes;
 mod worker;
 mod workers;
 
+#[cfg(feature = "fan-out")]
+pub(crate) use admission::{Admission, Refused, Ticket};
 pub use builder::Builder;
 #[cfg(feature = "fan-out")]
 pub(crate) use caller::Caller;
@@ -81,7 +83,7 @@ pub use entry::{AGEING, Priority, Unstarted};
 pub use error::{Failed, PoolError, Rejected, TaskError, Turned};
 pub use face::{MAX_QUEUE, Pool, Scoped, WorkerPool};
 #[cfg(feature = "fan-out")]
-pub(crate) use gate::{Admission, Gate, poll_admitting};
+pub(crate) use gate::Gate;
 pub use group::Group;
 pub use handle::{JoinHandle, ScopedJoinHandle};
 #[cfg(feature = "fan-out")]

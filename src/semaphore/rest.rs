@@ -47,12 +47,10 @@ impl Semaphore {
     }
 
     /// Under the lock.
-    pub(super) fn sight(&self, queue: &Queue) -> Sight {
+    pub(super) fn sight(&self, _: &Queue) -> Sight {
         Sight {
             available: self.seen_available(),
             limit: self.limit.load(Ordering::Relaxed),
-            no_line: queue.is_empty(),
-            closed: queue.closed,
         }
     }
 
@@ -86,7 +84,7 @@ impl Semaphore {
 }
 
 /// Who watches without a future, by a number that is none before and after.
-#[cfg(feature = "pool")]
+#[cfg(feature = "fan-out")]
 impl Semaphore {
     /// Watches for `rest`, unless it does already: the waker is woken once it has come. False, and nobody watches, when it
     /// has come now. `waker` only makes one.
@@ -110,12 +108,6 @@ impl Semaphore {
         drop(queue);
         self.watch_no_more(number);
         false
-    }
-
-    /// True while somebody watches.
-    #[cfg(test)]
-    pub(crate) fn is_watched(&self) -> bool {
-        self.queue.lock().is_watched()
     }
 
     /// The one with this number is not told any more.
@@ -201,7 +193,6 @@ impl Drop for Resting<'_> {
 #[cfg(all(test, feature = "fan-out"))]
 mod tests {
     use super::*;
-    use std::pin::pin;
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
     use std::task::Wake;
@@ -233,77 +224,14 @@ mod tests {
         }
     }
 
-    fn polled<F: Future>(future: Pin<&mut F>, waker: &Waker) -> bool {
-        future.poll(&mut Context::from_waker(waker)).is_ready()
-    }
-
     #[test]
-    fn who_watches_for_a_permit_is_told_when_one_is_there_for_whoever_comes() {
-        let semaphore = Semaphore::new(1);
-        assert!(!semaphore.watch(&mut None, Rest::Free, || Waker::noop().clone()));
-        let held = semaphore.try_acquire().unwrap();
-        let watching = Watching::at(&semaphore, Rest::Free);
-        // Handed on, it is not there for whoever comes; nor is one that is kept for the first in line.
-        let (mut next, mut two) = (pin!(semaphore.acquire()), Box::pin(semaphore.acquire_many(2)));
-        assert!(!polled(next.as_mut(), Waker::noop()) && !polled(two.as_mut(), Waker::noop()));
-        drop(held);
-        assert!(polled(next.as_mut(), Waker::noop()));
-        semaphore.add_permits(1);
-        assert_eq!(watching.times(), 0);
-        drop(two);
-        assert_eq!(watching.times(), 1);
-        assert!(semaphore.try_acquire().is_ok(), "and the flag is gone");
-        assert_eq!(watching.times(), 1);
-    }
-
-    #[test]
-    fn a_watcher_is_told_of_a_permit_that_was_kept_for_the_only_waiter_when_that_leaves() {
-        let semaphore = Semaphore::new(2);
-        let _held = semaphore.try_acquire().unwrap();
-        let mut both = Box::pin(semaphore.acquire_many(2));
-        assert!(!polled(both.as_mut(), Waker::noop()));
-        let watching = Watching::at(&semaphore, Rest::Free);
-        drop(both);
-        assert_eq!(watching.times(), 1);
-    }
-
-    #[test]
-    fn who_watches_is_told_of_a_limit_and_of_the_end() {
+    fn a_watcher_is_told_of_a_raised_limit_unless_it_has_left() {
         let semaphore = Semaphore::new(0);
-        let free = Watching::at(&semaphore, Rest::Free);
         let [above, more] = [0, 2].map(|limit| Watching::at(&semaphore, Rest::Above(limit)));
-        semaphore.set_limit(2);
-        assert_eq!((free.times(), above.times(), more.times()), (1, 1, 0));
-        let _all = semaphore.try_acquire_many(2).unwrap();
-        let mut gone = Watching::at(&semaphore, Rest::Free);
+        let mut gone = Watching::at(&semaphore, Rest::Above(0));
         semaphore.watch_no_more(&mut gone.1);
-        let free = Watching::at(&semaphore, Rest::Free);
-        semaphore.close();
-        assert_eq!((free.times(), more.times(), gone.times()), (1, 0, 0));
-        assert!(!semaphore.watch(&mut None, Rest::Free, || Waker::noop().clone()));
-    }
-
-    /// Somebody who begins to watch when the first of several is woken, while the others are still in line.
-    struct Begins(Arc<Semaphore>, crate::sync::shim::Mutex<Option<Watching>>);
-
-    impl Wake for Begins {
-        fn wake(self: Arc<Self>) {
-            *self.1.lock() = Some(Watching::at(&self.0, Rest::Free));
-        }
-    }
-
-    #[test]
-    fn who_begins_to_watch_in_the_midst_of_a_hand_over_is_told_of_what_is_left() {
-        for overtakes in [0, 1] {
-            let semaphore = Semaphore::builder(0).overtakes(overtakes).build().unwrap();
-            let semaphore = Arc::new(semaphore);
-            let begins = Arc::new(Begins(Arc::clone(&semaphore), crate::sync::shim::Mutex::default()));
-            let (mut one, mut two) = (pin!(semaphore.acquire()), pin!(semaphore.acquire()));
-            assert!(!polled(one.as_mut(), &Waker::from(Arc::clone(&begins))));
-            assert!(!polled(two.as_mut(), Waker::noop()));
-            semaphore.set_limit(3);
-            assert!(polled(one.as_mut(), Waker::noop()) && polled(two.as_mut(), Waker::noop()));
-            assert_eq!(begins.1.lock().as_ref().map(Watching::times), Some(1));
-        }
+        semaphore.set_limit(2);
+        assert_eq!((above.times(), more.times(), gone.times()), (1, 0, 0));
+        assert!(!semaphore.watch(&mut None, Rest::Above(1), || Waker::noop().clone()));
     }
 }

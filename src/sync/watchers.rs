@@ -9,9 +9,6 @@ pub(crate) enum Rest {
     Idle,
     /// No more is held than the limit allows.
     Paid,
-    /// A permit is there for whoever comes, or it is closed.
-    #[cfg(feature = "pool")]
-    Free,
     /// There are more permits than so many.
     #[cfg(feature = "fan-out")]
     Above(usize),
@@ -22,11 +19,6 @@ pub(crate) enum Rest {
 pub(crate) struct Sight {
     pub(crate) available: i64,
     pub(crate) limit: i64,
-    /// Nobody waits.
-    #[cfg_attr(not(feature = "pool"), allow(dead_code))]
-    pub(crate) no_line: bool,
-    #[cfg_attr(not(feature = "pool"), allow(dead_code))]
-    pub(crate) closed: bool,
 }
 
 impl Rest {
@@ -35,8 +27,6 @@ impl Rest {
         match self {
             Rest::Idle => sight.available >= sight.limit,
             Rest::Paid => sight.available >= 0,
-            #[cfg(feature = "pool")]
-            Rest::Free => sight.closed || (sight.no_line && sight.available > 0),
             #[cfg(feature = "fan-out")]
             Rest::Above(limit) => usize::try_from(sight.limit).is_ok_and(|now| now > limit),
         }

@@ -273,6 +273,48 @@ fn shut_down_beside_a_raise() -> bool {
     in_order.load(SeqCst)
 }
 
+/// Given a fan-out that its limit holds back, which is dropped, ends by itself, or ends with its runtime. Then the slots that it
+/// was given are not kept alive by what watched for a higher limit.
+#[test]
+fn a_fan_out_that_has_ended_leaves_nothing_with_its_slots() {
+    for end in ["dropped", "by itself", "with its runtime"] {
+        let slots = Arc::new(Semaphore::new(1));
+        let (open, gate) = oneshot::channel::<()>();
+        let mut gate = Some(gate);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut results = runtime.block_on(async {
+            let results = fan_out(0..2, &slots).map(move |_| {
+                let gate = gate.take();
+                async move {
+                    if let Some(gate) = gate {
+                        let _ = gate.await;
+                    }
+                }
+            });
+            settle().await;
+            results
+        });
+        assert_eq!(slots.in_use(), 1);
+        match end {
+            "dropped" => drop(results),
+            "by itself" => {
+                open.send(()).unwrap();
+                assert_eq!(runtime.block_on(results.by_ref().count()), 2);
+                drop(results);
+            }
+            _ => {
+                drop(runtime);
+                assert_eq!(futures::executor::block_on(results.by_ref().count()), 1);
+                drop(results);
+                assert_eq!(Arc::strong_count(&slots), 1, "{end}");
+                continue;
+            }
+        }
+        runtime.block_on(settle());
+        assert_eq!(Arc::strong_count(&slots), 1, "{end}");
+    }
+}
+
 /// Panics when it is woken.
 struct Bomb;
 

@@ -55,7 +55,9 @@ impl World {
     }
 
     fn step(&self, depth: usize) {
-        let handles: Vec<_> = (0..thread_rng().gen_range(0..3)).filter_map(|_| self.submit(depth)).collect();
+        let handles: Vec<_> = (0..thread_rng().gen_range(0..3))
+            .filter_map(|_| self.submit(depth))
+            .collect();
         for mut handle in handles {
             let outcome = match thread_rng().gen_range(0..6) {
                 0 => {
@@ -84,11 +86,15 @@ impl World {
 /// aborts one of them, then all ends, and each task has run once or is listed, or was cancelled.
 #[test]
 fn families_of_pools_end() {
-    super::check(20_000, || {
+    super::check(50_000, || {
         let policies = [None, Some(Policy::new(Semaphore::new(1)))];
         let which = thread_rng().gen_range(0..3);
         let pools = (0..2).map(|n| {
-            let policy = if which == 2 && n == 0 { policies[1].clone() } else { None };
+            let policy = if which == 2 && n == 0 {
+                policies[1].clone()
+            } else {
+                None
+            };
             pool(thread_rng().gen_range(1..3), policy)
         });
         let world = World {

@@ -203,9 +203,7 @@ impl Record {
     fn number(&self) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         // Relaxed: a number that no other has is all that is asked for.
-        *self
-            .number
-            .get_or_init(|| NEXT.fetch_add(1, Ordering::Relaxed))
+        *self.number.get_or_init(|| NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
