@@ -89,7 +89,7 @@ impl<K> Builder<K> {
     /// permits as it may have workers.
     ///
     /// Share it to bound several pools together, or let something else set its limit: no more tasks start than it has
-    /// permits, at any moment. A pool of threads starts one more than it has permits, which waits for the next. Closing the semaphore closes
+    /// permits, at any moment. One more thread of a pool, if it may have one, waits for the next permit. Closing the semaphore closes
     /// the pool when its next task asks, and abandons what has not started. A bound on the semaphore's queue does not hold
     /// for workers.
     ///

@@ -1,6 +1,6 @@
 //! What a task keeps of its submitter: the tracing span in which it runs, and the task that may wait for it.
 
-use super::engine::waits::{Task, current};
+use super::engine::waits::{Holder, Task, current};
 use std::sync::Arc;
 
 #[cfg(feature = "tracing")]
@@ -60,7 +60,7 @@ mod imp {
 #[derive(Clone)]
 pub(crate) struct Caller {
     span: imp::Spanned,
-    /// The task that submitted it, where that holds permits.
+    /// What leads to the task that submitted it, where that holds permits, as long as there is a handle.
     waiter: Option<Arc<dyn Task>>,
 }
 
@@ -75,10 +75,17 @@ impl Caller {
     /// Of a task on a thread, which has a handle.
     #[inline]
     pub(super) fn waits() -> Self {
-        let waiter = current();
+        let waiter = current().map(|submitter| Holder::of(Arc::new([]), Some(submitter)) as _);
         Self {
             waiter,
             ..Self::current()
+        }
+    }
+
+    /// No task will wait for it.
+    pub(super) fn cut(&self) {
+        if let Some(waiter) = &self.waiter {
+            waiter.record().cut();
         }
     }
 

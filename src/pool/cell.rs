@@ -212,8 +212,7 @@ where
 {
     #[inline]
     fn waiter(&self) -> Option<Arc<dyn Task>> {
-        let waiter = self.caller.waiter()?;
-        (!self.lock().detached).then(|| Arc::clone(waiter))
+        self.caller.waiter().map(Arc::clone)
     }
 
     #[inline]
@@ -230,9 +229,6 @@ where
 
 impl<Q: Send, R: Default + Send, T: Send> Queued for Cell<Q, R, T> {
     fn refuse(&self, why: TaskError) -> bool {
-        if seeded!("pool_refuses_what_others_have") {
-            return self.refuse_aside(why);
-        }
         let task = self.start();
         task.is_some_and(|task| self.end_unstarted(task, why))
     }
@@ -287,6 +283,7 @@ impl<Q: Send, R: Default + Send, T: Send> Await<T> for Cell<Q, R, T> {
     }
 
     fn detach(&self) {
+        self.caller.cut();
         let mut inner = self.lock();
         inner.detached = true;
         let waker = inner.waker.take();

@@ -15,7 +15,7 @@
 //!
 //! A worker takes several tasks at once onto its shelf only while none sleeps and no more may be started, and none sleeps before all
 //! shelves are empty: what lies on a shelf is always within reach of every worker that is awake. Hence the invariant: a worker sleeps
-//! => all shelves are empty.
+//! => all shelves are empty, or no slot is free.
 
 use super::apart::Apart;
 use super::cell::Ran;
@@ -34,7 +34,7 @@ use super::worker::{Bench, WorkerThread};
 use crate::rate::TokenBucket;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
-use crate::time::Sleep;
+use crate::time::{Clock, Sleep};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io;
@@ -526,16 +526,19 @@ impl<'j> Core<'j> {
             forget_panic(Err(payload));
             Err(io::Error::other("what starts threads has panicked"))
         });
-        if started.is_err() {
-            let wants = self.transition(|state, _| {
-                state.stats.failed_starts += 1;
-                state.wants_thread()
-            });
-            if wants {
-                self.grow_later(RETRY);
-            }
-        }
         started
+    }
+
+    /// A worker was not started. The next submission tries again, and so does a timer, where tasks wait that no submission helps.
+    pub(super) fn never_started(self: &Arc<Self>, seat: &Arc<Seat<Bench<'j>>>) {
+        self.left_by(seat, &mut Told::default(), None, false);
+        let wants = self.transition(|state, _| {
+            state.stats.failed_starts += 1;
+            state.wants_thread()
+        });
+        if wants {
+            self.wake_later(&Clock::real(), RETRY);
+        }
     }
 
     /// Starts the threads that are always there.
@@ -570,11 +573,16 @@ impl<'j> Core<'j> {
 
     fn grow_later(self: &Arc<Self>, after: Duration) {
         // A pool whose tasks borrow has no such waker: there, submissions and workers try again.
+        if self.kind.regrow_waker.get().is_some() {
+            self.look().grows_later = true;
+            self.wake_later(&self.settings.clock, after);
+        }
+    }
+
+    fn wake_later(self: &Arc<Self>, clock: &Clock, after: Duration) {
         let Some(waker) = self.kind.regrow_waker.get() else {
             return;
         };
-        self.look().grows_later = true;
-        let clock = &self.settings.clock;
         let mut regrow = self.kind.regrow.lock();
         if regrow.is_some() {
             return;

@@ -23,7 +23,7 @@ use std::time::Duration;
 ///
 /// Permits are not lent: those of a [policy](super::Builder::admit_by), and [slots](super::Builder::slots) that the pool was given. A
 /// task that waits for one which needs a permit that it holds itself, or that the task holds which waits for it, is told
-/// [`TaskError::WouldDeadlock`] at once, whether a permit is free or not. Where 256 tasks wait and no thread is left, one more is told
+/// [`TaskError::WouldDeadlock`] at once, whether a permit is free or not. Where as many tasks wait as there are slots and 255 more, one more is told
 /// [`TaskError::TooManyParked`]. In both cases the task goes on, and a handle that was polled, or [joined](Self::join_by_ref), by reference
 /// is as before.
 ///

@@ -19,8 +19,8 @@ pub enum Overflow {
     Block,
     /// The task is handed back.
     Reject,
-    /// The task that has waited longest, among those of the lowest priority, is thrown out; one that a worker has taken, and
-    /// that waits for the [policy](super::Builder::admit_by), when there are no others.
+    /// The task that has waited longest, among those of the lowest priority, is thrown out; one that waits for the
+    /// [policy](super::Builder::admit_by) is in the queue.
     DropOldest,
     /// The new task is thrown out.
     DropNewest,

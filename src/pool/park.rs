@@ -39,13 +39,20 @@ pub(super) fn park(patience: Option<Duration>) {
     Parker::current().0.park(patience);
 }
 
-/// Polls until it is ready, parking this thread in between; `None` once `patience` is over.
-pub(super) fn block_on<T>(patience: Option<Duration>, mut poll: impl FnMut(&Waker) -> Poll<T>) -> Option<T> {
-    let waker = Waker::from(Parker::current());
+/// Polls until it is ready, parking this thread in between; `None` once `patience` is over. A call within `poll` may be woken in place of
+/// the outer one: so each leaves the thread unparked, which looks once more then.
+pub(super) fn block_on<T>(patience: Option<Duration>, poll: impl FnMut(&Waker) -> Poll<T>) -> Option<T> {
+    let parker = Parker::current();
+    let result = block_on_by(&Waker::from(Arc::clone(&parker)), patience, poll);
+    parker.0.leave_token();
+    result
+}
+
+fn block_on_by<T>(waker: &Waker, patience: Option<Duration>, mut poll: impl FnMut(&Waker) -> Poll<T>) -> Option<T> {
     // A patience beyond what the machine's clock can name is no bound.
     let end = patience.and_then(|patience| Instant::now().checked_add(patience));
     loop {
-        if let Poll::Ready(value) = poll(&waker) {
+        if let Poll::Ready(value) = poll(waker) {
             return Some(value);
         }
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -70,26 +77,47 @@ pub(super) fn run_blocking<F: Future>(future: F) -> F::Output {
 
 #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
 mod imp {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread::{self, Thread};
     use std::time::Duration;
 
-    pub(super) struct Parked(Thread);
+    /// With a token of its own: that of the thread may be used up by a user's code, which runs between a poll and the parking after it.
+    pub(super) struct Parked {
+        thread: Thread,
+        token: AtomicBool,
+    }
 
     impl Parked {
         pub(super) fn current() -> Self {
-            Self(thread::current())
+            Self {
+                thread: thread::current(),
+                token: AtomicBool::new(false),
+            }
         }
 
         pub(super) fn unpark(&self) {
-            self.0.unpark();
+            self.leave_token();
+            self.thread.unpark();
+        }
+
+        /// Called by the thread itself, or before it is unparked.
+        pub(super) fn leave_token(&self) {
+            // Release: what was done before is seen by the thread. Pairs with the swap in `park`.
+            self.token.store(true, Ordering::Release);
         }
 
         /// Called by the thread itself.
         pub(super) fn park(&self, patience: Option<Duration>) {
+            // Acquire: pairs with the store in `leave_token`. One that comes after this unparks the thread.
+            if self.token.swap(false, Ordering::Acquire) {
+                return;
+            }
             match patience {
                 None => thread::park(),
                 Some(patience) => thread::park_timeout(patience),
             }
+            // The return answers what has left it. Acquire: as above.
+            self.token.swap(false, Ordering::Acquire);
         }
     }
 }
@@ -117,8 +145,12 @@ mod imp {
         }
 
         pub(super) fn unpark(&self) {
-            *self.token.lock().unwrap() = true;
+            self.leave_token();
             self.given.notify_one();
+        }
+
+        pub(super) fn leave_token(&self) {
+            *self.token.lock().unwrap() = true;
         }
 
         /// Models have no time: a bounded wait is one without bounds.

@@ -62,8 +62,7 @@ impl Builder<Threads> {
     }
 
     /// How fast an elastic pool starts threads above its least: 100 a second after a burst of 16 unless set. A pool
-    /// for a scope that has been refused a thread, or found no slot free for one, asks again when a task is submitted or
-    /// taken; others do by a timer as well, or when a slot comes back.
+    /// for a scope that has been refused a thread asks again when a task is submitted or taken; others do by a timer as well.
     pub fn growth(mut self, quota: Quota) -> Self {
         self.kind.growth = quota;
         self

@@ -92,7 +92,7 @@ impl<'j> WorkerThread<'j> {
 impl Drop for WorkerThread<'_> {
     fn drop(&mut self) {
         if !self.ran {
-            self.core.left_by(&self.seat, &mut Told::default(), None, false);
+            self.core.never_started(&self.seat);
         }
     }
 }

@@ -334,3 +334,117 @@ fn what_lies_on_a_shelf_starts_on_no_lent_slot() {
     }
     assert!(pool.shutdown(LONG).is_clean());
 }
+
+/// Waits for a task of a pool when it is dropped.
+struct JoinsOnDrop(Option<JoinHandle<i32>>);
+
+impl Drop for JoinsOnDrop {
+    fn drop(&mut self) {
+        assert_eq!(self.0.take().map(|handle| handle.join().unwrap()), Some(7));
+    }
+}
+
+/// Given two workers, when one drops a task that is too late, and that waits, as it is dropped, for another of the pool, then the other
+/// worker runs that.
+#[test]
+fn a_task_that_waits_as_it_is_dropped_keeps_no_other_from_its_start() {
+    for gated in [false, true] {
+        let clock = tollgate::ManualClock::new();
+        let mut builder = WorkerPool::builder().workers(2).on(&clock);
+        if gated {
+            builder = builder.admit_by(Policy::new(
+                tollgate::TokenBucket::new(tollgate::Quota::per_second(1).burst(9)).on(&clock),
+            ));
+        }
+        let pool = builder.build().unwrap();
+        let (begun, end) = (Arc::new(Barrier::new(3)), Arc::new(Barrier::new(3)));
+        for _ in 0..2 {
+            let (begins, ends) = (Arc::clone(&begun), Arc::clone(&end));
+            pool.execute(move || _ = (begins.wait(), ends.wait())).unwrap();
+        }
+        begun.wait();
+        let awaited = JoinsOnDrop(Some(pool.submit(|| 7).unwrap()));
+        let late = pool.priority(tollgate::pool::Priority::High).deadline(Duration::ZERO);
+        let late = late.submit(move || drop(awaited)).unwrap();
+        clock.advance(Duration::from_nanos(1));
+        end.wait();
+        assert!(matches!(
+            late.join_timeout(LONG).expect("it stands still"),
+            Err(TaskError::Expired)
+        ));
+        assert_eq!(
+            pool.submit(|| 8)
+                .unwrap()
+                .join_timeout(LONG)
+                .expect("it stands still")
+                .unwrap(),
+            8
+        );
+        assert!(pool.shutdown(LONG).is_clean());
+    }
+}
+
+/// Given a hook that waits on its own thread for the thread that it starts, then the task for which that is started is not missed.
+#[test]
+fn a_hook_that_parks_its_thread_takes_no_wake_up() {
+    let builder = WorkerPool::builder()
+        .workers(1)
+        .admit_by(Policy::new(tollgate::TokenBucket::new(
+            tollgate::Quota::per_second(1_000_000).burst(1_000),
+        )));
+    let builder = builder.spawn_with(|worker| {
+        let (tell, told) = mpsc::channel();
+        thread::Builder::new().spawn(move || {
+            tell.send(()).unwrap();
+            worker.run();
+        })?;
+        told.recv().unwrap();
+        Ok(())
+    });
+    let pool = builder.build().unwrap();
+    let here = pool.clone();
+    let outer = pool.submit(move || here.submit(|| 7).unwrap().join().unwrap());
+    assert_eq!(outer.unwrap().join_timeout(LONG).expect("it stands still").unwrap(), 7);
+    assert!(pool.shutdown(LONG).is_clean());
+}
+
+/// Given a pool whose limit is lowered below what waits, then a task that is awaited finds a thread.
+#[test]
+fn a_lowered_limit_leaves_a_thread_for_what_is_awaited() {
+    let (pool, other) = (
+        WorkerPool::builder().workers(300).build().unwrap(),
+        WorkerPool::builder().workers(1).build().unwrap(),
+    );
+    let (begun, go) = (Arc::new(AtomicUsize::new(0)), Arc::new(Barrier::new(2)));
+    let (goes, here) = (Arc::clone(&go), pool.clone());
+    let below = other.submit(move || {
+        goes.wait();
+        here.submit(|| 7)
+            .unwrap()
+            .join_timeout(LONG)
+            .expect("it stands still")
+            .unwrap()
+    });
+    let below = Arc::new(Mutex::new(Some(below.unwrap())));
+    let tasks: Vec<_> = (0..300)
+        .map(|_| {
+            let (begun, there, below) = (Arc::clone(&begun), other.clone(), Arc::clone(&below));
+            pool.submit(move || {
+                let first = below.lock().unwrap().take();
+                let waits = first.unwrap_or_else(|| there.submit(|| 7).unwrap());
+                begun.fetch_add(1, Relaxed);
+                waits.join().unwrap()
+            })
+            .unwrap()
+        })
+        .collect();
+    while begun.load(Relaxed) < 300 {
+        thread::yield_now();
+    }
+    pool.resize(1).unwrap();
+    go.wait();
+    for task in tasks {
+        assert_eq!(task.join_timeout(LONG).expect("it stands still").unwrap(), 7);
+    }
+    assert!(pool.shutdown(LONG).is_clean() && other.shutdown(LONG).is_clean());
+}

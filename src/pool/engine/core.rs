@@ -2,8 +2,8 @@
 //! wakers and drops run outside the lock.
 
 use super::seat::Seat;
-use super::state::{Acts, Counts, Line, Next, Phase, State};
-use super::waits::{Held, Lends, Slot};
+use super::state::{Acts, Counts, Gone, Line, Next, Phase, State};
+use super::waits::{Held, Inside, Lends, Slot};
 use crate::ask::Ask;
 use crate::pool::admission::{Admission, Asking, Refused, Ticket};
 use crate::pool::apart::Apart;
@@ -146,17 +146,21 @@ impl<K: Kind> Engine<K> {
             .is_some_and(|deadline| self.settings.clock.now() > deadline)
     }
 
-    fn is_gone(&self, entry: &K::Entry) -> bool {
-        entry.is_dead() || self.is_late(entry)
+    fn is_gone(&self, entry: &K::Entry) -> Option<Gone> {
+        if entry.is_dead() {
+            Some(Gone::Dead)
+        } else {
+            self.is_late(entry).then_some(Gone::Late)
+        }
     }
 
     /// Ends tasks that were taken out of the queue without a run. Returns how many.
     pub(in crate::pool) fn refuse(
         &self,
         entries: impl IntoIterator<Item = K::Entry>,
-        why: impl Fn() -> TaskError,
+        mut why: impl FnMut() -> TaskError,
     ) -> usize {
-        let mut refused = 0;
+        let (mut refused, _aside) = (0, Inside::aside());
         for entry in entries {
             self.give_back(&entry);
             refused += usize::from(entry.refuse(why()));
@@ -170,10 +174,10 @@ impl<K: Kind> Engine<K> {
         self.room.give_back(places, weight);
     }
 
+    /// Ends tasks that are too late, and have been counted.
     #[cold]
     fn expire(self: &Arc<Self>, entries: Vec<K::Entry>) {
-        let expired = self.refuse(entries, || TaskError::Expired) as u64;
-        self.look().stats.expired += expired;
+        self.refuse(entries, || TaskError::Expired);
     }
 
     // ---- workers ----
@@ -225,7 +229,8 @@ impl<K: Kind> Engine<K> {
             let first = self.transition(|state, acts| {
                 let key = state.asks(seat, acts)?;
                 let entry = state.get(key)?;
-                if self.is_gone(entry) {
+                if let Some(why) = self.is_gone(entry) {
+                    state.stats.expired += u64::from(why == Gone::Late);
                     gone = state.refused(seat, key, acts);
                     return None;
                 }
@@ -255,7 +260,7 @@ impl<K: Kind> Engine<K> {
             };
             match admitted.and_then(held) {
                 Ok((ticket, held)) => {
-                    let fits = |entry: &K::Entry| entry.ask() == ask && !self.is_gone(entry);
+                    let fits = |entry: &K::Entry| entry.ask() == ask && self.is_gone(entry).is_none();
                     let entry = self.transition(|state, acts| {
                         let (mut entry, borrows) = state.admitted(fits, acts)?;
                         K::starts(&mut entry, seat);
@@ -268,14 +273,15 @@ impl<K: Kind> Engine<K> {
                     }
                 }
                 Err(Refused::Task(why)) => {
-                    let entry = self.transition(|state, acts| state.refused(seat, key, acts));
-                    if let Some(entry) = entry {
-                        self.give_back(&entry);
-                        if entry.refuse(why) {
-                            self.look().stats.refused += 1;
-                        }
-                    } else {
-                        drop_quietly(why);
+                    let entry = self.transition(|state, acts| {
+                        let entry = state.refused(seat, key, acts)?;
+                        state.stats.refused += u64::from(!entry.is_dead());
+                        Some(entry)
+                    });
+                    let mut why = Some(why);
+                    match entry {
+                        Some(entry) => _ = self.refuse([entry], || why.take().unwrap_or(TaskError::Abandoned)),
+                        None => drop_quietly(why),
                     }
                     return Poll::Ready(None);
                 }
@@ -309,7 +315,9 @@ impl<K: Kind> Engine<K> {
 
     /// Nothing that is queued will start.
     fn abandon(self: &Arc<Self>) {
-        for entry in self.stop() {
+        let entries = self.stop();
+        let _aside = Inside::aside();
+        for entry in entries {
             entry.refuse(TaskError::Abandoned);
         }
     }

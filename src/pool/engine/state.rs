@@ -31,6 +31,14 @@ pub(in crate::pool) enum Phase {
     Stopped,
 }
 
+/// Why an entry will not start.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::pool) enum Gone {
+    /// It has started elsewhere, or ended.
+    Dead,
+    Late,
+}
+
 /// A queue, in the order of which tasks start.
 pub(in crate::pool) trait Line: Send {
     type Entry;
@@ -265,7 +273,8 @@ impl<Q: Line> State<Q> {
     #[inline]
     pub(in crate::pool) fn may_grow(&self) -> bool {
         let most = self.slots.limit().saturating_add(self.slots.parked().min(SPARES));
-        self.staying() < most && (!self.grows_later || self.is_urgent())
+        let has_thread = self.staying() >= most && self.staying() > self.slots.parked();
+        !has_thread && (!self.grows_later || self.is_urgent())
     }
 
     /// True when one more thread would find a task, for which none looks.
@@ -312,19 +321,26 @@ impl<Q: Line> State<Q> {
         &mut self,
         seat: &Arc<Seat<Q::Own>>,
         patient: bool,
-        is_gone: impl Fn(&Q::Entry) -> bool,
+        is_gone: impl Fn(&Q::Entry) -> Option<Gone>,
         gone: &mut Vec<Q::Entry>,
         acts: &mut Acts<Q::Own>,
     ) -> Next<Q::Entry> {
         self.looks_no_more(seat);
         let next = loop {
             match self.first() {
-                _ if self.surplus() > 0 => break self.exit(),
-                Some(_) if gone.len() == GONE => {
-                    self.looks_again(seat);
+                Some(key)
+                    if gone.len() < GONE
+                        && let Some(why) = self.queue.get(key).and_then(&is_gone) =>
+                {
+                    self.stats.expired += u64::from(why == Gone::Late);
+                    gone.extend(self.remove(key, acts));
+                }
+                // They are the user's, and are dropped first: meanwhile this worker has nothing in hand, and another is called.
+                _ if !gone.is_empty() => {
+                    self.asks_no_more(seat);
                     break Next::Again;
                 }
-                Some(key) if self.queue.get(key).is_some_and(&is_gone) => gone.extend(self.remove(key, acts)),
+                _ if self.surplus() > 0 => break self.exit(),
                 Some(_) if self.gated && self.asker.is_some() => break self.sleep(seat),
                 Some(key) if self.gated => {
                     self.asker = Some((Arc::clone(seat), Some(key)));
@@ -485,7 +501,7 @@ impl<Q: Line> State<Q> {
         let first = self.first();
         self.asker = first.map(|key| (Arc::clone(seat), Some(key)));
         if first.is_none() {
-            self.looks_again(seat);
+            self.asks_no_more(seat);
             self.call(acts);
         }
         first
@@ -504,7 +520,14 @@ impl<Q: Line> State<Q> {
         taken
     }
 
-    /// What was asked for is refused, or too late: the entry will not start, and the worker looks again.
+    /// A runner looks next: none is started in its place. A thread drops what is a user's first, for as long as that takes.
+    fn asks_no_more(&mut self, seat: &Seat<Q::Own>) {
+        if !Q::THREADS {
+            self.looks_again(seat);
+        }
+    }
+
+    /// What was asked for is refused, or too late: the entry will not start, and the worker asks no more.
     pub(in crate::pool) fn refused(
         &mut self,
         seat: &Seat<Q::Own>,
@@ -512,7 +535,7 @@ impl<Q: Line> State<Q> {
         acts: &mut Acts<Q::Own>,
     ) -> Option<Q::Entry> {
         self.asker = None;
-        self.looks_again(seat);
+        self.asks_no_more(seat);
         let entry = self.remove(key, acts);
         self.call(acts);
         entry

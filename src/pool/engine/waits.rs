@@ -218,9 +218,10 @@ struct Frame {
     pool: PoolId,
     /// The task as waits see it. Of a task on a thread: what holds permits, it or the task that waits for it.
     task: Option<Arc<dyn Task>>,
-    /// The slot of a thread, and how many tasks are run there inside of the one that has it.
+    /// The slot of a thread, which its task lends.
     slot: Option<Arc<Slot>>,
-    inlined: usize,
+    /// How many tasks are run there inside of another. None: it is no thread of a pool.
+    inlined: Option<usize>,
 }
 
 /// Which pool: where it is.
@@ -272,6 +273,15 @@ impl Inside {
         Self::push(pool, Some(task), slot)
     }
 
+    /// A worker drops tasks that will not start: what they wait for has no slot of theirs. None on other threads.
+    pub(in crate::pool) fn aside() -> Option<Self> {
+        let (pool, inlined) = with_last(|frame| (frame.pool, frame.inlined))?;
+        inlined?;
+        let inside = Self::push(pool, None, None);
+        with_last(|frame| frame.inlined = inlined);
+        Some(inside)
+    }
+
     /// A worker of the pool, on its slot.
     pub(in crate::pool) fn work(pool: PoolId, slot: Arc<Slot>) -> Self {
         Self::push(pool, None, Some(slot))
@@ -281,8 +291,8 @@ impl Inside {
         let frame = Frame {
             pool,
             task,
+            inlined: slot.as_ref().map(|_| 0),
             slot,
-            inlined: 0,
         };
         let _ = CURRENT.try_with(|stack| stack.borrow_mut().push(frame));
         Self(())
@@ -330,8 +340,9 @@ impl Inlined {
     pub(in crate::pool) fn enter<H: Lends>(home: &H) -> Option<Self> {
         let home = PoolId::of(home);
         with_last(|frame| {
-            let enters = frame.pool == home && frame.slot.is_some() && frame.inlined < INLINED;
-            frame.inlined += usize::from(enters);
+            let inlined = frame.inlined.as_mut().filter(|inlined| **inlined < INLINED)?;
+            let enters = frame.pool == home;
+            *inlined += usize::from(enters);
             enters.then(|| Self(()))
         })?
     }
@@ -339,7 +350,7 @@ impl Inlined {
 
 impl Drop for Inlined {
     fn drop(&mut self) {
-        with_last(|frame| frame.inlined -= 1);
+        with_last(|frame| frame.inlined = frame.inlined.map(|inlined| inlined - 1));
     }
 }
 
