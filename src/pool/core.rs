@@ -522,11 +522,10 @@ impl<'j> Core<'j> {
         let worker = WorkerThread::new(Arc::clone(self), seat);
         // The hook is a user's, and what starts a thread may have tasks in hand.
         let started = catch_unwind(AssertUnwindSafe(|| (self.kind.settings.spawner)(worker)));
-        let started = started.unwrap_or_else(|payload| {
+        started.unwrap_or_else(|payload| {
             forget_panic(Err(payload));
             Err(io::Error::other("what starts threads has panicked"))
-        });
-        started
+        })
     }
 
     /// A worker was not started. The next submission tries again, and so does a timer, where tasks wait that no submission helps.
