@@ -145,8 +145,8 @@ impl<'a, 'j> Work<'a, 'j> {
                 }
                 Next::Ask => self.ask(),
                 Next::Again => {
-                    patient = false;
-                    self.look();
+                    // Another may have been faster: then it looks again.
+                    patient = self.look();
                     continue;
                 }
                 Next::Sleep if self.sleep() => {}
@@ -158,14 +158,15 @@ impl<'a, 'j> Work<'a, 'j> {
         self.core.left_by(self.seat, &mut self.told, None, true);
     }
 
-    /// Looks at the hint for a moment.
-    fn look(&self) {
+    /// Looks at the hint for a moment. True when there seems to be work.
+    fn look(&self) -> bool {
         for _ in 0..LOOKS {
             if self.core.kind.seems_busy() {
-                return;
+                return true;
             }
             std::hint::spin_loop();
         }
+        false
     }
 
     /// Sleeps until called; false when it has slept too long.
