@@ -5,9 +5,9 @@
 //!    |  `--set aside--> Aside --start--^               ^
 //!    `------------------`--refuse (cancelled, expired, discarded, abandoned)
 //! ```
-//! Whoever moves a task out of `Queued`, under its lock, is the only one who does: it runs once or is refused once. What
+//! One caller alone moves a task out of `Queued`, under its lock: it runs once or is refused once. What
 //! is set aside is out of reach of all but one, who may run it: a guest, or the owner of what was handed back.
-//! Tasks and results are run and dropped outside the lock. A closure that has started is with whoever runs it; a future
+//! Tasks and results are run and dropped outside the lock. A closure that has started is with its worker; a future
 //! comes back while it waits: that is what `R` is for.
 
 use super::caller::Caller;
@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// How a run ended, for whoever ran it.
+/// How a run ended, for its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ran {
     Done,
@@ -30,14 +30,14 @@ pub(super) enum Ran {
 
 /// A task that waits for its turn.
 pub(super) trait Queued: Send + Sync {
-    /// Ends it without a run. False when it was started before, or set aside by somebody else.
+    /// Ends it without a run. False when it was started before, or set aside by another.
     fn refuse(&self, why: TaskError) -> bool;
-    /// The same for whoever has set it aside; and for whoever cancels it, wherever it is.
+    /// The same for the caller that has set it aside; and for a cancel, wherever it is.
     fn refuse_aside(&self, why: TaskError) -> bool;
     /// True until it is claimed, set aside or refused.
     fn is_queued(&self) -> bool;
     /// Puts it out of reach of all but the caller, who may start it later, unless it is refused meanwhile. False when
-    /// somebody else has it. It runs nothing of a user's.
+    /// another has it. It runs nothing of a user's.
     fn set_aside(&self) -> bool;
 }
 
@@ -45,10 +45,10 @@ pub(super) trait Queued: Send + Sync {
 pub(super) trait Run: Queued {
     /// The task that may wait for it, where that holds permits: as long as there is a handle.
     fn waiter(&self) -> Option<Arc<dyn Task>>;
-    /// Runs it here and now, unless somebody else has claimed it. `orphan` is called with the payload of a panic for which
-    /// nobody will ask.
+    /// Runs it here and now, unless another has claimed it. `orphan` is called with the payload of a panic for which
+    /// no handle will ask.
     fn run(&self, orphan: &mut dyn FnMut(Payload)) -> Ran;
-    /// The same for whoever has set it aside.
+    /// The same for the caller that has set it aside.
     fn run_aside(&self, orphan: &mut dyn FnMut(Payload)) -> Ran;
 }
 
@@ -57,7 +57,7 @@ pub(super) trait Await<T>: Send + Sync {
     /// The result, once; or leaves `waker` to be woken when it is there.
     fn poll_result(&self, waker: &Waker) -> Poll<Result<T, TaskError>>;
     fn is_done(&self) -> bool;
-    /// Nobody will ask for the result: it is dropped, now or when it is there.
+    /// The handle is gone: the result is dropped, now or when it is there.
     fn detach(&self);
 }
 
@@ -76,7 +76,7 @@ pub(super) enum Stage<Q, R, T> {
 pub(super) struct Inner<Q, R, T> {
     pub(super) stage: Stage<Q, R, T>,
     pub(super) waker: Option<Waker>,
-    /// Nobody will ask for the result.
+    /// The handle is gone.
     detached: bool,
 }
 
@@ -108,7 +108,7 @@ impl<Q, R: Default, T> Cell<Q, R, T> {
         &self.caller
     }
 
-    /// Takes the task, if nobody has.
+    /// Takes the task, if it is still there.
     #[inline]
     pub(super) fn start(&self) -> Option<Q> {
         let mut inner = self.lock();
@@ -136,12 +136,12 @@ impl<Q, R: Default, T> Cell<Q, R, T> {
     /// The task that was taken will not run.
     fn end_unstarted(&self, task: Q, why: TaskError) -> bool {
         drop_quietly(task);
-        // Whoever refuses it knows why, and a panic is no reason.
+        // The caller that refuses it knows why, and a panic is no reason.
         drop_quietly(self.complete(Err(why)));
         true
     }
 
-    /// There is a result. What comes back is the payload of a panic, when nobody will ask for it.
+    /// There is a result. What comes back is the payload of a panic, when no handle will ask for it.
     pub(super) fn complete(&self, result: Result<T, TaskError>) -> Option<Payload> {
         let waker = {
             let mut inner = self.lock();

@@ -48,7 +48,7 @@ pub(super) struct Wishes {
     pub(super) ask: Ask,
 }
 
-/// A task that nobody waits for, without its type.
+/// A task without a handle, without its type.
 pub(super) trait Task: Send {
     /// Runs it, once, and drops all of it that is a user's.
     fn run(&mut self, orphan: &mut dyn FnMut(Payload)) -> Ran;
@@ -57,7 +57,7 @@ pub(super) trait Task: Send {
 /// A closure that has not run.
 struct Plain<F>(Option<F>);
 
-/// Runs a task that nobody waits for. A panic stays here, and its payload goes to `orphan`.
+/// Runs a task without a handle. A panic stays here, and its payload goes to `orphan`.
 #[inline]
 pub(super) fn run_quietly(task: impl FnOnce(), orphan: &mut dyn FnMut(Payload)) -> Ran {
     match catch_unwind(AssertUnwindSafe(task)) {
@@ -85,7 +85,7 @@ struct Special<'j> {
     wishes: Wishes,
 }
 
-/// One allocation for each task at most: none for a small closure that nobody waits for, that of a larger one, or the cell
+/// One allocation for each task at most: none for a small closure without a handle, that of a larger one, or the cell
 /// that a task shares with its handle.
 pub(super) struct Entry<'j>(Kind<'j>);
 
@@ -97,9 +97,9 @@ enum Kind<'j> {
 
 /// A task somewhere else.
 enum Apart<'j> {
-    /// One that nobody waits for.
+    /// One without a handle.
     Own(Box<dyn Task + 'j>),
-    /// One to which somebody holds, or held, a handle.
+    /// One to which there is, or was, a handle.
     Held(Arc<dyn Run + 'j>),
     /// One with wishes.
     Special(Box<Special<'j>>),
@@ -193,14 +193,14 @@ impl<'j> Entry<'j> {
         self.special().map_or(1, |special| special.weight)
     }
 
-    /// Runs it. A panic stays here; the payload of one that nobody waits for is handed to `orphan`.
+    /// Runs it. A panic stays here; the payload of one without a handle is handed to `orphan`.
     pub(super) fn run(self, mut orphan: impl FnMut(Payload)) -> Ran {
         let (ran, left) = self.run_and_leave(&mut orphan);
         drop_quietly(left);
         ran
     }
 
-    /// The same for whoever has a use for what is left, which is memory alone: the closure has been used up, and the
+    /// The same for a caller that has a use for what is left, which is memory alone: the closure has been used up, and the
     /// result belongs to the handle, or was dropped.
     #[inline]
     pub(super) fn run_and_leave(self, orphan: &mut dyn FnMut(Payload)) -> (Ran, Option<Left<'j>>) {
@@ -213,7 +213,7 @@ impl<'j> Entry<'j> {
         }
     }
 
-    /// Puts it out of reach of whoever holds its handle, but for a cancel. False when it has started, or ended.
+    /// Puts it out of reach of its handle, but for a cancel. False when it has started, or ended.
     pub(super) fn set_aside(&self) -> bool {
         match &self.0 {
             Kind::Apart(Apart::Held(cell)) => cell.set_aside(),
@@ -236,7 +236,7 @@ impl<'j> Entry<'j> {
         }
     }
 
-    /// The same for whoever has set it aside.
+    /// The same for the caller that has set it aside.
     pub(super) fn refuse_aside(self, why: TaskError) -> bool {
         self.end(|cell| cell.refuse_aside(why))
     }
@@ -343,7 +343,7 @@ impl<'j> Unstarted<'j> {
         self.entry.as_ref().map_or(Priority::Normal, Ranked::priority)
     }
 
-    /// Runs it here. Whoever holds its handle gets the result. False when it was cancelled meanwhile.
+    /// Runs it here. Its handle gets the result. False when it was cancelled meanwhile.
     ///
     /// # Panics
     /// When a task panics that has no handle, or none any more.

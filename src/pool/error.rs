@@ -155,7 +155,7 @@ pub enum Turned {
 }
 
 impl Turned {
-    /// For whoever waits for the task at once.
+    /// For a caller that waits for the task at once.
     pub(super) fn into_error(self) -> TaskError {
         match self {
             Self::Closed => TaskError::Abandoned,

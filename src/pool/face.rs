@@ -38,7 +38,7 @@ impl Drop for Owner<'_> {
 /// Its tasks live for `'j`: `'static` for a [`WorkerPool`], less for a [pool of a scope](PoolBuilder::scope).
 ///
 /// Dropping the last clone takes no more tasks in. Those that are queued still run, on threads that end afterwards;
-/// nobody waits. [`shutdown`](Self::shutdown) waits, and [`abort`](Self::abort) hands back what has not started.
+/// no call waits. [`shutdown`](Self::shutdown) waits, and [`abort`](Self::abort) hands back what has not started.
 ///
 /// # Panics
 /// A task that panics takes nothing with it: its handle is given the payload, and the worker goes on.
@@ -49,7 +49,7 @@ impl Drop for Owner<'_> {
 /// latest, they are next when 128 tasks for each worker have been taken since.
 ///
 /// # Memory ordering
-/// What is done before a task is submitted is seen by it; what it does is seen by whoever has its result.
+/// What is done before a task is submitted is seen by it; what it does is seen with its result.
 ///
 /// ```
 /// # use tollgate::WorkerPool;
@@ -222,7 +222,8 @@ impl<'j> Pool<'j> {
     }
 
     /// Changes how many tasks run at once, while running: a number, or a range for an elastic pool. Effective at once:
-    /// below what runs, nothing more starts until enough have ended. Sets the limit of the [slots](super::Builder::slots) that the pool was given.
+    /// below what runs, nothing more starts until enough have ended. Sets the limit of the
+    /// [slots](super::Builder::slots) that the pool was given.
     ///
     /// # Errors
     /// [`PoolError`]: a number that makes no sense changes nothing. When a thread could not be started the new bounds
@@ -251,7 +252,7 @@ impl<'j> Pool<'j> {
         block_on(patience, |waker| wait.poll_idle(waker)).is_some()
     }
 
-    /// Takes no more tasks in. What is queued still runs; nobody waits.
+    /// Takes no more tasks in. What is queued still runs. It does not wait.
     pub fn close(&self) {
         self.core().close();
     }

@@ -66,7 +66,7 @@ where
     Self: Send,
 {
     fn finish(self: Box<Self>, outcome: Outcome) {
-        // Whoever ran the task goes on, whatever the limiter and those whom it wakes do.
+        // The worker goes on, whatever the limiter and the waiters that it wakes do.
         quietly(|| Permit::finish(*self, outcome));
     }
 

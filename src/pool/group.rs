@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Waker};
 /// Results come in the order of submission ([`join`](Self::join)) or as they end ([`next`](Self::next)), blocking or
 /// async. A task of a pool that waits for a group runs tasks of the group meanwhile, or lends its slot.
 ///
-/// Dropping a group cancels what has not started, and waits for nobody. Until then it keeps a few words for each task, from
+/// Dropping a group cancels what has not started, and does not wait. Until then it keeps a few words for each task, from
 /// the first whose result has not been given out on.
 ///
 /// # Cancel safety

@@ -23,9 +23,9 @@ use std::time::Duration;
 ///
 /// Permits are not lent: those of a [policy](super::Builder::admit_by), and [slots](super::Builder::slots) that the pool was given. A
 /// task that waits for one which needs a permit that it holds itself, or that the task holds which waits for it, is told
-/// [`TaskError::WouldDeadlock`] at once, whether a permit is free or not. Where as many tasks wait as there are slots and 255 more, one more is told
-/// [`TaskError::TooManyParked`]. In both cases the task goes on, and a handle that was polled, or [joined](Self::join_by_ref), by reference
-/// is as before.
+/// [`TaskError::WouldDeadlock`] at once, whether a permit is free or not. Where as many tasks wait as there are slots and 255 more,
+/// one more is told [`TaskError::TooManyParked`]. In both cases the task goes on, and a handle that was polled, or
+/// [joined](Self::join_by_ref), by reference is as before.
 ///
 /// **Deadlock**: a pool sees no wait for anything else than a handle. It sees no cycle of tasks on threads that wait for each other's
 /// ends, by handles that were passed on. A task of a [scope](super::PoolBuilder::scope) keeps its slot while it waits for a task of

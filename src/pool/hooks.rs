@@ -4,13 +4,13 @@ pub(super) use crate::sync::wake::{forget_panic, quietly};
 use std::any::Any;
 use std::task::Waker;
 
-/// What somebody panicked with.
+/// What a task panicked with.
 pub(super) type Payload = Box<dyn Any + Send>;
 
 /// Is given what a task panicked with that has no handle.
 pub(super) type PanicHook = dyn Fn(Payload) + Send + Sync;
 
-/// Hands what nobody waits for to the hook, if there is one.
+/// Hands what no handle asks for to the hook, if there is one.
 pub(super) fn tell_of_panic(hook: Option<&PanicHook>, payload: Payload) {
     match hook {
         Some(hook) => quietly(|| hook(payload)),

@@ -1,4 +1,4 @@
-//! Where submitted tasks are put, under a lock of its own: whoever submits touches one line of memory, and workers empty it
+//! Where submitted tasks are put, under a lock of its own: a submission touches one line of memory, and workers empty it
 //! into the lanes, all of it at once, whenever they have the pool's lock.
 //!
 //! The locks are taken in this order: the pool's, a shelf's, this one.
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 pub(super) struct Inbox<'j> {
     tray: Mutex<Tray<'j>>,
-    /// A copy of the tray's length, for whoever looks without the lock.
+    /// A copy of the tray's length, for what looks without the lock.
     len: AtomicUsize,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Tray<'j> {
     special: bool,
     /// No more are taken.
     closed: bool,
-    /// Nobody looks for work, and there is somebody to call: whoever puts something here calls. See `core.rs` for when that is written.
+    /// No worker looks for work, and there is one to call: a submission calls. See `core.rs` for when that is written.
     pub(super) calls: bool,
     /// Elsewhere: the rest is one line of memory.
     spent: Box<Spent<'j>>,
@@ -60,7 +60,7 @@ impl<'j> Inbox<'j> {
     }
 
     fn note_len(&self, tray: &Tray<'j>) {
-        // Relaxed: a hint. Whoever acts on it takes the lock.
+        // Relaxed: a hint. What acts on it takes the lock.
         self.len.store(tray.tasks.len(), Ordering::Relaxed);
     }
 

@@ -200,7 +200,7 @@ impl<E: Ranked> Lanes<E> {
         self.remove(Place { lane, number })
     }
 
-    /// Takes out what has been cancelled, or been run by whoever waited for it.
+    /// Takes out what has been cancelled, or been run by the task that waited for it.
     pub(super) fn purge(&mut self) -> Vec<E> {
         let mut dead = Vec::new();
         for (lane, gone) in self.lanes.iter_mut().zip(&mut self.gone) {

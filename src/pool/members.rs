@@ -45,7 +45,7 @@ struct Ended {
 
 impl Shared {
     fn is_stopped(&self) -> bool {
-        // Acquire: whoever stops sees what the task did that failed. Pairs with the store in `stop`.
+        // Acquire: what looks sees what the task did that failed. Pairs with the store in `stop`.
         self.stopped.load(Ordering::Acquire)
     }
 
@@ -94,7 +94,7 @@ impl Notice {
 
 impl Drop for Notice {
     fn drop(&mut self) {
-        // One that is dropped while it runs has not failed: whoever drops it knows why.
+        // One that is dropped while it runs has not failed: what drops it knows why.
         let panics = self.running && (std::thread::panicking() || seeded!("group_stops_when_dropped"));
         let stops = self.stops && (self.failed || panics);
         let (waker, others) = {
@@ -164,7 +164,7 @@ impl<H: Member> Members<H> {
 
     /// The number of one more task, and what is to travel with it.
     pub(super) fn announce(&mut self) -> (usize, Notice) {
-        // All but one that has been announced and not entered: whoever announces it enters it, or never does.
+        // All but one that has been announced and not entered: the caller that announces it enters it, or never does.
         self.forget_the_first();
         let id = self.first + self.handles.len();
         self.handles.push_back(None);
@@ -188,7 +188,7 @@ impl<H: Member> Members<H> {
         {
             *running = Some(abort);
         }
-        // Looked at after that: whoever stops the group before has not seen it.
+        // Looked at after that: a stop of the group before has not seen it.
         if self.cancelled || (self.shared.is_stopped() && !seeded!("group_enters_blindly")) {
             handle.cancel();
         }
@@ -232,7 +232,7 @@ impl<H: Member> Members<H> {
         Poll::Pending
     }
 
-    /// The first that may still have to start, for whoever can help. `pass` leaves it behind for good.
+    /// The first that may still have to start, for a caller that can help. `pass` leaves it behind for good.
     pub(super) fn first_to_help(&mut self) -> Option<(usize, &mut Option<H>)> {
         self.helped = self.helped.max(self.first);
         let id = self.helped;
@@ -305,7 +305,7 @@ impl<T, E> Results<T, E> {
     pub(super) fn note(&mut self, id: usize, result: Result<T, Failed<E>>) {
         match result {
             Ok(value) => self.values.push((id, value)),
-            // A task that was kept from running is nobody's first failure.
+            // A task that was kept from running is no first failure.
             Err(why) => match &self.first {
                 Some(first) if !first.is_cancelled() || why.is_cancelled() => {}
                 _ => self.first = Some(why),
@@ -378,7 +378,7 @@ mod tests {
         results.all_or_first().expect_err("a failure")
     }
 
-    /// Given one that a failure has ended, when that is told of before the failure, then it was cancelled, and is nobody's
+    /// Given one that a failure has ended, when that is told of before the failure, then it was cancelled, and is no
     /// first failure.
     #[test]
     fn one_that_was_ended_by_a_failure_was_cancelled() {

@@ -1,4 +1,4 @@
-//! Worker pools whose slots are permits.
+//! Worker pools: threads, or async tasks, behind a bounded queue.
 //!
 //! | you want to | use |
 //! |---|---|
@@ -16,7 +16,7 @@
 //! # Fixed or elastic?
 //! Fixed, where tasks compute: as many workers as processors, and no thread is ever started under load. Elastic, where
 //! tasks block and load comes and goes: the least covers the quiet hours, and the most is what the resource behind the
-//! tasks bears. An elastic pool starts a thread when a task finds nobody idle, no faster than its growth allows, so that a
+//! tasks bears. An elastic pool starts a thread when a task finds no worker idle, no faster than its growth allows, so that a
 //! burst that the least can soon do starts few; and it reaches the number that load needs later than a fixed pool of
 //! that size, which has it from the start.
 //!
@@ -33,7 +33,8 @@
 //! than a fixed one that is too large. Once the threads are there, both cost the same per task.
 //!
 //! A task needs room in the queue when it is submitted, and a slot when it starts: 4 workers and a queue of 100 mean that at
-//! most 104 tasks have been let in and not ended, but for those that tasks of the pool itself submit beyond the bound ([`Overflow::Block`]).
+//! most 104 tasks have been let in and not ended, but for those that tasks of the pool itself submit beyond the bound
+//! ([`Overflow::Block`]).
 
 mod admission;
 mod apart;

@@ -6,7 +6,7 @@ use std::task::{Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 crate::sync::shim::thread_local! {
-    /// This thread's own: whoever waits on it, however often, leaves wakers that are known to be the same.
+    /// This thread's own: each wait on it leaves wakers that are known to be the same.
     static PARKER: Arc<Parker> = Arc::new(Parker(Parked::current()));
 }
 

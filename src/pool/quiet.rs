@@ -17,7 +17,7 @@ pub(super) struct Quiet {
     unfinished: usize,
     /// How often that has become zero.
     epoch: u64,
-    /// Who waits. Whoever waits no more takes its waker out: a pool may never be idle, or end.
+    /// The waiters. One that gives up takes its waker out: a pool may never be idle, or end.
     waiting: BTreeMap<u64, Waker>,
     next_key: u64,
 }
@@ -89,7 +89,7 @@ impl Quiet {
 mod tests {
     use super::*;
 
-    /// Given somebody who waits, when all has ended and more begins before the next look, then that moment counts.
+    /// Given a waiter, when all has ended and more begins before the next look, then that moment counts.
     #[test]
     fn a_quiet_moment_counts_although_it_is_over() {
         let (mut quiet, mut wait, mut told) = (Quiet::default(), Wait::default(), Vec::new());

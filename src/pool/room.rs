@@ -22,7 +22,7 @@ pub(super) struct Pressing<'a>(&'a AtomicUsize);
 
 impl Drop for Pressing<'_> {
     fn drop(&mut self) {
-        // Relaxed: whoever still sees it gives back early.
+        // Relaxed: a worker that still sees it gives back early.
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -159,7 +159,7 @@ impl Room {
         }
     }
 
-    /// So many places, and so much weight, are free again. Whoever gives them back is not told of wakers that panic: it has
+    /// So many places, and so much weight, are free again. The worker that gives them back is not told of wakers that panic: it has
     /// tasks in hand.
     #[inline]
     pub(super) fn give_back(&self, places: usize, weight: u64) {
@@ -183,7 +183,7 @@ impl Room {
 
     #[must_use]
     pub(super) fn press(&self) -> Pressing<'_> {
-        // Relaxed: whoever presses looks at all shelves next. A worker that takes a task off its shelf after that has
+        // Relaxed: the submission looks at all shelves next. A worker that takes a task off its shelf after that has
         // the lock of the shelf after it, and sees this.
         self.pressing.fetch_add(1, Ordering::Relaxed);
         Pressing(&self.pressing)
@@ -207,7 +207,7 @@ impl Room {
         dead > self.places.debt() && self.weight.as_ref().is_none_or(|(all, _)| all.debt() == 0)
     }
 
-    /// Nobody is let in any more, and whoever waits is told so.
+    /// No task is let in any more, and waiters are told so.
     pub(super) fn close(&self) {
         quietly(|| self.places.close());
         if let Some((all, _)) = &self.weight {

@@ -1,12 +1,12 @@
-//! What a worker has taken from the queue and not started. It lies where everybody may take it. Only common tasks get
+//! What a worker has taken from the queue and not started. It lies where every worker may take it. Only common tasks get
 //! here: of normal priority and weight one, without wishes.
 //!
 //! A task on a shelf keeps its place in the queue. The worker gives the places of those that it starts back all at once,
-//! before it looks at the queue again: until then it owes them. Nobody is turned away, or kept waiting, for a place that
-//! is owed: whoever finds no room presses, and collects what is owed.
+//! before it looks at the queue again: until then it owes them. No submission is turned away, or kept waiting, for a place
+//! that is owed: one that finds no room presses, and collects what is owed.
 //!
 //! Others take from a shelf when the queue is empty. It may never be, so a shelf has a date, by the count of tasks that are
-//! taken: those that still lie there then go back in front of the queue. Whoever takes one of them next starts it, and may
+//! taken: those that still lie there then go back in front of the queue. The worker that takes one of them next starts it, and may
 //! take others onto a shelf again, behind it: so that befalls a task no more often than there are tasks on a shelf.
 
 use super::entry::Entry;
@@ -30,7 +30,7 @@ impl<'j> Shelf<'j> {
         Some(entry)
     }
 
-    /// The next task for somebody else, who gives its place back.
+    /// The next task for another worker, which gives its place back.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Entry<'j>> {
         self.entries.pop_front()
@@ -67,7 +67,7 @@ impl<'j> Shelf<'j> {
         std::mem::take(&mut self.owed)
     }
 
-    /// Takes out what has been cancelled, or been run by whoever waited for it. Its places are given back by the caller.
+    /// Takes out what has been cancelled, or been run by the task that waited for it. Its places are given back by the caller.
     pub(super) fn purge(&mut self, dead: &mut Vec<Entry<'j>>) {
         purge(&mut self.entries, dead);
     }

@@ -167,7 +167,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         Entry::held(cell, &self.spec)
     }
 
-    /// Submits a task that nobody waits for: cheaper than dropping the handle of [`submit`](Self::submit).
+    /// Submits a task without a handle: cheaper than dropping the handle of [`submit`](Self::submit).
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -310,7 +310,7 @@ where
     T: Send,
 {
     Rejected {
-        task: cell.start().expect("nobody else has seen this task"),
+        task: cell.start().expect("nothing else has seen this task"),
         reason: Turned::Closed,
     }
 }

@@ -48,7 +48,7 @@ impl Default for Builder<Threads> {
 
 impl Builder<Threads> {
     /// How many tasks run at once: as many as the machine has processors unless set. A number makes a fixed pool, a
-    /// range an elastic one: it starts a thread when a task finds nobody idle, and lets those above the least go when
+    /// range an elastic one: it starts a thread when a task finds no worker idle, and lets those above the least go when
     /// they have been idle for [`keep_alive`](Self::keep_alive).
     pub fn workers(mut self, workers: impl Into<Workers>) -> Self {
         self.kind.workers = workers.into();
