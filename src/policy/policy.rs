@@ -12,7 +12,6 @@ use crate::refusal::{ReadyAt, Reason, Refusal, Rejection, Wait};
 use crate::standing::{Standing, State};
 use crate::sync::turn::Turnstile;
 use crate::time::{Clock, Pass};
-#[cfg(feature = "pool")]
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
