@@ -43,10 +43,11 @@ impl<T> Stream for Results<T> {
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         if this.due.is_empty() {
-            let given = std::mem::take(&mut this.given);
             if !this.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
                 this.waker = Some(cx.waker().clone());
             }
+            // A waker that panics comes before.
+            let given = std::mem::take(&mut this.given);
             match Arc::clone(&this.shared).poll_due(&mut this.due, given, &mut this.waker) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(false) => return Poll::Ready(None),

@@ -94,6 +94,10 @@ impl<Fut: Work> Runner<Fut> {
     }
 
     async fn admit(&mut self) -> Result<(), Refused> {
+        // Others had their turns since the item before.
+        if self.ticket.as_ref().is_some_and(|ticket| !ticket.may_keep()) {
+            self.give_up();
+        }
         let admission = &self.shared.settings.admission;
         if !admission.is_done(self.ticket.as_ref()) {
             self.ticket = Some(admission.admit(Ask::one(), self.ticket.take()).await?);

@@ -262,23 +262,27 @@ impl<Fut: Work> State<Fut> {
 
     /// It has failed, or the consumer has gone: what is not needed ends.
     fn abort_in_vain(&mut self, acts: &mut Acts) {
-        acts.drop(self.source.take());
         for runner in 0..self.runners.len() {
             if self.is_in_vain(runner) && !seeded!("fan_out_runs_in_vain") {
                 acts.others.extend(self.runners[runner].abort.take().map(Act::Abort));
             }
         }
+        // After them: its drop may wait for what they run.
+        acts.drop(self.source.take());
     }
 
     /// The runner was dropped before its end, with the item that it ran.
     pub(super) fn dropped(&mut self, runner: usize, acts: &mut Acts) {
         match self.phase {
+            // It had nothing more to do.
+            Phase::Ended if self.runners[runner].item.is_none() => return,
             Phase::Running | Phase::Ended => {
                 self.phase = Phase::Dropped;
                 acts.drop(self.source.take());
                 // The gaps stay empty: one result in the place of all that are missing.
                 self.results.retain(Option::is_some);
                 self.results.push_back(Some(Err(TaskError::Aborted)));
+                self.outstanding += 1;
             }
             // The consumer waits for what is in front of the failure.
             Phase::Failed(_) if self.ordered && !self.is_in_vain(runner) && !seeded!("fan_out_misses_quietly") => {

@@ -36,11 +36,17 @@ impl Ticket {
         drop_quietly(self.slot);
     }
 
-    /// The task has ended. The slot stays for the next task, unless it is to go to a waiter, or there are fewer slots now.
+    /// True while the slot need not go to a waiter, and there are no fewer slots now.
+    #[cfg(feature = "fan-out")]
+    pub(crate) fn may_keep(&self) -> bool {
+        let slots = self.slot.as_ref().map(OwnedSemaphorePermit::semaphore);
+        slots.is_none_or(|slots| slots.debt() == 0 && !slots.is_closed() && slots.waiting() == 0)
+    }
+
+    /// The task has ended. The slot stays for the next task, where it [may](Self::may_keep).
     #[cfg(feature = "fan-out")]
     pub(crate) fn finish_task(mut self, outcome: Outcome) -> Option<Self> {
-        let may_keep = |slots: &Semaphore| slots.debt() == 0 && !slots.is_closed() && slots.waiting() == 0;
-        let kept = self.slot.take_if(|slot| may_keep(slot.semaphore()));
+        let kept = if self.may_keep() { self.slot.take() } else { None };
         self.finish(outcome);
         kept.map(|slot| Self {
             admitted: None,
@@ -173,7 +179,11 @@ impl Admission {
             drop_quietly(admitting);
             match polled {
                 Some(Ok(admitted)) => return Ok(Ticket { admitted, slot }),
-                Some(Err(why)) => return Err(Refused::Task(why)),
+                Some(Err(why)) => {
+                    // A waiter that is woken by it may panic.
+                    drop_quietly(slot);
+                    return Err(Refused::Task(why));
+                }
                 None => lost_slot = true,
             }
         }

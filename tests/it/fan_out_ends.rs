@@ -212,3 +212,17 @@ fn a_consumer_that_waits_behind_a_failure_is_woken_by_the_end_of_the_runtime() {
     let told = poll(&mut results);
     assert!(matches!(told, Poll::Ready(Some(Err(Failed::Task(TaskError::Aborted))))));
 }
+
+/// Given a runtime that ends while the source has nothing, then the consumer is told once.
+#[test]
+fn the_end_of_the_runtime_is_told_once() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let mut results = runtime.block_on(async {
+        let results = fan_out_stream(futures::stream::pending::<u8>(), 1).map(|n| async move { n });
+        settle().await;
+        results
+    });
+    drop(runtime);
+    let ends: Vec<_> = futures::executor::block_on_stream(&mut results).collect();
+    assert!(matches!(ends[..], [Err(TaskError::Aborted)]), "{ends:?}");
+}

@@ -360,3 +360,30 @@ async fn a_waker_that_panics_ends_no_fan_out() {
         assert_eq!(results.await.unwrap(), [0, 1, 2]);
     }
 }
+
+/// Given a policy that refuses, when the slot that comes back for that wakes a waiter whose waker panics, then each item is refused, and
+/// the fan-out goes on.
+#[tokio::test]
+async fn a_waker_that_panics_as_an_item_is_refused_ends_no_fan_out() {
+    let (slots, closed) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
+    closed.close();
+    let held = slots.try_acquire().unwrap();
+    let results = fan_out(0..3, &slots)
+        .admit_by(Policy::new(closed))
+        .map(|n| async move { n });
+    let results = tokio::spawn(results.collect::<Vec<_>>());
+    settle().await;
+    let mut other = Box::pin(slots.acquire());
+    wait_with_a_bomb(other.as_mut());
+    drop(held);
+    settle().await;
+    drop(other);
+    let results = results.await.unwrap();
+    assert_eq!(results.len(), 3);
+    assert!(
+        results
+            .iter()
+            .all(|result| matches!(result, Err(TaskError::Refused(_)))),
+        "{results:?}"
+    );
+}
