@@ -321,7 +321,8 @@ impl<'j> Home for Core<'j> {
     fn await_it(self: &Arc<Self>, entry: Option<Entry<'j>>) -> Option<u64> {
         let mut entry = Some(entry?);
         let number = self.transition(|state, acts| {
-            if state.phase == Phase::Stopped {
+            // One that has ended meanwhile needs no thread.
+            if state.phase == Phase::Stopped || !entry.as_ref()?.is_live() {
                 return None;
             }
             let number = state.queue.next_awaited;
