@@ -21,7 +21,7 @@ use super::apart::Apart;
 use super::cell::Ran;
 use super::engine::core::{Engine, Kind};
 use super::engine::seat::Seat;
-use super::engine::state::{Acts, Counts, Line, Next, Phase, State};
+use super::engine::state::{Acts, Counts, Next, Phase, State, TaskQueue};
 use super::engine::waits::{Held, Home, Lends};
 use super::entry::{Entry, Left, Unstarted};
 use super::hooks::{self, drop_quietly, forget_panic};
@@ -50,7 +50,7 @@ pub(super) type DiscardHook = dyn Fn(Unstarted<'_>) + Send + Sync;
 /// How many tasks a worker takes at once, at most, when all workers have plenty to do.
 const BATCH: usize = 16;
 
-/// So many tasks for each worker may be taken past those on a shelf. Several times as many as a worker takes at once: a
+/// How many tasks for each worker may be taken past those on a shelf. Several times as many as a worker takes at once: a
 /// shelf whose worker gets on is empty by then.
 const PATIENCE: u64 = 128;
 
@@ -156,7 +156,7 @@ pub(super) enum Key {
     Awaited(u64),
 }
 
-impl<'j> Line for Entries<'j> {
+impl<'j> TaskQueue for Entries<'j> {
     type Entry = Entry<'j>;
     type Key = Key;
     type Own = Bench<'j>;
@@ -224,7 +224,7 @@ impl<'j> Line for Entries<'j> {
 
 impl<'j> Kind for Threads<'j> {
     type Entry = Entry<'j>;
-    type Line = Entries<'j>;
+    type TaskQueue = Entries<'j>;
 
     #[inline]
     fn enter(&self, state: &mut Guarded<'j>) {
@@ -666,7 +666,7 @@ fn load<'j>(state: &mut Guarded<'j>, bench: &Bench<'j>, n: usize) {
     bench.shelf.lock().load(n, due, &mut state.queue.lanes);
 }
 
-/// So many tasks have been taken that some may have been passed too often on a shelf: those go back in front of the
+/// Some tasks may have been passed too often on a shelf: those go back in front of the
 /// queue, first those that have been taken last.
 #[cold]
 fn clear_shelves(state: &mut Guarded<'_>) {

@@ -159,7 +159,7 @@ impl Room {
         }
     }
 
-    /// So many places, and so much weight, are free again. The worker that gives them back is not told of wakers that panic: it has
+    /// These places, and this weight, are free again. The worker that gives them back is not told of wakers that panic: it has
     /// tasks in hand.
     #[inline]
     pub(super) fn give_back(&self, places: usize, weight: u64) {

@@ -343,7 +343,7 @@ fn threads_submit_and_join() {
     assert_eq!(pool.submit_blocking(async {}).unwrap_err().reason, Turned::Closed);
 }
 
-/// Given a task whose handle is gone, when it panics where it is run after the end of its pool, then whoever runs it sees
+/// Given a task whose handle is gone, when it panics where it is run after the end of its pool, then its runner sees
 /// the panic, as with a pool of threads.
 #[tokio::test]
 async fn what_is_handed_back_panics_where_it_is_run() {

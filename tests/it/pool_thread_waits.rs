@@ -20,6 +20,16 @@ fn nested(pool: &WorkerPool, depth: usize) -> Result<usize, TaskError> {
     Ok(below.join()?? + 1)
 }
 
+/// The same by waits with a time-out, which run nothing on the stack of the waiter.
+fn timed(pool: &WorkerPool, depth: usize) -> Result<usize, TaskError> {
+    if depth == 0 {
+        return Ok(0);
+    }
+    let here = pool.clone();
+    let below = pool.submit(move || timed(&here, depth - 1)).unwrap();
+    Ok(below.join_timeout(LONG).expect("it stands still")?? + 1)
+}
+
 /// Given one worker, then tasks wait for their children thousands deep, 17 on each thread; and the wait for which no thread is left is
 /// refused. The pool goes on after that.
 #[test]
@@ -39,14 +49,6 @@ fn tasks_wait_for_their_children_as_deep_as_there_are_threads() {
 /// The same without a task on its waiter's stack: waits with a time-out.
 #[test]
 fn no_more_threads_are_started_than_are_allowed() {
-    fn timed(pool: &WorkerPool, depth: usize) -> Result<usize, TaskError> {
-        if depth == 0 {
-            return Ok(0);
-        }
-        let here = pool.clone();
-        let below = pool.submit(move || timed(&here, depth - 1)).unwrap();
-        Ok(below.join_timeout(LONG).expect("it stands still")?? + 1)
-    }
     let pool = WorkerPool::builder().workers(2).build().unwrap();
     let here = pool.clone();
     assert_eq!(pool.run(move || timed(&here, 200)).unwrap().unwrap(), 200);
@@ -281,14 +283,6 @@ fn a_thread_that_could_not_be_started_is_started_later() {
 /// Given an elastic pool of more threads than may wait beyond a limit, then as many tasks wait as there are threads and spare ones.
 #[test]
 fn a_large_pool_lets_more_wait() {
-    fn timed(pool: &WorkerPool, depth: usize) -> Result<usize, TaskError> {
-        if depth == 0 {
-            return Ok(0);
-        }
-        let here = pool.clone();
-        let below = pool.submit(move || timed(&here, depth - 1)).unwrap();
-        Ok(below.join_timeout(LONG).expect("it stands still")?? + 1)
-    }
     let pool = WorkerPool::builder().workers(1..=100).build().unwrap();
     let here = pool.clone();
     assert_eq!(pool.run(move || timed(&here, 300)).unwrap().unwrap(), 300);

@@ -2,7 +2,7 @@
 //! wakers and drops run outside the lock.
 
 use super::seat::Seat;
-use super::state::{Acts, Counts, Gone, Line, Next, Phase, State};
+use super::state::{Acts, Counts, Gone, Next, Phase, State, TaskQueue};
 use super::waits::{Held, Inside, Lends, Slot};
 use crate::ask::Ask;
 use crate::pool::admission::{Admission, Asking, Refused, Ticket};
@@ -37,16 +37,16 @@ pub(in crate::pool) trait Entry {
 /// What pools differ in.
 pub(in crate::pool) trait Kind: Sized + Send + Sync {
     type Entry: Entry;
-    type Line: Line<Entry = Self::Entry>;
+    type TaskQueue: TaskQueue<Entry = Self::Entry>;
     /// Comes before each transition, and what it has done follows: under the lock.
-    fn enter(&self, _: &mut State<Self::Line>) {}
-    fn settle(&self, _: &mut State<Self::Line>, _: &mut Acts<Own<Self>>) {}
+    fn enter(&self, _: &mut State<Self::TaskQueue>) {}
+    fn settle(&self, _: &mut State<Self::TaskQueue>, _: &mut Acts<Own<Self>>) {}
     /// No more tasks are taken: before those that have been taken are entered.
     fn close(&self) {}
     /// Takes all entries out of the queue, and wherever else they wait.
-    fn drain(&self, state: &mut State<Self::Line>) -> Vec<Self::Entry>;
+    fn drain(&self, state: &mut State<Self::TaskQueue>) -> Vec<Self::Entry>;
     /// Takes out what a full queue discards first.
-    fn evict(&self, state: &mut State<Self::Line>) -> Option<Self::Entry>;
+    fn evict(&self, state: &mut State<Self::TaskQueue>) -> Option<Self::Entry>;
     /// Tells the owner of a task that it was discarded.
     fn discard(engine: &Arc<Engine<Self>>, entry: Self::Entry);
     /// The worker at `seat` has taken the entry. Under the lock of the pool: what ends the pool finds it queued, or begun.
@@ -58,7 +58,7 @@ pub(in crate::pool) trait Kind: Sized + Send + Sync {
 }
 
 /// What workers of such a pool keep where others find it.
-pub(in crate::pool) type Own<K> = <<K as Kind>::Line as Line>::Own;
+pub(in crate::pool) type Own<K> = <<K as Kind>::TaskQueue as TaskQueue>::Own;
 
 /// What is decided when a pool is built.
 pub(in crate::pool) struct Settings {
@@ -69,7 +69,7 @@ pub(in crate::pool) struct Settings {
 }
 
 pub(in crate::pool) struct Engine<K: Kind> {
-    state: Apart<Mutex<State<K::Line>>>,
+    state: Apart<Mutex<State<K::TaskQueue>>>,
     pub(in crate::pool) room: Room,
     pub(in crate::pool) settings: Settings,
     /// What tasks hold that are admitted, as it was found last.
@@ -81,9 +81,9 @@ pub(in crate::pool) struct Engine<K: Kind> {
 type Admitted<E> = (E, bool, Ticket, Held);
 
 impl<K: Kind> Engine<K> {
-    pub(in crate::pool) fn new(queue: K::Line, limit: usize, room: Room, settings: Settings, kind: K) -> Self {
+    pub(in crate::pool) fn new(queue: K::TaskQueue, limit: usize, room: Room, settings: Settings, kind: K) -> Self {
         // Slots that others share are all the slots that there are.
-        let own = if settings.admission.slots.is_some() && !K::Line::THREADS {
+        let own = if settings.admission.slots.is_some() && !K::TaskQueue::THREADS {
             usize::MAX
         } else {
             limit
@@ -98,7 +98,7 @@ impl<K: Kind> Engine<K> {
     }
 
     /// To look only.
-    pub(in crate::pool) fn look(&self) -> MutexGuard<'_, State<K::Line>> {
+    pub(in crate::pool) fn look(&self) -> MutexGuard<'_, State<K::TaskQueue>> {
         self.state.lock()
     }
 
@@ -106,7 +106,7 @@ impl<K: Kind> Engine<K> {
     #[inline]
     pub(in crate::pool) fn transition<T>(
         self: &Arc<Self>,
-        step: impl FnOnce(&mut State<K::Line>, &mut Acts<Own<K>>) -> T,
+        step: impl FnOnce(&mut State<K::TaskQueue>, &mut Acts<Own<K>>) -> T,
     ) -> T {
         let mut acts = Acts::default();
         let mut state = self.state.lock();
@@ -192,8 +192,8 @@ impl<K: Kind> Engine<K> {
         ended: Counts,
         slot: Option<bool>,
         patient: bool,
-        before: impl FnOnce(&mut State<K::Line>),
-        after: impl FnOnce(&mut State<K::Line>, &Next<K::Entry>),
+        before: impl FnOnce(&mut State<K::TaskQueue>),
+        after: impl FnOnce(&mut State<K::TaskQueue>, &Next<K::Entry>),
     ) -> Next<K::Entry> {
         let mut gone = Vec::new();
         let next = self.transition(|state, acts| {
@@ -345,7 +345,7 @@ impl<K: Kind> Engine<K> {
             // Whatever the wakers of those do that wait for a slot.
             hooks::quietly(|| slots.set_limit(limit));
         }
-        if K::Line::THREADS || self.settings.admission.slots.is_none() {
+        if K::TaskQueue::THREADS || self.settings.admission.slots.is_none() {
             self.transition(|state, acts| state.set_limit(limit, acts));
         }
     }

@@ -3,7 +3,7 @@
 //! An entry stands in the list of its priority, and besides in the list of awaited entries while a task awaits it.
 
 use super::seat::Seat;
-use super::state::Line;
+use super::state::TaskQueue;
 use crate::pool::entry::{AGEING, Priority};
 use std::marker::PhantomData;
 
@@ -203,7 +203,7 @@ impl<E: Send, W: Default + Send + Sync> Queue<E, W> {
     }
 }
 
-impl<E: Send, W: Default + Send + Sync> Line for Queue<E, W> {
+impl<E: Send, W: Default + Send + Sync> TaskQueue for Queue<E, W> {
     type Entry = E;
     type Key = Key;
     type Own = W;

@@ -40,7 +40,7 @@ pub(in crate::pool) enum Gone {
 }
 
 /// A queue, in the order of which tasks start.
-pub(in crate::pool) trait Line: Send {
+pub(in crate::pool) trait TaskQueue: Send {
     type Entry;
     /// Of an entry: it stays valid after the entry is gone, and then finds nothing.
     type Key: Copy + PartialEq + Send;
@@ -67,9 +67,9 @@ pub(in crate::pool) trait Line: Send {
 }
 
 /// The worker that asks, and for which entry.
-type Asker<Q> = (Arc<Seat<<Q as Line>::Own>>, Option<<Q as Line>::Key>);
+type Asker<Q> = (Arc<Seat<<Q as TaskQueue>::Own>>, Option<<Q as TaskQueue>::Key>);
 
-pub(in crate::pool) struct State<Q: Line> {
+pub(in crate::pool) struct State<Q: TaskQueue> {
     pub(in crate::pool) queue: Q,
     slots: Slots,
     seats: Vec<Arc<Seat<Q::Own>>>,
@@ -155,7 +155,7 @@ impl Counts {
     }
 }
 
-impl<Q: Line> State<Q> {
+impl<Q: TaskQueue> State<Q> {
     pub(in crate::pool) fn new(queue: Q, limit: usize, gated: bool) -> Self {
         Self {
             queue,

@@ -190,7 +190,7 @@ impl Record {
 
     /// It has given back what it held.
     pub(in crate::pool) fn end(&self) {
-        // Release: pairs with the load in `chain`.
+        // Release: pairs with the loads in `judged` and `held_above`.
         self.ended.store(true, Ordering::Release);
     }
 

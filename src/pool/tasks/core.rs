@@ -6,7 +6,7 @@ use super::runner;
 use crate::pool::engine::core::{Engine, Kind};
 use crate::pool::engine::queue::{Key, Queue};
 use crate::pool::engine::seat::Seat;
-use crate::pool::engine::state::{Line, Phase, State};
+use crate::pool::engine::state::{Phase, State, TaskQueue};
 use crate::pool::engine::waits::{Held, Home};
 use crate::pool::error::TaskError;
 use crate::pool::hooks;
@@ -45,13 +45,13 @@ impl Running {
 
 impl Kind for Tasks {
     type Entry = Entry;
-    type Line = Queue<Entry, Running>;
+    type TaskQueue = Queue<Entry, Running>;
 
-    fn drain(&self, state: &mut State<Self::Line>) -> Vec<Entry> {
+    fn drain(&self, state: &mut State<Self::TaskQueue>) -> Vec<Entry> {
         state.queue.drain()
     }
 
-    fn evict(&self, state: &mut State<Self::Line>) -> Option<Entry> {
+    fn evict(&self, state: &mut State<Self::TaskQueue>) -> Option<Entry> {
         let last = state.queue.last()?;
         state.queue.remove(last)
     }
