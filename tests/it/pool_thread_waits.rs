@@ -215,47 +215,6 @@ fn cancelled_tasks_on_a_shelf_hide_no_others() {
     assert!(pool.shutdown(LONG).is_clean());
 }
 
-/// Given a task that has polled a handle, when another thread drops that as the task ends, or as it waits for the next, then the pool goes
-/// on, and no more run at once than before.
-#[test]
-fn a_handle_that_is_dropped_elsewhere_takes_the_slot_back_once() {
-    for round in 0..2_000 {
-        let pool = WorkerPool::builder().workers(1).build().unwrap();
-        let (tell, told) = mpsc::channel::<JoinHandle<()>>();
-        let drops = thread::spawn(move || drop(told.recv().unwrap()));
-        let here = pool.clone();
-        let outer = pool.submit(move || {
-            let mut first = here.submit(|| ()).unwrap();
-            let polled = Future::poll(std::pin::Pin::new(&mut first), &mut Context::from_waker(Waker::noop()));
-            if polled.is_pending() {
-                tell.send(first).unwrap();
-            } else {
-                drop(tell.send(here.submit(|| ()).unwrap()));
-            }
-            match round % 2 {
-                0 => 7,
-                _ => here
-                    .submit(|| 7)
-                    .unwrap()
-                    .join_timeout(LONG)
-                    .expect("it stands still")
-                    .unwrap(),
-            }
-        });
-        assert_eq!(outer.unwrap().join_timeout(LONG).expect("it stands still").unwrap(), 7);
-        drops.join().unwrap();
-        assert_eq!(
-            pool.submit(|| 8)
-                .unwrap()
-                .join_timeout(LONG)
-                .expect("it stands still")
-                .unwrap(),
-            8
-        );
-        assert!(pool.shutdown(LONG).is_clean());
-    }
-}
-
 /// Given a spare thread that cannot be started at first, then it is started later, and what waits for it ends.
 #[test]
 fn a_thread_that_could_not_be_started_is_started_later() {

@@ -128,3 +128,35 @@ fn families_of_pools_end() {
         assert!(begun.load(Ordering::SeqCst) + listed <= taken.load(Ordering::SeqCst));
     });
 }
+
+/// Given a task that has polled a handle, when another thread drops that as the task ends, or as it waits for the next, then the slot is
+/// taken back once: the pool of one goes on.
+#[test]
+fn a_handle_that_is_dropped_elsewhere_takes_the_slot_back_once() {
+    super::check(20_000, || {
+        let pool = pool(1, None);
+        let (here, waits_again) = (pool.clone(), thread_rng().gen_range(0..2) == 0);
+        let (tell, told) = shuttle::sync::mpsc::channel::<JoinHandle<()>>();
+        let drops = thread::spawn(move || drop(told.recv()));
+        let outer = pool.submit(move || {
+            let mut first = here.submit(|| ()).unwrap();
+            if Pin::new(&mut first)
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+            {
+                tell.send(first).unwrap();
+            }
+            if waits_again {
+                here.submit(|| ())
+                    .unwrap()
+                    .join_timeout(LONG)
+                    .expect("nothing ends it before")
+                    .unwrap();
+            }
+        });
+        outer.unwrap().join().unwrap();
+        drops.join().unwrap();
+        pool.submit(|| ()).unwrap().join().unwrap();
+        assert!(pool.shutdown(LONG).is_clean());
+    });
+}
