@@ -3,9 +3,9 @@
 //!
 //! | you want to | use | feature |
 //! |---|---|---|
-//! | let so many run at once | [`Semaphore`] | |
+//! | limit how many operations run at once | [`Semaphore`] | |
 //! | take a permit, or a message, whichever comes first | `ChannelSemaphore` in `crossbeam_channel::select!` | `channel` |
-//! | let so many start per time, with bursts | [`TokenBucket`] and a [`Quota`] | |
+//! | limit the start rate, with bursts | [`TokenBucket`] and a [`Quota`] | |
 //! | never exceed a number in any span of time | [`SlidingWindow`], or [`SlidingLog`], exact to the instant | |
 //! | space work evenly, one after the other | [`LeakyBucket`] | |
 //! | count by windows of a fixed length, as many quotas are billed | [`FixedWindow`] | |
@@ -15,26 +15,26 @@
 //! | limit millions of keys by one quota | [`keyed::KeyedRate`] | |
 //! | share one rate fairly among keys | [`keyed::FairBudget`] | |
 //! | admit by a rate in two or three nanoseconds | [`Leased`], [`Clock::coarse`] | |
-//! | stop asking what fails | [`CircuitBreaker`] | |
+//! | stop calling a service that fails | [`CircuitBreaker`] | |
 //! | let a limit find itself from latency | [`Adaptive`] over a [`Semaphore`] | |
 //! | keep limits in a file, and change them while running | [`policy::spec::PolicySpec`], [`Policy::apply`], [`policy::source`] | `policy-file`, `policy-watch` |
 //! | throttle one thing while another is under load | [`LimiterExt::linked`], [`policy::linked`] | |
 //! | try a limit before it is enforced | [`LimiterExt::shadow`] | |
-//! | know why, and what would have sufficed | [`Policy::explain`] | |
-//! | fall back on something when refused | [`Policy::run`] | |
+//! | explain a decision, with the numbers of every leg | [`Policy::explain`] | |
+//! | run a fallback when refused | [`Policy::run`] | |
 //! | share a limit by classes, by importance | [`shed::Partitions`] | |
 //! | not make overload worse | [`shed::Throttler`], [`shed::RetryBudget`] | |
 //! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
 //! | wait in turn, with a bound on queue and time | [`Policy`] | |
-//! | see how long was waited, and who holds on | [`SemaphoreBuilder`]`::stats` | `stats` |
+//! | see wait times and grants that are not polled | [`SemaphoreBuilder`]`::stats` | `stats` |
 //! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
 //! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
-//! | run an async function over many items, so many at once | `fan_out` | `fan-out` |
-//! | tell who finds no room when to come back, and let it in then | [`shed::WaitingRoom`], [`Policy::lane`] | |
+//! | run an async function over many items, `n` at once | `fan_out` | `fan-out` |
+//! | give refused clients a retry time, and honour it | [`shed::WaitingRoom`], [`Policy::lane`] | |
 //! | limit a service of tower, axum, hyper or tonic | `tower::LimitLayer` | `tower` |
 //! | tell clients: `Retry-After`, `RateLimit`, keys behind proxies | `axum::HttpRefusals`, `axum::ClientIp` | `axum` |
-//! | see how every leg stands | [`Limiter::visit_status`], [`status`] | |
-//! | tell metrics and tracing what happens | `observe::Observed` | `metrics`, `tracing` |
+//! | see the status of every leg | [`Limiter::visit_status`], [`status`] | |
+//! | report to metrics and tracing | `observe::Observed` | `metrics`, `tracing` |
 //! | test with virtual time | [`ManualClock`] | |
 //! | put an existing governor limiter into a policy | `Governed` | `governor` |
 //! | share permits, rates and windows among machines | `remote::Remote` | `remote`, `redis`, `consul`, `zookeeper`, `etcd` |
