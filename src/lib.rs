@@ -99,7 +99,6 @@ mod seeded;
 
 pub mod adaptive;
 mod algo;
-mod ask;
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub mod axum;
@@ -108,6 +107,7 @@ pub mod breaker;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
+mod core;
 #[cfg(feature = "fan-out")]
 #[cfg_attr(docsrs, doc(cfg(feature = "fan-out")))]
 pub mod fan_out;
@@ -116,18 +116,14 @@ mod governed;
 pub mod guide;
 pub mod keyed;
 pub mod lease;
-pub mod limiter;
 #[cfg(any(feature = "metrics", feature = "tracing"))]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "metrics", feature = "tracing"))))]
 pub mod observe;
-mod permit;
 pub mod policy;
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 pub mod pool;
 pub mod rate;
-mod ready;
-mod refusal;
 #[cfg(feature = "remote")]
 #[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
 pub mod remote;
@@ -136,16 +132,21 @@ pub mod shed;
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub mod stats;
-pub mod status;
 pub mod sync;
-mod ticket;
 pub mod time;
 #[cfg(feature = "tower")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tower")))]
 pub mod tower;
 
+pub use crate::core::ask::{Ask, Cost, Demand, MAX_COSTS};
+#[doc(hidden)]
+pub use crate::core::limiter::Callbacks;
+pub use crate::core::limiter::{Limiter, LimiterExt, Outcome, Settlement};
+pub use crate::core::permit::{Permit, Reservation, UnknownCost};
+pub use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};
+pub use crate::core::ticket::{BoxTicket, Ticket};
+pub use crate::core::{limiter, status};
 pub use adaptive::Adaptive;
-pub use ask::{Ask, Cost, Demand, MAX_COSTS};
 pub use breaker::{
     BreakerBuilder, BreakerError, BreakerEvent, BreakerMetrics, BreakerState, BreakerTicket, CircuitBreaker, OpenTime,
     Trip,
@@ -155,17 +156,12 @@ pub use breaker::{
 pub use governed::Governed;
 pub use keyed::{Keyed, KeysFull};
 pub use lease::Leased;
-#[doc(hidden)]
-pub use limiter::Callbacks;
-pub use limiter::{Limiter, LimiterExt, Outcome, Settlement};
-pub use permit::{Permit, Reservation, UnknownCost};
 pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError, RunError};
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 pub use pool::{JoinHandle, WorkerPool};
 pub use rate::{Booking, FixedWindow, LeakyBucket, RateError, RateTicket, SlidingLog, Warmup};
 pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket, WindowError};
-pub use refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};
 pub use semaphore::{
     AcquireError, AcquireTimeoutError, Order, Overflow, OwnedRequest, OwnedSemaphorePermit, Request, Semaphore,
     SemaphoreBuilder, SemaphoreError, SemaphorePermit, SemaphoreTicket, TryAcquireError,
@@ -176,7 +172,6 @@ pub use semaphore::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelT
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub use stats::{Durations, SemaphoreStats};
-pub use ticket::{BoxTicket, Ticket};
 pub use time::{Clock, ClockError, ClockReading, Instant, ManualClock};
 
 /// The examples of the README compile and run.

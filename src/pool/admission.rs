@@ -3,8 +3,8 @@
 use super::error::TaskError;
 use super::gate::{Admitted, Gate, poll_admitting};
 use super::hooks::drop_quietly;
-use crate::ask::Ask;
-use crate::limiter::Outcome;
+use crate::core::ask::Ask;
+use crate::core::limiter::Outcome;
 use crate::semaphore::{OwnedSemaphorePermit, PassiveAcquire, Semaphore};
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use crate::sync::wait_queue::QueueId;

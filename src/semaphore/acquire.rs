@@ -6,8 +6,8 @@ use super::limiter::SemaphoreTicket;
 use super::{OwnedSemaphorePermit, SemaphorePermit};
 use crate::blocking;
 #[cfg(feature = "pool")]
-use crate::limiter::Limiter;
-use crate::permit::Permit;
+use crate::core::limiter::Limiter;
+use crate::core::permit::Permit;
 use crate::sync::queue::Key;
 use crate::sync::shim::thread::{self, Thread};
 use crate::sync::shim::thread_local;

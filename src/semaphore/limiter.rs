@@ -1,13 +1,13 @@
 //! The semaphore as a leg of a policy, and as a queue that a policy waits in.
 
 use super::atomic::Semaphore;
-use crate::ask::Demand;
-use crate::limiter::{Callbacks, Limiter, Outcome};
-use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::status::{self, Status};
+use crate::core::ask::Demand;
+use crate::core::limiter::{Callbacks, Limiter, Outcome};
+use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::core::status::{self, Status};
+use crate::core::ticket::Ticket;
 use crate::sync::queue::State;
 use crate::sync::wait_queue::{QueueId, QueueKey, WaitQueue};
-use crate::ticket::Ticket;
 use crate::time::ClockReading;
 use std::task::Waker;
 

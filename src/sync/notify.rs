@@ -233,7 +233,7 @@ enum Steps {
 /// change, also when it panics. Costs two writes when no call is caused.
 ///
 /// **Deadlock**: a step that blocks until a waiter is served which an earlier step has freed: that waiter is notified after the
-/// last step. The steps are limiters' calls, which [must not block](crate::limiter).
+/// last step. The steps are limiters' calls, which [must not block](crate::core::limiter).
 #[inline(always)]
 pub(crate) fn together<R>(change: impl FnOnce() -> R) -> R {
     let end = EndOfSteps::begin(true);

@@ -1971,7 +1971,7 @@ table! {
     legs_beside_partitions_may_panic: partitions in ["shed/partitions.rs"];
     #[cfg(feature = "channel")]
     legs_beside_a_channel_semaphore_may_panic: channel_semaphores in [];
-    any_verb_of_a_permit_may_panic: verbs in ["permit.rs"];
+    any_verb_of_a_permit_may_panic: verbs in ["core/permit.rs"];
     work_and_its_fallback_may_panic: runs in ["policy/run.rs"];
     classifiers_and_listeners_may_panic: breakers in [
         "breaker/builder.rs", "breaker/circuit.rs", "breaker/limiter.rs", "breaker/open_time.rs"

@@ -35,14 +35,14 @@
 //!
 //! The feature `conformance` holds a suite that checks each law by its number on any limiter.
 
-use crate::ask::{Ask, Cost, Demand};
-use crate::permit::{Permit, Reservation};
+use crate::core::ask::{Ask, Cost, Demand};
+use crate::core::permit::{Permit, Reservation};
+use crate::core::refusal::{ReadyAt, Refusal};
+use crate::core::status::Status;
+use crate::core::ticket::Ticket;
 use crate::policy::linked::{Linked, Mark};
 use crate::policy::{And, AtOnce, BoxLimiter, Named, Per, PerCall, Shadow, WaitForRaise};
-use crate::refusal::{ReadyAt, Refusal};
-use crate::status::Status;
 use crate::sync::wait_queue::{QueueId, WaitQueue};
-use crate::ticket::Ticket;
 use crate::time::{Clock, ClockReading};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};

@@ -1,6 +1,6 @@
 //! When a request could be admitted: the answer of one leg, and that of all legs of a composite together.
 
-use crate::refusal::{Reason, Refusal, Wait};
+use crate::core::refusal::{Reason, Refusal, Wait};
 use crate::sync::wait_queue::WaitQueue;
 use crate::time::Instant;
 

@@ -20,8 +20,8 @@
 //! # Ok::<(), tollgate::PolicyError>(())
 //! ```
 
-use crate::ask::Cost;
 use crate::breaker::BreakerState;
+use crate::core::ask::Cost;
 use crate::rate::Quota;
 use std::time::Duration;
 
