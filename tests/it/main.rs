@@ -92,6 +92,8 @@ mod pool_outcomes;
 mod pool_own_queue;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_parity;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_reference;
 #[cfg(feature = "pool")]
 mod pool_room;
 #[cfg(feature = "pool")]
