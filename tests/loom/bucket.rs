@@ -158,7 +158,7 @@ fn a_reservation_beside_a_cancel_is_not_taken_for_an_older_one() {
 /// Given five of ten that are held, alone or under another, when they are given back beside one who takes ten of the bucket,
 /// which is full again by then, then ten have been taken: whatever reading of the clock the cancel has begun with.
 #[test]
-fn a_cancel_beside_one_who_finds_the_bucket_full_mints_nothing() {
+fn a_cancel_beside_a_caller_that_finds_the_bucket_full_mints_nothing() {
     for above in [0, 1] {
         crate::exhaustive(move || {
             let clock = ManualClock::new();

@@ -70,7 +70,7 @@ fn one_permit_is_taken_once() {
 /// Given two held of two, when one comes back beside a shrink to one, then from the shrink on nobody is admitted: the
 /// other is still held.
 #[test]
-fn a_return_beside_a_shrink_admits_nobody_beyond_it() {
+fn a_return_beside_a_shrink_admits_none_beyond_it() {
     crate::exhaustive(|| {
         let semaphore = semaphore(2);
         let (back, kept) = (hold(&semaphore), hold(&semaphore));
@@ -122,7 +122,7 @@ fn a_return_beside_a_raise_pays_once() {
 }
 
 #[test]
-fn two_who_change_the_limit_leave_one_of_the_two() {
+fn two_changes_of_the_limit_leave_one_of_the_two() {
     crate::exhaustive(|| {
         let semaphore = semaphore(1);
         let other = Arc::clone(&semaphore);
@@ -137,7 +137,7 @@ fn two_who_change_the_limit_leave_one_of_the_two() {
 
 /// A thread that blocks is woken by a permit that comes back, by a raise, and by the close.
 #[test]
-fn a_blocked_thread_is_served_or_told() {
+fn a_blocked_thread_is_served_or_refused() {
     for event in 0..3 {
         crate::exhaustive(move || {
             let semaphore = semaphore(1);

@@ -61,7 +61,7 @@ fn is_let_in(policy: &Policy<LiveLegs>, ask: Ask, meanwhile: JoinHandle<()>) {
 /// Given one who takes a permit and gives it back, since the leg behind refuses, when somebody asks meanwhile whom more than
 /// half of the permits would keep out, then that was no load.
 #[test]
-fn what_an_attempt_takes_and_gives_back_is_no_load() {
+fn an_attempt_that_rolls_back_is_no_load() {
     crate::roomy(3, || {
         let policy = build([throttle(), semaphore("permits", 1), semaphore("closed", 0)]);
         let other = policy.clone();
@@ -81,7 +81,7 @@ fn what_an_attempt_takes_and_gives_back_is_no_load() {
 
 /// Given a permit whose return ends the load, beside one who begins to wait for that, then the wait ends.
 #[test]
-fn a_return_that_ends_the_load_beside_one_who_waits_is_not_lost() {
+fn a_return_that_ends_the_load_beside_a_waiter_is_not_lost() {
     crate::roomy(3, || {
         let policy = build([throttle(), semaphore("permits", 1)]);
         let held = hold(&policy, ask([("throttle", 0), ("permits", 1)]));

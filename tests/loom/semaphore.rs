@@ -126,7 +126,7 @@ fn one_permit_is_taken_once() {
 }
 
 #[test]
-fn what_was_done_under_a_permit_is_seen_under_the_next() {
+fn writes_under_a_permit_are_seen_under_the_next() {
     crate::exhaustive(|| {
         let semaphore = Arc::new(Semaphore::new(1));
         let (data, releaser) = write_and_release(hold(&semaphore, 1));
@@ -140,7 +140,7 @@ fn what_was_done_under_a_permit_is_seen_under_the_next() {
 
 /// Both releases are seen, although only the second of them suffices and only its thread hands over.
 #[test]
-fn what_was_done_under_permits_that_add_up_is_seen_after_the_hand_over() {
+fn writes_under_added_up_permits_are_seen_after_the_hand_over() {
     crate::exhaustive(|| {
         let semaphore = Arc::new(Semaphore::new(2));
         let (mine, theirs) = (hold(&semaphore, 1), hold(&semaphore, 1));
@@ -183,7 +183,7 @@ fn a_release_beside_a_join_is_not_lost() {
 
 /// Two are free, and one who joins takes them both or waits for neither: meanwhile nobody is refused what is free.
 #[test]
-fn a_join_that_finds_its_permits_free_refuses_nobody_meanwhile() {
+fn a_join_that_finds_its_permits_free_refuses_none_meanwhile() {
     crate::exhaustive(|| {
         let semaphore = Arc::new(Semaphore::new(3));
         let held = hold(&semaphore, 2);
@@ -285,7 +285,7 @@ fn added_permits_beside_a_join_are_not_lost() {
 }
 
 #[test]
-fn what_was_done_before_a_limit_was_raised_is_seen_under_its_permits() {
+fn writes_before_a_raise_are_seen_under_its_permits() {
     crate::exhaustive(|| {
         let semaphore = Arc::new(Semaphore::new(0));
         let data = Arc::new(AtomicU64::new(0));
@@ -319,7 +319,7 @@ fn permits_that_are_forgotten_beside_an_acquire_are_gone_once() {
 }
 
 #[test]
-fn a_close_beside_a_join_tells_the_one_who_joins() {
+fn a_close_beside_a_join_reaches_the_newcomer() {
     crate::exhaustive(|| {
         let semaphore = Arc::new(Semaphore::new(0));
         let other = Arc::clone(&semaphore);
@@ -413,7 +413,7 @@ fn a_claim_behind_a_lone_acquirer_that_leaves_beside_a_release_is_served() {
 }
 
 #[test]
-fn two_releases_a_join_and_one_who_leaves() {
+fn two_releases_a_join_and_a_cancelled_waiter() {
     crate::bounded(2, || {
         let semaphore = Arc::new(Semaphore::new(2));
         let releasers = [(); 2].map(|()| hold(&semaphore, 1));

@@ -80,7 +80,7 @@ fn every_probe_comes_back() {
 /// Given a half-open circuit in a policy, when threads wait for it whose probes end without a result, or well, then all of
 /// them are admitted: whoever comes back wakes the next.
 #[test]
-fn whoever_waits_for_a_probe_is_woken() {
+fn a_waiter_for_a_probe_is_woken() {
     super::check(10_000, || {
         let clock = ManualClock::new();
         let breaker = half_open(&clock);

@@ -37,7 +37,7 @@ async fn pause() {
 
 /// Given runners that fall asleep between two submissions of two threads, then all four tasks run, and the end is clean.
 #[test]
-fn whoever_falls_asleep_beside_a_submission_is_called() {
+fn a_runner_that_falls_asleep_beside_a_submission_is_woken() {
     super::check(10_000, || {
         let pool = pool(2);
         let submitters: Vec<_> = (0..2)
@@ -62,7 +62,7 @@ fn whoever_falls_asleep_beside_a_submission_is_called() {
 
 /// Given a task that waits for one behind it, which no helper polls, when the pool of one is resized to two, then both end.
 #[test]
-fn a_raised_limit_starts_what_waits() {
+fn a_raised_limit_starts_the_queued_tasks() {
     super::check(10_000, || {
         let pool = pool(1);
         let flag = Arc::new(Semaphore::new(0));
@@ -83,7 +83,7 @@ fn a_raised_limit_starts_what_waits() {
 
 /// The same when the limit of its slots is raised, by somebody who knows no pool, at any moment.
 #[test]
-fn a_limit_that_others_raise_starts_what_waits() {
+fn a_limit_raised_elsewhere_starts_the_queued_tasks() {
     super::check(10_000, || {
         let slots = Arc::new(Semaphore::new(1));
         let builder = TaskPool::builder(1).on(&ManualClock::new());
@@ -234,7 +234,7 @@ async fn wait_somehow(pool: TaskPool, now: Arc<AtomicUsize>, limit: usize) -> Op
 /// Given tasks that wait for others and then for something else, drop the handle, or hand it on, then all end, and no more of those
 /// that are awaited are polled at once than there are slots.
 #[test]
-fn what_is_awaited_runs_within_the_bound() {
+fn an_awaited_task_runs_within_the_bound() {
     super::check(10_000, || {
         let limit = thread_rng().gen_range(1..=2);
         let pool = pool(limit);
@@ -288,7 +288,7 @@ fn a_fan_out_gives_every_result() {
 /// Given three members of a group that run at once, one of which fails while others are being submitted, when nobody polls
 /// the group, then all of them end: those that would never are dropped.
 #[test]
-fn a_failure_beside_a_submission_drops_what_runs() {
+fn a_failure_beside_a_submission_drops_the_running_tasks() {
     super::check(10_000, || {
         let pool = pool(3);
         let mut group = pool.group::<(), usize>();
@@ -314,7 +314,7 @@ fn a_failure_beside_a_submission_drops_what_runs() {
 /// Given a closed gate, and a runner that takes the task while that is cancelled, or the pool aborted, then the task is told so,
 /// and the runner goes.
 #[test]
-fn what_waits_at_a_closed_gate_is_taken_out() {
+fn a_task_at_a_closed_gate_is_taken_out() {
     super::check(10_000, || {
         let closed = Policy::new(Semaphore::new(0));
         let builder = TaskPool::builder(1).on(&ManualClock::new());

@@ -65,7 +65,7 @@ fn headroom_lets_a_small_limit_grow() {
 
 /// Given a limit that the law lowers while little is in flight, then headroom neither raises it nor lowers it further.
 #[test]
-fn headroom_is_for_what_grows() {
+fn headroom_applies_only_to_growing_laws() {
     struct Says(Vec<f64>);
     impl LimitLaw for Says {
         fn next(&mut self, limit: f64, _: &Sample) -> f64 {

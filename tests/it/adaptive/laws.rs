@@ -225,7 +225,7 @@ fn the_limit_moves_between_floor_and_ceiling() {
 }
 
 #[test]
-fn what_is_not_used_is_not_raised() {
+fn an_unused_limit_is_not_raised() {
     let clock = ManualClock::new();
     let gate = gate(&clock, Aimd::new());
     for _ in 0..100 {
@@ -295,7 +295,7 @@ fn a_pinned_limit_stays() {
 }
 
 #[test]
-fn headroom_holds_back_what_grows() {
+fn headroom_holds_back_a_growing_law() {
     let clock = ManualClock::new();
     struct Double;
     impl LimitLaw for Double {

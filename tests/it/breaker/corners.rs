@@ -68,7 +68,7 @@ fn every_window_counts_alike() {
 
 /// Given a policy that waits for the probe of another, then it wakes when that comes back, and not before.
 #[test]
-fn whoever_waits_for_a_probe_wakes_when_it_is_back() {
+fn a_waiter_for_a_probe_wakes_when_the_probe_is_back() {
     let clock = ManualClock::new();
     let builder = CircuitBreaker::builder().probes(1).wait_while_open();
     let breaker = builder.clock(&clock).build().unwrap();
@@ -108,7 +108,7 @@ fn an_overdue_trial_says_when() {
 }
 
 #[test]
-fn what_is_shown_names_the_state_and_the_settings() {
+fn its_debug_form_names_the_state_and_the_settings() {
     let clock = ManualClock::new();
     let builder = CircuitBreaker::builder().count_window(7).probes(3).clock(&clock);
     let shown = format!("{builder:?}");
@@ -182,7 +182,7 @@ fn failures_in_a_row_open_it_time_and_again() {
 
 /// What it tells: thresholds as they were set, and rates once there is a result of a probe.
 #[test]
-fn metrics_say_by_what_it_judges() {
+fn metrics_name_the_thresholds() {
     let clock = ManualClock::new();
     let builder = CircuitBreaker::builder().slow_calls(SECOND, 0.25).probes(4);
     let breaker = builder.clock(&clock).build().unwrap();

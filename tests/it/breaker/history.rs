@@ -40,7 +40,7 @@ fn failures_to_open(breaker: &CircuitBreaker) -> usize {
 /// Given a resource of which a hundredth fails and one of which a tenth does, when each begins to fail, then the first is
 /// cut off earlier, and both long before half of the calls fail.
 #[test]
-fn what_stands_out_opens_the_circuit() {
+fn an_outlier_opens_the_circuit() {
     let clock = ManualClock::new();
     for (every, most) in [(100, 5), (10, 12)] {
         let breaker = builder(&clock).build().unwrap();
@@ -103,7 +103,7 @@ fn an_outage_is_not_learnt() {
 
 /// Given calls of which a tenth is slow, when a third of them is, then the circuit opens, by the slow ones alone.
 #[test]
-fn what_is_slow_is_learnt_likewise() {
+fn slowness_is_learnt_like_failure() {
     let clock = ManualClock::new();
     let breaker = builder(&clock).slow_calls(SECOND, 0.5).build().unwrap();
     let timed = |slow: bool| {

@@ -194,7 +194,7 @@ fn an_overdue_trial_wakes_a_policy_that_waits() {
 
 /// Given a policy whose head asks for more calls than there are probes, then it is the whole trial, and the line goes on.
 #[test]
-fn an_ask_of_more_than_the_probes_does_not_stop_a_line() {
+fn an_ask_of_more_than_the_probes_does_not_stop_a_queue() {
     let clock = ManualClock::new();
     let breaker = leaked(half_open(&clock));
     let policy = Policy::builder().clock(&clock).over(breaker).unwrap();

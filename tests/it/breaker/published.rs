@@ -298,7 +298,7 @@ fn a_time_window_forgets_the_oldest() {
 
 /// Two of three, three in a row, three of four; and probes judged two of three, three of four, three of three.
 #[test]
-fn thresholds_of_so_many_of_so_many() {
+fn thresholds_of_n_of_m() {
     let clock = ManualClock::new();
     let of = |window: usize, rate: f64| {
         let builder = CircuitBreaker::builder().count_window(window).failure_rate(rate);
@@ -382,7 +382,7 @@ fn open_times_are_jittered_computed_and_held_off() {
 }
 
 #[test]
-fn a_classifier_says_what_an_outcome_means() {
+fn a_classifier_decides_the_meaning_of_an_outcome() {
     let clock = ManualClock::new();
     let classify = |outcome, took: Duration| match outcome {
         Outcome::Overload => Outcome::Ignored,
@@ -399,7 +399,7 @@ fn a_classifier_says_what_an_outcome_means() {
 }
 
 #[test]
-fn every_change_of_state_is_told() {
+fn each_change_of_state_is_reported() {
     let clock = ManualClock::new();
     let events = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&events);

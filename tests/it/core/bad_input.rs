@@ -60,7 +60,7 @@ fn a_policy_that_cannot_be_is_refused_with_its_reason() {
 }
 
 #[test]
-fn bounds_of_the_line_take_any_value() {
+fn bounds_of_the_queue_take_any_value() {
     let clock = ManualClock::new();
     for (max_wait, max_queue, reason) in [
         (Duration::ZERO, usize::MAX, Reason::TimedOut),

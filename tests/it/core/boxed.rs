@@ -25,7 +25,7 @@ fn comes_back<L: Limiter + 'static>(name: &str, capacity: usize, make: impl Fn()
 }
 
 #[test]
-fn what_is_held_through_a_box_comes_back() {
+fn permits_held_through_a_box_come_back() {
     comes_back("semaphore", 3, || Semaphore::new(3));
     comes_back("named", 3, || Semaphore::new(3).named("in flight").per_call());
     comes_back("both", 2, || Semaphore::new(3).and(Semaphore::new(2)));
@@ -52,7 +52,7 @@ fn what_is_held_through_a_box_comes_back() {
 
 /// A breaker, a throttler and an adaptive limit learn how the work ended, and when it began.
 #[test]
-fn how_work_ends_is_told_through_a_box() {
+fn outcomes_pass_through_a_box() {
     let clock = ManualClock::new();
     let breaker = || {
         let builder = CircuitBreaker::builder().minimum_calls(5).clock(&clock);

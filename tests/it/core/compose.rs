@@ -39,7 +39,7 @@ impl Limiter for Panics {
 }
 
 #[test]
-fn a_leg_that_refuses_gives_back_what_all_before_it_gave() {
+fn a_leg_that_refuses_rolls_back_all_legs_before_it() {
     let clock = ManualClock::new();
     let rate = Arc::new(bucket(&clock, 1, 10));
     let window = Arc::new(SlidingWindow::new(10, Duration::from_secs(60)).unwrap().on(&clock));
@@ -74,7 +74,7 @@ fn a_leg_that_refuses_gives_back_what_all_before_it_gave() {
 }
 
 #[test]
-fn a_leg_that_panics_gives_back_what_all_before_it_gave() {
+fn a_leg_that_panics_rolls_back_all_legs_before_it() {
     let clock = ManualClock::new();
     let rate = Arc::new(bucket(&clock, 1, 10));
     let semaphore = Arc::new(Semaphore::new(10));
@@ -93,7 +93,7 @@ fn a_leg_that_panics_gives_back_what_all_before_it_gave() {
 }
 
 #[test]
-fn a_cost_that_nobody_named_is_refused_and_nothing_is_taken() {
+fn an_unknown_cost_is_refused_and_nothing_is_taken() {
     let clock = ManualClock::new();
     let calls = Arc::new(bucket(&clock, 1, 10));
     let gate = Arc::clone(&calls).per_call().and(bucket(&clock, 1, 10).per(TOKENS));
@@ -107,7 +107,7 @@ fn a_cost_that_nobody_named_is_refused_and_nothing_is_taken() {
 }
 
 #[test]
-fn each_leg_is_charged_what_it_counts() {
+fn each_leg_is_charged_in_its_own_unit() {
     let clock = ManualClock::new();
     let (rpm, tpm) = (Arc::new(bucket(&clock, 1, 100)), Arc::new(bucket(&clock, 1, 5_000)));
     let gate = Arc::clone(&rpm).per_call().and(Arc::clone(&tpm).per(TOKENS));
@@ -219,7 +219,7 @@ proptest! {
     }
 
     #[test]
-    fn a_ticket_of_words_reads_back_what_it_wrote(a: u64, b: u64, c: u64) {
+    fn a_ticket_of_words_reads_back_as_written(a: u64, b: u64, c: u64) {
         let ticket = ((a, b), ((), c));
         let mut words = [0; <((u64, u64), ((), u64))>::WORDS];
         ticket.write(&mut words);

@@ -630,7 +630,7 @@ fn an_attempt_that_blocks_breaks_law_1() {
 }
 
 #[test]
-fn a_refusal_that_keeps_what_was_left_breaks_law_2() {
+fn a_refusal_that_keeps_the_remainder_breaks_law_2() {
     caught(2, counter(Fault::RefusalTakesTheRest));
 }
 
@@ -660,7 +660,7 @@ fn a_finish_that_gives_twice_or_a_forget_that_gives_breaks_law_5() {
 }
 
 #[test]
-fn a_release_that_wakes_nobody_breaks_law_6() {
+fn a_release_without_a_wake_up_breaks_law_6() {
     caught(6, counter(Fault::Silent));
 }
 
@@ -716,7 +716,7 @@ fn a_rate_at_which_queues_do_not_take_turns_is_caught() {
 }
 
 #[test]
-fn a_wrong_description_is_told_from_a_broken_law() {
+fn a_wrong_description_is_distinguished_from_a_broken_law() {
     let violation = Suite::of_permits(4, in_flight).run().unwrap_err();
     assert_eq!(violation.law(), None);
     assert_eq!(

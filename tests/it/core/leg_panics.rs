@@ -381,7 +381,7 @@ fn a_listener_that_panics_at_every_change_changes_no_state() {
 }
 
 #[test]
-fn a_listener_is_told_also_while_a_panic_is_under_way() {
+fn a_listener_is_notified_even_during_a_panic() {
     let clock = ManualClock::new();
     let told = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&told);

@@ -40,7 +40,7 @@ fn survey(limiter: &impl Limiter) -> Vec<String> {
 }
 
 #[test]
-fn rates_say_what_is_left_and_when_there_is_more() {
+fn rates_report_the_remainder_and_the_next_refill() {
     let clock = ManualClock::new();
     let bucket = TokenBucket::new(Quota::per_second(4).burst(2)).on(&clock);
     assert_eq!(
@@ -86,7 +86,7 @@ fn rates_say_what_is_left_and_when_there_is_more() {
 }
 
 #[test]
-fn a_policy_shows_its_legs_in_order_under_their_names_and_then_its_line() {
+fn a_policy_shows_its_legs_in_order_by_name_and_then_its_queue() {
     let clock = ManualClock::new();
     let shared = Shared::new(Semaphore::new(7));
     let found = Adaptive::builder(Semaphore::new(10))
@@ -145,7 +145,7 @@ fn a_fair_share_is_the_smaller_the_more_want_theirs() {
 }
 
 #[test]
-fn what_sheds_says_what_is_left_or_how_likely_it_refuses() {
+fn shedders_report_the_remainder_or_the_refusal_probability() {
     let clock = ManualClock::new();
     let budget = RetryBudget::new(0.5, 3).unwrap();
     let _retry = budget.try_admit(2).unwrap();
@@ -160,7 +160,7 @@ fn what_sheds_says_what_is_left_or_how_likely_it_refuses() {
 
 #[cfg(feature = "governor")]
 #[test]
-fn a_limiter_of_governor_says_what_it_has_said_last() {
+fn a_governor_limiter_reports_its_latest_snapshot() {
     let clock = ManualClock::new();
     let quota = governor::Quota::with_period(SECOND).unwrap();
     let limiter = governor::RateLimiter::direct_with_clock(quota, clock.clock().clone());
@@ -190,7 +190,7 @@ fn a_breaker_says_how_long_it_stays_open() {
 
 #[cfg(feature = "policy-file")]
 #[test]
-fn legs_from_a_file_show_what_is_in_force_and_obeyed() {
+fn legs_from_a_file_show_the_settings_in_force() {
     use tollgate::policy::file::Format;
     use tollgate::policy::spec::PolicySpec;
     let text = |limit: u64| {

@@ -74,7 +74,7 @@ fn a_policy_and_its_lane_take_turns_at_a_rate() {
 /// Given one in a queue, and others that try again and again without waiting, when more tokens are wanted than come between
 /// two tries, then the one that waits is admitted at the instant that it was told, and the others afterwards.
 #[test]
-fn what_only_tries_takes_nothing_from_a_queue_that_waits() {
+fn a_try_takes_nothing_from_a_waiting_queue() {
     let clock = ManualClock::new();
     let bucket = Arc::new(TokenBucket::new(Quota::per_second(10).burst(5)).on(&clock));
     let policy = Policy::new(Arc::clone(&bucket));
@@ -354,7 +354,7 @@ fn a_class_of_partitions_passes_others_within_its_own_part_alone() {
 
 /// A waiter that no change but a higher limit admits holds up none that fit.
 #[test]
-fn what_can_never_fit_into_partitions_holds_up_nothing() {
+fn a_demand_that_no_partition_can_hold_blocks_no_waiter() {
     let shared = Partitions::lent(2, 2).unwrap();
     let policies = [0, 1].map(|class| Policy::new(Arc::clone(shared.class(class))));
     let mut large = pin!(policies[0].admit(3));

@@ -63,7 +63,7 @@ async fn every_item_has_one_result_and_the_limit_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_many_run_at_once_as_may() {
+async fn concurrency_reaches_the_limit() {
     let gauge = Gauge::default();
     let inner = gauge.clone();
     let start = tokio::time::Instant::now();
@@ -90,7 +90,7 @@ async fn results_come_in_order_where_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn nothing_is_taken_from_the_source_that_there_is_no_room_for() {
+async fn no_item_is_taken_from_the_source_without_capacity() {
     for ordered in [false, true] {
         let taken = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&taken);
@@ -187,7 +187,7 @@ async fn a_policy_admits_the_items() {
 }
 
 #[tokio::test]
-async fn the_first_error_ends_it_and_drops_what_runs() {
+async fn the_first_error_ends_it_and_drops_the_running_items() {
     let dropped = Arc::new(());
     let held = Arc::clone(&dropped);
     let mut results = fan_out(0.., 4).try_map(move |n: u32| {
@@ -215,7 +215,7 @@ async fn the_first_error_ends_it_and_drops_what_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_order_what_stands_before_the_error_still_comes() {
+async fn in_order_the_results_before_the_error_still_come() {
     let results = fan_out(0..100, 10).ordered().try_map(|n: u64| async move {
         tokio::time::sleep(Duration::from_millis(100 - n)).await;
         if n == 5 { Err(n) } else { Ok(n) }
@@ -277,7 +277,7 @@ async fn dropping_the_results_drops_source_and_futures() {
 }
 
 #[tokio::test]
-async fn progress_is_told_and_survives_a_hook_that_panics() {
+async fn progress_is_reported_and_survives_a_hook_that_panics() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = Arc::clone(&told);
     let results = fan_out(0..5, 1).progress(move |progress| {
@@ -320,7 +320,7 @@ async fn closed_slots_end_it() {
 /// the lock while the consumer waits for it, then `buffer_unordered`, which polls futures only while the stream is
 /// polled, stands still for ever; here the futures go on.
 #[tokio::test(start_paused = true)]
-async fn a_consumer_may_wait_for_what_the_futures_hold() {
+async fn a_consumer_may_wait_for_a_resource_of_the_futures() {
     const END: Duration = Duration::from_secs(60);
     let lock = Arc::new(tokio::sync::Mutex::new(()));
     let work = |lock: Arc<tokio::sync::Mutex<()>>| async move {
@@ -341,7 +341,7 @@ async fn a_consumer_may_wait_for_what_the_futures_hold() {
 }
 
 #[test]
-fn a_runtime_that_is_shut_down_leaves_nobody_waiting() {
+fn a_runtime_shutdown_leaves_no_waiter() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let mut results = runtime.block_on(async {
         let results = fan_out(0..10, 3).map(|n| async move {

@@ -29,7 +29,7 @@ fn counted() -> (impl Iterator<Item = usize> + Send, Arc<AtomicUsize>) {
 /// Given a limit of 2 and 4 results at hand, when some are taken and others are left, then as many items are taken, but for
 /// the last.
 #[tokio::test]
-async fn room_is_made_while_results_are_at_hand() {
+async fn capacity_is_freed_while_results_are_ready() {
     let (items, taken) = counted();
     let mut results = fan_out(items, 2).map(|_| async {});
     settle().await;
@@ -92,7 +92,7 @@ async fn a_limit_beyond_all_bounds_is_none() {
 
 /// Given futures that are ready at once, and room for all of their results, then other tasks get their turns in between.
 #[tokio::test]
-async fn what_is_ready_at_once_lets_others_have_their_turns() {
+async fn a_ready_source_yields_to_other_tasks() {
     const ITEMS: usize = 100_000;
     let taken = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&taken);
@@ -106,7 +106,7 @@ async fn what_is_ready_at_once_lets_others_have_their_turns() {
 
 /// Given a source of which nothing is known in advance, or of which only a bound is, then no total is told.
 #[tokio::test]
-async fn a_total_is_told_where_it_is_known() {
+async fn a_known_total_is_reported() {
     let totals = Arc::new(Mutex::new(Vec::new()));
     let told = || {
         let totals = Arc::clone(&totals);
@@ -123,7 +123,7 @@ async fn a_total_is_told_where_it_is_known() {
 
 /// Given runners that idle, when the source ends, then they end, although the results have not been dropped.
 #[tokio::test]
-async fn nobody_is_left_when_the_source_has_ended() {
+async fn no_waiter_is_left_when_the_source_has_ended() {
     let (send, items) = mpsc::unbounded();
     let mut results = fan_out_stream(items, 4).map(|_: u32| tokio::task::yield_now());
     for n in 0..4 {
@@ -164,7 +164,7 @@ fn in_order_a_runtime_that_is_shut_down_leaves_no_gap() {
 
 /// Given a breaker in front of the items, then it is told of failures where futures may fail, and of panics everywhere.
 #[tokio::test]
-async fn a_policy_is_told_how_its_items_ended() {
+async fn a_policy_receives_the_outcomes_of_its_items() {
     let breaker = || {
         Arc::new(
             CircuitBreaker::builder()

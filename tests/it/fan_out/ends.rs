@@ -41,7 +41,7 @@ impl Ends {
 /// Given a source that has ended, and a consumer that looks later, when an item fails, then what runs is dropped then and
 /// there, and the failure comes first: for as many items as there are runners, for fewer, and for the last of many.
 #[tokio::test(start_paused = true)]
-async fn a_failure_after_the_source_has_ended_drops_what_runs() {
+async fn a_failure_after_the_end_of_the_source_drops_the_running_items() {
     for (items, fails) in [(8, 0), (3, 0), (1_000, 999)] {
         let ends = Ends::default();
         let inner = ends.clone();
@@ -71,7 +71,7 @@ async fn a_failure_after_the_source_has_ended_drops_what_runs() {
 /// Given a failure in order, then what runs behind it is dropped at once, the source as well, be it in the hands of one who
 /// waits for its next item; and what runs in front of it runs to its end.
 #[tokio::test(start_paused = true)]
-async fn in_order_what_runs_behind_a_failure_is_dropped() {
+async fn in_order_items_that_run_behind_a_failure_are_dropped() {
     let (send, receive) = futures::channel::mpsc::unbounded();
     for n in 0..4 {
         send.unbounded_send(n).unwrap();
@@ -148,7 +148,7 @@ async fn in_order_the_failure_that_counts_is_the_one_in_front() {
 /// Given a failure in order, when the runtime is shut down while an item in front of it runs, then the consumer is told so
 /// in that place.
 #[test]
-fn a_runtime_that_is_shut_down_after_a_failure_leaves_nobody_waiting() {
+fn a_runtime_shutdown_after_a_failure_leaves_no_waiter() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let mut results = runtime.block_on(async {
         let results = fan_out(0..100, 6).ordered().try_map(|n| async move {
@@ -215,7 +215,7 @@ fn a_consumer_that_waits_behind_a_failure_is_woken_by_the_end_of_the_runtime() {
 
 /// Given a runtime that ends while the source has nothing, then the consumer is told once.
 #[test]
-fn the_end_of_the_runtime_is_told_once() {
+fn the_end_of_the_runtime_is_reported_once() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let mut results = runtime.block_on(async {
         let results = fan_out_stream(futures::stream::pending::<u8>(), 1).map(|n| async move { n });

@@ -56,7 +56,7 @@ async fn one_that_never_ends_lets_another_get_on_that_shares_its_slots() {
 
 /// Given a breaker that admits the items, then it learns of each how it has ended: an error and a panic are failures.
 #[tokio::test]
-async fn whoever_admits_the_items_is_told_how_they_ended() {
+async fn the_admitting_limiter_receives_the_outcomes_of_the_items() {
     let breaker = Arc::new(CircuitBreaker::new());
     let told = || (breaker.metrics().calls, breaker.metrics().failed);
     let policy = || Policy::new(Arc::clone(&breaker));

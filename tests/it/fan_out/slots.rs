@@ -46,7 +46,7 @@ impl Drop for Noted {
 /// Given items that a policy admits one at a time, when one ends, or is dropped half-way, then its future is gone before
 /// the permit is given back.
 #[tokio::test]
-async fn a_future_is_gone_before_what_it_ran_under_is_given_back() {
+async fn a_future_is_dropped_before_its_slot_and_permit_are_released() {
     for ready in [true, false] {
         let permits = Arc::new(Semaphore::new(1));
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -217,7 +217,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 /// Given a runtime that is shut down while another thread raises the limit, when all that is left of the fan-out is what that
 /// thread has in hands, with a result whose drop panics, then that thread goes on.
 #[test]
-fn whoever_raises_the_limit_survives_the_end_of_the_fan_out() {
+fn a_raise_of_the_limit_survives_the_end_of_the_fan_out() {
     // In which order a runtime drops its tasks depends on their numbers, which all runtimes of the process share.
     assert!((0..100).any(|_| shut_down_beside_a_raise()));
 }

@@ -13,7 +13,7 @@ fn tenants(clock: &ManualClock, max: usize, rate: u64, burst: u64) -> (Keyed<u64
 }
 
 #[test]
-fn a_refusal_tells_when_a_lone_asker_gets_what_it_wants() {
+fn a_refusal_names_the_instant_at_which_a_lone_caller_succeeds() {
     let clock = ManualClock::new();
     let (map, budget) = tenants(&clock, 10, 10, 10);
     assert_eq!(budget.quota(), Quota::per_second(10));
@@ -93,7 +93,7 @@ fn a_full_share_may_go_and_one_that_is_not_stays() {
 }
 
 #[test]
-fn what_is_cancelled_or_settled_comes_back_but_never_more_than_there_was_room_for() {
+fn refunds_never_exceed_the_free_capacity() {
     const BYTES: Cost = Cost::new("bytes");
     let clock = ManualClock::new();
     let share = FairBudget::new(Quota::per_second(10).burst(10)).on(&clock).share();
@@ -196,7 +196,7 @@ fn zero_and_unlimited_have_names() {
 /// Given two shares that both lack tokens, and one that waits at the first, when the second goes, then the waiter is told
 /// in time, and admitted in half of the time that it had to wait for.
 #[test]
-fn a_share_that_goes_tells_the_waiters_at_the_others() {
+fn a_removed_share_notifies_the_waiters_of_the_others() {
     let clock = ManualClock::new();
     let budget = FairBudget::new(Quota::per_second(2).burst(2)).on(&clock);
     let (one, other) = (std::sync::Arc::new(budget.share()), budget.share());

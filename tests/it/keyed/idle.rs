@@ -33,7 +33,7 @@ fn makes_room<L: Limiter + 'static>(
 }
 
 #[test]
-fn a_map_of_breakers_has_room_once_they_are_idle() {
+fn a_map_of_idle_breakers_admits_new_keys() {
     let clock = ManualClock::new();
     let on = clock.clone();
     let build = move || {
@@ -64,7 +64,7 @@ fn a_map_of_breakers_has_room_once_they_are_idle() {
 }
 
 #[test]
-fn a_map_of_limits_that_learn_has_room_once_they_are_idle() {
+fn a_map_of_idle_adaptive_limits_admits_new_keys() {
     let clock = ManualClock::new();
     let on = clock.clone();
     let build = move || -> Adaptive {
@@ -97,7 +97,7 @@ fn a_map_of_limits_that_learn_has_room_once_they_are_idle() {
 }
 
 #[test]
-fn a_map_of_shedders_has_room_once_they_are_idle() {
+fn a_map_of_idle_shedders_admits_new_keys() {
     let clock = ManualClock::new();
     let on = clock.clone();
     let throttler = move || Throttler::new(0.5, 0.9, SECOND * 10).unwrap().on(&on);
@@ -131,7 +131,7 @@ fn a_map_of_shedders_has_room_once_they_are_idle() {
 /// Given a map whose limiters have a leg of another map, when that is full, then a new key is refused, or shares the overflow: it
 /// never gets a limiter that nothing else knows.
 #[test]
-fn a_limiter_that_cannot_be_made_is_a_key_without_room() {
+fn a_limiter_that_cannot_be_built_refuses_its_key() {
     let clock = ManualClock::new();
     let rates = Arc::new(Keyed::new(1, {
         let on = clock.clone();

@@ -65,7 +65,7 @@ fn a_limited_key_is_never_dropped_and_a_new_one_is_refused() {
 }
 
 #[test]
-fn keys_that_find_no_room_share_the_overflow() {
+fn keys_without_a_place_share_the_overflow() {
     let clock = ManualClock::new();
     let overflow = TokenBucket::new(Quota::per_second(1).burst(3)).on(&clock);
     let map = buckets(&clock, 1, 1, 1).overflow(overflow);
@@ -83,7 +83,7 @@ fn keys_that_find_no_room_share_the_overflow() {
 }
 
 #[test]
-fn a_map_without_room_refuses_everybody() {
+fn a_map_without_capacity_refuses_every_key() {
     let map = Keyed::new(0, |_: &u64| Semaphore::new(1));
     assert_eq!(map.get(&1).unwrap_err().max_entries(), 0);
     let map = map.overflow(Semaphore::new(1));
@@ -148,7 +148,7 @@ fn a_key_can_have_a_quota_of_its_own_and_lose_it_again() {
 }
 
 #[test]
-fn a_bucket_that_nobody_used_for_years_may_go() {
+fn a_bucket_unused_for_years_may_be_evicted() {
     let clock = ManualClock::new();
     let map = buckets(&clock, 1, 1_000_000_000, 1_000_000);
     map.get(&1).unwrap().try_acquire(1_000_000).unwrap();
@@ -303,7 +303,7 @@ fn keys_that_share_a_semaphore_take_turns() {
 /// Given eight threads that use few keys of a small map beside an attacker who cycles many, then no key is admitted more
 /// often than its bucket allows: time stands still.
 #[test]
-fn no_key_regains_a_token_while_threads_race_for_room() {
+fn no_key_regains_a_token_while_threads_race_for_capacity() {
     const KEYS: u64 = 64;
     let clock = ManualClock::new();
     let map = buckets(&clock, 24, 1, 3);
@@ -337,7 +337,7 @@ proptest! {
     /// Given keys that come in any order while time passes, when each that finds room takes what it can, then each has
     /// taken what a bucket of its own that was never dropped would have given.
     #[test]
-    fn a_map_with_little_room_admits_what_one_with_much_room_does(
+    fn a_small_map_admits_the_same_as_a_large_one(
         steps in prop::collection::vec((0u64..12, 0u64..4, 0u64..1_500), 1..300),
         max in 1usize..12,
     ) {

@@ -252,7 +252,7 @@ fn a_key_that_was_dropped_is_not_full_by_a_reading_from_before() {
 
 /// The same where the axis of all has started anew meanwhile: by the earlier reading nothing has come yet.
 #[test]
-fn a_reading_from_before_the_axis_started_anew_finds_what_was_there() {
+fn a_reading_from_before_the_axis_restarted_finds_the_old_tokens() {
     let clock = ManualClock::new();
     let rates = KeyedRate::new(10, Quota::per_second(1_000_000).burst(1_000)).on(&clock);
     clock.advance(Duration::from_millis(4_294_900));

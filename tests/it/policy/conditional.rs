@@ -74,7 +74,7 @@ fn a_link_is_true_whatever_b_is_made_of() {
 /// Given a limit that applies while the mean latency is above 100 ms, when slow work ends, then it applies, and a fast end
 /// lets whoever waits in at once.
 #[test]
-fn a_link_by_latency_hears_of_faster_work() {
+fn a_latency_trigger_sees_faster_work() {
     let clock = ManualClock::new();
     let meter = Meter::new(&clock, 60 * SECOND);
     let work = meter.watch(Semaphore::new(10));
@@ -102,7 +102,7 @@ fn a_link_by_latency_hears_of_faster_work() {
 /// Given a semaphore that applies only while B refuses, when B's refusals are forgotten, then whoever waits for the
 /// semaphore is let in then, although nobody gives a permit back.
 #[test]
-fn whoever_waits_for_a_linked_semaphore_is_let_in_when_the_load_falls() {
+fn a_waiter_for_a_conditional_semaphore_is_admitted_when_the_load_falls() {
     let clock = ManualClock::new();
     let meter = Meter::new(&clock, SECOND);
     let b = meter.watch(Semaphore::new(0));
@@ -115,7 +115,7 @@ fn whoever_waits_for_a_linked_semaphore_is_let_in_when_the_load_falls() {
 }
 
 #[test]
-fn what_is_metered_is_counted_once() {
+fn metered_units_are_counted_once() {
     let clock = ManualClock::new();
     let meter = Meter::new(&clock, SECOND);
     let gate: BoxLimiter = meter.watch(Semaphore::new(3)).boxed();
@@ -152,7 +152,7 @@ fn a_request_does_not_count_in_its_own_case() {
 
 /// Limiters in a keyed map that are metered, linked or on trial are as good as new when what they hold is.
 #[test]
-fn what_is_wrapped_is_fresh_again() {
+fn a_wrapped_limiter_becomes_pristine_again() {
     let clock = ManualClock::new();
     let meter = Meter::new(&clock, SECOND);
     let bucket = || TokenBucket::new(Quota::per_second(1)).on(&clock);

@@ -142,7 +142,7 @@ fn rows() -> Vec<(Rule, Rule)> {
 /// version comes, then as many of the line are admitted at that instant as a limiter gives that is changed by hand: by each
 /// rule, whichever of the numbers become stricter. A reset gives one full bucket, and not one for each step of the change.
 #[test]
-fn a_version_gives_what_its_rule_says_and_no_more() {
+fn a_version_grants_exactly_its_inherit_rule() {
     for (from, to) in rows() {
         for inherit in RULES {
             let clock = ManualClock::new();
@@ -187,7 +187,7 @@ fn fresh(rule: &Rule) -> Box<tollgate::Policy<tollgate::policy::LiveLegs>> {
 /// by `Additive`: had it never been taken, it would have been there, and gone, when the bucket shrank. Nor by a reset, which gave
 /// a full bucket without asking who held what; nor after more changes than are remembered.
 #[test]
-fn what_is_held_through_changes_comes_back_by_their_rules() {
+fn permits_held_through_changes_come_back_by_their_rules() {
     for (inherit, changes, back) in [
         (Inherit::Additive, 1, 1),
         (Inherit::Additive, 2, 0),
@@ -210,7 +210,7 @@ fn what_is_held_through_changes_comes_back_by_their_rules() {
 }
 
 /// Through how many changes an attempt may last before what it took and gives up again, to ask the new version, does not come
-/// back: see [`what_is_held_through_changes_comes_back_by_their_rules`].
+/// back: see [`permits_held_through_changes_come_back_by_their_rules`].
 fn lasting(inherit: Inherit) -> u64 {
     match inherit {
         Inherit::Reset => 1,

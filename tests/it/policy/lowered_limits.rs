@@ -143,7 +143,7 @@ fn a_grant_that_was_not_looked_at_outlasts_a_dip() {
 }
 
 #[test]
-fn what_can_never_fit_into_partitions_holds_up_none_of_its_own_policy() {
+fn a_demand_that_no_partition_can_hold_blocks_none_of_its_own_policy() {
     let shared = Partitions::lent(2, 2).unwrap();
     let policy = Policy::new(Arc::clone(shared.class(0)));
     let mut large = Box::pin(policy.admit(3));

@@ -292,7 +292,7 @@ fn a_waiter_for_a_larger_quota_is_served_in_its_turn_once_it_fits() {
 /// Given a waiter behind the head that takes a larger limit since the settings have changed, then it is passed over at once, and not
 /// counted before the one behind it.
 #[test]
-fn what_a_change_of_settings_makes_wait_for_a_raise_is_ahead_of_none() {
+fn a_waiter_that_a_change_of_settings_turns_to_a_raise_is_ahead_of_none() {
     let clock = ManualClock::new();
     let bucket = Arc::new(TokenBucket::new(Quota::per_second(1).burst(10)).on(&clock));
     bucket.try_acquire(10).unwrap();

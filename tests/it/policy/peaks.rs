@@ -104,7 +104,7 @@ fn crossing_a_mark_to_and_fro_gives_nothing() {
 
 /// The same of a window: what it has admitted counts, under whichever limit.
 #[test]
-fn a_window_counts_what_it_admitted_under_the_other_limit() {
+fn a_window_counts_admissions_under_the_other_limit() {
     let clock = ManualClock::new();
     let at_peak = Step {
         limit: Some(5),
@@ -126,7 +126,7 @@ fn a_window_counts_what_it_admitted_under_the_other_limit() {
 /// Given whoever waits under the numbers of a peak, when a version raises the limit that the load is measured by, so that the
 /// load is low, then the waiter is let in by that version: its turn is free before anybody is called.
 #[test]
-fn a_version_that_ends_a_peak_lets_in_who_waited_under_it() {
+fn a_version_that_ends_a_peak_admits_its_waiters() {
     let clock = ManualClock::new();
     let at_peak = Step {
         limit: Some(7),
@@ -153,7 +153,7 @@ fn a_version_that_ends_a_peak_lets_in_who_waited_under_it() {
 /// Given a link and a peak table whose load has been above their upper marks and is now between them, when a version
 /// changes other things, or moves the marks, or changes the numbers, then what was known of the load is known still.
 #[test]
-fn what_is_known_of_a_load_outlasts_a_version() {
+fn a_known_load_outlasts_a_version() {
     let clock = ManualClock::new();
     let at_peak = |above| Step {
         limit: Some(50),
@@ -194,7 +194,7 @@ fn what_is_known_of_a_load_outlasts_a_version() {
 
 /// Given a metric that is measured over time, when versions come and go, then what was measured is not forgotten.
 #[test]
-fn what_was_measured_outlasts_a_version() {
+fn measurements_outlast_a_version() {
     let clock = ManualClock::new();
     let spec = |other| {
         PolicySpec::new([
@@ -214,7 +214,7 @@ fn what_was_measured_outlasts_a_version() {
 /// Given a request that is given back in another tenth than it was reserved in, then it is taken from where it was counted,
 /// and no other request is taken for it.
 #[test]
-fn what_is_given_back_is_taken_from_where_it_was_counted() {
+fn a_refund_goes_where_the_charge_was_counted() {
     let clock = ManualClock::new();
     let policy = PolicySpec::new([
         bucket("throttle", "zero").when(When::above("calls", LoadMetric::Rate, 2.0)),
@@ -386,7 +386,7 @@ fn a_policy_that_was_built_explains_itself() {
 /// Given a table whose largest limit is 5 and whose limit in force is 2, then an ask for 4 waits, and holds up none that fit, and one
 /// for 6 does not wait. The former is admitted when the load allows it.
 #[test]
-fn what_no_row_of_a_table_admits_is_refused_for_good() {
+fn a_demand_that_no_row_of_a_table_admits_is_refused_for_good() {
     let clock = ManualClock::new();
     for (low, high) in [(2, 5), (5, 2)] {
         let at_peak = Step {

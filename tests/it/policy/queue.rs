@@ -127,7 +127,7 @@ fn a_waker_that_panics_keeps_no_other_from_being_woken() {
 }
 
 #[test]
-fn an_event_is_told_to_each_policy_whichever_waker_panics() {
+fn an_event_reaches_each_policy_whichever_waker_panics() {
     let clock = ManualClock::new();
     let bucket = spent(&clock);
     let policies = [(); 2].map(|()| Policy::new(Arc::clone(&bucket)));
@@ -598,7 +598,7 @@ fn refuses_for_good<L: Limiter + 'static>(policy: &Policy<L>) {
 }
 
 #[test]
-fn what_a_later_leg_can_never_admit_is_refused_for_good_by_every_composite() {
+fn a_demand_that_a_later_leg_can_never_admit_is_refused_for_good_by_each_composite() {
     let clock = ManualClock::new();
     let tokens = || {
         let bucket = TokenBucket::new(Quota::per_second(10).burst(10)).on(&clock);
@@ -736,7 +736,7 @@ fn a_waiter_for_a_larger_quota_times_out_none_that_fit() {
 
 /// Given a waiter for a raise of a semaphore's limit, when that is closed, then it is told.
 #[test]
-fn a_waiter_for_a_raise_is_told_of_a_close() {
+fn a_waiter_for_a_raise_is_notified_of_a_close() {
     let slots = Arc::new(Semaphore::new(2));
     let policy = Policy::new(Arc::clone(&slots).wait_for_raise());
     let count = Count::new();
@@ -752,7 +752,7 @@ fn a_waiter_for_a_raise_is_told_of_a_close() {
 
 /// It waits until the limit applies no more, at an instant that the load names, and holds up none that fit.
 #[test]
-fn what_a_linked_limit_never_admits_is_passed_over_until_the_load_falls() {
+fn a_demand_that_a_conditional_limit_never_admits_is_passed_over_until_the_load_falls() {
     let clock = ManualClock::new();
     struct Falls(Instant);
     impl Load for Falls {

@@ -108,7 +108,7 @@ fn a_strict_policy_makes_up_for_nothing() {
 /// Given a head whose future nobody polls, when its turn comes, then those behind it are served at their own instants,
 /// and the head has its permit when it is looked at.
 #[test]
-fn an_unpolled_head_stops_nobody() {
+fn an_unpolled_head_blocks_no_waiter() {
     let clock = ManualClock::new();
     let policy = Policy::new(TokenBucket::new(Quota::per_second(10).burst(1)).on(&clock));
     drop(policy.try_admit(1).unwrap());
@@ -201,7 +201,7 @@ fn a_wait_for_a_release_ends_at_its_deadline() {
 
 /// Given a full line, then one more is refused as `QueueFull`, and admitted once there is room again.
 #[test]
-fn a_full_line_refuses() {
+fn a_full_queue_refuses() {
     let clock = ManualClock::new();
     let policy = Policy::builder()
         .limit(TokenBucket::new(Quota::per_second(1).burst(1)).on(&clock))
@@ -250,7 +250,7 @@ fn nothing_is_held_while_the_turn_of_another_leg_is_waited_for() {
 
 /// Given a waiter for tokens, when another's charge is settled downwards, then the waiter is admitted at once.
 #[test]
-fn a_settlement_admits_who_waits_for_the_tokens() {
+fn a_settlement_admits_the_waiters_for_its_tokens() {
     const TOKENS: Cost = Cost::new("tokens");
     let clock = ManualClock::new();
     let policy = Policy::new(TokenBucket::new(Quota::per_minute(1_000)).on(&clock).per(TOKENS));
@@ -269,7 +269,7 @@ fn a_settlement_admits_who_waits_for_the_tokens() {
 
 /// Given threads that park, when another thread lets time pass, then each is admitted.
 #[test]
-fn blocked_threads_stand_in_the_same_line() {
+fn blocked_threads_wait_in_the_same_queue() {
     let clock = ManualClock::new();
     let policy = Policy::new(TokenBucket::new(Quota::per_second(10).burst(1)).on(&clock));
     drop(policy.try_admit(1).unwrap());
@@ -291,7 +291,7 @@ fn blocked_threads_stand_in_the_same_line() {
 
 /// Given a policy as a leg of another, when somebody waits in the inner line, then the outer is served after it.
 #[test]
-fn an_outer_policy_waits_until_the_inner_line_has_emptied() {
+fn an_outer_policy_waits_until_the_inner_queue_has_emptied() {
     let clock = ManualClock::new();
     let inner = Policy::new(TokenBucket::new(Quota::per_second(10).burst(1)).on(&clock));
     let outer = Policy::new(inner.clone());
@@ -315,7 +315,7 @@ fn an_outer_policy_waits_until_the_inner_line_has_emptied() {
 
 /// Two policies that wait for an event of one limiter are both told of it.
 #[test]
-fn an_event_is_told_to_every_policy_that_waits_for_it() {
+fn an_event_reaches_each_policy_that_waits_for_it() {
     let clock = ManualClock::new();
     let bucket = Arc::new(TokenBucket::new(Quota::zero().burst(1)).on(&clock));
     bucket.try_acquire(1).unwrap();

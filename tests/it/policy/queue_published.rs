@@ -112,7 +112,7 @@ fn one_that_wants_more_has_several_go_for_it_and_none_when_it_could_not_wait_alo
 }
 
 #[test]
-fn the_newest_is_served_first_and_passes_those_who_wait_for_more() {
+fn the_newest_waiter_is_served_first_and_passes_those_that_wait_for_more() {
     let clock = ManualClock::new();
     let newest = line(&clock, 2, 1, 3, newest_first());
     assert!(takes(&newest, 2));
@@ -154,7 +154,7 @@ fn nothing_is_always_there_and_more_than_the_limit_never() {
 }
 
 #[test]
-fn a_line_as_long_as_a_number_can_be_has_room_for_one_that_wants_all_of_it() {
+fn a_queue_of_the_greatest_length_holds_a_waiter_for_all_of_it() {
     const ALL: u64 = i32::MAX as u64;
     let clock = ManualClock::new();
     let quota = Quota::new(ALL, TICK * 20).unwrap().by_interval();
@@ -170,7 +170,7 @@ fn a_line_as_long_as_a_number_can_be_has_room_for_one_that_wants_all_of_it() {
 
 /// (limit, per period of 20 s, taken, waiting, asked, seconds). The fourth is published as 20, which is too early.
 #[test]
-fn whoever_finds_the_line_full_is_told_when_those_ahead_and_it_would_be_through() {
+fn a_full_queue_names_the_instant_after_all_waiters_ahead() {
     let period = Duration::from_secs(20);
     for (limit, per, taken, waiting, asked, seconds) in [
         (2, 1, 2, 0, 2, 40),
@@ -230,7 +230,7 @@ fn a_sliding_window_serves_the_newest_first() {
 
 /// Three wait; what stood open is closed: all fail, as does whoever comes later.
 #[test]
-fn whoever_waits_when_a_leg_is_closed_is_refused_for_good() {
+fn waiters_at_a_closed_leg_are_refused_for_good() {
     for order in [oldest_first(), newest_first()] {
         let clock = ManualClock::new();
         let (open, bucket) = (
@@ -323,7 +323,7 @@ proptest! {
     /// Given any who come, go and wait, in either order and with any bounds, then exactly those are admitted, and those sent
     /// away, who are by the rules.
     #[test]
-    fn who_waits_and_who_has_to_go_is_as_stated(
+    fn waiting_and_eviction_follow_the_model(
         steps in prop::collection::vec((0u8..5, 1u64..6), 1..80),
         limit in 5u64..9, per_tick in 1u64..4,
         newest_first: bool, evicts: bool, most in 0usize..5, units in 0u64..12,

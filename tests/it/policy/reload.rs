@@ -44,7 +44,7 @@ fn secs(n: u64) -> Duration {
 /// Given legs of every kind with something taken, when a version comes that changes one of them, then all others have what
 /// they had, and the changed one has it by its rule.
 #[test]
-fn what_did_not_change_keeps_its_state() {
+fn unchanged_legs_keep_their_state() {
     let clock = ManualClock::new();
     let legs = |changed: LegSpec| {
         PolicySpec::new([
@@ -129,7 +129,7 @@ fn every_number_of_every_kind_can_change() {
 
 /// Given a version with other legs in another order, when it is put in force, then one line says what has changed.
 #[test]
-fn a_line_says_what_has_changed() {
+fn a_log_line_names_the_changes() {
     let clock = ManualClock::new();
     let mut spec = PolicySpec::new([bucket("a", "1/s"), semaphore("b", 2), semaphore("c", 3)]);
     let policy = spec.build(&clock).unwrap();
@@ -244,7 +244,7 @@ fn a_turn_that_was_granted_is_judged_by_the_new_limit() {
 }
 
 #[test]
-fn the_bounds_of_the_line_change_too() {
+fn the_bounds_of_the_queue_change_too() {
     let clock = ManualClock::new();
     let mut spec = PolicySpec::new([semaphore("permits", 1)]);
     let policy = spec.build(&clock).unwrap();
@@ -458,7 +458,7 @@ fn a_waker_may_hand_in_a_version() {
 /// Given two in a queue of a leg by a way of their own, of whom one hands in a version when it is woken and the other panics,
 /// when a version wakes them, then that version is in force whole, the next one after it, and the panic goes on.
 #[test]
-fn whoever_is_woken_by_a_change_itself_cannot_stop_it() {
+fn a_waker_that_panics_cannot_stop_a_change() {
     enum Foreign {
         Reloads(Policy<LiveLegs>),
         Panics,
@@ -503,7 +503,7 @@ fn whoever_is_woken_by_a_change_itself_cannot_stop_it() {
 }
 
 #[test]
-fn a_source_is_followed_and_its_mistakes_are_told() {
+fn a_source_is_followed_and_its_mistakes_are_reported() {
     struct Script(Vec<Result<PolicySpec, &'static str>>);
     impl PolicySource for Script {
         async fn next(&mut self) -> Option<Result<PolicySpec, SourceError>> {
@@ -565,7 +565,7 @@ fn of_pushed_versions_the_last_counts() {
 
 /// Permits of a version that knew no links come back, and whoever waits for a link of a later one goes on.
 #[test]
-fn a_permit_of_before_the_link_is_told_to_who_waits_for_it() {
+fn a_permit_from_before_the_trigger_wakes_its_waiter() {
     let clock = ManualClock::new();
     let mut spec = PolicySpec::new([LegSpec::new("permits", Rule::semaphore(10))]);
     let policy = spec.build(&clock).unwrap();

@@ -79,7 +79,7 @@ fn begin<F: Future>(future: F) -> Poll<F::Output> {
 /// Given two permits and one way in which work ends, then the breaker and the limit have heard that and nothing else, and
 /// nothing is in use.
 #[test]
-fn each_end_is_told_to_each_leg() {
+fn each_outcome_reaches_each_leg() {
     let rows = [
         (Ok(()), (1, 0), 2),
         (Err(Outcome::Failure), (1, 1), 2),

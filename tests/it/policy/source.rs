@@ -101,7 +101,7 @@ fn a_file_that_is_truncated_and_written_as_it_was_is_the_same() {
 }
 
 #[test]
-fn a_wrong_file_is_told_once_and_then_mended() {
+fn a_wrong_file_is_reported_once_and_then_mended() {
     let (_folder, path, mut source) = opened();
     fs::write(&path, text(2).replace("limit", "limt")).unwrap();
     unsettled(&mut source);
@@ -118,7 +118,7 @@ fn a_wrong_file_is_told_once_and_then_mended() {
 }
 
 #[test]
-fn a_file_that_is_deleted_is_told_once_and_may_come_back() {
+fn a_deleted_file_is_reported_once_and_may_come_back() {
     let (_folder, path, mut source) = opened();
     fs::remove_file(&path).unwrap();
     unsettled(&mut source);

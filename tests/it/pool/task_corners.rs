@@ -33,7 +33,7 @@ async fn a_member_that_is_dropped_stops_no_group() {
 /// Given a runtime that is shut down while two runners are busy and tasks wait, then nobody takes their place, and every
 /// handle is told.
 #[test]
-fn a_runtime_that_is_shut_down_under_load_leaves_nobody_waiting() {
+fn a_runtime_shutdown_under_load_leaves_no_waiter() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let pool = TaskPool::builder(3).runtime(runtime.handle()).build().unwrap();
     let (tell, told) = std::sync::mpsc::channel();

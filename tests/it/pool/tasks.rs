@@ -161,7 +161,7 @@ async fn abort_drops_what_runs() {
 }
 
 #[test]
-fn a_runtime_that_is_shut_down_leaves_nobody_waiting() {
+fn a_runtime_shutdown_leaves_no_waiter() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     assert!(matches!(TaskPool::builder(1).build(), Err(PoolError::NoRuntime)));
     let pool = TaskPool::builder(1).runtime(runtime.handle()).build().unwrap();

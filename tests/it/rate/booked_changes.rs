@@ -40,7 +40,7 @@ fn a_raised_limit_leaves_each_booking_its_window() {
 /// Given a booking, when the limit is lowered, then the windows of those who have booked hold what they were promised, and
 /// the one after is as empty as any.
 #[test]
-fn a_lowered_limit_lets_the_booked_start_and_nobody_else() {
+fn a_lowered_limit_admits_bookings_only() {
     for rule in [Inherit::AsIs, Inherit::Proportional, Inherit::Additive, Inherit::Reset] {
         let clock = ManualClock::new();
         let window = window(&clock, 10, SECOND);
@@ -106,7 +106,7 @@ fn another_length_counts_the_booked_where_they_start() {
 /// Given all of a window taken just now, when windows get so much shorter that another one runs, then what was taken in that
 /// one counts in it.
 #[test]
-fn a_shorter_window_counts_what_was_taken_since_it_began() {
+fn a_shorter_window_counts_since_its_own_beginning() {
     let clock = ManualClock::new();
     let window = window(&clock, 10, SECOND * 60);
     clock.advance(SECOND * 55);
@@ -174,7 +174,7 @@ fn a_settlement_gives_all_back_that_lies_on_end() {
 /// Given a window that is aligned, when it is built on a while later, or changed in length, then its boundaries stay with the wall
 /// clock. On another clock it is aligned from then on.
 #[test]
-fn what_is_aligned_stays_aligned_whatever_is_chained_behind() {
+fn an_aligned_window_stays_aligned_whatever_is_chained_behind() {
     let clock = ManualClock::new();
     let minute = SECOND * 60;
     let wall = UNIX_EPOCH + minute * 1_000 + SECOND * 42;

@@ -73,7 +73,7 @@ fn a_booking_leaves_the_window_that_it_came_into() {
 /// Given many bookings that have come into the window that runs, and one behind it, when the last of the former come into one
 /// window with the latter, then that counts them all.
 #[test]
-fn what_came_into_the_window_that_runs_counts_in_the_next_as_well() {
+fn admissions_of_the_current_window_count_in_the_next_as_well() {
     let clock = ManualClock::new();
     let window = window(&clock, 10, SECOND * 10);
     book_in_a_row(&window, 9);
@@ -93,7 +93,7 @@ fn what_came_into_the_window_that_runs_counts_in_the_next_as_well() {
 
 /// The same where the last of the bookings was behind the window that runs from the first change on.
 #[test]
-fn what_came_into_closed_windows_counts_in_the_next_as_well() {
+fn admissions_of_closed_windows_count_in_the_next_as_well() {
     let clock = ManualClock::new();
     let window = window(&clock, 10, SECOND * 10);
     book_in_a_row(&window, 11);

@@ -24,7 +24,7 @@ fn waits(bucket: &TokenBucket, amounts: &[u64]) -> Vec<u64> {
 /// Given 10 of 10 now, 10 in ten seconds, 10 in twenty, when the second is given up, then the third starts with a full
 /// bucket as it is: the next is not booked beside it, but behind.
 #[test]
-fn nobody_is_booked_beside_one_who_takes_a_full_burst() {
+fn a_full_burst_is_booked_alone() {
     let clock = ManualClock::new();
     let bucket = bucket(&clock, 10);
     let (first, second, third) = (bucket.book(10), bucket.book(10).unwrap(), bucket.book(10).unwrap());
@@ -37,7 +37,7 @@ fn nobody_is_booked_beside_one_who_takes_a_full_burst() {
 /// Given 4 in four seconds and 3 in seven, when the 4 are given up, then all of them come back, since 7 are no more than
 /// the burst; when another 4 before the 3 are, then 3 of them.
 #[test]
-fn as_many_come_back_as_the_burst_leaves_beside_those_who_keep_their_instants() {
+fn refunds_are_bounded_by_the_burst_beside_kept_bookings() {
     let clock = ManualClock::new();
     let bucket = bucket(&clock, 10);
     bucket.try_acquire(10).unwrap();
@@ -59,7 +59,7 @@ fn as_many_come_back_as_the_burst_leaves_beside_those_who_keep_their_instants() 
 
 /// What waits to come back until the one in its way is given up is gone when that has begun.
 #[test]
-fn what_would_have_overflowed_before_a_start_does_not_come_back() {
+fn tokens_that_would_have_overflowed_before_a_start_are_not_refunded() {
     let clock = ManualClock::new();
     let bucket = bucket(&clock, 10);
     bucket.try_acquire(10).unwrap();
@@ -120,7 +120,7 @@ fn all_that_are_given_up_leave_nothing() {
 
 /// What was overcharged flows back up to the burst, also of a bucket that will be full when somebody who has booked starts.
 #[test]
-fn a_settlement_fills_no_bucket_that_somebody_has_booked() {
+fn a_settlement_fills_no_booked_bucket() {
     const TOKENS: Cost = Cost::new("tokens");
     let clock = ManualClock::new();
     let bucket = bucket(&clock, 10);
@@ -139,7 +139,7 @@ fn a_settlement_fills_no_bucket_that_somebody_has_booked() {
 /// A quota that changes moves nobody's instant, and what is given up before others that were booked under the old one does
 /// not come back; what lies behind them does.
 #[test]
-fn after_a_change_nothing_comes_back_before_those_who_keep_their_instants() {
+fn after_a_change_nothing_is_refunded_before_the_kept_instants() {
     for rule in [Inherit::AsIs, Inherit::Additive] {
         let clock = ManualClock::new();
         let bucket = bucket(&clock, 10);

@@ -9,7 +9,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const NANO: Duration = Duration::from_nanos(1);
 
 #[test]
-fn the_verbs_take_what_they_say() {
+fn the_verbs_take_the_stated_amounts() {
     let clock = ManualClock::new();
     let bucket = TokenBucket::new(Quota::per_second(10).burst(5)).on(&clock);
     assert_eq!(
@@ -116,7 +116,7 @@ fn debts_saturate() {
 }
 
 #[test]
-fn a_pause_keeps_what_is_there_and_what_is_owed() {
+fn a_pause_keeps_tokens_and_debts() {
     let clock = ManualClock::new();
     let quota = Quota::per_second(10).burst(100);
     let bucket = TokenBucket::new(quota).on(&clock);

@@ -510,7 +510,7 @@ proptest! {
 
     /// What is asked and what is accepted are counted once, in the segment in which it was asked, whatever becomes of it.
     #[test]
-    fn a_throttler_counts_what_was_asked_and_accepted_once(steps in steps()) {
+    fn a_throttler_counts_each_request_and_each_success_once(steps in steps()) {
         const SEGMENTS: u64 = 10;
         let clock = world();
         let throttler = Throttler::new(0.5, 0.9, SECOND * SEGMENTS as u32).unwrap().on(&clock);

@@ -36,7 +36,7 @@ fn window(clock: &ManualClock, limit: u64) -> FixedWindow {
 
 /// What a change has forgiven is not given back once more, and what it has left as it was is.
 #[test]
-fn a_fixed_window_gives_back_across_a_change_what_still_counts() {
+fn a_fixed_window_refunds_across_a_change_only_current_charges() {
     let clock = ManualClock::new();
     let forgiven = window(&clock, 10);
     let old = take(&forgiven, &clock, 4);
@@ -73,7 +73,7 @@ fn a_fixed_window_gives_back_across_a_change_what_still_counts() {
 }
 
 #[test]
-fn a_settlement_in_a_fixed_window_corrects_what_it_charged_and_no_more() {
+fn a_settlement_in_a_fixed_window_corrects_its_own_charge_only() {
     let clock = ManualClock::new();
     let up_and_down = window(&clock, 10);
     let mut ticket = take(&up_and_down, &clock, 2);
@@ -159,7 +159,7 @@ fn a_leaky_bucket_forgives_by_the_amount_that_the_brim_moved() {
 }
 
 #[test]
-fn a_settlement_of_what_a_reset_forgave_gives_nothing_back() {
+fn a_settlement_after_a_reset_refunds_nothing() {
     let clock = ManualClock::new();
     let bucket = leaky(&clock, 9);
     let mut old = take(&bucket, &clock, 6);
@@ -196,7 +196,7 @@ fn a_leaky_bucket_gives_back_exactly_after_more_than_a_word_has_flowed_through()
 }
 
 #[test]
-fn a_log_forgives_the_oldest_and_seals_what_it_has_forgiven() {
+fn a_log_forgives_the_oldest_entries_and_seals_them() {
     let clock = ManualClock::new();
     let log = SlidingLog::new(10, SECOND).unwrap().on(&clock);
     log.try_acquire(2).unwrap();
@@ -335,7 +335,7 @@ fn a_window_forgives_the_oldest_segments_and_keeps_the_rest() {
 }
 
 #[test]
-fn what_a_rate_is_shows_in_its_debug_form() {
+fn the_debug_form_of_a_rate_shows_its_settings() {
     let clock = ManualClock::new();
     let bucket = TokenBucket::new(Quota::per_second(7)).on(&clock);
     let booking = format!("{:?}", bucket.book(1).unwrap());
@@ -354,7 +354,7 @@ fn what_a_rate_is_shows_in_its_debug_form() {
 }
 
 #[test]
-fn errors_say_what_was_given() {
+fn errors_name_the_given_value() {
     let length = SlidingWindow::new(1, Duration::ZERO).unwrap_err().to_string();
     assert!(length.contains("0ns"), "{length}");
     let quota = Quota::new(0, SECOND).unwrap_err().to_string();
@@ -429,7 +429,7 @@ fn a_change_to_the_same_quota_gives_back_the_same() {
 
 /// The same across a change of the rate, the burst, and how finely tokens are counted.
 #[test]
-fn a_reservation_across_a_change_gives_back_what_both_quotas_leave_room_for() {
+fn a_reservation_across_a_change_refunds_within_both_quotas() {
     // Rows of (the new quota, rule, what passes after it, taken then, available before the cancel of four, and after it).
     let wide = Quota::per_second(10).burst(20);
     let fast = Quota::per_second(1_000).burst(10);
@@ -502,7 +502,7 @@ fn a_rate_is_fresh_again_when_nothing_counts_any_more() {
 
 /// What a lowered brim forgives counts as given back by somebody older than all.
 #[test]
-fn a_leaky_bucket_that_was_lowered_gives_back_what_is_left() {
+fn a_lowered_leaky_bucket_refunds_the_remainder() {
     let clock = ManualClock::new();
     let bucket = leaky(&clock, 9);
     bucket.try_acquire(2).unwrap();

@@ -104,7 +104,7 @@ proptest! {
 /// somebody whose reading is early takes one as of after it. Then those who come by earlier readings find it as empty as it was,
 /// and by that one there is the rest of what has come.
 #[test]
-fn an_axis_that_starts_anew_has_nothing_for_those_who_come_late() {
+fn an_axis_that_restarts_has_nothing_for_late_callers() {
     let millis = Duration::from_millis;
     for (quota, before, after, comes) in [
         ("1000000/s burst 1000", millis(4_294_900), millis(4_295_000), 1_000),

@@ -60,7 +60,7 @@ fn boundaries_follow_the_wall_clock_where_asked() {
 }
 
 #[test]
-fn the_verbs_take_what_they_say() {
+fn the_verbs_take_the_stated_amounts() {
     let clock = ManualClock::new();
     let window = window(&clock, 5);
     clock.advance(SECOND / 4);
@@ -185,7 +185,7 @@ fn a_settlement_corrects_the_count() {
 
 /// One that was settled upwards lies in two stretches, with another's between them: only its last one is given back.
 #[test]
-fn a_settlement_upwards_gives_back_none_of_what_others_took_since() {
+fn a_settlement_upwards_refunds_no_later_charge() {
     let clock = ManualClock::new();
     let window = window(&clock, 4);
     let gate = (&window).per(TOKENS);
@@ -201,7 +201,7 @@ fn a_settlement_upwards_gives_back_none_of_what_others_took_since() {
 
 /// Rows of (taken of ten, rule, new limit, room after).
 #[test]
-fn a_changed_limit_keeps_what_its_rule_says() {
+fn a_changed_limit_follows_its_inherit_rule() {
     for (taken, rule, limit, after) in [
         (6, Inherit::AsIs, 20, 4),
         (6, Inherit::AsIs, 3, 3),

@@ -89,7 +89,7 @@ fn settlements_that_charge_more_do_not_blur_the_order_of_cancels() {
 /// Given a reservation under which another was given back, across a change to the same quota before both, then what was given
 /// back before the change is not taken for newer than it.
 #[test]
-fn what_was_given_back_before_a_change_is_no_newer_than_what_is_taken_after_it() {
+fn a_refund_from_before_a_change_is_no_newer_than_a_charge_after_it() {
     let clock = ManualClock::new();
     let bucket = bucket(&clock, 10);
     clock.advance(SECOND * 100);
@@ -125,7 +125,7 @@ fn a_reservation_from_before_several_changes_comes_back() {
 
 /// Ten more of burst, all of them there: what was held has as much room as before, less what is refilled after the change.
 #[test]
-fn a_reservation_from_before_a_raise_gives_back_what_is_left_of_it() {
+fn a_reservation_from_before_a_raise_refunds_its_remainder() {
     let clock = ManualClock::new();
     let bucket = bucket(&clock, 10);
     let held = take(&bucket, &clock, 4);
@@ -166,7 +166,7 @@ fn the_first_interval_starts_when_the_quota_is_set() {
 /// Given a reservation that is held for many intervals, each of which somebody looks at, then it gives back what they have
 /// left of it.
 #[test]
-fn a_reservation_over_many_intervals_gives_back_what_they_left() {
+fn a_reservation_over_many_intervals_refunds_its_remainder() {
     let clock = ManualClock::new();
     let quota = Quota::per_second(1).burst(1_000).by_interval();
     let bucket = TokenBucket::new(quota).on(&clock);
@@ -252,7 +252,7 @@ fn the_last_window_is_not_started_again() {
 /// Four reservations at one instant, given back in the order in which they came, with more on top: what older ones gave back
 /// lay below the later ones.
 #[test]
-fn what_older_ones_gave_back_counts_until_it_has_flowed_out() {
+fn refunds_of_older_reservations_count_until_they_have_drained() {
     let clock = ManualClock::new();
     let leaky = LeakyBucket::new(Quota::per_second(10)).slack(99).unwrap().on(&clock);
     let [first, second, third] = [4, 4, 2].map(|n| take(&leaky, &clock, n));
@@ -282,7 +282,7 @@ fn a_log_that_forgives_all_of_its_oldest_has_room_for_another_entry() {
 
 /// What comes after a change at the same instant is an entry of its own, which can be given back.
 #[test]
-fn what_a_change_has_sealed_is_not_joined() {
+fn sealed_entries_are_not_merged() {
     let clock = ManualClock::new();
     let log = SlidingLog::new(10, SECOND).unwrap().on(&clock);
     let old = take(&log, &clock, 7);
@@ -320,7 +320,7 @@ fn a_log_without_a_limit_remembers_nothing() {
 /// Given an older entry of which a change forgives a part, however many segments lie between, then what was taken before the
 /// change is not given back at the cost of what is left.
 #[test]
-fn what_a_change_has_sealed_in_a_window_stays() {
+fn sealed_segments_of_a_window_stay_across_a_change() {
     let segment = SECOND / 4;
     for between in 0..=4 {
         let clock = ManualClock::new();
@@ -356,7 +356,7 @@ fn a_window_forgives_in_the_order_of_age() {
 
 /// Of a window that was leased what is unspent goes back, and what is spent stays.
 #[test]
-fn a_lease_of_a_window_gives_back_what_is_unspent() {
+fn a_lease_of_a_window_returns_the_unspent_part() {
     let clock = ManualClock::new();
     let leased = Leased::new(SlidingWindow::new(10, SECOND).unwrap().on(&clock), 4);
     leased.try_acquire(1).unwrap();

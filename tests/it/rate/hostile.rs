@@ -287,7 +287,7 @@ fn an_admission_by_an_earlier_reading_counts_from_the_latest() {
 /// Eight threads take, book, give back and force, beside one that changes the quota and one that moves the clock: what
 /// stays taken is never more than the burst and what time has brought.
 #[test]
-fn threads_take_no_more_than_there_is() {
+fn threads_take_no_more_than_the_available_tokens() {
     use std::sync::atomic::{AtomicU64, Ordering};
     for by in [false, true] {
         let clock = ManualClock::new();

@@ -53,7 +53,7 @@ fn weights_beyond_the_slack_are_booked_but_not_admitted() {
 }
 
 #[test]
-fn a_full_bucket_refuses_bookings_until_there_is_room() {
+fn a_full_bucket_refuses_bookings_until_it_has_drained() {
     let clock = ManualClock::new();
     let bucket = LeakyBucket::new(Quota::per_second(10).burst(3)).on(&clock);
     let held: Vec<_> = (0..3).map(|_| bucket.book(1).unwrap()).collect();
@@ -74,7 +74,7 @@ fn a_full_bucket_refuses_bookings_until_there_is_room() {
 }
 
 #[test]
-fn the_verbs_take_what_they_say() {
+fn the_verbs_take_the_stated_amounts() {
     let clock = ManualClock::new();
     let bucket = bucket(&clock, 4);
     assert_eq!(bucket.acquire_up_to(3), 3);
@@ -119,7 +119,7 @@ fn a_settlement_corrects_the_charge_from_now_on() {
 
 /// Rows of (taken of ten, rule, new slack, room after).
 #[test]
-fn a_changed_slack_keeps_what_its_rule_says() {
+fn a_changed_slack_follows_its_inherit_rule() {
     for (taken, rule, slack, after) in [
         (6, Inherit::AsIs, 19, 4),
         (6, Inherit::AsIs, 2, 3),
@@ -148,7 +148,7 @@ fn a_changed_slack_keeps_what_its_rule_says() {
 /// When the second is cancelled three seconds later, when two of it are left, and five more lie above,
 /// then the five are left, and not three.
 #[test]
-fn a_booking_gives_back_what_is_left_of_it_after_an_older_one_was_cancelled() {
+fn a_booking_refunds_its_remainder_after_an_older_cancel() {
     let clock = ManualClock::new();
     let bucket = LeakyBucket::new(Quota::per_second(1).burst(100)).on(&clock);
     let (first, second) = (bucket.book(5).unwrap(), bucket.book(5).unwrap());
@@ -161,7 +161,7 @@ fn a_booking_gives_back_what_is_left_of_it_after_an_older_one_was_cancelled() {
 }
 
 #[test]
-fn a_reservation_across_a_change_gives_back_what_is_its_own() {
+fn a_reservation_across_a_change_refunds_its_own_charge() {
     for (rule, given) in [(Inherit::AsIs, 4), (Inherit::Additive, 4), (Inherit::Reset, 0)] {
         let clock = ManualClock::new();
         let bucket = bucket(&clock, 9);

@@ -164,7 +164,7 @@ fn a_cold_limiter_warms_up_as_published() {
 
 /// Sentinel: rates by how many tokens are stored above the warning line, and its two examples of the line.
 #[test]
-fn the_rate_follows_the_published_line() {
+fn the_rate_follows_the_published_curve() {
     let clock = ManualClock::new();
     let per_second = |warmup: &Warmup| 1e9 / warmup.interval().unwrap().as_nanos() as f64;
     // At 10 a second over 10 s: 100 stored when cold, 50 of them above the line.

@@ -25,7 +25,7 @@ fn cancel(bucket: &TokenBucket, clock: &ManualClock, at: Instant, ticket: Ticket
 /// Given five of ten, when they are given back by a reading from before the bucket was full again and emptied, then nothing
 /// comes back: ten have been taken at that instant.
 #[test]
-fn a_cancel_by_an_earlier_reading_gives_nothing_back_of_what_has_overflowed() {
+fn a_cancel_by_an_earlier_reading_refunds_no_overflowed_token() {
     let clock = ManualClock::new();
     let bucket = TokenBucket::new(Quota::per_second(1).burst(10)).on(&clock);
     let then = clock.now();
@@ -39,7 +39,7 @@ fn a_cancel_by_an_earlier_reading_gives_nothing_back_of_what_has_overflowed() {
 /// Given one of ten and then five, when the one is given back after two seconds, then nothing comes back where a replay has
 /// one: two have come, where there was room for none. Within the time of that room all comes back.
 #[test]
-fn a_replay_has_more_by_what_came_beyond_the_room_before_it() {
+fn a_replay_has_more_by_the_tokens_that_overflowed_before_it() {
     for (room, seconds, back) in [(0, 2, 0), (0, 0, 1), (1, 2, 0), (2, 2, 1), (1, 1, 1)] {
         let clock = ManualClock::new();
         let bucket = TokenBucket::new(Quota::per_second(1).burst(10)).on(&clock);

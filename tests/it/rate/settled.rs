@@ -31,7 +31,7 @@ fn cancel<L: Limiter>(limiter: &L, clock: &ManualClock, ticket: L::Ticket) {
 /// Given three reservations of which the first and the last are settled upwards, when the first is given back and later the last, then
 /// no more comes back than the bucket would hold without both: of what the first gave back, a part lay below the last.
 #[test]
-fn what_was_settled_upwards_and_came_back_counts_below_the_others() {
+fn a_refund_after_a_settlement_upwards_counts_below_the_others() {
     let clock = ManualClock::new();
     let bucket = LeakyBucket::new(Quota::per_second(2).burst(10))
         .slack(9)
@@ -53,7 +53,7 @@ fn what_was_settled_upwards_and_came_back_counts_below_the_others() {
 /// Given one who reserves, and a later one whose charge is settled, when the first is given back, then all of it comes back: what
 /// the later one gave back lay above.
 #[test]
-fn a_settlement_takes_nothing_from_those_who_reserved_before() {
+fn a_settlement_takes_nothing_from_earlier_reservations() {
     for (actual, left) in [(0, 10), (2, 8), (5, 5), (7, 3)] {
         let clock = ManualClock::new();
         let bucket = LeakyBucket::new(Quota::per_second(1)).slack(9).unwrap().on(&clock);
@@ -160,7 +160,7 @@ fn the_latest_is_undone_also_when_an_earlier_one_has_settled() {
 /// Given an admission that a change has sealed or forgiven, when it settles upwards, then the difference counts from now on, and
 /// does not come back; when it settles downwards nothing comes back.
 #[test]
-fn what_was_undercharged_before_a_change_is_not_forgotten() {
+fn an_undercharge_from_before_a_change_is_kept() {
     let clock = ManualClock::new();
     let window = SlidingWindow::new(10, SECOND * 60).unwrap().on(&clock);
     let mut ticket = reserve(&window, &clock, 1).unwrap();
@@ -200,7 +200,7 @@ fn what_was_undercharged_before_a_change_is_not_forgotten() {
 /// Given windows so short that a segment is a few ticks, then all room is back less than two segments late, and with less than a
 /// tick to a segment there are fewer segments.
 #[test]
-fn room_comes_back_less_than_two_segments_late() {
+fn capacity_returns_less_than_two_segments_late() {
     for (length, segments, back) in [
         (10, 64, 11),
         (1, 64, 2),
@@ -263,7 +263,7 @@ fn a_late_settlement_gives_back_no_more_than_a_late_cancel() {
 /// Given units that were parked and spent one at a time, each of a bucket that is full again, when all are settled to nothing,
 /// then what comes back is a lease at most.
 #[test]
-fn what_was_parked_comes_back_once() {
+fn parked_tokens_come_back_once() {
     let clock = ManualClock::new();
     let leased = Leased::new(TokenBucket::new(Quota::per_second(1).burst(10)).on(&clock), 4);
     let mut held = Vec::new();

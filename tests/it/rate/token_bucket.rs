@@ -106,7 +106,7 @@ fn the_published_tables_hold() {
 }
 
 #[test]
-fn a_changed_quota_keeps_what_its_rule_says() {
+fn a_changed_quota_follows_its_inherit_rule() {
     // (tokens taken of ten, rule, new burst, tokens after)
     for (taken, rule, burst, after) in [
         (6, Inherit::AsIs, 20, 4),
@@ -312,7 +312,7 @@ proptest! {
 
 /// Eight threads, with a clock that one of them moves: never more than the burst and what time has brought.
 #[test]
-fn threads_take_exactly_what_there_is() {
+fn threads_take_exactly_the_available_tokens() {
     let clock = ManualClock::new();
     let bucket = TokenBucket::new(Quota::per_second(1_000).burst(50)).on(&clock);
     let taken = std::sync::atomic::AtomicU64::new(0);

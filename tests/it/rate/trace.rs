@@ -156,7 +156,7 @@ fn worst_minute(admitted: &[(u64, u64)]) -> u64 {
 }
 
 #[test]
-fn reservations_that_are_given_up_admit_nobody_beyond_the_bound() {
+fn cancelled_reservations_admit_no_start_beyond_the_bound() {
     for (trace, requests) in traces().iter().enumerate() {
         for seed in 1..=rounds() {
             let clock = ManualClock::new();
@@ -260,7 +260,7 @@ fn booked<L: Books>(limiter: &L, clock: &ManualClock, requests: &[(u64, u64)], s
 /// Given bookings, of which some are given up before or after their instant, then none of those that are kept starts before
 /// the instant at which it could, had the others never been made; and by when they start no span has too many.
 #[test]
-fn bookings_that_are_given_up_let_nobody_start_beyond_the_bound() {
+fn cancelled_bookings_admit_no_start_beyond_the_bound() {
     for (trace, requests) in traces().iter().enumerate() {
         for seed in 1..=rounds() {
             let clock = ManualClock::new();

@@ -20,7 +20,7 @@ impl Wake for Wakes {
 
 /// Alone a share gains twice as fast: the waiter is due sooner, and has to be told.
 #[test]
-fn a_share_that_goes_wakes_those_who_gain_faster_without_it() {
+fn a_removed_share_wakes_the_waiters_that_refill_faster_without_it() {
     let clock = ManualClock::new();
     let budget = FairBudget::new(Quota::per_second(2).burst(2)).on(&clock);
     let (stays, goes) = (Arc::new(budget.share()), budget.share());

@@ -26,7 +26,7 @@ fn walk(warmup: &Warmup, clock: &ManualClock, n: usize) {
 }
 
 #[test]
-fn waiters_come_out_at_the_pace_of_the_line() {
+fn waiters_are_admitted_at_the_pace_of_the_curve() {
     let clock = ManualClock::new();
     let policy = Policy::new(warmup(&clock));
     clock.run(async {
@@ -54,7 +54,7 @@ fn idle_time_cools_it_down() {
 }
 
 #[test]
-fn the_verbs_take_what_they_say() {
+fn the_verbs_take_the_stated_amounts() {
     let clock = ManualClock::new();
     let warmup = warmup(&clock);
     assert_eq!(
@@ -126,7 +126,7 @@ fn a_settlement_corrects_the_latest_and_charges_for_the_others() {
 /// Rows of (taken from cold, rule, new rate, interval after, in ms). What is stored is eight at most at 2 a second, and
 /// sixteen at 4.
 #[test]
-fn a_changed_rate_keeps_what_its_rule_says() {
+fn a_changed_rate_follows_its_inherit_rule() {
     for (taken, rule, rate, interval) in [
         // Six are stored, two above the threshold of four; eight is the threshold at 4 a second.
         (2, Inherit::AsIs, 4, 250),
@@ -260,7 +260,7 @@ proptest! {
     /// Given any takes, when each cost is the area under the line in whole numbers, then waits are the same to a few
     /// nanoseconds.
     #[test]
-    fn it_is_the_area_under_the_line(
+    fn it_is_the_area_under_the_curve(
         ops in prop::collection::vec(op(), 1..80), interval in 100_000u64..2_000_000, threshold in 1u64..30,
     ) {
         // With a cold factor of 3 the most is twice the threshold, which takes a period to store: a nanosecond stores

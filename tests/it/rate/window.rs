@@ -70,7 +70,7 @@ fn a_cancel_restores_exactly_also_when_it_is_late() {
 }
 
 #[test]
-fn a_changed_limit_counts_what_was_admitted() {
+fn a_changed_limit_counts_earlier_admissions() {
     let clock = ManualClock::new();
     let window = SlidingWindow::new(5, SECOND).unwrap().on(&clock);
     window.try_acquire(4).unwrap();

@@ -169,7 +169,7 @@ macro_rules! rules {
 
             /// Rows of (taken of ten, rule, new limit, room after, taken since that still counts for a raise to 30).
             #[test]
-            fn a_changed_limit_keeps_what_its_rule_says() {
+            fn a_changed_limit_follows_its_inherit_rule() {
                 for (taken, rule, limit, after, counts) in [
                     (6, Inherit::AsIs, 20, 4, 16),
                     (6, Inherit::AsIs, 3, 3, 0),
@@ -206,7 +206,7 @@ macro_rules! rules {
             }
 
             #[test]
-            fn what_was_forgiven_is_not_given_back() {
+            fn forgiven_charges_are_not_refunded() {
                 let clock = ManualClock::new();
                 let window = window(&clock, 10);
                 let held = window.reserve(6).unwrap();
@@ -296,7 +296,7 @@ fn the_length_of_a_log_changes_at_once() {
 }
 
 #[test]
-fn the_length_of_a_window_changes_and_keeps_what_was_admitted() {
+fn a_changed_length_keeps_earlier_admissions() {
     let clock = ManualClock::new();
     let window = SlidingWindow::new(2, SECOND).unwrap().segments(10).unwrap().on(&clock);
     let held = window.reserve(1).unwrap();

@@ -69,7 +69,7 @@ fn a_renewal_is_due_by_the_last_one() {
 }
 
 #[test]
-fn what_a_store_cannot_do_is_said_when_a_limiter_is_built() {
+fn missing_capabilities_are_reported_when_a_limiter_is_built() {
     let clock = clock();
     let unsupported = |error: &RemoteError| matches!(error, RemoteError::Unsupported { .. });
     assert!(unsupported(&limiter(&clock, 4, Duration::ZERO).map(drop).unwrap_err()));

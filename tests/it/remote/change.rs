@@ -19,39 +19,39 @@ fn quota(burst: u64) -> Quota {
 }
 
 #[test]
-fn a_quota_is_changed_for_everybody() {
+fn a_quota_is_changed_for_every_process() {
     let world = World::new();
     let make = |builder| world.make(builder);
     world
         .clock
-        .run(changes::a_quota_is_changed_for_everybody(&world.key, make));
+        .run(changes::a_quota_is_changed_for_every_process(&world.key, make));
 }
 
 #[test]
-fn a_faster_rate_is_for_who_waits_too() {
+fn a_faster_rate_serves_the_waiters_too() {
     let world = World::new();
     let make = |builder| world.make(builder);
     world
         .clock
-        .run(changes::a_faster_rate_is_for_who_waits_too(&world.key, make));
+        .run(changes::a_faster_rate_serves_the_waiters_too(&world.key, make));
 }
 
 #[test]
-fn a_window_is_changed_for_everybody() {
+fn a_window_is_changed_for_every_process() {
     let world = World::new();
     let make = |builder| world.make(builder);
     world
         .clock
-        .run(changes::a_window_is_changed_for_everybody(&world.key, make));
+        .run(changes::a_window_is_changed_for_every_process(&world.key, make));
 }
 
 #[test]
-fn what_cannot_be_changed_says_so() {
+fn an_impossible_change_is_an_error() {
     let world = World::new();
     let make = |builder| world.make(builder);
     world
         .clock
-        .run(changes::what_cannot_be_changed_says_so(&world.key, make));
+        .run(changes::an_impossible_change_is_an_error(&world.key, make));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_change_counts_while_the_store_is_away_and_for_blocks() {
 
 /// A limit that was raised elsewhere while this process had nothing to do with it.
 #[test]
-fn a_limit_that_was_heard_of_long_ago_refuses_nobody() {
+fn a_stale_limit_refuses_no_caller() {
     let world = World::new();
     let permits = || world.make(Remote::permits(world.key.clone(), 2).ttl(Duration::from_secs(3)));
     world.clock.run(async {

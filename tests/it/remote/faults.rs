@@ -303,7 +303,7 @@ proptest! {
 }
 
 #[test]
-fn those_who_wait_are_served_within_a_time_to_live_of_a_machine_that_dies() {
+fn waiters_are_served_within_a_time_to_live_of_a_death() {
     for seed in 0..20 {
         let world = World::new(seed, 0);
         let key = || Key::new("shared").unwrap();

@@ -83,7 +83,7 @@ fn a_fence_that_shows_itself_that_it_is_stale_is_refused() {
 }
 
 #[test]
-fn with_several_whoever_is_older_than_all_that_live_is_shut_out() {
+fn with_several_permits_a_holder_older_than_all_live_ones_is_fenced_off() {
     let world = Machines::new();
     let mut guard = FenceGuard::new();
     let lost = world.suspended(3);

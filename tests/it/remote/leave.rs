@@ -61,20 +61,20 @@ fn told(deaf: u64) -> Vec<&'static str> {
 
 /// What the store keeps of a session in this process is needed as long as its end is told.
 #[test]
-fn nobody_leaves_before_the_end_was_heard() {
+fn no_session_leaves_before_its_end_is_acknowledged() {
     assert_eq!(told(0), ["an end", "leave"]);
     assert_eq!(told(1), ["an end that is not heard", "an end", "leave"]);
 }
 
 #[test]
-fn somebody_who_is_not_heard_leaves_at_last() {
+fn an_unacknowledged_session_leaves_at_last() {
     let unheard = "an end that is not heard";
     assert_eq!(told(9), [unheard, unheard, unheard, "leave"]);
 }
 
 /// A store that was started anew knows nobody: what is kept here of the session is of no use any more.
 #[test]
-fn whoever_the_store_does_not_know_leaves_at_once() {
+fn a_session_unknown_to_the_store_leaves_at_once() {
     let clock = ManualClock::new();
     let (store, deaf, told) = (Memory::new(&clock), AtomicU64::new(0), Mutex::default());
     let store = std::sync::Arc::new(Deaf { store, deaf, told });

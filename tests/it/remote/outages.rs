@@ -117,7 +117,7 @@ fn a_request_whose_answer_is_lost_is_granted_once() {
 }
 
 #[test]
-fn what_was_given_back_and_not_heard_is_given_back_again() {
+fn an_unacknowledged_release_is_sent_again() {
     for fault in [Fault::Cut, Fault::Unheard(2)] {
         let world = World::new(Fault::None);
         let (remote, other) = (world.build(world.permits(2)), world.build(world.permits(2)));
@@ -198,7 +198,7 @@ fn while_the_store_is_away_requests_are_refused_and_permits_stay_good() {
 
 /// Everybody was refused, the lease had run out, and the store had been told so as often as it is: nothing was left to say.
 #[test]
-fn a_store_that_is_back_is_found_though_nobody_asks() {
+fn a_store_that_is_back_is_found_without_a_request() {
     let world = World::new(Fault::None);
     let remote = world.build(world.permits(2));
     drop(now(remote.acquire(1)).unwrap());
@@ -333,7 +333,7 @@ fn a_whole_policy_goes_remote() {
 }
 
 #[test]
-fn a_charge_that_was_too_low_is_told_to_the_store() {
+fn a_charge_that_was_too_low_is_reported_to_the_store() {
     const TOKENS: Cost = Cost::new("tokens");
     let world = World::new(Fault::None);
     let build = || {
@@ -359,7 +359,7 @@ fn a_charge_that_was_too_low_is_told_to_the_store() {
 
 /// A rate grants for later. What was granted to somebody who has gone is there for the next at an instant that is known.
 #[test]
-fn what_was_granted_for_later_is_ready_then_and_not_before() {
+fn a_grant_for_later_is_ready_then_and_not_before() {
     let world = World::new(Fault::None);
     let rate = Remote::rate(Key::new("calls").unwrap(), Quota::per_second(10).burst(3));
     let remote = world.build(rate.clock(&world.clock));
@@ -391,7 +391,7 @@ fn what_was_granted_for_later_is_ready_then_and_not_before() {
 
 /// A grant that nobody heard of, of a request that has gone, is told again beside a refusal: when that ends says nothing of it.
 #[test]
-fn a_grant_that_is_told_beside_a_refusal_keeps_nobody_from_asking() {
+fn a_grant_beside_a_refusal_does_not_stop_the_next_request() {
     const HOUR: Duration = Duration::from_secs(3_600);
     let world = World::new(Fault::None);
     let window = Remote::window(Key::new("shared").unwrap(), 10, HOUR).ttl(TTL);

@@ -165,7 +165,7 @@ fn a_store_that_has_lost_its_memory_is_noticed_and_its_tokens_grow_on() {
 }
 
 #[test]
-fn a_limit_is_lowered_below_what_is_in_use_and_raised_for_everybody() {
+fn a_limit_is_lowered_below_the_usage_and_raised_for_every_process() {
     let world = World::new();
     let (one, other) = (world.machine(3), world.machine(3));
     let held = [now(one.acquire(1)).unwrap(), now(other.acquire(1)).unwrap()];
@@ -183,7 +183,7 @@ fn a_limit_is_lowered_below_what_is_in_use_and_raised_for_everybody() {
 }
 
 #[test]
-fn whoever_waits_is_handed_its_permits_without_a_step() {
+fn a_waiter_receives_its_permits_without_a_request() {
     let world = World::new();
     let (one, other) = (world.machine(2), world.machine(2));
     let held = now(one.acquire(2)).unwrap();
@@ -201,7 +201,7 @@ fn whoever_waits_is_handed_its_permits_without_a_step() {
 }
 
 #[test]
-fn what_was_handed_over_is_acknowledged_now_and_then() {
+fn hand_overs_are_acknowledged_now_and_then() {
     let world = World::new();
     let (one, other) = (world.machine(20), world.machine(20));
     let held: Vec<_> = (0..20).map(|_| now(one.acquire(1)).unwrap()).collect();
@@ -323,7 +323,7 @@ fn a_rate_admits_its_burst_and_then_at_its_rate_over_all_machines() {
 }
 
 #[test]
-fn whoever_waits_for_a_rate_asks_once_and_is_served_in_order() {
+fn waiters_for_a_rate_ask_once_and_are_served_in_order() {
     let world = World::new();
     let rate = || {
         let builder = Remote::rate(key(), Quota::per_second(10).burst(1))

@@ -29,7 +29,7 @@ fn give_up(world: &World, rate: &Remote<Arc<Memory>>, delay: Duration) {
 }
 
 #[test]
-fn what_is_given_up_at_once_comes_back() {
+fn an_immediate_cancel_is_refunded() {
     let world = World::new();
     let rate = rate(&world);
     give_up(&world, &rate, Duration::ZERO);
@@ -39,7 +39,7 @@ fn what_is_given_up_at_once_comes_back() {
 
 /// The bucket is far from full, and would have been without it as well.
 #[test]
-fn what_is_given_up_late_comes_back_as_well() {
+fn a_late_cancel_is_refunded_as_well() {
     let world = World::new();
     let rate = rate(&world);
     give_up(&world, &rate, 30 * MS);
@@ -48,7 +48,7 @@ fn what_is_given_up_late_comes_back_as_well() {
 
 /// The store's bucket is full again. Without what was given up it would not be any fuller.
 #[test]
-fn what_would_have_overflowed_is_gone() {
+fn tokens_that_would_have_overflowed_are_not_refunded() {
     let world = World::new();
     let rate = rate(&world);
     give_up(&world, &rate, 60 * MS);
@@ -57,7 +57,7 @@ fn what_would_have_overflowed_is_gone() {
 
 /// It comes back in time, and is spent by nobody until the store's bucket is full.
 #[test]
-fn what_came_back_is_not_there_beside_a_full_bucket() {
+fn a_refund_does_not_add_to_a_full_bucket() {
     let world = World::new();
     let rate = rate(&world);
     give_up(&world, &rate, MS);
@@ -68,7 +68,7 @@ fn what_came_back_is_not_there_beside_a_full_bucket() {
 /// Three are taken of a block of five, and come to hand once more; then the store's bucket is full again. Whoever gives the three
 /// up now has not saved them. Parts of tokens are nobody's.
 #[test]
-fn a_block_that_was_filled_up_takes_back_what_the_bucket_could_still_hold() {
+fn a_full_block_refunds_within_the_burst() {
     for (delay, least, most) in [
         (0, 5, 5),
         (10, 6, 6),
@@ -101,7 +101,7 @@ fn take_all(rate: &Remote<Arc<Memory>>) -> usize {
 
 /// Several at a time: what one gives back no other does.
 #[test]
-fn what_could_come_back_once_comes_back_once() {
+fn a_refund_is_made_once() {
     for newest_first in [false, true] {
         let world = World::new();
         let blocks = Blocks::up_to(5).keep(5).expiry(Duration::from_secs(9));
@@ -121,7 +121,7 @@ fn what_could_come_back_once_comes_back_once() {
 
 /// More than a block: what is at hand is kept until the rest has come.
 #[test]
-fn whoever_asks_for_more_than_a_block_holds_is_served() {
+fn a_request_larger_than_a_block_is_served() {
     let world = World::new();
     let quota = Quota::per_second(100).burst(100);
     let rate = Remote::rate(world.key.clone(), quota).blocks(Blocks::up_to(5).keep(5));

@@ -59,7 +59,7 @@ fn a_large_request_is_not_passed_for_ever() {
 /// Three, two and one are asked for in this order, and there are four at a time: the one would fit beside the three, and comes
 /// after the two.
 #[test]
-fn who_asked_first_comes_first() {
+fn waiters_are_served_in_the_order_of_asking() {
     let world = World::new();
     let [full, first, second, third] = machines(&world, 4);
     assert!(takes(&full, 4));
@@ -93,7 +93,7 @@ fn machines_take_turns() {
 }
 
 #[test]
-fn who_does_not_wait_takes_what_those_in_line_leave() {
+fn a_try_takes_only_the_tokens_that_the_waiters_leave() {
     let world = World::new();
     let [full, waits, tries] = machines(&world, 10);
     assert!(takes(&full, 4));
@@ -105,7 +105,7 @@ fn who_does_not_wait_takes_what_those_in_line_leave() {
 }
 
 #[test]
-fn who_gave_up_is_in_nobodys_way() {
+fn a_waiter_that_gave_up_blocks_none() {
     let world = World::new();
     let [full, gives_up, other] = machines(&world, 10);
     assert!(takes(&full, 4));
@@ -115,7 +115,7 @@ fn who_gave_up_is_in_nobodys_way() {
 
 /// Of two who wait in one process the place is that of the first; the second keeps it when the first goes.
 #[test]
-fn a_process_keeps_its_place_for_whoever_waits_there() {
+fn a_process_keeps_its_place_for_its_waiters() {
     let world = World::new();
     let [full, both, other] = machines(&world, 4);
     assert!(takes(&full, 4));
@@ -128,7 +128,7 @@ fn a_process_keeps_its_place_for_whoever_waits_there() {
 
 /// A machine that died while it waited, the first in line.
 #[test]
-fn who_died_is_in_the_way_for_a_time_to_live() {
+fn a_dead_waiter_blocks_for_one_time_to_live() {
     let world = World::new();
     let (dead, driver) = window(&world, 4)
         .clock(&world.clock)
@@ -149,7 +149,7 @@ fn who_died_is_in_the_way_for_a_time_to_live() {
 }
 
 #[test]
-fn a_limit_that_is_raised_serves_those_in_line_in_order() {
+fn a_raised_limit_serves_the_waiters_in_order() {
     let world = World::new();
     let hour = || world.make(Remote::window(world.key.clone(), 2, Duration::from_secs(3_600)).ttl(TTL));
     let [full, first, second] = [hour(), hour(), hour()];
@@ -177,7 +177,7 @@ fn more_than_the_limit_is_refused_and_in_nobodys_way() {
 
 /// What is given up when it has left the window is there no more: the window has as much again.
 #[test]
-fn what_is_given_up_late_is_not_there_beside_a_window_that_is_free() {
+fn a_late_cancel_adds_nothing_to_a_free_window() {
     let world = World::new();
     let window = Remote::window(world.key.clone(), 10, 50 * MS).ttl(TTL);
     let machine = world.make(window);

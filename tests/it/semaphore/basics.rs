@@ -79,7 +79,7 @@ fn a_grant_that_is_dropped_unpolled_goes_to_the_next() {
 }
 
 #[test]
-fn shrink_below_in_use_admits_nobody_until_drained() {
+fn a_shrink_below_the_usage_admits_none_until_drained() {
     let semaphore = Semaphore::new(10);
     let mut held = semaphore.try_acquire_many(10).unwrap();
     semaphore.set_limit(5);
@@ -95,7 +95,7 @@ fn shrink_below_in_use_admits_nobody_until_drained() {
 }
 
 #[test]
-fn what_is_forgotten_in_debt_is_no_debt_any_more() {
+fn forgotten_permits_repay_the_debt() {
     let semaphore = Semaphore::new(3);
     let (one, two) = (semaphore.try_acquire().unwrap(), semaphore.try_acquire_many(2).unwrap());
     semaphore.set_limit(1);
@@ -127,7 +127,7 @@ fn a_claim_that_is_left_twice_or_made_up_changes_nothing() {
 }
 
 #[test]
-fn a_raised_limit_admits_as_many_from_the_front_as_fit() {
+fn a_raised_limit_admits_from_the_front_while_they_fit() {
     let semaphore = Semaphore::new(0);
     let wakes = counts::<3>();
     let mut waits: Vec<_> = wakes
@@ -221,7 +221,7 @@ fn more_than_the_limit_waits_and_more_than_any_limit_is_oversized() {
 }
 
 #[test]
-fn blocked_threads_and_futures_stand_in_one_line() {
+fn blocked_threads_and_futures_wait_in_one_queue() {
     let semaphore = Semaphore::new(1);
     let held = semaphore.try_acquire().unwrap();
     let order = std::sync::Mutex::new(Vec::new());
@@ -261,7 +261,7 @@ fn forgotten_permits_are_gone_and_added_ones_are_there() {
 
 /// Who waits when it is closed, and is not polled any more, has nothing to give back; who had been granted has.
 #[test]
-fn a_wait_that_is_dropped_after_the_close_gives_back_what_it_had() {
+fn a_wait_dropped_after_the_close_returns_its_permits() {
     for build in [Semaphore::new, |n| {
         Semaphore::builder(n).max_waiting(9).build().unwrap()
     }] {
@@ -346,7 +346,7 @@ fn the_greatest_debt_is_a_debt() {
 }
 
 #[test]
-fn its_debug_form_says_what_it_has() {
+fn its_debug_form_shows_its_counts() {
     let semaphore = Semaphore::builder(3).name("database").build().unwrap();
     let held = semaphore.try_acquire().unwrap();
     let text = format!("{semaphore:?}");

@@ -38,7 +38,7 @@ fn receive(semaphore: &ChannelSemaphore, n: usize) -> Vec<ChannelToken> {
 }
 
 #[test]
-fn its_debug_form_says_what_it_has() {
+fn its_debug_form_shows_its_counts() {
     let semaphore = ChannelSemaphore::new(3).unwrap();
     let held = semaphore.try_acquire().unwrap();
     let text = format!("{semaphore:?}");
@@ -103,7 +103,7 @@ fn a_shrink_takes_free_permits_first_and_then_makes_debt() {
 }
 
 #[test]
-fn what_is_forgotten_comes_off_the_limit() {
+fn forgotten_permits_come_off_the_limit() {
     let semaphore = semaphore(4);
     semaphore.receiver().recv().unwrap().forget();
     semaphore.try_acquire_many(2).unwrap().forget();
@@ -168,7 +168,7 @@ fn demands_are_refused_by_their_reason() {
 }
 
 #[test]
-fn a_wait_that_is_over_before_it_began_takes_what_is_free_and_nothing_else() {
+fn a_wait_without_time_takes_only_free_permits() {
     let semaphore = semaphore(1);
     let past = Instant::now();
     let held = semaphore.blocking_acquire_timeout(Duration::ZERO).unwrap();
@@ -192,7 +192,7 @@ fn a_wait_that_is_over_before_it_began_takes_what_is_free_and_nothing_else() {
 /// Given threads that wait in every way there is, when the semaphore closes, then each is told so; permits that are held
 /// stay valid, and nothing is free ever after.
 #[test]
-fn closing_tells_all_who_wait() {
+fn closing_notifies_all_waiters() {
     let semaphore = semaphore(1);
     let held = semaphore.try_acquire().unwrap();
     let (ready, all_ready) = bounded(4);
@@ -296,7 +296,7 @@ fn a_branch_that_is_abandoned_gives_its_token_back() {
 
 /// A select that is blocked is woken by a raised limit, and by a permit that comes back.
 #[test]
-fn a_blocked_select_is_woken_by_what_makes_room() {
+fn a_blocked_select_is_woken_by_any_release() {
     let semaphore = semaphore(0);
     let (taken, told) = bounded(0);
     let waiting = thread::spawn({
@@ -371,7 +371,7 @@ impl Wake for Meddler {
 
 /// Given a waker that takes, returns and resizes, when a permit comes back, then nothing is locked while it runs.
 #[test]
-fn a_waker_may_use_what_wakes_it() {
+fn a_waker_may_use_the_semaphore_that_wakes_it() {
     let semaphore = semaphore(1);
     let policy = Policy::new(Arc::clone(&semaphore));
     let waker = Waker::from(Arc::new(Meddler(Arc::clone(&semaphore))));
@@ -421,7 +421,7 @@ proptest! {
     #![proptest_config(crate::cases(500))]
     /// What is free is what the limit leaves over, at every step: two numbers say all that there is to know.
     #[test]
-    fn any_program_on_one_thread_sees_what_two_numbers_say(
+    fn any_program_on_one_thread_agrees_with_two_counters(
         mut limit in 0..6_usize,
         ops in prop::collection::vec(op(), 0..100),
     ) {
@@ -481,7 +481,7 @@ proptest! {
 /// moved since before it asked. All whom it then sees counted held permits at one instant not before its own admission,
 /// while that limit was in force: they must be within it.
 #[test]
-fn nobody_is_admitted_above_the_limit_in_force() {
+fn admissions_stay_within_the_limit_in_force() {
     const THREADS: usize = 4;
     const ROUNDS: u64 = 30_000;
     let semaphore = semaphore(3);
@@ -564,7 +564,7 @@ fn nobody_is_admitted_above_the_limit_in_force() {
 /// Given one that nobody has seen the receiver of, then it is fresh while all its permits are there and its limit is the
 /// first one; and never again once somebody may have cloned the receiver.
 #[test]
-fn it_is_fresh_until_somebody_has_a_hand_on_it() {
+fn it_is_pristine_until_it_is_used() {
     let fresh = |semaphore: &ChannelSemaphore| semaphore.is_fresh(tollgate::time::Phase::new().pass());
     let semaphore = ChannelSemaphore::new(2).unwrap();
     assert!(fresh(&semaphore));

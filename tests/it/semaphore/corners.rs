@@ -147,7 +147,7 @@ fn a_waker_that_panics_takes_no_other_wake_up_along() {
 }
 
 #[test]
-fn a_waker_that_panics_keeps_nobody_from_being_told_of_the_close() {
+fn a_waker_that_panics_keeps_no_other_from_the_close() {
     let semaphore = Semaphore::new(0);
     let count = Arc::new(Count::default());
     let (mut first, mut second) = (Box::pin(semaphore.acquire()), Box::pin(semaphore.acquire()));
@@ -159,7 +159,7 @@ fn a_waker_that_panics_keeps_nobody_from_being_told_of_the_close() {
 
 /// The newcomer for whom somebody was sent away leaves no place behind when that one's waker panics.
 #[test]
-fn a_waker_that_panics_when_it_is_sent_away_leaks_no_place() {
+fn an_evicted_waker_that_panics_leaks_no_place() {
     let semaphore = evicting(1);
     let held = semaphore.try_acquire().unwrap();
     let mut old = Box::pin(semaphore.acquire());
@@ -173,7 +173,7 @@ fn a_waker_that_panics_when_it_is_sent_away_leaks_no_place() {
 }
 
 #[test]
-fn who_wants_nothing_waits_for_nothing() {
+fn an_acquire_of_nothing_waits_for_nothing() {
     const X: Cost = Cost::new("x");
     let (semaphore, other) = (Arc::new(Semaphore::new(2)), Arc::new(Semaphore::new(1)));
     let policy = Policy::builder()
@@ -201,7 +201,7 @@ fn who_wants_nothing_waits_for_nothing() {
 }
 
 #[test]
-fn a_batch_newcomer_sends_no_urgent_one_away() {
+fn a_batch_newcomer_evicts_no_urgent_waiter() {
     let order = Order::Priority {
         classes: 2,
         patience: 8,
@@ -221,7 +221,7 @@ fn a_batch_newcomer_sends_no_urgent_one_away() {
 
 /// The bounds are on waiting: who is next and fits does not wait.
 #[test]
-fn who_need_not_wait_is_not_held_to_the_bounds() {
+fn the_bounds_of_the_queue_do_not_apply_to_immediate_admissions() {
     let urgent_first = Order::Priority {
         classes: 2,
         patience: 8,
@@ -242,7 +242,7 @@ fn who_need_not_wait_is_not_held_to_the_bounds() {
 
 /// How often the first was overtaken is not held against the one behind it.
 #[test]
-fn each_head_is_overtaken_so_often() {
+fn each_head_is_overtaken_up_to_the_bound() {
     let semaphore = Semaphore::builder(3).overtakes(1).build().unwrap();
     let _two = semaphore.try_acquire_many(2).unwrap();
     let mut first = Box::pin(semaphore.acquire_many(3));
@@ -256,7 +256,7 @@ fn each_head_is_overtaken_so_often() {
 }
 
 #[test]
-fn a_drain_that_was_told_is_over_whatever_comes_after() {
+fn a_reported_drain_is_over_whatever_follows() {
     let semaphore = Semaphore::new(1);
     let held = semaphore.try_acquire().unwrap();
     let count = Arc::new(Count::default());
@@ -310,7 +310,7 @@ fn a_permit_in_a_thread_local_is_given_back() {
 
 /// What is watched, or counts, sends everybody to the lock: it is ready for all that, as long as nobody waits.
 #[test]
-fn what_is_flagged_is_ready_while_permits_are_free() {
+fn a_flagged_semaphore_is_ready_while_permits_are_free() {
     let semaphore = Semaphore::new(2);
     let held = semaphore.try_acquire().unwrap();
     let mut idle = pin!(semaphore.until_idle());
@@ -338,7 +338,7 @@ fn what_is_flagged_is_ready_while_permits_are_free() {
 
 /// Nothing is left of those who watched.
 #[test]
-fn what_was_watched_is_fresh_again() {
+fn a_watched_semaphore_becomes_pristine_again() {
     let semaphore = Semaphore::new(2);
     let clock = tollgate::ManualClock::new();
     let phase = Phase::at(&clock, clock.now());

@@ -36,7 +36,7 @@ fn a_drain_ends_when_all_are_back() {
 }
 
 #[test]
-fn a_shrink_is_told_when_it_has_taken_effect() {
+fn a_shrink_is_reported_when_it_has_taken_effect() {
     let semaphore = Semaphore::new(5);
     let count = Arc::default();
     let mut held: Vec<_> = (0..5).map(|_| semaphore.try_acquire().unwrap()).collect();
@@ -56,7 +56,7 @@ fn a_shrink_is_told_when_it_has_taken_effect() {
 
 /// Somebody who watches keeps nobody from acquiring, by whatever way, and nobody from being granted in turn.
 #[test]
-fn watching_disturbs_nobody() {
+fn watching_disturbs_no_waiter() {
     let semaphore = Arc::new(Semaphore::new(2));
     let count = Arc::default();
     let held = semaphore.try_acquire().unwrap();
@@ -86,7 +86,7 @@ fn watching_disturbs_nobody() {
 }
 
 #[test]
-fn one_who_stops_watching_leaves_no_trace() {
+fn a_dropped_drain_future_leaves_no_trace() {
     let semaphore = Semaphore::new(1);
     let count = Arc::default();
     let held = semaphore.try_acquire().unwrap();

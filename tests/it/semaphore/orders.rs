@@ -140,7 +140,7 @@ fn the_lowest_class_is_granted_within_the_stated_bound() {
 }
 
 #[test]
-fn an_urgent_newcomer_passes_those_who_wait() {
+fn an_urgent_newcomer_passes_the_waiters() {
     let semaphore = with_order(Order::Priority {
         classes: 2,
         patience: 100,
@@ -169,7 +169,7 @@ fn a_class_that_fits_is_not_held_up_by_a_lower_one_that_does_not() {
 
 /// An urgent one that need not wait is a grant that passes others over: one of those may be next by that, and fit.
 #[test]
-fn whoever_is_next_by_a_grant_to_a_newcomer_goes_on() {
+fn the_head_after_a_granted_newcomer_goes_on() {
     let order = Order::Priority {
         classes: 3,
         patience: 1,
@@ -199,7 +199,7 @@ fn a_full_queue_refuses_the_newest() {
 }
 
 #[test]
-fn a_queue_is_bounded_by_what_is_wanted_too() {
+fn a_queue_is_bounded_by_units_too() {
     let semaphore = Semaphore::builder(4).max_waiting_permits(5).build().unwrap();
     let held = semaphore.try_acquire_many(4).unwrap();
     let _three = Waiter::queued(&semaphore, 3, 0, 0);
@@ -215,7 +215,7 @@ fn a_queue_is_bounded_by_what_is_wanted_too() {
 }
 
 #[test]
-fn the_oldest_goes_where_that_is_the_rule() {
+fn the_oldest_waiter_is_evicted_if_configured() {
     let semaphore = Semaphore::builder(1)
         .max_waiting(2)
         .overflow(Overflow::EvictOldest)
@@ -235,7 +235,7 @@ fn the_oldest_goes_where_that_is_the_rule() {
 
 /// Whoever runs takes the permit again in front of the one that was woken, so often and not once more.
 #[test]
-fn the_first_in_line_is_overtaken_so_often_and_no_more() {
+fn the_head_is_overtaken_up_to_the_bound() {
     let semaphore = Semaphore::builder(1).overtakes(3).build().unwrap();
     let held = semaphore.try_acquire().unwrap();
     let mut first = Waiter::queued(&semaphore, 1, 0, 0);
@@ -259,7 +259,7 @@ fn the_first_in_line_is_overtaken_so_often_and_no_more() {
 
 /// Nobody is sent away for one who could not wait even alone.
 #[test]
-fn one_who_wants_more_than_may_be_wanted_sends_nobody_away() {
+fn a_demand_above_the_unit_bound_evicts_no_waiter() {
     let semaphore = Semaphore::builder(1)
         .max_waiting_permits(3)
         .overflow(Overflow::EvictOldest)
@@ -276,7 +276,7 @@ fn one_who_wants_more_than_may_be_wanted_sends_nobody_away() {
 
 /// Whatever the order, those who wait are told that it was closed, and not something else.
 #[test]
-fn those_who_wait_are_told_of_the_close() {
+fn waiters_are_notified_of_the_close() {
     let orders = [
         Order::Fifo,
         Order::Lifo,
@@ -301,7 +301,7 @@ fn those_who_wait_are_told_of_the_close() {
 
 /// The same with a queue that has bounds; and whoever comes first after that can be overtaken as often.
 #[test]
-fn the_first_in_line_of_a_bounded_queue_is_overtaken_so_often_and_no_more() {
+fn the_head_of_a_bounded_queue_is_overtaken_up_to_the_bound() {
     let semaphore = Semaphore::builder(1).overtakes(3).max_waiting(1).build().unwrap();
     for mark in 0..2 {
         let held = semaphore.try_acquire().unwrap();
@@ -322,7 +322,7 @@ fn the_first_in_line_of_a_bounded_queue_is_overtaken_so_often_and_no_more() {
 
 /// The one that was woken leaves: the next is woken for what is there.
 #[test]
-fn one_who_was_woken_and_leaves_wakes_the_next() {
+fn a_cancelled_head_passes_the_wake_up_on() {
     let semaphore = Semaphore::builder(1).overtakes(1_000).build().unwrap();
     let held = semaphore.try_acquire().unwrap();
     let first = Waiter::queued(&semaphore, 1, 0, 0);
@@ -334,7 +334,7 @@ fn one_who_was_woken_and_leaves_wakes_the_next() {
 }
 
 #[test]
-fn what_cannot_be_built_says_why() {
+fn an_invalid_configuration_is_an_error() {
     let builder = |order| Semaphore::builder(1).order(order);
     let refused = [
         (
@@ -370,7 +370,7 @@ fn what_cannot_be_built_says_why() {
 }
 
 #[test]
-fn threads_and_classes_in_one_line() {
+fn threads_and_classes_wait_in_one_queue() {
     let semaphore = Arc::new(with_order(Order::Shares(vec![2, 1])));
     let most = AtomicUsize::new(0);
     let inside = AtomicUsize::new(0);
@@ -518,7 +518,7 @@ proptest! {
 /// Given two of five permits free, and a waiter of class 1 that wants four, then a policy whose waiter wants one, and is
 /// next by the rules, is admitted at once, and not at the next release.
 #[test]
-fn a_policy_that_is_next_by_the_rules_is_handed_what_is_free() {
+fn a_policy_that_is_next_by_class_receives_the_free_permits() {
     let orders = [
         Order::Lifo,
         Order::Priority {

@@ -622,7 +622,7 @@ proptest! {
 
     /// Given any kind of semaphore and any program, then both see the same after every step.
     #[test]
-    fn any_program_goes_as_the_reference_says(kind in kind(), ops in prop::collection::vec(op(), 0..100)) {
+    fn any_program_agrees_with_the_reference(kind in kind(), ops in prop::collection::vec(op(), 0..100)) {
         let semaphore = kind.build();
         let mut pair = Pair {
             semaphore: &semaphore,

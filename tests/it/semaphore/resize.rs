@@ -35,7 +35,7 @@ impl Seen {
 }
 
 #[test]
-fn nobody_is_admitted_above_the_limit_in_force() {
+fn admissions_stay_within_the_limit_in_force() {
     let semaphore = Arc::new(Semaphore::new(8));
     let seen = Arc::new(Seen::default());
     seen.limit.store(8, Ordering::SeqCst);

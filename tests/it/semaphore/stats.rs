@@ -104,7 +104,7 @@ fn each_outcome_is_counted_once() {
 }
 
 #[test]
-fn a_time_out_counts_as_one_who_left() {
+fn a_time_out_counts_as_a_cancelled_wait() {
     let clock = ManualClock::new();
     let semaphore = Semaphore::builder(0).stats(&clock).build().unwrap();
     let deadline = clock.after(clock.now(), Duration::from_secs(1));
@@ -116,7 +116,7 @@ fn a_time_out_counts_as_one_who_left() {
 }
 
 #[test]
-fn one_who_is_evicted_is_counted() {
+fn an_evicted_waiter_is_counted() {
     let semaphore = counted(0)
         .max_waiting(1)
         .overflow(Overflow::EvictOldest)
@@ -146,7 +146,7 @@ fn the_longest_wait_is_that_of_the_oldest() {
 
 /// Somebody who was woken and takes the permits itself has looked by that.
 #[test]
-fn who_takes_its_own_turn_is_not_unpolled() {
+fn a_waiter_that_takes_its_own_turn_is_not_unpolled() {
     let semaphore = counted(1).overtakes(2).build().unwrap();
     for _ in 0..2 {
         let held = semaphore.try_acquire().unwrap();
@@ -183,7 +183,7 @@ fn a_policy_waits_for_one_that_counts() {
 
 /// A claim that was free when it was made is granted, and not polled, until it is redeemed or left.
 #[test]
-fn a_claim_that_nobody_has_redeemed_is_counted() {
+fn an_unredeemed_queue_key_is_counted() {
     let semaphore = counted(1).build().unwrap();
     let claim = semaphore.join(1, Waker::noop());
     let stats = semaphore.stats().unwrap();

@@ -72,8 +72,8 @@ fn merging_splitting_and_forgetting_is_as_in_tokio() {
 #[test]
 fn panics_are_those_of_tokio() {
     same(
-        tokio_twin::program::panics_where_told(),
-        own_twin::program::panics_where_told(),
+        tokio_twin::program::panics_where_documented(),
+        own_twin::program::panics_where_documented(),
     );
 }
 

@@ -32,7 +32,7 @@ fn a_guaranteed_part_is_kept() {
 }
 
 #[test]
-fn what_is_no_ones_part_goes_to_whoever_comes() {
+fn the_unreserved_part_goes_to_any_partition() {
     let shared = Partitions::guaranteed(10, &[0.3, 0.5]).unwrap();
     assert_eq!((room(&shared, 0), room(&shared, 1)), (5, 7));
     let _borrowed = shared.class(0).try_admit(5).unwrap();
@@ -75,7 +75,7 @@ fn levels_refuse_the_least_important_first() {
 }
 
 #[test]
-fn a_throttler_turns_away_what_would_be_anyway() {
+fn a_throttler_refuses_requests_that_the_service_would_refuse() {
     let clock = ManualClock::new();
     let throttler = Throttler::new(0.5, 0.9, 120 * SECOND).unwrap().on(&clock).seed(1);
     // The resource takes one in four: no more than about twice that are sent.
@@ -108,7 +108,7 @@ fn a_throttler_turns_away_what_would_be_anyway() {
 }
 
 #[test]
-fn what_is_cancelled_or_ignored_was_not_asked() {
+fn cancelled_and_ignored_requests_do_not_count() {
     let clock = ManualClock::new();
     let throttler = Throttler::new(0.5, 0.9, 120 * SECOND).unwrap().on(&clock);
     for _ in 0..1_000 {

@@ -53,7 +53,7 @@ fn classes_say_how_they_stand() {
 
 /// Given a policy that waits for a whole retry, then deposits wake it when there is one, and not before.
 #[test]
-fn whoever_waits_for_a_retry_wakes_when_it_is_whole() {
+fn a_waiter_for_a_retry_wakes_when_a_whole_one_is_there() {
     let clock = ManualClock::new();
     let budget = Arc::new(RetryBudget::new(0.4, 3).unwrap());
     budget.try_admit(3).unwrap().finish(Outcome::Success);

@@ -14,7 +14,7 @@ fn room(places: usize, per_second: u64) -> (ManualClock, WaitingRoom) {
 }
 
 #[test]
-fn what_cannot_be_is_told_with_what_is_allowed() {
+fn errors_name_the_allowed_range() {
     let room = || WaitingRoom::new(1, Quota::per_second(1)).unwrap();
     let none = WaitingRoom::new(1, Quota::zero()).unwrap_err();
     assert_eq!(none, ShedError::NoRate);
@@ -133,7 +133,7 @@ fn memory_is_bounded_and_a_full_room_says_so() {
 /// Given a full room whose places have all come due and that nobody came for: the next is told when the first of them is over,
 /// and finds that place then.
 #[test]
-fn a_full_room_of_places_that_have_come_says_when_one_is_over() {
+fn a_full_room_of_due_places_names_the_end_of_one() {
     let (clock, room) = room(2, 1_000);
     for key in 0..2 {
         assert!(room.book(&key).is_ok());
@@ -149,7 +149,7 @@ fn a_full_room_of_places_that_have_come_says_when_one_is_over() {
 
 /// Whoever was told is not told otherwise by another rate; those who come next are behind as many as are still to come.
 #[test]
-fn another_rate_is_for_those_who_come_next() {
+fn another_rate_applies_to_later_clients() {
     let (clock, room) = room(100, 10);
     let wait = |key: u64| room.book(&key).unwrap().as_millis();
     assert_eq!([wait(0), wait(1), wait(2)], [0, 100, 200]);
@@ -184,7 +184,7 @@ fn a_faster_rate_gives_out_no_more_than_itself() {
 /// While somebody is turned away all the time, what is served is measured, and the share of it is given out: at once less,
 /// later more. When nobody was turned away for a second, nothing is known any more.
 #[test]
-fn a_share_of_what_is_served_is_given_out() {
+fn a_share_of_the_service_rate_is_given_out() {
     let clock = ManualClock::new();
     let room = WaitingRoom::new(usize::MAX, Quota::per_second(1)).unwrap();
     let room = room.on(&clock).share(0.25).unwrap();
@@ -218,7 +218,7 @@ fn a_share_of_what_is_served_is_given_out() {
 /// Given a measured rate and many who were told to come later: they do as they are told, so nobody is turned away for a while.
 /// Whoever is turned away then is behind them at that rate, and not at the quota.
 #[test]
-fn a_measured_rate_is_known_while_somebody_is_to_come() {
+fn a_measured_rate_is_known_while_places_are_outstanding() {
     let clock = ManualClock::new();
     let room = WaitingRoom::new(usize::MAX, Quota::per_second(1)).unwrap();
     let room = room.on(&clock).share(0.25).unwrap();

@@ -38,7 +38,7 @@ fn in_virtual_time_it_is_the_time_rounded_down() {
 /// Given a policy on a coarse clock, when somebody waits for an instant between two of its readings, then it is admitted
 /// at the next reading, and sleeps once.
 #[test]
-fn who_waits_on_it_is_late_by_less_than_the_resolution() {
+fn a_waiter_on_it_is_late_by_less_than_the_resolution() {
     let clock = ManualClock::new();
     let coarse = clock.coarse(MS).unwrap();
     let policy = Policy::new(TokenBucket::new(Quota::new(1, Duration::from_micros(1_500)).unwrap()).on(&coarse));

@@ -157,7 +157,7 @@ fn clients(clock: &ManualClock) -> Arc<Keyed<IpAddr, impl tollgate::Limiter + us
 }
 
 #[tokio::test]
-async fn a_client_that_exceeds_its_rate_is_told_so() {
+async fn a_client_that_exceeds_its_rate_gets_a_429() {
     let clock = ManualClock::new();
     let limit = LimitLayer::keyed(clients(&clock), ClientIp::behind(1))
         .exempt(is_preflight)

@@ -60,7 +60,7 @@ fn told(response: &Response<Body>) -> (u16, Option<u64>) {
 /// Given three who are refused, each is told its own instant, in whole seconds; and an outer rate that has nothing left until
 /// later makes it later, within the grace: the place is there then, although nobody else finds one.
 #[test]
-fn each_is_told_its_instant_and_an_outer_rate_may_make_it_later() {
+fn each_client_gets_its_instant_and_an_outer_rate_may_delay_it() {
     let Rig { clock, core, room, app } = rig();
     let for_all = clock.clone();
     let clients = Keyed::new(100, move |_: &IpAddr| {

@@ -105,7 +105,7 @@ async fn an_open_circuit_refuses_although_the_service_is_busy() {
 
 /// Given a service with one place, and a request that waits in the line of its policy, then another user has the place.
 #[tokio::test]
-async fn who_waits_in_line_takes_up_no_place_inside() {
+async fn a_queued_request_takes_no_place_inside() {
     let inner = ConcurrencyLimit::new(
         service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))),
         1,

@@ -183,13 +183,13 @@ fn a_thousand_obey(room: WaitingRoom, late: Duration) -> Rig {
 }
 
 #[test]
-fn all_who_keep_to_retry_after_are_let_in_under_three_fold_overload() {
+fn clients_that_honour_retry_after_are_admitted_under_three_fold_overload() {
     let rig = a_thousand_obey(of_rate(10_000, 64), Duration::ZERO);
     assert!(rig.room.stats().redeemed >= 950);
 }
 
 #[test]
-fn all_who_come_late_are_let_in_as_well() {
+fn late_clients_are_admitted_as_well() {
     a_thousand_obey(of_rate(10_000, 40), 4 * SECOND - MS);
 }
 
@@ -235,7 +235,7 @@ fn a_lower_limit_breaks_no_promise() {
 /// A client that asks a hundred times has one place; one that comes early is a newcomer and keeps it; and two requests that
 /// come for one place are one that it is for, and a newcomer.
 #[test]
-fn nobody_collects_places() {
+fn no_client_collects_places() {
     let rig = rig(1, of_rate(10_000, 1));
     rig.clock.run(async {
         let busy = rig.core.try_admit(1).unwrap();
@@ -269,7 +269,7 @@ fn nobody_collects_places() {
 
 /// Who has come back and leaves again has lost its place, and nobody else anything.
 #[test]
-fn whoever_leaves_loses_its_place_alone() {
+fn a_client_that_leaves_loses_only_its_own_place() {
     let rig = rig(1, of_rate(10_000, 1));
     rig.clock.run(async {
         let busy = rig.core.try_admit(1).unwrap();
@@ -345,7 +345,7 @@ fn a_full_room_says_when_those_before_have_come() {
 /// Given a client that comes a little too early and stands in line across its instant in vain: it has its place still, and is
 /// let in by it.
 #[test]
-fn who_waits_across_its_instant_keeps_its_place() {
+fn a_request_that_waits_across_its_instant_keeps_its_place() {
     let rig = rig(1, of_rate(10, 1));
     rig.clock.run(async {
         let busy = rig.core.try_admit(1).unwrap();

@@ -1,7 +1,7 @@
 //! A certificate authority of a test's own.
 
 use crate::rig::server::Store;
-use crate::speaker::{refused, serves_who_waits};
+use crate::speaker::{refused, serves_the_waiters};
 use crate::store::key;
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
 use std::io;
@@ -89,7 +89,7 @@ impl<S: Store> Store for Encrypted<S> {
 /// A limiter is reached by who is known; who shows nothing is not let in, and a server that another authority has signed is not
 /// believed.
 pub(crate) async fn known_to_each_other<B: Backend>(authority: &Authority, store: impl Fn(Tls) -> B) {
-    serves_who_waits(store(authority.known())).await;
+    serves_the_waiters(store(authority.known())).await;
     for tls in [authority.believed(), Authority::new().believed()] {
         let error = refused(store(tls), key()).await;
         assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");

@@ -10,7 +10,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(600);
 pub(crate) const SHORT: Duration = Duration::from_millis(200);
 
 /// A limiter at `store` grants what is free, and serves who waits: what is told over a connection that stays open arrives as well.
-pub(crate) async fn serves_who_waits(store: impl Backend) {
+pub(crate) async fn serves_the_waiters(store: impl Backend) {
     let remote = Remote::permits(crate::store::key(), 2).ttl(LONG).spawn(store);
     let remote = remote.expect("settings that can be");
     let held = remote.acquire(2).await.expect("it is free");

@@ -105,7 +105,7 @@ pub(crate) fn merges_splits_and_forgets() -> Trace {
     trace
 }
 
-pub(crate) fn panics_where_told() -> Trace {
+pub(crate) fn panics_where_documented() -> Trace {
     let mut trace = Trace::new();
     let max = Semaphore::MAX_PERMITS;
     note!(
