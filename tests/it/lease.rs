@@ -236,8 +236,8 @@ fn parked_tokens_bring_the_instant_forward() {
     assert_eq!(rate.try_acquire(7).unwrap_err().retry_after(), Some(SECOND * 2));
 }
 
-/// Given all of a budget that never refills, and somebody who waits for one, when a reservation is given back or settled to where
-/// it was parked, then whoever waits is told.
+/// Given all of a budget that never refills, and a waiter for one, when a reservation is cancelled or settled to where it was
+/// parked, then the waiter is woken.
 #[test]
 fn returned_tokens_wake_the_waiters() {
     let clock = ManualClock::new();

@@ -1,7 +1,7 @@
 //! The integration tests, one binary.
 #![cfg(not(tollgate_loom))]
 
-/// How many cases a property is tried with: so many, or as many as `PROPTEST_CASES` says.
+/// The configuration of a property: `few` cases, or as many as `PROPTEST_CASES` says.
 fn cases(few: u32) -> proptest::prelude::ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES")
         .ok()

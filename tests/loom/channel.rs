@@ -67,7 +67,7 @@ fn one_permit_is_taken_once() {
     });
 }
 
-/// Given two held of two, when one comes back beside a shrink to one, then from the shrink on nobody is admitted: the
+/// Given two held of two, when one comes back beside a shrink to one, then from the shrink on no caller is admitted: the
 /// other is still held.
 #[test]
 fn a_return_beside_a_shrink_admits_none_beyond_it() {
@@ -85,7 +85,7 @@ fn a_return_beside_a_shrink_admits_none_beyond_it() {
     });
 }
 
-/// The same for somebody who takes meanwhile: at most as many are held as the limit says.
+/// The same for a caller that takes meanwhile: at most as many are held as the limit says.
 #[test]
 fn a_taker_beside_a_return_and_a_shrink_stays_within_the_limit() {
     crate::bounded(3, || {
@@ -165,7 +165,7 @@ fn a_blocked_thread_is_served_or_refused() {
     }
 }
 
-/// Given a permit that comes back beside the close, then nothing is free once both are done, and whoever asks is told.
+/// Given a permit that comes back beside the close, then nothing is free once both are done, and a caller is refused.
 #[test]
 fn a_return_beside_the_close_leaves_nothing_free() {
     crate::exhaustive(|| {
@@ -181,7 +181,7 @@ fn a_return_beside_the_close_leaves_nothing_free() {
     });
 }
 
-/// Given two free, when one asks for both beside one who asks for a single one, then each has all it asked for or
+/// Given two free, when one asks for both beside a caller for a single one, then each has all it asked for or
 /// nothing.
 #[test]
 fn several_beside_a_single_one_are_all_or_nothing() {
@@ -215,7 +215,7 @@ fn a_return_beside_a_policy_that_joins_is_not_lost() {
         let at_once = waiter.poll().is_ready();
         returner.join().unwrap();
         if !at_once {
-            assert!(waiter.woken(), "it is free, and nobody said so");
+            assert!(waiter.woken(), "it is free, and the waiter was not woken");
             assert!(matches!(waiter.poll(), Poll::Ready(Ok(_))));
         }
         drop(waiter);
@@ -223,10 +223,10 @@ fn a_return_beside_a_policy_that_joins_is_not_lost() {
     });
 }
 
-/// Given a policy that waits for one of two, when both come back, and an attempt for both fails because somebody takes
+/// Given a policy that waits for one of two, when both come back, and an attempt for both fails because a caller takes
 /// one meanwhile, then the policy, which may have asked while they were away, has the other.
 #[test]
-fn an_attempt_for_several_that_fails_tells_whom_it_kept_out() {
+fn a_failed_attempt_for_several_wakes_the_waiters_that_it_kept_out() {
     crate::bounded(3, || {
         let semaphore = semaphore(2);
         let held = semaphore.try_acquire_many(2).unwrap();
@@ -239,7 +239,7 @@ fn an_attempt_for_several_that_fails_tells_whom_it_kept_out() {
         drop(held);
         several.join().unwrap();
         let single = single.join().unwrap();
-        assert!(waiter.woken(), "one is free, and nobody said so");
+        assert!(waiter.woken(), "one is free, and the waiter was not woken");
         assert!(matches!(waiter.poll(), Poll::Ready(Ok(_))));
         drop((waiter, single));
         untouched(&semaphore, 2);

@@ -73,7 +73,7 @@ fn untouched(semaphore: &Semaphore) {
     );
 }
 
-/// The one that was woken finds nothing, and waits again, while the one who overtook it gives back.
+/// The one that was woken finds nothing, and waits again, while its overtaker releases.
 #[test]
 fn a_head_that_is_overtaken_beside_its_look_is_woken_again() {
     crate::exhaustive(|| {
@@ -92,7 +92,7 @@ fn a_head_that_is_overtaken_beside_its_look_is_woken_again() {
     });
 }
 
-/// Who has been overtaken often enough is handed its permit, whoever comes beside the release.
+/// A waiter that has been overtaken often enough is handed its permit, whatever newcomer is beside the release.
 #[test]
 fn a_head_that_was_overtaken_once_is_handed_its_permit_beside_a_second() {
     crate::exhaustive(|| {
@@ -107,7 +107,7 @@ fn a_head_that_was_overtaken_once_is_handed_its_permit_beside_a_second() {
     });
 }
 
-/// A policy in line is handed its turn, even where others may overtake.
+/// A queued policy is handed its turn, even where others may overtake.
 #[test]
 fn a_queued_policy_is_woken_beside_an_overtaker() {
     crate::exhaustive(|| {
@@ -123,7 +123,7 @@ fn a_queued_policy_is_woken_beside_an_overtaker() {
         overtaker.join().unwrap();
         assert!(
             count.0.load(Ordering::SeqCst) > 0,
-            "its turn has come, and nobody said so"
+            "its turn has come, and it was not woken"
         );
         let admitted = admitted.as_mut().poll(&mut Context::from_waker(&waker));
         assert!(matches!(admitted, Poll::Ready(Ok(_))));
@@ -195,8 +195,8 @@ fn a_waiter_evicted_beside_a_release_is_granted_or_refused() {
     });
 }
 
-/// A release beside somebody who begins to watch is seen by it, or tells it.
-/// What was done under the permits is seen by whoever has drained, also where the flag was set already.
+/// A release beside a thread that begins to watch is seen by it, or notifies it.
+/// Writes under the permits are seen by the drainer, also where the flag was set already.
 #[test]
 fn a_drain_of_a_closed_semaphore_sees_the_writes() {
     crate::exhaustive(|| {

@@ -37,7 +37,7 @@ impl<T> Waiter<T> {
         self.future.as_mut().poll(&mut Context::from_waker(&waker))
     }
 
-    /// Stands in line by now.
+    /// Is queued by now.
     fn queued(mut self) -> Self {
         assert!(self.poll().is_pending());
         self
@@ -50,7 +50,7 @@ impl<T> Waiter<T> {
     /// Its wait is over, and it was told.
     #[track_caller]
     fn served(&mut self) -> T {
-        assert!(self.woken(), "the wait is over, and nobody said so");
+        assert!(self.woken(), "the wait is over, and the waiter was not woken");
         match self.poll() {
             Poll::Ready(output) => output,
             Poll::Pending => panic!("woken for nothing"),
@@ -80,7 +80,7 @@ fn a_blocked_thread_and_a_future_beside_a_release_are_both_served() {
         };
         let mut future = acquire(&semaphore, 1).queued();
         drop(held);
-        // Whoever came first has it now, and passes it on.
+        // The first that came has it now, and passes it on.
         let first = future.woken();
         if first {
             drop(future.served());
@@ -104,7 +104,7 @@ fn write_and_release(permit: OwnedSemaphorePermit) -> (Arc<AtomicU64>, thread::J
     (data, releaser)
 }
 
-/// Nothing was lost and nothing minted: all of `limit` is free, and nobody is in line.
+/// Nothing was lost and nothing minted: all of `limit` is free, and the queue is empty.
 #[track_caller]
 fn untouched(semaphore: &Semaphore, limit: usize) {
     assert_eq!((semaphore.limit(), semaphore.available_permits()), (limit, limit));
@@ -181,7 +181,7 @@ fn a_release_beside_a_join_is_not_lost() {
     });
 }
 
-/// Two are free, and one who joins takes them both or waits for neither: meanwhile nobody is refused what is free.
+/// Two are free, and a newcomer takes them both or waits for neither: meanwhile no caller is refused a free one.
 #[test]
 fn a_join_that_finds_its_permits_free_refuses_none_meanwhile() {
     crate::exhaustive(|| {
@@ -193,7 +193,7 @@ fn a_join_that_finds_its_permits_free_refuses_none_meanwhile() {
         // From here on three are free, or two are taken, or two were waited for and have been handed over.
         let third = semaphore.try_acquire().is_ok();
         joiner.join().unwrap();
-        assert!(third, "one was free all the time, and nobody was waiting for it");
+        assert!(third, "one was free all the time, and no waiter wanted it");
         untouched(&semaphore, 3);
     });
 }

@@ -1,4 +1,4 @@
-//! Pools of async tasks, and fan-out: every task is accounted for once, and nobody is left waiting.
+//! Pools of async tasks, and fan-out: every task is accounted for once, and no waiter is left.
 
 use futures::StreamExt;
 use shuttle::future::block_on;
@@ -81,7 +81,7 @@ fn a_raised_limit_starts_the_queued_tasks() {
     });
 }
 
-/// The same when the limit of its slots is raised, by somebody who knows no pool, at any moment.
+/// The same when the limit of its slots is raised, by a thread that knows no pool, at any moment.
 #[test]
 fn a_limit_raised_elsewhere_starts_the_queued_tasks() {
     super::check(10_000, || {
@@ -285,8 +285,8 @@ fn a_fan_out_gives_every_result() {
     });
 }
 
-/// Given three members of a group that run at once, one of which fails while others are being submitted, when nobody polls
-/// the group, then all of them end: those that would never are dropped.
+/// Given three members of a group that run at once, one of which fails while others are being submitted, while the
+/// group is not polled, then all of them end: those that would never are dropped.
 #[test]
 fn a_failure_beside_a_submission_drops_the_running_tasks() {
     super::check(10_000, || {

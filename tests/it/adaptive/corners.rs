@@ -132,7 +132,7 @@ fn aimd_keeps_to_its_settings() {
     assert_eq!(law.next(10.0, &after(101)), 5.0);
 }
 
-/// The average of a trend goes over so many windows as were set: one is the latency itself, so that nothing ever queues.
+/// The average of a trend covers the configured number of windows: one is the latency itself, so that nothing ever queues.
 #[test]
 fn a_trend_averages_over_what_is_set() {
     let next = |mut law: Trend| {

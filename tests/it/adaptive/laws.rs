@@ -34,7 +34,7 @@ fn vegas_follows_its_table() {
 }
 
 /// At a limit of 100 the decimal logarithm is 2: up by six of those with no more than one in the queue, by one below
-/// three, down by one above six. The shortest latency is 100 ms, so that so many per cent more is about so long a queue.
+/// three, down by one above six. The shortest latency is 100 ms, so that one per cent more is about one call in the queue.
 #[test]
 fn vegas_moves_by_the_length_of_the_queue() {
     for (latency, limit) in [
@@ -67,7 +67,7 @@ fn vegas_measures_the_shortest_latency_anew_now_and_then() {
     };
     assert_eq!(after(117, 1), 5, "the 119th finds two of four in a queue");
     assert_eq!(after(118, 1), 4, "the 120th is the new shortest");
-    assert_eq!(after(118, 2), 10, "and the 121st finds nobody in a queue");
+    assert_eq!(after(118, 2), 10, "and the 121st finds no queue");
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn every_window_counts_alike() {
         // Two of four are half.
         call(1, Outcome::Failure);
         assert_eq!((seen(&breaker), breaker.state()), ((4, 2, 0), Open), "{place}");
-        // As many as anybody may ask for are the whole trial.
+        // The most that one caller may ask for is the whole trial.
         clock.advance(30 * SECOND);
         call(u64::MAX, Outcome::Success);
         assert_eq!((seen(&breaker), breaker.state()), ((0, 0, 0), Closed), "{place}");

@@ -20,7 +20,7 @@ fn call(breaker: &CircuitBreaker, failed: bool) {
     breaker.try_admit(1).unwrap().finish(outcome);
 }
 
-/// So many calls, of which each `every`th fails.
+/// Makes `n` calls, of which each `every`th fails.
 fn calls(breaker: &CircuitBreaker, n: u64, every: u64) {
     (1..=n).for_each(|n| call(breaker, n % every == 0));
 }

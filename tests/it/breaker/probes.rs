@@ -108,7 +108,7 @@ fn every_probe_without_a_result_is_free_again() {
     }
 }
 
-/// Given probes that are kept, or forgotten, when they are overdue, then whoever asks opens the circuit again, and the
+/// Given probes that are kept, or forgotten, when they are overdue, then the next caller opens the circuit again, and the
 /// trial after that has all its probes.
 #[test]
 fn probes_that_never_come_back_open_the_circuit() {
@@ -136,7 +136,7 @@ fn probes_that_never_come_back_open_the_circuit() {
     }
 }
 
-/// Given an open circuit in a policy, then those who wait go one by one as probes are free, and all once it has closed.
+/// Given an open circuit in a policy, then its waiters go one by one as probes are free, and all once it has closed.
 #[test]
 fn a_policy_waits_for_the_circuit() {
     let clock = ManualClock::new();
@@ -169,7 +169,7 @@ fn a_policy_waits_for_the_circuit() {
 }
 
 /// Given probes that never come back, then a policy wakes at the instant at which they are overdue, and its head is a
-/// probe of the next trial; whoever does not wait so long is told when its own time is over, not before.
+/// probe of the next trial; a waiter with less patience is refused at its own deadline, not before.
 #[test]
 fn an_overdue_trial_wakes_a_policy_that_waits() {
     let clock = ManualClock::new();

@@ -1,4 +1,4 @@
-//! A limiter behind a box, alone or as a leg, is told of each call that it does something at.
+//! A limiter behind a box, alone or as a leg, receives each call that concerns it.
 
 use std::time::Duration;
 use tollgate::shed::{Partitions, Throttler};

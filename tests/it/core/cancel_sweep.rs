@@ -46,7 +46,7 @@ fn sweep(what: &str, situation: impl Fn(usize, bool) -> bool) {
     }
 }
 
-/// As good as new: nobody waits, and all permits can be taken.
+/// As good as new: the queue is empty, and all permits can be taken.
 #[track_caller]
 fn untouched(semaphore: &Semaphore, permits: usize) {
     assert_eq!((semaphore.waiting(), semaphore.in_use()), (0, 0));
@@ -86,7 +86,7 @@ fn sweep_semaphore<F: Future>(what: &str, make: impl Fn(&Arc<Semaphore>, &Manual
     }
 }
 
-/// The same of one kind, free and contended: alone, first in line, behind another, granted and not polled.
+/// The same of one kind, free and contended: alone, at the head of the queue, behind another, granted and not polled.
 fn sweep_kind<F: Future>(
     what: &str,
     semaphore: impl Fn() -> Arc<Semaphore>,
@@ -132,7 +132,7 @@ fn sweep_kind<F: Future>(
             ],
             step,
         );
-        // Whoever stood behind goes on, whatever became of the one in front.
+        // The waiter behind goes on, whatever became of the one in front.
         drop((before.borrow_mut().take(), held.borrow_mut().take()));
         if joined.get() {
             assert!(
@@ -181,7 +181,7 @@ fn a_request_dropped_at_any_poll_has_never_asked() {
     });
 }
 
-/// What watches is dropped, and nothing is left that sends everybody to the lock.
+/// The watching futures are dropped, and nothing is left that sends every caller to the lock.
 #[test]
 fn a_watch_dropped_at_any_poll_has_never_asked() {
     for idle in [false, true] {

@@ -266,9 +266,9 @@ fn a_policy_and_64_lone_acquirers_of_its_semaphore_all_have_their_turn_every_65_
                 Poll::Ready(permit) => Some((who, permit)),
                 Poll::Pending => None,
             })
-            .expect("a permit is free and nobody has it");
+            .expect("a permit is free and no holder has it");
         granted.push(who);
-        // It joins again while it still holds, so that it is last in line and somebody is always waiting.
+        // It joins again while it still holds, so that it is last in the queue and the queue is never empty.
         waiters[who] = again(who);
         assert!(poll(waiters[who].as_mut()).is_pending());
         drop(permit);

@@ -177,7 +177,7 @@ fn a_waker_may_use_the_semaphore_that_wakes_or_drops_it() {
     });
 }
 
-/// The lines with rules: grants by class, wakes without a grant, evictions, and those who watch.
+/// Queues with a scheduler: grants by class, wakes without a grant, evictions, and watchers.
 #[test]
 fn a_waker_may_use_a_semaphore_with_a_scheduler() {
     let priority = Order::Priority {

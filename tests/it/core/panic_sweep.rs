@@ -648,7 +648,7 @@ impl Shared {
     }
 }
 
-/// Everything that can happen to those who wait at a policy.
+/// Everything that can happen to the waiters of a policy.
 fn policy<L: Limiter + 'static>(make: impl Fn(&Shared) -> World<L>) {
     let endings = [
         "finish",

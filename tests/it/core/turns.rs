@@ -278,7 +278,7 @@ fn policies_take_turns_where_the_last_to_come_is_served_first() {
     assert_eq!(order, [0, 1, 0, 1, 0, 1, 0, 1]);
 }
 
-/// Runs `tenants` of so many tasks each, through a policy for each, for `rounds` milliseconds of work of one millisecond.
+/// Runs the tasks of each of `tenants`, through a policy for each, for `rounds` milliseconds of work of one millisecond.
 /// Returns how many each was admitted, and the longest wait of each in milliseconds.
 fn tenants(shared: &Partitions, tenants: [usize; 3], rounds: u64) -> ([u64; 3], [u64; 3]) {
     let clock = ManualClock::new();

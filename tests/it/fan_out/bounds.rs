@@ -162,7 +162,7 @@ fn in_order_a_runtime_that_is_shut_down_leaves_no_gap() {
     assert!(next().is_none());
 }
 
-/// Given a breaker in front of the items, then it is told of failures where futures may fail, and of panics everywhere.
+/// Given a breaker in front of the items, then it counts failures where futures may fail, and panics everywhere.
 #[tokio::test]
 async fn a_policy_receives_the_outcomes_of_its_items() {
     let breaker = || {

@@ -68,8 +68,8 @@ async fn a_failure_after_the_end_of_the_source_drops_the_running_items() {
     }
 }
 
-/// Given a failure in order, then what runs behind it is dropped at once, the source as well, be it in the hands of one who
-/// waits for its next item; and what runs in front of it runs to its end.
+/// Given a failure in order, then the items behind it are dropped at once. So is the source, even while a runner waits for
+/// its next item. The items in front of the failure run to their end.
 #[tokio::test(start_paused = true)]
 async fn in_order_items_that_run_behind_a_failure_are_dropped() {
     let (send, receive) = futures::channel::mpsc::unbounded();
@@ -162,7 +162,7 @@ fn a_runtime_shutdown_after_a_failure_leaves_no_waiter() {
         results
     });
     drop(runtime);
-    // Everything has happened: nobody needs to be waited for.
+    // Everything has happened: there is nothing to wait for.
     let mut next = || futures::FutureExt::now_or_never(results.next()).expect("the consumer is left waiting");
     assert!(matches!(next(), Some(Ok(0))));
     assert!(matches!(next(), Some(Err(Failed::Task(TaskError::Aborted)))));

@@ -1,5 +1,5 @@
-//! Fan-outs that share their slots, or whose slots get fewer, while there is room for many results: between two items a slot
-//! goes to whoever else is to have it. And what is told of how an item ended to whoever admitted it.
+//! Fan-outs that share their slots, or whose slots get fewer, while the buffer has room for many results: between two items a
+//! slot goes to its next waiter. And the outcome of an item that the limiter in front receives.
 
 use futures::stream::{StreamExt, TryStreamExt};
 use std::panic::resume_unwind;

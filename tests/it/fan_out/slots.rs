@@ -329,8 +329,8 @@ fn wait_with_a_bomb<F: Future>(waiting: Pin<&mut F>) {
     assert!(waiting.poll(&mut Context::from_waker(&bomb)).is_pending());
 }
 
-/// Given somebody who waits for the slot, or for the permit of the policy, with a waker that panics, when that is given
-/// back, then every item has its result.
+/// Given a waiter for the slot, or for the permit of the policy, with a waker that panics, when that is released, then every
+/// item has its result.
 #[tokio::test]
 async fn a_waker_that_panics_ends_no_fan_out() {
     for of_policy in [false, true] {

@@ -1,4 +1,4 @@
-//! One budget for many keys: nobody gets more than its part while another wants it, and nothing lies idle.
+//! One budget for many keys: no key gets more than its part while another wants it, and nothing lies idle.
 
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, FairShare, Shared};
@@ -23,7 +23,7 @@ fn a_refusal_names_the_instant_at_which_a_lone_caller_succeeds() {
         a.try_acquire(4).unwrap_err().retry_after(),
         Some(Duration::from_millis(400))
     );
-    // With another one who lacks one token, half of the flow goes there until it has it.
+    // With another waiter that lacks one token, half of the flow goes there until it has it.
     b.try_acquire(1).unwrap();
     let refused = a.try_acquire(4).unwrap_err();
     assert_eq!(refused.retry_after(), Some(Duration::from_millis(500)));
@@ -71,7 +71,7 @@ fn a_flood_takes_what_the_others_leave() {
         let modest = Box::pin(futures::future::join_all(modest));
         futures::future::select(Box::pin(flood), modest).await;
         let seconds = clock.elapsed().as_secs_f64();
-        assert!((10.0..10.5).contains(&seconds), "nobody modest waits: {seconds}");
+        assert!((10.0..10.5).contains(&seconds), "no modest key waits: {seconds}");
         assert_eq!(served.borrow()[1..], [50; 9]);
         let rest = seconds * 100.0 - 450.0;
         let flood = f64::from(served.borrow()[0]);

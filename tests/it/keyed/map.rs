@@ -91,7 +91,7 @@ fn a_map_without_capacity_refuses_every_key() {
     assert!(map.is_empty());
 }
 
-/// Given an entry that somebody has a hand on, when room is needed, then it stays, however fresh it looks.
+/// Given an entry in use, when a new key needs its place, then it stays, however pristine it looks.
 #[test]
 fn an_entry_in_use_stays() {
     let map = Keyed::new(1, |_: &u64| Semaphore::new(2));
@@ -159,7 +159,7 @@ fn a_bucket_unused_for_years_may_be_evicted() {
 
 /// Each kind of limiter: fresh when made, not while something is out, and again when all is back.
 #[test]
-fn what_is_fresh() {
+fn pristine_limiters() {
     const BYTES: Cost = Cost::new("bytes");
     fn fresh<L: Limiter>(limiter: &L) -> bool {
         limiter.is_fresh(tollgate::time::Phase::new().pass())
@@ -205,7 +205,7 @@ fn what_is_fresh() {
     assert!(fresh(&arc));
 }
 
-/// Given somebody who waits at a key's policy, when room is needed, then that key stays, and its place in line with it.
+/// Given a waiter at a key's policy, when a new key needs its place, then that key stays, and so does the waiter's position.
 #[test]
 fn a_key_with_waiters_stays() {
     let clock = ManualClock::new();

@@ -47,8 +47,8 @@ fn a_limited_key_is_never_dropped_and_a_new_one_is_refused() {
     assert!(KeyedRate::new(0, Quota::per_second(1)).try_acquire(&1, 1).is_err());
 }
 
-/// Given quotas whose axis does not last as long as the keys, when time leaps, then what was taken is neither forgotten too
-/// early nor held against anybody for longer than it takes to refill.
+/// Given quotas whose axis does not last as long as the keys, when time leaps, then a charge is neither forgotten too
+/// early nor held against its key for longer than it takes to refill.
 #[test]
 fn an_axis_that_ends_is_started_anew() {
     let clock = ManualClock::new();
@@ -219,8 +219,8 @@ impl Clone for Slow<'_> {
     }
 }
 
-/// Given somebody who has read the clock and not come to the lock yet, when the key is taken from, fills up and is dropped
-/// meanwhile, then by that reading it is not full: what it was by that instant has been taken.
+/// Given a caller that has read the clock and not taken the lock yet, when the key is charged, fills up and is dropped
+/// meanwhile, then by that reading it is not full: its tokens of that instant have been taken.
 #[test]
 fn a_key_that_was_dropped_is_not_full_by_a_reading_from_before() {
     let clock = ManualClock::new();

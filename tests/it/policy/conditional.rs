@@ -37,7 +37,7 @@ fn rows(clock: &ManualClock, meter: &Arc<Meter>) -> Vec<(&'static str, Press)> {
 }
 
 /// Given A that is held to one a minute while B admits more than 5 a second, until it admits 2 or fewer, when B is pressed
-/// and let go, then A is throttled from the sixth on, and whoever waits for A is let in at the instant at which B's rate
+/// and let go, then A is throttled from the sixth on, and A's waiters are admitted at the instant at which B's rate
 /// has fallen: for a B that is composed, keyed, or paced.
 #[test]
 fn a_link_is_true_whatever_b_is_made_of() {
@@ -72,7 +72,7 @@ fn a_link_is_true_whatever_b_is_made_of() {
 }
 
 /// Given a limit that applies while the mean latency is above 100 ms, when slow work ends, then it applies, and a fast end
-/// lets whoever waits in at once.
+/// admits the waiters at once.
 #[test]
 fn a_latency_trigger_sees_faster_work() {
     let clock = ManualClock::new();
@@ -99,8 +99,8 @@ fn a_latency_trigger_sees_faster_work() {
     drop(second);
 }
 
-/// Given a semaphore that applies only while B refuses, when B's refusals are forgotten, then whoever waits for the
-/// semaphore is let in then, although nobody gives a permit back.
+/// Given a semaphore that applies only while B refuses, when B's refusals are forgotten, then the waiters for the
+/// semaphore are admitted then, although no permit comes back.
 #[test]
 fn a_waiter_for_a_conditional_semaphore_is_admitted_when_the_load_falls() {
     let clock = ManualClock::new();
@@ -133,9 +133,9 @@ fn metered_units_are_counted_once() {
     assert_eq!((meter.rate(), meter.over()), (1.0, SECOND));
 }
 
-/// Given a policy whose second leg applies while the first admits more than half a request per second, when somebody asks,
-/// then it does not count itself: it is admitted, and the next waits until the rate has fallen. Nobody is called for what is
-/// given back on the way.
+/// Given a policy whose second leg applies while the first admits more than half a request per second, when a caller asks,
+/// then it does not count itself: it is admitted, and the next waits until the rate has fallen. The rolled-back attempt wakes no
+/// waiter.
 #[test]
 fn a_request_does_not_count_in_its_own_case() {
     let clock = ManualClock::new();
@@ -181,7 +181,7 @@ fn a_wrapped_limiter_becomes_pristine_again() {
     assert_eq!(seen.len(), 1);
     linked.survey(&mut |standing| seen.push(standing.leg.to_owned()));
     trial.survey(&mut |standing| seen.push(standing.leg.to_owned()));
-    assert_eq!(seen.len(), 1, "neither holds anybody to anything");
+    assert_eq!(seen.len(), 1, "neither limits any caller");
     // One key is dropped for the next, although it was metered.
     let (meter, clock) = (Arc::clone(&meter), clock.clone());
     let tenants: Keyed<u64, _> = Keyed::new(1, move |_: &u64| {

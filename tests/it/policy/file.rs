@@ -148,7 +148,7 @@ fn every_kind_can_be_written_and_built() {
 }
 
 /// Given a file whose legs count calls and a named cost, when it is built, then each leg counts what it says, refuses under
-/// its name, and a cost that nobody named is refused.
+/// its name, and an unknown cost is refused.
 #[test]
 fn a_file_becomes_a_policy() {
     let clock = ManualClock::new();

@@ -123,8 +123,8 @@ fn a_window_counts_admissions_under_the_other_limit() {
     assert_eq!(available(&policy, "window"), 14);
 }
 
-/// Given whoever waits under the numbers of a peak, when a version raises the limit that the load is measured by, so that the
-/// load is low, then the waiter is let in by that version: its turn is free before anybody is called.
+/// Given a waiter under the numbers of a peak, when a version raises the limit that the load is measured by, so that the load
+/// is low, then that version admits the waiter: its turn is free before any waker is called.
 #[test]
 fn a_version_that_ends_a_peak_admits_its_waiters() {
     let clock = ManualClock::new();
@@ -144,7 +144,7 @@ fn a_version_that_ends_a_peak_admits_its_waiters() {
     let waker = Waker::from(Arc::clone(&woken));
     assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     policy.apply(spec(100)).unwrap();
-    // Asking whoever polls would find it by itself.
+    // Any poll would find it by itself.
     assert!(woken.0.load(Ordering::SeqCst), "seven of a hundred are no peak");
     assert!(poll(&mut waits).is_ready());
     drop(held);
@@ -253,7 +253,7 @@ fn an_explanation_follows_the_load_and_names_it() {
         "`throttle` does not apply, asked for 1 of 0, while the use of `permits`, 0, is not above 0.7"
     );
     let _held: Vec<_> = (0..6).map(|_| policy.try_admit(1).unwrap()).collect();
-    // Nobody has asked since: the explanation finds the new numbers itself.
+    // No caller has asked since: the explanation finds the new numbers itself.
     let decision = policy.explain(1);
     let refused = decision.refused_by().unwrap();
     let peak = refused.peak.as_ref().unwrap();

@@ -391,7 +391,7 @@ fn a_timer_wakes_the_head_and_asks_no_leg() {
     assert!(counted(wait, &count).is_ready());
 }
 
-/// Panics of the wakers that a timer wakes reach no one who lets time pass.
+/// Panics of the wakers that a timer wakes do not reach the thread that advances the clock.
 #[test]
 fn a_timer_survives_the_wakers_that_it_wakes() {
     let clock = ManualClock::new();

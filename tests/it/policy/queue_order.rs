@@ -105,7 +105,7 @@ fn a_strict_policy_makes_up_for_nothing() {
     assert_eq!(admitted, 1_001);
 }
 
-/// Given a head whose future nobody polls, when its turn comes, then those behind it are served at their own instants,
+/// Given a head whose future is not polled, when its turn comes, then those behind it are served at their own instants,
 /// and the head has its permit when it is looked at.
 #[test]
 fn an_unpolled_head_blocks_no_waiter() {
@@ -177,7 +177,7 @@ fn a_wait_that_cannot_end_in_time_fails_at_once() {
     });
 }
 
-/// Given a semaphore that nobody releases, when a patience runs out, then the wait ends exactly then and leaves no
+/// Given a semaphore that is not released, when a patience runs out, then the wait ends exactly then and leaves no
 /// trace.
 #[test]
 fn a_wait_for_a_release_ends_at_its_deadline() {
@@ -289,7 +289,7 @@ fn blocked_threads_wait_in_the_same_queue() {
     assert_eq!(policy.waiting(), 0);
 }
 
-/// Given a policy as a leg of another, when somebody waits in the inner line, then the outer is served after it.
+/// Given a policy as a leg of another, when the inner queue has a waiter, then the outer is served after it.
 #[test]
 fn an_outer_policy_waits_until_the_inner_queue_has_emptied() {
     let clock = ManualClock::new();
@@ -313,7 +313,7 @@ fn an_outer_policy_waits_until_the_inner_queue_has_emptied() {
     });
 }
 
-/// Two policies that wait for an event of one limiter are both told of it.
+/// Two policies that wait for an event of one limiter are both notified.
 #[test]
 fn an_event_reaches_each_policy_that_waits_for_it() {
     let clock = ManualClock::new();
@@ -333,7 +333,7 @@ fn an_event_reaches_each_policy_that_waits_for_it() {
 }
 
 /// Given a wait that has ended and whose future is kept, while its permit is in use.
-/// Then no timer of it is left: whoever drives the clock would stop there in vain.
+/// Then no timer of it is left: a driver of the clock would stop there in vain.
 #[test]
 fn a_wait_that_has_ended_leaves_no_timer() {
     let clock = ManualClock::new();

@@ -1,7 +1,7 @@
 //! Lines that serve the newest first, that count units, and whose oldest have to go: the published tables of .NET's rate
 //! limiters in virtual time, and a model that says who is admitted when.
 //!
-//! A tick is what the tables call a replenishment: so many tokens at the end of each period.
+//! A tick is what the tables call a replenishment: a number of tokens at the end of each period.
 
 use proptest::prelude::*;
 use std::pin::Pin;
@@ -31,7 +31,7 @@ fn newest_first() -> PolicyBuilder {
     Policy::builder().newest_first().overflow(Overflow::EvictOldest)
 }
 
-/// Whoever waits for `n`, having been polled once.
+/// A waiter for `n`, having been polled once.
 fn wait<L: tollgate::Limiter>(policy: &Policy<L>, n: u64) -> Wait<'_, Policy<L>> {
     let mut wait: Wait<'_, Policy<L>> = Box::pin(policy.admit(n));
     if let Some(early) = look(&mut wait) {
@@ -128,7 +128,7 @@ fn the_newest_waiter_is_served_first_and_passes_those_that_wait_for_more() {
     let oldest = line(&clock, 2, 2, 3, oldest_first());
     assert!(takes(&oldest, 1));
     let mut first = wait(&oldest, 2);
-    assert!(!takes(&oldest, 1), "somebody came first");
+    assert!(!takes(&oldest, 1), "a waiter came first");
     clock.advance(TICK);
     admitted(&mut first);
 
@@ -228,7 +228,7 @@ fn a_sliding_window_serves_the_newest_first() {
     admitted(&mut first);
 }
 
-/// Three wait; what stood open is closed: all fail, as does whoever comes later.
+/// Three wait; the open leg is closed: all fail, as does a later caller.
 #[test]
 fn waiters_at_a_closed_leg_are_refused_for_good() {
     for order in [oldest_first(), newest_first()] {
@@ -250,8 +250,8 @@ fn waiters_at_a_closed_leg_are_refused_for_good() {
     }
 }
 
-/// Those who wait for a semaphore in the name of a line leave its queue when somebody newer comes, and when they have to
-/// go.
+/// Waiters for a semaphore on behalf of a policy leave its queue when a newer waiter comes, and when they are
+/// evicted.
 #[test]
 fn a_newcomer_takes_the_place_in_a_semaphores_queue() {
     let semaphore = std::sync::Arc::new(Semaphore::new(1));
@@ -344,7 +344,7 @@ proptest! {
                     waits.push(Some(wait(&policy, n)));
                 }
                 3 => {
-                    // One of those who wait goes.
+                    // A waiter goes.
                     if let Some(at) = model.waiting.len().checked_sub(n as usize) {
                         let (who, _) = model.waiting.remove(at);
                         waits[who] = None;

@@ -189,8 +189,8 @@ fn poll<F: Future>(future: &mut std::pin::Pin<Box<F>>) -> Poll<F::Output> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Given waiters for a rate and for a semaphore, when versions loosen, tighten and replace their legs, then the line is
-/// judged by the new rules, in order, and nobody is lost.
+/// Given waiters for a rate and for a semaphore, when versions loosen, tighten and replace their legs, then the queue is
+/// judged by the new rules, in order, and no waiter is lost.
 #[test]
 fn waiters_are_judged_by_the_new_rules() {
     let clock = ManualClock::new();
@@ -304,7 +304,7 @@ fn a_thousand_reloads_under_load_admit_by_one_version_or_the_other() {
                         _ => Some(
                             policy
                                 .admit_blocking_timeout(Ask::one(), secs(60))
-                                .expect("nobody is stuck"),
+                                .expect("no waiter is stuck"),
                         ),
                     };
                     let Some(permit) = permit else {
@@ -322,7 +322,7 @@ fn a_thousand_reloads_under_load_admit_by_one_version_or_the_other() {
         .collect();
     for n in 0..RELOADS {
         apply(&policy, versions[(n % 3) as usize].clone());
-        // Between two versions somebody at least has been admitted.
+        // Between two versions at least one caller has been admitted.
         while admitted.load(Ordering::SeqCst) as u64 <= n {
             thread::yield_now();
         }
@@ -423,7 +423,7 @@ fn a_peak_table_follows_the_load() {
     assert_eq!((rule(), available(&policy, "rate")), (10, 0));
     let mut waiting = Box::pin(policy.admit(Ask::one()));
     assert!(poll(&mut waiting).is_pending());
-    // The load falls, and with it whoever waits is let in by the larger numbers.
+    // The load falls, and with it the waiters are admitted by the larger numbers.
     held.truncate(8);
     assert!(poll(&mut waiting).is_ready());
     assert_eq!(rule(), 20);
@@ -432,8 +432,8 @@ fn a_peak_table_follows_the_load() {
     assert_eq!(rule(), 100);
 }
 
-/// A version that is handed in by the waker of somebody in line is put in force there: whoever waits is called when the
-/// version before is in force as a whole.
+/// A version that the waker of a waiter hands in is put in force there: the waiters are woken when the version before is in
+/// force as a whole.
 #[test]
 fn a_waker_may_hand_in_a_version() {
     struct Reload(std::sync::Mutex<Option<Policy<LiveLegs>>>);
@@ -563,7 +563,7 @@ fn of_pushed_versions_the_last_counts() {
     assert_eq!(policy.limiter().leg("permits").unwrap().capacity, Some(4));
 }
 
-/// Permits of a version that knew no links come back, and whoever waits for a link of a later one goes on.
+/// Permits of a version without triggers come back, and a waiter for a trigger of a later one goes on.
 #[test]
 fn a_permit_from_before_the_trigger_wakes_its_waiter() {
     let clock = ManualClock::new();
@@ -579,7 +579,7 @@ fn a_permit_from_before_the_trigger_wakes_its_waiter() {
     let mut waits = Box::pin(policy.admit(1));
     assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     held.truncate(4);
-    assert!(woken.0.load(Ordering::SeqCst), "nobody said so");
+    assert!(woken.0.load(Ordering::SeqCst), "the waiter was not woken");
     assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
 }
 

@@ -21,7 +21,7 @@ struct Rig {
     policy: Policy<tollgate::policy::Legs>,
 }
 
-/// A breaker that opens at two failures of the last two, a limit of 2, and so many retries, in this order.
+/// A breaker that opens at two failures of the last two, a limit of 2, and `retries` retries, in this order.
 fn rig(retries: u64) -> Rig {
     let clock = ManualClock::new();
     let breaker = CircuitBreaker::builder().count_window(2).failure_rate(1.0).probes(1);
@@ -165,7 +165,7 @@ fn a_refusal_falls_back_and_leaves_no_trace() {
     }
 }
 
-/// Given failures, then the circuit opens for `run` as for anybody, and a fallback that fails tells nobody.
+/// Given failures, then the circuit opens for `run` as for any caller, and a failed fallback counts nowhere.
 #[test]
 fn failures_of_runs_open_the_circuit() {
     let rig = rig(9);

@@ -1,4 +1,4 @@
-//! Places in the queue of a worker that has taken several tasks at once: it gives them back late, and nobody notices.
+//! Places in the queue of a worker that has taken several tasks at once: it returns them late, unnoticed by submitters.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;

@@ -252,7 +252,7 @@ fn a_batch_is_let_in_by_weight_and_gives_it_back() {
 /// Given five tasks in a queue of ten, when three are cancelled, then they are gone; and one that was cancelled and is still
 /// there is not thrown out.
 #[test]
-fn what_is_cancelled_leaves_the_queue_when_most_of_it_is() {
+fn cancelled_tasks_leave_the_queue_when_they_are_most_of_it() {
     let pool = one_worker(10).build().unwrap();
     let busy = Busy::on(&pool);
     let handles: Vec<_> = (0..5).map(|_| pool.submit(|| ()).unwrap()).collect();

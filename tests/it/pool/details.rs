@@ -129,10 +129,10 @@ impl RunOne for tollgate::pool::Submit<'_, WorkerPool> {
     }
 }
 
-/// Given a pool without slots, then what is handed back was never started, and a report of it is not clean; whoever runs
-/// it and stops doing so has dropped it.
+/// Given a pool without slots, then what is handed back was never started, and a report of it is not clean; a caller that
+/// runs it and stops doing so has dropped it.
 #[tokio::test]
-async fn what_is_handed_back_is_dropped_with_whoever_runs_it() {
+async fn a_returned_task_is_dropped_with_its_runner() {
     let none = Arc::new(Semaphore::new(0));
     let pool = TaskPool::builder(1).slots(none).build().unwrap();
     let handle = pool.submit(pending::<()>()).await.unwrap();

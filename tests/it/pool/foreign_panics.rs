@@ -1,5 +1,5 @@
-//! Foreign code that panics where a pool runs it: wakers, hooks and admissions of others. Workers go on, nobody who submits
-//! is told of it, and each task runs once.
+//! Foreign code that panics where a pool runs it: wakers, hooks and admissions of others. Workers go on, no submitter
+//! sees it, and each task runs once.
 
 use crate::pool::threads::Busy;
 use std::future::Future;
@@ -105,9 +105,9 @@ fn a_worker_survives_it_also_in_the_midst_of_several_tasks() {
     assert_eq!((ran.load(Ordering::SeqCst), pool.stats().finished), (40, 44));
 }
 
-/// Given one in line for the permit of a worker, with a waker that panics, when the worker hands it on, then no task is lost.
+/// Given a waiter for the permit of a worker, with a waker that panics, when the worker hands it on, then no task is lost.
 #[test]
-fn a_worker_survives_the_waker_of_who_waits_for_its_slot() {
+fn a_worker_survives_the_waker_of_a_waiter_for_its_slot() {
     let slots = Arc::new(Semaphore::new(1));
     let pool = one().slots(Arc::clone(&slots)).build().unwrap();
     let busy = Busy::on(&pool);
@@ -130,7 +130,7 @@ fn a_worker_survives_the_waker_of_who_waits_for_its_slot() {
 
 /// The same when it falls asleep.
 #[test]
-fn a_worker_that_falls_asleep_survives_the_waker_of_who_gets_its_slot() {
+fn a_worker_that_falls_asleep_survives_the_waker_of_the_next_waiter() {
     let slots = Arc::new(Semaphore::new(1));
     let pool = one().slots(Arc::clone(&slots)).build().unwrap();
     let busy = Busy::on(&pool);
@@ -212,7 +212,7 @@ fn a_task_that_comes_during_a_start_that_fails_is_not_overlooked() {
             thread::yield_now();
         }
         tell.send(inside.submit(|| 2).unwrap()).unwrap();
-        // Entered, and nobody is called as long as somebody is about to be started.
+        // Entered, and no worker is woken as long as one is about to be started.
         assert_eq!(inside.stats().queued, 1);
         drop(worker);
         Err(io::ErrorKind::WouldBlock.into())
@@ -224,9 +224,9 @@ fn a_task_that_comes_during_a_start_that_fails_is_not_overlooked() {
 }
 
 /// Given a submission that waits for room with a waker that panics, when a queued task is cancelled, so that its room is
-/// free, then whoever cancels it is told so.
+/// free, then the canceller is told so.
 #[test]
-fn whoever_cancels_a_task_survives_the_waker_of_who_gets_its_room() {
+fn a_canceller_survives_the_waker_of_the_next_submitter() {
     let pool = one().queue(1).build().unwrap();
     let busy = Busy::on(&pool);
     let queued = pool.submit(|| 1).unwrap();
@@ -244,7 +244,7 @@ fn whoever_cancels_a_task_survives_the_waker_of_who_gets_its_room() {
 /// Given a submission that waits for room with a waker that panics, when the pool is closed, then it is closed: its
 /// worker goes, and what was queued has run.
 #[test]
-fn a_pool_is_closed_whatever_the_wakers_of_those_who_wait_for_room_do() {
+fn a_pool_is_closed_despite_panics_of_the_wakers_of_submitters() {
     let pool = one().queue(1).build().unwrap();
     let busy = Busy::on(&pool);
     let queued = pool.submit(|| 1).unwrap();
@@ -279,7 +279,7 @@ fn an_end_lists_what_has_not_started_whatever_the_wakers_do() {
     assert!(pool.shutdown(LONG).is_clean());
 }
 
-/// Given one in line for a slot with a waker that panics, when the pool is resized, then it has both its new limit and its
+/// Given a waiter for a slot with a waker that panics, when the pool is resized, then it has both its new limit and its
 /// new workers.
 #[test]
 fn a_resize_is_whole_whatever_the_wakers_do() {
@@ -355,10 +355,10 @@ async fn a_runner_survives_an_admission_that_panics_when_it_ends() {
     assert_eq!((leg.ended.load(Ordering::SeqCst), pool.stats().finished), (5, 5));
 }
 
-/// And the wakers of those who wait for room, and for a slot.
+/// And the wakers of waiters for room, and for a slot.
 #[cfg(feature = "tokio")]
 #[tokio::test]
-async fn a_runner_survives_the_wakers_of_those_who_wait_for_room_or_its_slot() {
+async fn a_runner_survives_the_wakers_of_waiters_for_room_or_its_slot() {
     use tollgate::pool::TaskPool;
     let slots = Arc::new(Semaphore::new(1));
     let pool = TaskPool::builder(1).queue(1).slots(Arc::clone(&slots)).build().unwrap();
@@ -386,11 +386,11 @@ async fn a_runner_survives_the_wakers_of_those_who_wait_for_room_or_its_slot() {
     assert_eq!((pool.stats().finished, slots.available_permits()), (3, 1));
 }
 
-/// Given a fan-out whose one permit somebody waits for with a waker that panics, when it hands that on, then each item has
+/// Given a fan-out whose one permit has a waiter with a waker that panics, when it hands that on, then each item has
 /// its result, and there is no further one.
 #[cfg(feature = "fan-out")]
 #[tokio::test]
-async fn a_fan_out_survives_the_waker_of_who_waits_for_its_slot() {
+async fn a_fan_out_survives_the_waker_of_a_waiter_for_its_slot() {
     use futures::StreamExt;
     use tollgate::fan_out::fan_out;
     let slots = Arc::new(Semaphore::new(1));

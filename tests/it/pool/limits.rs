@@ -8,7 +8,7 @@ use tollgate::{Policy, Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Given six tasks for four workers, under an adaptive limit of two, then two have started, whoever they are. When the limit
+/// Given six tasks for four workers, under an adaptive limit of two, then any two have started. When the limit
 /// becomes three, a third starts; when it falls to one, the next starts only when all three have ended.
 #[test]
 fn an_adaptive_limit_says_how_many_tasks_run() {

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tollgate::WorkerPool;
 
 const LONG: Duration = Duration::from_secs(20);
-/// So many are taken past a shelf, at most, for each worker.
+/// The most that are taken past a local queue, for each worker.
 const PATIENCE: usize = 128;
-/// So many are on a worker's hands at once, at most.
+/// The most that a worker has at hand at once.
 const BATCH: usize = 16;
 
 /// Submits itself again, and one more, each time it is run, so that the queue does not run empty.
@@ -24,9 +24,9 @@ fn feed(pool: &WorkerPool, fed: &Arc<AtomicUsize>, enough: &Arc<AtomicBool>, mos
 }
 
 /// Given two workers, of which one takes a long task and several behind it, and the other has a queue that never runs empty,
-/// then those behind the long one run when so many have been taken past them, and no later.
+/// then those behind the long one run when that number has been taken past them, and no later.
 #[test]
-fn what_lies_behind_a_long_task_is_passed_by_no_more_than_so_many() {
+fn tasks_behind_a_long_one_are_passed_up_to_the_bound() {
     let pool = WorkerPool::builder().workers(2).queue(10_000).build().unwrap();
     let (one, two) = (Busy::on(&pool), Busy::on(&pool));
     let (fed, enough) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));

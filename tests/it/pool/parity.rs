@@ -34,7 +34,7 @@ macro_rules! parity {
 }
 
 parity! {
-    what_a_task_returns_is_what_its_handle_gives_and_the_limit_holds
+    a_handle_gives_the_result_of_its_task_and_the_limit_holds
     a_panic_is_returned_with_its_payload_and_goes_to_the_hook_without_a_handle
     panics_of_drops_do_no_harm_wherever_they_happen
     run_gives_the_result_or_says_why_there_is_none
@@ -175,7 +175,7 @@ impl Gauge {
     }
 }
 
-async fn what_a_task_returns_is_what_its_handle_gives_and_the_limit_holds(kind: Kind) {
+async fn a_handle_gives_the_result_of_its_task_and_the_limit_holds(kind: Kind) {
     let (pool, gauge) = (pool!(kind, 3), Gauge::default());
     let mut handles = Vec::new();
     for n in 0..1_000 {

@@ -23,7 +23,7 @@ fn tasks_of_a_scope_submit_tasks_to_any_depth() {
     let below = WorkerPool::builder().workers(1).scope(|pool| {
         let first = pool.clone();
         let below = pool.submit(|| nest(first, 100, &ran)).unwrap().join().unwrap();
-        // Nobody waits for this one.
+        // This one has no waiter.
         let last = pool.clone();
         pool.execute(|| _ = nest(last, 0, &ran)).unwrap();
         below

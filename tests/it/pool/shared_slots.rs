@@ -58,7 +58,7 @@ fn a_permit_that_two_busy_pools_share_is_used_before_it_is_handed_on() {
     );
 }
 
-/// Given one in line behind the worker of a pool whose one permit is held, and 20 tasks queued.
+/// Given a waiter behind the worker of a pool whose one permit is held, and 20 tasks queued.
 /// When the permit is let go,
 /// then the worker starts one task with it and hands it on, neither earlier nor later, and so each time anew.
 #[test]

@@ -13,11 +13,11 @@ const LONG: Duration = Duration::from_secs(10);
 fn ends<T: Send>(handle: JoinHandle<T>) -> T {
     match handle.join_timeout(LONG) {
         Ok(result) => result.unwrap(),
-        Err(_) => panic!("nobody runs the task"),
+        Err(_) => panic!("no worker runs the task"),
     }
 }
 
-/// Semaphores with one permit and lines of all kinds that turn somebody away.
+/// Semaphores with one permit and queues of all kinds that refuse a newcomer.
 #[cfg(feature = "tokio")]
 pub(crate) fn bounded() -> impl Iterator<Item = Arc<Semaphore>> {
     let lines = [
@@ -100,7 +100,7 @@ fn a_limit_of_its_own_that_is_raised_starts_the_thread_that_was_missing() {
     assert!(pool.shutdown(LONG).is_clean());
 }
 
-/// And when somebody else gives a permit back: while nobody waits for it, or those who wait want more than there is and go.
+/// And when another holder gives a permit back: while it has no waiter, or its waiters want more than there is and go.
 #[test]
 fn a_permit_that_comes_back_starts_the_thread_that_was_missing() {
     let slots = Arc::new(Semaphore::new(2));

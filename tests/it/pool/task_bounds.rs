@@ -31,7 +31,7 @@ impl Wake for Idler {
     fn wake(self: Arc<Self>) {}
 }
 
-/// Given a pool that is never idle, when a wait for that is given up, then nothing of whoever waited is kept.
+/// Given a pool that is never idle, when a wait for that is given up, then nothing of the waiter is kept.
 #[tokio::test]
 async fn a_wait_for_idleness_that_is_given_up_leaves_nothing() {
     let pool = TaskPool::builder(1).build().unwrap();

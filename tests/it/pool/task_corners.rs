@@ -30,7 +30,7 @@ async fn a_member_that_is_dropped_stops_no_group() {
     assert!(!stop.is_stopped());
 }
 
-/// Given a runtime that is shut down while two runners are busy and tasks wait, then nobody takes their place, and every
+/// Given a runtime that is shut down while two runners are busy and tasks wait, then no runner takes their place, and every
 /// handle is told.
 #[test]
 fn a_runtime_shutdown_under_load_leaves_no_waiter() {

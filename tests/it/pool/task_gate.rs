@@ -34,10 +34,10 @@ fn one() -> TaskPoolBuilder {
     TaskPool::builder(1)
 }
 
-/// Given a task that was thrown out of a full queue, and is kept by whoever was given it, then whoever waits for it does not
+/// Given a task that was evicted from a full queue, and is kept by its new owner, then a joiner does not
 /// run it.
 #[tokio::test(start_paused = true)]
-async fn what_was_thrown_out_is_run_by_its_owner_alone() {
+async fn an_evicted_task_is_run_by_its_owner_alone() {
     let (give, given) = std::sync::mpsc::channel();
     let builder = one().queue(1).overflow(Overflow::DropOldest);
     let pool = builder

@@ -24,7 +24,7 @@ async fn holds(held: Arc<()>) -> Result<u32, &'static str> {
     Ok(0)
 }
 
-/// Given tasks that run, one of which fails, or panics, when nobody polls the group, then the others are dropped all the
+/// Given tasks that run, one of which fails, or panics, while the group is not polled, then the others are dropped all the
 /// same; and the failure is the first result.
 #[tokio::test]
 async fn a_failure_drops_what_runs_whether_the_group_is_polled_or_not() {
@@ -64,7 +64,7 @@ async fn a_failure_drops_what_runs_whether_the_group_is_polled_or_not() {
 
 /// Given a group that has failed, when a task is submitted, then it does not start, and its room is free at once.
 #[tokio::test]
-async fn what_comes_after_the_failure_is_cancelled() {
+async fn members_after_the_failure_are_cancelled() {
     let pool = TaskPool::builder(1).queue(1).build().unwrap();
     let mut group = pool.group::<u32, _>();
     group.submit(async { Err("no") }).await.unwrap();
@@ -81,7 +81,7 @@ async fn what_comes_after_the_failure_is_cancelled() {
     assert_eq!(group.join().await.unwrap_err().into_error(), Some("no"));
 }
 
-/// Given a group that keeps going, and one that has ended well, then nobody is dropped.
+/// Given a group that keeps going, and one that has ended well, then no task is dropped.
 #[tokio::test]
 async fn nothing_is_dropped_without_a_failure_that_counts() {
     let (pool, held) = (pool(4), Arc::new(()));

@@ -288,7 +288,7 @@ async fn of_many_that_are_awaited_one_runs_at_a_time() {
 
 /// A task that is awaited and then cancelled, or whose handle is dropped, leaves nothing behind.
 #[tokio::test(start_paused = true)]
-async fn what_is_awaited_ends_with_a_cancel_and_leaves_its_slot_free() {
+async fn an_awaited_task_ends_with_a_cancel_and_leaves_its_slot_free() {
     let pool = pool(1);
     let here = pool.clone();
     let program = async move {
@@ -351,7 +351,7 @@ async fn a_busy_task_on_a_lent_slot_yields() {
 
 /// A stage of a pipeline: its submitter has given the handle up, and ended, before the wait or during it.
 #[tokio::test(start_paused = true)]
-async fn what_a_submitter_held_that_has_ended_is_in_no_way() {
+async fn permits_of_an_ended_submitter_block_no_join() {
     for during in [false, true] {
         let stage = TaskPool::builder(1).admit_by(Policy::new(Semaphore::new(1)));
         let (stage, free) = (stage.build().unwrap(), pool(2));
@@ -428,7 +428,7 @@ async fn a_wait_that_is_taken_up_again_is_judged_again() {
 
 /// Given a task that runs one which a full queue has evicted, when that waits for a task of the pool of one, then the slot is lent.
 #[tokio::test(start_paused = true)]
-async fn what_is_run_within_a_task_waits_as_that_task() {
+async fn a_future_run_within_a_task_waits_as_that_task() {
     let (give, given) = std::sync::mpsc::channel();
     let builder = TaskPool::builder(1).queue(1).overflow(Overflow::DropOldest);
     let pool = builder

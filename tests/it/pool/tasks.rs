@@ -39,7 +39,7 @@ impl Busy {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_task_returns_is_what_its_handle_gives_and_the_limit_holds() {
+async fn a_handle_gives_the_result_of_its_task_and_the_limit_holds() {
     let pool = TaskPool::builder(7).build().unwrap();
     let (now, peak) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let mut handles = Vec::new();
@@ -346,7 +346,7 @@ fn threads_submit_and_join() {
 /// Given a task whose handle is gone, when it panics where it is run after the end of its pool, then its runner sees
 /// the panic, as with a pool of threads.
 #[tokio::test]
-async fn what_is_handed_back_panics_where_it_is_run() {
+async fn a_returned_task_panics_where_it_is_run() {
     let builder = TaskPool::builder(1).on_panic(|_| unreachable!("it is the panic of its owner"));
     let pool = builder.build().unwrap();
     pool.execute(async { resume_unwind(Box::new(5)) }).await.unwrap();

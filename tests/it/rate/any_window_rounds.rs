@@ -179,7 +179,7 @@ fn no_span_at_a_leaky_bucket_has_more_than_flows_out_and_the_slack() {
     });
 }
 
-/// Without a slack there is one in a round, taken beside those who are refused, who give back and who want more than ever fits.
+/// Without a slack there is one in a round, taken beside callers that are refused, that give back or that want more than ever fits.
 #[test]
 fn no_span_at_an_even_leaky_bucket_has_more_than_flows_out_and_one() {
     let clock = ManualClock::new();

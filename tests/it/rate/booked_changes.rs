@@ -37,8 +37,8 @@ fn a_raised_limit_leaves_each_booking_its_window() {
     }
 }
 
-/// Given a booking, when the limit is lowered, then the windows of those who have booked hold what they were promised, and
-/// the one after is as empty as any.
+/// Given a booking, when the limit is lowered, then the booked windows keep their bookings, and the one after
+/// is as empty as any.
 #[test]
 fn a_lowered_limit_admits_bookings_only() {
     for rule in [Inherit::AsIs, Inherit::Proportional, Inherit::Additive, Inherit::Reset] {
@@ -272,8 +272,8 @@ impl Oracle {
 proptest! {
     #![proptest_config(crate::cases(2_000))]
 
-    /// Given admissions, debts, bookings and cancels, while limit and length change by any rule, then whoever is admitted or
-    /// booked finds room in the window of its instant, by the limit in force and with all counted that were told an instant in it;
+    /// Given admissions, debts, bookings and cancels, while limit and length change by any rule, then each admission and
+    /// booking fits into the window of its instant, by the limit in force and with all counted that were told an instant in it;
     /// who is refused is admitted at the instant that it is told; and in the end nothing is left.
     #[test]
     fn no_window_is_filled_twice_by_any_change(

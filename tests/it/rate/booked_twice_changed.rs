@@ -11,7 +11,7 @@ fn window(clock: &ManualClock, limit: u64, length: Duration) -> FixedWindow {
     FixedWindow::new(limit, length).unwrap().on(clock)
 }
 
-/// All of the window that runs, and ten at each of so many boundaries to come.
+/// All of the current window, and ten at each of `boundaries` to come.
 fn book_in_a_row(window: &FixedWindow, boundaries: u32) {
     window.try_acquire(10).unwrap();
     for number in 1..=boundaries {

@@ -1,4 +1,4 @@
-//! Bookings that are given up: nobody's instant moves, and nobody is booked beside a full burst. See also
+//! Cancelled bookings: no other instant moves, and none is booked beside a full burst. See also
 //! [`rate::bookings_model`](crate::rate::bookings_model).
 
 use std::time::Duration;
@@ -82,7 +82,7 @@ fn tokens_that_would_have_overflowed_before_a_start_are_not_refunded() {
     assert_eq!(bucket.available(), 10);
 }
 
-/// Whoever has booked nothing, in its turn, is in nobody's way.
+/// A booking of nothing, in its turn, blocks no other.
 #[test]
 fn a_booking_of_nothing_holds_nothing_back() {
     let clock = ManualClock::new();
@@ -104,7 +104,7 @@ fn a_booking_of_nothing_holds_nothing_back() {
     assert_eq!((leaky.debt(), nothing.wait()), (0, SECOND * 12));
 }
 
-/// Given up in any order at one instant, all is as if nobody had booked.
+/// Cancelled in any order at one instant, bookings leave the bucket as if there had been none.
 #[test]
 fn all_that_are_given_up_leave_nothing() {
     let clock = ManualClock::new();
@@ -118,7 +118,7 @@ fn all_that_are_given_up_leave_nothing() {
     }
 }
 
-/// What was overcharged flows back up to the burst, also of a bucket that will be full when somebody who has booked starts.
+/// What was overcharged flows back up to the burst, also of a bucket that will be full when a booking starts.
 #[test]
 fn a_settlement_fills_no_booked_bucket() {
     const TOKENS: Cost = Cost::new("tokens");
@@ -136,8 +136,8 @@ fn a_settlement_fills_no_booked_bucket() {
     drop(booked);
 }
 
-/// A quota that changes moves nobody's instant, and what is given up before others that were booked under the old one does
-/// not come back; what lies behind them does.
+/// A changed quota moves no booked instant. A booking cancelled before others that were booked under the old one is not
+/// refunded; one behind them is.
 #[test]
 fn after_a_change_nothing_is_refunded_before_the_kept_instants() {
     for rule in [Inherit::AsIs, Inherit::Additive] {
@@ -156,7 +156,7 @@ fn after_a_change_nothing_is_refunded_before_the_kept_instants() {
         drop(fourth);
         assert_eq!(bucket.debt(), 3, "{rule:?}");
         drop((third, second));
-        assert_eq!(bucket.debt(), 0, "{rule:?}: nobody is in the way any more");
+        assert_eq!(bucket.debt(), 0, "{rule:?}: no booking is left");
     }
 }
 
@@ -181,7 +181,7 @@ fn promises_outlast_an_axis() {
         8 * UNIT - UNIT / 10,
         "beside 7 of 8 there is room for one"
     );
-    // Whoever books on the new axis stands behind them.
+    // A booking on the new axis stands behind them.
     let fourth = bucket.book(UNIT).unwrap();
     assert_eq!(bucket.debt(), 9 * UNIT - UNIT / 10);
     drop(fourth);
@@ -190,7 +190,7 @@ fn promises_outlast_an_axis() {
     assert_eq!((bucket.debt(), bucket.available()), (0, UNIT / 10));
 }
 
-/// A strict spacing has no room beside anybody: a place that is given up between two others stays empty.
+/// A strict spacing has no room beside a booking: a place that is cancelled between two others stays empty.
 #[test]
 fn a_leaky_bucket_without_slack_leaves_a_hole() {
     let clock = ManualClock::new();
@@ -205,7 +205,11 @@ fn a_leaky_bucket_without_slack_leaves_a_hole() {
         "the hole is still before the third"
     );
     booked[2] = None;
-    assert_eq!(bucket.book(1).unwrap().wait(), SECOND, "nobody is behind it any more");
+    assert_eq!(
+        bucket.book(1).unwrap().wait(),
+        SECOND,
+        "no booking is behind it any more"
+    );
     // What would not flow out before others start is not settled back either.
     let slack = LeakyBucket::new(Quota::per_second(1).burst(10))
         .slack(9)

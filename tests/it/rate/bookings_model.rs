@@ -1,12 +1,12 @@
-//! Bookings that are given up, beside a model: no span has too many by the instants at which they start, and what is left is
-//! what those who are kept would have left alone, each in its own instant.
+//! Cancelled bookings beside a model: no span has too many by the instants at which they start, and the rest is what the kept
+//! bookings would have left alone, each in its own instant.
 
 use proptest::prelude::*;
 use std::time::Duration;
 use tollgate::{Booking, LeakyBucket, Limiter, ManualClock, Quota, TokenBucket};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// One token takes so many nanoseconds.
+/// Nanoseconds that one token takes.
 const NANOS: i64 = 100;
 
 trait Books: Limiter + Sized {
@@ -202,7 +202,7 @@ impl Model {
         }
     }
 
-    /// What those who were not given up would have left alone, each of whom takes from a bucket that is not more than full
+    /// What the bookings that were not cancelled would have left alone. Each takes from a bucket that is not more than full
     /// when it starts.
     fn alone(&self) -> i64 {
         let kept = self.entries.iter().filter(|entry| entry.units > 0);
@@ -298,7 +298,7 @@ proptest! {
     #![proptest_config(crate::cases(1_500))]
 
     /// Given any takes, bookings and cancels at any time, then the bucket is a list of its admissions; no span exceeds its
-    /// bound by when they start; it never holds more than those who were kept would leave alone; and exactly that, when all
+    /// bound by when they start; it never holds more than the kept ones would leave alone; and exactly that, when all
     /// are given up at the instant at which they were booked.
     #[test]
     fn bookings_that_are_given_up_are_as_if_never_made(

@@ -10,11 +10,11 @@ const NANO: Duration = Duration::from_nanos(1);
 /// One line of a published table. Instants are tenths of a second, and an earlier one counts as the latest so far.
 #[derive(Clone, Copy)]
 enum Row {
-    /// At an instant, so many are booked, for an instant; or refused.
+    /// At an instant, a number is booked, for an instant; or refused.
     Book(u32, u64, Option<u32>),
     /// The same, if they come within a tenth.
     BookSoon(u32, u64, Option<u32>),
-    /// At an instant, with so many there (fewer than none are owed), so many are taken; or refused.
+    /// At an instant, with a number available (a negative one is a debt), a number is taken; or refused.
     Take(u32, i64, u64, bool),
     /// At an instant, the booking of that row is cancelled.
     Cancel(u32, usize),
@@ -247,7 +247,7 @@ fn the_published_waits_and_limits_hold() {
     assert_eq!(bucket.available(), 5);
 }
 
-/// The tables of .NET's token bucket: so many at the end of each period.
+/// The tables of .NET's token bucket: a number of tokens at the end of each period.
 #[test]
 fn the_published_tables_by_interval_hold() {
     let period = Duration::from_secs(20);
@@ -287,7 +287,7 @@ fn the_published_tables_by_interval_hold() {
             "{asked} of {limit}, {per} a period"
         );
     }
-    // Oldest first: one waits, a second finds no place in line.
+    // Oldest first: one waits, a second finds the queue full.
     let clock = ManualClock::new();
     let line = Policy::builder().max_queue(1).over(bucket(&clock, 1, 1)).unwrap();
     clock.run(async {

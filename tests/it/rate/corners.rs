@@ -178,7 +178,7 @@ fn a_settlement_after_a_reset_refunds_nothing() {
 fn a_leaky_bucket_gives_back_exactly_after_more_than_a_word_has_flowed_through() {
     let clock = ManualClock::new();
     let fast = LeakyBucket::new(Quota::per_second(1_000_000_000));
-    // 2^24 units are a word of grains: so many flow out, five times.
+    // 2^24 units are a word of grains: they drain, five times.
     const MANY: u64 = 20_000_000;
     let fast = fast.slack(MANY + 9).unwrap().on(&clock);
     for _ in 0..5 {
@@ -500,7 +500,7 @@ fn a_rate_is_fresh_again_when_nothing_counts_any_more() {
     }
 }
 
-/// What a lowered brim forgives counts as given back by somebody older than all.
+/// What a lowered brim forgives counts as refunded by a reservation older than all.
 #[test]
 fn a_lowered_leaky_bucket_refunds_the_remainder() {
     let clock = ManualClock::new();

@@ -33,8 +33,8 @@ const SLOW: [&str; 5] = [
     "1/365d burst 580",
 ];
 
-/// Given a rate so slow that its axis lives for ever, when somebody asks by a reading from before the last change, then an empty
-/// bucket is empty, and a full one has what is left of it: not what there will be at the end of time.
+/// Given a rate so slow that its axis lives for ever, when a caller uses a reading from before the last change, then an empty
+/// bucket is empty, and a full one has its remainder: not what there will be at the end of time.
 #[test]
 fn a_reading_from_before_the_start_is_not_one_from_the_end_of_time() {
     for text in SLOW {
@@ -100,9 +100,9 @@ proptest! {
     }
 }
 
-/// Rows of (quota, shortly before its axis runs out, shortly after it, what comes in between): a bucket is emptied before, and
-/// somebody whose reading is early takes one as of after it. Then those who come by earlier readings find it as empty as it was,
-/// and by that one there is the rest of what has come.
+/// Rows of (quota, shortly before its axis runs out, shortly after it, what comes in between): a bucket is emptied before, and a
+/// caller with an early reading takes one as of after it. Then callers with earlier readings find it as empty as it was, and by
+/// that one there is the rest of what has come.
 #[test]
 fn an_axis_that_restarts_has_nothing_for_late_callers() {
     let millis = Duration::from_millis;
@@ -182,7 +182,7 @@ fn at_the_last_tick_of_all_intervals_have_ended() {
     let bucket = bucket(&clock, "3/s burst 7 by interval");
     bucket.try_acquire(7).unwrap();
     clock.advance(Duration::MAX);
-    // Asked first of all, so that nobody else has noticed.
+    // Asked first of all, so that no other call has noticed.
     bucket.try_acquire(3).unwrap();
     assert_eq!(bucket.available(), 4);
     bucket.try_acquire(4).unwrap();

@@ -126,7 +126,7 @@ fn a_cancelled_booking_never_fills_a_window_twice() {
         held.iter().map(|booked| booked.wait().as_secs()).collect::<Vec<_>>(),
         [0, 1, 2]
     );
-    // The middle one leaves a place that nobody takes: the last window is full.
+    // The middle one leaves a place that stays free: the last window is full.
     drop(held.remove(1));
     assert_eq!(window.book(1).unwrap().wait(), SECOND * 3);
     // The last one is given back, and so is one that leaves a place empty before it.
@@ -498,7 +498,7 @@ fn a_booking_starts_in_a_window_that_has_room_for_all_of_it() {
     window.try_acquire(1).unwrap();
     let [ten, nine, one] = [10, 9, 1].map(|n| window.book(n).unwrap());
     assert_eq!([ten.wait(), nine.wait(), one.wait()], [SECOND, SECOND * 2, SECOND * 2]);
-    assert_eq!(window.available(), 0, "those who come later lie behind it");
+    assert_eq!(window.available(), 0, "later bookings lie behind it");
     drop((one, nine));
     drop(ten);
     assert_eq!((window.available(), window.debt()), (9, 0));

@@ -163,7 +163,7 @@ fn the_first_interval_starts_when_the_quota_is_set() {
     }
 }
 
-/// Given a reservation that is held for many intervals, each of which somebody looks at, then it gives back what they have
+/// Given a reservation that is held for many intervals, each of which is read, then it refunds what they have
 /// left of it.
 #[test]
 fn a_reservation_over_many_intervals_refunds_its_remainder() {
@@ -374,7 +374,7 @@ fn a_request_for_nothing_is_not_the_latest_of_a_warm_up() {
     cancel(&warmup, &clock, held);
     assert_eq!(warmup.time_until(1), Some(Duration::ZERO));
 
-    // After a reset it is nobody's: more is charged as a difference.
+    // After a reset it belongs to no reservation: more is charged as a difference.
     let mut held = take(&warmup, &clock, 1);
     warmup.reset();
     settle(&warmup, &clock, &mut held, 2);

@@ -1,4 +1,4 @@
-//! Every limiter of a rate under numbers and clocks that nobody should use: nothing panics, nothing is minted.
+//! Every limiter of a rate under numbers and clocks that no caller should use: nothing panics, nothing is minted.
 
 use proptest::prelude::*;
 use std::time::Duration;

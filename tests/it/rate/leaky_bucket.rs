@@ -448,7 +448,7 @@ proptest! {
                     replay.taken.push((now, n));
                 },
                 Op::Book(n) => if let Ok(booked) = bucket.book(n) {
-                    // Whoever has an instant to come is in the way: see `rate::bookings`.
+                    // A booking for a later instant is in the way: see `rate::bookings`.
                     exact &= booked.wait().is_zero();
                     held.push((Cancel::Booked(booked), replay.taken.len()));
                     replay.taken.push((now, n));

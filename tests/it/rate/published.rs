@@ -49,7 +49,7 @@ fn a_smooth_limiter_books_as_published() {
     }
 }
 
-/// failsafe-go, bursty: so many per second. What is published as one weight across several windows is booked one by one: ours start
+/// failsafe-go, bursty: a limit per second. What is published as one weight across several windows is booked one by one: ours start
 /// together, in one window. Rows of (ms, weights, wait for the last, what is left, negative when owed).
 #[test]
 fn a_bursty_limiter_books_as_published() {

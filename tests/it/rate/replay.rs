@@ -7,7 +7,7 @@ use tollgate::time::Phase;
 use tollgate::{Ask, Demand, Instant, Limiter, ManualClock, Quota, TokenBucket};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// One token takes so many nanoseconds.
+/// Nanoseconds that one token takes.
 const NANOS: i64 = 100;
 
 type Ticket = <TokenBucket as Limiter>::Ticket;
@@ -71,7 +71,7 @@ fn a_bucket_that_looks_untouched_may_have_been_full() {
 #[derive(Clone, Copy, Debug)]
 enum Plan {
     Advance(i64),
-    /// So many, by a reading that is so old.
+    /// A number of tokens, by a reading of that age.
     Take(u64, i64),
     /// One of those that are held, by a reading that is so old.
     Cancel(usize, i64),
@@ -94,7 +94,7 @@ struct Entry {
     kept: bool,
 }
 
-/// What those who were kept leave alone, of what has come until `now`.
+/// What the kept reservations leave, of what has come until `now`.
 fn replay(entries: &[Entry], full: i64, now: i64) -> i64 {
     let kept = entries.iter().filter(|entry| entry.kept);
     let position = kept.fold(i64::MIN / 2, |position, entry| {
@@ -121,8 +121,8 @@ fn excess(entries: &[Entry], full: i64) -> i64 {
 proptest! {
     #![proptest_config(crate::cases(1_500))]
 
-    /// Given reservations and cancels in any order, by readings of any age, then no span of the instants by which those who
-    /// were kept were admitted exceeds its bound; there is never more than a replay of them leaves; and less only by what
+    /// Given reservations and cancels in any order, by readings of any age, then no span of the instants by which the kept ones
+    /// were admitted exceeds its bound; there is never more than a replay of them leaves; and less only by what
     /// cancels have lost that came later than the room before their reservation took to refill: each at most by what was
     /// refilled since beyond that room, and each old reading by its age. So it is the same where none came late.
     #[test]
@@ -146,7 +146,7 @@ proptest! {
                     let at = now - old;
                     if let Some(ticket) = take(&bucket, &clock, instant(at), n) {
                         held.push((ticket, entries.len()));
-                        // One who was cancelled, and had a later reading, has spent what came until then.
+                        // A cancelled reservation with a later reading has spent what came until then.
                         lost += old;
                         entries.push(Entry { at, units: n as i64 * NANOS, kept: true });
                     }

@@ -50,8 +50,8 @@ fn a_refund_after_a_settlement_upwards_counts_below_the_others() {
     assert_eq!(more, [true, false], "ten at one instant");
 }
 
-/// Given one who reserves, and a later one whose charge is settled, when the first is given back, then all of it comes back: what
-/// the later one gave back lay above.
+/// Given a reservation, and a later one whose charge is settled, when the first is cancelled, then all of it is refunded: the
+/// refund of the later one lay above.
 #[test]
 fn a_settlement_takes_nothing_from_earlier_reservations() {
     for (actual, left) in [(0, 10), (2, 8), (5, 5), (7, 3)] {

@@ -266,7 +266,7 @@ proptest! {
                     drop(reserved);
                     let back = bucket.available() - before;
                     prop_assert!(back <= n);
-                    // The room that it would have found, had those who gave back never been, takes a while to refill:
+                    // The room that it would have found without the cancelled ones takes a while to refill:
                     // until then nothing can overflow.
                     let found = room(&log[..entry], at);
                     if (now - at) * 10 <= found {

@@ -60,7 +60,7 @@ fn go_to(clock: &ManualClock, nanos: u64) {
     clock.advance_to(clock.after(Instant::ZERO, Duration::from_nanos(nanos)));
 }
 
-/// What is given up, and when: those who come go through it, and `give_up` is called for each in its turn.
+/// Which admissions are cancelled, and when: each newcomer goes through it, and `give_up` is called for each in its turn.
 struct GivenUp<T> {
     due: BinaryHeap<Reverse<(u64, usize)>>,
     held: Vec<Option<T>>,

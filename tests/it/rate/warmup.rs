@@ -16,7 +16,7 @@ fn warmup(clock: &ManualClock) -> Warmup {
     Warmup::new(Quota::per_second(2), SECOND * 4).unwrap().on(clock)
 }
 
-/// Lets so many go, each as soon as it may.
+/// Lets a number of calls go, each as soon as it may.
 fn walk(warmup: &Warmup, clock: &ManualClock, n: usize) {
     for _ in 0..n {
         clock.advance(warmup.time_until(1).unwrap());
@@ -61,7 +61,7 @@ fn the_verbs_take_the_stated_amounts() {
         (warmup.available(), warmup.time_until(2), warmup.time_until(3)),
         (2, Some(Duration::ZERO), None)
     );
-    // Two start at once, and are paid for by whoever comes next.
+    // Two start at once, and the next call pays for them.
     assert_eq!(warmup.acquire_up_to(5), 2);
     assert_eq!((warmup.available(), warmup.acquire_up_to(5)), (0, 0));
     assert_eq!(warmup.try_acquire(1).unwrap_err().retry_after(), Some(millis(2_500)));

@@ -114,7 +114,7 @@ fn a_change_outlives_a_store_that_forgets_and_a_rest_of_less_than_a_day() {
         other.close().await;
         one.close().await;
     });
-    // Nobody is there any more who knows it, and the bucket is full again.
+    // No process is left that knows it, and the bucket is full again.
     world.clock.advance(Rule::REMEMBERED - Duration::from_secs(1));
     world.clock.run(async {
         let late = rate();
@@ -158,7 +158,7 @@ fn a_stale_limit_refuses_no_caller() {
     world.clock.run(async {
         let (one, other) = (permits(), permits());
         drop(one.acquire(1).await.unwrap());
-        // Just heard: nobody has to be asked.
+        // Just heard: the store need not be asked.
         let ask = Ask::one().cost(Cost::new("units"), 3);
         let policy = Policy::builder().clock(&world.clock).limit(one.per(Cost::new("units")));
         let policy = policy.build().unwrap();
@@ -178,7 +178,7 @@ fn a_stale_limit_refuses_no_caller() {
     });
 }
 
-/// A line to the store on which the answer to the first change is lost, and somebody else makes another one meanwhile.
+/// A line to the store on which the answer to the first change is lost, and another process makes a change meanwhile.
 struct Lossy {
     store: Arc<Memory>,
     other: Remote<Arc<Memory>>,

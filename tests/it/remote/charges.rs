@@ -17,7 +17,7 @@ fn charge_too_much(world: &World, builder: &RemoteBuilder) {
     assert_eq!(two.settle(TOKENS, u64::MAX), Ok(1));
     assert_eq!(one.settle(TOKENS, u64::MAX - 1), Ok(1));
     let other = world.make(builder.clone());
-    let refused = now(other.acquire_now(1)).expect_err("the debt is everybody's");
+    let refused = now(other.acquire_now(1)).expect_err("the debt is shared by all processes");
     assert_eq!(refused.reason(), Reason::RateExceeded);
     let stats = other.stats();
     assert_eq!((stats.in_use, stats.last_error), (10, None));

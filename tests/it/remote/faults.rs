@@ -161,10 +161,10 @@ impl World {
         let ended = self
             .clock
             .run(async { matches!(select(pin!(all), pin!(hour)).await, Either::Left(_)) });
-        assert!(ended, "somebody waits for ever");
+        assert!(ended, "a waiter waits for ever");
     }
 
-    /// Somebody who wants a permit, some time, now and then; and gives up sometimes.
+    /// A worker that wants a permit now and then, holds it for some time, and gives up sometimes.
     async fn client(&self, remote: &Remote<Line>, witness: &Witness, rounds: u32) {
         for _ in 0..rounds {
             sleep(&self.clock, Duration::from_millis(self.dice.roll(100))).await;
@@ -221,7 +221,7 @@ fn permits(world: &World) -> RemoteBuilder {
         .away_after(Duration::from_secs(86_400))
 }
 
-/// Never more is held than there is, whatever is lost; everybody is served; nothing stays behind.
+/// Never more is held than there is, whatever is lost; every waiter is served; nothing stays behind.
 fn holds(seed: u64, lost: u64, blocks: Option<Blocks>) {
     let world = World::new(seed, lost);
     let witness = Witness {
@@ -340,6 +340,6 @@ fn waiters_are_served_within_a_time_to_live_of_a_death() {
         // Three of six die, and leave places in the queue.
         world.run(async { drop(join_all((0..6).map(machine)).await) });
         let most = gap.borrow().1;
-        assert!(most <= TTL + TTL / 10, "seed {seed}: nobody was served for {most:?}");
+        assert!(most <= TTL + TTL / 10, "seed {seed}: no waiter was served for {most:?}");
     }
 }

@@ -90,7 +90,7 @@ fn with_several_permits_a_holder_older_than_all_live_ones_is_fenced_off() {
     let (one, other) = (world.machine(3), world.machine(3));
     world.0.clock.run(async {
         let first = one.acquire(1).await.unwrap();
-        // Nobody has given anything up: all three are good, in any order.
+        // No permit was released: all three are good, in any order.
         let second = other.acquire(1).await.unwrap();
         let fences = [second.fence().unwrap(), lost, first.fence().unwrap()];
         assert!(

@@ -72,7 +72,7 @@ fn an_unacknowledged_session_leaves_at_last() {
     assert_eq!(told(9), [unheard, unheard, unheard, "leave"]);
 }
 
-/// A store that was started anew knows nobody: what is kept here of the session is of no use any more.
+/// A restarted store knows no session: the local state of the session is of no use any more.
 #[test]
 fn a_session_unknown_to_the_store_leaves_at_once() {
     let clock = ManualClock::new();

@@ -196,7 +196,7 @@ fn while_the_store_is_away_requests_are_refused_and_permits_stay_good() {
     assert!(now(remote.acquire(1)).is_ok());
 }
 
-/// Everybody was refused, the lease had run out, and the store had been told so as often as it is: nothing was left to say.
+/// Every caller was refused, the lease had expired, and the store had been told as often as planned: nothing was left to send.
 #[test]
 fn a_store_that_is_back_is_found_without_a_request() {
     let world = World::new(Fault::None);
@@ -357,7 +357,7 @@ fn a_charge_that_was_too_low_is_reported_to_the_store() {
     );
 }
 
-/// A rate grants for later. What was granted to somebody who has gone is there for the next at an instant that is known.
+/// A rate grants for later. A grant to a waiter that has gone is there for the next at a known instant.
 #[test]
 fn a_grant_for_later_is_ready_then_and_not_before() {
     let world = World::new(Fault::None);
@@ -389,7 +389,7 @@ fn a_grant_for_later_is_ready_then_and_not_before() {
     drop(remote.try_acquire(2).unwrap());
 }
 
-/// A grant that nobody heard of, of a request that has gone, is told again beside a refusal: when that ends says nothing of it.
+/// A lost grant, of a request that has gone, is repeated beside a refusal: the end of the refusal says nothing of it.
 #[test]
 fn a_grant_beside_a_refusal_does_not_stop_the_next_request() {
     const HOUR: Duration = Duration::from_secs(3_600);

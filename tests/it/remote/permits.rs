@@ -280,7 +280,7 @@ fn blocks_are_spent_without_the_store_and_recalled_when_others_wait() {
     let mut six = pin!(other.acquire(3));
     assert!(poll(six.as_mut()).is_pending(), "what is in use stays");
     drop(held);
-    assert!(poll(six.as_mut()).is_ready(), "what comes free goes to those who wait");
+    assert!(poll(six.as_mut()).is_ready(), "a released permit goes to the waiters");
     drop(five);
 }
 

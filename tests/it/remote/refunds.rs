@@ -55,7 +55,7 @@ fn tokens_that_would_have_overflowed_are_not_refunded() {
     assert_eq!(at_once(&rate), 5);
 }
 
-/// It comes back in time, and is spent by nobody until the store's bucket is full.
+/// It comes back in time, and is not spent until the store's bucket is full.
 #[test]
 fn a_refund_does_not_add_to_a_full_bucket() {
     let world = World::new();
@@ -65,8 +65,8 @@ fn a_refund_does_not_add_to_a_full_bucket() {
     assert_eq!(at_once(&rate), 5);
 }
 
-/// Three are taken of a block of five, and come to hand once more; then the store's bucket is full again. Whoever gives the three
-/// up now has not saved them. Parts of tokens are nobody's.
+/// Three are taken of a block of five, and come to hand once more; then the store's bucket is full again. A cancel of the
+/// three saves nothing now. Fractions of tokens belong to no process.
 #[test]
 fn a_full_block_refunds_within_the_burst() {
     for (delay, least, most) in [

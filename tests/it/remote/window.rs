@@ -72,7 +72,7 @@ fn waiters_are_served_in_the_order_of_asking() {
     assert!(is_served(&mut two) && is_served(&mut one));
 }
 
-/// One after the other, although the first is back in line as soon as it was served.
+/// One after the other, although the first waits again as soon as it was served.
 #[test]
 fn machines_take_turns() {
     let world = World::new();
@@ -126,7 +126,7 @@ fn a_process_keeps_its_place_for_its_waiters() {
     assert!(!is_served(&mut third) && is_served(&mut second));
 }
 
-/// A machine that died while it waited, the first in line.
+/// A machine that died while it waited at the head of the queue.
 #[test]
 fn a_dead_waiter_blocks_for_one_time_to_live() {
     let world = World::new();
@@ -143,7 +143,7 @@ fn a_dead_waiter_blocks_for_one_time_to_live() {
     let mut one = wait(&other, 1);
     world.clock.advance(TTL - MS);
     assert!(!is_served(&mut one), "its place counts");
-    // Whoever waits asks once in a renewal.
+    // A waiter asks once in a renewal.
     world.clock.advance(TTL / 3 + MS);
     assert!(is_served(&mut one));
 }
@@ -165,7 +165,7 @@ fn a_raised_limit_serves_the_waiters_in_order() {
     assert!(is_served(&mut two) && !is_served(&mut one));
 }
 
-/// What a window can never hold does not stand in line.
+/// A request that a window can never hold does not wait.
 #[test]
 fn more_than_the_limit_is_refused_and_in_nobodys_way() {
     let world = World::new();

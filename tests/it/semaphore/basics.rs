@@ -35,12 +35,12 @@ fn a_large_request_is_not_overtaken_by_small_ones() {
     assert!(poll(first.as_mut(), &large).is_pending());
     assert!(
         poll(second.as_mut(), &small).is_pending(),
-        "one is free, but not for whoever came later"
+        "one is free, but not for a later waiter"
     );
     assert_eq!(semaphore.try_acquire().unwrap_err(), TryAcquireError::NoPermits);
     drop(held);
     let Poll::Ready(Ok(both)) = poll(first, &large) else {
-        panic!("the first in line has what it wants")
+        panic!("the head of the queue has what it wants")
     };
     assert!(poll(second.as_mut(), &small).is_pending());
     drop(both);

@@ -1,5 +1,5 @@
-//! The channel semaphore: permits that are messages, resizing with holders in flight, closing beside those who wait,
-//! and selects.
+//! The channel semaphore: permits that are messages, resizing with holders in flight, closing beside waiters, and
+//! selects.
 
 use crossbeam_channel::{RecvError, Select, TryRecvError, bounded, never, select, unbounded};
 use proptest::prelude::*;
@@ -538,7 +538,7 @@ fn admissions_stay_within_the_limit_in_force() {
                 }
             });
         }
-        // Nothing is changed before somebody has been judged.
+        // Nothing is changed before a caller has been judged.
         while judged.load(Ordering::SeqCst) == 0 {
             thread::yield_now();
         }
@@ -561,8 +561,8 @@ fn admissions_stay_within_the_limit_in_force() {
     numbers(&semaphore, [last, 0, 0, last]);
 }
 
-/// Given one that nobody has seen the receiver of, then it is fresh while all its permits are there and its limit is the
-/// first one; and never again once somebody may have cloned the receiver.
+/// Given a semaphore whose receiver was never handed out, then it is pristine while all its permits are there and its limit is
+/// the first one; and never again once a caller may have cloned the receiver.
 #[test]
 fn it_is_pristine_until_it_is_used() {
     let fresh = |semaphore: &ChannelSemaphore| semaphore.is_fresh(tollgate::time::Phase::new().pass());

@@ -110,7 +110,7 @@ fn a_semaphore_in_two_legs_is_refused_by_the_builder() {
     assert!(apart.is_ok());
 }
 
-/// What all who wait want together may be more than a word holds.
+/// The sum of the waiters' demands may be more than a word holds.
 #[test]
 fn nine_policies_may_want_the_maximum() {
     let semaphore = Arc::new(Semaphore::builder(1).max_waiting_permits(10).build().unwrap());
@@ -157,7 +157,7 @@ fn a_waker_that_panics_keeps_no_other_from_the_close() {
     assert_eq!(count.get(), 1);
 }
 
-/// The newcomer for whom somebody was sent away leaves no place behind when that one's waker panics.
+/// A newcomer leaves no place behind when the waker of the waiter that was evicted for it panics.
 #[test]
 fn an_evicted_waker_that_panics_leaks_no_place() {
     let semaphore = evicting(1);
@@ -308,7 +308,7 @@ fn a_permit_in_a_thread_local_is_given_back() {
     assert!(poll(head.as_mut()).is_ready());
 }
 
-/// What is watched, or counts, sends everybody to the lock: it is ready for all that, as long as nobody waits.
+/// A watched or counting semaphore sends every caller to the lock: it is ready for all that, as long as its queue is empty.
 #[test]
 fn a_flagged_semaphore_is_ready_while_permits_are_free() {
     let semaphore = Semaphore::new(2);
@@ -336,7 +336,7 @@ fn a_flagged_semaphore_is_ready_while_permits_are_free() {
     drop(held);
 }
 
-/// Nothing is left of those who watched.
+/// Nothing is left of dropped watchers.
 #[test]
 fn a_watched_semaphore_becomes_pristine_again() {
     let semaphore = Semaphore::new(2);

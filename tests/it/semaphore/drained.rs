@@ -54,7 +54,7 @@ fn a_shrink_is_reported_when_it_has_taken_effect() {
     );
 }
 
-/// Somebody who watches keeps nobody from acquiring, by whatever way, and nobody from being granted in turn.
+/// A watcher keeps no caller from acquiring, by whatever way, and no waiter from its grant in turn.
 #[test]
 fn watching_disturbs_no_waiter() {
     let semaphore = Arc::new(Semaphore::new(2));

@@ -19,7 +19,7 @@ impl Wake for Count {
 
 type Acquired<'a> = Result<SemaphorePermit<'a>, AcquireError>;
 
-/// Somebody in line, with a mark to be told apart by.
+/// A waiter, with a mark to identify it.
 struct Waiter<'a> {
     mark: usize,
     future: Pin<Box<dyn Future<Output = Acquired<'a>> + 'a>>,
@@ -60,7 +60,7 @@ fn served(held: SemaphorePermit<'_>, mut waiters: Vec<Waiter<'_>>) -> Vec<usize>
         let next = waiters
             .iter()
             .position(Waiter::woken)
-            .expect("somebody has been granted");
+            .expect("a waiter has been granted");
         let mut waiter = waiters.remove(next);
         order.push(waiter.mark);
         match waiter.poll() {
@@ -233,7 +233,7 @@ fn the_oldest_waiter_is_evicted_if_configured() {
     assert_eq!((semaphore.available_permits(), semaphore.waiting()), (1, 0));
 }
 
-/// Whoever runs takes the permit again in front of the one that was woken, so often and not once more.
+/// The running holder takes the permit again in front of the woken waiter, up to the bound and not once more.
 #[test]
 fn the_head_is_overtaken_up_to_the_bound() {
     let semaphore = Semaphore::builder(1).overtakes(3).build().unwrap();
@@ -257,7 +257,7 @@ fn the_head_is_overtaken_up_to_the_bound() {
     assert_eq!(semaphore.in_use(), 0);
 }
 
-/// Nobody is sent away for one who could not wait even alone.
+/// No waiter is evicted for a newcomer that could not wait even alone.
 #[test]
 fn a_demand_above_the_unit_bound_evicts_no_waiter() {
     let semaphore = Semaphore::builder(1)
@@ -274,7 +274,7 @@ fn a_demand_above_the_unit_bound_evicts_no_waiter() {
     assert_eq!(semaphore.waiting(), 2);
 }
 
-/// Whatever the order, those who wait are told that it was closed, and not something else.
+/// Whatever the order, waiters are refused because it was closed, and not for another reason.
 #[test]
 fn waiters_are_notified_of_the_close() {
     let orders = [
@@ -299,7 +299,7 @@ fn waiters_are_notified_of_the_close() {
     }
 }
 
-/// The same with a queue that has bounds; and whoever comes first after that can be overtaken as often.
+/// The same with a queue that has bounds; and the next head can be overtaken as often.
 #[test]
 fn the_head_of_a_bounded_queue_is_overtaken_up_to_the_bound() {
     let semaphore = Semaphore::builder(1).overtakes(3).max_waiting(1).build().unwrap();
@@ -449,8 +449,8 @@ fn kinds() -> impl Strategy<Value = Semaphore> {
 proptest! {
     #![proptest_config(crate::cases(3_000))]
 
-    /// Given any order, bounds and program, then nobody is admitted above the limit, the queue never exceeds its bounds,
-    /// nobody who fits is left asleep, and in the end everything is back.
+    /// Given any order, bounds and program, then no caller is admitted above the limit, the queue never exceeds its bounds,
+    /// no waiter that fits is left asleep, and in the end everything is back.
     #[test]
     fn any_program_in_any_order_keeps_the_books(semaphore in kinds(), ops in prop::collection::vec(op(), 0..80)) {
         let mut waiting: VecDeque<(u32, Waiter<'_>)> = VecDeque::new();
@@ -493,7 +493,7 @@ proptest! {
             prop_assert_eq!(semaphore.limit(), limit);
             prop_assert!(semaphore.waiting() <= 6);
         }
-        // Everybody goes on, as long as somebody who was woken is there.
+        // Every waiter goes on, as long as a woken one is there.
         semaphore.set_limit(9);
         while !waiting.is_empty() {
             held.clear();

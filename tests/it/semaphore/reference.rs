@@ -1,6 +1,6 @@
 //! Semaphores of every kind against a sequential reference: lists that are searched from end to end, written from the docs
-//! alone. Whatever a program does, both say the same of everybody: who is admitted, at once or in turn, and who is told
-//! what.
+//! alone. Whatever a program does, both agree on each caller: whether it is admitted, at once or in turn, and which error it
+//! gets.
 
 use proptest::prelude::*;
 use std::pin::Pin;
@@ -103,7 +103,7 @@ fn kind() -> impl Strategy<Value = Kind> {
     })
 }
 
-/// How somebody's wait stands.
+/// The state of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Waits,
@@ -123,13 +123,13 @@ struct Person {
 /// What a class has been granted so far.
 #[derive(Clone, Debug, Default)]
 struct Account {
-    /// Grants to others since its own last one, or since it had nobody waiting.
+    /// Grants to others since its own last one, or since it had no waiter.
     passed: u32,
     /// What it was granted, over its weight, in units that every weight here divides.
     time: u64,
 }
 
-/// The reference: everybody who waits, or has not looked, in order of arrival.
+/// The reference: every waiter, and every granted one that has not looked, in order of arrival.
 struct Reference {
     kind: Kind,
     limit: i64,
@@ -222,7 +222,7 @@ impl Reference {
         self.accounts[class].time += step;
     }
 
-    /// Permits have become free, or somebody else is next: whoever is next, and fits, goes on; where overtaking is
+    /// Permits have become free, or the head has changed: the head goes on if it fits; where overtaking is
     /// allowed it is only woken, and takes them itself.
     fn hand_over(&mut self) {
         while self.overtaken >= self.kind.overtakes
@@ -303,7 +303,7 @@ impl Reference {
         if !self.kind.evicts || self.kind.max_wanted.is_some_and(|most| n > most as i64) {
             return false;
         }
-        // The last class first, and in it whoever came first.
+        // The last class first, and in it the first that came.
         let ranks = matches!(self.kind.order, Order::Priority { .. });
         let mut order: Vec<_> = self.waiting().filter(|person| person.id != newcomer).collect();
         order.sort_by_key(|person| std::cmp::Reverse(person.class));
@@ -331,7 +331,7 @@ impl Reference {
         true
     }
 
-    /// Somebody in line looks.
+    /// A waiter looks.
     fn look(&mut self, id: usize) -> Standing {
         let at = self.at(id);
         let (standing, n) = (self.people[at].standing, self.people[at].n);
@@ -449,7 +449,7 @@ struct Pair<'a> {
     reference: Reference,
     waiting: Vec<Task<'a, Acquired<'a>>>,
     held: Vec<SemaphorePermit<'a>>,
-    /// Those who watch, with what for, and whether it has come.
+    /// The watchers, with what for, and whether it has come.
     watching: Vec<(Task<'a, ()>, bool, bool)>,
 }
 
@@ -592,7 +592,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// What can be seen of both is the same, and nobody is asleep who should be told.
+    /// What can be seen of both is the same, and no waiter sleeps that should have been woken.
     fn compare(&mut self) {
         let (semaphore, reference) = (self.semaphore, &self.reference);
         let waiting = reference.waiting().count();

@@ -1,4 +1,4 @@
-//! The limit changed over and over beside tasks that are busy: nobody is admitted above the limit in force.
+//! The limit changed over and over beside busy tasks: no caller is admitted above the limit in force.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use tollgate::Semaphore;
 const TASKS: usize = 64;
 const CHANGES: u64 = 5_000;
 
-/// What everybody sees: a version that is odd while the limit changes, and how many are inside.
+/// The shared state: a version that is odd while the limit changes, and how many are inside.
 #[derive(Default)]
 struct Seen {
     version: AtomicU64,

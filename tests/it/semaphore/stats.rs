@@ -21,7 +21,7 @@ fn counted(permits: usize) -> SemaphoreBuilder {
     Semaphore::builder(permits).stats(&Clock::real())
 }
 
-/// Everybody who came to wait is counted once where the wait ended.
+/// Every waiter is counted once where its wait ended.
 pub(crate) fn adds_up(stats: &SemaphoreStats) -> bool {
     let ended = stats.wait_time.count() + stats.left + stats.evicted + stats.closed;
     stats.queued == ended + stats.waiting as u64
@@ -64,7 +64,7 @@ fn each_outcome_is_counted_once() {
     assert_eq!(stats.longest_wait, Duration::from_millis(500));
     drop(held);
 
-    // It holds its permit, and nobody has it in hand.
+    // It holds its permit, and has not looked at it.
     clock.advance(Duration::from_secs(60));
     let stats = semaphore.stats().unwrap();
     assert_eq!((stats.granted_unpolled, stats.in_use, stats.waiting), (1, 1, 0));
@@ -144,7 +144,7 @@ fn the_longest_wait_is_that_of_the_oldest() {
     assert_eq!(semaphore.stats().unwrap().longest_wait, Duration::from_secs(3));
 }
 
-/// Somebody who was woken and takes the permits itself has looked by that.
+/// A woken waiter that takes the permits itself has looked by that.
 #[test]
 fn a_waiter_that_takes_its_own_turn_is_not_unpolled() {
     let semaphore = counted(1).overtakes(2).build().unwrap();
@@ -225,7 +225,7 @@ fn a_snapshot_agrees_with_itself() {
     });
 }
 
-/// The counts are exact, whoever counts beside whom.
+/// The counts are exact, whichever threads count beside each other.
 #[test]
 fn threads_are_counted_exactly() {
     const THREADS: u64 = 4;

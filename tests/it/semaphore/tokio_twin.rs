@@ -1,7 +1,7 @@
 //! One source file, `twin/program.rs`, compiled twice: over `tokio::sync` and over this crate. Only the import differs,
 //! and both must see the same.
 //!
-//! Known to differ, and left out: after `close`, until the futures in line have looked, tokio does not count as free what
+//! Known to differ, and left out: after `close`, until the queued futures have looked, tokio does not count as free what
 //! it had set apart for the first of them; tokio's `add_permits` looks at what is free, and not at what is held, so that
 //! it can panic later, in the drop of a permit, and it has added the permits when it panics; tokio's blocking methods
 //! panic inside a runtime. A type's `Debug` form is its own.

@@ -64,7 +64,7 @@ fn settings_stay() {
     assert!(format!("{room:?}").contains("max_places: 7"), "{room:?}");
 }
 
-/// A key that asks again and again is told of one place, whatever it does, and it is there once.
+/// A key that asks again and again gets one place, whatever it does, and it is there once.
 #[test]
 fn a_key_has_one_place() {
     let (clock, room) = room(100, 10);
@@ -100,7 +100,7 @@ fn a_place_is_kept_for_the_grace_and_no_longer() {
     assert!(!room.redeem(&0), "a nanosecond late");
 }
 
-/// However many keys come, there are no more places than there may be, and those who find none are told when all have come.
+/// However many keys come, places stay within their bound, and a key without one gets the instant at which all have come.
 #[test]
 fn memory_is_bounded_and_a_full_room_says_so() {
     let (clock, room) = room(1_000, 100);
@@ -130,8 +130,8 @@ fn memory_is_bounded_and_a_full_room_says_so() {
     assert_eq!(none.book("ada").unwrap_err().retry_after(), Duration::ZERO);
 }
 
-/// Given a full room whose places have all come due and that nobody came for: the next is told when the first of them is over,
-/// and finds that place then.
+/// Given a full room whose places have all come due and that were not claimed: the next key gets the instant at which the first of
+/// them expires, and finds that place then.
 #[test]
 fn a_full_room_of_due_places_names_the_end_of_one() {
     let (clock, room) = room(2, 1_000);
@@ -147,7 +147,7 @@ fn a_full_room_of_due_places_names_the_end_of_one() {
     assert_eq!(room.stats().missed, 1);
 }
 
-/// Whoever was told is not told otherwise by another rate; those who come next are behind as many as are still to come.
+/// Another rate leaves promised instants as they are; later clients stand behind all outstanding places.
 #[test]
 fn another_rate_applies_to_later_clients() {
     let (clock, room) = room(100, 10);
@@ -181,15 +181,15 @@ fn a_faster_rate_gives_out_no_more_than_itself() {
     assert_eq!(seconds.iter().max(), Some(&20), "{seconds:?}");
 }
 
-/// While somebody is turned away all the time, what is served is measured, and the share of it is given out: at once less,
-/// later more. When nobody was turned away for a second, nothing is known any more.
+/// While clients are refused all the time, the service rate is measured, and the share of it is given out: at once less, later
+/// more. After a second without a refusal, nothing is known any more.
 #[test]
 fn a_share_of_the_service_rate_is_given_out() {
     let clock = ManualClock::new();
     let room = WaitingRoom::new(usize::MAX, Quota::per_second(1)).unwrap();
     let room = room.on(&clock).share(0.25).unwrap();
     let mut keys = 0_u64;
-    // So many are served and turned away, so many milliseconds apart; then how far two newcomers are apart.
+    // How many are served and refused, and how many milliseconds apart; then how far two newcomers are apart.
     let mut apart = |served: u64, ms: u64| {
         for _ in 0..served {
             clock.advance(Duration::from_millis(ms));
@@ -215,8 +215,8 @@ fn a_share_of_the_service_rate_is_given_out() {
     assert_eq!(apart(0, 0), 1_000);
 }
 
-/// Given a measured rate and many who were told to come later: they do as they are told, so nobody is turned away for a while.
-/// Whoever is turned away then is behind them at that rate, and not at the quota.
+/// Given a measured rate and many clients with later instants: they keep them, so none is refused for a while. A client refused
+/// then is behind them at that rate, and not at the quota.
 #[test]
 fn a_measured_rate_is_known_while_places_are_outstanding() {
     let clock = ManualClock::new();

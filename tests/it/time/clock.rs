@@ -140,7 +140,7 @@ fn a_timer_beside_an_advance_is_not_lost() {
             }
             assert!(
                 ready || woken.0.load(Ordering::SeqCst),
-                "a timer is due, and nobody fired it"
+                "a timer is due, and was not fired"
             );
         }
     });

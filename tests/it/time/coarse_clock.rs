@@ -35,7 +35,7 @@ fn in_virtual_time_it_is_the_time_rounded_down() {
     assert_eq!(coarse.worst_lag(), MS - Duration::from_nanos(1));
 }
 
-/// Given a policy on a coarse clock, when somebody waits for an instant between two of its readings, then it is admitted
+/// Given a policy on a coarse clock, when a caller waits for an instant between two of its readings, then it is admitted
 /// at the next reading, and sleeps once.
 #[test]
 fn a_waiter_on_it_is_late_by_less_than_the_resolution() {

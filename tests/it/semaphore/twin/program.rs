@@ -306,7 +306,7 @@ pub(crate) fn run(permits: usize, ops: &[Op]) -> Trace {
             Op::Remove(n) => format!("{}", semaphore.forget_permits(n)),
             Op::Close => {
                 semaphore.close();
-                // Until those in line have looked, tokio keeps what it had set apart for the first of them.
+                // Until the waiters have looked, tokio keeps what it had set apart for the first of them.
                 let seen: Vec<_> = waits
                     .drain(..)
                     .map(|(mut wait, count)| format!("{:?}", poll(wait.as_mut(), &count).map(|got| got.map(drop))))
