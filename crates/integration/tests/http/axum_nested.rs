@@ -77,7 +77,7 @@ fn a_wait_for_a_rate_that_comes_to_nothing_is_429_and_one_for_a_permit_is_503() 
         assert_eq!(late["detail"], "limiter `rate` did not admit in time");
         assert!(late["type"].as_str().unwrap().ends_with("#quota-exceeded"), "{late}");
 
-        // No place in line, for want of a token.
+        // No place in the queue, for want of a token.
         let policy = build(0);
         let app = waiting(&policy);
         drop(send(&app).await);
@@ -86,7 +86,7 @@ fn a_wait_for_a_rate_that_comes_to_nothing_is_429_and_one_for_a_permit_is_503() 
         assert_eq!((status(&full), header(&full, "retry-after")), (429, Some("1")));
         assert_eq!(problem(full).await["detail"], "limiter `rate` has a full queue");
 
-        // The same for want of a permit: nobody knows when.
+        // The same for want of a permit, without an instant.
         for (max_queue, detail) in [
             (10, "limiter `in flight` did not admit in time"),
             (0, "limiter `in flight` has a full queue"),
@@ -110,7 +110,7 @@ fn a_wait_for_a_rate_that_comes_to_nothing_is_429_and_one_for_a_permit_is_503() 
     });
 }
 
-/// Given a request that waits for a rate, when the line behind it is full, then whoever comes is told of the rate as well.
+/// Given a request that waits for a rate, when the queue behind it is full, then a newcomer gets the state of the rate as well.
 #[test]
 fn a_full_queue_for_a_rate_is_429() {
     let clock = ManualClock::new();
@@ -145,7 +145,7 @@ fn a_wait_for_a_limiter_of_governor_is_429() {
     });
 }
 
-/// Whose fault it is that nobody knows by what to limit.
+/// The cause of an unknown key.
 #[tokio::test]
 async fn the_client_is_not_blamed_for_what_the_service_has_not_set_up() {
     fn keyed<X: ExtractKey<Key: std::hash::Hash + Eq + Clone + Send + Sync + 'static>>(keys: X) -> Router {
@@ -339,7 +339,7 @@ async fn headers_of_the_service_stay() {
     assert_eq!((status(&response), header(&response, "retry-after")), (503, Some(DATE)));
 }
 
-/// Of a connection that is told, the field of a proxy that nobody trusts chooses nothing.
+/// On a known connection, the field of an untrusted proxy chooses nothing.
 #[tokio::test]
 async fn a_forged_field_from_elsewhere_does_not_choose_the_key() {
     let clock = ManualClock::new();

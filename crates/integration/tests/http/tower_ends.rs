@@ -1,4 +1,4 @@
-//! How a body ends, and what is learnt from it: by what the head said, and by whether anybody waited for the rest.
+//! How a body ends, and what is learnt from it: by what the head said, and by whether a client waited for the rest.
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -57,7 +57,7 @@ fn answers(
     })
 }
 
-/// What is told of a response of which so many frames are read before it is dropped.
+/// The outcome of a response that is dropped after a number of frames.
 async fn told<C>(classify: C, status: u16, declared: Option<u64>, frames: fn() -> Frames, read: usize) -> Vec<Outcome>
 where
     C: Classify<Infallible>,
@@ -144,7 +144,7 @@ async fn a_body_that_breaks_off_does_not_make_overload_a_failure() {
     assert_eq!(told(GrpcCodes, 200, None, broken, 2).await, [Outcome::Failure]);
 }
 
-/// Given a call whose trailers are to say how it went, when it is dropped before them, then nobody knows, also where as much
+/// Given a call whose trailers are to say how it went, when it is dropped before them, then the outcome is unknown, also where as much
 /// came as was declared. Without trailers it has failed.
 #[tokio::test]
 async fn missing_trailers_are_not_guessed() {

@@ -55,7 +55,7 @@ impl Limiter for Diary {
 }
 
 /// Given a service that panics when it is called before it was ready, then each call makes it ready first, and a response
-/// that has come frees nobody's place but its own.
+/// that has come frees no place but its own.
 #[tokio::test]
 async fn each_call_makes_the_service_inside_ready_and_holds_a_permit_meanwhile() {
     let (inner, mut handle): (Mock, _) = mock::pair();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use tollgate::remote::{Backend, StoreError, Tls};
 
-/// Whoever it signs for is believed by those who have its root.
+/// A certificate that it signs is trusted by peers with its root.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// Its own certificate, in PEM.
@@ -20,7 +20,7 @@ pub(crate) struct Authority {
 }
 
 /// What a server shows that is spoken to encrypted, and at which port, beside the one where it speaks in the clear. It asks
-/// whoever comes for a certificate of the same authority.
+/// clients for a certificate of the same authority.
 #[derive(Clone)]
 pub(crate) struct Guard {
     port: Arc<AtomicU16>,
@@ -130,7 +130,7 @@ impl Authority {
         self.believed().client(certificate.into_bytes(), key.into_bytes())
     }
 
-    /// What one goes by who believes it, and is nobody.
+    /// The options of a client that trusts it and has no certificate.
     pub(crate) fn believed(&self) -> Tls {
         Tls::new().roots(self.root.as_bytes())
     }

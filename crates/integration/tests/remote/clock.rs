@@ -26,7 +26,7 @@ fn shift(sign: i64) -> String {
     )
 }
 
-/// Its own clock stands still until the other has caught up: nobody loses a permit by it, and permits are granted on.
+/// Its own clock stands still until the other has caught up: no holder loses a permit by it, and permits are granted on.
 #[tokio::test]
 async fn a_clock_that_is_set_back_takes_nothing_from_holders() {
     let (server, store, key) = own(PERMITS).await;

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 use tollgate::remote::{Consul, Remote, RemoteError, StoreError};
 
-/// A server that allows nothing to those who say no token.
+/// A server that allows nothing without a token.
 #[derive(Clone)]
 struct Guarded;
 

@@ -75,7 +75,7 @@ async fn a_refused_caller_leaves_nothing_behind<B: Kind>() {
     let reply = refused.wish(1, false).await;
     assert_eq!((&reply.grants[..], reply.census.in_use), (&[][..], 1));
     holder.give(1).await;
-    // It stands in nobody's way, and is not served later.
+    // It blocks no waiter, and is not served later.
     assert_eq!(third.wish(1, false).await.grants.len(), 1);
     third.give(1).await;
     assert_eq!(refused.look().await.grants, []);
@@ -174,7 +174,7 @@ async fn tokens_rise_over_releases_sessions_and_new_beginnings<B: Kind>() {
     }
 }
 
-/// Renewals of the original were given up at the first error, and nobody was told.
+/// Renewals of the original were given up at the first error, without a word to the holder.
 async fn a_session_that_has_died_is_over_and_others_have_its_permits<B: Kind>() {
     let (store, key) = store::<B>();
     let mut late = Speaker::new(&store, &key, permits(1), SHORT);
@@ -198,7 +198,7 @@ async fn permits_of_the_dead_are_back_after_two_lives_at_the_latest<B: Kind>() {
     dead.wish(1, true).await;
     let begun = Instant::now();
     waits.wish(1, true).await;
-    // Never before the time to live: a holder that was told of its grant when it asked counts so long.
+    // Never before the time to live: a holder whose request was granted at once counts that long.
     while begun.elapsed() < SHORT * 9 / 10 {
         assert_eq!(waits.look().await.grants, []);
         sleep(SHORT / 20).await;
@@ -239,7 +239,7 @@ async fn nothing_is_left_when_the_last_session_ends<B: Kind>() {
     dies.wish(1, true).await;
     assert!(!keys(&key).is_empty());
     other.end().await;
-    // The other one only dies: whoever ends after it takes all.
+    // The other one only dies: the next end takes all.
     while one.look().await.census.sessions > 1 {
         sleep(SHORT / 20).await;
     }
@@ -266,7 +266,7 @@ async fn more_than_the_limit_is_not_granted<B: Kind>() {
     let mut one = Speaker::new(&store, &key, permits(2), LONG);
     let reply = one.wish(3, true).await;
     assert_eq!((reply.alive, reply.grants, reply.census.limit), (true, vec![], 2));
-    assert_eq!(one.wish(2, true).await.grants.len(), 1, "and is in nobody's way");
+    assert_eq!(one.wish(2, true).await.grants.len(), 1, "and blocks no waiter");
 }
 
 async fn a_session_hangs_on_no_check_and_has_no_lock_delay<B: Kind>() {
@@ -397,7 +397,8 @@ async fn a_document_that_would_be_too_long_is_refused() {
     assert_eq!(one.say(|step| step.wishes.clear()).await.unwrap().census.waiting, 0);
 }
 
-/// Somebody has ended the session of a holder, who may not know: nobody else has its slots as long as it may act on them.
+/// An administrator has ended the session of a holder that may not know: its slots are not granted again as long as it may act on
+/// them.
 #[tokio::test]
 async fn slots_are_held_back_after_a_session_that_was_ended_by_others() {
     let (store, key) = store::<Consul>();

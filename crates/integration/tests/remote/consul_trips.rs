@@ -76,7 +76,7 @@ async fn an_uncontended_acquire_of_slots_takes_two_round_trips() {
     an_uncontended_acquire::<ConsulSlots>().await;
 }
 
-/// Who waits says nothing until it is its turn: it is woken once, and by the one who gives back.
+/// A waiter sends nothing until it is its turn: it is woken once, and by the releasing holder.
 #[tokio::test]
 async fn a_waiter_for_a_document_is_woken_once_and_asks_once() {
     let wired = Wired::<Consul>::new(LONG).await;
@@ -126,7 +126,7 @@ async fn a_waiter_is_served_though_its_connection_was_cut() {
     drop(waits.await.unwrap());
 }
 
-/// Who has waited for slots, and waits no more, is not told of what others take and give back.
+/// A former waiter for slots is not notified of what others take and return.
 #[tokio::test]
 async fn a_waiter_that_left_the_slots_is_not_woken() {
     let wired = Wired::<ConsulSlots>::new(LONG).await;
@@ -281,8 +281,8 @@ async fn a_limit_that_slots_cannot_have_is_refused() {
     slots.all_is_back().await;
 }
 
-/// What a block holds idle goes back when others wait for it: at once where the one who waits says so to the holder, and with the
-/// holder's next renewal where nobody does.
+/// The idle permits of a block go back when others wait for them: at once where the waiter notifies the holder, and with the
+/// holder's next renewal otherwise.
 async fn a_block_is_spent_locally_and_returned_to_waiters<B: Kind>() {
     let (store, key) = store::<B>();
     let proxy = Proxy::before(server()).await.expect("a proxy");

@@ -67,9 +67,9 @@ async fn a_server_that_asks_for_certificates_serves_clients_with_one() {
     drop(permit);
     remote.close().await;
 
-    // Without one nobody is let in.
+    // Without one no client is admitted.
     refused(&address, authority.believed()).await;
-    // Nor with one that somebody else has signed.
+    // Nor with one that another authority has signed.
     let stranger = Authority::new();
     let Identity { certificate, key } = stranger.sign("client.test");
     let stranger = authority.believed().client(certificate.into_bytes(), key.into_bytes());

@@ -32,7 +32,7 @@ async fn limit(key: &Key) -> Option<(Value, u64)> {
     Some((pair["value"].clone(), life["grantedTTL"].as_str()?.parse().ok()?))
 }
 
-/// Whoever always has something to say has no step of its own for renewals.
+/// A client that always has something to send needs no request of its own for renewals.
 #[tokio::test]
 async fn a_busy_session_renews_its_lease() {
     let (store, key) = (store(), key());
@@ -101,7 +101,7 @@ async fn a_limit_that_has_gone_comes_back_as_it_was() {
         assert_eq!(limit(&key).await.map(|(limit, _)| limit), Some(base64("2").into()));
         one.give(1).await;
     }
-    // Whoever waits hears nothing but the watch, and has it put back.
+    // A waiter receives nothing but the watch, and has it put back.
     let mut other = Speaker::new(&store, &key, RULE, LONG);
     one.wish(2, true).await;
     other.wish(1, true).await;

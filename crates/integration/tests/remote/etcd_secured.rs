@@ -1,5 +1,4 @@
-//! etcd where not everybody may do everything: encrypted connections, names and passwords, and what is said when a right is
-//! missing.
+//! etcd with access control: encrypted connections, names and passwords, and the errors of missing rights.
 
 use crate::etcd::{Etcd as Program, ask_as};
 use crate::etcd_steps::base64;
@@ -62,7 +61,7 @@ fn user(address: SocketAddr, name: &str, right: &str, under: &str) {
     say("/v3/auth/user/grant", json!({ "user": name, "role": name }));
 }
 
-/// A server that asks everybody who they are.
+/// A server that authenticates every client.
 async fn guarded() -> (Server<Guarded>, SocketAddr) {
     let server = Server::start(Guarded).await.expect("a server");
     let address = server.address();
@@ -106,7 +105,7 @@ async fn a_user_needs_exactly_the_documented_rights() {
             "{name}: {why}"
         );
     }
-    for (name, password) in [("gate", "wrong"), ("nobody", "secret")] {
+    for (name, password) in [("gate", "wrong"), ("unknown", "secret")] {
         let error = refused(options(address).user(name, password)).await;
         assert!(matches!(error, StoreError::Refused { .. }), "{name}: {error}");
         assert!(!error.to_string().contains(password), "{error}");

@@ -142,7 +142,7 @@ async fn a_lease_that_is_gone_is_a_lost_session() {
         &format!(r#"{{"ID":{}}}"#, lease.expect("it is there")),
     )
     .await;
-    // Whoever waits is told by the server.
+    // The server notifies the waiter.
     store.news(&key, next.last().session).await;
     assert_eq!(next.look().await.grants.len(), 1);
     assert!(!late.look().await.alive);

@@ -57,7 +57,7 @@ fn lawful_spending_passes() {
     assert_eq!(report.spent, [(Meter::Rate, 210), (Meter::Window, 100)]);
 }
 
-/// Each process may have had one that nobody took at first, and some come while they wait, and by clocks that run apart.
+/// Each process may have had one that was free at first, and some come while they wait, and by clocks that run apart.
 #[test]
 fn more_than_one_for_each_process_is_found() {
     for meter in METERS {
@@ -167,7 +167,7 @@ fn a_lack_of_grants_is_found() {
     }
 }
 
-/// Of those who are left nobody is given anything: what the dead are given is no sign of life.
+/// The live processes are granted nothing: grants to the dead are no sign of life.
 #[test]
 fn a_block_by_dead_processes_is_found() {
     for meter in METERS {

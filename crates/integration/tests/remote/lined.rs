@@ -1,4 +1,4 @@
-//! Permits at stores that keep nodes in line, a step at a time: the same tests for each of them.
+//! Permits at stores that keep queues of nodes, a request at a time: the same tests for each of them.
 
 use crate::rig::proxy::Proxy;
 use crate::speaker::{LONG, Speaker};
@@ -37,7 +37,7 @@ impl<'a, B: Backend> At<'a, B> {
         Speaker::new(self.store, &self.key, permits(self.limit), ttl)
     }
 
-    /// Waits for news, and looks, until something has been granted: nobody looks who has not been told.
+    /// Waits for a notification, and looks, until something has been granted. It never looks without one.
     async fn told(&self, speaker: &mut Speaker<'_, B>) -> Grant {
         let session = speaker.last().session;
         loop {
@@ -98,7 +98,7 @@ pub(crate) async fn a_repeated_request_is_the_same_request(store: impl Backend) 
     assert_eq!((again.grants, again.census.in_use), (first.grants, 2));
 }
 
-/// And parts of a grant come back, to whoever waits for them.
+/// And parts of a grant come back, to their waiters.
 pub(crate) async fn permits_returned_twice_come_back_once(store: impl Backend) {
     let at = At::new(&store, 5);
     let (mut one, mut other) = (at.speaker(), at.speaker());
@@ -321,7 +321,7 @@ pub(crate) async fn asked_after_a_wait<B: Backend>(proxy: &Proxy, waiting: B, st
     asked
 }
 
-/// A block is what is free, or a share of it, and whoever keeps one is told when others wait.
+/// A block is what is free, or a share of it, and its holder is notified when others wait.
 pub(crate) async fn prefetch_takes_only_the_permits_that_others_leave(store: impl Backend) {
     let at = At::new(&store, 8);
     let (mut one, mut other) = (at.speaker(), at.speaker());
@@ -332,7 +332,7 @@ pub(crate) async fn prefetch_takes_only_the_permits_that_others_leave(store: imp
         .say(|step| (step.keeps, step.wishes) = (true, block(1, 1, 6, true)))
         .await
         .unwrap();
-    assert_eq!(one.see(&reply), 6, "nobody else is there");
+    assert_eq!(one.see(&reply), 6, "there is no other process");
     other.look().await;
     let reply = other.say(|step| step.wishes = block(1, 1, 6, true)).await.unwrap();
     assert_eq!(other.see(&reply), 2, "half of an equal share");

@@ -37,7 +37,7 @@ async fn ask(stream: &mut TcpStream, question: &[u8]) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// Waits until the proxy has swallowed so many bytes.
+/// Waits until the proxy has swallowed a number of bytes.
 async fn swallowed(proxy: &Proxy, bytes: usize) {
     while proxy.swallowed() < bytes as u64 {
         tokio::time::sleep(Duration::from_millis(1)).await;

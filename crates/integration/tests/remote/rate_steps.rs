@@ -54,7 +54,7 @@ fn rate(quota: &str) -> Rule {
     Rule::Rate { quota }
 }
 
-/// A bucket that filled while nobody looked gave out its burst, and what had come in the meantime as well.
+/// A bucket that filled unobserved gave out its burst, and what had come in the meantime as well.
 pub(crate) async fn after_a_rest_there_is_the_burst_and_no_more(store: impl Backend) {
     let key = key();
     let mut one = Speaker::new(&store, &key, rate("1000/s burst 10"), LONG);

@@ -221,7 +221,7 @@ pub(crate) async fn a_step_whose_answer_was_lost_counts_once<P: Place>() {
         .retry(Duration::from_millis(10));
     let remote = remote.spawn(P::at(proxy.address())).unwrap();
     for _ in 0..3 {
-        // Nobody else is there, so that the next step is a write, without a look before it.
+        // There is no other process, so that the next request is a write, without a look before it.
         drop(remote.acquire(1).await.unwrap());
         let (failures, swallowed) = (remote.stats().failures, proxy.swallowed());
         proxy.set(Mode::LoseReplies);

@@ -11,7 +11,7 @@ use tollgate::remote::Rule;
 
 const BURST: u64 = 30;
 const RATE: u64 = 10;
-/// So many come at most: if nothing came back, that would be for ever.
+/// The most that come: if nothing came back, that would be for ever.
 const MOST: u64 = 5_000;
 
 /// Each takes two, until as many again have come, and the dead are forgotten.

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// What it answers, within so many milliseconds.
+/// Its answer, within a number of milliseconds.
 fn ping(server: &Server<Redis>, within: u64) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(server.address())?;
     stream.set_read_timeout(Some(Duration::from_millis(within)))?;

@@ -44,7 +44,7 @@ async fn a_refused_caller_leaves_nothing_behind() {
         (&[][..], 1, 0)
     );
     holder.give(1).await;
-    // It was not promoted meanwhile, and stands in nobody's way.
+    // It was not promoted meanwhile, and blocks no waiter.
     assert_eq!(third.wish(1, false).await.grants.len(), 1);
     assert_eq!(refused.look().await.grants, []);
 }
@@ -106,7 +106,7 @@ async fn a_session_that_expired_stays_so_and_takes_nothing_from_others() {
     assert_eq!((reply.grants, reply.census.in_use), (vec![grant], 1));
 }
 
-/// Nobody tells a waiter that a holder has died: it has to be told when to look.
+/// A waiter is not notified of the death of a holder: it needs an instant at which to look.
 #[tokio::test]
 async fn a_waiter_behind_a_dead_holder_is_served_without_a_message() {
     let (store, key) = opened(permits(1)).await;
@@ -156,7 +156,7 @@ async fn the_clock_is_the_servers() {
     assert!(before <= token && token <= micros(&server).unwrap(), "{token}");
 }
 
-/// A first in line that has died is not granted what others wait for, and then held for dead.
+/// A head of the queue that has died is not granted what others wait for, and then held for dead.
 #[tokio::test]
 async fn waiters_that_died_are_passed_over() {
     let (store, key) = opened(permits(1)).await;
@@ -186,13 +186,13 @@ async fn a_try_does_not_pass_the_queue() {
     assert_eq!(
         light.wish(1, false).await.grants,
         [],
-        "one is free, and the first in line needs two"
+        "one is free, and the head of the queue needs two"
     );
     holder.give(1).await;
     assert_eq!(
         heavy.look().await.grants.len(),
         1,
-        "whoever gives back grants to the first in line"
+        "a release grants to the head of the queue"
     );
 }
 
@@ -217,7 +217,7 @@ async fn the_queue_is_served_in_order_with_rising_tokens() {
         };
         assert!(units == need && token > last, "{token} after {last}");
         last = token;
-        // Nobody behind it has been served, unless there was room for both: of 3, 2 and 1 there was.
+        // No waiter behind it has been served, unless there was room for both: of 3, 2 and 1 there was.
         for (_, behind) in &mut line[place + 1..] {
             let served = behind.look().await.grants;
             assert!(served.is_empty() || place == 2, "{served:?}");

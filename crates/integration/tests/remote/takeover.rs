@@ -68,7 +68,7 @@ impl Pair {
     }
 }
 
-/// What the replica has not heard of is held still by whoever was granted it, for a time to live at most.
+/// Grants that the replica has not received are held still by their holders, for a time to live at most.
 #[tokio::test]
 async fn a_successor_grants_nothing_until_unknown_leases_have_expired() {
     let pair = Pair::new().await;
@@ -116,7 +116,7 @@ async fn until_granted(store: &Redis, key: &Key, ttl: Duration) {
     }
 }
 
-/// The line was cut before anybody asked for it. The replica has been there for some time, but not as the one that grants.
+/// The connection was cut before any process asked for it. The replica has been there for some time, but not as the one that grants.
 #[tokio::test]
 async fn a_successor_waits_with_an_unknown_limiter() {
     let pair = Pair::new().await;
@@ -216,7 +216,7 @@ async fn a_session_of_which_something_was_forgotten_is_lost() {
     assert!(!reply.alive, "{reply:?}");
 }
 
-/// The same of one that was told of its grant by a message, and has taken no step since.
+/// The same of a holder that received its grant by a message, and has sent no request since.
 #[tokio::test]
 async fn a_session_whose_message_was_forgotten_is_lost() {
     let pair = Pair::new().await;
@@ -249,7 +249,7 @@ async fn a_session_whose_message_was_forgotten_is_lost() {
 async fn a_successor_that_saw_all_leave_grants_nothing_before_that_is_over() {
     const TTL: Duration = Duration::from_secs(3);
     let pair = Pair::new().await;
-    // One at which nobody stays.
+    // A limiter without a remaining process.
     let (store, name) = (pair.store.clone(), Key::new("left").unwrap());
     while eval(&pair.second, OLD).is_err() {
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -163,7 +163,7 @@ async fn a_permit_is_dropped_while_the_store_is_silent() {
     drop(permit);
     assert_eq!(other.wish(1, true).await.grants, []);
     wired.proxy.set(Mode::Pass);
-    // It is given back as soon as somebody answers.
+    // It is returned as soon as the store answers.
     while other.look().await.grants.is_empty() {
         sleep(Duration::from_millis(1)).await;
     }

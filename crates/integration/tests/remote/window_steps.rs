@@ -56,10 +56,10 @@ pub(crate) async fn a_later_request_gets_the_tokens_that_the_waiters_leave(store
     assert_eq!((reply.grants.len(), reply.alive, reply.census.waiting), (0, true, 1));
     let again = reply.again.expect("room comes back");
     assert!(again > HOUR / 2 && again <= HOUR + HOUR / 64, "{again:?}");
-    // Seven are free, and eight are needed by somebody who came before.
+    // Seven are free, and an earlier waiter needs eight.
     assert_eq!(later.wish(1, true).await.grants.len(), 0);
     assert_eq!(later.wish(7, false).await.grants.len(), 0);
-    // Whoever stands in line may ask for less, and is before those behind.
+    // A waiter may ask for less, and keeps its position.
     assert_eq!(waits.wish(2, true).await.grants[0].units, 2);
     // Of five the one is before the rest.
     assert_eq!(tries.wish(5, false).await.grants.len(), 0);
@@ -67,7 +67,7 @@ pub(crate) async fn a_later_request_gets_the_tokens_that_the_waiters_leave(store
     assert_eq!(later.wish(1, true).await.grants[0].units, 1);
 }
 
-/// It takes more than it needs as far as nobody else waits.
+/// It takes more than it needs as far as no other process waits.
 pub(crate) async fn a_larger_request_leaves_the_tokens_of_earlier_waiters(store: impl Backend) {
     let key = key();
     let [mut full, mut first, mut second] = speakers(&store, &key, window(10, HOUR), [LONG; 3]);

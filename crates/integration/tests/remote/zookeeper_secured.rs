@@ -1,5 +1,4 @@
-//! ZooKeeper where not everybody may do everything: encrypted connections, access control lists, and what is said when a right
-//! is missing.
+//! ZooKeeper with access control: encrypted connections, access control lists, and the errors of missing rights.
 
 use crate::rig::server::Server;
 use crate::speaker::{self, LONG};
@@ -86,8 +85,8 @@ async fn a_right_that_is_missing_is_named_before_anything_is_done() {
     }
     // One whose prefix cannot be made, either.
     let (server, admin) = guarded(Permission::ALL).await;
-    let nobody = [Acl::new(Permission::ALL, AuthId::new("digest", ADMIN))];
-    admin.set_acl("/", &nobody, None).await.unwrap();
+    let admin_only = [Acl::new(Permission::ALL, AuthId::new("digest", ADMIN))];
+    admin.set_acl("/", &admin_only, None).await.unwrap();
     let elsewhere = options(&server, "gate").prefix("/elsewhere");
     let why = refused(elsewhere, key()).await.to_string();
     assert!(

@@ -70,7 +70,7 @@ async fn as_many_as_the_limit_are_admitted() {
     }
 }
 
-/// The original took the end of whoever was before it for its turn: that one may only have waited.
+/// The original took the end of its predecessor for its turn: that one may only have waited.
 #[tokio::test]
 async fn a_waiter_that_leaves_admits_none() {
     let (store, key) = (store(), key());
@@ -175,7 +175,7 @@ async fn a_session_that_expired_at_the_server_is_lost() {
     late.wish(1, true).await;
     assert_eq!(next.wish(1, true).await.grants, []);
     proxy.set(Mode::Blackhole);
-    // Its client keeps the session up no more, and nobody takes it down.
+    // Its client keeps the session up no more, and no process takes it down.
     store.news(&key, next.last().session).await;
     assert_eq!(next.look().await.grants.len(), 1);
     proxy.set(Mode::Pass);
@@ -231,7 +231,7 @@ async fn an_uncontended_acquire_takes_one_round_trip() {
     assert!(seen.contains(&(1, 1)), "to acquire, and to give back: {seen:?}");
 }
 
-/// A permit costs a waiter one look, when it has been told; and what it is told of others costs no request.
+/// A permit costs a waiter one look, after its notification; notifications for others cost no request.
 #[tokio::test]
 async fn a_wait_sees_each_change_with_one_request() {
     let (proxy, waiting) = proxied().await;
@@ -343,7 +343,7 @@ async fn more_than_the_limit_is_refused() {
     assert_eq!(remote.acquire(5).await.unwrap_err().reason(), Reason::Oversized);
 }
 
-/// What happens while there is no connection is not told: whoever waits looks when there is one again.
+/// What happens while there is no connection is not reported: a waiter looks when there is one again.
 #[tokio::test]
 async fn a_waiter_learns_of_its_broken_connection() {
     let (proxy, waiting) = proxied().await;
