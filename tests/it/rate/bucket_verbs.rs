@@ -9,38 +9,6 @@ const SECOND: Duration = Duration::from_secs(1);
 const NANO: Duration = Duration::from_nanos(1);
 
 #[test]
-fn the_verbs_take_the_stated_amounts() {
-    let clock = ManualClock::new();
-    let bucket = TokenBucket::new(Quota::per_second(10).burst(5)).on(&clock);
-    assert_eq!(
-        (bucket.time_until_full(), bucket.time_until(5)),
-        (Some(Duration::ZERO), Some(Duration::ZERO))
-    );
-    assert_eq!(bucket.acquire_up_to(3), 3);
-    assert_eq!((bucket.available(), bucket.time_until_full()), (2, Some(TENTH * 3)));
-    assert_eq!([bucket.acquire_up_to(10), bucket.acquire_up_to(10)], [2, 0]);
-    bucket.force_acquire(7);
-    assert_eq!((bucket.debt(), bucket.available()), (7, 0));
-    assert_eq!(
-        [bucket.time_until(1), bucket.time_until(5), bucket.time_until(6)],
-        [Some(TENTH * 8), Some(TENTH * 12), None]
-    );
-    assert_eq!(bucket.time_until_full(), Some(TENTH * 12));
-    clock.advance(TENTH * 7 - NANO);
-    assert_eq!((bucket.debt(), bucket.available()), (1, 0), "rounded up");
-    let old = bucket.book(1).unwrap();
-    bucket.reset();
-    assert_eq!((bucket.debt(), bucket.available()), (0, 5));
-    bucket.try_acquire(5).unwrap();
-    drop(old);
-    assert_eq!(
-        bucket.available(),
-        0,
-        "what was taken before a reset does not come back"
-    );
-}
-
-#[test]
 fn a_settlement_after_a_reset_gives_nothing_back() {
     const TOKENS: tollgate::Cost = tollgate::Cost::new("tokens");
     let clock = ManualClock::new();

@@ -315,109 +315,84 @@ fn each<L>(make: impl Fn() -> L) -> [Arc<L>; 3] {
 
 const NOTHING: fn(usize, Inherit) -> Option<u64> = |_, _| None;
 
-proptest! {
-    #![proptest_config(crate::cases(400))]
+/// Each line: the limiter, what it may take, and how its quota changes, which returns the new rate, if it has one.
+macro_rules! mints_nothing {
+    ($($name:ident($steps:ident): |$clock:ident| $make:expr, $bound:expr,
+       |$limiter:ident, $which:ident, $rule:ident| $change:expr;)*) => {
+        proptest! {
+            #![proptest_config(crate::cases(400))]
+            $(#[test]
+            fn $name(steps in $steps()) {
+                let $clock = &world();
+                let $limiter = Arc::new($make);
+                run($clock, $bound, true, &steps, |_| Some(Arc::clone(&$limiter)), |$which, $rule| $change)?;
+            })*
+        }
+    };
+}
 
-    #[test]
-    fn a_token_bucket_mints_nothing(steps in steps()) {
-        let clock = world();
-        let bucket = Arc::new(TokenBucket::new(quota(0)).on(&clock));
-        let bound = Ledger { by_latest: false, ..rate(10) };
-        run(&clock, bound, true, &steps, |_| Some(Arc::clone(&bucket)), |which, rule| {
+const THREE_SECONDS: u64 = 3_000_000_000;
+
+mints_nothing! {
+    a_token_bucket_mints_nothing(steps): |clock| TokenBucket::new(quota(0)).on(clock),
+        Ledger { by_latest: false, ..rate(10) },
+        |bucket, which, rule| {
             bucket.set_quota(quota(which), rule);
             Some(quota(which).count())
-        })?;
-    }
-
-    #[test]
-    fn a_bucket_by_interval_mints_nothing(steps in steps()) {
-        let clock = world();
-        let bucket = Arc::new(TokenBucket::new(quota(0).by_interval()).on(&clock));
-        // Two come at the end of each second: at most as if they had come at its start.
-        let bound = Ledger { by_latest: false, ..rate(12) };
-        run(&clock, bound, true, &steps, |_| Some(Arc::clone(&bucket)), NOTHING)?;
-    }
-
-    #[test]
-    fn a_leaky_bucket_mints_nothing(steps in steps()) {
-        let clock = world();
-        let bucket = Arc::new(LeakyBucket::new(quota(0)).slack(9).unwrap().on(&clock));
-        run(&clock, rate(10), true, &steps, |_| Some(Arc::clone(&bucket)), |which, rule| {
+        };
+    // Two come at the end of each second: at most as if they had come at its start.
+    a_bucket_by_interval_mints_nothing(steps): |clock| TokenBucket::new(quota(0).by_interval()).on(clock),
+        Ledger { by_latest: false, ..rate(12) },
+        |bucket, _which, _rule| None;
+    a_leaky_bucket_mints_nothing(steps): |clock| LeakyBucket::new(quota(0)).slack(9).unwrap().on(clock),
+        rate(10),
+        |bucket, which, rule| {
             bucket.set_slack(LIMITS[which] - 1, rule).unwrap();
             bucket.set_quota(quota(which), rule).unwrap();
             Some(quota(which).count())
-        })?;
-    }
-
-    #[test]
-    fn a_leaky_bucket_without_slack_mints_nothing(steps in single_steps()) {
-        let clock = world();
-        let bucket = Arc::new(LeakyBucket::new(quota(0)).on(&clock));
-        run(&clock, rate(1), true, &steps, |_| Some(Arc::clone(&bucket)), |which, rule| {
+        };
+    a_leaky_bucket_without_slack_mints_nothing(single_steps): |clock| LeakyBucket::new(quota(0)).on(clock),
+        rate(1),
+        |bucket, which, rule| {
             bucket.set_quota(quota(which), rule).unwrap();
             Some(quota(which).count())
-        })?;
-    }
-
-    #[test]
-    fn a_bucket_with_a_burst_of_one_mints_nothing(steps in single_steps()) {
-        let clock = world();
-        let small = |which| quota(which).burst(1);
-        let bucket = Arc::new(TokenBucket::new(small(0)).on(&clock));
-        let bound = Ledger { by_latest: false, ..rate(1) };
-        run(&clock, bound, true, &steps, |_| Some(Arc::clone(&bucket)), |which, rule| {
-            bucket.set_quota(small(which), rule);
+        };
+    a_bucket_with_a_burst_of_one_mints_nothing(single_steps): |clock| TokenBucket::new(quota(0).burst(1)).on(clock),
+        Ledger { by_latest: false, ..rate(1) },
+        |bucket, which, rule| {
+            bucket.set_quota(quota(which).burst(1), rule);
             Some(quota(which).count())
-        })?;
-    }
-
-    #[test]
-    fn a_warm_up_mints_nothing(steps in steps()) {
-        let clock = world();
-        let warmup = Arc::new(Warmup::new(quota(0), SECOND * 2).unwrap().on(&clock));
-        // What is charged later counts as if it had been charged at once, or from now on.
-        let bound = Ledger { admitted_only: true, ..rate(10) };
-        run(&clock, bound, true, &steps, |_| Some(Arc::clone(&warmup)), |which, rule| {
+        };
+    // A later charge counts as if it had been made at once, or from now on.
+    a_warm_up_mints_nothing(steps): |clock| Warmup::new(quota(0), SECOND * 2).unwrap().on(clock),
+        Ledger { admitted_only: true, ..rate(10) },
+        |warmup, which, rule| {
             warmup.set_quota(quota(which), rule).unwrap();
             Some(quota(which).count())
-        })?;
-    }
-
-    #[test]
-    fn a_sliding_window_mints_nothing(steps in steps()) {
-        let clock = world();
-        let window = Arc::new(SlidingWindow::new(10, SECOND * 3).unwrap().on(&clock));
-        let bound = Ledger { charges_back: true, ..ledger(Bound::Span { limit: 10, length: 3_000_000_000 }) };
-        run(&clock, bound, true, &steps, |_| Some(Arc::clone(&window)), |which, rule| {
-            // Others forgive what was admitted, by intent, up to what the limit was.
+        };
+    // Other rules than the additive forgive admissions, by intent, up to the old limit.
+    a_sliding_window_mints_nothing(steps): |clock| SlidingWindow::new(10, SECOND * 3).unwrap().on(clock),
+        Ledger { charges_back: true, ..ledger(Bound::Span { limit: 10, length: THREE_SECONDS }) },
+        |window, which, _rule| {
             window.set_quota(LIMITS[which], Inherit::Additive);
-            let _ = rule;
             Some(0)
-        })?;
-    }
-
-    #[test]
-    fn a_sliding_log_mints_nothing(steps in steps()) {
-        let clock = world();
-        let log = Arc::new(SlidingLog::new(10, SECOND * 3).unwrap().on(&clock));
-        let bound = Ledger { charges_back: true, ..ledger(Bound::Span { limit: 10, length: 3_000_000_000 }) };
-        run(&clock, bound, true, &steps, |_| Some(Arc::clone(&log)), |which, rule| {
+        };
+    a_sliding_log_mints_nothing(steps): |clock| SlidingLog::new(10, SECOND * 3).unwrap().on(clock),
+        Ledger { charges_back: true, ..ledger(Bound::Span { limit: 10, length: THREE_SECONDS }) },
+        |log, which, rule| {
             log.set_quota(LIMITS[which], rule);
             Some(0)
-        })?;
-    }
-
-    #[test]
-    fn a_fixed_window_mints_nothing(steps in steps()) {
-        let clock = world();
-        let from = nanos(&clock, clock.now());
-        let window = Arc::new(FixedWindow::new(10, SECOND * 3).unwrap().on(&clock));
-        let bound = ledger(Bound::Windows { limit: 10, length: 3_000_000_000, from });
-        run(&clock, bound, true, &steps, |_| Some(Arc::clone(&window)), |which, rule| {
+        };
+    a_fixed_window_mints_nothing(steps): |clock| FixedWindow::new(10, SECOND * 3).unwrap().on(clock),
+        ledger(Bound::Windows { limit: 10, length: THREE_SECONDS, from: nanos(clock, clock.now()) }),
+        |window, which, rule| {
             window.set_quota(LIMITS[which], rule);
             Some(0)
-        })?;
-    }
+        };
+}
+
+proptest! {
+    #![proptest_config(crate::cases(400))]
 
     /// Each share by itself, at all of the rate.
     #[test]

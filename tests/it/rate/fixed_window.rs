@@ -1,10 +1,11 @@
 //! The fixed window: counts, boundaries, bookings and debts against plain lists.
 
+use crate::rate::alike::{INHERITED, starts};
 use proptest::prelude::*;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tollgate::time::Phase;
 use tollgate::{
-    Ask, Cost, Demand, FixedWindow, Inherit, Limiter, LimiterExt, ManualClock, Policy, Reason, Settlement, WindowError,
+    Ask, Cost, Demand, FixedWindow, Inherit, Limiter, LimiterExt, ManualClock, Reason, Settlement, WindowError,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -202,20 +203,7 @@ fn a_settlement_upwards_refunds_no_later_charge() {
 /// Rows of (taken of ten, rule, new limit, room after).
 #[test]
 fn a_changed_limit_follows_its_inherit_rule() {
-    for (taken, rule, limit, after) in [
-        (6, Inherit::AsIs, 20, 4),
-        (6, Inherit::AsIs, 3, 3),
-        (6, Inherit::Proportional, 20, 8),
-        (6, Inherit::Proportional, 5, 2),
-        (6, Inherit::Additive, 20, 14),
-        (6, Inherit::Additive, 7, 1),
-        (6, Inherit::Additive, 2, 0),
-        (6, Inherit::Reset, 3, 3),
-        (10, Inherit::Reset, 20, 20),
-        (0, Inherit::AsIs, 20, 10),
-        (10, Inherit::Proportional, 20, 0),
-        (10, Inherit::Additive, 0, 0),
-    ] {
+    for (taken, rule, limit, after) in INHERITED.into_iter().chain([(10, Inherit::Additive, 0, 0)]) {
         let clock = ManualClock::new();
         let window = window(&clock, 10);
         window.try_acquire(taken).unwrap();
@@ -294,13 +282,10 @@ fn zero_and_unlimited_have_names() {
 #[test]
 fn waiters_fill_one_window_after_the_other() {
     let clock = ManualClock::new();
-    let policy = Policy::new(window(&clock, 2));
-    clock.run(async {
-        for turn in 0..6 {
-            policy.admit(1).await.unwrap().forget();
-            assert_eq!(clock.elapsed(), SECOND * (turn / 2));
-        }
-    });
+    assert_eq!(
+        starts(&clock, window(&clock, 2), 6),
+        [0, 0, 1, 1, 2, 2].map(|turn| SECOND * turn)
+    );
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,9 @@
 //! The leaky bucket against exact rational arithmetic, and its rules one by one.
 
+use crate::rate::alike::{INHERITED, starts};
 use proptest::prelude::*;
 use std::time::Duration;
-use tollgate::{Ask, Booking, Cost, Inherit, LeakyBucket, LimiterExt, ManualClock, Policy, Quota, RateError, Reason};
+use tollgate::{Booking, Inherit, LeakyBucket, LimiterExt, ManualClock, Quota, RateError, Reason};
 
 const TENTH: Duration = Duration::from_millis(100);
 const NANO: Duration = Duration::from_nanos(1);
@@ -28,13 +29,8 @@ fn admissions_are_an_interval_apart_and_a_pause_earns_the_slack_alone() {
 #[test]
 fn waiters_come_out_evenly_spaced() {
     let clock = ManualClock::new();
-    let policy = Policy::new(bucket(&clock, 0));
-    clock.run(async {
-        for turn in 0..20 {
-            policy.admit(Ask::one()).await.unwrap().forget();
-            assert_eq!(clock.elapsed(), TENTH * turn);
-        }
-    });
+    let instants: Vec<_> = (0..20).map(|turn| TENTH * turn).collect();
+    assert_eq!(starts(&clock, bucket(&clock, 0), 20), instants);
 }
 
 #[test]
@@ -73,71 +69,15 @@ fn a_full_bucket_refuses_bookings_until_it_has_drained() {
     assert_eq!(bucket.debt(), 0);
 }
 
-#[test]
-fn the_verbs_take_the_stated_amounts() {
-    let clock = ManualClock::new();
-    let bucket = bucket(&clock, 4);
-    assert_eq!(bucket.acquire_up_to(3), 3);
-    assert_eq!((bucket.available(), bucket.time_until_full()), (2, Some(TENTH * 3)));
-    assert_eq!(bucket.acquire_up_to(10), 2);
-    assert_eq!(bucket.acquire_up_to(10), 0);
-    bucket.force_acquire(7);
-    assert_eq!((bucket.debt(), bucket.available()), (7, 0));
-    assert_eq!(
-        (bucket.time_until(1), bucket.time_until(5)),
-        (Some(TENTH * 8), Some(TENTH * 12))
-    );
-    assert_eq!(bucket.time_until_full(), Some(TENTH * 12));
-    let old = bucket.book(1).unwrap();
-    bucket.reset();
-    assert_eq!((bucket.debt(), bucket.available()), (0, 5));
-    assert!(bucket.try_acquire(5).is_ok());
-    drop(old);
-    assert_eq!(
-        bucket.available(),
-        0,
-        "what was taken before a reset does not come back"
-    );
-}
-
-#[test]
-fn a_settlement_corrects_the_charge_from_now_on() {
-    const TOKENS: Cost = Cost::new("tokens");
-    let clock = ManualClock::new();
-    let bucket = std::sync::Arc::new(bucket(&clock, 9));
-    let gate = std::sync::Arc::clone(&bucket).per(TOKENS);
-    let mut permit = gate.try_admit(Ask::one().cost(TOKENS, 8)).unwrap();
-    permit.settle(TOKENS, 3).unwrap();
-    assert_eq!(bucket.available(), 7);
-    permit.settle(TOKENS, 14).unwrap();
-    assert_eq!((bucket.available(), bucket.debt()), (0, 4));
-    clock.advance(TENTH * 4);
-    assert_eq!(bucket.debt(), 0);
-    permit.settle(TOKENS, 0).unwrap();
-    assert_eq!(bucket.available(), 10, "never more than the slack and one");
-}
-
 /// Rows of (taken of ten, rule, new slack, room after).
 #[test]
 fn a_changed_slack_follows_its_inherit_rule() {
-    for (taken, rule, slack, after) in [
-        (6, Inherit::AsIs, 19, 4),
-        (6, Inherit::AsIs, 2, 3),
-        (6, Inherit::Proportional, 19, 8),
-        (6, Inherit::Proportional, 4, 2),
-        (6, Inherit::Additive, 19, 14),
-        (6, Inherit::Additive, 6, 1),
-        (6, Inherit::Additive, 1, 0),
-        (6, Inherit::Reset, 2, 3),
-        (10, Inherit::Reset, 19, 20),
-        (0, Inherit::Additive, 19, 20),
-        (0, Inherit::AsIs, 19, 10),
-    ] {
+    for (taken, rule, limit, after) in INHERITED {
         let clock = ManualClock::new();
         let bucket = bucket(&clock, 9);
         bucket.try_acquire(taken).unwrap();
-        bucket.set_slack(slack, rule).unwrap();
-        assert_eq!(bucket.available(), after, "{taken} taken, {rule:?}, slack {slack}");
+        bucket.set_slack(limit - 1, rule).unwrap();
+        assert_eq!(bucket.available(), after, "{taken} taken, {rule:?}, limit {limit}");
         bucket.set_quota(Quota::per_second(5), Inherit::AsIs).unwrap();
         bucket.try_acquire(after).unwrap();
         assert_eq!(bucket.time_until(1), Some(TENTH * 2), "the new rate");

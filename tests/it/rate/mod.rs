@@ -1,5 +1,6 @@
 //! Rates, and what they are charged.
 
+mod alike;
 mod any_window;
 mod any_window_rounds;
 mod booked_changes;

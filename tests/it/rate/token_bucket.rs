@@ -1,8 +1,9 @@
 //! The token bucket against exact arithmetic.
 
+use crate::rate::alike::INHERITED;
 use proptest::prelude::*;
 use std::time::Duration;
-use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Quota, Reason, TokenBucket};
+use tollgate::{Inherit, LimiterExt, ManualClock, Quota, Reason, TokenBucket};
 
 const TENTH: Duration = Duration::from_millis(100);
 
@@ -107,20 +108,7 @@ fn the_published_tables_hold() {
 
 #[test]
 fn a_changed_quota_follows_its_inherit_rule() {
-    // (tokens taken of ten, rule, new burst, tokens after)
-    for (taken, rule, burst, after) in [
-        (6, Inherit::AsIs, 20, 4),
-        (6, Inherit::AsIs, 3, 3),
-        (6, Inherit::Proportional, 20, 8),
-        (6, Inherit::Proportional, 5, 2),
-        (6, Inherit::Additive, 20, 14),
-        (6, Inherit::Additive, 7, 1),
-        (6, Inherit::Additive, 2, 0),
-        (6, Inherit::Reset, 3, 3),
-        (10, Inherit::Reset, 20, 20),
-        (0, Inherit::AsIs, 20, 10),
-        (10, Inherit::Proportional, 20, 0),
-    ] {
+    for (taken, rule, burst, after) in INHERITED {
         let clock = ManualClock::new();
         let bucket = TokenBucket::new(Quota::per_second(10).burst(10)).on(&clock);
         bucket.try_acquire(taken).unwrap();
@@ -130,30 +118,6 @@ fn a_changed_quota_follows_its_inherit_rule() {
         clock.advance(Duration::from_secs(1));
         assert_eq!(bucket.available(), 5.min(burst), "the new rate");
     }
-}
-
-#[test]
-fn a_settlement_gives_back_up_to_the_burst_and_takes_into_debt() {
-    const TOKENS: Cost = Cost::new("tokens");
-    let clock = ManualClock::new();
-    let bucket = std::sync::Arc::new(TokenBucket::new(Quota::per_second(10).burst(100)).on(&clock));
-    let gate = std::sync::Arc::clone(&bucket).per(TOKENS);
-    let mut permit = gate.try_admit(Ask::one().cost(TOKENS, 60)).unwrap();
-    permit.settle(TOKENS, 20).unwrap();
-    assert_eq!(bucket.available(), 80);
-    permit.settle(TOKENS, 130).unwrap();
-    assert_eq!(bucket.available(), 0);
-    let refused = gate.try_admit(Ask::one().cost(TOKENS, 1)).unwrap_err();
-    assert_eq!(
-        refused.retry_after(),
-        Some(Duration::from_millis(3_100)),
-        "30 in debt, and one"
-    );
-    clock.advance(Duration::from_secs(12));
-    permit.settle(TOKENS, 0).unwrap();
-    assert_eq!(bucket.available(), 100, "never above the burst");
-    drop(permit);
-    assert!(gate.try_admit(Ask::one()).unwrap_err().reason() == Reason::Unpriced);
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! The warm-up against exact integer arithmetic, and its rules one by one.
 
+use crate::rate::alike::starts;
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Policy, Quota, RateError, Warmup};
+use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Quota, RateError, Warmup};
 
 const SECOND: Duration = Duration::from_secs(1);
 const NANO: Duration = Duration::from_nanos(1);
@@ -28,15 +29,8 @@ fn walk(warmup: &Warmup, clock: &ManualClock, n: usize) {
 #[test]
 fn waiters_are_admitted_at_the_pace_of_the_curve() {
     let clock = ManualClock::new();
-    let policy = Policy::new(warmup(&clock));
-    clock.run(async {
-        let mut at = Vec::new();
-        for _ in 0..6 {
-            policy.admit(1).await.unwrap().forget();
-            at.push(clock.elapsed());
-        }
-        assert_eq!(at, [0, 1_375, 2_500, 3_375, 4_000, 4_500].map(millis));
-    });
+    let instants = [0, 1_375, 2_500, 3_375, 4_000, 4_500].map(millis);
+    assert_eq!(starts(&clock, warmup(&clock), 6), instants);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The sliding window and the sliding log against a plain list of what was admitted, and their rules one by one.
 
+use crate::rate::alike::INHERITED;
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
@@ -170,21 +171,12 @@ macro_rules! rules {
             /// Rows of (taken of ten, rule, new limit, room after, taken since that still counts for a raise to 30).
             #[test]
             fn a_changed_limit_follows_its_inherit_rule() {
-                for (taken, rule, limit, after, counts) in [
-                    (6, Inherit::AsIs, 20, 4, 16),
-                    (6, Inherit::AsIs, 3, 3, 0),
-                    (6, Inherit::Proportional, 20, 8, 12),
-                    (6, Inherit::Proportional, 5, 2, 3),
-                    (6, Inherit::Additive, 20, 14, 6),
-                    (6, Inherit::Additive, 7, 1, 6),
-                    (6, Inherit::Additive, 2, 0, 6),
-                    (6, Inherit::Reset, 3, 3, 0),
-                    (10, Inherit::Reset, 20, 20, 0),
-                    (0, Inherit::AsIs, 20, 10, 10),
-                    (10, Inherit::Proportional, 20, 0, 20),
-                    (10, Inherit::Additive, 0, 0, 10),
-                    (10, Inherit::Proportional, 0, 0, 0),
-                ] {
+                let further = [(10, Inherit::Additive, 0, 0), (10, Inherit::Proportional, 0, 0)];
+                for (taken, rule, limit, after) in INHERITED.into_iter().chain(further) {
+                    let counts = match rule {
+                        Inherit::Additive => taken,
+                        _ => limit - after,
+                    };
                     let clock = ManualClock::new();
                     let window = window(&clock, 10);
                     window.try_acquire(taken).unwrap();
