@@ -131,7 +131,7 @@ fn cancelled_and_settled_units_go_back_to_the_thread() {
     clock.advance(Duration::from_millis(500));
     assert_eq!(rate.limiter().available(), 1);
 
-    // Of what was taken directly, the limiter itself is told.
+    // Direct charges go to the limiter itself.
     rate.release();
     clock.advance(10 * SECOND);
     let mut permit = clones.try_admit(Ask::one().cost(TOKENS, 15)).unwrap();

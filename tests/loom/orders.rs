@@ -49,7 +49,7 @@ impl Waiter {
         self.count.0.load(Ordering::SeqCst) > self.seen
     }
 
-    /// Everything is free: it has been told, or is told by its poll.
+    /// Everything is free: it has been notified, or its poll reports it.
     #[track_caller]
     fn served(&mut self) -> Acquired {
         assert!(self.woken(), "asleep, and all permits are free");

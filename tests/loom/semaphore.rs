@@ -1,5 +1,5 @@
 //! The semaphore's protocols, by the names of `src/sync/README.md`: what a permit publishes, the hand-over, leaving the
-//! line, resizing, closing, and the claims by which a policy stands in that line.
+//! queue, resizing, closing, and the claims by which a policy waits in that queue.
 //!
 //! What is protected is read and written relaxed: only the semaphore orders it.
 
@@ -47,7 +47,7 @@ impl<T> Waiter<T> {
         self.count.0.load(std::sync::atomic::Ordering::SeqCst) > 0
     }
 
-    /// Its wait is over, and it was told.
+    /// Its wait is over, and it was woken.
     #[track_caller]
     fn served(&mut self) -> T {
         assert!(self.woken(), "the wait is over, and the waiter was not woken");
@@ -68,7 +68,7 @@ fn hold(semaphore: &Arc<Semaphore>, n: u32) -> OwnedSemaphorePermit {
     Arc::clone(semaphore).try_acquire_many_owned(n).unwrap()
 }
 
-/// A thread and a future stand in one line: the release serves the first, and that one's release the other.
+/// A thread and a future wait in one queue: the release serves the first, and that one's release the other.
 #[test]
 fn a_blocked_thread_and_a_future_beside_a_release_are_both_served() {
     crate::exhaustive(|| {

@@ -32,7 +32,7 @@ fn check(schedules: usize, program: fn()) {
     Runner::new(by_priority, Config::default()).run(program);
 }
 
-/// A semaphore, and a policy that claims its permits in the same line.
+/// A semaphore, and a policy that claims its permits in the same queue.
 struct Gate {
     semaphore: Arc<Semaphore>,
     policy: Policy<Arc<Semaphore>>,

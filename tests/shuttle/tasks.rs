@@ -127,7 +127,7 @@ fn a_limit_that_others_raise_starts_an_item() {
 }
 
 /// Given tasks that end, pause, or panic, some of them cancelled, submitted by two threads while a third resizes and then
-/// ends the pool, then each task that was let in has run or been reported, once, and its handle has been told which.
+/// ends the pool, then each task that was let in has run or been reported, once, and its handle has learned which.
 #[test]
 fn every_task_is_accounted_for_once() {
     super::check(20_000, || {
@@ -311,7 +311,7 @@ fn a_failure_beside_a_submission_drops_the_running_tasks() {
     });
 }
 
-/// Given a closed gate, and a runner that takes the task while that is cancelled, or the pool aborted, then the task is told so,
+/// Given a closed gate, and a runner that takes the task while that is cancelled, or the pool aborted, then its handle learns it,
 /// and the runner goes.
 #[test]
 fn a_task_at_a_closed_gate_is_taken_out() {
@@ -403,7 +403,7 @@ fn a_lent_slot_comes_back() {
     });
 }
 
-/// Given a policy of one at a time, and tasks of which one submits another and one is cancelled, while the pool is told to end, then each has run once, or is told why it has not, and every permit is back.
+/// Given a policy of one at a time, and tasks of which one submits another and one is cancelled, while the pool is shut down, then each has run once, or its handle learns why not, and every permit is back.
 #[test]
 fn every_task_behind_a_gate_is_accounted_for_once() {
     super::check(10_000, || {

@@ -1,4 +1,4 @@
-//! The circuit breaker at the edges: what says nothing, what is many calls, what is told about it.
+//! The circuit breaker at the edges: ignored outcomes, asks of many calls, metrics.
 
 use std::time::Duration;
 use tollgate::BreakerState::{Closed, Open};
@@ -180,7 +180,7 @@ fn failures_in_a_row_open_it_time_and_again() {
     }
 }
 
-/// What it tells: thresholds as they were set, and rates once there is a result of a probe.
+/// Its metrics: thresholds as they were set, and rates once there is a result of a probe.
 #[test]
 fn metrics_name_the_thresholds() {
     let clock = ManualClock::new();

@@ -192,7 +192,7 @@ fn an_overdue_trial_wakes_a_policy_that_waits() {
     drop(probes);
 }
 
-/// Given a policy whose head asks for more calls than there are probes, then it is the whole trial, and the line goes on.
+/// Given a policy whose head asks for more calls than there are probes, then it is the whole trial, and the queue goes on.
 #[test]
 fn an_ask_of_more_than_the_probes_does_not_stop_a_queue() {
     let clock = ManualClock::new();
@@ -213,7 +213,7 @@ fn an_ask_of_more_than_the_probes_does_not_stop_a_queue() {
     assert_eq!((breaker.state(), clock.elapsed()), (Closed, 2 * SECOND));
 }
 
-/// Given an open time whose computation panics, then the circuit is open all the same, and the panic is told.
+/// Given an open time whose computation panics, then the circuit is open all the same, and the panic is propagated.
 #[test]
 fn an_open_time_that_panics_leaves_the_circuit_open() {
     let clock = ManualClock::new();

@@ -25,7 +25,7 @@ enum At {
     Forget,
 }
 
-/// A leg that panics, and counts what it is told before it does.
+/// A leg that panics, and counts its calls before it does.
 struct Panics {
     at: At,
     told: AtomicUsize,
@@ -164,7 +164,7 @@ fn through(gate: &impl Limiter, at: At, unwinding: bool) -> bool {
     caught.is_err_and(|panic| panic.downcast_ref() == Some(&"the task"))
 }
 
-/// Whichever call a leg panics at: the permits of the others that are left, the tokens, and how often each bad leg was told.
+/// Whichever call a leg panics at: the permits of the others that are left, the tokens, and how often each bad leg was called.
 #[test]
 fn a_leg_that_panics_leaves_the_others_as_if_it_had_returned() {
     let table = [

@@ -7,7 +7,7 @@
 //! and these do while permits and futures are dropped by a thread that panics already, where one more panic that goes on would
 //! abort the process. A user's own drop never panics during a panic.
 //!
-//! With `SWEEP_TRACE` set each run and each panic is told, with its backtrace: an abort tells nothing by itself.
+//! With `SWEEP_TRACE` set each run and each panic is printed, with its backtrace: an abort prints nothing by itself.
 //!
 //! The table at the end names what is swept. `ci/user-code-calls` fails when a file of the sources calls users' code and no
 //! line of the table names it.
@@ -1814,7 +1814,7 @@ fn fair_budgets() {
     }
 }
 
-/// Versions from a file, whose changes a thread tells.
+/// Versions from a file, whose changes a thread reports.
 #[cfg(feature = "policy-file")]
 fn file_sources() {
     use tollgate::policy::source::FileSource;

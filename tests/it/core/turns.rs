@@ -72,7 +72,7 @@ fn a_policy_and_its_lane_take_turns_at_a_rate() {
 }
 
 /// Given one in a queue, and others that try again and again without waiting, when more tokens are wanted than come between
-/// two tries, then the one that waits is admitted at the instant that it was told, and the others afterwards.
+/// two tries, then the one that waits is admitted at its promised instant, and the others afterwards.
 #[test]
 fn a_try_takes_nothing_from_a_waiting_queue() {
     let clock = ManualClock::new();
@@ -364,8 +364,8 @@ fn a_demand_that_no_partition_can_hold_blocks_no_waiter() {
     assert!(poll(large.as_mut()).is_ready());
 }
 
-/// Given a rate of ten a second with a queue that is never empty, and clients that are told by a waiting room when to come
-/// back, at four a second, then each is admitted when its instant has come, within two tokens.
+/// Given a rate of ten a second with a queue that is never empty, and clients that a waiting room calls back, at four
+/// a second, then each is admitted when its instant has come, within two tokens.
 #[test]
 fn a_waiting_room_keeps_its_promises_where_a_rate_binds() {
     let clock = ManualClock::new();

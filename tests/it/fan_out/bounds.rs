@@ -104,7 +104,7 @@ async fn a_ready_source_yields_to_other_tasks() {
     drop(results);
 }
 
-/// Given a source of which nothing is known in advance, or of which only a bound is, then no total is told.
+/// Given a source of which nothing is known in advance, or of which only a bound is, then no total is reported.
 #[tokio::test]
 async fn a_known_total_is_reported() {
     let totals = Arc::new(Mutex::new(Vec::new()));

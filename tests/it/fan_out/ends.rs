@@ -145,7 +145,7 @@ async fn in_order_the_failure_that_counts_is_the_one_in_front() {
     }
 }
 
-/// Given a failure in order, when the runtime is shut down while an item in front of it runs, then the consumer is told so
+/// Given a failure in order, when the runtime is shut down while an item in front of it runs, then the consumer learns it
 /// in that place.
 #[test]
 fn a_runtime_shutdown_after_a_failure_leaves_no_waiter() {
@@ -213,7 +213,7 @@ fn a_consumer_that_waits_behind_a_failure_is_woken_by_the_end_of_the_runtime() {
     assert!(matches!(told, Poll::Ready(Some(Err(Failed::Task(TaskError::Aborted))))));
 }
 
-/// Given a runtime that ends while the source has nothing, then the consumer is told once.
+/// Given a runtime that ends while the source has nothing, then the consumer learns it once.
 #[test]
 fn the_end_of_the_runtime_is_reported_once() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -87,7 +87,7 @@ async fn a_policy_that_makes_one_wait_keeps_no_slot_from_others() {
     assert_eq!((slots.in_use(), permits.in_use()), (0, 0));
 }
 
-/// The same where the slots close while the policy makes it wait: the item is told, and the permit given back.
+/// The same where the slots close while the policy makes it wait: the item learns it, and the permit is released.
 #[tokio::test]
 async fn slots_that_close_behind_an_admission_end_it() {
     let (slots, permits) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));

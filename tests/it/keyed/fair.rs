@@ -193,7 +193,7 @@ fn zero_and_unlimited_have_names() {
     assert!(one.ready_at(Demand::new(&ask, phase.pass())).is_event());
 }
 
-/// Given two shares that both lack tokens, and one that waits at the first, when the second goes, then the waiter is told
+/// Given two shares that both lack tokens, and one that waits at the first, when the second goes, then the waiter is woken
 /// in time, and admitted in half of the time that it had to wait for.
 #[test]
 fn a_removed_share_notifies_the_waiters_of_the_others() {

@@ -138,8 +138,8 @@ fn rows() -> Vec<(Rule, Rule)> {
     rows
 }
 
-/// Given legs of every kind of rate of which all but two units are taken, and a line of callers for three each, when a
-/// version comes, then as many of the line are admitted at that instant as a limiter gives that is changed by hand: by each
+/// Given legs of every kind of rate of which all but two units are taken, and a queue of callers for three each, when a
+/// version comes, then as many of the queue are admitted at that instant as a limiter gives that is changed by hand: by each
 /// rule, whichever of the numbers become stricter. A reset gives one full bucket, and not one for each step of the change.
 #[test]
 fn a_version_grants_exactly_its_inherit_rule() {
@@ -154,15 +154,16 @@ fn a_version_grants_exactly_its_inherit_rule() {
                 _ => policy.limiter().leg("leg").unwrap().available.unwrap() - 2,
             };
             policy.try_admit(taken).unwrap().finish(Outcome::Success);
-            let mut line: Vec<_> = (0..20).map(|_| Box::pin(policy.admit(3))).collect();
+            let mut queue: Vec<_> = (0..20).map(|_| Box::pin(policy.admit(3))).collect();
             let mut context = Context::from_waker(Waker::noop());
             assert!(
-                line.iter_mut()
+                queue
+                    .iter_mut()
                     .all(|wait| wait.as_mut().poll(&mut context).is_pending())
             );
             policy.apply(leg(&to)).unwrap();
             let mut admitted = 0;
-            for wait in &mut line {
+            for wait in &mut queue {
                 if let Poll::Ready(permit) = wait.as_mut().poll(&mut context) {
                     permit.unwrap().finish(Outcome::Success);
                     admitted += 1;
@@ -281,7 +282,7 @@ fn under_load_no_more_is_admitted_than_the_rules_give() {
     }
 }
 
-/// Given two who hand in versions at once, then each is told what its own have changed, and none is passed over.
+/// Given two who hand in versions at once, then each learns what its own have changed, and none is passed over.
 #[test]
 fn versions_that_are_handed_in_at_once_come_one_after_the_other() {
     const EACH: usize = 200;

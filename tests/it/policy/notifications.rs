@@ -1,4 +1,4 @@
-//! What a policy's waiters are told, and when: after the last step of what several legs do at once, and by their place in the queue
+//! When a policy's waiters are notified: after the last step of what several legs do at once, and by their place in the queue
 //! after a change of settings.
 
 use std::cell::RefCell;
@@ -312,7 +312,7 @@ fn a_waiter_that_a_change_of_settings_turns_to_a_raise_is_ahead_of_none() {
     assert!(matches!(poll(large.as_mut()), Poll::Ready(Ok(_))));
 }
 
-/// Panics as often as it is told to when it is looked at for more than its limit, and then says that it takes a raise.
+/// Panics a set number of times when it is looked at for more than its limit, and then answers that it takes a raise.
 struct Ceiling {
     limit: AtomicUsize,
     panics: AtomicUsize,

@@ -239,7 +239,7 @@ fn a_waker_whose_drop_panics_holds_up_no_waiter() {
 
 // ---- Panics of legs
 
-/// A count of free places. Asked for 13 it panics, as often as it is told to.
+/// A count of free places. Asked for 13 it panics, a set number of times.
 #[derive(Default)]
 struct Fussy {
     free: AtomicU64,
@@ -734,7 +734,7 @@ fn a_waiter_for_a_larger_quota_times_out_none_that_fit() {
     assert!(counted(large.as_mut(), &counts[0]).is_pending());
 }
 
-/// Given a waiter for a raise of a semaphore's limit, when that is closed, then it is told.
+/// Given a waiter for a raise of a semaphore's limit, when that is closed, then it is woken.
 #[test]
 fn a_waiter_for_a_raise_is_notified_of_a_close() {
     let slots = Arc::new(Semaphore::new(2));

@@ -1,4 +1,4 @@
-//! The line of a policy: order, wake-ups, deadlines, lateness, and what a dropped or unpolled future does to others.
+//! The queue of a policy: order, wake-ups, deadlines, lateness, and the effect of a dropped or unpolled future on others.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -199,7 +199,7 @@ fn a_wait_for_a_release_ends_at_its_deadline() {
     });
 }
 
-/// Given a full line, then one more is refused as `QueueFull`, and admitted once there is room again.
+/// Given a full queue, then one more is refused as `QueueFull`, and admitted once there is room again.
 #[test]
 fn a_full_queue_refuses() {
     let clock = ManualClock::new();

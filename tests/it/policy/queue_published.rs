@@ -1,5 +1,5 @@
-//! Lines that serve the newest first, that count units, and whose oldest have to go: the published tables of .NET's rate
-//! limiters in virtual time, and a model that says who is admitted when.
+//! Queues that serve the newest first, that count units, or that evict the oldest: the published tables of .NET's rate limiters
+//! in virtual time, and a model of who is admitted when.
 //!
 //! A tick is what the tables call a replenishment: a number of tokens at the end of each period.
 
@@ -14,10 +14,10 @@ use tollgate::{
 
 const TICK: Duration = Duration::from_secs(1);
 
-type Line = Policy<TokenBucket>;
+type Queued = Policy<TokenBucket>;
 type Wait<'a, L> = Pin<Box<dyn Future<Output = Result<Permit<&'a L>, Refusal<'a>>> + 'a>>;
 
-fn line(clock: &ManualClock, limit: u64, per_tick: u64, queue: u64, settings: PolicyBuilder) -> Line {
+fn queued(clock: &ManualClock, limit: u64, per_tick: u64, queue: u64, settings: PolicyBuilder) -> Queued {
     let quota = Quota::new(per_tick, TICK).unwrap().burst(limit).by_interval();
     let bucket = TokenBucket::new(quota).on(clock);
     settings.max_queue_units(queue).over(bucket).unwrap()
@@ -62,21 +62,21 @@ fn refused<L: tollgate::Limiter>(wait: &mut Wait<'_, L>) {
     assert_eq!(refused.reason(), Reason::QueueFull);
 }
 
-fn takes(policy: &Line, n: u64) -> bool {
+fn takes(policy: &Queued, n: u64) -> bool {
     policy.try_admit(n).map(Permit::forget).is_ok()
 }
 
 #[test]
 fn with_a_queue_of_one_the_second_is_refused_or_takes_the_place_of_the_first() {
     let clock = ManualClock::new();
-    let oldest = line(&clock, 1, 1, 1, oldest_first());
+    let oldest = queued(&clock, 1, 1, 1, oldest_first());
     assert!(takes(&oldest, 1));
     let (mut first, mut second) = (wait(&oldest, 1), wait(&oldest, 1));
     refused(&mut second);
     clock.advance(TICK);
     admitted(&mut first);
 
-    let newest = line(&clock, 1, 1, 1, newest_first());
+    let newest = queued(&clock, 1, 1, 1, newest_first());
     assert!(takes(&newest, 1));
     let mut first = wait(&newest, 1);
     assert!(waits(&mut first));
@@ -90,7 +90,7 @@ fn with_a_queue_of_one_the_second_is_refused_or_takes_the_place_of_the_first() {
 #[test]
 fn one_that_wants_more_has_several_go_for_it_and_none_when_it_could_not_wait_alone() {
     let clock = ManualClock::new();
-    let two = line(&clock, 2, 1, 2, newest_first());
+    let two = queued(&clock, 2, 1, 2, newest_first());
     assert!(takes(&two, 2));
     let (mut first, mut second) = (wait(&two, 1), wait(&two, 1));
     assert!(waits(&mut first) && waits(&mut second));
@@ -102,7 +102,7 @@ fn one_that_wants_more_has_several_go_for_it_and_none_when_it_could_not_wait_alo
     clock.advance(TICK);
     admitted(&mut third);
 
-    let one = line(&clock, 2, 1, 1, newest_first());
+    let one = queued(&clock, 2, 1, 1, newest_first());
     assert!(takes(&one, 2));
     let mut first = wait(&one, 1);
     refused(&mut wait(&one, 2));
@@ -114,7 +114,7 @@ fn one_that_wants_more_has_several_go_for_it_and_none_when_it_could_not_wait_alo
 #[test]
 fn the_newest_waiter_is_served_first_and_passes_those_that_wait_for_more() {
     let clock = ManualClock::new();
-    let newest = line(&clock, 2, 1, 3, newest_first());
+    let newest = queued(&clock, 2, 1, 3, newest_first());
     assert!(takes(&newest, 2));
     let (mut first, mut second) = (wait(&newest, 2), wait(&newest, 1));
     clock.advance(TICK);
@@ -125,14 +125,14 @@ fn the_newest_waiter_is_served_first_and_passes_those_that_wait_for_more() {
     clock.advance(TICK);
     admitted(&mut first);
 
-    let oldest = line(&clock, 2, 2, 3, oldest_first());
+    let oldest = queued(&clock, 2, 2, 3, oldest_first());
     assert!(takes(&oldest, 1));
     let mut first = wait(&oldest, 2);
     assert!(!takes(&oldest, 1), "a waiter came first");
     clock.advance(TICK);
     admitted(&mut first);
 
-    let newest = line(&clock, 2, 2, 3, newest_first());
+    let newest = queued(&clock, 2, 2, 3, newest_first());
     assert!(takes(&newest, 1));
     let mut first = wait(&newest, 2);
     assert!(waits(&mut first));
@@ -146,7 +146,7 @@ fn the_newest_waiter_is_served_first_and_passes_those_that_wait_for_more() {
 #[test]
 fn nothing_is_always_there_and_more_than_the_limit_never() {
     let clock = ManualClock::new();
-    let one = line(&clock, 1, 1, 1, oldest_first());
+    let one = queued(&clock, 1, 1, 1, oldest_first());
     assert!(takes(&one, 0) && takes(&one, 1) && takes(&one, 0));
     admitted(&mut wait(&one, 0));
     let refused = one.try_admit(2).unwrap_err();
@@ -201,26 +201,26 @@ fn a_full_queue_names_the_instant_after_all_waiters_ahead() {
 fn a_sliding_window_serves_the_newest_first() {
     let clock = ManualClock::new();
     let log = SlidingLog::new(4, TICK * 3).unwrap().on(&clock);
-    let line = newest_first().max_queue_units(4).over(log).unwrap();
-    line.try_admit(2).unwrap().forget();
-    let mut first = wait(&line, 3);
+    let queued = newest_first().max_queue_units(4).over(log).unwrap();
+    queued.try_admit(2).unwrap().forget();
+    let mut first = wait(&queued, 3);
     clock.advance(TICK);
     assert!(waits(&mut first));
-    line.try_admit(2).unwrap().forget();
+    queued.try_admit(2).unwrap().forget();
     clock.advance(TICK);
-    let mut second = wait(&line, 2);
+    let mut second = wait(&queued, 2);
     refused(&mut first);
     clock.advance(TICK - Duration::from_nanos(1));
     assert!(waits(&mut second));
     clock.advance(Duration::from_nanos(1));
     admitted(&mut second);
-    assert_eq!(line.limiter().available(), 0);
+    assert_eq!(queued.limiter().available(), 0);
 
     let clock = ManualClock::new();
     let log = SlidingLog::new(3, TICK * 3).unwrap().on(&clock);
-    let line = oldest_first().max_queue_units(2).over(log).unwrap();
-    line.try_admit(2).unwrap().forget();
-    let (mut first, mut second) = (wait(&line, 2), wait(&line, 2));
+    let queued = oldest_first().max_queue_units(2).over(log).unwrap();
+    queued.try_admit(2).unwrap().forget();
+    let (mut first, mut second) = (wait(&queued, 2), wait(&queued, 2));
     refused(&mut second);
     clock.advance(TICK * 2);
     assert!(waits(&mut first));
@@ -237,15 +237,15 @@ fn waiters_at_a_closed_leg_are_refused_for_good() {
             std::sync::Arc::new(Semaphore::new(10)),
             TokenBucket::new(Quota::per_second(1)),
         );
-        let line = order.over(std::sync::Arc::clone(&open).and(bucket.on(&clock))).unwrap();
-        let held = line.try_admit(1).unwrap();
-        let mut three = [wait(&line, 1), wait(&line, 1), wait(&line, 1)];
+        let queued = order.over(std::sync::Arc::clone(&open).and(bucket.on(&clock))).unwrap();
+        let held = queued.try_admit(1).unwrap();
+        let mut three = [wait(&queued, 1), wait(&queued, 1), wait(&queued, 1)];
         assert!(three.iter_mut().all(waits));
         open.close();
         for wait in &mut three {
             assert_eq!(look(wait).unwrap().unwrap_err().reason(), Reason::Closed);
         }
-        assert_eq!(line.try_admit(1).unwrap_err().reason(), Reason::Closed);
+        assert_eq!(queued.try_admit(1).unwrap_err().reason(), Reason::Closed);
         drop(held);
     }
 }
@@ -255,21 +255,21 @@ fn waiters_at_a_closed_leg_are_refused_for_good() {
 #[test]
 fn a_newcomer_takes_the_place_in_a_semaphores_queue() {
     let semaphore = std::sync::Arc::new(Semaphore::new(1));
-    let line = newest_first()
+    let queued = newest_first()
         .max_queue(2)
         .over(std::sync::Arc::clone(&semaphore))
         .unwrap();
-    let held = line.try_admit(1).unwrap();
-    let mut waiters: Vec<_> = (0..3).map(|_| wait(&line, 1)).collect();
+    let held = queued.try_admit(1).unwrap();
+    let mut waiters: Vec<_> = (0..3).map(|_| wait(&queued, 1)).collect();
     refused(&mut waiters[0]);
-    assert_eq!((line.waiting(), semaphore.waiting()), (2, 1));
+    assert_eq!((queued.waiting(), semaphore.waiting()), (2, 1));
     drop(held);
     assert!(waits(&mut waiters[1]));
     let held = look(&mut waiters[2]).unwrap().unwrap();
     drop(held);
     drop(look(&mut waiters[1]).unwrap().unwrap());
     assert_eq!(
-        (line.waiting(), semaphore.waiting(), semaphore.available_permits()),
+        (queued.waiting(), semaphore.waiting(), semaphore.available_permits()),
         (0, 0, 1)
     );
 }
@@ -331,12 +331,12 @@ proptest! {
         let clock = ManualClock::new();
         let overflow = if evicts { Overflow::EvictOldest } else { Overflow::RefuseNewest };
         let order = if newest_first { Policy::builder().newest_first() } else { Policy::builder() };
-        let policy = line(&clock, limit, per_tick, units, order.max_queue(most).overflow(overflow));
+        let policy = queued(&clock, limit, per_tick, units, order.max_queue(most).overflow(overflow));
         let mut model = Model {
             there: limit, limit, newest_first, evicts, most, units,
             waiting: Vec::new(), admitted: Vec::new(), sent_away: Vec::new(),
         };
-        let mut waits: Vec<Option<Wait<'_, Line>>> = Vec::new();
+        let mut waits: Vec<Option<Wait<'_, Queued>>> = Vec::new();
         for (what, n) in steps {
             match what {
                 0..3 => {

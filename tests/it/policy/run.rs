@@ -1,5 +1,5 @@
-//! Work behind a policy of a breaker, an adaptive limit and a retry budget: whatever becomes of it, each leg hears what it
-//! should, and gets back what it lent.
+//! Work behind a policy of a breaker, an adaptive limit and a retry budget: whatever becomes of it, each leg learns its
+//! outcome, and gets back its permit.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
@@ -76,7 +76,7 @@ fn begin<F: Future>(future: F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Given two permits and one way in which work ends, then the breaker and the limit have heard that and nothing else, and
+/// Given two permits and one way in which work ends, then the breaker and the limit have counted that and nothing else, and
 /// nothing is in use.
 #[test]
 fn each_outcome_reaches_each_leg() {
@@ -102,7 +102,7 @@ fn each_outcome_reaches_each_leg() {
     assert_eq!(rig.seen(), ((1, 1), 2, 0, 2));
 }
 
-/// Given work that is dropped half-way, or panics, or whose result cannot be told, then it has told nothing, and a probe so
+/// Given work that is dropped half-way, or panics, or whose result is unknown, then it counts nowhere, and a probe so
 /// lent is free again.
 #[test]
 fn work_that_is_cut_short_says_nothing() {

@@ -1,4 +1,4 @@
-//! Slots with a line of their own: one that is bounded, and permits that come back, or are added, while a pool waits for them.
+//! Slots with a queue of their own: one that is bounded, and permits that come back, or are added, while a pool waits for them.
 
 use crate::pool::threads::Busy;
 use std::sync::Arc;

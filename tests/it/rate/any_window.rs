@@ -53,7 +53,7 @@ struct Rule {
     yielded: i128,
 }
 
-/// Looks at every span of a history that is told piece by piece.
+/// Checks every span of a history that arrives piece by piece.
 struct Judge {
     rules: Vec<Rule>,
     /// What may be there besides the burst.

@@ -61,7 +61,7 @@ fn attempts<L: Limiter>(limiter: &L, clock: &ManualClock, random: &mut Random) -
     (tokens, count)
 }
 
-/// Races for `limiter` round by round, and tells `hear` the instant of each and how many tokens were given in it.
+/// Races for `limiter` round by round, and reports to `hear` the instant of each and the tokens granted in it.
 fn race<L: Limiter>(limiter: &L, clock: &ManualClock, hear: impl FnMut(u64, u64)) {
     race_for(admissions(), limiter, clock, hear);
 }

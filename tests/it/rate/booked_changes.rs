@@ -228,7 +228,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What counts, by the instants that were told, and where windows lie.
+/// What counts, by the promised instants, and where windows lie.
 struct Oracle {
     start: u64,
     length: u64,
@@ -273,8 +273,8 @@ proptest! {
     #![proptest_config(crate::cases(2_000))]
 
     /// Given admissions, debts, bookings and cancels, while limit and length change by any rule, then each admission and
-    /// booking fits into the window of its instant, by the limit in force and with all counted that were told an instant in it;
-    /// who is refused is admitted at the instant that it is told; and in the end nothing is left.
+    /// booking fits into the window of its instant, by the limit in force and with all promised instants in it counted;
+    /// a refused caller is admitted at the instant that its refusal names; and in the end nothing is left.
     #[test]
     fn no_window_is_filled_twice_by_any_change(
         ops in prop::collection::vec(op(), 1..60), limit in 1u64..9, length in 1u64..90,

@@ -34,7 +34,7 @@ macro_rules! books {
 books!(TokenBucket);
 books!(LeakyBucket);
 
-/// Given more bookings than are told apart, in which those given up are drawn at random, then no span has too many, and
+/// Given more bookings than are kept apart, of which random ones are cancelled, then no span has too many, and
 /// when all are given up, no more is there than a burst.
 #[test]
 fn of_many_bookings_no_span_has_too_many() {

@@ -110,7 +110,7 @@ fn the_published_tables_of_reservations_hold() {
         ],
     );
     // The same, later (published: 4). A replay without the second would start the third at 1 and the last, two, at 3. But the
-    // third has been told 3, and keeps it: with the last at 3 as well three would start at one instant, of a burst of 2. So the
+    // third has been given 3, and keeps it: with the last at 3 as well three would start at one instant, of a burst of 2. So the
     // two laws differ here by one token, and a tenth, and the bound of every span comes first.
     table(
         10,
@@ -209,14 +209,14 @@ fn the_published_waits_and_limits_hold() {
     let clock = ManualClock::new();
     let policy = |burst| Policy::new(TokenBucket::new(Quota::per_second(10).burst(burst)).on(&clock));
     clock.run(async {
-        let line = policy(3);
-        line.admit(2).await.unwrap().forget();
+        let queue = policy(3);
+        queue.admit(2).await.unwrap().forget();
         let start = clock.elapsed();
-        line.admit(3).await.unwrap().forget();
+        queue.admit(3).await.unwrap().forget();
         assert_eq!(clock.elapsed() - start, TENTH * 2);
-        let line = policy(3);
-        line.admit(2).await.unwrap().forget();
-        let refused = line.admit_timeout(3, TENTH).await.unwrap_err();
+        let queue = policy(3);
+        queue.admit(2).await.unwrap().forget();
+        let refused = queue.admit_timeout(3, TENTH).await.unwrap_err();
         assert_eq!(refused.reason(), Reason::TimedOut);
     });
     // A limit of zero is a pause after the burst.
@@ -289,10 +289,10 @@ fn the_published_tables_by_interval_hold() {
     }
     // Oldest first: one waits, a second finds the queue full.
     let clock = ManualClock::new();
-    let line = Policy::builder().max_queue(1).over(bucket(&clock, 1, 1)).unwrap();
+    let queue = Policy::builder().max_queue(1).over(bucket(&clock, 1, 1)).unwrap();
     clock.run(async {
-        line.try_admit(1).unwrap().forget();
-        let (first, second) = futures::join!(line.admit(1), line.admit(1));
+        queue.try_admit(1).unwrap().forget();
+        let (first, second) = futures::join!(queue.admit(1), queue.admit(1));
         first.unwrap().forget();
         assert_eq!(second.unwrap_err().reason(), Reason::QueueFull);
         assert_eq!(clock.elapsed(), period);

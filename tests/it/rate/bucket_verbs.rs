@@ -229,7 +229,7 @@ proptest! {
     fn it_is_the_replay(
         ops in prop::collection::vec(op(), 1..80), count in 1u64..60, nanos in 1u64..90, burst in 1u64..12, by in any::<bool>(),
     ) {
-        // So slow that the bucket tells every two instants apart: a unit is less than what comes in one.
+        // So slow that the bucket distinguishes every two instants: a unit is less than what comes in one.
         let count = count.min(if by { nanos } else { 15.min(nanos) });
         // A token takes whole nanoseconds: of others the waits are rounded, and what that is counts.
         let nanos = if by { nanos } else { nanos * count };

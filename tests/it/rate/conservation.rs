@@ -197,7 +197,7 @@ fn run<L: Limiter>(
 ) -> Result<(), TestCaseError> {
     let mut held: Vec<(Arc<L>, L::Ticket, usize)> = Vec::new();
     let (mut stale, mut reservations) = (Duration::ZERO, 0);
-    // Of all calls, and of all changes: before these nothing is told apart.
+    // Of all calls, and of all changes: before these nothing is distinguished.
     let (mut latest, mut changed) = (clock.now(), Instant::ZERO);
     for step in steps {
         let now = clock.elapsed().saturating_sub(stale);

@@ -115,7 +115,7 @@ fn a_fixed_window_of_zero_books_nothing_but_nothing() {
     assert!(shut.book(1).is_err());
 }
 
-/// Waiters at a window: each is told the window in which those before it leave room, and starts then.
+/// Waiters at a window: each is given the window in which those before it leave room, and starts then.
 #[test]
 fn waiters_at_a_fixed_window_are_split_over_the_windows_to_come() {
     let clock = ManualClock::new();

@@ -137,10 +137,10 @@ fn a_sliding_window_admits_as_published() {
 
     let clock = ManualClock::new();
     let log = SlidingLog::new(3, SECOND * 3).unwrap().on(&clock);
-    let line = Policy::builder().max_queue(1).over(log).unwrap();
+    let queue = Policy::builder().max_queue(1).over(log).unwrap();
     clock.run(async {
-        line.try_admit(2).unwrap().forget();
-        let (first, second) = futures::join!(line.admit(2), line.admit(2));
+        queue.try_admit(2).unwrap().forget();
+        let (first, second) = futures::join!(queue.admit(2), queue.admit(2));
         assert_eq!(second.unwrap_err().reason(), Reason::QueueFull);
         first.unwrap().forget();
         assert_eq!(clock.elapsed(), SECOND * 3);
@@ -162,7 +162,7 @@ fn a_cold_limiter_warms_up_as_published() {
     assert_eq!(waits, [1_375, 1_125, 875, 625, 500, 500, 500, 500].map(millis));
 }
 
-/// Sentinel: rates by how many tokens are stored above the warning line, and its two examples of the line.
+/// Sentinel: rates by how many tokens are stored above the warning line, and its two examples of the curve.
 #[test]
 fn the_rate_follows_the_published_curve() {
     let clock = ManualClock::new();

@@ -144,7 +144,7 @@ fn the_latest_is_undone_also_when_an_earlier_one_has_settled() {
     for (warmup, ticket) in [(&with, &mut first), (&without, &mut other)] {
         settle(warmup, &clock, ticket, 2);
     }
-    // Each the area under its part of the line.
+    // Each the area under its part of the curve.
     assert_eq!(with.time_until(1), Some(Duration::from_millis(1_125 + 875)));
     cancel(&with, &clock, latest);
     let left = Some(Duration::from_millis(1_125));

@@ -18,7 +18,7 @@ impl Wake for Wakes {
     }
 }
 
-/// Alone a share gains twice as fast: the waiter is due sooner, and has to be told.
+/// Alone a share gains twice as fast: the waiter is due sooner, and has to be woken.
 #[test]
 fn a_removed_share_wakes_the_waiters_that_refill_faster_without_it() {
     let clock = ManualClock::new();

@@ -251,7 +251,7 @@ fn op() -> impl Strategy<Value = Op> {
 proptest! {
     #![proptest_config(crate::cases(1_000))]
 
-    /// Given any takes, when each cost is the area under the line in whole numbers, then waits are the same to a few
+    /// Given any takes, when each cost is the area under the curve in whole numbers, then waits are the same to a few
     /// nanoseconds.
     #[test]
     fn it_is_the_area_under_the_curve(

@@ -1,5 +1,5 @@
-//! Machines that share permits over a store that loses and delays what is said, loses what it answers, and hears old things
-//! again; some of them die. In virtual time, on one thread: what is held is known at each instant.
+//! Machines that share permits over a store that loses and delays requests, loses replies, and receives old requests again;
+//! some of them die. In virtual time, on one thread: what is held is known at each instant.
 
 use futures::future::{Either, join_all, select};
 use proptest::prelude::*;
@@ -48,7 +48,7 @@ struct Line {
     dice: Dice,
     /// Of a hundred messages.
     lost: u64,
-    /// What has been sent, to be heard once more.
+    /// Requests that have been sent, to arrive once more.
     sent: Mutex<Vec<(Key, Rule, Step)>>,
     /// The last message that came.
     told: Mutex<HashMap<Session, News>>,
@@ -59,7 +59,7 @@ impl Line {
         sleep(&self.clock, Duration::from_micros(self.dice.roll(40_000))).await;
     }
 
-    /// Lost in one of two ways: the connection breaks, or nothing is heard.
+    /// Lost in one of two ways: the connection breaks, or no reply arrives.
     async fn lose(&self) -> Result<Reply, StoreError> {
         if self.dice.roll(2) == 0 {
             pending::<()>().await;

@@ -1,4 +1,4 @@
-//! What a resource can tell from fencing tokens, beside a holder that was suspended. In virtual time.
+//! What a resource learns from fencing tokens, beside a holder that was suspended. In virtual time.
 
 use crate::remote::world::World;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ fn with_one_permit_the_last_holder_shuts_out_all_before_it() {
     assert!(FenceGuard::from_floor(guard.floor()).check(last).is_ok());
 }
 
-/// One task of a process lost its permit and does not know; the process has heard since that another was granted one.
+/// One task of a process lost its permit and does not know; the process has learned since that another was granted one.
 #[test]
 fn a_fence_that_shows_itself_that_it_is_stale_is_refused() {
     let mut guard = FenceGuard::from_floor(5);
@@ -110,7 +110,7 @@ fn with_several_permits_a_holder_older_than_all_live_ones_is_fenced_off() {
     });
 }
 
-/// What the documentation says that it cannot tell.
+/// The documented limits of a fencing token.
 #[test]
 fn one_that_was_lost_after_another_that_lives_passes() {
     let world = Machines::new();
@@ -150,7 +150,7 @@ fn the_floor_rises_as_permits_of_a_block_are_used_again() {
             guard.check(permit.fence().unwrap()).unwrap();
         }
         drop((first, held));
-        // The store is told with the next step.
+        // The store learns it with the next request.
         world.0.clock.advance(TTL / 2);
         let again = one.acquire(4).await.unwrap().fence().unwrap();
         world.0.clock.advance(TTL / 2);

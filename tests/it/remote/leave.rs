@@ -8,7 +8,7 @@ use std::time::Duration;
 use tollgate::ManualClock;
 use tollgate::remote::{Backend, Key, Memory, Remote, Reply, Rule, Session, Step, StoreError};
 
-/// Some ends are not heard. Tells what it was told.
+/// A store that loses some ends. Records the requests that it received.
 struct Deaf {
     store: Memory,
     deaf: AtomicU64,
@@ -59,7 +59,7 @@ fn told(deaf: u64) -> Vec<&'static str> {
     told.clone()
 }
 
-/// What the store keeps of a session in this process is needed as long as its end is told.
+/// The local state of a session is needed as long as its end is being sent.
 #[test]
 fn no_session_leaves_before_its_end_is_acknowledged() {
     assert_eq!(told(0), ["an end", "leave"]);

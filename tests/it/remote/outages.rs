@@ -1,4 +1,4 @@
-//! What becomes of permits when the store cannot be reached, answers late, or is not heard. In virtual time.
+//! Permits while the store cannot be reached, answers late, or its answers are lost. In virtual time.
 
 use crate::remote::world::{now, poll};
 use std::future::pending;
@@ -17,7 +17,7 @@ const TTL: Duration = Duration::from_secs(4);
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
-    /// Nothing arrives, and nothing is heard.
+    /// Nothing arrives, in either direction.
     Silent,
     /// Nothing arrives, and that is known at once.
     Cut,
@@ -27,7 +27,7 @@ enum Fault {
     Late(Duration),
 }
 
-/// A store in memory behind a line with a fault.
+/// A store in memory behind a connection with a fault.
 struct Faulty {
     store: Memory,
     clock: Clock,

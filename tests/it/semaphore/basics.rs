@@ -282,7 +282,7 @@ fn a_wait_dropped_after_the_close_returns_its_permits() {
     }
 }
 
-/// More than fit into one chunk of places are told apart, and served in order.
+/// More waiters than fit into one chunk of places are distinguished, and served in order.
 #[test]
 fn three_thousand_wait_in_order() {
     const WAITERS: usize = 3_000;
@@ -319,7 +319,7 @@ fn three_thousand_wait_in_order() {
     assert_eq!((semaphore.available_permits(), semaphore.waiting()), (1, 0));
 }
 
-/// The greatest debt there can be is told apart from a line.
+/// The greatest possible debt is distinguished from a queue.
 #[test]
 fn the_greatest_debt_is_a_debt() {
     let most = Semaphore::MAX_PERMITS;

@@ -189,7 +189,7 @@ fn a_wait_without_time_takes_only_free_permits() {
     numbers(&semaphore, [1, 0, 0, 1]);
 }
 
-/// Given threads that wait in every way there is, when the semaphore closes, then each is told so; permits that are held
+/// Given threads that wait in every way there is, when the semaphore closes, then each is refused; permits that are held
 /// stay valid, and nothing is free ever after.
 #[test]
 fn closing_notifies_all_waiters() {
@@ -319,7 +319,7 @@ fn a_blocked_select_is_woken_by_any_release() {
     numbers(&semaphore, [1, 0, 0, 1]);
 }
 
-/// A policy waits for it in virtual time, for several permits too, and is told by a token that comes back, by a raised
+/// A policy waits for it in virtual time, for several permits too, and is woken by a token that comes back, by a raised
 /// limit and by the close.
 #[test]
 fn a_waiting_policy_is_woken_by_tokens_limits_and_the_close() {

@@ -1,4 +1,4 @@
-//! Shedding at the edges: of what can be set, who is woken, and what is told about it.
+//! Shedding at the edges: settings, wake-ups and metrics.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -27,7 +27,7 @@ fn settings_on_the_edge() {
     );
 }
 
-/// A class tells its part and what it has of it; all together tell the limit.
+/// A class reports its part and its use of it; all together report the limit.
 #[test]
 fn classes_say_how_they_stand() {
     let shared = Partitions::guaranteed(10, &[0.3, 0.5]).unwrap();
