@@ -1179,7 +1179,7 @@ impl Semaphore {
     /// Clock::real().run(semaphore.until_idle());
     /// ```
     pub fn until_idle(&self) -> impl Future<Output = ()> {
-        Watch::new(self, Condition::Idle)
+        UntilCondition::new(self, Condition::Idle)
     }
 
     /// Waits until no more permits are held than the limit allows: a shrink has taken effect, and the [`debt`](Self::debt) is
@@ -1188,7 +1188,7 @@ impl Semaphore {
     /// # Cancel safety
     /// Dropping the future has no effect.
     pub fn until_paid(&self) -> impl Future<Output = ()> {
-        Watch::new(self, Condition::Paid)
+        UntilCondition::new(self, Condition::Paid)
     }
 
     /// The state of the permits, and the writes of the holders that gave theirs back. Under the lock, where the limit does not
@@ -1271,14 +1271,14 @@ impl Semaphore {
     }
 }
 
-struct Watch<'a> {
+struct UntilCondition<'a> {
     semaphore: &'a Semaphore,
     condition: Condition,
     /// Its number among the watchers. It is not there any more once it has been woken for good.
     number: Option<u64>,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> UntilCondition<'a> {
     fn new(semaphore: &'a Semaphore, condition: Condition) -> Self {
         Self {
             semaphore,
@@ -1299,7 +1299,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-impl Future for Watch<'_> {
+impl Future for UntilCondition<'_> {
     type Output = ();
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
@@ -1332,7 +1332,7 @@ impl Future for Watch<'_> {
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for UntilCondition<'_> {
     fn drop(&mut self) {
         self.leave();
     }
