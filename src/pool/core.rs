@@ -708,11 +708,9 @@ fn take_dead<'j>(state: &mut Guarded<'j>, acts: &mut Bound<'j>, all: bool) -> Ve
         seat.own.shelf.lock().purge(&mut dead);
     }
     for aside in &mut state.queue.aside {
-        dead.extend(
-            aside
-                .extract_if(.., |_, entry| !entry.is_live())
-                .map(|(_, entry)| entry),
-        );
+        let gone = aside.iter().filter(|(_, entry)| !entry.is_live());
+        let gone: Vec<_> = gone.map(|(number, _)| *number).collect();
+        dead.extend(gone.iter().filter_map(|number| aside.remove(number)));
     }
     dead.iter().for_each(|entry| state.entry_left(entry));
     state.finished(dead.len(), acts);
