@@ -565,7 +565,7 @@ fn admissions_stay_within_the_limit_in_force() {
 /// the first one; and never again once a caller may have cloned the receiver.
 #[test]
 fn it_is_pristine_until_it_is_used() {
-    let fresh = |semaphore: &ChannelSemaphore| semaphore.is_fresh(tollgate::time::Phase::new().pass());
+    let fresh = |semaphore: &ChannelSemaphore| semaphore.is_pristine(&tollgate::time::ClockReading::new());
     let semaphore = ChannelSemaphore::new(2).unwrap();
     assert!(fresh(&semaphore));
     let permit = semaphore.try_admit(Ask::many(2)).unwrap();
