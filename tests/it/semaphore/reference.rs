@@ -105,7 +105,7 @@ fn kind() -> impl Strategy<Value = Kind> {
 
 /// The state of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum Status {
     Waits,
     Granted,
     Evicted,
@@ -117,7 +117,7 @@ struct Person {
     id: usize,
     n: i64,
     class: usize,
-    standing: Standing,
+    status: Status,
 }
 
 /// What a class has been granted so far.
@@ -169,7 +169,7 @@ impl Reference {
     }
 
     fn waiting(&self) -> impl DoubleEndedIterator<Item = &Person> {
-        self.people.iter().filter(|person| person.standing == Standing::Waits)
+        self.people.iter().filter(|person| person.status == Status::Waits)
     }
 
     fn wanted(&self) -> i64 {
@@ -205,7 +205,7 @@ impl Reference {
     fn grant(&mut self, id: usize) {
         let at = self.at(id);
         let (n, class) = (self.people[at].n, self.people[at].class);
-        self.people[at].standing = Standing::Granted;
+        self.people[at].status = Status::Granted;
         self.held += n;
         self.overtaken = 0;
         for other in 0..self.accounts.len() {
@@ -274,7 +274,7 @@ impl Reference {
             id,
             n,
             class,
-            standing: Standing::Waits,
+            status: Status::Waits,
         });
         if self.kind.overtakes == 0 && self.head() == Some(id) && n <= self.free() {
             self.grant(id);
@@ -322,7 +322,7 @@ impl Reference {
         for id in goes {
             let was_head = self.head() == Some(id);
             let at = self.at(id);
-            self.people[at].standing = Standing::Evicted;
+            self.people[at].status = Status::Evicted;
             if was_head {
                 self.overtaken = 0;
             }
@@ -332,24 +332,24 @@ impl Reference {
     }
 
     /// A waiter looks.
-    fn look(&mut self, id: usize) -> Standing {
+    fn look(&mut self, id: usize) -> Status {
         let at = self.at(id);
-        let (standing, n) = (self.people[at].standing, self.people[at].n);
-        let seen = match standing {
-            Standing::Granted if self.closed => Standing::Closed,
-            Standing::Waits if self.kind.overtakes > 0 && self.head() == Some(id) && n <= self.free() => {
+        let (status, n) = (self.people[at].status, self.people[at].n);
+        let seen = match status {
+            Status::Granted if self.closed => Status::Closed,
+            Status::Waits if self.kind.overtakes > 0 && self.head() == Some(id) && n <= self.free() => {
                 self.grant(id);
-                Standing::Granted
+                Status::Granted
             }
-            standing => standing,
+            status => status,
         };
-        if seen != Standing::Waits {
+        if seen != Status::Waits {
             self.people.remove(self.at(id));
         }
-        if standing == Standing::Granted && seen == Standing::Closed {
+        if status == Status::Granted && seen == Status::Closed {
             self.release(n);
         }
-        if standing == Standing::Waits && seen == Standing::Granted {
+        if status == Status::Waits && seen == Status::Granted {
             self.hand_over();
         }
         seen
@@ -358,9 +358,9 @@ impl Reference {
     fn leave(&mut self, id: usize) {
         let was_head = self.head() == Some(id);
         let person = self.people.remove(self.at(id));
-        match person.standing {
-            Standing::Granted => self.release(person.n),
-            Standing::Waits if was_head => {
+        match person.status {
+            Status::Granted => self.release(person.n),
+            Status::Waits if was_head => {
                 self.overtaken = 0;
                 self.hand_over();
             }
@@ -395,8 +395,8 @@ impl Reference {
     fn close(&mut self) {
         self.closed = true;
         for person in self.people.iter_mut() {
-            if person.standing == Standing::Waits {
-                person.standing = Standing::Closed;
+            if person.status == Status::Waits {
+                person.status = Status::Closed;
             }
         }
     }
@@ -555,19 +555,19 @@ impl<'a> Pair<'a> {
 
     fn look(&mut self, at: usize) {
         let found = match self.waiting[at].poll() {
-            Poll::Pending => Standing::Waits,
+            Poll::Pending => Status::Waits,
             Poll::Ready(Ok(permit)) => {
                 self.held.push(permit);
-                Standing::Granted
+                Status::Granted
             }
-            Poll::Ready(Err(error)) if error.is_evicted() => Standing::Evicted,
+            Poll::Ready(Err(error)) if error.is_evicted() => Status::Evicted,
             Poll::Ready(Err(error)) => {
                 assert!(error.is_closed(), "{error}");
-                Standing::Closed
+                Status::Closed
             }
         };
         assert_eq!(found, self.reference.look(self.waiting[at].id));
-        if found != Standing::Waits {
+        if found != Status::Waits {
             self.waiting.remove(at);
         }
     }
@@ -604,7 +604,7 @@ impl<'a> Pair<'a> {
         assert_eq!(semaphore.available_permits() as i64, unreserved);
         assert_eq!(semaphore.is_closed(), reference.closed);
         for task in &self.waiting {
-            let ended = reference.people[reference.at(task.id)].standing != Standing::Waits;
+            let ended = reference.people[reference.at(task.id)].status != Status::Waits;
             let due = reference.head() == Some(task.id) && task.n <= reference.free();
             assert!(task.woken() || !(ended || due), "{} sleeps on", task.id);
         }
