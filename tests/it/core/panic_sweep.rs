@@ -2,14 +2,14 @@
 //! are as after an outcome that is ignored, nothing is out, and the next caller is served.
 //!
 //! A situation builds everything anew around one [`Foreign`], which stands behind all that a user brings: wakers, listeners,
-//! limiters, keys. It takes its steps as separate callers would, each caught by itself, and then looks at what is left.
+//! limiters, keys. It takes its steps as separate callers would, each caught by itself, and then checks the final state.
 //! [`sweep`] runs it for each k until a run makes no more calls, in three ways: the k-th call panics; all from the k-th on do;
 //! and these do while permits and futures are dropped by a thread that panics already, where one more panic that goes on would
 //! abort the process. A user's own drop never panics during a panic.
 //!
 //! With `SWEEP_TRACE` set each run and each panic is printed, with its backtrace: an abort prints nothing by itself.
 //!
-//! The table at the end names what is swept. `ci/user-code-calls` fails when a file of the sources calls users' code and no
+//! The table at the end names the swept files. `ci/user-code-calls` fails when a file of the sources calls users' code and no
 //! line of the table names it.
 
 use std::any::Any;
@@ -332,7 +332,7 @@ impl<'a> Tasks<'a> {
 #[derive(Clone, Copy)]
 struct Own {
     foreign: &'static Foreign,
-    /// Whether it counts what is committed.
+    /// Whether it counts commits.
     counts: bool,
 }
 
@@ -474,7 +474,7 @@ fn semaphores() {
     }
 }
 
-/// A blocked thread has no users' code; those that wait beside it do.
+/// A blocked thread has no users' code; the tasks that wait beside it do.
 fn blocking() {
     sweep((), |foreign| {
         let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
@@ -1022,7 +1022,7 @@ fn verbs() {
                 }
                 foreign.disarm();
                 if lost > 0 {
-                    // What is forgotten is gone for good, at each leg alike.
+                    // Forgotten permits are gone for good, at each leg alike.
                     assert_eq!((front.limit(), back.limit()), (PERMITS - lost, PERMITS - lost));
                     [&front, &back]
                         .into_iter()
@@ -1672,7 +1672,7 @@ fn adaptive_limits_of_own_permits() {
         tasks.run();
         tasks.end(&clock);
         assert_eq!((policy.waiting(), semaphore.waiting(), semaphore.in_use()), (0, 0, 0));
-        // What is pinned is in force, whatever has panicked before.
+        // A pinned limit is in force, whatever has panicked before.
         for pinned in [3, 2] {
             limit.pin(pinned);
             assert_eq!(semaphore.limit(), pinned);

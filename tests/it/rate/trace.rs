@@ -1,5 +1,5 @@
 //! Reservations and bookings on two hours of real requests, weighted by their tokens, of which many are given up again: by
-//! the instants of those that are kept no span has more than its bound.
+//! the instants of the kept ones no span has more than its bound.
 //!
 //! With `TOLLGATE_TRACES`, as many rounds as it says of millions; else one.
 

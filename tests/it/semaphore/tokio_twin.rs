@@ -105,7 +105,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => any::<usize>().prop_map(Op::Merge),
         3 => (0..4_usize).prop_map(Op::Add),
         2 => (0..4_usize).prop_map(Op::Remove),
-        // Rarely: what comes after it is little.
+        // Rarely: few operations follow it.
         1 => prop_oneof![6 => Just(Op::Add(1)), 1 => Just(Op::Close)],
     ]
 }
