@@ -27,7 +27,7 @@ fn a_thread_takes_several_and_spends_them_alone() {
     }
     rate.try_acquire(1).unwrap();
     assert_eq!((rate.parked_here(), rate.limiter().available()), (7, 4));
-    // More than is parked: what is there is part of the next lease.
+    // More than is parked: the parked tokens are part of the next lease.
     rate.try_acquire(6).unwrap();
     rate.try_acquire(3).unwrap();
     assert_eq!((rate.parked_here(), rate.limiter().available()), (1, 1));
@@ -80,7 +80,7 @@ fn the_tokens_of_a_thread_that_ends_go_back() {
     let (one, two) = (leased(&clock, 10, 10, 8), leased(&clock, 10, 10, 5));
     let others: Vec<_> = (0..20).map(|_| leased(&clock, 10, 10, 4)).collect();
     thread::scope(|scope| {
-        // Joined by hand: the scope itself does not wait until a thread has dropped what is its own.
+        // Joined by hand: the scope itself does not wait until a thread has dropped its locals.
         let thread = scope.spawn(|| {
             one.try_acquire(2).unwrap();
             for other in &others {
@@ -98,7 +98,7 @@ fn the_tokens_of_a_thread_that_ends_go_back() {
     two.try_acquire(1).unwrap();
 }
 
-/// More limiters than lie at hand, used by turns: each keeps what is parked of it.
+/// More limiters than lie at hand, used by turns: each keeps its parked tokens.
 #[test]
 fn many_leases_in_one_thread_do_not_mix() {
     let clock = ManualClock::new();
@@ -155,7 +155,7 @@ fn a_window_can_be_leased_too() {
     assert_eq!((0..9).filter(|_| rate.try_admit(ask(1)).is_ok()).count(), 3);
 }
 
-/// The suite with real leases: every law but the third, which is broken by no more than what is parked.
+/// The suite with real leases: every law but the third, which is broken by no more than the parked tokens.
 #[cfg(feature = "conformance")]
 #[test]
 fn only_the_third_law_yields_to_parked_tokens() {

@@ -1,4 +1,4 @@
-//! The circuit breaker: one probe goes to one, every probe comes back, a window misses nothing, and what is late decides
+//! The circuit breaker: one probe goes to one caller, every probe comes back, a window misses nothing, and a late result decides
 //! nothing.
 
 use loom::thread;

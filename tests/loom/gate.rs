@@ -1,6 +1,6 @@
-//! The word beside the lock of a leaky bucket: one unit, taken without the lock beside who takes it with.
+//! The word beside the lock of a leaky bucket: one unit, taken without the lock beside a thread that takes it with.
 //!
-//! All instants are given: what is modelled is which step comes first, not what the clock says.
+//! All instants are given: the order of steps is modelled, not the clock.
 
 use crate::Passed;
 use loom::thread;

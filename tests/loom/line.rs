@@ -173,7 +173,7 @@ fn two_joins_beside_two_releases_are_both_served() {
     });
 }
 
-/// As many units as the limit, each ask for itself: what is larger never fits, and waits for a raise only where that is asked for.
+/// As many units as the limit, each ask for itself: a larger one never fits, and waits for a raise only where that is asked for.
 /// All its own accesses are relaxed.
 struct Ceiling {
     limit: AtomicU64,

@@ -237,7 +237,7 @@ fn a_drain_that_begins_beside_the_last_release_ends() {
     });
 }
 
-/// What was done under a permit is seen under the next, also where the lock is taken for a watcher.
+/// Writes under a permit are seen under the next, also where the lock is taken for a watcher.
 #[test]
 fn writes_under_a_permit_are_seen_while_another_thread_watches() {
     crate::exhaustive(|| {

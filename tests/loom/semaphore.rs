@@ -1,7 +1,7 @@
 //! The semaphore's protocols, by the names of `src/sync/README.md`: what a permit publishes, the hand-over, leaving the
 //! queue, resizing, closing, and the claims by which a policy waits in that queue.
 //!
-//! What is protected is read and written relaxed: only the semaphore orders it.
+//! The protected data is read and written relaxed: only the semaphore orders it.
 
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;

@@ -446,7 +446,7 @@ fn every_task_behind_a_gate_is_accounted_for_once() {
                 None | Some(Err(TaskError::Cancelled | TaskError::Abandoned)) => 0,
                 Some(Err(why)) => panic!("{why}"),
             };
-            // What is aborted has started, though it need not have been polled.
+            // An aborted task has started, though it need not have been polled.
             assert!(
                 ran[n] == times || (n == 2 && cancelled && ran[n] < times),
                 "{ran:?} {n}"

@@ -1,10 +1,10 @@
-//! Adaptive limits at the edges: of what can be set, of headroom, and where the limiter inside is asked.
+//! Adaptive limits at the edges: of settings, of headroom, and where the limiter inside is asked.
 
 use std::time::Duration;
 use tollgate::adaptive::{Adaptive, Aimd, LimitLaw, Sample, Trend};
 use tollgate::{Cost, Limiter, LimiterExt, ManualClock, Outcome, Policy, Semaphore};
 
-/// Each setting on the edge of what is allowed, and just beyond it.
+/// Each setting on the edge of its range, and just beyond it.
 #[test]
 fn settings_on_the_edge() {
     let clock = ManualClock::new();
@@ -82,7 +82,7 @@ fn headroom_applies_only_to_growing_laws() {
     }
 }
 
-/// What is not the law's business is the limiter's inside: costs, what is forgotten, how it stands, whose turn it is.
+/// The limiter inside handles all but the law: costs, forgotten permits, status, turns.
 #[test]
 fn all_else_is_the_limiters_inside() {
     const TOKENS: Cost = Cost::new("tokens");
@@ -123,7 +123,7 @@ fn a_policy_waits_in_the_queue_inside() {
     assert_eq!(policy.limiter().inner().in_use(), 0);
 }
 
-/// An additive law backs off by what was set, above its time-out and not at it.
+/// An additive law backs off by the configured factor, above its time-out and not at it.
 #[test]
 fn aimd_keeps_to_its_settings() {
     let mut law = Aimd::new().backoff(0.5).timeout(Duration::from_millis(100));

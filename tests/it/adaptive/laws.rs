@@ -56,7 +56,7 @@ fn vegas_moves_by_the_length_of_the_queue() {
     );
 }
 
-/// Once in thirty samples for each of the limit, what was the shortest is forgotten.
+/// Once in thirty samples for each of the limit, the shortest latency is forgotten.
 #[test]
 fn vegas_measures_the_shortest_latency_anew_now_and_then() {
     let after = |idle: usize, busy: usize| {
@@ -130,7 +130,7 @@ fn the_least_is_measured_anew() {
         })
         .collect();
     assert_eq!(first, [100, 110, 62, 36, 2]);
-    // What was under way was slow; alone it takes 8 ms by now.
+    // The calls in flight were slow; alone it takes 8 ms by now.
     assert_eq!(law.next(2.0, &Sample::new(ms(20), 2)), 2.0);
     let back = law.next(2.0, &Sample::new(ms(8), 2));
     assert_eq!(back as u64, 22);

@@ -35,7 +35,7 @@ fn seen(breaker: &CircuitBreaker) -> (u64, u64, u64) {
     (metrics.calls, metrics.failed, metrics.slow)
 }
 
-/// Whatever a window is of: what is ignored is in none, several calls are several results, and overload is a failure.
+/// Whatever a window is of: ignored outcomes are in none, several calls are several results, and overload is a failure.
 #[test]
 fn every_window_counts_alike() {
     for place in 0..4 {

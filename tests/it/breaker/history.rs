@@ -1,4 +1,4 @@
-//! Thresholds from history: what stands out opens the circuit, what is usual does not.
+//! Thresholds from history: outliers open the circuit, usual failures do not.
 
 use crate::cases;
 use proptest::prelude::*;
@@ -75,7 +75,7 @@ fn the_rate_that_is_set_is_the_most() {
     );
 }
 
-/// Given an outage, when it is over, then what it was like is not taken for usual, and probes are judged by what is.
+/// Given an outage, when it is over, then its failures are not taken for usual, and probes are judged by the usual rate.
 #[test]
 fn an_outage_is_not_learnt() {
     let clock = ManualClock::new();

@@ -28,7 +28,7 @@ fn half_open(clock: &ManualClock) -> CircuitBreaker {
     breaker
 }
 
-/// A policy keeps what it is made of.
+/// A policy owns its legs.
 fn leaked(breaker: CircuitBreaker) -> &'static CircuitBreaker {
     Box::leak(Box::new(breaker))
 }

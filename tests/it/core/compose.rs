@@ -1,4 +1,4 @@
-//! Composition: all-or-nothing, what each leg counts, and who is named when one refuses.
+//! Composition: all-or-nothing, the unit of each leg, and the leg that a refusal names.
 
 use proptest::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -20,7 +20,7 @@ fn bucket(clock: &ManualClock, quota: Quota) -> TokenBucket {
     TokenBucket::new(quota).on(clock)
 }
 
-/// What is said of the next attempt: the leg that refuses, when to come back, and which leg that is of.
+/// What a refusal says of the next attempt: the leg that refuses, the retry time, and the leg of that time.
 fn refused(gate: &impl Limiter, ask: Ask) -> (&str, Option<Duration>, &str) {
     let refusal = gate.try_admit(ask).unwrap_err();
     let rejection = refusal.to_rejection();
@@ -289,7 +289,7 @@ fn a_forgotten_permit_is_no_load() {
     assert!(policy.try_admit(1).is_ok());
 }
 
-/// A turn that was granted before the limit sank admits no request; what it held wakes the waiter once it is allowed.
+/// A turn that was granted before the limit sank admits no request; its permits wake the waiter once it is allowed.
 #[test]
 fn a_turn_that_a_lowered_limit_forbids_is_given_back() {
     let clock = ManualClock::new();
@@ -316,7 +316,7 @@ fn a_turn_that_a_lowered_limit_forbids_is_given_back() {
     assert!(poll().is_ready());
 }
 
-/// What a cancel takes back of a meter is what was counted, for a breaker too.
+/// A cancel takes back exactly the metered count, for a breaker too.
 #[test]
 fn a_cancelled_call_of_a_breaker_is_no_load() {
     use tollgate::policy::spec::BreakerRule;

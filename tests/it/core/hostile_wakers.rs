@@ -95,7 +95,7 @@ fn entry(call: impl Fn() + Send + Sync + 'static) -> Entry {
     Arc::new(call)
 }
 
-/// What a callback may do to a semaphore without changing what it is in the end.
+/// The calls that a callback may make without changing the final state of a semaphore.
 fn semaphore_entries(semaphore: &Arc<Semaphore>) -> Vec<(&'static str, Entry)> {
     let with = |call: fn(&Arc<Semaphore>)| {
         let semaphore = Arc::clone(semaphore);

@@ -1,4 +1,4 @@
-//! Fan-out at its bounds: of room, of limits, of what it knows in advance; and what is left of it at its end.
+//! Fan-out at its bounds: of capacity, of limits, of size hints; and its remains at its end.
 
 use futures::channel::mpsc;
 use futures::stream::StreamExt;

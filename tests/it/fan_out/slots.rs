@@ -104,7 +104,7 @@ async fn slots_that_close_behind_an_admission_end_it() {
 }
 
 /// Given one that waits for its policy, and another that has their one slot and waits, inside its item, for the permit of that
-/// policy. When the permit comes, then both end: what is admitted and finds no slot gives its admission back.
+/// policy. When the permit comes, then both end: an admitted item without a slot returns its admission.
 #[tokio::test(start_paused = true)]
 async fn an_admission_is_not_kept_while_the_slot_is_waited_for() {
     let (slots, permits) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
@@ -127,7 +127,7 @@ async fn an_admission_is_not_kept_while_the_slot_is_waited_for() {
     assert_eq!(timeout(HOUR, second).await.unwrap().unwrap(), 1);
     assert_eq!(timeout(HOUR, first).await.unwrap().unwrap(), 1);
     assert_eq!((slots.in_use(), permits.in_use()), (0, 0));
-    // What was given back cost nothing.
+    // The returned admission cost nothing.
     assert!(bucket.try_admit(Ask::one()).is_ok());
     assert!(bucket.try_admit(Ask::one()).is_err());
 }

@@ -1,4 +1,4 @@
-//! The map from keys to limiters: who stays, who goes, and who is refused.
+//! The map from keys to limiters: which keys stay, which are evicted, and which are refused.
 
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -183,7 +183,7 @@ fn pristine_limiters() {
     let permits = (boxed.try_admit(ask).unwrap(), policy.try_admit(ask).unwrap());
     assert!(!fresh(&boxed) && !fresh(&policy));
     clock.advance(Duration::from_millis(650));
-    // What is shared is not asked.
+    // A shared entry is not asked.
     assert!(!fresh(&boxed) && fresh(&policy));
     clock.advance(SECOND);
     assert!(!fresh(&boxed));

@@ -150,7 +150,7 @@ fn a_request_does_not_count_in_its_own_case() {
     assert_eq!(meter.rate(), 1.0, "what was given back was not counted");
 }
 
-/// Limiters in a keyed map that are metered, linked or on trial are as good as new when what they hold is.
+/// Limiters in a keyed map that are metered, linked or on trial are pristine when their contents are.
 #[test]
 fn a_wrapped_limiter_becomes_pristine_again() {
     let clock = ManualClock::new();

@@ -1,4 +1,4 @@
-//! Policy files: what is read, and what is refused with line and column.
+//! Policy files: accepted forms, and refusals with line and column.
 
 use std::time::Duration;
 use tollgate::policy::file::{Fault, Format};
@@ -167,7 +167,7 @@ fn a_file_becomes_a_policy() {
 
 const HEAD: &str = "[[leg]]\nname = \"a\"\n";
 
-/// A bad file: its text, the line and the column of the mistake, and words of what is said.
+/// A bad file: its text, the line and the column of the mistake, and words of the error.
 const BAD: [(&str, usize, usize, &str); 33] = [
     ("", 1, 1, "at least one is needed"),
     ("max_wait = 10\n", 1, 12, "10 was given"),
@@ -331,7 +331,7 @@ fn bad_files_are_refused_with_line_and_column() {
 }
 
 /// Values of [`FULL`] that are spoilt one at a time: the key, the value, what is put there, how many characters into it the
-/// mistake is, and words of what is said.
+/// mistake is, and words of the error.
 const SPOILT: [(&str, &str, &str, usize, &str); 26] = [
     ("max_wait", r#""10s""#, r#""ten""#, 0, "no time"),
     ("max_queue", "500", "-1", 0, "-1 was given"),

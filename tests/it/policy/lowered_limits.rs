@@ -129,7 +129,7 @@ fn a_semaphore_is_as_before_when_the_last_place_is_given_up() {
     }
 }
 
-/// What has been handed over is kept, whatever the limit is then.
+/// A hand-over is kept, whatever the limit is then.
 #[test]
 fn a_grant_that_was_not_looked_at_outlasts_a_dip() {
     let slots = Arc::new(Semaphore::new(5));

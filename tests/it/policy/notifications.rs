@@ -202,7 +202,7 @@ fn a_waiter_is_asked_after_the_load_has_fallen_with_the_end_of_measured_work() {
         assert!(poll(waiter.as_mut()).is_pending());
         let _more = more.try_admit(1).unwrap();
         end(held);
-        // What was forgotten is not given back.
+        // Forgotten permits do not come back.
         slots.set_limit(2);
         let _again = more.try_admit(1).unwrap();
         assert!(matches!(poll(waiter), Poll::Ready(Ok(_))));

@@ -1,4 +1,4 @@
-//! Numbers that depend on load: who waits under them, and what crossing a mark gives.
+//! Numbers that depend on load: waiters under them, and the effect of crossing a mark.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -151,7 +151,7 @@ fn a_version_that_ends_a_peak_admits_its_waiters() {
 }
 
 /// Given a link and a peak table whose load has been above their upper marks and is now between them, when a version
-/// changes other things, or moves the marks, or changes the numbers, then what was known of the load is known still.
+/// changes other things, or moves the marks, or changes the numbers, then the known load stays known.
 #[test]
 fn a_known_load_outlasts_a_version() {
     let clock = ManualClock::new();
@@ -192,7 +192,7 @@ fn a_known_load_outlasts_a_version() {
     assert_eq!(stands(), (false, 100));
 }
 
-/// Given a metric that is measured over time, when versions come and go, then what was measured is not forgotten.
+/// Given a metric that is measured over time, when versions come and go, then its measurements are kept.
 #[test]
 fn measurements_outlast_a_version() {
     let clock = ManualClock::new();

@@ -1,4 +1,4 @@
-//! The queue of a policy: panics of users' code, its one timer, what can never be admitted, and legs that are not waited
+//! The queue of a policy: panics of users' code, its one timer, demands that can never be admitted, and legs that are not waited
 //! for.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -178,7 +178,7 @@ fn wakers_that_panic_one_within_the_other_end_no_process() {
     assert!(poll(one.as_mut(), releases).is_pending());
     assert!(poll(two.as_mut(), panics()).is_pending());
     assert!(caught(|| drop(held)));
-    // Both have been handed what they waited for, and give it back.
+    // Both have been handed their permits, and release them.
     assert!(slots.iter().all(|slots| slots.available_permits() == 0));
     drop((one, two));
     assert!(slots.iter().all(|slots| slots.in_use() == 0));
@@ -467,7 +467,7 @@ fn waiters_behind_one_that_waits_for_an_event_sleep() {
     assert_eq!(count.get(), 1);
 }
 
-// ---- What can never be admitted
+// ---- Demands that can never be admitted
 
 #[test]
 fn more_than_the_largest_limit_is_refused_at_once_and_holds_up_no_waiter() {
@@ -535,7 +535,7 @@ fn a_waiter_for_larger_limits_is_passed_over() {
     assert!(counted(gives_up.as_mut(), &counts[0]).is_pending());
     assert!(counted(late.as_mut(), &counts[1]).is_pending());
     assert_eq!(policy.waiting(), 3);
-    // Nothing is ahead of those that fit, and they are served in order.
+    // Nothing is ahead of the demands that fit, and they are served in order.
     let held = policy.try_admit(2).unwrap();
     let mut small = pin!(policy.admit(1));
     assert!(counted(small.as_mut(), &counts[2]).is_pending());

@@ -1,4 +1,4 @@
-//! Versions of a policy: what keeps its state, who is judged by what, and what admissions see while one is put in force.
+//! Versions of a policy: which legs keep their state, which version judges a caller, and what admissions see during a change.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -52,7 +52,7 @@ fn rig(retries: u64) -> Rig {
 }
 
 impl Rig {
-    /// What the breaker has seen, the limit, what is in use, and the retries that are left.
+    /// The breaker's counts, the limit, its usage, and the remaining retries.
     fn seen(&self) -> ((u64, u64), usize, usize, u64) {
         let metrics = self.breaker.metrics();
         let in_use = self.limit.inner().in_use();

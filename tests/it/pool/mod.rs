@@ -21,6 +21,8 @@ mod outcomes;
 mod own_queue;
 #[cfg(feature = "tokio")]
 mod parity;
+#[cfg(feature = "tokio")]
+mod reference;
 mod scope;
 #[cfg(feature = "stats")]
 mod shared_slots;

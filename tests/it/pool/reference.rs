@@ -238,7 +238,7 @@ async fn program(kind: Kind, group_limit: usize, ops: Vec<Op>) {
 }
 
 fn programs(kind: Kind) {
-    let mut runner = TestRunner::new(super::cases(60));
+    let mut runner = TestRunner::new(crate::cases(60));
     let programs = (1..3usize, prop::collection::vec(op(), 0..40));
     let run = |(limit, ops): (usize, Vec<Op>)| {
         watched_on(kind, format!("{ops:?}"), move |kind| program(kind, limit, ops));

@@ -49,7 +49,7 @@ struct Rule {
     from: u64,
     rate: u64,
     burst: u64,
-    /// What was yielded until then, in billionths of tokens.
+    /// The tokens yielded until then, in billionths.
     yielded: i128,
 }
 
@@ -59,7 +59,7 @@ struct Judge {
     /// What may be there besides the burst.
     parked: u64,
     taken: i128,
-    /// The least of what was taken, plus the burst, less what was yielded, before any admission. In billionths.
+    /// The least of the charges, plus the burst, less the yield, before any admission. In billionths.
     least: i128,
     count: u64,
 }
@@ -197,7 +197,7 @@ fn stale_permuted_and_early_instants_add_nothing() {
             }
         });
         judge.hear(history);
-        // What comes next claims no instant of this batch.
+        // The next batch claims no instant of this one.
         clock.advance(Duration::from_secs(3));
     }
     assert!(judge.count >= admissions() / 4);

@@ -1,7 +1,7 @@
 //! Never more than allowed in any span of time, for the rates behind a lock: whole histories of eight threads in rounds.
 //!
 //! In a round all threads race at one instant, some of them with readings of the clock that are stale. So each admission is
-//! counted at the round's instant exactly, and what is looked at is not what the threads claim. As many admissions as
+//! counted at the round's instant exactly, and the check does not rely on the threads' claims. As many admissions as
 //! `TOLLGATE_ADMISSIONS` says, a fifth of them here.
 
 use std::collections::VecDeque;

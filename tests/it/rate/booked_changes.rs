@@ -1,4 +1,4 @@
-//! The fixed window, changed while something is booked: who has booked keeps the instant, and no window is filled twice.
+//! The fixed window, changed while something is booked: bookings keep their instants, and no window is filled twice.
 
 use proptest::prelude::*;
 use std::time::{Duration, UNIX_EPOCH};
@@ -56,7 +56,7 @@ fn a_lowered_limit_admits_bookings_only() {
     }
 }
 
-/// Given a limit that goes up and down again and again over what is booked, then nothing is closed for longer by it.
+/// Given a limit that goes up and down again and again over bookings, then no window is closed for longer by it.
 #[test]
 fn changes_to_and_fro_close_nothing_for_longer() {
     let clock = ManualClock::new();

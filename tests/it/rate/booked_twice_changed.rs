@@ -1,4 +1,4 @@
-//! The fixed window, changed again before those have begun who booked before the first change: what has come into one window
+//! The fixed window, changed again before bookings from before the first change have begun: a charge that has come into one window
 //! stays counted wherever it comes next, and nothing else is.
 
 use std::time::Duration;

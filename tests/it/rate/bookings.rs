@@ -57,7 +57,7 @@ fn refunds_are_bounded_by_the_burst_beside_kept_bookings() {
     assert_eq!(bucket.debt(), 0);
 }
 
-/// What waits to come back until the one in its way is given up is gone when that has begun.
+/// A refund that waits for a later booking to be cancelled is lost once that has begun.
 #[test]
 fn tokens_that_would_have_overflowed_before_a_start_are_not_refunded() {
     let clock = ManualClock::new();
@@ -118,7 +118,7 @@ fn all_that_are_given_up_leave_nothing() {
     }
 }
 
-/// What was overcharged flows back up to the burst, also of a bucket that will be full when a booking starts.
+/// An overcharge flows back up to the burst, also of a bucket that will be full when a booking starts.
 #[test]
 fn a_settlement_fills_no_booked_bucket() {
     const TOKENS: Cost = Cost::new("tokens");
@@ -210,7 +210,7 @@ fn a_leaky_bucket_without_slack_leaves_a_hole() {
         SECOND,
         "no booking is behind it any more"
     );
-    // What would not flow out before others start is not settled back either.
+    // Tokens that would not drain before others start are not settled back either.
     let slack = LeakyBucket::new(Quota::per_second(1).burst(10))
         .slack(9)
         .unwrap()

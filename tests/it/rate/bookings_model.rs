@@ -12,7 +12,7 @@ const NANOS: i64 = 100;
 trait Books: Limiter + Sized {
     fn reserve_later(&self, n: u64) -> Option<Booking<'_, Self>>;
     fn take_now(&self, n: u64) -> bool;
-    /// What is there, less what is owed; both rounded.
+    /// The available tokens, less the debt; both rounded.
     fn standing(&self) -> (u64, u64);
 }
 
@@ -89,7 +89,7 @@ fn many<L: Books>(limiter: &L, clock: &ManualClock, burst: u64) {
         kept.push((start, n));
     }
     kept.sort_unstable();
-    // What was taken, less what has come, before each.
+    // The charges, less the refill, before each.
     let (mut taken, mut least) = (0, i64::MAX);
     for (start, n) in kept {
         least = least.min(taken - start);
@@ -126,7 +126,7 @@ struct Entry {
     start: i64,
     units: i64,
     top: i64,
-    /// What was given up and has not come back yet.
+    /// Cancelled tokens that have not come back yet.
     withheld: i64,
 }
 

@@ -1,5 +1,5 @@
 //! No sequence of calls mints: whatever is reserved, cancelled, settled and changed, by readings of the clock that may be stale, no
-//! span of time lets more be taken than the limiter's documentation states. A ledger of its own counts what was taken.
+//! span of time lets more be taken than the limiter's documentation states. A ledger of its own counts the charges.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -68,7 +68,7 @@ fn single_steps() -> impl Strategy<Value = Vec<Step>> {
     steps().prop_map(move |steps| steps.into_iter().map(single).collect())
 }
 
-/// What was taken at an instant, in nanoseconds.
+/// A charge at an instant, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     which: usize,
@@ -80,7 +80,7 @@ struct Entry {
     of: usize,
 }
 
-/// What is bounded.
+/// The kind of bound.
 enum Bound {
     /// A burst, and the rate per second at each time.
     Rate { burst: u64, rates: Vec<(u64, u64)> },
@@ -93,11 +93,11 @@ enum Bound {
 struct Ledger {
     entries: Vec<Entry>,
     bound: Bound,
-    /// What is charged later counts when it was taken, not when it was charged.
+    /// A later charge counts at the instant of the admission, not of the charge.
     charges_back: bool,
     /// A stale reading counts as the latest that the limiter has seen.
     by_latest: bool,
-    /// What was charged beyond what was admitted is not counted: who has taken a part of the rate before may spend that.
+    /// A charge beyond the admission is not counted: a holder of a part of the rate may spend that.
     admitted_only: bool,
 }
 
@@ -113,7 +113,7 @@ impl Ledger {
         entries
     }
 
-    /// True when what was taken keeps the bound. `newest` was admitted just now.
+    /// True when the charges keep the bound. `newest` was admitted just now.
     fn holds(&self, which: Option<usize>, newest: Entry) -> bool {
         let entries = self.of(which);
         match &self.bound {
@@ -145,7 +145,7 @@ impl Ledger {
         own.map(|entry| entry.units).sum()
     }
 
-    /// A reservation counts as `actual` in the end: what is less was charged last.
+    /// A reservation counts as `actual` in the end: the last charge gives way first.
     fn correct(&mut self, of: usize, actual: u64, now: u64) {
         let own = |entry: &&mut Entry| entry.of == of;
         let charged = self.charged(of);
@@ -240,7 +240,7 @@ fn run<L: Limiter>(
                     latest = latest.max(now);
                 }
                 let settlement = Settlement::new(TOKENS, actual, &reading).per(TOKENS);
-                // What counts no cost keeps what it took.
+                // A limiter without costs keeps its charge.
                 if limiter.settle(ticket, settlement) > 0 {
                     ledger.correct(*of, actual, nanos(clock, latest));
                 }
@@ -420,7 +420,7 @@ proptest! {
         let leased = Arc::new(Leased::new(window, units));
         let span = Bound::Span { limit: 10 + units, length: 3_000_000_000 };
         let bound = Ledger { admitted_only: true, ..ledger(span) };
-        // What is parked is spent without the window, which does not learn of that reading of the clock: a stale one counts then
+        // Parked tokens are spent without the window, which does not see that reading of the clock: a stale one counts then
         // as of an instant that the ledger cannot know.
         let mut steps = steps;
         steps.retain(|step| !matches!(step, Step::Stale(_)));
@@ -483,13 +483,13 @@ proptest! {
         }
     }
 
-    /// What is asked and what is accepted are counted once, in the segment in which it was asked, whatever becomes of it.
+    /// Requests and successes are counted once, in the segment of the request, whatever becomes of it.
     #[test]
     fn a_throttler_counts_each_request_and_each_success_once(steps in steps()) {
         const SEGMENTS: u64 = 10;
         let clock = world();
         let throttler = Throttler::new(0.5, 0.9, SECOND * SEGMENTS as u32).unwrap().on(&clock);
-        // The segment, what was asked, and what was accepted.
+        // The segment, the requests, and the successes.
         let mut asked: Vec<(u64, u64, u64)> = Vec::new();
         let (mut held, mut stale) = (Vec::new(), Duration::ZERO);
         for step in steps {

@@ -34,7 +34,7 @@ fn window(clock: &ManualClock, limit: u64) -> FixedWindow {
     FixedWindow::new(limit, SECOND).unwrap().on(clock)
 }
 
-/// What a change has forgiven is not given back once more, and what it has left as it was is.
+/// A charge that a change has forgiven is not refunded once more; one that it has kept is.
 #[test]
 fn a_fixed_window_refunds_across_a_change_only_current_charges() {
     let clock = ManualClock::new();
@@ -51,7 +51,7 @@ fn a_fixed_window_refunds_across_a_change_only_current_charges() {
     cancel(&same, &clock, old);
     assert_eq!(same.available(), 10, "nothing was forgiven");
 
-    // What was booked ahead stays in its window. Whose it was there is not known any more.
+    // Bookings ahead stay in their window. Their owners are not known any more.
     let booked = window(&clock, 10);
     booked.try_acquire(8).unwrap();
     let ahead = booked.book(5).unwrap();
@@ -173,7 +173,7 @@ fn a_settlement_after_a_reset_refunds_nothing() {
     assert_eq!(bucket.available(), 4);
 }
 
-/// The marks of a ticket reach far: what has flowed through takes more than one word.
+/// The marks of a ticket reach far: the sum of the flow takes more than one word.
 #[test]
 fn a_leaky_bucket_gives_back_exactly_after_more_than_a_word_has_flowed_through() {
     let clock = ManualClock::new();
@@ -266,7 +266,7 @@ fn a_warm_up_undoes_once() {
     let latest = take(&warmup, &clock, 1);
     cancel(&warmup, &clock, latest);
     let after = take(&warmup, &clock, 1);
-    // It was undone before: what came since stays.
+    // It was undone before: later tokens stay.
     cancel(&warmup, &clock, latest);
     assert_eq!(warmup.time_until(1), Some(Duration::from_millis(1_375)));
     cancel(&warmup, &clock, after);
@@ -568,7 +568,7 @@ fn nothing_is_ready_now_also_in_debt() {
     says(&warmup, &clock);
 }
 
-/// What was undercharged before a sliding window changed its length counts from then on: no more than that.
+/// An undercharge from before a sliding window changed its length counts from then on: no more than that.
 #[test]
 fn a_sliding_window_charges_the_difference_after_a_change() {
     let clock = ManualClock::new();

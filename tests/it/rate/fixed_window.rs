@@ -354,7 +354,7 @@ proptest! {
         }
     }
 
-    /// Given bookings as well, then no window ever holds more than its limit of what was not cancelled.
+    /// Given bookings as well, then no window ever holds more than its limit, not counting cancelled ones.
     #[test]
     fn no_window_is_filled_twice(ops in prop::collection::vec(op(), 1..80), limit in 1u64..6) {
         const LENGTH: u64 = 100;
@@ -398,7 +398,7 @@ proptest! {
         }
     }
 
-    /// Given settlements both ways, then no window ever holds more than its limit of what is still charged.
+    /// Given settlements both ways, then no window ever holds more than its limit of current charges.
     #[test]
     fn settlements_fill_no_window_twice(
         ops in prop::collection::vec((op(), 0usize..6, 0u64..12), 1..80), limit in 1u64..6,

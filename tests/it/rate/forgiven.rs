@@ -1,5 +1,5 @@
-//! Corners of what is given back and forgiven, in which one rate could be off by one without anything else showing it: who
-//! came before whom, what has been spent, where an axis or a window ends.
+//! Corners of refunds and forgiveness, in which one rate could be off by one without anything else showing it: the order of
+//! admissions, spent tokens, the end of an axis or a window.
 
 use std::time::Duration;
 use tollgate::time::ClockReading;
@@ -280,7 +280,7 @@ fn a_log_that_forgives_all_of_its_oldest_has_room_for_another_entry() {
     assert_eq!((log.available(), log.entries()), (0, 2));
 }
 
-/// What comes after a change at the same instant is an entry of its own, which can be given back.
+/// An admission after a change at the same instant is an entry of its own, which can be refunded.
 #[test]
 fn sealed_entries_are_not_merged() {
     let clock = ManualClock::new();
@@ -296,7 +296,7 @@ fn sealed_entries_are_not_merged() {
     assert_eq!(log.available(), 3);
 }
 
-/// What is admitted while nothing counts is not counted afterwards, however often there were admissions before.
+/// Admissions while nothing counts are not counted afterwards, however often there were admissions before.
 #[test]
 fn a_log_without_a_limit_remembers_nothing() {
     for before in [1, 31, 32, 33] {
@@ -354,7 +354,7 @@ fn a_window_forgives_in_the_order_of_age() {
     assert_eq!(window.available(), 4, "the second have left");
 }
 
-/// Of a window that was leased what is unspent goes back, and what is spent stays.
+/// Of a window that was leased the unspent part goes back, and the spent part stays.
 #[test]
 fn a_lease_of_a_window_returns_the_unspent_part() {
     let clock = ManualClock::new();

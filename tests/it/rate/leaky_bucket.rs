@@ -143,7 +143,7 @@ fn zero_and_unlimited_have_names() {
     open.try_acquire(1).unwrap();
     drop(held);
     assert_eq!(open.available(), 0, "what was not counted is not given back");
-    // What was in it when it was opened is gone when it is limited again.
+    // Its contents when it was opened are gone when it is limited again.
     open.force_acquire(9);
     open.set_quota(Quota::unlimited(), Inherit::AsIs).unwrap();
     open.set_quota(Quota::per_second(10), Inherit::AsIs).unwrap();
@@ -371,7 +371,7 @@ proptest! {
         for op in ops {
             match op {
                 Op::Advance(step) => {
-                    // What is cancelled later may have been lost by then.
+                    // A later cancel may be lost by then.
                     exact &= held.is_empty() || step == 0;
                     now += step;
                     clock.advance(Duration::from_nanos(step));
@@ -413,7 +413,7 @@ proptest! {
         }
     }
 
-    /// In any span what is admitted and not cancelled is at most `1 + slack + rate x t`.
+    /// In any span admissions that were not cancelled are at most `1 + slack + rate x t`.
     #[test]
     fn no_span_exceeds_its_bound(ops in prop::collection::vec(op(), 1..80), slack in 0u64..4) {
         let clock = ManualClock::new();

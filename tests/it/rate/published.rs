@@ -49,8 +49,8 @@ fn a_smooth_limiter_books_as_published() {
     }
 }
 
-/// failsafe-go, bursty: a limit per second. What is published as one weight across several windows is booked one by one: ours start
-/// together, in one window. Rows of (ms, weights, wait for the last, what is left, negative when owed).
+/// failsafe-go, bursty: a limit per second. A published weight across several windows is booked one by one: ours start
+/// together, in one window. Rows of (ms, weights, wait for the last, the remainder, negative when owed).
 #[test]
 fn a_bursty_limiter_books_as_published() {
     let check = |limit, rows: &[(u64, &[u64], u64, i64)]| {
@@ -108,7 +108,7 @@ fn a_cycle_reserves_as_published() {
 }
 
 /// .NET: one permit in a window of two segments, and three in one of three. The segmented window is a segment later than
-/// published: what is published lets more through than the limit within one window.
+/// published: the published one lets more through than the limit within one window.
 #[test]
 fn a_sliding_window_admits_as_published() {
     let ticks = |admits: &dyn Fn() -> bool, clock: &ManualClock| -> Vec<bool> {

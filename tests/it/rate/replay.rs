@@ -1,4 +1,4 @@
-//! What cancels leave in a token bucket, beside a replay of those that were kept: never more, and less by no more than is
+//! The tokens that cancels leave in a bucket, beside a replay of the kept reservations: never more, and less by no more than
 //! stated.
 
 use proptest::prelude::*;

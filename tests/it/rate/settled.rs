@@ -1,4 +1,4 @@
-//! Settlements beside cancels and changes: what was charged too much comes back once, and what was charged too little is never
+//! Settlements beside cancels and changes: an overcharge comes back once, and an undercharge is never
 //! forgotten. And windows whose segments are no whole number of ticks.
 
 use proptest::prelude::*;
@@ -62,7 +62,7 @@ fn a_settlement_takes_nothing_from_earlier_reservations() {
         settle(&bucket, &clock, &mut second, actual);
         cancel(&bucket, &clock, first);
         assert_eq!(bucket.available(), left, "settled to {actual}");
-        // And the second gives back what it has left.
+        // And the second refunds its remainder.
         cancel(&bucket, &clock, second);
         assert_eq!((bucket.available(), bucket.debt()), (10, 0), "settled to {actual}");
     }
@@ -282,7 +282,7 @@ fn parked_tokens_come_back_once() {
 /// Given a debt of others, when one settles far up and down again, then the debt is what it was.
 #[test]
 fn settling_up_and_down_leaves_the_debts_of_others() {
-    /// What is available and what is owed, before and after.
+    /// The available tokens and the debt, before and after.
     #[track_caller]
     fn stays<L: Limiter>(limiter: &L, clock: &ManualClock, state: impl Fn(&L) -> (u64, u64)) {
         let mut ticket = reserve(limiter, clock, 1).unwrap();
@@ -313,7 +313,7 @@ fn settling_up_and_down_leaves_the_debts_of_others() {
         let wanted = (1..=10).find(|n| reserve(it, &clock, *n).is_some());
         (it.available(), wanted.unwrap_or(0))
     });
-    // What lies behind a debt of others is not given back; so nothing is forgiven.
+    // A charge behind a debt of others is not refunded; so nothing is forgiven.
     let window = FixedWindow::new(10, SECOND).unwrap().on(&clock);
     let mut ticket = reserve(&window, &clock, 1).unwrap();
     window.force_acquire(24);

@@ -185,7 +185,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What is missing from a bucket at `now` that is refilled by ten each microsecond, by its log.
+/// The tokens missing from a bucket at `now` that is refilled by ten each microsecond, by its log.
 fn room(log: &[(u64, u64)], now: u64) -> u64 {
     let (mut missing, mut then) = (0u64, 0);
     for &(at, n) in log {

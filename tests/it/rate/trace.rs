@@ -1,5 +1,5 @@
 //! Reservations and bookings on two hours of real requests, weighted by their tokens, of which many are given up again: by
-//! the instants of those that are kept no span has more than its bound.
+//! the instants of the kept ones no span has more than its bound.
 //!
 //! With `TOLLGATE_TRACES`, as many rounds as it says of millions; else one.
 
@@ -15,7 +15,7 @@ use tollgate::{
 
 #[allow(unreachable_pub, dead_code)]
 #[path = "../../../examples/gateway/trace.rs"]
-mod trace;
+mod requests;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const MINUTE_NANOS: u64 = 60_000_000_000;
@@ -32,9 +32,9 @@ fn rounds() -> u64 {
 /// When they came, in nanoseconds since the first, and their tokens.
 fn requests(file: &str) -> Vec<(u64, u64)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data").join(file);
-    let trace = trace::read(&path).unwrap();
+    let trace = requests::read(&path).unwrap();
     let first = trace[0].at;
-    let request = |request: &trace::Request| (request.at - first, request.context + request.generated);
+    let request = |request: &requests::Request| (request.at - first, request.context + request.generated);
     trace.iter().map(request).collect()
 }
 

@@ -117,7 +117,7 @@ fn a_settlement_corrects_the_latest_and_charges_for_the_others() {
     assert_eq!(warmup.time_until(1), Some(millis(1_125)), "it is still the latest");
 }
 
-/// Rows of (taken from cold, rule, new rate, interval after, in ms). What is stored is eight at most at 2 a second, and
+/// Rows of (taken from cold, rule, new rate, interval after, in ms). At most eight are stored at 2 a second, and
 /// sixteen at 4.
 #[test]
 fn a_changed_rate_follows_its_inherit_rule() {

@@ -1,4 +1,4 @@
-//! The sliding window and the sliding log against a plain list of what was admitted, and their rules one by one.
+//! The sliding window and the sliding log against a plain list of admissions, and their rules one by one.
 
 use crate::rate::alike::INHERITED;
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What is admitted, by the instant at which it leaves the window.
+/// Admissions, by the instant at which they leave the window.
 #[derive(Default)]
 struct List {
     entries: Vec<(u64, u64)>,
@@ -120,7 +120,7 @@ macro_rules! against_a_list {
                             permit.settle(TOKENS, 0).unwrap();
                             list.entries[entry].1 = 0;
                         },
-                        // What has been settled to nothing is no entry any more; that has a test of its own.
+                        // An admission settled to nothing is no entry any more; that has a test of its own.
                         Op::Settle(index, actual) => if index < held.len() && actual > 0 {
                             let (permit, entry) = &mut held[index];
                             permit.settle(TOKENS, actual).unwrap();
@@ -187,7 +187,7 @@ macro_rules! rules {
                         "{taken} taken, {rule:?}, limit {limit}"
                     );
                     window.set_quota(30, Inherit::Additive);
-                    // What was forgiven comes back as far as the limit stays within what it was.
+                    // Forgiven charges come back as far as the limit stays within its old value.
                     assert!(
                         (30 - counts.max(taken)..=30 - counts).contains(&window.available()),
                         "{taken} taken, {rule:?}, limit {limit}"

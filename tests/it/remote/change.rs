@@ -130,7 +130,7 @@ fn a_change_outlives_a_store_that_forgets_and_a_rest_of_less_than_a_day() {
     });
 }
 
-/// The share of a process that cannot reach the store is of what there is, not of what it was set up with.
+/// The share of a process that cannot reach the store is of the current quota, not of the initial one.
 #[test]
 fn a_change_counts_while_the_store_is_away_and_for_blocks() {
     let world = World::new();

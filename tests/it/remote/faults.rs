@@ -1,5 +1,5 @@
 //! Machines that share permits over a store that loses and delays requests, loses replies, and receives old requests again;
-//! some of them die. In virtual time, on one thread: what is held is known at each instant.
+//! some of them die. In virtual time, on one thread: the held permits are known at each instant.
 
 use futures::future::{Either, join_all, select};
 use proptest::prelude::*;
@@ -116,7 +116,7 @@ impl Backend for Line {
     }
 }
 
-/// What is held by permits that are good, and which tokens were seen.
+/// The units held by valid permits, and the tokens that were seen.
 struct Witness {
     limit: u64,
     held: Cell<u64>,

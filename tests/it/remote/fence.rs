@@ -130,7 +130,7 @@ fn one_that_was_lost_after_another_that_lives_passes() {
     });
 }
 
-/// A permit of a block is used again and again: what is held of old grants keeps its token good, and no longer.
+/// A permit of a block is used again and again: a held part of an old grant keeps its token valid, and no longer.
 #[test]
 fn the_floor_rises_as_permits_of_a_block_are_used_again() {
     let world = Machines::new();

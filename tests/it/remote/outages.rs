@@ -21,7 +21,7 @@ enum Fault {
     Silent,
     /// Nothing arrives, and that is known at once.
     Cut,
-    /// What is said arrives, and the answer is lost, so often.
+    /// Requests arrive, and their replies are lost, for this number of times.
     Unheard(u32),
     /// Answers take so long.
     Late(Duration),
@@ -158,7 +158,7 @@ fn a_lease_runs_out_while_a_renewal_is_under_way() {
     world.clock.advance(Duration::from_nanos(1));
     assert!(permit.is_lost());
     assert_eq!(remote.stats().losses, 1);
-    // Back again, the store gives out what was lost once, and not what is left of it.
+    // Back again, the store grants the lost tokens once, and not their remainder again.
     world.line.set(Fault::None);
     world.clock.advance(TTL);
     drop(permit);

@@ -159,7 +159,7 @@ fn a_store_that_has_lost_its_memory_is_noticed_and_its_tokens_grow_on() {
     assert!(old.is_lost() && poll(lost.as_mut()).is_ready());
     let new = now(remote.acquire(1)).unwrap();
     assert!(new.fence() > old.fence());
-    // What was lost gives nothing back.
+    // A lost permit returns nothing.
     drop(old);
     assert_eq!(now(remote.acquire_now(1)).unwrap_err().reason(), Reason::Saturated);
 }

@@ -46,7 +46,7 @@ fn a_late_cancel_is_refunded_as_well() {
     assert_eq!(at_once(&rate), 4);
 }
 
-/// The store's bucket is full again. Without what was given up it would not be any fuller.
+/// The store's bucket is full again. Without the cancelled tokens it would not be any fuller.
 #[test]
 fn tokens_that_would_have_overflowed_are_not_refunded() {
     let world = World::new();
@@ -119,7 +119,7 @@ fn a_refund_is_made_once() {
     }
 }
 
-/// More than a block: what is at hand is kept until the rest has come.
+/// More than a block: the tokens at hand are kept until the rest has come.
 #[test]
 fn a_request_larger_than_a_block_is_served() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! A window that machines share: who waits is served in the order of asking, over all machines.
+//! A window that machines share: waiters are served in the order of asking, over all machines.
 
 use crate::remote::world::{World, now, poll};
 use std::pin::Pin;
@@ -175,7 +175,7 @@ fn more_than_the_limit_is_refused_and_in_nobodys_way() {
     assert!(takes(&other, 4));
 }
 
-/// What is given up when it has left the window is there no more: the window has as much again.
+/// A cancel after the window has passed returns nothing: the window has as much again.
 #[test]
 fn a_late_cancel_adds_nothing_to_a_free_window() {
     let world = World::new();

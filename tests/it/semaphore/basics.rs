@@ -259,7 +259,7 @@ fn forgotten_permits_are_gone_and_added_ones_are_there() {
     assert_eq!((semaphore.limit(), semaphore.available_permits()), (4, 4));
 }
 
-/// Who waits when it is closed, and is not polled any more, has nothing to give back; who had been granted has.
+/// A waiter at the close that is not polled any more has nothing to return; a granted one has.
 #[test]
 fn a_wait_dropped_after_the_close_returns_its_permits() {
     for build in [Semaphore::new, |n| {

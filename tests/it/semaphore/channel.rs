@@ -75,7 +75,7 @@ fn owned_permits_keep_the_semaphore_open_and_tokens_do_not() {
     drop(semaphore);
     let token = receiver.recv().unwrap();
     drop(permit);
-    // The last handle has gone: what was free is gone too, and the channel is disconnected.
+    // The last handle has gone: the free permits are gone too, and the channel is disconnected.
     assert_eq!(receiver.recv().unwrap_err(), RecvError);
     drop(token);
     assert_eq!(receiver.try_recv().unwrap_err(), TryRecvError::Disconnected);
@@ -91,7 +91,7 @@ fn a_shrink_takes_free_permits_first_and_then_makes_debt() {
     numbers(&semaphore, [1, 3, 2, 0]);
     held.pop_front();
     numbers(&semaphore, [1, 2, 1, 0]);
-    // A raise forgives what is left of the debt, and makes the rest.
+    // A raise forgives the remaining debt, and makes the rest.
     semaphore.set_limit(3).unwrap();
     numbers(&semaphore, [3, 2, 0, 1]);
     semaphore.set_limit(0).unwrap();
@@ -419,7 +419,7 @@ enum Held<'a> {
 
 proptest! {
     #![proptest_config(crate::cases(500))]
-    /// What is free is what the limit leaves over, at every step: two numbers say all that there is to know.
+    /// The free permits are the limit less the held ones, at every step: two counters hold the whole state.
     #[test]
     fn any_program_on_one_thread_agrees_with_two_counters(
         mut limit in 0..6_usize,

@@ -114,7 +114,7 @@ fn a_semaphore_in_two_legs_is_refused_by_the_builder() {
 #[test]
 fn nine_policies_may_want_the_maximum() {
     let semaphore = Arc::new(Semaphore::builder(1).max_waiting_permits(10).build().unwrap());
-    // What was admissible once is waited for.
+    // A once admissible demand is waited for.
     semaphore.set_limit(Semaphore::MAX_PERMITS);
     semaphore.set_limit(1);
     let policies: Vec<_> = (0..9).map(|_| Policy::new(Arc::clone(&semaphore))).collect();
@@ -219,7 +219,7 @@ fn a_batch_newcomer_evicts_no_urgent_waiter() {
     assert!(matches!(poll(urgent.as_mut()), Poll::Ready(Err(error)) if error.is_evicted()));
 }
 
-/// The bounds are on waiting: who is next and fits does not wait.
+/// The bounds are on waiting: a head that fits does not wait.
 #[test]
 fn the_bounds_of_the_queue_do_not_apply_to_immediate_admissions() {
     let urgent_first = Order::Priority {

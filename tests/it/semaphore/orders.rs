@@ -320,7 +320,7 @@ fn the_head_of_a_bounded_queue_is_overtaken_up_to_the_bound() {
     assert_eq!((semaphore.in_use(), semaphore.waiting()), (0, 0));
 }
 
-/// The one that was woken leaves: the next is woken for what is there.
+/// The woken waiter leaves: the next is woken for the free permits.
 #[test]
 fn a_cancelled_head_passes_the_wake_up_on() {
     let semaphore = Semaphore::builder(1).overtakes(1_000).build().unwrap();

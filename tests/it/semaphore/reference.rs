@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use tollgate::{AcquireError, Order, Overflow, Semaphore, SemaphorePermit, TryAcquireError};
 
-/// What is asked of both.
+/// The operations on both.
 #[derive(Clone, Debug)]
 enum Op {
     Join { n: u32, class: u8 },
@@ -125,7 +125,7 @@ struct Person {
 struct Account {
     /// Grants to others since its own last one, or since it had no waiter.
     passed: u32,
-    /// What it was granted, over its weight, in units that every weight here divides.
+    /// Its grants, over its weight, in units that every weight here divides.
     time: u64,
 }
 
@@ -180,7 +180,7 @@ impl Reference {
         self.waiting().any(|person| person.class == class)
     }
 
-    /// Who is next.
+    /// The head of the queue.
     fn head(&self) -> Option<usize> {
         let classes = || (0..self.accounts.len()).filter(|&class| self.waits_in(class));
         let class = match self.kind.order {
@@ -592,7 +592,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// What can be seen of both is the same, and no waiter sleeps that should have been woken.
+    /// The observable state of both is the same, and no waiter sleeps that should have been woken.
     fn compare(&mut self) {
         let (semaphore, reference) = (self.semaphore, &self.reference);
         let waiting = reference.waiting().count();

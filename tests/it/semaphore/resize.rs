@@ -18,7 +18,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// One admission: what was inside right after it is no more than the limit that was in force all the while.
+    /// One admission: the number inside right after it is no more than the limit that was in force all the while.
     async fn admit(&self, semaphore: &Semaphore, n: u32) {
         let before = self.version.load(Ordering::SeqCst);
         let limit = self.limit.load(Ordering::SeqCst);

@@ -11,7 +11,7 @@
 use proptest::prelude::*;
 
 #[path = "twin"]
-mod tokio_twin {
+mod theirs {
     mod sync {
         pub(super) use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit, TryAcquireError};
     }
@@ -20,7 +20,7 @@ mod tokio_twin {
 }
 
 #[path = "twin"]
-mod own_twin {
+mod ours {
     mod sync {
         pub(super) use tollgate::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit, TryAcquireError};
     }
@@ -56,41 +56,35 @@ fn same(tokio: Trace, own: Trace) {
 #[test]
 fn taking_and_giving_back_is_as_in_tokio() {
     same(
-        tokio_twin::program::takes_and_gives_back(),
-        own_twin::program::takes_and_gives_back(),
+        theirs::program::takes_and_gives_back(),
+        ours::program::takes_and_gives_back(),
     );
 }
 
 #[test]
 fn merging_splitting_and_forgetting_is_as_in_tokio() {
     same(
-        tokio_twin::program::merges_splits_and_forgets(),
-        own_twin::program::merges_splits_and_forgets(),
+        theirs::program::merges_splits_and_forgets(),
+        ours::program::merges_splits_and_forgets(),
     );
 }
 
 #[test]
 fn panics_are_those_of_tokio() {
     same(
-        tokio_twin::program::panics_where_documented(),
-        own_twin::program::panics_where_documented(),
+        theirs::program::panics_where_documented(),
+        ours::program::panics_where_documented(),
     );
 }
 
 #[test]
 fn waiting_and_closing_is_as_in_tokio() {
-    same(
-        tokio_twin::program::waits_and_closes(),
-        own_twin::program::waits_and_closes(),
-    );
+    same(theirs::program::waits_and_closes(), ours::program::waits_and_closes());
 }
 
 #[test]
 fn blocked_threads_fare_as_in_tokio() {
-    same(
-        tokio_twin::program::blocks_threads(),
-        own_twin::program::blocks_threads(),
-    );
+    same(theirs::program::blocks_threads(), ours::program::blocks_threads());
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -105,7 +99,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => any::<usize>().prop_map(Op::Merge),
         3 => (0..4_usize).prop_map(Op::Add),
         2 => (0..4_usize).prop_map(Op::Remove),
-        // Rarely: what comes after it is little.
+        // Rarely: few operations follow it.
         1 => prop_oneof![6 => Just(Op::Add(1)), 1 => Just(Op::Close)],
     ]
 }
@@ -117,6 +111,6 @@ proptest! {
         permits in 0..6_usize,
         ops in prop::collection::vec(op(), 0..120),
     ) {
-        prop_assert_eq!(tokio_twin::program::run(permits, &ops), own_twin::program::run(permits, &ops));
+        prop_assert_eq!(theirs::program::run(permits, &ops), ours::program::run(permits, &ops));
     }
 }

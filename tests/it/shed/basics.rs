@@ -21,7 +21,7 @@ fn a_guaranteed_part_is_kept() {
     let batch = shared.class(0).try_admit(3).unwrap();
     let live = shared.class(1).try_admit(7).unwrap();
     assert_eq!((room(&shared, 0), room(&shared, 1)), (0, 0));
-    // The limit changes, and the parts with it; what is held stays held.
+    // The limit changes, and the parts with it; held permits stay held.
     shared.set_limit(20);
     assert_eq!((shared.in_use(), shared.class(0).part()), (10, 6));
     assert_eq!((room(&shared, 0), room(&shared, 1)), (3, 7));

@@ -79,7 +79,7 @@ fn a_waiter_for_a_retry_wakes_when_a_whole_one_is_there() {
         budget.available()
     });
     assert_eq!(whole, [0, 1, 1, 1, 2]);
-    // What is cancelled is back, as many as they were, and no more than is kept.
+    // Cancelled requests are back, as many as they were, up to the most that is kept.
     drop(budget.reserve(2).unwrap());
     assert_eq!(budget.available(), 2);
     assert!(budget.try_admit(3).is_err());
@@ -102,7 +102,7 @@ fn a_blocked_thread_wakes_for_a_whole_retry() {
     assert!(thread.join().unwrap());
 }
 
-/// What was asked and accepted counts for the window, and is gone after it.
+/// Requests and successes count for the window, and are gone after it.
 #[test]
 fn a_throttler_looks_at_its_window_alone() {
     let clock = ManualClock::new();

@@ -1,4 +1,4 @@
-//! The waiting room by itself: who has a place, for when, and how many there are.
+//! The waiting room by itself: places, their instants, and their bound.
 
 use std::time::Duration;
 use tollgate::shed::{RoomFull, ShedError, WaitingRoom};

@@ -1,4 +1,4 @@
-//! One program over whatever `super::sync` is, and what it saw.
+//! One program over whatever `super::sync` is, and its trace.
 
 use super::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit, TryAcquireError};
 use crate::semaphore::tokio_twin::{Op, Trace};
@@ -232,7 +232,7 @@ pub(crate) fn blocks_threads() -> Trace {
 
 type Wait = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>>>>;
 
-/// Runs a program of single steps, all on one thread, and notes after each what can be seen.
+/// Runs a program of single steps, all on one thread, and notes the observable state after each.
 pub(crate) fn run(permits: usize, ops: &[Op]) -> Trace {
     let mut trace = Trace::new();
     let semaphore = Arc::new(Semaphore::new(permits));
