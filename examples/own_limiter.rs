@@ -4,15 +4,15 @@
 //! no more, and it rings its bell, outside the lock, whenever there may be room for somebody who waits. Everything
 //! else (permits, waiting in line, time-outs, composition) is the core's.
 //!
-//! `cargo run --example own_limiter --features conformance`
+//! `cargo run --example own_limiter`
 
 use std::sync::{Mutex, PoisonError};
-use tollgate::conformance::Suite;
 use tollgate::sync::bell::Bell;
 use tollgate::{
     Ask, Cost, Demand, Limiter, LimiterExt, Outcome, Pass, Policy, ReadyAt, Reason, Refusal, Semaphore, Settlement,
     Wait,
 };
+use tollgate_conformance::Suite;
 
 const BYTES: Cost = Cost::new("bytes");
 const LEG: &str = "memory";

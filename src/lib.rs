@@ -38,7 +38,7 @@
 //! | test with virtual time | [`ManualClock`] | |
 //! | put an existing governor limiter into a policy | `Governed` | `governor` |
 //! | share permits, rates and windows among machines | `remote::Remote` | `remote`, `redis`, `consul`, `zookeeper`, `etcd` |
-//! | write a limiter of your own | [`Limiter`], and the suite in `conformance` | `conformance` |
+//! | write a limiter of your own | [`Limiter`], and the test suite of the crate `tollgate-conformance` | |
 //!
 //! ```
 //! use tollgate::{Ask, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
@@ -85,7 +85,6 @@
 //! | `consul` | no | `remote`, and `remote::Consul`, with a client of HTTP of its own on hyper 1 |
 //! | `etcd` | no | `remote`, and `remote::Etcd`, with the same |
 //! | `zookeeper` | no | `remote`, and `remote::Zookeeper`, with zookeeper-client 0.11 |
-//! | `conformance` | no | the eight [laws](limiter) as checks to run on a limiter of your own |
 //!
 //! How to move from tokio's semaphore, other rate limiters and other pools, and which of ours to take: the [`guide`].
 //!
@@ -105,9 +104,6 @@ mod ask;
 pub mod axum;
 mod blocking;
 pub mod breaker;
-#[cfg(feature = "conformance")]
-#[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
-pub mod conformance;
 #[cfg(feature = "fan-out")]
 #[cfg_attr(docsrs, doc(cfg(feature = "fan-out")))]
 pub mod fan_out;

@@ -29,7 +29,6 @@ mod channel_semaphore;
 mod coarse_clock;
 mod compose;
 mod compose_waits;
-#[cfg(feature = "conformance")]
 mod conformance;
 #[cfg(feature = "fan-out")]
 mod fan_out;

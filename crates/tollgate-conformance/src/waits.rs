@@ -1,24 +1,22 @@
-//! The laws of waiting, checked with a policy in front of the limiter: 7, that nothing is held meanwhile, and 6, that
-//! whoever waits is woken.
+//! The laws of waiting, checked with a policy in front of the limiter: law 7, a waiter holds nothing, and law 6, waiters
+//! are woken.
 
 use super::suite::{Suite, Tally, Violation};
 use super::world::{Held, World, times};
-use crate::ask::Demand;
-use crate::limiter::{Limiter, LimiterExt, Outcome};
-use crate::permit::Reservation;
-use crate::policy::Policy;
-use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::time::Pass;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use tollgate::sync::turn::Turnstile;
+use tollgate::{
+    Clock, Demand, Limiter, LimiterExt, Outcome, Pass, Policy, ReadyAt, Reason, Refusal, Reservation, Wait,
+};
 
 type Verdict = Result<(), Violation>;
 
 /// Counts its wake-ups.
 #[derive(Default)]
-struct Count(AtomicUsize);
+pub(super) struct Count(AtomicUsize);
 
 impl Wake for Count {
     fn wake(self: Arc<Self>) {
@@ -30,18 +28,22 @@ impl Wake for Count {
     }
 }
 
-fn poll<F: Future>(future: Pin<&mut F>, count: &Arc<Count>) -> Poll<F::Output> {
+pub(super) fn poll<F: Future>(future: Pin<&mut F>, count: &Arc<Count>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(&Waker::from(Arc::clone(count))))
 }
 
 pub(super) fn policy_of<L: Limiter + 'static>(world: &World<L>) -> Result<Policy<Arc<L>>, Violation> {
+    policy_over(&world.clock, Arc::clone(&world.limiter))
+}
+
+pub(super) fn policy_over<L: Limiter + 'static>(clock: &Clock, limiter: L) -> Result<Policy<L>, Violation> {
     Policy::builder()
-        .clock(&world.clock)
-        .over(Arc::clone(&world.limiter))
+        .clock(clock)
+        .over(limiter)
         .map_err(|error| Violation::description(format!("it does not decide by the clock that it was given: {error}")))
 }
 
-/// A leg that is shut.
+/// A leg that refuses everything.
 struct Shut;
 
 impl Limiter for Shut {
@@ -55,10 +57,10 @@ impl Limiter for Shut {
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::on_event("shut")
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn Turnstile)) {}
 }
 
-/// Counts what is held of it, and never refuses.
+/// A leg that never refuses, and counts what it has admitted.
 #[derive(Default)]
 struct Open(AtomicUsize);
 
@@ -85,7 +87,7 @@ impl Limiter for Open {
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn Turnstile)) {}
 }
 
 /// Law 7: while a policy waits, for this limiter or for another, it holds nothing of any leg.
@@ -94,17 +96,14 @@ pub(super) fn nothing_is_held_while_waiting<L: Limiter + 'static>(suite: &Suite<
         let (world, twin) = (suite.world(), suite.world());
         let held = world.fill(suite.ask, taken);
         let twins = twin.fill(suite.ask, taken);
-        let policy = Policy::builder()
-            .clock(&world.clock)
-            .over(Arc::clone(&world.limiter).and(Shut))
-            .map_err(|error| Violation::description(error.to_string()))?;
+        let policy = policy_over(&world.clock, Arc::clone(&world.limiter).and(Shut))?;
         let mut waiter = pin!(policy.admit(suite.ask));
         for _ in 0..3 {
             let polled = poll(waiter.as_mut(), &Arc::default());
             law.ensure(!matches!(polled, Poll::Ready(Ok(_))), || {
                 "a policy admitted although a leg is shut".into()
             })?;
-            // A leg that is not waited for refuses instead.
+            // A leg that is never waited for refuses instead.
             if polled.is_ready() {
                 break;
             }
@@ -113,8 +112,8 @@ pub(super) fn nothing_is_held_while_waiting<L: Limiter + 'static>(suite: &Suite<
             let (after, before) = (suite.future(&world, held), suite.future(&twin, twins));
             law.ensure(after == before, || {
                 format!(
-                    "with {taken} taken, somebody who waits for another leg holds something of this one: {after:?} \
-                     admitted from then on, not {before:?}"
+                    "with {taken} taken, a waiter at another leg holds something of this one: {after:?} admitted from \
+                     then on, not {before:?}"
                 )
             })?;
         }
@@ -122,10 +121,7 @@ pub(super) fn nothing_is_held_while_waiting<L: Limiter + 'static>(suite: &Suite<
     let world = suite.world();
     let open = Arc::new(Open::default());
     let _held = world.fill(suite.ask, suite.capacity);
-    let policy = Policy::builder()
-        .clock(&world.clock)
-        .over(Arc::clone(&open).and(Arc::clone(&world.limiter)))
-        .map_err(|error| Violation::description(error.to_string()))?;
+    let policy = policy_over(&world.clock, Arc::clone(&open).and(Arc::clone(&world.limiter)))?;
     let mut waiter = pin!(policy.admit(suite.ask));
     for _ in 0..3 {
         let polled = poll(waiter.as_mut(), &Arc::default());
@@ -141,8 +137,8 @@ pub(super) fn nothing_is_held_while_waiting<L: Limiter + 'static>(suite: &Suite<
 
 type Taken<'a, L> = (Reservation<&'a Arc<L>>, Vec<Held<'a, L>>);
 
-/// Law 6: each thing that makes room wakes whoever waits, who is then admitted.
-pub(super) fn whoever_waits_is_woken<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
+/// Law 6: each event that frees capacity wakes the waiter, which is then admitted.
+pub(super) fn waiters_are_woken<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     woken_by(suite, law, "a cancel", |_, (reservation, held)| {
         drop(reservation);
         held
@@ -168,7 +164,7 @@ pub(super) fn whoever_waits_is_woken<L: Limiter + 'static>(suite: &Suite<L>, law
         woken_by(suite, law, "a settle", |_, (reservation, mut held)| {
             held.push(reservation.commit());
             for permit in &mut held {
-                // A cost that no leg counts is found by the waiter, who is not admitted.
+                // If no leg counts the cost, the waiter is not admitted, and the check fails.
                 let _ = permit.settle(cost, actual);
             }
             held
@@ -181,10 +177,10 @@ pub(super) fn whoever_waits_is_woken<L: Limiter + 'static>(suite: &Suite<L>, law
             held
         })?;
     }
-    two_lines_are_both_woken(suite, law)
+    two_queues_are_both_woken(suite, law)
 }
 
-/// All is taken, one of it by a mere reservation; somebody waits; `event` happens.
+/// Checks that `event` wakes a waiter. All capacity is taken, one ask of it by a reservation.
 fn woken_by<L: Limiter + 'static>(
     suite: &Suite<L>,
     law: &mut Tally<'_>,
@@ -202,25 +198,23 @@ fn woken_by<L: Limiter + 'static>(
         let mut waiter = pin!(policy.admit(suite.ask));
         let pending = poll(waiter.as_mut(), &count).is_pending();
         law.ensure(pending, || "a policy admitted although all is taken".into())?;
-        // One more behind, who asks for more than comes back and must not keep the first from it.
+        // One more waiter behind asks for more than comes back, and must not keep the first from it.
         let mut behind = pin!(policy.admit(times(suite.ask, suite.capacity)));
         if waiters > 1 {
             let _ = poll(behind.as_mut(), &Arc::default());
         }
         let _held = event(&world, (reservation, held));
         law.ensure(count.0.load(Ordering::Relaxed) > 0, || {
-            format!("{name} made room, and who waits for it was not woken")
+            format!("{name} freed capacity, and the waiter was not woken")
         })?;
         let admitted = matches!(poll(waiter.as_mut(), &count), Poll::Ready(Ok(_)));
-        law.ensure(admitted, || {
-            format!("{name} woke who waits for it, and it is not admitted")
-        })?;
+        law.ensure(admitted, || format!("{name} woke the waiter, and it is not admitted"))?;
     }
     Ok(())
 }
 
-/// Two policies share the limiter; when all comes back both are told.
-fn two_lines_are_both_woken<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
+/// Two policies share the limiter: both are woken when all capacity comes back.
+fn two_queues_are_both_woken<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     if suite.capacity < 2 {
         return Ok(());
     }
@@ -234,13 +228,13 @@ fn two_lines_are_both_woken<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Ta
     drop(reservations);
     for count in &counts {
         law.ensure(count.0.load(Ordering::Relaxed) > 0, || {
-            "all was cancelled, and of two lines one was not told".into()
+            "all was cancelled, and one of two queues was not woken".into()
         })?;
     }
     let first = poll(first, &counts[0]);
     let second = poll(second, &counts[1]);
     law.ensure(
         matches!((&first, &second), (Poll::Ready(Ok(_)), Poll::Ready(Ok(_)))),
-        || "all was cancelled, and of two lines one was not admitted".into(),
+        || "all was cancelled, and one of two queues was not admitted".into(),
     )
 }

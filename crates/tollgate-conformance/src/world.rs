@@ -1,15 +1,13 @@
-//! One limiter on a clock of its own, and what can be seen of it from outside.
+//! One limiter on its own clock, seen from outside.
 //!
-//! A state is compared by what becomes of it: two worlds are in the same state when they admit the same from then on.
-//! Nothing needs to be undone for that, so no law is presumed by the check of another.
+//! States are compared by their future: two worlds are in the same state when they admit the same from then on. That
+//! needs no undoing, so the check of one law presumes no other law.
 
 use super::suite::Suite;
-use crate::ask::{Ask, Demand};
-use crate::limiter::{Limiter, LimiterExt};
-use crate::permit::{Permit, Reservation};
-use crate::time::{Instant, ManualClock, Phase};
 use std::sync::Arc;
 use std::time::Duration;
+use tollgate::time::Phase;
+use tollgate::{Ask, Demand, Instant, Limiter, LimiterExt, ManualClock, Permit, Reservation};
 
 pub(super) struct World<L> {
     pub(super) clock: ManualClock,
@@ -18,7 +16,7 @@ pub(super) struct World<L> {
 
 pub(super) type Held<'a, L> = Permit<&'a Arc<L>>;
 
-/// What `ready_at` says, without the leg's name.
+/// The answer of `ready_at`, without the leg's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ready {
     pub(super) not_before: Option<Instant>,
@@ -49,11 +47,7 @@ impl<L: Limiter> World<L> {
 
     pub(super) fn ready(&self, ask: Ask) -> Ready {
         let phase = Phase::new();
-        self.ready_for(Demand::new(&ask, phase.pass()))
-    }
-
-    pub(super) fn ready_for(&self, demand: Demand<'_>) -> Ready {
-        let ready = self.limiter.ready_at(demand);
+        let ready = self.limiter.ready_at(Demand::new(&ask, phase.pass()));
         Ready {
             not_before: ready.not_before(),
             event: ready.is_event(),
@@ -71,7 +65,7 @@ pub(super) fn times(ask: Ask, n: usize) -> Ask {
         })
 }
 
-/// In how many steps a refill is looked at.
+/// The number of steps in which a refill is observed.
 const STEPS: u32 = 8;
 
 impl<L: Limiter + 'static> Suite<L> {
@@ -80,7 +74,7 @@ impl<L: Limiter + 'static> Suite<L> {
         2 * self.capacity + 2
     }
 
-    /// The instants, from now, at which something may have come back.
+    /// The delays after which some capacity may have come back.
     pub(super) fn delays(&self) -> Vec<Duration> {
         match self.refill {
             Some(refill) => vec![refill / STEPS, refill / 2, refill, refill * 2],
@@ -88,7 +82,7 @@ impl<L: Limiter + 'static> Suite<L> {
         }
     }
 
-    /// What a world admits from now on: at once, as time passes, and once everything has been given back.
+    /// The admissions of a world from now on: at once, as time passes, and once everything has been released.
     pub(super) fn future<'a>(&self, world: &'a World<L>, mut held: Vec<Held<'a, L>>) -> Vec<usize> {
         let mut admitted = Vec::new();
         let steps = self.refill.map_or(0, |_| STEPS + STEPS / 2);

@@ -1,15 +1,13 @@
-//! What a limiter says about itself, the order in which the laws are checked, and the verdict.
+//! The description of a limiter, the order of the checks, and the verdict.
 
 use super::world::World;
 use super::{guards, laws, turns, waits};
-use crate::ask::{Ask, Cost};
-use crate::limiter::Limiter;
-use crate::time::ManualClock;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
+use tollgate::{Ask, Cost, Limiter, ManualClock};
 
-/// Something done to a limiter from outside.
+/// A change of a limiter from outside.
 type Change<L> = Box<dyn Fn(&L)>;
 
 /// A description of one limiter, to be checked against the laws.
@@ -22,13 +20,13 @@ pub struct Suite<L> {
     pub(super) capacity: usize,
     /// Capacity is held by a permit until it is finished.
     pub(super) holds: bool,
-    /// Capacity comes back by itself: after so long an exhausted limiter that nobody uses is fresh again.
+    /// Capacity comes back by itself: an exhausted limiter that is not used is fresh again after this time.
     pub(super) refill: Option<Duration>,
     pub(super) settle: Option<(Cost, u64)>,
     pub(super) loosen: Option<Change<L>>,
-    /// What no instant can admit.
+    /// An ask that no instant can admit.
     pub(super) never_fits: Option<Ask>,
-    /// Several reservations that overlap are given back exactly, in whatever order.
+    /// Overlapping reservations are restored exactly, in any order.
     pub(super) exact: bool,
     pub(super) in_turn: bool,
     pub(super) patience: Duration,
@@ -55,9 +53,9 @@ impl<L: Limiter + 'static> Suite<L> {
         }
     }
 
-    /// A limiter whose permits hold their capacity until they are finished, and that admits `capacity` asks at once.
+    /// Describes a limiter that admits `capacity` asks at once, and whose permits hold their capacity until they finish.
     ///
-    /// `make` is called often, and must make the same each time.
+    /// `make` is called often, and must make the same limiter each time.
     pub fn of_permits(capacity: usize, make: impl Fn(&ManualClock) -> L + 'static) -> Self {
         Self {
             holds: true,
@@ -65,10 +63,10 @@ impl<L: Limiter + 'static> Suite<L> {
         }
     }
 
-    /// A limiter whose capacity comes back by itself. A fresh one admits `capacity` asks at one instant, and an
-    /// exhausted one that nobody uses is as good as fresh after `refill`.
+    /// Describes a limiter whose capacity comes back by itself. A fresh limiter admits `capacity` asks at one instant. An
+    /// exhausted limiter that is not used is as good as fresh after `refill`.
     ///
-    /// `make` is called often, and must make the same each time, on the clock that it is given.
+    /// `make` is called often, and must make the same limiter each time, on the clock that it is given.
     pub fn of_rate(capacity: usize, refill: Duration, make: impl Fn(&ManualClock) -> L + 'static) -> Self {
         Self {
             refill: Some(refill),
@@ -76,73 +74,74 @@ impl<L: Limiter + 'static> Suite<L> {
         }
     }
 
-    /// Permits hold capacity as well: a policy of a rate and a semaphore. Capacity is back when all permits are
-    /// finished and the refill time has passed.
+    /// Says that permits hold capacity as well, as in a policy of a rate and a semaphore. All capacity is back when all
+    /// permits have finished and the refill time has passed.
     pub fn holding(mut self) -> Self {
         self.holds = true;
         self
     }
 
-    /// Others share what comes back, so that nobody knows when it is there for us: whoever waits does so in turn, as for permits.
+    /// Says that others share the capacity, so that no instant is known: a waiter waits for its turn, as for a permit.
     pub fn in_turn(mut self) -> Self {
         self.in_turn = true;
         self
     }
 
-    /// Of several reservations that overlap, a cancel may give back less, as a token bucket does that could have been
-    /// full in between. A lone reservation that is cancelled at its own instant is still given back exactly.
+    /// Allows a cancel among overlapping reservations to restore less, as a token bucket does that could have been full in
+    /// between. A single reservation that is cancelled at its own instant must still be restored exactly.
     pub fn inexact_cancel(mut self) -> Self {
         self.exact = false;
         self
     }
 
-    /// Several queues that wait for it take turns, as at a [`Semaphore`](crate::Semaphore): of two policies with steady
-    /// demand each gets at least 40 %, and no wait grows for ever. So it is with a policy and its
-    /// [lane](crate::Policy::lane).
+    /// Checks as well that several queues at the limiter take turns, as at a [`Semaphore`](tollgate::Semaphore). Of two
+    /// policies with steady demand each gets at least 40 %, and no wait grows without bound. The same is checked of a policy
+    /// and its [lane](tollgate::Policy::lane).
     ///
-    /// A limiter of your own takes turns where its [`queues`](crate::Limiter::queues) shows one: its own
-    /// [`Turnstile`](crate::sync::turn::Turnstile), or that of a limiter of ours in which it holds its capacity.
-    /// **Starvation**: where several policies wait for a limiter that shows no queue, they race for what comes free, and one of
-    /// them may lose for ever. Share one policy between all callers then.
+    /// A limiter of your own takes turns if its [`queues`](Limiter::queues) shows a queue: its own
+    /// [`Turnstile`](tollgate::sync::turn::Turnstile), or that of a tollgate limiter which holds its capacity.
+    ///
+    /// **Starvation**: policies that wait for a limiter without a queue race for free capacity, and one of them may always lose.
+    /// Share one policy between all callers then.
     pub fn takes_turns(mut self) -> Self {
         self.takes_turns = true;
         self
     }
 
-    /// What to ask for each time; [`Ask::one`] unless set.
+    /// Sets the ask of each admission; [`Ask::one`] by default.
     pub fn ask(mut self, ask: impl Into<Ask>) -> Self {
         self.ask = ask.into();
         self
     }
 
-    /// Once admitted, an ask can be settled to `actual` units of `cost`. Settling all of `capacity` permits so must
-    /// make room for one more ask.
+    /// Checks settlements of an admitted ask to `actual` units of `cost`. Settling all of `capacity` permits must free
+    /// capacity for one more ask.
     pub fn settle(mut self, cost: Cost, actual: u64) -> Self {
         self.settle = Some((cost, actual));
         self
     }
 
-    /// What raises the limit, so that an exhausted limiter has room for one more ask at once.
+    /// Sets a change that raises the limit, so that an exhausted limiter admits one more ask at once.
     pub fn loosen(mut self, loosen: impl Fn(&L) + 'static) -> Self {
         self.loosen = Some(Box::new(loosen));
         self
     }
 
-    /// An ask that no instant can admit under the settings that the limiter is made with: more than the burst of a rate. It is
-    /// refused as `Oversized` at once, whatever is taken, and is never waited for.
+    /// Sets an ask that no instant can admit under the settings of the limiter, such as more than the burst of a rate. It must
+    /// be refused as `Oversized` at once, at any fill level, and is never waited for.
     pub fn never_fits(mut self, ask: impl Into<Ask>) -> Self {
         self.never_fits = Some(ask.into());
         self
     }
 
-    /// This law is not checked, since the limiter cannot keep it and says so. Without the third, whatever rests on
-    /// giving back is not checked either: what a later leg's refusal undoes, and laws 6 and 7.
+    /// Skips law `law`, which the limiter is documented not to keep. Without law 3, checks that rest on cancelling are
+    /// skipped as well: the roll-back by a later leg, and laws 6 and 7.
     pub fn excused(mut self, law: u8) -> Self {
         self.excused.push(law);
         self
     }
 
-    /// After how much real time an attempt is taken to block; 10 s unless set. It only bounds a failure.
+    /// Sets the real time after which an attempt counts as blocked; 10 s by default. It only bounds a failing run.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
@@ -150,15 +149,15 @@ impl<L: Limiter + 'static> Suite<L> {
 
     pub(super) fn world(&self) -> World<L> {
         let clock = ManualClock::new();
-        // Not at zero: nothing may depend on where the clock starts.
+        // Not at zero: nothing may depend on the clock's origin.
         clock.advance(Duration::from_nanos(1_234_567_891));
         let limiter = (self.make)(&clock);
         World::new(clock, limiter)
     }
 
-    /// Checks every law that the description allows to check.
+    /// Checks every law that the description covers.
     ///
-    /// Laws are checked in an order in which one broken law does not make another look broken: 1, 4, 2, 3, 5, 7, 8, 6.
+    /// The order is 1, 4, 2, 3, 5, 7, 8, 6: in it, one broken law does not make another look broken.
     ///
     /// # Errors
     /// The first [`Violation`].
@@ -168,7 +167,7 @@ impl<L: Limiter + 'static> Suite<L> {
             turns: 0,
         };
         type Law<L> = fn(&Suite<L>, &mut Tally<'_>) -> Result<(), Violation>;
-        // The law that is checked, and one that the check takes for granted.
+        // The law that is checked, and a law that the check presumes.
         let order: [(u8, u8, Law<L>); 11] = [
             (1, 1, laws::never_blocks),
             (4, 4, laws::commit_cannot_fail),
@@ -180,7 +179,7 @@ impl<L: Limiter + 'static> Suite<L> {
             (7, 3, waits::nothing_is_held_while_waiting),
             (8, 8, laws::ready_at_is_exact),
             (8, 8, laws::what_never_fits_is_refused_for_good),
-            (6, 3, waits::whoever_waits_is_woken),
+            (6, 3, waits::waiters_are_woken),
         ];
         for (law, needs, check) in order {
             if self.excused.contains(&law) || self.excused.contains(&needs) {
@@ -208,10 +207,10 @@ impl<L: Limiter + 'static> Suite<L> {
         }
     }
 
-    /// [`run`](Suite::run), for a test.
+    /// Runs the suite, and panics at the first violation: [`run`](Suite::run) for a test.
     ///
     /// # Panics
-    /// With the number of the law that is broken, and how.
+    /// With the number of the broken law, and how it is broken.
     #[track_caller]
     pub fn check(&self) -> Report {
         match self.run() {
@@ -240,23 +239,23 @@ pub(super) fn message(panic: &(dyn std::any::Any + Send)) -> &str {
         .unwrap_or("without a message")
 }
 
-/// What is checked.
+/// The subject of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// That the limiter is as it was described.
+    /// The limiter is as described.
     Description,
     Law(u8),
     Turns,
 }
 
-/// Counts the checks of one rule, and says which it is when one fails.
+/// Counts the checks of one rule, and names the rule when a check fails.
 pub(super) struct Tally<'a> {
     rule: Rule,
     checks: &'a mut u32,
 }
 
 impl Tally<'_> {
-    /// One check.
+    /// Counts one check, and fails with `what` unless it `holds`.
     pub(super) fn ensure(&mut self, holds: bool, what: impl FnOnce() -> String) -> Result<(), Violation> {
         *self.checks += 1;
         if holds {
@@ -267,7 +266,7 @@ impl Tally<'_> {
     }
 }
 
-/// What was checked.
+/// The number of checks, by law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     checks: [u32; 8],
@@ -275,13 +274,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// How many checks of this law were made; zero for a number that is no law's.
+    /// The number of checks of this law; zero for a number that is not a law's.
     pub fn checks(&self, law: u8) -> u32 {
         let index = usize::from(law).wrapping_sub(1);
         self.checks.get(index).copied().unwrap_or(0)
     }
 
-    /// How many checks of the [turns](Suite::takes_turns) were made.
+    /// The number of checks of [turns](Suite::takes_turns).
     pub fn turns(&self) -> u32 {
         self.turns
     }
@@ -312,13 +311,13 @@ impl Violation {
         Self { rule, what }
     }
 
-    /// The limiter is not as described.
+    /// A limiter that is not as described.
     pub(super) fn description(what: String) -> Self {
         Self::new(Rule::Description, what)
     }
 
-    /// The number of the law; `None` when the limiter is not as it was described, so that no law could be checked, or when
-    /// queues do not take turns at it.
+    /// The number of the law. `None` if the limiter is not as described, so that no law could be checked, or if queues do not
+    /// take turns at it.
     pub fn law(&self) -> Option<u8> {
         match self.rule {
             Rule::Law(law) => Some(law),

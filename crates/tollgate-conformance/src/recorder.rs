@@ -1,11 +1,8 @@
-//! A limiter that notes what becomes of each of its tickets.
+//! A limiter that records the life of each of its tickets, and what it says to waiters behind others.
 
-use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
-use crate::refusal::{ReadyAt, Refusal};
-use crate::sync::shim::Mutex;
-use crate::sync::turn::Turnstile;
-use crate::time::{Clock, Pass};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tollgate::sync::turn::Turnstile;
+use tollgate::{Clock, Demand, Instant, Limiter, Outcome, Pass, ReadyAt, Refusal, Settlement};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -18,9 +15,10 @@ enum Stage {
 struct Log {
     tickets: Vec<Stage>,
     complaint: Option<String>,
+    behind: Option<Option<Instant>>,
 }
 
-/// Stands around a limiter and sees every call.
+/// Wraps a limiter and records every call.
 pub(super) struct Recorder<L> {
     limiter: L,
     log: Mutex<Log>,
@@ -34,17 +32,27 @@ impl<L> Recorder<L> {
         }
     }
 
-    /// What is wrong with what has been called so far, now that nothing is held any more.
+    /// The first fault of the calls so far. Call it when nothing is held.
     pub(super) fn complaint(&self) -> Option<String> {
-        let log = self.log.lock();
+        let log = self.log();
         let open = log.tickets.iter().position(|&stage| stage != Stage::Ended);
         log.complaint
             .clone()
             .or_else(|| open.map(|ticket| format!("ticket {ticket} never ended")))
     }
 
+    /// The last [`ReadyAt::not_before`] that was returned for a demand behind others; `None` if there was no such demand.
+    pub(super) fn behind(&self) -> Option<Option<Instant>> {
+        self.log().behind
+    }
+
+    /// A limiter may panic, but never while this is locked.
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn step(&self, ticket: u64, call: &str, from: Stage, to: Stage) {
-        let mut log = self.log.lock();
+        let mut log = self.log();
         let Some(stage) = log.tickets.get_mut(ticket as usize) else {
             log.complaint = Some(format!("`{call}` was called with a ticket that was never made"));
             return;
@@ -61,7 +69,7 @@ impl<L: Limiter> Limiter for Recorder<L> {
 
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
         let ticket = self.limiter.try_reserve(demand)?;
-        let mut log = self.log.lock();
+        let mut log = self.log();
         log.tickets.push(Stage::Reserved);
         Ok((log.tickets.len() as u64 - 1, ticket))
     }
@@ -85,7 +93,11 @@ impl<L: Limiter> Limiter for Recorder<L> {
         self.limiter.forget(ticket);
     }
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.limiter.ready_at(demand)
+        let ready = self.limiter.ready_at(demand);
+        if demand.ahead() > 0 {
+            self.log().behind = Some(ready.not_before());
+        }
+        ready
     }
     fn clock(&self) -> Option<&Clock> {
         self.limiter.clock()

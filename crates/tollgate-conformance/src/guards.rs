@@ -1,20 +1,18 @@
-//! Laws 5 and 2 where the core's guards stand between: each ticket ends once, and a later leg's refusal or panic gives
-//! back what the limiter gave.
+//! Laws 5 and 2 through the core's guards: each ticket ends once, and a later leg's refusal or panic returns what the
+//! limiter granted.
 
 use super::recorder::Recorder;
 use super::suite::{Suite, Tally, Violation};
-use crate::ask::{Ask, Demand};
-use crate::limiter::{Limiter, LimiterExt, Outcome};
-use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::time::Pass;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use tollgate::sync::turn::Turnstile;
+use tollgate::{Ask, Demand, Limiter, LimiterExt, Outcome, Pass, ReadyAt, Reason, Refusal, Wait};
 
 type Verdict = Result<(), Violation>;
 
 const OUTCOMES: [Outcome; 4] = [Outcome::Success, Outcome::Failure, Outcome::Overload, Outcome::Ignored];
 
-/// Law 5: capacity comes back with the finish of what holds it, once, and with nothing else.
+/// Law 5: `finish` returns the capacity that a permit holds, once, and nothing else does.
 pub(super) fn ends_once<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     guards_end_each_ticket_once(suite, law)?;
     for outcome in OUTCOMES {
@@ -36,7 +34,7 @@ pub(super) fn ends_once<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<
         } else {
             let back = world.fill(suite.ask, suite.plenty()).len();
             law.ensure(back == 0, || {
-                format!("a rate has given {back} back because work finished as {outcome:?}")
+                format!("a rate has returned {back} because work finished as {outcome:?}")
             })?;
         }
     }
@@ -56,7 +54,7 @@ pub(super) fn ends_once<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<
         }
         let back = world.fill(suite.ask, suite.plenty()).len();
         let least = suite.capacity - if suite.holds { forgotten } else { 0 };
-        // Where a rate binds as well, it may be the tighter of the two.
+        // If a rate binds as well, it may be the tighter of the two.
         let most = if suite.refill.is_some() { suite.capacity } else { least };
         law.ensure((least..=most).contains(&back), || {
             format!("{forgotten} forgotten, the rest finished: {back} are admitted, not {least}")
@@ -65,7 +63,7 @@ pub(super) fn ends_once<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<
     Ok(())
 }
 
-/// Every way in which a permit or a reservation can end.
+/// Ends a permit or a reservation in every possible way.
 fn guards_end_each_ticket_once<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     let world = suite.world();
     let recorder = Recorder::new(Arc::clone(&world.limiter));
@@ -139,7 +137,7 @@ pub(super) fn a_later_leg_that_refuses_or_panics_leaves_no_trace<L: Limiter + 's
     Ok(())
 }
 
-/// The payload of a panic that is meant to happen.
+/// The payload of an intended panic.
 struct Quiet;
 
 /// A leg that never admits.
@@ -163,5 +161,5 @@ impl Limiter for Stub {
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::on_event("stub")
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn Turnstile)) {}
 }

@@ -1,39 +1,36 @@
-//! What queues at one limiter owe each other: with steady demand in two of them, each gets its part, and no wait grows for
-//! ever.
+//! Fairness between queues at one limiter: with steady demand in two of them, each gets its part, and no wait grows without
+//! bound.
 
 use super::suite::{Suite, Tally, Violation};
 use super::waits::policy_of;
-use crate::ask::Ask;
-use crate::limiter::Limiter;
-use crate::policy::Policy;
-use crate::time::{Clock, Instant, Sleep};
 use std::cell::Cell;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
+use tollgate::{Ask, Clock, Instant, Limiter, ManualClock, Policy};
 
-/// The least part of two that wait all the time, in hundredths.
+/// The least part, in percent, of each of two queues that are never empty.
 const LEAST_PART: u64 = 40;
-/// How many times the capacity comes back in one run.
+/// The number of times that the capacity comes back in one run.
 const ROUNDS: u32 = 40;
-/// How long work takes where capacity does not come back by itself.
+/// The duration of the work if capacity does not come back by itself.
 const WORK: Duration = Duration::from_millis(10);
-/// Of how many admissions a run is over in any case.
+/// A run ends after this many admissions of one queue.
 const PLENTY: u64 = 100_000;
 
-/// What became of the clients of one queue.
+/// The results of the clients of one queue.
 #[derive(Default)]
 struct Queue {
     admitted: Cell<u64>,
-    longest: Cell<u64>,
+    longest: Cell<Duration>,
     refused: Cell<bool>,
 }
 
 impl Queue {
-    fn note_wait(&self, ticks: u64) {
-        self.longest.set(self.longest.get().max(ticks));
+    fn note_wait(&self, wait: Duration) {
+        self.longest.set(self.longest.get().max(wait));
     }
 }
 
@@ -48,7 +45,7 @@ impl Wake for Woken {
 
 type Client<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// How a run goes.
+/// The parameters of a run.
 #[derive(Clone, Copy)]
 struct Plan {
     ask: Ask,
@@ -56,7 +53,7 @@ struct Plan {
     end: Instant,
 }
 
-/// Asks again as soon as it has been served, and its work is done.
+/// Asks again as soon as its work is done.
 async fn client<L: Limiter + 'static>(
     policy: &Policy<L>,
     clock: &Clock,
@@ -73,9 +70,9 @@ async fn client<L: Limiter + 'static>(
         };
         asked.set(None);
         queue.admitted.set(queue.admitted.get() + 1);
-        queue.note_wait(clock.now().ticks_since(since));
+        queue.note_wait(clock.between(since, clock.now()));
         if let Some(work) = plan.work {
-            Sleep::until(clock, clock.after(clock.now(), work)).await;
+            clock.sleep(work).await;
         }
         drop(permit);
     }
@@ -88,12 +85,20 @@ pub(super) fn queues_take_turns<L: Limiter + 'static>(
 ) -> Result<(), Violation> {
     for sizes in [[3, 1], [1, 3]] {
         let world = suite.world();
-        let (line, other) = (policy_of(&world)?, policy_of(&world)?);
-        share(suite, turns, &world.clock, "two policies", sizes, &line, &other)?;
+        let (one, other) = (policy_of(&world)?, policy_of(&world)?);
+        share(suite, turns, &world.clock, "two policies", sizes, &one, &other)?;
         let world = suite.world();
-        let line = policy_of(&world)?;
-        let lane = line.lane(Duration::from_secs(1 << 30));
-        share(suite, turns, &world.clock, "a policy and its lane", sizes, &line, &lane)?;
+        let policy = policy_of(&world)?;
+        let lane = policy.lane(Duration::from_secs(1 << 30));
+        share(
+            suite,
+            turns,
+            &world.clock,
+            "a policy and its lane",
+            sizes,
+            &policy,
+            &lane,
+        )?;
     }
     Ok(())
 }
@@ -101,10 +106,10 @@ pub(super) fn queues_take_turns<L: Limiter + 'static>(
 fn share<S, A: Limiter + 'static, B: Limiter + 'static>(
     suite: &Suite<S>,
     turns: &mut Tally<'_>,
-    clock: &crate::time::ManualClock,
+    clock: &ManualClock,
     who: &str,
     sizes: [usize; 2],
-    line: &Policy<A>,
+    one: &Policy<A>,
     other: &Policy<B>,
 ) -> Result<(), Violation> {
     let round = suite.refill.unwrap_or(WORK);
@@ -117,13 +122,13 @@ fn share<S, A: Limiter + 'static, B: Limiter + 'static>(
         end: clock.after(clock.now(), span),
     };
     let queues = [Queue::default(), Queue::default()];
-    // So many that there is always one that waits, also when all the capacity comes back at once.
+    // Enough clients that one always waits, even when all the capacity comes back at once.
     let counts = sizes.map(|size| size * (suite.capacity + 1));
     let asked: Vec<_> = (0..counts[0] + counts[1]).map(|_| Cell::new(None)).collect();
     let mut clients: Vec<Client<'_>> = Vec::new();
     for (number, asked) in asked.iter().enumerate() {
         clients.push(match number < counts[0] {
-            true => Box::pin(client(line, clock, plan, &queues[0], asked)),
+            true => Box::pin(client(one, clock, plan, &queues[0], asked)),
             false => Box::pin(client(other, clock, plan, &queues[1], asked)),
         });
     }
@@ -133,20 +138,20 @@ fn share<S, A: Limiter + 'static, B: Limiter + 'static>(
         if woken.0.swap(false, Ordering::Relaxed) {
             clients.retain_mut(|client| client.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         } else if !clock.advance_to_next_timer() {
-            turns.ensure(false, || format!("{who} wait, and nothing is to happen any more"))?;
+            turns.ensure(false, || format!("{who} wait, and no timer is left"))?;
         }
     }
     let now = clock.now();
     for (number, since) in asked.iter().enumerate() {
         if let Some(since) = since.get() {
-            queues[usize::from(number >= counts[0])].note_wait(now.ticks_since(since));
+            queues[usize::from(number >= counts[0])].note_wait(clock.between(since, now));
         }
     }
     let admitted = queues.each_ref().map(|queue| queue.admitted.get());
     let sum = admitted[0] + admitted[1];
     let least = admitted[0].min(admitted[1]);
     turns.ensure(queues.iter().all(|queue| !queue.refused.get()), || {
-        format!("of {who} one was refused, which may wait as long as it takes")
+        format!("of {who} one was refused, although its waits have no bound")
     })?;
     turns.ensure(sum >= u64::from(ROUNDS) / 2, || {
         format!("{who} wait all the time, and were admitted {sum} times in {ROUNDS} rounds")
@@ -154,8 +159,8 @@ fn share<S, A: Limiter + 'static, B: Limiter + 'static>(
     turns.ensure(least * 100 >= sum * LEAST_PART, || {
         format!("{who} with {counts:?} clients were admitted {admitted:?} times: less than {LEAST_PART} % of all")
     })?;
-    let longest = queues.iter().map(|queue| queue.longest.get()).max().unwrap_or(0);
-    turns.ensure(longest <= clock.ticks_of(span / 2), || {
+    let longest = queues.iter().map(|queue| queue.longest.get()).max().unwrap_or_default();
+    turns.ensure(longest <= span / 2, || {
         format!("with {counts:?} clients in {who} a wait took more than half of {ROUNDS} rounds")
     })
 }

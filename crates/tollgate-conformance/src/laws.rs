@@ -1,31 +1,28 @@
-//! The laws that a limiter keeps by itself: 1 to 4, and 8.
+//! The laws that a limiter keeps alone: 1 to 4, and 8.
 
+use super::recorder::Recorder;
 use super::suite::{Suite, Tally, Violation, message};
-use super::world::times;
-use crate::ask::{Ask, Demand, Place};
-use crate::limiter::{Limiter, LimiterExt};
-use crate::refusal::{Reason, Wait};
-use crate::sync::watch::{Watch, Watcher};
-use crate::time::Phase;
-use std::cell::Cell;
+use super::waits::{policy_over, poll};
+use super::world::{World, times};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
+use tollgate::{Ask, Instant, Limiter, LimiterExt, Reason, Wait};
 
 type Verdict = Result<(), Violation>;
 
-/// Law 1, and whether the capacity is as described: an exhausted limiter still answers, and sets no timer.
+/// Law 1, and the described capacity: an exhausted limiter still answers, and sets no timer.
 pub(super) fn never_blocks<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     let world = suite.world();
     let (limiter, ask, most) = (Arc::clone(&world.limiter), suite.ask, suite.plenty());
     let (tell, told) = mpsc::channel();
-    // A thread that blocks is left behind: nothing could end it.
+    // A blocked thread is left behind: nothing could end it.
     thread::spawn(move || {
         let held: Vec<_> = (0..most).map_while(|_| limiter.reserve(ask).ok()).collect();
         let count = held.len();
         std::mem::forget(held);
-        // Nobody listens any more when the patience is over.
+        // The receiver is gone once the patience is over.
         let _ = tell.send(count);
     });
     let count = match told.recv_timeout(suite.patience) {
@@ -55,7 +52,7 @@ pub(super) fn never_blocks<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tal
     Ok(())
 }
 
-/// Law 4: a commit neither fails nor changes what was taken, now or later.
+/// Law 4: `commit` neither fails nor changes what was taken, now or later.
 pub(super) fn commit_cannot_fail<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     let delays = suite.delays();
     for delay in [Duration::ZERO].iter().chain(&delays) {
@@ -91,7 +88,7 @@ pub(super) fn commit_cannot_fail<L: Limiter + 'static>(suite: &Suite<L>, law: &m
     Ok(())
 }
 
-/// Law 2: whatever has been taken, an ask that is too much changes nothing.
+/// Law 2: an ask for more than is left changes nothing, at any fill level.
 pub(super) fn a_refusal_leaves_no_trace<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     for taken in 0..=suite.capacity {
         let (world, twin) = (suite.world(), suite.world());
@@ -117,7 +114,7 @@ pub(super) fn a_refusal_leaves_no_trace<L: Limiter + 'static>(suite: &Suite<L>, 
     Ok(())
 }
 
-/// Law 3 at one instant: what was reserved and cancelled, in any order, might as well not have been.
+/// Law 3 at one instant: reservations that were cancelled, in any order, leave no trace.
 pub(super) fn cancel_restores<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     for taken in 0..suite.capacity {
         for order in ["only", "first", "last", "middle"] {
@@ -148,8 +145,8 @@ pub(super) fn cancel_restores<L: Limiter + 'static>(suite: &Suite<L>, law: &mut 
     Ok(())
 }
 
-/// Law 3 as time passes: a cancel never gives more than would be there had nothing been taken; what holds permits gives
-/// exactly that.
+/// Law 3 as time passes: a cancel never leaves more capacity than if nothing had been taken. A limiter whose permits hold
+/// capacity has exactly that.
 pub(super) fn a_late_cancel_mints_nothing<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     for delay in suite.delays() {
         for reserved in 1..=suite.capacity {
@@ -160,7 +157,7 @@ pub(super) fn a_late_cancel_mints_nothing<L: Limiter + 'static>(suite: &Suite<L>
             let held = world.fill(suite.ask, suite.plenty());
             let twins = twin.fill(suite.ask, held.len());
             if twins.len() < held.len() {
-                return law.ensure(false, || "what was reserved made room for more".into());
+                return law.ensure(false, || "a reservation freed capacity for more".into());
             }
             drop(reservations);
             let (after, before) = (suite.future(&world, held), suite.future(&twin, twins));
@@ -177,7 +174,7 @@ pub(super) fn a_late_cancel_mints_nothing<L: Limiter + 'static>(suite: &Suite<L>
     Ok(())
 }
 
-/// True when at no step more has been admitted in all.
+/// True if the sum of admissions is never larger at any step.
 fn at_most(after: &[usize], before: &[usize]) -> bool {
     let (mut a, mut b) = (0, 0);
     after.iter().zip(before).all(|(x, y)| {
@@ -187,13 +184,7 @@ fn at_most(after: &[usize], before: &[usize]) -> bool {
     })
 }
 
-struct Nobody;
-
-impl Watch for Nobody {
-    fn look_again(self: Arc<Self>) {}
-}
-
-/// Law 8: refused just before `ready_at`, admitted at it; an event where nobody knows the instant; those ahead count.
+/// Law 8: refused just before `ready_at`, admitted at it; an event if the instant is unknown; waiters ahead count.
 pub(super) fn ready_at_is_exact<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     let world = suite.world();
     for taken in 0..suite.capacity {
@@ -226,7 +217,7 @@ pub(super) fn ready_at_is_exact<L: Limiter + 'static>(suite: &Suite<L>, law: &mu
     Ok(())
 }
 
-/// Law 8: what no instant can admit is refused as oversized, and never ready, whatever is taken.
+/// Law 8: an ask that no instant can admit is refused as oversized and is never ready, at any fill level.
 pub(super) fn what_never_fits_is_refused_for_good<L: Limiter + 'static>(
     suite: &Suite<L>,
     law: &mut Tally<'_>,
@@ -250,7 +241,8 @@ pub(super) fn what_never_fits_is_refused_for_good<L: Limiter + 'static>(
     Ok(())
 }
 
-/// An exhausted rate that others share waits for an event, with nothing promised; once all has come back it is ready, and admits.
+/// Checks an exhausted rate that other processes share: `ready_at` names an event and no instant. Once all capacity has come
+/// back it is ready, and admits.
 fn in_turn<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     for asks in 1..=suite.capacity {
         let world = suite.world();
@@ -273,7 +265,7 @@ fn in_turn<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdi
     Ok(())
 }
 
-/// From an exhausted rate on, several times in a row.
+/// Checks `ready_at` of `asks` asks five times in a row, from an exhausted rate on.
 fn exact<L: Limiter + 'static>(suite: &Suite<L>, asks: usize, law: &mut Tally<'_>) -> Verdict {
     let world = suite.world();
     let _held = world.fill(suite.ask, suite.capacity);
@@ -282,7 +274,7 @@ fn exact<L: Limiter + 'static>(suite: &Suite<L>, asks: usize, law: &mut Tally<'_
         let now = world.clock.now();
         let ready = world.ready(ask);
         let Some(at) = ready.not_before.filter(|&at| at > now) else {
-            // What was left over from the last refill may be enough.
+            // The rest of the last refill may be enough.
             law.ensure(world.admit(ask).is_some(), || {
                 format!("`ready_at` of {asks} asks says now ({ready:?}), and they are refused")
             })?;
@@ -308,29 +300,19 @@ fn exact<L: Limiter + 'static>(suite: &Suite<L>, asks: usize, law: &mut Tally<'_
     Ok(())
 }
 
-/// With so many asks ahead it is not ready before all of them fit, nor later than they and it are admitted in turn.
+/// Checks a waiter behind `ahead` asks: it is not ready before all of them fit, nor later than in-order admission takes.
 fn ahead_counts<L: Limiter + 'static>(suite: &Suite<L>, ahead: usize, law: &mut Tally<'_>) -> Verdict {
     let world = suite.world();
-    // Taken one after the other, so that it comes back one after the other too.
+    // Taken one after the other, so that capacity comes back one after the other too.
     for _ in 0..suite.capacity {
         std::mem::forget(world.admit(suite.ask));
         let parts = 4 * suite.capacity as u32;
         world.clock.advance(suite.refill.unwrap_or_default() / parts);
     }
     std::mem::forget(world.fill(suite.ask, suite.plenty()));
-    let claim = Cell::new(None);
-    let nobody = Arc::new(Nobody);
-    let place = Place {
-        is_head: false,
-        is_claimant: false,
-        ahead: times(suite.ask, ahead),
-        watcher: &Watcher::new(&nobody),
-        claim: &claim,
+    let Some(behind) = behind(suite, &world, ahead)? else {
+        return Ok(());
     };
-    let phase = Phase::new();
-    let behind = world
-        .ready_for(Demand::waiting(&suite.ask, phase.pass(), &place))
-        .not_before;
     let together = world.ready(times(suite.ask, ahead + 1)).not_before;
     law.ensure(behind >= together, || {
         format!("behind {ahead} asks it says {behind:?}, before all of them fit ({together:?})")
@@ -346,7 +328,26 @@ fn ahead_counts<L: Limiter + 'static>(suite: &Suite<L>, ahead: usize, law: &mut 
     })
 }
 
-fn admit_when_ready<L: Limiter>(world: &super::world::World<L>, ask: Ask) {
+/// The `not_before` that the limiter answers a policy for a waiter behind `ahead` others, which leave the queue again. `None`
+/// if a policy does not wait for this limiter.
+#[allow(clippy::option_option)]
+fn behind<L: Limiter + 'static>(
+    suite: &Suite<L>,
+    world: &World<L>,
+    ahead: usize,
+) -> Result<Option<Option<Instant>>, Violation> {
+    let recorder = Arc::new(Recorder::new(Arc::clone(&world.limiter)));
+    let policy = policy_over(&world.clock, Arc::clone(&recorder))?;
+    let mut waiters: Vec<_> = (0..=ahead).map(|_| Box::pin(policy.admit(suite.ask))).collect();
+    for waiter in &mut waiters {
+        if poll(waiter.as_mut(), &Arc::default()).is_ready() {
+            return Ok(None);
+        }
+    }
+    Ok(recorder.behind())
+}
+
+fn admit_when_ready<L: Limiter>(world: &World<L>, ask: Ask) {
     if let Some(at) = world.ready(ask).not_before {
         world.clock.advance_to(at);
     }
