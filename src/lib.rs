@@ -31,8 +31,8 @@
 //! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
 //! | run an async function over many items, so many at once | `fan_out` | `fan-out` |
 //! | tell who finds no room when to come back, and let it in then | [`shed::WaitingRoom`], [`Policy::lane`] | |
-//! | limit a service of tower, axum, hyper or tonic | `tower::LimitLayer` | `tower` |
-//! | tell clients: `Retry-After`, `RateLimit`, keys behind proxies | `axum::HttpRefusals`, `axum::ClientIp` | `axum` |
+//! | limit a service of tower, axum, hyper or tonic | `LimitLayer` of the crate `tollgate-http` | |
+//! | answer clients with `Retry-After`, `RateLimit` fields, keys behind proxies | `tollgate-http` with `axum` | |
 //! | see how every leg stands | [`Limiter::survey`], [`standing`] | |
 //! | tell metrics and tracing what happens | `observe::Observed` | `metrics`, `tracing` |
 //! | test with virtual time | [`ManualClock`] | |
@@ -76,8 +76,6 @@
 //! | `policy-file` | no | policies in TOML and JSON, and with them toml 1, jsonc-parser 0.34 and humantime 2 |
 //! | `policy-watch` | no | the same, watched for changes, and with it notify 8 |
 //! | `governor` | no | `Governed`, and with it governor 0.10 |
-//! | `tower` | no | `tower::LimitLayer`, and with it http 1, http-body 1 and tower's two traits |
-//! | `axum` | no | `tower`, keys of requests, refusals as responses, and with it axum 0.8, sfv and serde_json |
 //! | `metrics` | no | `observe`, and with it the facade metrics 0.24 |
 //! | `tracing` | no | `observe`, tasks of pools in the span of their submitter, and with it tracing 0.1 |
 //! | `remote` | no | `tokio`, and limits that several machines share through a store |
@@ -99,9 +97,6 @@ mod seeded;
 pub mod adaptive;
 mod algo;
 mod ask;
-#[cfg(feature = "axum")]
-#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-pub mod axum;
 mod blocking;
 pub mod breaker;
 #[cfg(feature = "fan-out")]
@@ -136,9 +131,6 @@ pub mod stats;
 pub mod sync;
 mod ticket;
 pub mod time;
-#[cfg(feature = "tower")]
-#[cfg_attr(docsrs, doc(cfg(feature = "tower")))]
-pub mod tower;
 
 pub use adaptive::Adaptive;
 pub use ask::{Ask, Cost, Demand, MAX_COSTS};

@@ -44,7 +44,7 @@ const POINT: &str = "<script>
     plots[0].dispatchEvent(new PointerEvent('pointerleave'));
 </script></body>";
 
-/// Opens a page, points at all its plots, and asserts that there are so many and that all but the first say something.
+/// Opens a page, points at all its plots, and asserts their number and that all but the first say something.
 fn opens_with_plots(page: &Path, plots: usize) {
     let text = std::fs::read_to_string(page).unwrap();
     let pointed = page.with_file_name("pointed.html");

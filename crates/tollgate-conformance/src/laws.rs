@@ -16,16 +16,16 @@ type Verdict = Result<(), Violation>;
 pub(super) fn never_blocks<L: Limiter + 'static>(suite: &Suite<L>, law: &mut Tally<'_>) -> Verdict {
     let world = suite.world();
     let (limiter, ask, most) = (Arc::clone(&world.limiter), suite.ask, suite.plenty());
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     // A blocked thread is left behind: nothing could end it.
     thread::spawn(move || {
         let held: Vec<_> = (0..most).map_while(|_| limiter.reserve(ask).ok()).collect();
         let count = held.len();
         std::mem::forget(held);
         // The receiver is gone once the patience is over.
-        let _ = tell.send(count);
+        let _ = sender.send(count);
     });
-    let count = match told.recv_timeout(suite.patience) {
+    let count = match receiver.recv_timeout(suite.patience) {
         Ok(count) => count,
         Err(mpsc::RecvTimeoutError::Timeout) => {
             return law.ensure(false, || {

@@ -29,3 +29,8 @@ mod waits;
 mod world;
 
 pub use suite::{Report, Suite, Violation};
+
+/// The examples of the README compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

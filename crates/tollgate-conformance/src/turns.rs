@@ -107,7 +107,7 @@ fn share<S, A: Limiter + 'static, B: Limiter + 'static>(
     suite: &Suite<S>,
     turns: &mut Tally<'_>,
     clock: &ManualClock,
-    who: &str,
+    pair: &str,
     sizes: [usize; 2],
     one: &Policy<A>,
     other: &Policy<B>,
@@ -138,7 +138,7 @@ fn share<S, A: Limiter + 'static, B: Limiter + 'static>(
         if woken.0.swap(false, Ordering::Relaxed) {
             clients.retain_mut(|client| client.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         } else if !clock.advance_to_next_timer() {
-            turns.ensure(false, || format!("{who} wait, and no timer is left"))?;
+            turns.ensure(false, || format!("{pair} wait, and no timer is left"))?;
         }
     }
     let now = clock.now();
@@ -151,16 +151,16 @@ fn share<S, A: Limiter + 'static, B: Limiter + 'static>(
     let sum = admitted[0] + admitted[1];
     let least = admitted[0].min(admitted[1]);
     turns.ensure(queues.iter().all(|queue| !queue.refused.get()), || {
-        format!("of {who} one was refused, although its waits have no bound")
+        format!("of {pair} one was refused, although its waits have no bound")
     })?;
     turns.ensure(sum >= u64::from(ROUNDS) / 2, || {
-        format!("{who} wait all the time, and were admitted {sum} times in {ROUNDS} rounds")
+        format!("{pair} wait all the time, and were admitted {sum} times in {ROUNDS} rounds")
     })?;
     turns.ensure(least * 100 >= sum * LEAST_PART, || {
-        format!("{who} with {counts:?} clients were admitted {admitted:?} times: less than {LEAST_PART} % of all")
+        format!("{pair} with {counts:?} clients were admitted {admitted:?} times: less than {LEAST_PART} % of all")
     })?;
     let longest = queues.iter().map(|queue| queue.longest.get()).max().unwrap_or_default();
     turns.ensure(longest <= span / 2, || {
-        format!("with {counts:?} clients in {who} a wait took more than half of {ROUNDS} rounds")
+        format!("with {counts:?} clients in {pair} a wait took more than half of {ROUNDS} rounds")
     })
 }

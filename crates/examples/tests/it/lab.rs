@@ -161,7 +161,7 @@ fn side_by_side_is_the_same_as_two_single_runs() {
     assert!(csv.lines().collect::<Vec<_>>() == joined, "request by request");
     assert!(
         first.contains(",tokens,TimedOut,"),
-        "somebody was refused: {}",
+        "a request was refused: {}",
         gateway.file("report.txt")
     );
     for row in ["arrived", "admitted", "refused", "waited", "wait p99", "most waiting"] {

@@ -10,13 +10,13 @@ use sfv::{BareItem, List, ListEntry, Parser};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::axum::{
-    ClientIp, ExtensionKey, HeaderKey, HttpRefusals, QuotaPolicy, QuotaUnit, ServiceLimit, is_preflight,
-};
-use tollgate::tower::{ExtractKey, Head, LimitLayer};
 use tollgate::{
     Ask, CircuitBreaker, Keyed, LimiterExt, ManualClock, Outcome, Policy, Quota, Semaphore, SlidingWindow, TokenBucket,
 };
+use tollgate_http::axum::{
+    ClientIp, ExtensionKey, HeaderKey, HttpRefusals, QuotaPolicy, QuotaUnit, ServiceLimit, is_preflight,
+};
+use tollgate_http::{ExtractKey, LimitLayer, RequestParts};
 use tower::ServiceExt;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ fn from(peer: &str, forwarded: &[&str]) -> Request<Body> {
 }
 
 fn key(keys: &ClientIp, peer: &str, forwarded: &[&str]) -> IpAddr {
-    keys.key(&Head::of(&from(peer, forwarded))).unwrap()
+    keys.key(&RequestParts::of(&from(peer, forwarded))).unwrap()
 }
 
 async fn text(response: Response<Body>) -> String {
@@ -51,7 +51,7 @@ fn without_proxies_the_key_is_the_address_of_the_connection() {
     let keys = ClientIp::peer();
     assert_eq!(key(&keys, "203.0.113.7", &["1.2.3.4"]), ip("203.0.113.7"));
     assert_eq!(key(&keys, "::ffff:203.0.113.7", &[]), ip("203.0.113.7"), "mapped");
-    assert_eq!(keys.key(&Head::of(&Request::new(()))), None);
+    assert_eq!(keys.key(&RequestParts::of(&Request::new(()))), None);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn header_and_extension_are_keys_when_they_are_there_once() {
         for value in values {
             request = request.header("x-api-key", *value);
         }
-        keys.key(&Head::of(&request.body(()).unwrap()))
+        keys.key(&RequestParts::of(&request.body(()).unwrap()))
     };
     assert_eq!(of(&["a"]), Some(HeaderValue::from_static("a")));
     assert_eq!((of(&[]), of(&["a", "b"])), (None, None));
@@ -143,8 +143,8 @@ fn header_and_extension_are_keys_when_they_are_there_once() {
 
     let keys = ExtensionKey::<u64>::new();
     let request = Request::builder().extension(7u64).body(()).unwrap();
-    assert_eq!(keys.key(&Head::of(&request)), Some(7));
-    assert_eq!(keys.key(&Head::of(&Request::new(()))), None);
+    assert_eq!(keys.key(&RequestParts::of(&request)), Some(7));
+    assert_eq!(keys.key(&RequestParts::of(&Request::new(()))), None);
 }
 
 fn clients(clock: &ManualClock) -> Arc<Keyed<IpAddr, impl tollgate::Limiter + use<>>> {
@@ -157,7 +157,7 @@ fn clients(clock: &ManualClock) -> Arc<Keyed<IpAddr, impl tollgate::Limiter + us
 }
 
 #[tokio::test]
-async fn a_client_that_exceeds_its_rate_is_told_so() {
+async fn a_client_that_exceeds_its_rate_gets_a_429() {
     let clock = ManualClock::new();
     let limit = LimitLayer::keyed(clients(&clock), ClientIp::behind(1))
         .exempt(is_preflight)
@@ -256,7 +256,7 @@ async fn the_services_own_limits_are_503_with_an_instant_where_one_is_known() {
     );
     assert_eq!(problem["violated-policies"], serde_json::json!(["breaker"]));
 
-    // Nobody knows when a permit comes back.
+    // The instant of the next release is unknown.
     let full = Arc::new(Semaphore::new(1));
     let _held = full.try_acquire().unwrap();
     let refusals = HttpRefusals::new()
@@ -375,7 +375,7 @@ fn fields_are_those_of_the_drafts_own_examples() {
     }
     assert_eq!((QuotaPolicy::field(&[]), ServiceLimit::field(&[])), (None, None));
 
-    // The base64 of these two has stray bits at its end, which nobody who encodes bytes would write: the bytes are the same.
+    // The base64 of these two has stray bits at its end, which no encoder of bytes writes: the bytes are the same.
     let peruser = |quota| policy("peruser", quota);
     for (ours, theirs) in [
         (peruser(100).window(60), r#""peruser";q=100;w=60;pk=:cHsdsRa894==:"#),

@@ -6,9 +6,11 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
-use tollgate::tower::{Classify, ClientGrpcCodes, ClientStatusCodes, GrpcCodes, LimitLayer, StatusCodes, Verdict};
 use tollgate::{
     Adaptive, BreakerState, CircuitBreaker, Demand, Limiter, ManualClock, Outcome, ReadyAt, Refusal, Semaphore, time,
+};
+use tollgate_http::{
+    Classify, ClientGrpcCodes, ClientStatusCodes, GrpcCodes, LimitLayer, ResponseOutcome, StatusCodes,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -57,7 +59,7 @@ fn answers(
     })
 }
 
-/// What is told of a response of which so many frames are read before it is dropped.
+/// The outcome of a response that is dropped after a number of frames.
 async fn told<C>(classify: C, status: u16, declared: Option<u64>, frames: fn() -> Frames, read: usize) -> Vec<Outcome>
 where
     C: Classify<Infallible>,
@@ -112,14 +114,14 @@ async fn a_breaker_sees_the_good_answers_that_nobody_reads_to_their_end() {
 }
 
 #[tokio::test]
-async fn a_classifier_may_leave_out_what_was_dropped() {
+async fn a_classifier_may_ignore_dropped_bodies() {
     #[derive(Clone)]
     struct Whole;
     impl Classify<Infallible> for Whole {
-        fn response(&self, status: StatusCode, headers: &HeaderMap) -> Verdict {
+        fn response(&self, status: StatusCode, headers: &HeaderMap) -> ResponseOutcome {
             Classify::<Infallible>::response(&StatusCodes, status, headers)
         }
-        fn dropped(&self, _: Verdict) -> Outcome {
+        fn dropped(&self, _: ResponseOutcome) -> Outcome {
             Outcome::Ignored
         }
     }
@@ -144,10 +146,10 @@ async fn a_body_that_breaks_off_does_not_make_overload_a_failure() {
     assert_eq!(told(GrpcCodes, 200, None, broken, 2).await, [Outcome::Failure]);
 }
 
-/// Given a call whose trailers are to say how it went, when it is dropped before them, then nobody knows, also where as much
+/// Given a call whose trailers are to say how it went, when it is dropped before them, then the outcome is unknown, also if as much
 /// came as was declared. Without trailers it has failed.
 #[tokio::test]
-async fn what_trailers_would_have_said_is_not_guessed() {
+async fn the_outcome_of_missing_trailers_is_not_guessed() {
     fn good() -> Frames {
         let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), "0".parse().unwrap())]);
         vec![data("message"), Ok(Frame::trailers(trailers))]
@@ -211,12 +213,12 @@ fn codes_of_grpc_differ_by_side_where_the_client_chooses() {
         let ok = StatusCode::OK;
         assert_eq!(
             Classify::<()>::response(&GrpcCodes, ok, &head),
-            Verdict::Is(server),
+            ResponseOutcome::Known(server),
             "{code}"
         );
         assert_eq!(
             Classify::<()>::response(&ClientGrpcCodes, ok, &head),
-            Verdict::Is(client),
+            ResponseOutcome::Known(client),
             "{code}"
         );
         assert_eq!(Classify::<()>::trailers(&GrpcCodes, Some(&head)), server, "{code}");
@@ -230,10 +232,10 @@ fn codes_of_grpc_differ_by_side_where_the_client_chooses() {
     let none = HeaderMap::new();
     assert_eq!(
         Classify::<()>::response(&GrpcCodes, told_off, &none),
-        Verdict::Is(Outcome::Ignored)
+        ResponseOutcome::Known(Outcome::Ignored)
     );
     assert_eq!(
         Classify::<()>::response(&ClientGrpcCodes, told_off, &none),
-        Verdict::Is(Outcome::Overload)
+        ResponseOutcome::Known(Outcome::Overload)
     );
 }

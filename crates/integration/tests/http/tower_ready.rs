@@ -1,4 +1,4 @@
-//! The layer and the readiness of the service inside: who is asked first, and what a caller that is ready holds.
+//! The layer and the readiness of the service inside: the order of asking, and what a ready caller holds.
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -8,10 +8,10 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
-use tollgate::tower::{Limit, LimitError, LimitLayer};
 use tollgate::{
     CircuitBreaker, Demand, Limiter, LimiterExt, Outcome, Policy, ReadyAt, Reason, Refusal, Semaphore, time,
 };
+use tollgate_http::{LimitError, LimitLayer, LimitService};
 use tower::limit::ConcurrencyLimit;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_test::mock;
@@ -55,7 +55,7 @@ impl Limiter for Diary {
 }
 
 /// Given a service that panics when it is called before it was ready, then each call makes it ready first, and a response
-/// that has come frees nobody's place but its own.
+/// that has come frees only its own place.
 #[tokio::test]
 async fn each_call_makes_the_service_inside_ready_and_holds_a_permit_meanwhile() {
     let (inner, mut handle): (Mock, _) = mock::pair();
@@ -103,7 +103,7 @@ async fn an_open_circuit_refuses_although_the_service_is_busy() {
     assert_eq!(refused.reason, Reason::CircuitOpen);
 }
 
-/// Given a service with one place, and a request that waits in the line of its policy, then another user has the place.
+/// Given a service with one place, and a request that waits in the queue of its policy, then another user has the place.
 #[tokio::test]
 async fn who_waits_in_line_takes_up_no_place_inside() {
     let inner = ConcurrencyLimit::new(
@@ -152,7 +152,7 @@ fn ready_at_once<S: Service<Request<()>>>(services: &mut [S]) -> usize {
 fn a_thousand_ready_services_hold_nothing() {
     let answers = || service_fn(|_: Request<()>| pending::<Result<Answer, Infallible>>());
     let gate = Arc::new(Semaphore::new(4));
-    let limited: Limit<_, _> = LimitLayer::new(Arc::clone(&gate)).layer(answers());
+    let limited: LimitService<_, _> = LimitLayer::new(Arc::clone(&gate)).layer(answers());
     assert_eq!(ready_at_once(&mut vec![limited; 1_000]), 1_000);
     assert_eq!(gate.in_use(), 0);
     // A layer that reserves when it is polled ready is found out.

@@ -1,4 +1,4 @@
-//! The waiting room of a layer, in virtual time: whoever comes back when it was told is let in, whoever else presses.
+//! The waiting room of a layer, in virtual time: a client that comes back at its instant is admitted, whatever the load.
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -15,8 +15,8 @@ use tollgate::policy::LiveLegs;
 use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
 use tollgate::shed::WaitingRoom;
 use tollgate::time::Sleep;
-use tollgate::tower::{Head, LimitError, LimitLayer};
 use tollgate::{LimiterExt, ManualClock, Policy, Quota, Reason, Rejection};
+use tollgate_http::{LimitError, LimitLayer, RequestParts};
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -28,7 +28,7 @@ const WORK: Duration = Duration::from_millis(25);
 type Answer = Response<Empty<&'static [u8]>>;
 type Core = Policy<LiveLegs>;
 
-/// A core of so many permits behind a line, a waiting room, and how many are inside.
+/// A core with a queue, a waiting room, and the number of requests inside.
 struct Rig {
     clock: ManualClock,
     core: Core,
@@ -62,7 +62,7 @@ fn rig_of(spec: PolicySpec, room: WaitingRoom) -> Rig {
         Arc::clone(&most),
         clock.clone(),
     );
-    let client = move |head: &Head<'_>| {
+    let client = move |head: &RequestParts<'_>| {
         counted.fetch_add(1, Ordering::Relaxed);
         head.headers().get("client").cloned()
     };
@@ -152,7 +152,7 @@ fn of_rate(places: usize, per_second: u64) -> WaitingRoom {
     WaitingRoom::new(places, Quota::per_second(per_second)).unwrap()
 }
 
-/// Given a core that serves 160 a second, and 50 clients who ask for three times as much without heed: when a thousand come at
+/// Given a core that serves 160 a second, and 50 clients that ask for three times as much and ignore refusals: when a thousand come at
 /// once and keep to what they are told, all of them are served, and never more than the limit at a time.
 fn a_thousand_obey(room: WaitingRoom, late: Duration) -> Rig {
     let rig = rig(4, room);
@@ -235,7 +235,7 @@ fn a_lower_limit_breaks_no_promise() {
 /// A client that asks a hundred times has one place; one that comes early is a newcomer and keeps it; and two requests that
 /// come for one place are one that it is for, and a newcomer.
 #[test]
-fn nobody_collects_places() {
+fn no_client_collects_places() {
     let rig = rig(1, of_rate(10_000, 1));
     rig.clock.run(async {
         let busy = rig.core.try_admit(1).unwrap();
@@ -245,7 +245,7 @@ fn nobody_collects_places() {
             let wait = end.unwrap_err().retry_after.unwrap();
             assert!(
                 [SECOND, 900 * MS].contains(&wait),
-                "{wait:?}, at once or after the line: one instant"
+                "{wait:?}, at once or after the queue: one instant"
             );
         }
         assert_eq!((rig.room.len(), rig.room.stats().booked), (2, 2));
@@ -267,7 +267,7 @@ fn nobody_collects_places() {
     });
 }
 
-/// Who has come back and leaves again has lost its place, and nobody else anything.
+/// A client that has come back and leaves again has lost its place, and no other client loses anything.
 #[test]
 fn whoever_leaves_loses_its_place_alone() {
     let rig = rig(1, of_rate(10_000, 1));
@@ -313,7 +313,7 @@ fn a_broken_promise_is_counted_and_made_anew() {
     });
 }
 
-/// While nobody is turned away nobody is asked for a key, and without a key there is no place.
+/// While no client is refused, no key is read; and a client without a key has no place.
 #[test]
 fn a_service_that_is_never_full_looks_at_nothing() {
     let rig = rig(4, of_rate(10, 1));
@@ -329,7 +329,7 @@ fn a_service_that_is_never_full_looks_at_nothing() {
     });
 }
 
-/// Where there are no places, the refusal says when those who have one have come.
+/// If there are no places left, the retry time is after all appointments.
 #[test]
 fn a_full_room_says_when_those_before_have_come() {
     let rig = rig(1, of_rate(2, 1));
@@ -342,7 +342,7 @@ fn a_full_room_says_when_those_before_have_come() {
     });
 }
 
-/// Given a client that comes a little too early and stands in line across its instant in vain: it has its place still, and is
+/// Given a client that comes a little too early and waits in the queue across its instant in vain: it has its place still, and is
 /// let in by it.
 #[test]
 fn who_waits_across_its_instant_keeps_its_place() {
@@ -382,7 +382,7 @@ fn a_place_is_not_over_before_a_rate_lets_in() {
     });
 }
 
-/// Given a room of two places at a rate that is no bound at all: when both who had them stand in the lane, the next two are
+/// Given a room of two places at a rate that is no bound at all: when both clients wait in the lane, the next two are
 /// refused there, and not let wait without end.
 #[test]
 fn no_more_stand_in_the_lane_than_there_are_places() {

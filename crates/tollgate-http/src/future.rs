@@ -5,23 +5,22 @@ use super::classify::Classify;
 use super::gate::Waited;
 use super::refused::Refused;
 use super::respond::Respond;
-use crate::limiter::Limiter;
-use crate::permit::Permit;
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
+use tollgate::{Limiter, Permit};
 use tower_service::Service;
 
 /// A response whose body holds a permit.
 type Limited<B, L, C, E> = Response<LimitBody<B, L, C, E>>;
 
 pin_project! {
-    /// Waits for admission, if need be, and then for the service.
+    /// Waits for admission, if necessary, and then for the service.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the line, or drops the work of the service and gives the permit back. Nothing is lost.
+    /// Dropping it leaves the queue, or drops the work of the service and releases the permit. Nothing is lost.
     #[must_use = "futures do nothing unless polled"]
     pub struct LimitFuture<S: Service<Request<B>>, B, L: Limiter, C, R> {
         #[pin]
@@ -44,7 +43,7 @@ pin_project! {
     }
 }
 
-/// A request, and a service of its own that is to become ready for it.
+/// A request, and its own clone of the service, which is to become ready for it.
 pub(super) struct Call<S, Q> {
     pub(super) service: S,
     pub(super) request: Q,
@@ -62,10 +61,10 @@ impl<S: Service<Request<B>>, B, L: Limiter, C, R> LimitFuture<S, B, L, C, R> {
         }
     }
 
-    /// Of a request that has been admitted, or is not limited.
+    /// The future of a request that has been admitted, or is not limited.
     ///
-    /// A service that is ready at once, as nearly all are, is called at once: its request is not moved about. This first look
-    /// wakes nobody; another one is taken by whoever polls the future.
+    /// A service that is ready at once, as nearly all are, is called at once, so that its request is not moved again. This first
+    /// look registers no waker; the next one is at the first poll of the future.
     #[inline]
     pub(super) fn starting(call: Call<S, Request<B>>, permit: Option<Permit<L>>, classify: C, respond: R) -> Self {
         let Call { mut service, request } = call;
@@ -118,7 +117,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
-            // By itself, and first: a response is large, and is moved once, to where it goes.
+            // First and apart: a response is large, and is moved only once.
             if let StateProject::Running { future, permit } = this.state.as_mut().project() {
                 let mut polled = future.poll(cx);
                 let held = match &mut polled {
@@ -168,7 +167,7 @@ where
     }
 }
 
-/// The service has no response, or was not even ready to give one.
+/// The service has failed, or could not become ready.
 fn failed<RB, L, C, R, E>(error: E, permit: Option<Permit<L>>, classify: &C, respond: &R) -> R::Error
 where
     L: Limiter,

@@ -1,20 +1,19 @@
-//! What of a request the limits look at.
+//! The parts of a request that limits read.
 
 use http::{Extensions, HeaderMap, Method, Request, Uri};
 use std::fmt;
 
-/// A request without its body: what a price, a key and an exemption are read from. The type of the body does not matter
-/// to any of them.
+/// A request without its body: costs, keys and exemptions are read from it, whatever the type of the body.
 #[derive(Clone, Copy)]
-pub struct Head<'a> {
+pub struct RequestParts<'a> {
     method: &'a Method,
     uri: &'a Uri,
     headers: &'a HeaderMap,
     extensions: &'a Extensions,
 }
 
-impl<'a> Head<'a> {
-    /// The head of `request`.
+impl<'a> RequestParts<'a> {
+    /// The parts of `request`.
     pub fn of<B>(request: &'a Request<B>) -> Self {
         Self {
             method: request.method(),
@@ -34,21 +33,21 @@ impl<'a> Head<'a> {
         self.uri
     }
 
-    /// The header fields, as the client or the last proxy sent them: anybody can write anything there.
+    /// The header fields, as the client or the last proxy sent them. They are not trustworthy.
     pub fn headers(&self) -> &'a HeaderMap {
         self.headers
     }
 
-    /// What layers outside this one have added.
+    /// The extensions, which outer layers have added.
     pub fn extensions(&self) -> &'a Extensions {
         self.extensions
     }
 }
 
-impl fmt::Debug for Head<'_> {
+impl fmt::Debug for RequestParts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Header fields hold secrets.
-        f.debug_struct("Head")
+        f.debug_struct("RequestParts")
             .field("method", self.method)
             .field("path", &self.uri.path())
             .finish_non_exhaustive()

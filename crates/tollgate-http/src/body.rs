@@ -1,8 +1,6 @@
 //! A response body that holds the permit of its request.
 
-use super::classify::{Classify, Verdict};
-use crate::limiter::Limiter;
-use crate::permit::Permit;
+use super::classify::{Classify, ResponseOutcome};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
@@ -11,10 +9,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use tollgate::{Limiter, Permit};
 
 pin_project! {
-    /// A body that holds a permit until it has been handed over in full, breaks off, or is dropped: a stream is in flight as
-    /// long as it lasts. The permit is finished with the outcome that the classifier saw.
+    /// A body that holds a permit until it has been sent in full, breaks off, or is dropped: a stream is in flight as long as
+    /// it lasts. The permit finishes with the outcome that the classifier saw.
     pub struct LimitBody<B: Body, L: Limiter, C: Classify<E>, E> {
         #[pin]
         body: B,
@@ -24,7 +23,7 @@ pin_project! {
 
     impl<B: Body, L: Limiter, C: Classify<E>, E> PinnedDrop for LimitBody<B, L, C, E> {
         fn drop(this: Pin<&mut Self>) {
-            // Whoever knows the length, or is told the end, need not look for it once more.
+            // A reader that knows the length, or has seen the end, need not poll once more.
             let ended = this.body.is_end_stream();
             if let Some(held) = this.project().held.take() {
                 held.dropped(ended);
@@ -33,17 +32,17 @@ pin_project! {
     }
 }
 
-/// What a body holds while it lasts.
+/// The permit of a body, and the state of its classification.
 pub(super) struct Held<L: Limiter, C> {
     permit: Permit<L>,
     classify: C,
-    verdict: Verdict,
-    /// How many bytes are still to come, where that was declared.
+    outcome: ResponseOutcome,
+    /// The bytes still to come, if the length was declared.
     left: Option<u64>,
 }
 
 impl<L: Limiter, C> Held<L, C> {
-    /// What the body of `response` holds. None comes after a question for the head.
+    /// The state of the body of `response`. A response to a HEAD request has no body.
     #[inline(always)]
     pub(super) fn of<B: Body, E>(permit: Permit<L>, response: &Response<B>, is_head: bool, classify: &C) -> Self
     where
@@ -56,7 +55,7 @@ impl<L: Limiter, C> Held<L, C> {
         };
         Self {
             permit,
-            verdict: classify.response(response.status(), response.headers()),
+            outcome: classify.response(response.status(), response.headers()),
             classify: classify.clone(),
             left: declared.or_else(|| response.body().size_hint().exact()),
         }
@@ -67,30 +66,29 @@ impl<L: Limiter, C> Held<L, C> {
     where
         C: Classify<E>,
     {
-        let outcome = match self.verdict {
-            Verdict::Is(outcome) => outcome,
-            Verdict::InTrailers => self.classify.trailers(trailers),
+        let outcome = match self.outcome {
+            ResponseOutcome::Known(outcome) => outcome,
+            ResponseOutcome::InTrailers => self.classify.trailers(trailers),
         };
         self.permit.finish(outcome);
     }
 
-    /// Nobody wants the body any more, `ended` or not. All bytes that were declared are as good as the end where the head
-    /// has said all; trailers would still have come.
+    /// The body was dropped. If all declared bytes were sent and no trailers were due, that is as good as `ended`.
     fn dropped<E>(self, ended: bool)
     where
         C: Classify<E>,
     {
-        let all_sent = self.left == Some(0) && matches!(self.verdict, Verdict::Is(_));
+        let all_sent = self.left == Some(0) && matches!(self.outcome, ResponseOutcome::Known(_));
         if ended || all_sent {
             return self.end(None);
         }
-        let outcome = self.classify.dropped(self.verdict);
+        let outcome = self.classify.dropped(self.outcome);
         self.permit.finish(outcome);
     }
 }
 
 impl<B: Body, L: Limiter, C: Classify<E>, E> LimitBody<B, L, C, E> {
-    /// A body that holds nothing.
+    /// A body without a permit.
     pub(super) fn free(body: B) -> Self {
         Self {
             body,
@@ -99,7 +97,7 @@ impl<B: Body, L: Limiter, C: Classify<E>, E> LimitBody<B, L, C, E> {
         }
     }
 
-    /// A body that holds what it is given.
+    /// A body that holds `held`.
     #[inline]
     pub(super) fn holding(body: B, held: Option<Held<L, C>>) -> Self {
         Self {
@@ -135,7 +133,7 @@ impl<B: Body, L: Limiter, C: Classify<E>, E> Body for LimitBody<B, L, C, E> {
             }
             Some(Err(_)) => {
                 if let Some(held) = this.held.take() {
-                    let outcome = held.classify.broken(held.verdict);
+                    let outcome = held.classify.broken(held.outcome);
                     held.permit.finish(outcome);
                 }
             }
@@ -157,7 +155,7 @@ impl<B: Body, L: Limiter, C: Classify<E>, E> Body for LimitBody<B, L, C, E> {
     }
 }
 
-/// What `Content-Length` says: a server that has sent as much need not ask the body for more.
+/// The declared `Content-Length`: a server that has sent this much need not poll the body again.
 fn declared_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }

@@ -1,21 +1,21 @@
 //! The header fields `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11 (23 May 2026), as
 //! structured fields.
 
-use crate::standing::{Standing, State, scaled};
 use http::{HeaderName, HeaderValue};
 use sfv::{Integer, KeyRef, ListSerializer, StringRef};
 use std::time::Duration;
+use tollgate::standing::{Standing, State};
 
-/// The name of the field that states policies.
+/// The name of the field for policies.
 pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-/// The name of the field that states what is left.
+/// The name of the field for the remaining quota.
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
-/// What a quota counts.
+/// The unit of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum QuotaUnit {
-    /// Requests. It is not written: a policy without a unit counts them.
+    /// Requests. It is not written: it is the default of the field.
     #[default]
     Requests,
     /// Bytes of content.
@@ -34,10 +34,10 @@ impl QuotaUnit {
     }
 }
 
-/// One policy: so many units, in a window if it has one. A member of `RateLimit-Policy`.
+/// One policy: its quota, and its window if it has one. A member of `RateLimit-Policy`.
 ///
 /// ```
-/// # use tollgate::axum::QuotaPolicy;
+/// # use tollgate_http::axum::QuotaPolicy;
 /// let per_minute = QuotaPolicy::new("permin", 50).window(60);
 /// let per_hour = QuotaPolicy::new("perhr", 1_000).window(3_600);
 /// let field = QuotaPolicy::field(&[per_minute, per_hour]).unwrap();
@@ -64,29 +64,29 @@ impl QuotaPolicy {
         }
     }
 
-    /// What is counted.
+    /// Sets the unit.
     #[must_use]
     pub fn unit(mut self, unit: QuotaUnit) -> Self {
         self.unit = unit;
         self
     }
 
-    /// The window, in seconds; a zero counts as one.
+    /// Sets the window, in seconds; 0 counts as 1.
     #[must_use]
     pub fn window(mut self, seconds: u64) -> Self {
         self.window = Some(seconds.max(1));
         self
     }
 
-    /// The part of the quota that this response is about. Everybody on the way can read it: a hash, not a secret.
+    /// Sets the partition of the quota that this response belongs to. Intermediaries can read it: use a hash, not a secret.
     #[must_use]
     pub fn partition_key(mut self, key: impl Into<Vec<u8>>) -> Self {
         self.partition_key = Some(key.into());
         self
     }
 
-    /// The policy of a leg, where it has one that the field can state. A window of less than a second is stated per second;
-    /// a fraction of a second is rounded so that the field never promises more than the leg admits.
+    /// The policy of a leg, if the field can express it. A window of less than a second is written per second. Fractions of a
+    /// second are rounded so that the field never promises more than the leg admits.
     pub fn of(standing: &Standing<'_>) -> Option<Self> {
         match standing.state {
             State::Permits { limit, .. } => Some(Self::new(standing.leg, limit).unit(QuotaUnit::ConcurrentRequests)),
@@ -100,7 +100,7 @@ impl QuotaPolicy {
         }
     }
 
-    /// The value of the field for these policies; none when there are none.
+    /// The value of the field for these policies; `None` for an empty list.
     pub fn field(policies: &[Self]) -> Option<HeaderValue> {
         let mut list = ListSerializer::new();
         for policy in policies {
@@ -121,10 +121,10 @@ impl QuotaPolicy {
     }
 }
 
-/// What is left of a policy, and for how long that has to do. A member of `RateLimit`.
+/// The remaining quota of a policy, and its effective window. A member of `RateLimit`.
 ///
 /// ```
-/// # use tollgate::axum::ServiceLimit;
+/// # use tollgate_http::axum::ServiceLimit;
 /// let field = ServiceLimit::field(&[ServiceLimit::new("default", 50).window(30)]).unwrap();
 /// assert_eq!(field, r#""default";r=50;t=30"#);
 /// ```
@@ -147,24 +147,24 @@ impl ServiceLimit {
         }
     }
 
-    /// The effective window, in seconds: so long no more than what is available can be used.
+    /// Sets the effective window, in seconds: during it, at most the available units can be used.
     #[must_use]
     pub fn window(mut self, seconds: u64) -> Self {
         self.window = Some(seconds);
         self
     }
 
-    /// As [`QuotaPolicy::partition_key`].
+    /// Sets the partition: as [`QuotaPolicy::partition_key`].
     #[must_use]
     pub fn partition_key(mut self, key: impl Into<Vec<u8>>) -> Self {
         self.partition_key = Some(key.into());
         self
     }
 
-    /// What is left of a leg, where the field can state it.
+    /// The remaining quota of a leg, if the field can express it.
     ///
-    /// The window is such that whoever spends evenly what is left meets the rate: what is left by the rate, rounded up. When
-    /// nothing is left it is the time until one is.
+    /// The window is the remaining quota divided by the rate, rounded up: a client that spends evenly meets the rate. If nothing
+    /// is left, it is the time until one unit is.
     pub fn of(standing: &Standing<'_>) -> Option<Self> {
         match standing.state {
             State::Permits { limit, in_use, .. } => Some(Self::new(standing.leg, limit.saturating_sub(in_use))),
@@ -184,7 +184,7 @@ impl ServiceLimit {
         }
     }
 
-    /// Ends the window after so many seconds at the latest: a refusal must not name an earlier instant than this.
+    /// Shortens the window to at most `seconds`: a refusal must not name an earlier instant than the window's end.
     pub(super) fn at_most(&mut self, seconds: u64) {
         self.window = self.window.map(|window| window.min(seconds));
     }
@@ -197,7 +197,7 @@ impl ServiceLimit {
         self.window
     }
 
-    /// The value of the field for these limits; none when there are none.
+    /// The value of the field for these limits; `None` for an empty list.
     pub fn field(limits: &[Self]) -> Option<HeaderValue> {
         let mut list = ListSerializer::new();
         for limit in limits {
@@ -217,12 +217,19 @@ impl ServiceLimit {
     }
 }
 
+/// `time x by / of`, rounded up to a nanosecond.
+fn scaled(time: Duration, by: u64, of: u64) -> Duration {
+    let nanos = time.as_nanos().saturating_mul(by.into()).div_ceil(of.max(1).into());
+    let (secs, nanos) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
+    u64::try_from(secs).map_or(Duration::MAX, |secs| Duration::new(secs, nanos as u32))
+}
+
 /// Whole seconds, rounded up.
 pub(super) fn seconds(time: Duration) -> u64 {
     time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0))
 }
 
-/// A name as a structured field can hold it: what is not printable ASCII becomes an underscore.
+/// A name for a structured field: an underscore replaces each character that is not printable ASCII.
 fn text(name: &str) -> String {
     let printable = |c: char| if matches!(c, ' '..='~') { c } else { '_' };
     name.chars().map(printable).collect()
@@ -236,7 +243,7 @@ fn key(name: &'static str) -> &'static KeyRef {
     KeyRef::constant(name)
 }
 
-/// A number as a structured field can hold it: fifteen digits.
+/// A number for a structured field: at most fifteen digits.
 fn integer(number: u64) -> Integer {
     Integer::try_from(number).unwrap_or(Integer::MAX)
 }

@@ -2,27 +2,25 @@
 
 use super::fields::{QuotaPolicy, RATELIMIT, RATELIMIT_POLICY, ServiceLimit, seconds};
 use super::legacy::Legacy;
-use crate::limiter::Limiter;
-use crate::refusal::{Reason, Rejection};
-use crate::standing::{Standing, State};
-use crate::tower::{Refused, Respond};
+use crate::{Refused, Respond};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde_json::json;
 use std::time::Duration;
+use tollgate::standing::{Standing, State};
+use tollgate::{Limiter, Reason, Rejection};
 
 /// Answers a refusal with its status ([`Refused::status`]), `Retry-After`, and problem details
-/// (RFC 9457): for [`LimitLayer::respond`](crate::tower::LimitLayer::respond).
+/// (RFC 9457): for [`LimitLayer::respond`](crate::LimitLayer::respond).
 ///
-/// `Retry-After` is in seconds, rounded up. Where the limiter knows the instant, a request that comes then is not refused,
-/// unless others were admitted meanwhile. Where nobody knows (all permits are in use, and somebody has to come back first) it
-/// is a guess, [`retry_unknown`](Self::retry_unknown), unless a
-/// [waiting room](crate::tower::LimitLayer::waiting_room) keeps a place for who is refused. A refusal for good has none.
+/// `Retry-After` is in seconds, rounded up. If the limiter knows the instant, a request at that instant is admitted, unless
+/// others were admitted meanwhile. If the instant is unknown (all permits are in use), it is the estimate
+/// [`retry_unknown`](Self::retry_unknown), unless a [waiting room](crate::LimitLayer::waiting_room) gives the client an
+/// appointment. A permanent refusal has none.
 ///
-/// Layers may be nested. The fields of all are in the response then, and of what they say of when to come back the latest
-/// holds.
+/// Layers may be nested. The response then has the fields of all, and the latest retry time.
 ///
-/// A page of another origin sees none of this unless a CORS layer stands outside the limit.
+/// A page of another origin sees none of these fields unless a CORS layer stands outside the limit.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpRefusals {
     advertise: Option<fn(&Standing<'_>) -> bool>,
@@ -37,7 +35,7 @@ impl Default for HttpRefusals {
 }
 
 impl HttpRefusals {
-    /// With `Retry-After` and problem details, and without any other field.
+    /// Answers with `Retry-After` and problem details, and no other field.
     pub const fn new() -> Self {
         Self {
             advertise: None,
@@ -46,39 +44,39 @@ impl HttpRefusals {
         }
     }
 
-    /// What `Retry-After` says where no instant is known; a second unless set, and rounded up to one.
+    /// Sets `Retry-After` for refusals without a known instant; 1 s by default, and at least 1 s.
     #[must_use]
     pub const fn retry_unknown(mut self, time: Duration) -> Self {
         self.unknown = time;
         self
     }
 
-    /// Adds `RateLimit-Policy` and `RateLimit` to all responses, for each leg that is a rate. What is common to all clients is
-    /// better kept to oneself: see [`rate_limit_fields_of`](Self::rate_limit_fields_of).
+    /// Adds `RateLimit-Policy` and `RateLimit` to all responses, for each leg that is a rate. To keep limits private that all
+    /// clients share, use [`rate_limit_fields_of`](Self::rate_limit_fields_of).
     #[must_use]
     pub const fn rate_limit_fields(self) -> Self {
         self.rate_limit_fields_of(|standing| matches!(standing.state, State::Rate { .. }))
     }
 
-    /// The same for each leg of which `advertised` says so: rates, and semaphores as `concurrent-requests`.
+    /// Adds the same fields for each leg that `advertised` selects: rates, and semaphores as `concurrent-requests`.
     #[must_use]
     pub const fn rate_limit_fields_of(mut self, advertised: fn(&Standing<'_>) -> bool) -> Self {
         self.advertise = Some(advertised);
         self
     }
 
-    /// Adds `X-RateLimit-Limit`, `-Remaining` and `-Reset` (in seconds) of the advertised rate of which the least is left,
-    /// for clients that know no other. Of several layers that do so, the response tells of the strictest.
+    /// Adds `X-RateLimit-Limit`, `-Remaining` and `-Reset` (in seconds) of the advertised rate with the least left, for clients
+    /// that know no other fields. Of several layers with these fields, the tightest is written.
     #[must_use]
     pub const fn legacy_fields(mut self) -> Self {
         self.legacy = true;
         self
     }
 
-    /// After how many seconds to ask again; nothing where that is of no use.
+    /// The seconds after which to ask again; `None` if that does not help.
     fn retry_after(&self, rejection: &Rejection) -> Option<u64> {
         let time = match (rejection.retry_after, rejection.reason) {
-            // Not before the instant of another leg, and not before somebody has come back.
+            // Not before the instant of another leg, and not before a permit is released.
             (Some(known), Reason::Saturated) => known.max(self.unknown),
             (Some(known), _) => known,
             (None, _) => self.unknown,
@@ -86,8 +84,8 @@ impl HttpRefusals {
         (!rejection.reason.is_permanent()).then(|| seconds(time).max(1))
     }
 
-    /// States how the advertised legs stand, and makes `Retry-After` agree with it, be it of this limiter or of one further
-    /// in: not earlier than what counts requests, or is advertised, and has nothing left, has some again.
+    /// Writes the state of the advertised legs, and makes `Retry-After` consistent with it, also a `Retry-After` of an inner
+    /// layer: not before each exhausted leg that counts requests, or is advertised, has some units again.
     fn advertise<L: Limiter>(&self, headers: &mut HeaderMap, limiter: &L) {
         let stated = stated(headers);
         if self.advertise.is_none() && stated.is_none() {
@@ -101,7 +99,7 @@ impl HttpRefusals {
                 return;
             };
             let shown = self.advertise.is_some_and(|advertised| advertised(&standing));
-            // What counts something else may not be asked by the next request.
+            // The next request may not ask a leg that counts another cost.
             if left.available() == 0 && (shown || standing.cost.is_none()) {
                 latest = latest.max(left.seconds().unwrap_or(0));
             }
@@ -111,7 +109,7 @@ impl HttpRefusals {
             policies.extend(QuotaPolicy::of(&standing));
             if let State::Rate { limit, .. } = standing.state {
                 let other = Legacy::new(limit, &left);
-                least = Some(least.map_or(other, |least| least.stricter(other)));
+                least = Some(least.map_or(other, |least| least.tighter(other)));
             }
             limits.push(left);
         });
@@ -119,7 +117,7 @@ impl HttpRefusals {
             if latest > stated {
                 headers.insert(RETRY_AFTER, latest.into());
             }
-            // The draft has it no earlier than the end of any window.
+            // In the draft, no window ends after `Retry-After`.
             limits.iter_mut().for_each(|limit| limit.at_most(latest));
         }
         headers.extend(QuotaPolicy::field(&policies).map(|value| (RATELIMIT_POLICY, value)));
@@ -130,7 +128,7 @@ impl HttpRefusals {
     }
 }
 
-/// What `Retry-After` says, if it is there and in seconds.
+/// The value of `Retry-After`, if it is present and in seconds.
 fn stated(headers: &HeaderMap) -> Option<u64> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()
 }
@@ -138,7 +136,7 @@ fn stated(headers: &HeaderMap) -> Option<u64> {
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
-/// Problem details: the types of the RateLimit draft where there is one.
+/// The problem details, with a type of the RateLimit draft if one fits.
 fn problem(rejection: &Rejection, status: StatusCode) -> serde_json::Value {
     let (kind, title) = match (status, rejection.reason) {
         (StatusCode::TOO_MANY_REQUESTS, _) => (

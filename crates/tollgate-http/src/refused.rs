@@ -1,23 +1,20 @@
-//! A request that was not admitted, and the status that says so.
+//! A request that was not admitted, and its status.
 
-use crate::breaker::BreakerState;
-use crate::limiter::Limiter;
-use crate::policy::LINE;
-use crate::refusal::{Reason, Rejection};
-use crate::standing::State;
 use http::StatusCode;
+use tollgate::standing::State;
+use tollgate::{BreakerState, Limiter, Reason, Rejection};
 
-/// A request was refused: why, and by which limiter, where there is one to be asked how it stands.
+/// A refusal of a request, with its limiter, if one was found.
 #[derive(Debug)]
 pub struct Refused<L> {
     /// Why.
     pub rejection: Rejection,
-    /// Who refused.
+    /// The limiter that refused.
     pub limiter: Option<L>,
 }
 
 impl<L> Refused<L> {
-    /// Refused by `limiter`.
+    /// A refusal by `limiter`.
     pub fn by(limiter: L, rejection: Rejection) -> Self {
         Self {
             rejection,
@@ -25,7 +22,7 @@ impl<L> Refused<L> {
         }
     }
 
-    /// Refused before any limiter was found.
+    /// A refusal before any limiter was found.
     pub fn early(rejection: Rejection) -> Self {
         Self {
             rejection,
@@ -35,8 +32,8 @@ impl<L> Refused<L> {
 }
 
 impl<L: Limiter> Refused<L> {
-    /// True when a rate was exceeded, be it that the request has waited for it: told by how the leg stands that refused, and
-    /// where the line itself did, by what has nothing left.
+    /// True if a rate was exceeded, also after a wait. Decided by the state of the leg that refused; if the policy's queue
+    /// refused, by the legs that have nothing left.
     pub fn is_rate(&self) -> bool {
         let Rejection { reason, leg, .. } = &self.rejection;
         let limiter = match (reason, &self.limiter) {
@@ -44,21 +41,22 @@ impl<L: Limiter> Refused<L> {
             (Reason::TimedOut | Reason::QueueFull, Some(limiter)) => limiter,
             _ => return false,
         };
-        let (mut named, mut rates, mut others) = (false, 0, 0);
+        let (mut named, mut by_queue, mut rates, mut others) = (false, false, 0, 0);
         limiter.survey(&mut |standing| {
-            // Another leg may have the same name: what is a rate by its name is told as one.
-            named |= standing.leg == &**leg && is_rate(&standing.state);
+            let has_refused = standing.leg == &**leg;
+            // Another leg may have the same name: a rate of that name counts.
+            named |= has_refused && is_rate(&standing.state);
+            by_queue |= has_refused && matches!(standing.state, State::Line { .. });
             match has_nothing_left(&standing.state) {
                 true if is_rate(&standing.state) => rates += 1,
                 true => others += 1,
                 false => {}
             }
         });
-        named || (**leg == *LINE && rates > 0 && others == 0)
+        named || (by_queue && rates > 0 && others == 0)
     }
 
-    /// The status that tells a client: 429 when a [rate was exceeded](Self::is_rate), else that of the reason
-    /// ([`status_of`]).
+    /// The status of the response: 429 if a [rate was exceeded](Self::is_rate), else that of the reason ([`status_of`]).
     pub fn status(&self) -> StatusCode {
         match self.is_rate() {
             true => StatusCode::TOO_MANY_REQUESTS,
@@ -77,16 +75,19 @@ fn has_nothing_left(state: &State) -> bool {
         State::Opaque { next } => !next.is_zero(),
         State::Permits { limit, in_use, waiting } => in_use >= limit || waiting > 0,
         State::Breaker { state, .. } => matches!(state, BreakerState::Open | BreakerState::ForcedOpen),
-        State::Shed { .. } | State::Line { .. } => false,
+        _ => false,
     }
 }
 
-/// The status that tells a client of a refusal: 429 when a rate was exceeded, 413 for more than could ever be admitted, 400
-/// when the request does not say who sends it, 500 when the service has not named what the request costs, or has not set up
-/// what a limit needs, else 503.
+/// The status of a response to a refusal.
 ///
-/// So 503 for a wait that came to nothing: the reason does not say what was waited for. Where the limiter is at hand,
-/// [`Refused::status`] knows.
+/// | status | reason |
+/// |---|---|
+/// | 429 | a rate was exceeded |
+/// | 413 | the request asks for more than can ever be admitted |
+/// | 400 | the request has no key |
+/// | 500 | the service has not set the cost of the request, or not set up what a limit needs |
+/// | 503 | any other, also a wait that has failed: the reason does not name the leg. [`Refused::status`] knows it. |
 pub fn status_of(reason: Reason) -> StatusCode {
     match reason {
         Reason::RateExceeded => StatusCode::TOO_MANY_REQUESTS,

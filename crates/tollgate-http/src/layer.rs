@@ -2,45 +2,44 @@
 
 use super::classify::{ByStatus, Classify, StatusCodes};
 use super::future::{Call, LimitFuture};
-use super::gate::{Admission, AtOnce, Exempting, ExtractKey, Gate, InLine, InLinePerKey, PerKey, Priced};
-use super::head::Head;
+use super::gate::{
+    Admission, ExemptGate, ExtractKey, Gate, ImmediateGate, KeyedGate, KeyedQueueGate, QueueGate, WithCost,
+};
+use super::request_parts::RequestParts;
 use super::respond::{AsError, AsResponse, Respond};
-use crate::keyed::Keyed;
-use crate::limiter::{Limiter, Outcome};
-use crate::policy::Policy;
-use crate::refusal::Rejection;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use tollgate::{Keyed, Limiter, Outcome, Policy, Rejection};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Puts a limiter or a policy in front of a service. All services that it makes, and all their clones, share the one limiter.
+/// Puts a limiter or a policy in front of a service. All services that it makes, and all their clones, share one limiter.
 ///
 /// # What holds a permit
-/// A request from its admission, in `call`, until its response body has been handed over or is dropped. Nothing is reserved
-/// in `poll_ready`, so that an idle connection holds nothing; a service that is not called costs nothing.
+/// A request holds its permit from its admission, in `call`, until its response body has been sent or dropped. `poll_ready`
+/// reserves nothing, so an idle connection holds nothing.
 ///
 /// # Readiness
-/// The limited service is always ready. Each call admits first, and then makes a clone of the service inside ready: an open
-/// circuit refuses although the service is busy, who waits in line takes up no place inside, and a service that cannot become
-/// ready has failed, as the classifier says. So no back-pressure of the service inside reaches the caller before its request
-/// has been admitted: what bounds how many wait is the limiter. The clone is made for each admitted request, so it should be
-/// cheap, as those of clients, channels and routers are.
+/// The limited service is always ready. Each call admits first, and then makes a clone of the inner service ready. So an open
+/// circuit refuses even if the service is busy, a queued request occupies nothing inside, and a service that cannot become
+/// ready has failed, as the classifier says. Back-pressure of the inner service does not reach the caller before its request
+/// is admitted: the limiter bounds the waiters. Each admitted request clones the service, so clones should be cheap, as those
+/// of clients, channels and routers are.
 ///
-/// A connection that is upgraded (a WebSocket) has left HTTP: it holds nothing once its response has been sent.
+/// An upgraded connection (a WebSocket) has left HTTP: it holds nothing once its response has been sent.
 ///
 /// # Order of layers
-/// What stands inside is limited; what stands outside is not. A time-out belongs outside a layer that waits, if the wait is
-/// to count; retries belong outside as well, so that each attempt is admitted, and learnt from, by itself.
+/// Inner layers are limited, outer layers are not. A time-out that covers the wait belongs outside. Retries belong outside as
+/// well, so that each attempt is admitted and classified on its own.
 ///
 /// ```
 /// # use std::convert::Infallible;
 /// # use http::{Request, Response};
 /// # use http_body_util::Empty;
-/// # use tollgate::tower::LimitLayer;
+/// # use tollgate_http::LimitLayer;
 /// # use tollgate::Semaphore;
 /// # use std::sync::Arc;
 /// # use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
@@ -78,39 +77,38 @@ impl<G> LimitLayer<G> {
     }
 }
 
-impl<L: Limiter + 'static> LimitLayer<AtOnce<L>> {
+impl<L: Limiter + 'static> LimitLayer<ImmediateGate<L>> {
     /// Admits by `limiter`, and refuses at once what it does not admit.
     pub fn new(limiter: Arc<L>) -> Self {
-        Self::gate(AtOnce::new(limiter))
+        Self::gate(ImmediateGate::new(limiter))
     }
 }
 
-impl<L: Limiter + 'static> LimitLayer<InLine<L>> {
-    /// Admits by `policy`: requests wait in its line, which bounds how many and how long.
+impl<L: Limiter + 'static> LimitLayer<QueueGate<L>> {
+    /// Admits by `policy`: requests wait in its queue, which bounds their number and their time.
     pub fn waiting(policy: Policy<L>) -> Self {
-        Self::gate(InLine::new(policy))
+        Self::gate(QueueGate::new(policy))
     }
 }
 
-impl<X: ExtractKey, L: Limiter + 'static> LimitLayer<PerKey<X, L>> {
+impl<X: ExtractKey, L: Limiter + 'static> LimitLayer<KeyedGate<X, L>> {
     /// Admits each request by the limiter of its key, and refuses at once. A request without a key is refused as
     /// [`ExtractKey::reason`] says, by the leg `key`.
     pub fn keyed(keyed: Arc<Keyed<X::Key, L>>, keys: X) -> Self {
-        Self::gate(PerKey::new(keyed, keys))
+        Self::gate(KeyedGate::new(keyed, keys))
     }
 }
 
-impl<X: ExtractKey, L: Limiter + 'static> LimitLayer<InLinePerKey<X, L>> {
-    /// Admits each request by the policy of its key, in whose line it waits. A request without a key is refused as
+impl<X: ExtractKey, L: Limiter + 'static> LimitLayer<KeyedQueueGate<X, L>> {
+    /// Admits each request by the policy of its key, in whose queue it waits. A request without a key is refused as
     /// [`ExtractKey::reason`] says, by the leg `key`.
     pub fn keyed_waiting(keyed: Arc<Keyed<X::Key, Policy<L>>>, keys: X) -> Self {
-        Self::gate(InLinePerKey::new(keyed, keys))
+        Self::gate(KeyedQueueGate::new(keyed, keys))
     }
 }
 
 impl<G, C, R> LimitLayer<G, C, R> {
-    pub(crate) fn map_gate<H>(self, map: impl FnOnce(G) -> H) -> LimitLayer<H, C, R> {
-        // A layer that is being set up has not been cloned: no setting takes a reference.
+    pub(super) fn map_gate<H>(self, map: impl FnOnce(G) -> H) -> LimitLayer<H, C, R> {
         let gate = Arc::into_inner(self.gate).expect("settings come before the first clone or service");
         LimitLayer {
             gate: Arc::new(map(gate)),
@@ -119,31 +117,31 @@ impl<G, C, R> LimitLayer<G, C, R> {
         }
     }
 
-    /// Asks for what `price` says a request costs, a closure `Fn(&Head) -> Ask`; one call each unless set. The first setting,
-    /// if it is one: what [`exempt`](Self::exempt) returns has its price.
+    /// Sets the ask of each request, by a closure `Fn(&RequestParts) -> Ask`; one call by default. It comes before
+    /// [`exempt`](Self::exempt), [`waiting_room`](Self::waiting_room) and [`observed`](Self::observed).
     ///
     /// # Panics
-    /// When the layer has been cloned or used already.
-    pub fn price<P>(self, price: P) -> LimitLayer<G::With, C, R>
+    /// If the layer has been cloned or used already.
+    pub fn cost<P>(self, cost: P) -> LimitLayer<G::With, C, R>
     where
-        G: Priced<P>,
+        G: WithCost<P>,
     {
-        self.map_gate(|gate| gate.price(price))
+        self.map_gate(|gate| gate.with_cost(cost))
     }
 
-    /// Lets requests pass unlimited of which `exempt` says so, a closure `Fn(&Head) -> bool`.
+    /// Does not limit requests for which the closure `exempt` is true.
     ///
     /// # Panics
-    /// When the layer has been cloned or used already.
-    pub fn exempt<F>(self, exempt: F) -> LimitLayer<Exempting<G, F>, C, R>
+    /// If the layer has been cloned or used already.
+    pub fn exempt<F>(self, exempt: F) -> LimitLayer<ExemptGate<G, F>, C, R>
     where
-        F: Fn(&Head<'_>) -> bool + Send + Sync + 'static,
+        F: Fn(&RequestParts<'_>) -> bool + Send + Sync + 'static,
     {
-        self.map_gate(|gate| Exempting::new(gate, exempt))
+        self.map_gate(|gate| ExemptGate::new(gate, exempt))
     }
 
-    /// Says by `classify` how requests ended; by the status of HTTP as a server sees it, [`StatusCodes`], unless set. In front
-    /// of an upstream, [`ClientStatusCodes`](super::ClientStatusCodes).
+    /// Sets how the ends of requests are classified; [`StatusCodes`] by default. In front of an upstream use
+    /// [`ClientStatusCodes`](super::ClientStatusCodes).
     pub fn classify<D>(self, classify: D) -> LimitLayer<G, D, R> {
         LimitLayer {
             gate: self.gate,
@@ -152,7 +150,7 @@ impl<G, C, R> LimitLayer<G, C, R> {
         }
     }
 
-    /// Says by `outcome` what each status means.
+    /// Classifies each status by the closure `outcome`.
     pub fn classify_status<F>(self, outcome: F) -> LimitLayer<G, ByStatus<F>, R>
     where
         F: Fn(StatusCode) -> Outcome + Clone,
@@ -160,7 +158,7 @@ impl<G, C, R> LimitLayer<G, C, R> {
         self.classify(ByStatus(outcome))
     }
 
-    /// Answers refusals by `respond`; they are errors unless set.
+    /// Sets how refusals are answered; by default they are errors.
     pub fn respond<Q>(self, respond: Q) -> LimitLayer<G, C, Q> {
         LimitLayer {
             gate: self.gate,
@@ -169,8 +167,8 @@ impl<G, C, R> LimitLayer<G, C, R> {
         }
     }
 
-    /// Answers a refusal by the response that `response` makes of it: a fallback, or a 503. Where the status is to depend on
-    /// which leg refused, [`respond`](Self::respond) by a [`Respond`], which is shown the limiter too.
+    /// Answers a refusal by the response that `response` makes of it, such as a fallback or a 503. If the status depends on the
+    /// leg that refused, use [`respond`](Self::respond): a [`Respond`] sees the limiter as well.
     pub fn refuse_with<F, B>(self, response: F) -> LimitLayer<G, C, AsResponse<F>>
     where
         F: Fn(&Rejection) -> Response<B> + Clone,
@@ -196,29 +194,29 @@ impl<G, C, R> fmt::Debug for LimitLayer<G, C, R> {
 }
 
 impl<S, G, C: Clone, R: Clone> Layer<S> for LimitLayer<G, C, R> {
-    type Service = Limit<S, G, C, R>;
+    type Service = LimitService<S, G, C, R>;
     fn layer(&self, inner: S) -> Self::Service {
-        Limit {
+        LimitService {
             inner,
             layer: self.clone(),
         }
     }
 }
 
-/// A service behind a limiter. Made by [`LimitLayer`], which says what holds a permit, and for how long.
-pub struct Limit<S, G, C = StatusCodes, R = AsError> {
+/// A service behind a limiter. Made by [`LimitLayer`], which documents how long a permit is held.
+pub struct LimitService<S, G, C = StatusCodes, R = AsError> {
     inner: S,
     layer: LimitLayer<G, C, R>,
 }
 
-impl<S, G, C, R> Limit<S, G, C, R> {
+impl<S, G, C, R> LimitService<S, G, C, R> {
     /// The service inside.
     pub fn inner(&self) -> &S {
         &self.inner
     }
 }
 
-impl<S: Clone, G, C: Clone, R: Clone> Clone for Limit<S, G, C, R> {
+impl<S: Clone, G, C: Clone, R: Clone> Clone for LimitService<S, G, C, R> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
@@ -227,15 +225,15 @@ impl<S: Clone, G, C: Clone, R: Clone> Clone for Limit<S, G, C, R> {
     }
 }
 
-impl<S: fmt::Debug, G, C, R> fmt::Debug for Limit<S, G, C, R> {
+impl<S: fmt::Debug, G, C, R> fmt::Debug for LimitService<S, G, C, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limit")
+        f.debug_struct("LimitService")
             .field("inner", &self.inner)
             .finish_non_exhaustive()
     }
 }
 
-impl<S, B, RB, G, C, R> Service<Request<B>> for Limit<S, G, C, R>
+impl<S, B, RB, G, C, R> Service<Request<B>> for LimitService<S, G, C, R>
 where
     S: Service<Request<B>, Response = Response<RB>> + Clone,
     RB: Body,
@@ -247,7 +245,7 @@ where
     type Error = R::Error;
     type Future = LimitFuture<S, B, G::Limiter, C, R>;
 
-    /// Always ready: admission comes first, in `call`, and the service inside is waited for after it.
+    /// Always ready: `call` admits first, and then waits for the inner service.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         Poll::Ready(Ok(()))
     }
@@ -259,7 +257,7 @@ where
             respond,
         } = &self.layer;
         let (classify, respond) = (classify.clone(), respond.clone());
-        let admission = gate.admit(&Head::of(&request));
+        let admission = gate.admit(&RequestParts::of(&request));
         let call = |request| Call {
             service: self.inner.clone(),
             request,

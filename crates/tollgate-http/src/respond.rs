@@ -1,12 +1,11 @@
-//! What becomes of a refusal: an error of the service, or a response.
+//! Turns a refusal into an error of the service, or into a response.
 
 use super::refused::Refused;
-use crate::limiter::Limiter;
-use crate::refusal::Rejection;
 use http::Response;
 use std::fmt;
+use tollgate::{Limiter, Rejection};
 
-/// Turns refusals into what the service gives back. `B` is the body of its responses, `E` its error.
+/// Turns refusals into results of the service. `B` is the body of its responses, `E` its error.
 pub trait Respond<B, E>: Clone {
     /// The error of the limited service.
     type Error;
@@ -14,19 +13,19 @@ pub trait Respond<B, E>: Clone {
     /// Answers a request that was not admitted.
     ///
     /// # Errors
-    /// When a refusal is to be an error.
+    /// If a refusal is an error of the service.
     fn refused<L: Limiter>(&self, refused: Refused<L>) -> Result<Response<B>, Self::Error>;
 
-    /// Sees the head of each response to a request that was admitted by `limiter`, before it is given back.
+    /// Sees the head of each response to a request that `limiter` has admitted, before the response is returned.
     fn admitted<L: Limiter>(&self, response: &mut Response<B>, limiter: &L) {
         let _ = (response, limiter);
     }
 
-    /// An error of the service itself.
+    /// Converts an error of the service inside.
     fn failed(&self, error: E) -> Self::Error;
 }
 
-/// A refusal is an error. What a layer does unless told otherwise.
+/// Turns a refusal into an error: the default of a layer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AsError;
 
@@ -40,7 +39,7 @@ impl<B, E> Respond<B, E> for AsError {
     }
 }
 
-/// A refusal is a response: a fallback, or what says that there is none. Made by
+/// Turns a refusal into a response, such as a fallback. Made by
 /// [`LimitLayer::refuse_with`](super::LimitLayer::refuse_with).
 #[derive(Clone, Copy, Debug)]
 pub struct AsResponse<F>(pub(super) F);

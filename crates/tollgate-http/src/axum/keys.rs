@@ -1,34 +1,33 @@
-//! By what a request is limited: its address, a header field, or what an outer layer has found out.
+//! Keys by which requests are limited: the address, a header field, or an extension of an outer layer.
 
-use crate::refusal::Reason;
-use crate::tower::{ExtractKey, Head};
+use crate::{ExtractKey, RequestParts};
 use axum::extract::ConnectInfo;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::{HeaderName, HeaderValue, Method};
 use std::fmt;
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use tollgate::Reason;
 
-/// The address of the client, cut to a prefix: the key of a request by who sends it.
+/// Limits by the address of the client, cut to a prefix.
 ///
-/// The address is that of the connection ([`peer`](Self::peer)), as axum's [`ConnectInfo`] says it: serve the router by
-/// `into_make_service_with_connect_info::<SocketAddr>()`. Behind proxies it is what the outermost of them has seen
-/// ([`behind`](Self::behind)): each proxy appends to `X-Forwarded-For` from whom it has the request, so that the entry which
-/// counts is found from the right. Whatever a client has written itself stands further left, and is not read.
+/// The address is that of the connection ([`peer`](Self::peer)), from axum's [`ConnectInfo`]: serve the router by
+/// `into_make_service_with_connect_info::<SocketAddr>()`. Behind proxies it is the address that the outermost of them has seen
+/// ([`behind`](Self::behind)). Each proxy appends its peer to `X-Forwarded-For`, so the entry is counted from the right. Entries
+/// that a client has forged stand further left, and are not read.
 ///
-/// A field with fewer entries than there are proxies, or one that is no address, says nothing: the key is the address of the
-/// connection then. A request without [`ConnectInfo`] has no key, and the service is to blame: it is refused as
+/// If the field has fewer entries than there are proxies, or an entry is not an address, the key is the address of the
+/// connection. A request without [`ConnectInfo`] has no key. The service is misconfigured: the request is refused as
 /// [`Misconfigured`](Reason::Misconfigured), which is a 500.
 ///
-/// An IPv6 address is cut to 64 bits unless set, since that is what one client has at least; one that stands for an IPv4
-/// address counts as that.
+/// An IPv6 address is cut to 64 bits by default, the least that one client has. An IPv4-mapped address counts as IPv4.
 ///
 /// ```
 /// # use axum::extract::ConnectInfo;
 /// # use http::Request;
 /// # use std::net::{IpAddr, SocketAddr};
-/// # use tollgate::axum::ClientIp;
-/// # use tollgate::tower::{ExtractKey, Head};
+/// # use tollgate_http::axum::ClientIp;
+/// # use tollgate_http::{ExtractKey, RequestParts};
 /// let keys = ClientIp::behind(1).trusting("10.0.0.0".parse().unwrap(), 8);
 /// let peer: SocketAddr = "10.0.0.1:4711".parse().unwrap();
 /// let request = Request::builder()
@@ -36,7 +35,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 ///     .extension(ConnectInfo(peer))
 ///     .body(())
 ///     .unwrap();
-/// assert_eq!(keys.key(&Head::of(&request)), Some(IpAddr::from([203, 0, 113, 7])));
+/// assert_eq!(keys.key(&RequestParts::of(&request)), Some(IpAddr::from([203, 0, 113, 7])));
 /// // From elsewhere, the field says nothing.
 /// let peer: SocketAddr = "198.51.100.9:4711".parse().unwrap();
 /// let forged = Request::builder()
@@ -44,7 +43,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 ///     .extension(ConnectInfo(peer))
 ///     .body(())
 ///     .unwrap();
-/// assert_eq!(keys.key(&Head::of(&forged)), Some(peer.ip()));
+/// assert_eq!(keys.key(&RequestParts::of(&forged)), Some(peer.ip()));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientIp {
@@ -56,13 +55,13 @@ pub struct ClientIp {
 }
 
 impl ClientIp {
-    /// The address of the connection, whatever header fields say.
+    /// Uses the address of the connection, and ignores header fields.
     pub fn peer() -> Self {
         Self::behind(0)
     }
 
-    /// The address that the outermost of `proxies` proxies has seen. All requests must come through all of them, or
-    /// [`trusting`](Self::trusting) must say who they are: whoever reaches the service past them chooses the key.
+    /// Uses the address that the outermost of `proxies` proxies has seen. All requests must come through all of them, or
+    /// [`trusting`](Self::trusting) must list them: a client that bypasses them chooses its key.
     pub fn behind(proxies: usize) -> Self {
         Self {
             proxies,
@@ -73,8 +72,9 @@ impl ClientIp {
         }
     }
 
-    /// Believes only what addresses within `prefix` bits of `network` have appended, and may be called several times: of the
-    /// connection, and of each proxy behind it. Whoever else is met first is the key. A prefix longer than the address counts as all of it.
+    /// Trusts only entries that addresses within `prefix` bits of `network` have appended: the peer of the connection, and each
+    /// proxy behind it. It may be called several times. The first address outside is the key. A prefix longer than the address
+    /// counts as all of it.
     #[must_use]
     pub fn trusting(mut self, network: IpAddr, prefix: u8) -> Self {
         self.trusted.push((network.to_canonical(), prefix));
@@ -88,14 +88,14 @@ impl ClientIp {
         self
     }
 
-    /// Cuts IPv4 addresses to so many bits, at most 32; 32 unless set.
+    /// Cuts IPv4 addresses to `bits` bits, at most 32; 32 by default.
     #[must_use]
     pub fn v4_prefix(mut self, bits: u8) -> Self {
         self.v4 = bits.min(32);
         self
     }
 
-    /// Cuts IPv6 addresses to so many bits, at most 128; 64 unless set.
+    /// Cuts IPv6 addresses to `bits` bits, at most 128; 64 by default.
     #[must_use]
     pub fn v6_prefix(mut self, bits: u8) -> Self {
         self.v6 = bits.min(128);
@@ -116,10 +116,10 @@ impl ClientIp {
         self.trusted.is_empty() || self.trusted.iter().any(within)
     }
 
-    /// Who is behind the proxies: from the right, over each entry that somebody who is trusted has appended.
-    fn forwarded(&self, head: &Head<'_>, peer: IpAddr) -> Option<IpAddr> {
+    /// The address behind the proxies: from the right, past each entry that a trusted address has appended.
+    fn forwarded(&self, parts: &RequestParts<'_>, peer: IpAddr) -> Option<IpAddr> {
         // A client may send the field more than once, and so may a proxy: together they are one list.
-        let lines = head.headers().get_all(&self.header).iter().rev();
+        let lines = parts.headers().get_all(&self.header).iter().rev();
         let mut entries = lines.flat_map(|line| line.as_bytes().rsplit(|&byte| byte == b','));
         let mut seen = peer;
         for _ in 0..self.proxies {
@@ -128,7 +128,7 @@ impl ClientIp {
             }
             match entries.next() {
                 Some(entry) => seen = address(std::str::from_utf8(entry).ok()?.trim())?,
-                // Fewer than there must be: somebody came past the proxies.
+                // Too few entries: the request has bypassed the proxies.
                 None if self.trusted.is_empty() => return None,
                 None => break,
             }
@@ -140,13 +140,13 @@ impl ClientIp {
 impl ExtractKey for ClientIp {
     type Key = IpAddr;
 
-    fn key(&self, head: &Head<'_>) -> Option<IpAddr> {
-        let ConnectInfo(peer) = head.extensions().get::<ConnectInfo<SocketAddr>>()?;
+    fn key(&self, parts: &RequestParts<'_>) -> Option<IpAddr> {
+        let ConnectInfo(peer) = parts.extensions().get::<ConnectInfo<SocketAddr>>()?;
         let peer = peer.ip().to_canonical();
-        Some(self.cut(self.forwarded(head, peer).unwrap_or(peer)))
+        Some(self.cut(self.forwarded(parts, peer).unwrap_or(peer)))
     }
 
-    /// Whoever serves the router has to tell where connections come from.
+    /// The server must provide the addresses of its connections.
     fn reason(&self) -> Reason {
         Reason::Misconfigured
     }
@@ -174,10 +174,10 @@ fn cut(ip: IpAddr, bits: u8) -> IpAddr {
     }
 }
 
-/// The value of a header field: the key of a request by what it shows, such as an API key that has been checked outside.
+/// Limits by the value of a header field, such as an API key that an outer layer has checked.
 ///
 /// A request without the field, with more than one, or with a value longer than [`MAX_LENGTH`](Self::MAX_LENGTH) has no key.
-/// Whoever may write any value has as many keys: check it first, or let the map's bound be the limit.
+/// A client that may send any value has any number of keys: check the value first, or rely on the map's bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderKey(HeaderName);
 
@@ -193,19 +193,19 @@ impl HeaderKey {
 
 impl ExtractKey for HeaderKey {
     type Key = HeaderValue;
-    fn key(&self, head: &Head<'_>) -> Option<HeaderValue> {
-        let mut values = head.headers().get_all(&self.0).iter();
+    fn key(&self, parts: &RequestParts<'_>) -> Option<HeaderValue> {
+        let mut values = parts.headers().get_all(&self.0).iter();
         let value = values.next().filter(|value| value.len() <= Self::MAX_LENGTH)?;
         if values.next().is_some() {
             return None;
         }
-        // A copy: the map may keep it for long, and the value is a part of what was read from the connection.
+        // A copy: the map may keep it for long, and the value shares the connection's read buffer.
         HeaderValue::from_bytes(value.as_bytes()).ok()
     }
 }
 
-/// An extension of the request: the key that an outer layer has found out, such as a tenant or a user. A request without it
-/// has no key, and the service is to blame, as with [`ClientIp`]: let the outer layer turn away who has none.
+/// Limits by an extension of the request, which an outer layer has set, such as a tenant or a user. A request without it has no
+/// key, and the service is misconfigured, as with [`ClientIp`]: the outer layer must reject requests without one.
 pub struct ExtensionKey<T>(PhantomData<fn() -> T>);
 
 impl<T> ExtensionKey<T> {
@@ -230,20 +230,20 @@ impl<T> fmt::Debug for ExtensionKey<T> {
 
 impl<T: Clone + Send + Sync + 'static> ExtractKey for ExtensionKey<T> {
     type Key = T;
-    fn key(&self, head: &Head<'_>) -> Option<T> {
-        head.extensions().get().cloned()
+    fn key(&self, parts: &RequestParts<'_>) -> Option<T> {
+        parts.extensions().get().cloned()
     }
 
-    /// An outer layer has to put it there, or to turn away who has none.
+    /// An outer layer must set the extension, or reject the request.
     fn reason(&self) -> Reason {
         Reason::Misconfigured
     }
 }
 
-/// True of a CORS preflight, for [`LimitLayer::exempt`](crate::tower::LimitLayer::exempt): a browser asks on its own account
-/// whether it may ask, and a refusal would hide the real one. Anybody can send such a request: put the layer that answers them
-/// outside the limit, or see to it that they cost nothing.
-pub fn is_preflight(head: &Head<'_>) -> bool {
-    let has = |name| head.headers().contains_key(name);
-    head.method() == Method::OPTIONS && has(ORIGIN) && has(ACCESS_CONTROL_REQUEST_METHOD)
+/// True for a CORS preflight, for [`LimitLayer::exempt`](crate::LimitLayer::exempt). The browser sends it on its own, and its
+/// refusal would hide the status of the real request. Any client can send one: put the layer that answers them outside the
+/// limit, or make sure that they cost nothing.
+pub fn is_preflight(parts: &RequestParts<'_>) -> bool {
+    let has = |name| parts.headers().contains_key(name);
+    parts.method() == Method::OPTIONS && has(ORIGIN) && has(ACCESS_CONTROL_REQUEST_METHOD)
 }

@@ -1,4 +1,4 @@
-//! The three header fields that clients know from before there was a draft.
+//! The three header fields that clients knew before the draft.
 
 use super::fields::ServiceLimit;
 use http::{HeaderMap, HeaderName};
@@ -7,7 +7,7 @@ const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// One rate, as they state it.
+/// One rate, in these fields.
 #[derive(Clone, Copy)]
 pub(super) struct Legacy {
     limit: u64,
@@ -24,13 +24,13 @@ impl Legacy {
         }
     }
 
-    /// Of which less is left; where that is equal, the one that takes longer.
-    pub(super) fn stricter(self, other: Self) -> Self {
+    /// The rate with less left; if equal, the one with the later reset.
+    pub(super) fn tighter(self, other: Self) -> Self {
         let leniency = |it: Self| (it.remaining, std::cmp::Reverse(it.reset));
         if leniency(other) < leniency(self) { other } else { self }
     }
 
-    /// What a layer further in has said, if it has.
+    /// The values that an inner layer has written.
     fn read(headers: &HeaderMap) -> Option<Self> {
         let number = |name| headers.get(name)?.to_str().ok()?.parse().ok();
         Some(Self {
@@ -40,9 +40,9 @@ impl Legacy {
         })
     }
 
-    /// Says this, unless something stricter is said already.
+    /// Writes these values, unless stricter ones are there already.
     pub(super) fn write(self, headers: &mut HeaderMap) {
-        let strictest = Self::read(headers).map_or(self, |there| there.stricter(self));
+        let strictest = Self::read(headers).map_or(self, |there| there.tighter(self));
         headers.insert(LIMIT, strictest.limit.into());
         headers.insert(REMAINING, strictest.remaining.into());
         headers.insert(RESET, strictest.reset.into());

@@ -1,21 +1,21 @@
-//! What a server of [axum](https://docs.rs/axum) puts around a [`LimitLayer`](crate::tower::LimitLayer): the key of a request,
-//! and what a refused client is told.
+//! Keys of requests and responses to refused clients, for a [`LimitLayer`](crate::LimitLayer) in a server of
+//! [axum](https://docs.rs/axum).
 //!
 //! | you want to | use |
 //! |---|---|
 //! | limit by address, behind proxies or not | [`ClientIp`] |
-//! | limit by a header field, or by what an outer layer found out | [`HeaderKey`], [`ExtensionKey`] |
+//! | limit by a header field, or by an extension of an outer layer | [`HeaderKey`], [`ExtensionKey`] |
 //! | answer with 429 or 503, `Retry-After` and problem details | [`HttpRefusals`] |
-//! | state policies and what is left, in `RateLimit` fields | [`HttpRefusals::rate_limit_fields`] |
-//! | tell who finds no room when to come back, so that it holds | [`LimitLayer::waiting_room`](crate::tower::LimitLayer::waiting_room) |
+//! | send policies and remaining quotas, in `RateLimit` fields | [`HttpRefusals::rate_limit_fields`] |
+//! | give refused clients a retry time, and honour it | [`LimitLayer::waiting_room`](crate::LimitLayer::waiting_room) |
 //! | let CORS preflights pass | [`is_preflight`] |
 //!
 //! ```
 //! use axum::{Router, routing::get};
 //! use std::sync::Arc;
-//! use tollgate::axum::{ClientIp, HttpRefusals, is_preflight};
-//! use tollgate::tower::LimitLayer;
+//! use tollgate_http::axum::{ClientIp, HttpRefusals, is_preflight};
 //! use tollgate::{Keyed, LimiterExt, Quota, TokenBucket};
+//! use tollgate_http::LimitLayer;
 //!
 //! let clients = Keyed::new(100_000, |_| TokenBucket::new(Quota::per_second(5).burst(20)).named("client"));
 //! // One proxy, somewhere in this network. Without proxies it is `ClientIp::peer()`.
