@@ -30,7 +30,7 @@
 //! | `cancelled` | trace | `limiter` |
 //! | `circuit changed` | info; warn when it opens | `breaker`, `from`, `to`, `calls`, `failed`, `slow` |
 //!
-//! Without either: [`Limiter::survey`](crate::Limiter::survey) shows the state of each leg, and `Semaphore::stats` the counts of
+//! Without either: [`Limiter::visit_status`](crate::Limiter::visit_status) shows the state of each leg, and `Semaphore::stats` the counts of
 //! a semaphore.
 
 #[cfg(feature = "tracing")]

@@ -5,8 +5,8 @@ use super::recorder::Recorder;
 use super::suite::{Suite, Tally, Violation};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use tollgate::sync::turn::Turnstile;
-use tollgate::{Ask, Demand, Limiter, LimiterExt, Outcome, Pass, ReadyAt, Reason, Refusal, Wait};
+use tollgate::sync::WaitQueue;
+use tollgate::{Ask, ClockReading, Demand, Limiter, LimiterExt, Outcome, ReadyAt, Reason, Refusal, Wait};
 
 type Verdict = Result<(), Violation>;
 
@@ -155,11 +155,11 @@ impl Limiter for Stub {
             Self::Panics => resume_unwind(Box::new(Quiet)),
         }
     }
-    fn cancel(&self, (): (), _: Pass<'_>) {}
-    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn cancel(&self, (): (), _: &ClockReading) {}
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
     fn forget(&self, (): ()) {}
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::on_event("stub")
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
 }

@@ -99,7 +99,7 @@ impl<L: Limiter + 'static> Suite<L> {
     /// and its [lane](tollgate::Policy::lane).
     ///
     /// A limiter of your own takes turns if its [`queues`](Limiter::queues) shows a queue: its own
-    /// [`Turnstile`](tollgate::sync::turn::Turnstile), or that of a tollgate limiter which holds its capacity.
+    /// [`WaitQueue`](tollgate::sync::WaitQueue), or that of a tollgate limiter which holds its capacity.
     ///
     /// **Starvation**: policies that wait for a limiter without a queue race for free capacity, and one of them may always lose.
     /// Share one policy between all callers then.

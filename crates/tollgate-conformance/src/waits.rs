@@ -7,9 +7,9 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use tollgate::sync::turn::Turnstile;
+use tollgate::sync::WaitQueue;
 use tollgate::{
-    Clock, Demand, Limiter, LimiterExt, Outcome, Pass, Policy, ReadyAt, Reason, Refusal, Reservation, Wait,
+    Clock, ClockReading, Demand, Limiter, LimiterExt, Outcome, Policy, ReadyAt, Reason, Refusal, Reservation, Wait,
 };
 
 type Verdict = Result<(), Violation>;
@@ -51,13 +51,13 @@ impl Limiter for Shut {
     fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
         Err(Refusal::new(Reason::Saturated, "shut", demand.units(), Wait::Event))
     }
-    fn cancel(&self, (): (), _: Pass<'_>) {}
-    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn cancel(&self, (): (), _: &ClockReading) {}
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
     fn forget(&self, (): ()) {}
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::on_event("shut")
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
 }
 
 /// A leg that never refuses, and counts what it has admitted.
@@ -77,17 +77,17 @@ impl Limiter for Open {
         self.0.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
-    fn cancel(&self, (): (), _: Pass<'_>) {
+    fn cancel(&self, (): (), _: &ClockReading) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
-    fn finish(&self, (): (), _: Outcome, now: Pass<'_>) {
+    fn finish(&self, (): (), _: Outcome, now: &ClockReading) {
         self.cancel((), now);
     }
     fn forget(&self, (): ()) {}
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
 }
 
 /// Law 7: while a policy waits, for this limiter or for another, it holds nothing of any leg.

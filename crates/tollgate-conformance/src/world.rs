@@ -6,7 +6,7 @@
 use super::suite::Suite;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::time::Phase;
+use tollgate::time::ClockReading;
 use tollgate::{Ask, Demand, Instant, Limiter, LimiterExt, ManualClock, Permit, Reservation};
 
 pub(super) struct World<L> {
@@ -46,8 +46,8 @@ impl<L: Limiter> World<L> {
     }
 
     pub(super) fn ready(&self, ask: Ask) -> Ready {
-        let phase = Phase::new();
-        let ready = self.limiter.ready_at(Demand::new(&ask, phase.pass()));
+        let reading = ClockReading::new();
+        let ready = self.limiter.ready_at(Demand::new(&ask, &reading));
         Ready {
             not_before: ready.not_before(),
             event: ready.is_event(),

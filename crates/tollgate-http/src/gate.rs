@@ -6,7 +6,7 @@ use std::fmt;
 use std::hash::Hash;
 use std::pin::Pin;
 use std::sync::Arc;
-use tollgate::time::Phase;
+use tollgate::time::ClockReading;
 use tollgate::{Ask, Demand, Keyed, Limiter, LimiterExt, Permit, Policy, Reason, Refusal, Rejection, Wait};
 
 /// The result of a wait.
@@ -81,7 +81,7 @@ pub(super) fn reject<L: Limiter>(limiter: &L, ask: &Ask, mut rejection: Rejectio
         && !rejection.reason.is_permanent()
     {
         let now = clock.now();
-        let ready = limiter.ready_at(Demand::new(ask, Phase::at(clock, now).pass()));
+        let ready = limiter.ready_at(Demand::new(ask, &ClockReading::at(clock, now)));
         let known = ready.not_before().map(|at| clock.between(now, at));
         rejection.retry_after = rejection.retry_after.max(known.filter(|time| !time.is_zero()));
     }

@@ -1,7 +1,7 @@
 //! A request that was not admitted, and its status.
 
 use http::StatusCode;
-use tollgate::standing::State;
+use tollgate::status::State;
 use tollgate::{BreakerState, Limiter, Reason, Rejection};
 
 /// A refusal of a request, with its limiter, if one was found.
@@ -42,13 +42,13 @@ impl<L: Limiter> Refused<L> {
             _ => return false,
         };
         let (mut named, mut by_queue, mut rates, mut others) = (false, false, 0, 0);
-        limiter.survey(&mut |standing| {
-            let has_refused = standing.leg == &**leg;
+        limiter.visit_status(&mut |status| {
+            let has_refused = status.leg == &**leg;
             // Another leg may have the same name: a rate of that name counts.
-            named |= has_refused && is_rate(&standing.state);
-            by_queue |= has_refused && matches!(standing.state, State::Line { .. });
-            match has_nothing_left(&standing.state) {
-                true if is_rate(&standing.state) => rates += 1,
+            named |= has_refused && is_rate(&status.state);
+            by_queue |= has_refused && matches!(status.state, State::Queue { .. });
+            match has_nothing_left(&status.state) {
+                true if is_rate(&status.state) => rates += 1,
                 true => others += 1,
                 false => {}
             }

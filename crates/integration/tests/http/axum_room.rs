@@ -1,4 +1,4 @@
-//! The retry time of an appointment passes through all layers, and no client gets the appointment of another.
+//! A client receives its place through all layers, and no client gets that of another.
 
 use axum::Router;
 use axum::body::Body;
@@ -17,7 +17,7 @@ use tower::ServiceExt;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// One permit, for which only clients with an appointment wait; an appointment every two seconds.
+/// One permit, for which only clients with a place wait; a place each two seconds.
 struct Rig {
     clock: ManualClock,
     core: Policy<Semaphore>,
@@ -57,10 +57,10 @@ fn told(response: &Response<Body>) -> (u16, Option<u64>) {
     (response.status().as_u16(), seconds)
 }
 
-/// Given three refused clients, each gets its own instant, in whole seconds. An exhausted outer rate makes it later, within
-/// the grace: the appointment holds then, although no other client is admitted.
+/// Given three who are refused, each is told its own instant, in whole seconds; and an outer rate that has nothing left until
+/// later makes it later, within the grace: the place is there then, although no other client finds one.
 #[test]
-fn each_client_gets_its_instant_and_an_outer_rate_may_make_it_later() {
+fn each_client_gets_its_instant_and_an_outer_rate_may_delay_it() {
     let Rig { clock, core, room, app } = rig();
     let for_all = clock.clone();
     let clients = Keyed::new(100, move |_: &IpAddr| {
@@ -97,7 +97,7 @@ fn each_client_gets_its_instant_and_an_outer_rate_may_make_it_later() {
     });
 }
 
-/// Whatever a client writes in front of its proxy's entry, it has one place; and a client that bypasses the proxy has none
+/// Whatever a client writes in front of what its proxy appends, it has one place; and a client that comes past the proxy has none
 /// but its own, under whatever name.
 #[test]
 fn a_forged_address_has_no_place_and_takes_none() {
@@ -113,11 +113,7 @@ fn a_forged_address_has_no_place_and_takes_none() {
 
         Sleep::until(&clock, clock.after(clock.now(), 2 * SECOND)).await;
         let thief = ask(&app, "198.51.100.9", "10.0.0.2").await;
-        assert_eq!(
-            told(&thief),
-            (503, Some(2)),
-            "a newcomer, which gets a place of its own"
-        );
+        assert_eq!(told(&thief), (503, Some(2)), "a newcomer, who gets a place of its own");
         assert_eq!((room.len(), room.stats().redeemed), (3, 0));
         drop(busy);
         assert_eq!(told(&ask(&app, "127.0.0.1", "192.0.2.99, 10.0.0.2").await), (200, None));

@@ -1,4 +1,4 @@
-//! The waiting room of a layer, in virtual time: a client that comes back at its instant is admitted, whatever the load.
+//! The waiting room of a layer, in virtual time: a client that comes back at its instant is admitted, whatever others press.
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -28,7 +28,7 @@ const WORK: Duration = Duration::from_millis(25);
 type Answer = Response<Empty<&'static [u8]>>;
 type Core = Policy<LiveLegs>;
 
-/// A core with a queue, a waiting room, and the number of requests inside.
+/// A core of `permits` permits behind a queue, a waiting room, and how many are inside.
 struct Rig {
     clock: ManualClock,
     core: Core,
@@ -152,7 +152,7 @@ fn of_rate(places: usize, per_second: u64) -> WaitingRoom {
     WaitingRoom::new(places, Quota::per_second(per_second)).unwrap()
 }
 
-/// Given a core that serves 160 a second, and 50 clients that ask for three times as much and ignore refusals: when a thousand come at
+/// Given a core that serves 160 a second, and 50 clients who ask for three times as much without heed: when a thousand come at
 /// once and keep to what they are told, all of them are served, and never more than the limit at a time.
 fn a_thousand_obey(room: WaitingRoom, late: Duration) -> Rig {
     let rig = rig(4, room);
@@ -183,13 +183,13 @@ fn a_thousand_obey(room: WaitingRoom, late: Duration) -> Rig {
 }
 
 #[test]
-fn all_who_keep_to_retry_after_are_let_in_under_three_fold_overload() {
+fn clients_that_honour_retry_after_are_admitted_under_three_fold_overload() {
     let rig = a_thousand_obey(of_rate(10_000, 64), Duration::ZERO);
     assert!(rig.room.stats().redeemed >= 950);
 }
 
 #[test]
-fn all_who_come_late_are_let_in_as_well() {
+fn late_clients_are_admitted_as_well() {
     a_thousand_obey(of_rate(10_000, 40), 4 * SECOND - MS);
 }
 
@@ -245,7 +245,7 @@ fn no_client_collects_places() {
             let wait = end.unwrap_err().retry_after.unwrap();
             assert!(
                 [SECOND, 900 * MS].contains(&wait),
-                "{wait:?}, at once or after the queue: one instant"
+                "{wait:?}, at once or after the line: one instant"
             );
         }
         assert_eq!((rig.room.len(), rig.room.stats().booked), (2, 2));
@@ -267,9 +267,9 @@ fn no_client_collects_places() {
     });
 }
 
-/// A client that has come back and leaves again has lost its place, and no other client loses anything.
+/// A client that has come back and leaves again has lost its place, and no other client anything.
 #[test]
-fn whoever_leaves_loses_its_place_alone() {
+fn a_client_that_leaves_loses_only_its_own_place() {
     let rig = rig(1, of_rate(10_000, 1));
     rig.clock.run(async {
         let busy = rig.core.try_admit(1).unwrap();
@@ -293,7 +293,7 @@ fn whoever_leaves_loses_its_place_alone() {
     });
 }
 
-/// A promise that cannot be kept, since the core is stuck for longer than anybody waits, is counted, and there is another.
+/// A promise that cannot be kept, since the core is stuck for longer than any client waits, is counted, and there is another.
 #[test]
 fn a_broken_promise_is_counted_and_made_anew() {
     let rig = rig(1, of_rate(10_000, 1).grace(2 * SECOND).unwrap());
@@ -313,7 +313,7 @@ fn a_broken_promise_is_counted_and_made_anew() {
     });
 }
 
-/// While no client is refused, no key is read; and a client without a key has no place.
+/// While no request is refused, no key is asked for, and without a key there is no place.
 #[test]
 fn a_service_that_is_never_full_looks_at_nothing() {
     let rig = rig(4, of_rate(10, 1));
@@ -329,7 +329,7 @@ fn a_service_that_is_never_full_looks_at_nothing() {
     });
 }
 
-/// If there are no places left, the retry time is after all appointments.
+/// Where there are no places, the refusal says when the clients with one have come.
 #[test]
 fn a_full_room_says_when_those_before_have_come() {
     let rig = rig(1, of_rate(2, 1));
@@ -342,10 +342,10 @@ fn a_full_room_says_when_those_before_have_come() {
     });
 }
 
-/// Given a client that comes a little too early and waits in the queue across its instant in vain: it has its place still, and is
+/// Given a client that comes a little too early and waits across its instant in vain: it has its place still, and is
 /// let in by it.
 #[test]
-fn who_waits_across_its_instant_keeps_its_place() {
+fn a_request_that_waits_across_its_instant_keeps_its_place() {
     let rig = rig(1, of_rate(10, 1));
     rig.clock.run(async {
         let busy = rig.core.try_admit(1).unwrap();
@@ -382,7 +382,7 @@ fn a_place_is_not_over_before_a_rate_lets_in() {
     });
 }
 
-/// Given a room of two places at a rate that is no bound at all: when both clients wait in the lane, the next two are
+/// Given a room of two places at a rate that is no bound at all: when both who had them stand in the lane, the next two are
 /// refused there, and not let wait without end.
 #[test]
 fn no_more_stand_in_the_lane_than_there_are_places() {

@@ -7,7 +7,7 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde_json::json;
 use std::time::Duration;
-use tollgate::standing::{Standing, State};
+use tollgate::status::{State, Status};
 use tollgate::{Limiter, Reason, Rejection};
 
 /// Answers a refusal with its status ([`Refused::status`]), `Retry-After`, and problem details
@@ -23,7 +23,7 @@ use tollgate::{Limiter, Reason, Rejection};
 /// A page of another origin sees none of these fields unless a CORS layer stands outside the limit.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpRefusals {
-    advertise: Option<fn(&Standing<'_>) -> bool>,
+    advertise: Option<fn(&Status<'_>) -> bool>,
     legacy: bool,
     unknown: Duration,
 }
@@ -55,12 +55,12 @@ impl HttpRefusals {
     /// clients share, use [`rate_limit_fields_of`](Self::rate_limit_fields_of).
     #[must_use]
     pub const fn rate_limit_fields(self) -> Self {
-        self.rate_limit_fields_of(|standing| matches!(standing.state, State::Rate { .. }))
+        self.rate_limit_fields_of(|status| matches!(status.state, State::Rate { .. }))
     }
 
     /// Adds the same fields for each leg that `advertised` selects: rates, and semaphores as `concurrent-requests`.
     #[must_use]
-    pub const fn rate_limit_fields_of(mut self, advertised: fn(&Standing<'_>) -> bool) -> Self {
+    pub const fn rate_limit_fields_of(mut self, advertised: fn(&Status<'_>) -> bool) -> Self {
         self.advertise = Some(advertised);
         self
     }
@@ -94,20 +94,20 @@ impl HttpRefusals {
         let (mut policies, mut limits) = (Vec::new(), Vec::<ServiceLimit>::new());
         let mut least: Option<Legacy> = None;
         let mut latest = stated.unwrap_or(0);
-        limiter.survey(&mut |standing| {
-            let Some(left) = ServiceLimit::of(&standing) else {
+        limiter.visit_status(&mut |status| {
+            let Some(left) = ServiceLimit::of(&status) else {
                 return;
             };
-            let shown = self.advertise.is_some_and(|advertised| advertised(&standing));
+            let shown = self.advertise.is_some_and(|advertised| advertised(&status));
             // The next request may not ask a leg that counts another cost.
-            if left.available() == 0 && (shown || standing.cost.is_none()) {
+            if left.available() == 0 && (shown || status.cost.is_none()) {
                 latest = latest.max(left.seconds().unwrap_or(0));
             }
             if !shown {
                 return;
             }
-            policies.extend(QuotaPolicy::of(&standing));
-            if let State::Rate { limit, .. } = standing.state {
+            policies.extend(QuotaPolicy::of(&status));
+            if let State::Rate { limit, .. } = status.state {
                 let other = Legacy::new(limit, &left);
                 least = Some(least.map_or(other, |least| least.tighter(other)));
             }
