@@ -37,7 +37,7 @@ impl MemoryBudget {
         change(&mut self.free.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Changes the state first, rings afterwards, holds no lock while ringing: a ring may run anybody's code.
+    /// Changes the state first, and notifies afterwards without a lock: a notification may run any user's code.
     fn give_back(&self, bytes: u64) {
         self.with_free(|free| *free += bytes);
         self.notify.notify_all();

@@ -142,7 +142,7 @@ fn each_row(limits: &Limits, rows: &[&Row], found: &mut Vec<String>) {
         let late = if limits.live { LATE } else { 0 };
         rule(
             answered - row.joined <= limits.max_wait + late,
-            "it waited longer than anybody may",
+            "it waited longer than a request may",
         );
         rule(
             row.estimate == row.context + 64,

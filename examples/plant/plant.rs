@@ -12,7 +12,7 @@ use tollgate::{LimiterExt, ManualClock, Outcome, Permit, Semaphore};
 const LOAD: f64 = 800.0;
 /// The mean time of service, in seconds; half of it fixed, half by chance (shifted exponential).
 const SERVICE: f64 = 0.05;
-/// An answer later than this is of no use to anybody.
+/// An answer later than this is useless.
 pub(crate) const LATE: Duration = Duration::from_millis(250);
 
 /// The events of one second.

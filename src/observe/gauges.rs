@@ -1,8 +1,8 @@
 //! Gauges of all legs, set on request.
 
 use crate::breaker::BreakerState;
-use crate::limiter::Limiter;
-use crate::status::{State, Status};
+use crate::core::limiter::Limiter;
+use crate::core::status::{State, Status};
 use metrics::{Gauge, Unit, describe_counter, describe_gauge, describe_histogram, gauge};
 use std::fmt;
 

@@ -2,9 +2,9 @@
 
 use super::meter::Meter;
 use super::observed::Observed;
-use crate::limiter::Limiter;
-use crate::permit::Permit;
-use crate::refusal::Rejection;
+use crate::core::limiter::Limiter;
+use crate::core::permit::Permit;
+use crate::core::refusal::Rejection;
 use crate::time::{Clock, Instant};
 use std::fmt;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use super::engine::group_limit::{GroupLimit, Membership};
 use super::entry::Priority;
-use crate::ask::Ask;
+use crate::core::ask::Ask;
 use crate::time::{Clock, Instant};
 use std::sync::Arc;
 use std::time::Duration;

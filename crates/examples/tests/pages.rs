@@ -86,7 +86,7 @@ fn the_pages_of_the_lab_open_without_a_console_error() {
 
 /// What the two tests above rest on: that something wrong would be seen.
 #[test]
-fn what_is_wrong_with_a_page_is_seen() {
+fn faults_of_a_page_are_seen() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("page.html");
     let icon = "<link rel=icon href='data:,'>";

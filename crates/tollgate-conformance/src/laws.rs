@@ -218,7 +218,7 @@ pub(super) fn ready_at_is_exact<L: Limiter + 'static>(suite: &Suite<L>, law: &mu
 }
 
 /// Law 8: an ask that no instant can admit is refused as oversized and is never ready, at any fill level.
-pub(super) fn what_never_fits_is_refused_for_good<L: Limiter + 'static>(
+pub(super) fn an_oversized_ask_is_refused_for_good<L: Limiter + 'static>(
     suite: &Suite<L>,
     law: &mut Tally<'_>,
 ) -> Verdict {

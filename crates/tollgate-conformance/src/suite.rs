@@ -178,7 +178,7 @@ impl<L: Limiter + 'static> Suite<L> {
             (2, 3, guards::a_later_leg_that_refuses_or_panics_leaves_no_trace),
             (7, 3, waits::nothing_is_held_while_waiting),
             (8, 8, laws::ready_at_is_exact),
-            (8, 8, laws::what_never_fits_is_refused_for_good),
+            (8, 8, laws::an_oversized_ask_is_refused_for_good),
             (6, 3, waits::waiters_are_woken),
         ];
         for (law, needs, check) in order {

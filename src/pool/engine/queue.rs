@@ -360,7 +360,7 @@ impl<E: Entry + Send, W: Default + Send + Sync> TaskQueue for Queue<E, W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ask::Ask;
+    use crate::core::ask::Ask;
     use crate::pool::error::TaskError;
     use crate::time::Instant;
 

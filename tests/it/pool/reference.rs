@@ -196,7 +196,7 @@ async fn program(kind: Kind, ops: Vec<Op>) {
     // What has not started is handed back in the order in which it would have.
     let mut report = pool.shutdown(Duration::ZERO).await;
     assert_eq!(report.left().0, reference.waits.len());
-    // One that was released may not have told of its end.
+    // One that was released may not have reported its end.
     assert!(report.left().1 >= reference.runs.len());
     drop(releases);
     reference.waits.sort_by_key(|task| 2 - task.priority);
