@@ -338,7 +338,7 @@ impl<S: Deref<Target = Semaphore>> Drop for PassiveAcquire<S> {
     }
 }
 
-#[cfg(all(test, feature = "pool"))]
+#[cfg(all(test, feature = "pool", not(any(tollgate_loom, tollgate_shuttle))))]
 mod tests {
     use super::*;
     use crate::sync::scheduling::{Order, Overflow};
