@@ -43,7 +43,7 @@ async fn longest_waits(requests: usize, gate: impl Fn(&str) -> Arc<Semaphore>) -
         for _ in 0..requests {
             let semaphore = gate(route);
             tasks.spawn(async move {
-                let permit = semaphore.acquire().await.expect("nobody closes it");
+                let permit = semaphore.acquire().await.expect("it is never closed");
                 let waited = start.elapsed();
                 sleep(takes).await;
                 drop(permit);
@@ -70,7 +70,7 @@ async fn main() {
 
     let shared = Arc::new(Semaphore::new(args.capacity));
     let together = longest_waits(args.requests, |_| Arc::clone(&shared)).await;
-    // A quarter for each route, and one for those that nobody has heard of: routes come from outside, so there is a bound
+    // A quarter for each route, and one for unknown routes: routes come from outside, so there is a bound
     // on how many are kept.
     let share = args.capacity / 4;
     let routes = Keyed::new(ROUTES.len(), move |_: &String| Semaphore::new(share)).overflow(Semaphore::new(share));
@@ -94,7 +94,7 @@ async fn main() {
     if args.requests >= args.capacity {
         assert!(together["/health"] >= ROUTES[0].1, "it waited for the slow route");
     }
-    // As long as somebody has a hand on them, they stay, and whoever comes with another route shares the last.
+    // As long as they are in use, they stay, and requests of another route share the last.
     for ((route, _), semaphore) in ROUTES.iter().zip(&known) {
         assert!(Arc::ptr_eq(&of(route), semaphore));
         assert_eq!(semaphore.available_permits(), share);

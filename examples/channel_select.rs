@@ -58,7 +58,7 @@ fn the_losing_branch_gives_its_token_back(limit: usize) -> Result<(), ChannelLim
     Ok(())
 }
 
-/// Workers take permits until shutdown. By then the limit is zero, so that those who ask are blocked in the select when
+/// Workers take permits until shutdown. By then the limit is zero, so that callers are blocked in the select when
 /// it comes.
 fn workers_stop_and_nothing_is_held(args: &Args) -> Result<(), ChannelLimitError> {
     let semaphore = ChannelSemaphore::new(args.limit)?;
@@ -80,7 +80,7 @@ fn workers_stop_and_nothing_is_held(args: &Args) -> Result<(), ChannelLimitError
         while jobs.load(Ordering::SeqCst) < 1_000 {
             thread::yield_now();
         }
-        // From now on nobody gets a permit: those who ask are blocked until shutdown ends their select.
+        // From now on no permit is granted: callers are blocked until shutdown ends their select.
         semaphore.set_limit(0).expect("zero is a limit");
         drop(running);
     });

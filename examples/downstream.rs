@@ -29,7 +29,7 @@ fn second(clock: &Clock) -> usize {
     clock.between(Instant::ZERO, clock.now()).as_secs() as usize
 }
 
-/// What happened to the requests, and the calls, that began in one second.
+/// The results of the requests, and of the calls, that began in one second.
 #[derive(Clone, Copy, Default)]
 struct Tally {
     calls: usize,
@@ -127,7 +127,7 @@ fn guarded() -> Result<Vec<Tally>, Box<dyn std::error::Error>> {
         .bounds(2, 100)
         .clock(&clock)
         .build()?;
-    // Who is not admitted has something better to do than to wait. The breaker comes first: it is asked before a permit
+    // A refused request has a fallback, so it does not wait. The breaker comes first: it is asked before a permit
     // of the limit is taken, and a probe that the limit then refuses comes back.
     let policy = Policy::builder()
         .limit(breaker)
@@ -190,7 +190,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "without a guard all fail but those whose last try is late enough"
     );
     assert!(sick(0).calls > 2_000, "and are tried three times each");
-    assert_eq!(sick(1).failed, 0, "with one, whoever is not served has the cache");
+    assert_eq!(sick(1).failed, 0, "with one, refused requests get the cached answer");
     assert!(sick(1).calls < 200, "the sick downstream is left alone");
     // Back within two seconds, and as if nothing had been.
     for (_, tallies) in &ways {

@@ -1,7 +1,7 @@
-//! Hashes every file of a directory tree, so many at a time, and changes how many while it runs.
+//! Hashes every file of a directory tree with a bounded concurrency, and changes the bound while it runs.
 //!
 //! The loop that starts the tasks waits for a permit before it makes one, so that only as many exist as may run. A
-//! shrink below what is running is effective at once: nobody is started before enough have ended.
+//! shrink below what is running is effective at once: no file is started before enough have ended.
 //!
 //! ```text
 //! cargo run --release --example fan_out -- --cap 8 /usr/share/doc
@@ -72,7 +72,7 @@ fn hash(path: &Path) -> io::Result<Hash> {
     }
 }
 
-/// What was seen of the concurrency, counted without the semaphore's help.
+/// The observed concurrency, counted without the semaphore.
 #[derive(Default)]
 struct Seen {
     peak: usize,

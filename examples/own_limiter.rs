@@ -1,23 +1,23 @@
-//! A limiter of one's own: a memory budget, in bytes, that knows the eight laws.
+//! A custom limiter: a memory budget, in bytes, that keeps the eight laws.
 //!
-//! It is a number behind a lock. What makes it a limiter: it refuses without a trace, it gives back what it took and
-//! no more, and it fires its `Notify`, outside the lock, whenever there may be room for somebody who waits. Everything
-//! else (permits, waiting in line, time-outs, composition) is the core's.
+//! It is a number behind a lock. Three things make it a limiter. It refuses without a trace. It returns exactly what it
+//! took. It notifies the waiters, outside the lock, when capacity may be free. The core does everything else: permits,
+//! queues, time-outs, composition.
 //!
-//! `cargo run --example own_limiter --features conformance`
+//! `cargo run --example own_limiter`
 
 use std::sync::{Mutex, PoisonError};
-use tollgate::conformance::Suite;
 use tollgate::sync::Notify;
 use tollgate::{
     Ask, ClockReading, Cost, Demand, Limiter, LimiterExt, Outcome, Policy, ReadyAt, Reason, Refusal, Semaphore,
     Settlement, Wait,
 };
+use tollgate_conformance::Suite;
 
 const BYTES: Cost = Cost::new("bytes");
 const LEG: &str = "memory";
 
-/// So many bytes may be in use at once.
+/// Limits the bytes in use.
 struct MemoryBudget {
     total: u64,
     free: Mutex<u64>,
@@ -37,7 +37,7 @@ impl MemoryBudget {
         change(&mut self.free.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Changes the state first, rings afterwards, holds no lock while ringing: a ring may run anybody's code.
+    /// Changes the state first, and notifies afterwards without a lock: a notification may run any user's code.
     fn give_back(&self, bytes: u64) {
         self.with_free(|free| *free += bytes);
         self.notify.notify_all();
@@ -54,7 +54,7 @@ impl Limiter for MemoryBudget {
             return Err(Refusal::new(Reason::Oversized, LEG, bytes, Wait::Never));
         }
         let taken = self.with_free(|free| free.checked_sub(bytes).map(|left| *free = left));
-        // Nobody knows when memory comes back: whoever waits listens to the `Notify`.
+        // The instant of the next release is unknown: a waiter listens for a notification.
         taken
             .map(|()| bytes)
             .ok_or_else(|| Refusal::new(Reason::Saturated, LEG, bytes, Wait::Event))
@@ -81,7 +81,7 @@ impl Limiter for MemoryBudget {
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        // Listen first, look afterwards: what comes back in between is then heard.
+        // Listen before reading the state: a release between the two is then noticed.
         demand.listen(&self.notify);
         if demand.units() > self.total {
             return ReadyAt::never(LEG);
@@ -107,7 +107,7 @@ fn main() {
         .check();
     println!("a memory budget keeps the eight laws; {report}");
 
-    // And it composes with whatever is there: at most two at a time, and 4 KiB among them.
+    // It composes with any limiter: at most two at a time, and 4 KiB among them.
     let gate = Policy::new(MemoryBudget::new(4_096).per(BYTES).and(Semaphore::new(2)));
     let mut first = gate.try_admit(Ask::one().cost(BYTES, 4_000)).unwrap();
     let refused = gate.try_admit(Ask::one().cost(BYTES, 1_000)).unwrap_err();

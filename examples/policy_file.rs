@@ -2,7 +2,7 @@
 //!
 //! `cargo run --features policy-watch --example policy_file`
 //!
-//! The file is watched; each edit is saved as editors do, by renaming. What has become of it is printed, and so is how each
+//! The file is watched; each edit is saved as editors do, by renaming. The result is printed, and so is how each
 //! leg stands, and in which order the legs are best asked.
 
 use std::error::Error;

@@ -1,7 +1,7 @@
 //! Every limiter of a rate on the same hour of real arrivals, in virtual time.
 //!
 //! 8,819 requests, 2.6 a second on average and up to 67 in one second, ask for four a second, in the measure that each
-//! limiter has. What differs is who is let through: how many, how many at most in any span, and how evenly. Each bound is
+//! limiter has. They differ in the admissions: how many, how many at most in any span, and how evenly. Each bound is
 //! checked on the instants at which requests were admitted.
 //!
 //! ```text
@@ -29,7 +29,7 @@ fn limiters(clock: &ManualClock) -> Result<Vec<Row>, Box<dyn std::error::Error>>
     let quota = Quota::per_second(4).burst(20);
     let bucket = |quota| TokenBucket::new(quota).on(clock);
     Ok(vec![
-        // The burst, and what comes in the span.
+        // The burst, and the inflow of the span.
         ("token bucket 4/s burst 20", bucket(quota).boxed(), [24, 60]),
         // Up to two ends of an interval lie in a second.
         (
@@ -42,7 +42,7 @@ fn limiters(clock: &ManualClock) -> Result<Vec<Row>, Box<dyn std::error::Error>>
             bucket(quota).and(bucket(Quota::per_minute(150).burst(50))).boxed(),
             [24, 60],
         ),
-        // One, and what comes in the span.
+        // One, and the inflow of the span.
         ("leaky bucket 4/s", LeakyBucket::new(quota).on(clock).boxed(), [5, 41]),
         (
             "leaky bucket, slack 3",
@@ -120,7 +120,7 @@ fn refusing(limiter: &BoxLimiter, clock: &ManualClock, arrivals: &[u64]) -> Vec<
     admitted
 }
 
-/// Lets the requests wait in line, up to ten seconds each.
+/// Lets the requests wait in a queue, up to ten seconds each.
 fn delaying(limiter: impl Limiter + 'static, clock: &ManualClock, arrivals: &[u64]) -> Vec<u64> {
     let line = Policy::builder()
         .clock(clock)

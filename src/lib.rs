@@ -31,14 +31,14 @@
 //! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
 //! | run an async function over many items, `n` at once | `fan_out` | `fan-out` |
 //! | give refused clients a retry time, and honour it | [`shed::WaitingRoom`], [`Policy::lane`] | |
-//! | limit a service of tower, axum, hyper or tonic | `tower::LimitLayer` | `tower` |
-//! | tell clients: `Retry-After`, `RateLimit`, keys behind proxies | `axum::HttpRefusals`, `axum::ClientIp` | `axum` |
+//! | limit a service of tower, axum, hyper or tonic | `LimitLayer` of the crate `tollgate-http` | |
+//! | answer clients with `Retry-After` and `RateLimit` fields, find keys behind proxies | `tollgate-http` with its feature `axum` | |
 //! | see the status of every leg | [`Limiter::visit_status`], [`status`] | |
 //! | report to metrics and tracing | `observe::Observed` | `metrics`, `tracing` |
 //! | test with virtual time | [`ManualClock`] | |
 //! | put an existing governor limiter into a policy | `Governed` | `governor` |
 //! | share permits, rates and windows among machines | `remote::Remote` | `remote`, `redis`, `consul`, `zookeeper`, `etcd` |
-//! | write a limiter of your own | [`Limiter`], and the suite in `conformance` | `conformance` |
+//! | write a limiter of your own | [`Limiter`], and the test suite of the crate `tollgate-conformance` | |
 //!
 //! ```
 //! use tollgate::{Ask, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
@@ -76,8 +76,6 @@
 //! | `policy-file` | no | policies in TOML and JSON, and with them toml 1, jsonc-parser 0.34 and humantime 2 |
 //! | `policy-watch` | no | the same, watched for changes, and with it notify 8 |
 //! | `governor` | no | `Governed`, and with it governor 0.10 |
-//! | `tower` | no | `tower::LimitLayer`, and with it http 1, http-body 1 and tower's two traits |
-//! | `axum` | no | `tower`, keys of requests, refusals as responses, and with it axum 0.8, sfv and serde_json |
 //! | `metrics` | no | `observe`, and with it the facade metrics 0.24 |
 //! | `tracing` | no | `observe`, tasks of pools in the span of their submitter, and with it tracing 0.1 |
 //! | `remote` | no | `tokio`, and limits that several machines share through a store |
@@ -85,7 +83,6 @@
 //! | `consul` | no | `remote`, and `remote::Consul`, with a client of HTTP of its own on hyper 1 |
 //! | `etcd` | no | `remote`, and `remote::Etcd`, with the same |
 //! | `zookeeper` | no | `remote`, and `remote::Zookeeper`, with zookeeper-client 0.11 |
-//! | `conformance` | no | the eight [laws](limiter) as checks to run on a limiter of your own |
 //!
 //! How to move from tokio's semaphore, other rate limiters and other pools, and which of ours to take: the [`guide`].
 //!
@@ -99,14 +96,8 @@ mod seeded;
 
 pub mod adaptive;
 mod algo;
-#[cfg(feature = "axum")]
-#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-pub mod axum;
 mod blocking;
 pub mod breaker;
-#[cfg(feature = "conformance")]
-#[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
-pub mod conformance;
 mod core;
 #[cfg(feature = "fan-out")]
 #[cfg_attr(docsrs, doc(cfg(feature = "fan-out")))]
@@ -134,9 +125,6 @@ pub mod shed;
 pub mod stats;
 pub mod sync;
 pub mod time;
-#[cfg(feature = "tower")]
-#[cfg_attr(docsrs, doc(cfg(feature = "tower")))]
-pub mod tower;
 
 pub use crate::core::ask::{Ask, Cost, Demand, MAX_COSTS};
 #[doc(hidden)]

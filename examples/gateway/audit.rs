@@ -10,7 +10,7 @@ use tollgate::{Reason, Semaphore};
 
 /// How many connections may be open for writing at once.
 pub const CONNECTIONS: usize = 4;
-/// How long a connection is held beyond the commit itself, in the trace's time: what makes the cap bind.
+/// How long a connection is held beyond the commit itself, in the trace's time. It makes the cap bind.
 const COMMIT: Duration = Duration::from_millis(25);
 
 const SCHEMA: &str = "
@@ -52,17 +52,17 @@ pub struct Limits {
     pub speed: i64,
 }
 
-/// What the log says of one request. All instants are nanoseconds since the run began.
+/// The log of one request. All instants are nanoseconds since the run began.
 ///
 /// In virtual time no time passes between an act and its note. In real time one thread may be stopped between the two, so
 /// the log says between which two instants something happened: the limiters charged between `counted` and `noted`, and
-/// what was too much came back, with the place in flight, between `finished` and `settled`.
+/// the excess came back, with the place in flight, between `finished` and `settled`.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     pub tenant: String,
     pub id: i64,
     pub arrived: i64,
-    /// It stands in line by then, or has its answer.
+    /// It is in the queue by then, or has its answer.
     pub joined: i64,
     /// The instant by which the limiters admitted it.
     pub counted: Option<i64>,
@@ -79,7 +79,7 @@ pub struct Row {
     pub finished_order: Option<i64>,
     /// The work was done.
     pub finished: Option<i64>,
-    /// By then what was too much had come back.
+    /// By then the excess had come back.
     pub settled: Option<i64>,
 }
 
@@ -172,7 +172,7 @@ impl Audit {
         self.state().peak
     }
 
-    /// How many connections were opened. Whoever finds none idle opens one: only the semaphore keeps this down.
+    /// The number of connections opened. A caller that finds none idle opens one: only the semaphore bounds them.
     pub fn opened(&self) -> usize {
         self.state().opened
     }

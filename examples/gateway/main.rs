@@ -63,10 +63,10 @@ struct Args {
     /// The longest wait, in milliseconds.
     #[arg(long)]
     max_wait_ms: Option<u64>,
-    /// Only the first so many requests of each trace.
+    /// Replays only the first REQUESTS requests of each trace.
     #[arg(long, value_name = "REQUESTS")]
     first: Option<usize>,
-    /// Runs on real threads and timers, so many times as fast as the trace, instead of in virtual time.
+    /// Runs on real threads and timers, SPEED times as fast as the trace, instead of in virtual time.
     #[arg(long, value_name = "SPEED", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     live: Option<u32>,
     /// Only verifies this audit log.
@@ -156,7 +156,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     verify_log(&log)
 }
 
-/// Replays a log and prints what is wrong with it. True when it holds.
+/// Replays a log and prints its violations. True if there are none.
 fn verify_log(log: &Path) -> Result<bool, Box<dyn Error>> {
     let (limits, rows) = audit::read(log).map_err(|error| format!("{}: {error}", log.display()))?;
     if limits.is_empty() {

@@ -1,4 +1,4 @@
-//! By what time a run goes: virtual, or real and so many times as fast as the trace.
+//! The time of a run: virtual, or real and a multiple of the trace's speed.
 
 use std::time::Duration;
 use tollgate::time::Sleep;
@@ -73,7 +73,7 @@ impl Pace {
         Sleep::until(&self.clock, self.clock.after(self.origin, self.scaled(since_start))).await;
     }
 
-    /// Runs what blocks the thread. Live, the other tasks go on elsewhere meanwhile.
+    /// Runs a closure that blocks the thread. Live, the other tasks go on elsewhere meanwhile.
     pub fn blocking<T>(&self, work: impl FnOnce() -> T) -> T {
         if self.live {
             tokio::task::block_in_place(work)

@@ -1,4 +1,4 @@
-//! What a run comes to: the table, the page, and the waits as a file.
+//! The results of a run: the table, the page, and the waits as a file.
 
 use super::audit::{Limits, Row};
 use super::page::series::{self, Event, Kind, Leg, Run};
@@ -6,10 +6,10 @@ use super::page::{Page, Table};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// The legs, and the line, in the order in which they are asked.
+/// The legs, and the queue, in the order in which they are asked.
 const LEGS: [&str; 5] = ["requests", "tokens", "window", "in flight", "line"];
 
-/// What a tenant's log comes to, in the trace's time.
+/// The totals of a tenant's log, in the trace's time.
 pub struct Summary {
     pub tenant: String,
     pub arrived: usize,
@@ -46,7 +46,7 @@ pub fn summary(limits: &Limits, rows: &[Row]) -> Summary {
         0 => 0.0,
         len => waits[(len * percent).div_ceil(100).clamp(1, len) - 1] as f64 * limits.speed as f64 / 1e9,
     };
-    // At one instant the number says what came first.
+    // At one instant the number gives the order.
     let mut events: Vec<(i64, i64, i64)> = Vec::new();
     for row in &admitted {
         events.extend(row.noted.zip(row.admitted_order).map(|(at, order)| (at, order, 1)));
@@ -143,7 +143,8 @@ pub fn page(table: Table, limits: &[Limits], rows: &[Row], how: &str, connection
         below: Vec::new(),
         notes: vec![
             "Tokens are charged by an estimate on admission, and settled when the work is done.".into(),
-            "Whoever would wait longer than it may is refused at once, by the leg that it would wait for.".into(),
+            "A request that would wait longer than its bound is refused at once, by the leg that it would wait for."
+                .into(),
             connections.into(),
         ],
     }

@@ -111,7 +111,7 @@ pub fn service_time(request: &Request) -> Duration {
         + Duration::from_millis(30 * request.generated)
 }
 
-/// What is called once per request that has been written.
+/// Called once per request that has been written.
 pub type Progress = Arc<dyn Fn() + Send + Sync>;
 
 /// Runs all tenants' traffic to its end, in virtual time.
@@ -186,7 +186,7 @@ async fn traffic(
     audit.finish()
 }
 
-/// What one tenant's requests share.
+/// State that one tenant's requests share.
 struct Gate {
     name: &'static str,
     policy: Policy<Legs>,
@@ -199,7 +199,7 @@ impl Gate {
     /// One request, from its arrival to its end.
     async fn serve(&self, request: &Request, mut row: Row) -> Row {
         let Self { pace, policy, .. } = self;
-        // Nobody knows how much will be generated: charged by an estimate, settled at the end.
+        // The number of generated tokens is unknown: charged by an estimate, settled at the end.
         row.estimate = (request.context + 64) as i64;
         (row.context, row.generated) = (request.context as i64, request.generated as i64);
         let ask = Ask::one().cost(TOKENS, row.estimate as u64).cost(NUMBER, row.id as u64);
@@ -222,7 +222,7 @@ impl Gate {
         row.admitted(&self.witness.of(row.id as usize), pace.elapsed());
         pace.sleep(service_time(request)).await;
         let actual = request.context + request.generated;
-        // Numbered before it happens: whoever is admitted with what flows back comes later.
+        // Numbered before it happens: a request that is admitted with the refund comes later.
         row.finished(self.order.next(), pace.elapsed());
         if permit.settle(TOKENS, actual).is_err() {
             unreachable!("the policy has a leg that counts tokens");

@@ -13,7 +13,7 @@ pub struct Request {
     pub generated: u64,
 }
 
-/// What is wrong with a trace, and where.
+/// An error in a trace, with its position.
 #[derive(Debug)]
 pub struct TraceError {
     path: PathBuf,

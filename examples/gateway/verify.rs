@@ -55,7 +55,7 @@ impl Ledger {
         self.level >= -i128::from(grain) * self.count
     }
 
-    /// From here on a charge may have been corrected: what was too much comes back, also what was taken into debt.
+    /// From here on a charge may have been corrected: the excess comes back, also that taken into debt.
     fn begin_correction(&mut self, charged: i64, actual: i64, at: i64) {
         self.refill(at);
         let back = i128::from(charged - actual) * self.period;
@@ -63,7 +63,7 @@ impl Ledger {
         self.level += back.max(0);
     }
 
-    /// By now it has been corrected: what was too little has been taken.
+    /// By now it has been corrected: the shortfall has been taken.
     fn correct(&mut self, charged: i64, actual: i64, at: i64) {
         self.refill(at);
         let back = i128::from(charged - actual) * self.period;
@@ -124,7 +124,7 @@ pub fn violations(limits: &[Limits], rows: &[Row]) -> Vec<String> {
     found
 }
 
-/// How long a request of so many tokens is worked on, in nanoseconds.
+/// The work time of a request, by its tokens, in nanoseconds.
 fn service_nanos(row: &Row) -> i64 {
     150_000_000 + 50_000 * row.context + 30_000_000 * row.generated
 }
@@ -137,12 +137,12 @@ fn each_row(limits: &Limits, rows: &[&Row], found: &mut Vec<String>) {
             }
         };
         rule(row.ended_wait >= row.arrived, "its wait ended before it arrived");
-        // Its patience began when it joined the line, at `joined` at the latest.
+        // Its patience began when it joined the queue, at `joined` at the latest.
         let answered = row.counted.unwrap_or(row.ended_wait);
         let late = if limits.live { LATE } else { 0 };
         rule(
             answered - row.joined <= limits.max_wait + late,
-            "it waited longer than anybody may",
+            "it waited longer than a request may",
         );
         rule(
             row.estimate == row.context + 64,
@@ -178,7 +178,7 @@ fn each_row(limits: &Limits, rows: &[&Row], found: &mut Vec<String>) {
             }
             ((None, None), (None, None, None, None)) => {
                 let named = row.leg.as_deref().is_some_and(|leg| !leg.is_empty()) && row.reason.is_some();
-                rule(named, "no leg refused it, and nobody admitted it");
+                rule(named, "no leg refused it, and none admitted it");
             }
             _ => rule(false, "it was admitted and did not finish"),
         }

@@ -1,4 +1,4 @@
-//! A leg that refuses nobody, and notes by which instant the others admitted.
+//! A leg that never refuses, and records by which instant the others admitted.
 //!
 //! A rate admits *as of* an instant: that at which the request was looked at, or the one at which a waiter's turn came,
 //! which a timer may have told a little late. By these instants, not by those at which the caller hears of it, every limit
@@ -24,7 +24,7 @@ impl Order {
     }
 }
 
-/// What was noted of one admission.
+/// The record of one admission.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Noted {
     /// By which instant it was admitted.
@@ -51,7 +51,7 @@ impl Witness {
         }
     }
 
-    /// What was noted when the request of this number was admitted.
+    /// The record of the admission of the request of this number.
     pub fn of(&self, number: usize) -> Noted {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)[number]
     }

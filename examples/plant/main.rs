@@ -1,5 +1,5 @@
 //! Adaptive limits on a simulated plant, in virtual time: how soon each law finds the limit, how far it overshoots, and
-//! what gets done meanwhile, beside the limit that somebody who knew the plant would set.
+//! what gets done meanwhile, beside the limit that an operator who knew the plant would set.
 //!
 //! `cargo run --release --example plant` prints the table and checks what `docs/adaptive.md` claims;
 //! `cargo run --release --example plant -- docs` writes `docs/adaptive.csv` and `docs/adaptive.svg` as well.
@@ -23,7 +23,7 @@ pub(crate) enum Setting {
     /// The same, and the limit is raised to no more than a fifth above what is in flight.
     Near(Box<dyn LimitLaw>),
     Fixed(usize),
-    /// Twice as many as the plant has workers, at every instant: all of them are busy, and nobody waits long.
+    /// Twice as many as the plant has workers, at every instant: all of them are busy, and no request waits long.
     Ideal,
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn workers(second: u64) -> usize {
     step.map_or(0, |step| step.1)
 }
 
-/// The limit of somebody who knows the plant.
+/// The limit of an operator who knows the plant.
 pub(crate) fn ideal(second: u64) -> usize {
     2 * workers(second)
 }

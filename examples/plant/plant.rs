@@ -8,14 +8,14 @@ use std::time::Duration;
 use tollgate::adaptive::{Adaptive, Aimd};
 use tollgate::{LimiterExt, ManualClock, Outcome, Permit, Semaphore};
 
-/// Requests per second; twice what 20 workers can do.
+/// Requests per second: twice the capacity of 20 workers.
 const LOAD: f64 = 800.0;
 /// The mean time of service, in seconds; half of it fixed, half by chance (shifted exponential).
 const SERVICE: f64 = 0.05;
-/// An answer later than this is of no use to anybody.
+/// An answer later than this is useless.
 pub(crate) const LATE: Duration = Duration::from_millis(250);
 
-/// What happened in one second.
+/// The events of one second.
 #[derive(Clone, Default)]
 pub(crate) struct Second {
     pub(crate) limit: usize,

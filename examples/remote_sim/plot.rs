@@ -1,4 +1,4 @@
-//! What was used over time, as an SVG.
+//! Plots the use over time, as an SVG.
 
 use crate::world::Outcome;
 use std::fmt::Write as _;

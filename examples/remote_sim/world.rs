@@ -1,4 +1,4 @@
-//! The machines, the store behind its line, and what is seen of them.
+//! The machines, the store behind its network, and the observations of them.
 
 use futures::future::{join, select};
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -21,7 +21,7 @@ const SAMPLE: Duration = Duration::from_millis(25);
 /// How many workers a machine has, and how long each of them holds a permit.
 const WORKERS: u64 = 10;
 const HOLD: Duration = Duration::from_millis(100);
-/// Of what all machines want, so many in a hundred are there.
+/// The capacity, in percent of the demand of all machines.
 const SHARE: u64 = 60;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -39,18 +39,18 @@ pub(crate) struct Plan {
 }
 
 pub(crate) struct Outcome {
-    /// Of what there is, how much was used before the deaths.
+    /// The used part of the capacity before the deaths.
     pub(crate) utilisation: f64,
-    /// Jain's index of what each machine was given before the deaths.
+    /// Jain's index of the machines' shares before the deaths.
     pub(crate) fairness: f64,
     /// Steps, and admissions, a second before the deaths.
     pub(crate) steps: f64,
     pub(crate) admitted: f64,
-    /// After the deaths, until 95 % of what there is was used again.
+    /// The time after the deaths until 95 % of the capacity was used again.
     pub(crate) recovery: Option<Duration>,
     /// More permits were held than there are.
     pub(crate) exceeded: bool,
-    /// What was used, of what there is, sample by sample.
+    /// The used part of the capacity, sample by sample.
     pub(crate) used: Vec<f64>,
 }
 
@@ -100,7 +100,7 @@ async fn sleep(clock: &Clock, time: Duration) {
     Sleep::until(clock, clock.after(clock.now(), time)).await;
 }
 
-/// What is seen of all machines.
+/// The observations of all machines.
 struct Seen {
     held: Cell<i64>,
     admitted: Cell<u64>,
@@ -111,7 +111,7 @@ struct Seen {
     limit: i64,
 }
 
-/// A permit that is held by somebody who lives.
+/// A permit whose holder lives.
 struct Holds<'a>(&'a Seen);
 
 impl Drop for Holds<'_> {

@@ -1,7 +1,7 @@
 //! A report as one HTML page that needs nothing else: no network, no other file. Tables, and plots as inline SVG, for light
 //! and dark.
 //!
-//! The examples share it by `#[path]`. What they hand over is text and numbers; everything is escaped here.
+//! The examples share it by `#[path]`. They pass text and numbers; everything is escaped here.
 
 pub mod plot;
 pub mod series;
@@ -13,13 +13,13 @@ use plot::Plot;
 /// One page.
 pub struct Page {
     pub title: String,
-    /// What was run, in a sentence or two.
+    /// The run, in a sentence or two.
     pub lead: String,
     pub tables: Vec<Table>,
     pub groups: Vec<Group>,
     /// Tables that are looked up, below the plots.
     pub below: Vec<Table>,
-    /// What a reader should know of the numbers.
+    /// Notes on the numbers for the reader.
     pub notes: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ pub struct Table {
 /// Plots of the same thing, which share one scale and stand side by side where there is room.
 pub struct Group {
     pub title: String,
-    /// What is drawn, and in what units.
+    /// The content of the plot, and its units.
     pub about: String,
     pub plots: Vec<Plot>,
 }

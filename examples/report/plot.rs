@@ -32,7 +32,7 @@ pub struct Series {
 
 /// One plot.
 pub struct Plot {
-    /// What sets it apart from its neighbours; may be empty.
+    /// The mark that distinguishes it from its neighbours; may be empty.
     pub caption: String,
     /// How many seconds a step takes.
     pub step: f64,

@@ -1,9 +1,9 @@
-//! From what became of each request to what is drawn: counts per step of time, levels, and the use of each budget.
+//! Turns the results of requests into series: counts per step of time, levels, and the use of each budget.
 
 use super::plot::{Plot, Series, Shape};
 use super::{Group, ticks};
 
-/// What became of one request, in nanoseconds since the start.
+/// The result of one request, in nanoseconds since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event {
     pub arrived: u64,
@@ -13,7 +13,7 @@ pub struct Event {
     pub finished: Option<u64>,
     /// The leg that refused it.
     pub refused_by: Option<String>,
-    /// What was charged for each cost at first, and in the end.
+    /// The charge for each cost at first, and in the end.
     pub units: Vec<[u64; 2]>,
 }
 
@@ -26,12 +26,12 @@ pub struct Leg {
 
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// So many units a second, of the cost of this number; of calls without one.
+    /// Units per second, of the cost of this number; of calls without one.
     Rate {
         per_second: f64,
         cost: Option<usize>,
     },
-    /// So many at once.
+    /// Units at once.
     Slots {
         limit: f64,
     },
@@ -74,14 +74,14 @@ impl Steps {
         ((at / self.nanos) as usize).min(self.count - 1)
     }
 
-    /// The sum of what fell into each step.
+    /// The sum of each step.
     fn sums(&self, points: impl Iterator<Item = (u64, f64)>) -> Vec<f64> {
         let mut sums = vec![0.0; self.count];
         points.for_each(|(at, units)| sums[self.of(at)] += units);
         sums
     }
 
-    /// The highest level in each step, of what begins and ends at these instants. At one instant what ends goes first.
+    /// The highest level in each step, of spans that begin and end at these instants. At one instant, ends go first.
     fn peaks(&self, spans: impl Iterator<Item = (u64, u64)>) -> Vec<f64> {
         let mut changes: Vec<(u64, i64)> = spans.flat_map(|(from, to)| [(from, 1), (to, -1)]).collect();
         changes.sort_unstable();
@@ -161,7 +161,7 @@ impl<'a> Tones<'a> {
     }
 }
 
-/// What one plot shows: series, and limits by name.
+/// The content of one plot: series, and limits by name.
 type Drawn = (Vec<Series>, Vec<(String, f64)>);
 
 /// The plots of these runs, all over the same time.

@@ -1,8 +1,8 @@
 //! An hour of real LLM requests, of twenty modest tenants and one that floods, behind one budget of tokens per second.
 //!
-//! First all stand in one line for one bucket: the flood fills it, and everybody waits or is refused. Then each tenant has a policy of its
-//! own, made when it is first seen: a rate of requests, with overrides, and a fair share of the budget. The flood gets what
-//! the others leave, and nobody else waits for it. Time is virtual, so the numbers are exact.
+//! First all share one queue for one bucket: the flood fills it, and every tenant waits or is refused. Then each tenant has a policy of its
+//! own, made when it is first seen: a rate of requests, with overrides, and a fair share of the budget. The flood gets the
+//! rest, and no other tenant waits for it. Time is virtual, so the numbers are exact.
 //!
 //! ```text
 //! cargo run --release --example tenants
@@ -25,13 +25,13 @@ use tollgate::{
 use trace::Request;
 
 const TOKENS: Cost = Cost::new("tokens");
-/// Tenants are numbered. Who sends six requests of ten:
+/// Tenants are numbered. This one sends six requests of ten:
 const FLOOD: u32 = 0;
 /// On trial for the first half of the hour, with a rate of its own:
 const TRIAL: u32 = 1;
 const MODEST: std::ops::Range<u32> = 2..21;
 
-/// What the upstream sells us, for all tenants together. The trace wants a third more.
+/// The quota of the upstream, for all tenants together. The trace wants a third more.
 const BUDGET: u64 = 4_000;
 /// More than the largest request of the trace.
 const BURST: u64 = 16_000;
@@ -46,7 +46,7 @@ fn tenant_of(request: usize) -> u32 {
     }
 }
 
-/// What became of one tenant's requests.
+/// The results of one tenant's requests.
 #[derive(Clone, Copy, Debug, Default)]
 struct Served {
     asked: u64,
@@ -106,7 +106,7 @@ fn in_one_line(trace: &[Request]) -> Vec<Served> {
     }))
 }
 
-/// Who may send how many requests, unless it is changed at run time.
+/// The request rate of each tenant, unless it is changed at run time.
 fn requests_of(tenant: &u32) -> Quota {
     match *tenant {
         TRIAL => Quota::per_minute(1).burst(2),
@@ -124,8 +124,8 @@ fn by_tenant(trace: &[Request]) -> Vec<Served> {
     }));
     let rates = Arc::clone(&requests);
     let tenants = Keyed::try_new(1_000, move |tenant: &u32| -> Result<Policy<Legs>, KeysFull> {
-        // The bucket is shared with the map of rates, so that it can be changed there. A tenant for whom that has no room is
-        // refused: with a bucket that nothing else knows it would pass by its own limit.
+        // The bucket is shared with the map of rates, so that it can be changed there. If that map is full, a tenant is
+        // refused: with a bucket outside the map it would bypass its own limit.
         let rate = Shared::from(rates.entry(tenant)?);
         let policy = Policy::builder()
             .limit(rate.named("requests"))
@@ -147,7 +147,7 @@ fn by_tenant(trace: &[Request]) -> Vec<Served> {
     });
     let (served, ()) = clock.run(join(replay, upgrade));
 
-    // When the budget has filled up again, nobody is owed anything, and all but the changed rate may go.
+    // When the budget is full again, no tenant is owed anything, and all but the changed rate may be evicted.
     clock.advance(Duration::from_secs(3_600));
     let kept = tenants.len();
     assert_eq!((kept, tenants.evict_fresh()), (MODEST.end as usize, kept));
@@ -167,7 +167,7 @@ fn of(served: &[Served]) -> (Duration, f64) {
 fn report(name: &str, served: &[Served], seconds: f64) {
     println!("{name}");
     let modest = &served[MODEST.start as usize..];
-    for (who, tenants) in [
+    for (group, tenants) in [
         ("the flood", &served[..1]),
         ("on trial", &served[1..2]),
         ("modest", modest),
@@ -175,7 +175,7 @@ fn report(name: &str, served: &[Served], seconds: f64) {
         let tokens: u64 = tenants.iter().map(|tenant| tenant.tokens).sum();
         let (wait, refused) = of(tenants);
         println!(
-            "  {who:<10} {:>6.0} tokens/s  mean wait {:>9.3} s  refused {:>5.1} %",
+            "  {group:<10} {:>6.0} tokens/s  mean wait {:>9.3} s  refused {:>5.1} %",
             tokens as f64 / seconds,
             wait.as_secs_f64(),
             refused * 100.0
@@ -217,7 +217,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         after * 15 < before,
         "and wait a fifteenth of the time: {after:?} instead of {before:?}"
     );
-    // Nothing lies idle: the flood gets what the others leave.
+    // Nothing lies idle: the flood gets the rest.
     let total = |served: &[Served]| served.iter().map(|tenant| tenant.tokens).sum::<u64>() as f64;
     assert!(total(&fair) > 0.98 * total(&one_line));
     // No more than the budget, and a burst for each.

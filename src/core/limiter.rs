@@ -33,7 +33,7 @@
 //! **Deadlock**: `cancel`, `settle`, `finish` and `forget` must not block until a waiter is served. The units that an
 //! earlier leg gave back reach the policies that wait for them only after the last leg, on the thread that is blocked. Hand such work to another thread.
 //!
-//! The feature `conformance` holds a suite that checks each law by its number on any limiter.
+//! The crate `tollgate-conformance` checks each law by its number on any limiter.
 
 use crate::core::ask::{Ask, Cost, Demand};
 use crate::core::permit::{Permit, Reservation};

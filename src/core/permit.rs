@@ -147,6 +147,29 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Permit<L, T> {
     }
 }
 
+impl<L: Limiter + Clone> Permit<&L> {
+    /// Converts the permit into one that owns its handle of the limiter. `L` is a handle such as `Arc<Limiter>` or
+    /// [`Policy`](crate::Policy): its clones must share their state.
+    ///
+    /// ```
+    /// # use tollgate::{LimiterExt, Permit, Policy, Semaphore};
+    /// fn start(policy: &Policy<Semaphore>) -> Option<Permit<Policy<Semaphore>>> {
+    ///     let permit = policy.try_admit(1).ok()?;
+    ///     Some(permit.into_owned())
+    /// }
+    /// let policy = Policy::new(Semaphore::new(1));
+    /// let permit = start(&policy).unwrap();
+    /// assert!(start(&policy).is_none());
+    /// drop(permit);
+    /// assert!(start(&policy).is_some());
+    /// ```
+    #[inline]
+    pub fn into_owned(self) -> Permit<L> {
+        let limiter = self.limiter.clone();
+        self.owned_by(limiter)
+    }
+}
+
 impl<L: Limiter<Ticket = T>, T: Ticket> Drop for Permit<L, T> {
     #[inline(always)]
     fn drop(&mut self) {

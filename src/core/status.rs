@@ -140,7 +140,7 @@ impl State {
 }
 
 /// `time x by / of`, rounded up to a nanosecond.
-pub(crate) fn scaled(time: Duration, by: u64, of: u64) -> Duration {
+fn scaled(time: Duration, by: u64, of: u64) -> Duration {
     let nanos = time.as_nanos().saturating_mul(by.into()).div_ceil(of.max(1).into());
     let (secs, nanos) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
     u64::try_from(secs).map_or(Duration::MAX, |secs| Duration::new(secs, nanos as u32))

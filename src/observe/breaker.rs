@@ -1,8 +1,8 @@
-//! Changes of a breaker's state, as events.
+//! Events for changes of a breaker's state.
 
 use crate::breaker::{BreakerEvent, BreakerState};
 
-/// A listener for [`BreakerBuilder::on_event`](crate::BreakerBuilder::on_event), which tells each change of state under `name`.
+/// A listener for [`BreakerBuilder::on_event`](crate::BreakerBuilder::on_event), which reports each change of state under `name`.
 ///
 /// ```
 /// # use tollgate::CircuitBreaker;

@@ -1,4 +1,4 @@
-//! What changes all the time, set when somebody asks for it.
+//! Gauges of all legs, set on request.
 
 use crate::breaker::BreakerState;
 use crate::core::limiter::Limiter;
@@ -6,7 +6,7 @@ use crate::core::status::{State, Status};
 use metrics::{Gauge, Unit, describe_counter, describe_gauge, describe_histogram, gauge};
 use std::fmt;
 
-/// How many legs of one limiter have gauges.
+/// At most this number of legs of one limiter has gauges.
 const MOST_LEGS: usize = 64;
 
 /// The gauges of all legs of a limiter. [`record`](Self::record) sets them: before each scrape, or once a second.
@@ -16,31 +16,31 @@ const MOST_LEGS: usize = 64;
 /// # use tollgate::Semaphore;
 /// let gate = Semaphore::new(4);
 /// let mut gauges = Gauges::new("api");
-/// // Whenever somebody wants to know.
+/// // Before each scrape.
 /// gauges.record(&gate);
 /// ```
 pub struct Gauges {
     limiter: &'static str,
     legs: Vec<Leg>,
-    /// How many records there were.
+    /// The number of records so far.
     round: u64,
 }
 
-/// What was set of one leg so far.
+/// The gauges of one leg.
 struct Leg {
     name: Box<str>,
     kind: &'static str,
     gauges: Vec<(&'static str, Gauge)>,
-    /// Which limiter it was last seen in: its address.
+    /// The address of the limiter that last showed it.
     of: usize,
-    /// In which round it was last seen.
+    /// The round in which it was last seen.
     round: u64,
-    /// Its gauges may be other than zero.
+    /// Its gauges may be non-zero.
     present: bool,
 }
 
 impl Gauges {
-    /// Under the name `limiter`, a word of the program. Keep it: it remembers which legs there were.
+    /// Gauges under the name `limiter`, a constant of the program. Keep them: they remember the legs.
     pub fn new(limiter: &'static str) -> Self {
         Self {
             limiter,
@@ -49,10 +49,10 @@ impl Gauges {
         }
     }
 
-    /// Sets the gauges of each leg of `limiter`, under the name of the leg: never ask so of one that was made for a key. Legs
-    /// that have one name and kind share their gauges. The gauges of a leg that is gone, or limits no more, become zero.
+    /// Sets the gauges of each leg of `limiter`, under the name of the leg: never call it for a limiter that was made for a key.
+    /// Legs with the same name and kind share their gauges. The gauges of a leg that is gone, or no longer limits, become zero.
     ///
-    /// 64 legs have gauges, those that came first: a recorder forgets none.
+    /// Only the first 64 legs have gauges, since a recorder never forgets one.
     pub fn record(&mut self, limiter: &(impl Limiter + ?Sized)) {
         let of = std::ptr::from_ref(limiter).cast::<()>() as usize;
         // A visit_status or a gauge that panics leaves the legs that were not shown as they were: the next record looks at them.
@@ -110,7 +110,7 @@ impl Gauges {
             State::Breaker { state, .. } => set(super::BREAKER_STATE, code(state)),
             State::Shed { likelihood } => set(super::SHED_LIKELIHOOD, likelihood),
             State::Queue { waiting } => set(super::QUEUE_DEPTH, waiting as f64),
-            // Nothing is known of it.
+            // Its numbers are unknown.
             State::Opaque { .. } => {}
         }
     }
@@ -137,7 +137,7 @@ impl fmt::Debug for Gauges {
     }
 }
 
-/// 0 for closed, 1 for half-open, 2 for open; a circuit that only pretends counts as what it does to callers.
+/// 0 for closed, 1 for half-open, 2 for open. A forced or disabled circuit counts by its effect on callers.
 fn code(state: BreakerState) -> f64 {
     match state {
         BreakerState::Closed | BreakerState::Disabled | BreakerState::MetricsOnly => 0.0,
@@ -146,7 +146,7 @@ fn code(state: BreakerState) -> f64 {
     }
 }
 
-/// Tells the recorder the unit of each metric, and what it means. Once, after the recorder has been installed.
+/// Registers the unit and the description of each metric. Call it once, after the recorder has been installed.
 pub fn describe() {
     describe_counter!(super::ACQUIRE_TOTAL, Unit::Count, "admissions asked for, by outcome");
     describe_counter!(super::REFUSALS_TOTAL, Unit::Count, "refusals, by the leg that refused");
@@ -156,23 +156,23 @@ pub fn describe() {
         Unit::Seconds,
         "time from admission to the end of the work"
     );
-    describe_gauge!(super::PERMITS_LIMIT, Unit::Count, "permits there are");
+    describe_gauge!(super::PERMITS_LIMIT, Unit::Count, "the limit of permits");
     describe_gauge!(super::PERMITS_IN_USE, Unit::Count, "permits held");
-    describe_gauge!(super::WAITERS, Unit::Count, "how many wait for a permit");
+    describe_gauge!(super::WAITERS, Unit::Count, "waiters for a permit");
     describe_gauge!(
         super::ADAPTIVE_LIMIT,
         Unit::Count,
         "the limit that an adaptive limit has found"
     );
     describe_gauge!(super::RATE_LIMIT, Unit::Count, "a bucket's burst, or a window's limit");
-    describe_gauge!(super::RATE_AVAILABLE, Unit::Count, "what could be taken now");
-    describe_gauge!(super::BUDGET_LIMIT, Unit::Count, "the most that is kept of a budget");
-    describe_gauge!(super::BUDGET_AVAILABLE, Unit::Count, "what is left of a budget");
+    describe_gauge!(super::RATE_AVAILABLE, Unit::Count, "units available now");
+    describe_gauge!(super::BUDGET_LIMIT, Unit::Count, "the limit of a budget");
+    describe_gauge!(super::BUDGET_AVAILABLE, Unit::Count, "units left of a budget");
     describe_gauge!(
         super::SHED_LIKELIHOOD,
         Unit::Count,
-        "how likely the next is turned away, 0 to 1"
+        "probability that the next request is refused, 0 to 1"
     );
     describe_gauge!(super::BREAKER_STATE, Unit::Count, "0 closed, 1 half-open, 2 open");
-    describe_gauge!(super::QUEUE_DEPTH, Unit::Count, "how many stand in a policy's line");
+    describe_gauge!(super::QUEUE_DEPTH, Unit::Count, "waiters in a policy's queue");
 }

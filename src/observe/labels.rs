@@ -1,22 +1,22 @@
-//! Which names of legs are labels.
+//! Selects the names of legs that become labels.
 //!
-//! A recorder keeps a counter for each label that it was ever told, so there must not be many, and none of them may be what a
-//! client has sent. Names of legs are words of the program as a rule; but a limiter that is made for a key can be named by it.
+//! A recorder keeps a counter for each label for ever. So labels must be few, and no client may choose them. Names of legs are
+//! constants of the program as a rule, but a limiter that is made for a key can be named by it.
 
 use crate::sync::shim::Mutex;
 use std::collections::BTreeSet;
 
-/// The label of all legs that have none of their own.
+/// The label of all other legs.
 const OTHER: &str = "other";
 
-/// How many names are labels where nobody has said which.
+/// The number of names that become labels by default.
 const MOST: usize = 31;
 
 /// The names that are labels.
 pub(super) struct Labels {
-    /// Only these, if that was said.
+    /// Only these, if they were listed.
     only: Option<&'static [&'static str]>,
-    /// Those that came first.
+    /// The first names so far.
     first: Mutex<BTreeSet<Box<str>>>,
 }
 
@@ -28,7 +28,7 @@ impl Labels {
         }
     }
 
-    /// The label of `leg`: its name, or that of all others.
+    /// The label of `leg`: its name, or `other`.
     pub(super) fn of<'a>(&self, leg: &'a str) -> &'a str {
         let is_label = match self.only {
             Some(only) => only.contains(&leg),

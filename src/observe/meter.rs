@@ -1,4 +1,4 @@
-//! What is told, and to whom: the facades of `metrics` and `tracing`.
+//! Reports to the facades of `metrics` and `tracing`.
 
 #[cfg(feature = "metrics")]
 use super::labels::Labels;
@@ -8,7 +8,7 @@ use crate::core::refusal::Reason;
 use crate::core::refusal::Rejection;
 use std::time::Duration;
 
-/// Where one observed limiter tells what it does. Handles are looked up once, when it is made.
+/// The metrics and events of one name. Handles are looked up once, when it is made.
 pub(super) struct Meter {
     name: &'static str,
     #[cfg(feature = "metrics")]
@@ -28,7 +28,7 @@ struct Handles {
 }
 
 impl Meter {
-    /// Refusals are counted by leg: by all names, up to a bound, or by `only` these.
+    /// Counts refusals by leg: by the first names up to a bound, or by `only` these.
     pub(super) fn new(name: &'static str, only: Option<&'static [&'static str]>) -> Self {
         let _ = only;
         #[cfg(feature = "metrics")]
@@ -53,7 +53,7 @@ impl Meter {
         self.name
     }
 
-    /// Admitted, after so long a wait; zero without one.
+    /// Reports an admission after a wait of `waited`; zero without a wait.
     #[inline]
     pub(super) fn granted(&self, waited: Duration) {
         #[cfg(feature = "metrics")]
@@ -66,7 +66,7 @@ impl Meter {
         let _ = waited;
     }
 
-    /// Not admitted, after so long a wait.
+    /// Reports a refusal after a wait of `waited`.
     pub(super) fn refused(&self, rejection: &Rejection, waited: Duration) {
         #[cfg(feature = "metrics")]
         {
@@ -91,7 +91,7 @@ impl Meter {
         let _ = (rejection, waited);
     }
 
-    /// A wait that was given up, or a reservation that was given back.
+    /// Reports a cancelled wait or reservation.
     pub(super) fn cancelled(&self) {
         #[cfg(feature = "metrics")]
         self.handles.cancelled.increment(1);
@@ -99,7 +99,7 @@ impl Meter {
         tracing::trace!(limiter = self.name, "cancelled");
     }
 
-    /// The work has ended, so long after it was admitted.
+    /// Reports the end of the work, `held` after its admission.
     #[inline]
     pub(super) fn finished(&self, outcome: Outcome, held: Duration) {
         #[cfg(feature = "metrics")]

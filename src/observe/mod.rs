@@ -1,5 +1,5 @@
-//! Telling what limiters do: events of [tracing](https://docs.rs/tracing), and the facade of
-//! [metrics](https://docs.rs/metrics). Each is a feature of its own; with both, [`Observed`] tells both.
+//! Records what limiters do: events of [tracing](https://docs.rs/tracing), and metrics of the facade
+//! [metrics](https://docs.rs/metrics). Each is a feature; with both, [`Observed`] reports to both.
 //!
 //! | metric | type, unit | labels |
 //! |---|---|---|
@@ -15,11 +15,12 @@
 //! | `tollgate.breaker.state` | gauge: 0 closed, 1 half-open, 2 open | the same |
 //! | `tollgate.queue.depth` | gauge | the same |
 //!
-//! Counters and histograms come from [`Observed`], gauges from `Gauges::record`, which is called when somebody wants to know.
+//! Counters and histograms come from [`Observed`], gauges from `Gauges::record`, which the program calls when it needs them.
+//! [`Observer`] is for gates and queues of your own, in front of many limiters.
 //!
-//! No label is ever a key. The names of limiters are words of the program by their type; those of legs are as many as 31, and
-//! where a layer has a limiter for each key, only those that `LimitLayer::legs` names. All others are one: `other`. Events have
-//! the name of the leg in full.
+//! No label is ever a key. The names of limiters are constants of the program by their type. The names of the first 31 legs are
+//! labels, or only those that [`Observed::legs`] lists; all other legs share the label `other`. Events have the full name of the
+//! leg.
 //!
 //! | event | level | fields |
 //! |---|---|---|
@@ -29,8 +30,8 @@
 //! | `cancelled` | trace | `limiter` |
 //! | `circuit changed` | info; warn when it opens | `breaker`, `from`, `to`, `calls`, `failed`, `slow` |
 //!
-//! Where neither is wanted: [`Limiter::visit_status`](crate::Limiter::visit_status) shows how each leg stands, and
-//! `Semaphore::stats` what one has done.
+//! Without either: [`Limiter::visit_status`](crate::Limiter::visit_status) shows the state of each leg, and `Semaphore::stats` the counts of
+//! a semaphore.
 
 #[cfg(feature = "tracing")]
 mod breaker;
@@ -38,18 +39,16 @@ mod breaker;
 mod gauges;
 #[cfg(feature = "metrics")]
 mod labels;
-#[cfg(feature = "tower")]
-mod layer;
 mod meter;
 mod observed;
+mod observer;
 
 #[cfg(feature = "tracing")]
 pub use breaker::breaker_events;
 #[cfg(feature = "metrics")]
 pub use gauges::{Gauges, describe};
-#[cfg(feature = "tower")]
-pub use layer::Observing;
 pub use observed::Observed;
+pub use observer::{ObservedWait, Observer};
 
 #[cfg(feature = "metrics")]
 mod names {

@@ -1,24 +1,23 @@
-//! A limiter that is watched.
+//! A limiter that records its admissions, refusals and ends of work.
 
-use super::meter::Meter;
+use super::observer::Observer;
 use crate::core::ask::{Ask, Demand};
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::permit::Permit;
 use crate::core::refusal::{ReadyAt, Refusal, Rejection};
 use crate::core::status::Status;
 use crate::policy::Policy;
+use crate::sync::WaitQueue;
 use crate::sync::unwind::both;
-use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-/// A limiter, or a policy, that tells what it does: each admission, refusal and end of work, with how long was waited and
-/// held. See the [module](super) for the names.
+/// Records each admission, refusal and end of work of a limiter or a policy, with the times of waiting and holding. See the
+/// [module](super) for the names.
 ///
-/// Put it around all: each attempt is told, and a policy that waits attempts more than once. What waits is
-/// [`admit`](Observed::admit) of an observed policy, or `LimitLayer::observed` of a tower layer.
+/// Put it outermost: it records each attempt, and a waiting policy attempts more than once. For waits use
+/// [`admit`](Observed::admit) of an observed policy, or `LimitLayer::observed` of the crate `tollgate-http`.
 ///
 /// # Memory ordering
 /// That of the limiter inside.
@@ -28,144 +27,68 @@ use std::time::Duration;
 /// # use tollgate::{LimiterExt, Semaphore};
 /// let gate = Observed::new("api", Semaphore::new(1));
 /// let permit = gate.try_admit(1).unwrap();
-/// // Counted as rejected, and told as an event at the level `debug`.
+/// // Counted as rejected, and reported as an event at the level `debug`.
 /// assert!(gate.try_admit(1).is_err());
 /// # drop(permit);
 /// ```
 pub struct Observed<L> {
     limiter: L,
-    watch: Watch,
-}
-
-/// Who is told, and by which clock.
-#[derive(Clone)]
-pub(crate) struct Watch {
-    meter: Arc<Meter>,
-    clock: Clock,
-}
-
-impl Watch {
-    pub(crate) fn new(name: &'static str, clock: Option<&Clock>) -> Self {
-        Self {
-            meter: Arc::new(Meter::new(name, None)),
-            clock: clock.cloned().unwrap_or_default(),
-        }
-    }
-
-    /// The same, with refusals counted by these legs alone.
-    pub(crate) fn only(&mut self, legs: &'static [&'static str]) {
-        self.meter = Arc::new(Meter::new(self.meter.name(), Some(legs)));
-    }
-
-    #[cfg(feature = "tower")]
-    pub(crate) fn refused(&self, rejection: &Rejection) {
-        self.meter.refused(rejection, Duration::ZERO);
-    }
-
-    /// A wait begins: who drops this before it has ended has given it up.
-    pub(crate) fn wait(&self) -> Wait {
-        Wait {
-            began: self.clock.now(),
-            watch: Some(self.clone()),
-        }
-    }
-
-    /// `permit`, told as admitted after `waited`, as one that tells its end.
-    pub(crate) fn permit<L: Limiter + Clone>(&self, mut permit: Permit<L>, waited: Duration) -> Permit<Observed<L>> {
-        self.meter.granted(waited);
-        let limiter = Observed {
-            limiter: permit.limiter().clone(),
-            watch: self.clone(),
-        };
-        let now = self.clock.now().ticks();
-        let ticket = permit.ticket_mut().take().map(|ticket| (now, ticket));
-        Permit::with(limiter, ticket)
-    }
-}
-
-/// A wait that is watched.
-pub(crate) struct Wait {
-    began: Instant,
-    watch: Option<Watch>,
-}
-
-impl Wait {
-    fn ended(&mut self) -> Option<(Watch, Duration)> {
-        let watch = self.watch.take()?;
-        let waited = watch.clock.between(self.began, watch.clock.now());
-        Some((watch, waited))
-    }
-
-    pub(crate) fn admitted<L: Limiter + Clone>(mut self, permit: Permit<L>) -> Permit<Observed<L>> {
-        let (watch, waited) = self.ended().expect("a wait ends once");
-        watch.permit(permit, waited)
-    }
-
-    pub(crate) fn refused(mut self, rejection: &Rejection) {
-        if let Some((watch, waited)) = self.ended() {
-            watch.meter.refused(rejection, waited);
-        }
-    }
-}
-
-impl Drop for Wait {
-    fn drop(&mut self) {
-        if let Some(watch) = &self.watch {
-            watch.meter.cancelled();
-        }
-    }
+    observer: Observer,
 }
 
 impl<L: Limiter> Observed<L> {
-    /// Watches `limiter` under `name`, a word of the program: never the key of a client, of which there are too many. For a
-    /// limiter for each key use `LimitLayer::observed` around them all.
+    /// Records `limiter` under `name`, a constant of the program: never the key of a client, of which there are too many. For a
+    /// limiter for each key use one [`Observer`] for all, as `LimitLayer::observed` does.
     ///
-    /// Refusals are counted by the names of legs, 31 of them; further ones are all `other`. See [`legs`](Self::legs).
+    /// Refusals are counted by the names of up to 31 legs; further legs count as `other`. See [`legs`](Self::legs).
     ///
-    /// Install the recorder of `metrics` before: handles are looked up here.
+    /// Install the recorder of `metrics` first: handles are looked up here.
     pub fn new(name: &'static str, limiter: L) -> Self {
-        let watch = Watch::new(name, limiter.clock());
-        Self { limiter, watch }
+        let observer = Observer::new(name);
+        let observer = match limiter.clock() {
+            Some(clock) => observer.on(clock),
+            None => observer,
+        };
+        Self { limiter, observer }
     }
 
-    /// Measures by `clock`, for a limiter that decides by none and shall go with others that do.
+    /// Measures by `clock` if the limiter has no clock of its own.
     #[must_use]
     pub fn on(mut self, clock: &Clock) -> Self {
         if self.limiter.clock().is_none() {
-            self.watch.clock = clock.clone();
+            self.observer = self.observer.on(clock);
         }
         self
     }
 
-    /// Counts refusals by these legs, words of the program, and by `other`, whatever names there are: for a limiter whose
-    /// legs are named by what is not to be seen.
+    /// Counts refusals by these legs, constants of the program, and by `other`: for a limiter whose legs have secret names, or
+    /// too many.
     #[must_use]
     pub fn legs(mut self, legs: &'static [&'static str]) -> Self {
-        self.watch.only(legs);
+        self.observer = self.observer.legs(legs);
         self
     }
 
-    /// The limiter inside. What is asked of it directly is not told.
+    /// The limiter inside. Its own verbs are not recorded.
     pub fn inner(&self) -> &L {
         &self.limiter
     }
 
-    #[cfg(feature = "tower")]
-    pub(crate) fn handle(limiter: L, watch: Watch) -> Self {
-        Self { limiter, watch }
+    pub(super) fn of(limiter: L, observer: Observer) -> Self {
+        Self { limiter, observer }
     }
 }
 
 impl<L: Limiter + 'static> Observed<Policy<L>> {
-    /// Admits when the turn comes, as [`Policy::admit`], and tells how long that took.
+    /// Admits in turn, as [`Policy::admit`], and records the wait.
     ///
     /// # Errors
     /// As [`Policy::admit`].
     ///
     /// # Cancel safety
-    /// As [`Policy::admit`]; a dropped future is told as cancelled.
+    /// As [`Policy::admit`]; a dropped future is recorded as cancelled.
     pub async fn admit(&self, ask: impl Into<Ask>) -> Result<Permit<Observed<Policy<L>>>, Rejection> {
-        let wait = self.watch.wait();
+        let wait = self.observer.wait();
         match self.limiter.admit_owned(ask).await {
             Ok(permit) => Ok(wait.admitted(permit)),
             Err(rejection) => {
@@ -180,7 +103,7 @@ impl<L: Clone> Clone for Observed<L> {
     fn clone(&self) -> Self {
         Self {
             limiter: self.limiter.clone(),
-            watch: self.watch.clone(),
+            observer: self.observer.clone(),
         }
     }
 }
@@ -192,28 +115,28 @@ impl<L: fmt::Debug> fmt::Debug for Observed<L> {
 }
 
 impl<L: Limiter> Limiter for Observed<L> {
-    /// When the work began, in ticks, and what the limiter inside remembers.
+    /// The start of the work, in ticks, and the ticket of the limiter inside.
     type Ticket = (u64, L::Ticket);
 
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
         match self.limiter.try_reserve(demand) {
             Ok(ticket) => Ok((0, ticket)),
             Err(refusal) => {
-                self.watch.meter.refused(&refusal.to_rejection(), Duration::ZERO);
+                self.observer.refused(&refusal.to_rejection());
                 Err(refusal)
             }
         }
     }
 
     fn cancel(&self, (_, ticket): Self::Ticket, now: &ClockReading) {
-        both(|| self.limiter.cancel(ticket, now), || self.watch.meter.cancelled());
+        both(|| self.limiter.cancel(ticket, now), || self.observer.meter.cancelled());
     }
 
     fn commit(&self, (started, ticket): &mut Self::Ticket, now: &ClockReading) {
-        *started = now.now(&self.watch.clock).ticks();
+        *started = now.now(&self.observer.clock).ticks();
         both(
             || self.limiter.commit(ticket, now),
-            || self.watch.meter.granted(Duration::ZERO),
+            || self.observer.meter.granted(Duration::ZERO),
         );
     }
 
@@ -222,11 +145,11 @@ impl<L: Limiter> Limiter for Observed<L> {
     }
 
     fn finish(&self, (started, ticket): Self::Ticket, outcome: Outcome, now: &ClockReading) {
-        let ended = now.now(&self.watch.clock);
-        let held = self.watch.clock.between(Instant::from_ticks(started), ended);
+        let ended = now.now(&self.observer.clock);
+        let held = self.observer.clock.between(Instant::from_ticks(started), ended);
         both(
             || self.limiter.finish(ticket, outcome, now),
-            || self.watch.meter.finished(outcome, held),
+            || self.observer.meter.finished(outcome, held),
         );
     }
 
@@ -239,7 +162,7 @@ impl<L: Limiter> Limiter for Observed<L> {
     }
 
     fn clock(&self) -> Option<&Clock> {
-        Some(&self.watch.clock)
+        Some(&self.observer.clock)
     }
 
     fn is_pristine(&self, now: &ClockReading) -> bool {
@@ -254,7 +177,7 @@ impl<L: Limiter> Limiter for Observed<L> {
         self.limiter.queues(visit);
     }
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
-        visit(&self.watch.clock);
+        visit(&self.observer.clock);
         self.limiter.clocks(visit);
     }
 }

@@ -4,6 +4,7 @@ use super::bounds::{Manner, Settings};
 use super::policy::Policy;
 use crate::core::ask::Demand;
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::core::permit::Permit;
 use crate::core::refusal::{ReadyAt, Refusal};
 use crate::core::status::Status;
 use crate::sync::wait_queue::WaitQueue;
@@ -45,11 +46,11 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # Ok::<(), tollgate::PolicyError>(())
     /// ```
     pub fn lane(&self, max_wait: Duration) -> Policy<Lane<L>> {
-        self.lane_of(max_wait, usize::MAX)
+        self.bounded_lane(max_wait, usize::MAX)
     }
 
-    /// A [`lane`](Self::lane) in which so many wait at most.
-    pub(crate) fn lane_of(&self, max_wait: Duration, max_queue: usize) -> Policy<Lane<L>> {
+    /// A [`lane`](Self::lane) in which at most `max_queue` requests wait.
+    pub fn bounded_lane(&self, max_wait: Duration, max_queue: usize) -> Policy<Lane<L>> {
         let clock = self.clock().clone();
         let settings = Settings {
             max_wait: Some(clock.ticks_of(max_wait)),
@@ -71,6 +72,25 @@ impl<L: Limiter + 'static> Lane<L> {
     /// The policy whose limiter this is.
     pub fn policy(&self) -> &Policy<L> {
         &self.0
+    }
+}
+
+impl<L: Limiter + 'static> Permit<Policy<Lane<L>>> {
+    /// Converts a permit of the lane into a permit of the policy: both take the same from the limits.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{LimiterExt, Permit, Policy, Semaphore};
+    /// let policy = Policy::new(Semaphore::new(1));
+    /// let lane = policy.lane(Duration::from_secs(1));
+    /// let permit: Permit<Policy<Semaphore>> = lane.try_admit(1).unwrap().into_owned().into_policy();
+    /// assert_eq!(policy.limiter().in_use(), 1);
+    /// drop(permit);
+    /// assert_eq!(policy.limiter().in_use(), 0);
+    /// ```
+    pub fn into_policy(self) -> Permit<Policy<L>> {
+        let policy = self.limiter().limiter().policy().clone();
+        self.owned_by(policy)
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// newcomers have what was free. A waiting room makes such an instant true. It hands out instants at a rate that the service
 /// surely serves ([`book`](Self::book)), one to a key, and knows whoever comes back ([`redeem`](Self::redeem)), to be let in
 /// before newcomers. It admits nobody itself: that is done by a lane of their own in front of the same limiter,
-/// [`Policy::lane`](crate::Policy::lane). `tower::LimitLayer::waiting_room` does both for the requests of a service, and the
+/// [`Policy::lane`](crate::Policy::lane). `LimitLayer::waiting_room` of the crate `tollgate-http` does both for the requests of a service, and the
 /// instant is their `Retry-After`.
 ///
 /// No permit is held for whoever has not come: a place that nobody comes for costs the others nothing.
@@ -245,9 +245,12 @@ impl WaitingRoom {
         self.book_from(key, Duration::ZERO)
     }
 
-    /// [`book`](Self::book) for a key that is not to come before `not_before` from now on: its place is then or later. None is
-    /// kept for what is further ahead than the places reach, and what is told is `not_before`.
-    pub(crate) fn book_from<K: Hash + ?Sized>(&self, key: &K, not_before: Duration) -> Result<Duration, RoomFull> {
+    /// [`book`](Self::book) for a key that cannot be admitted before `not_before` from now, by a rate: its place is then or
+    /// later. If `not_before` is further ahead than all places reach, no place is kept and `not_before` is returned.
+    ///
+    /// # Errors
+    /// [`RoomFull`] if there is no place.
+    pub fn book_from<K: Hash + ?Sized>(&self, key: &K, not_before: Duration) -> Result<Duration, RoomFull> {
         let (print, now) = (self.print(key), self.clock.now());
         let back = self.clock.after(now, not_before);
         // Relaxed: a number that says nothing about any other memory.

@@ -156,10 +156,9 @@ fn a_window_can_be_leased_too() {
 }
 
 /// The suite with real leases: every law but the third, which is broken by no more than the parked tokens.
-#[cfg(feature = "conformance")]
 #[test]
 fn only_the_third_law_yields_to_parked_tokens() {
-    let suite = tollgate::conformance::Suite::of_rate(6, Duration::from_millis(600), |clock| leased(clock, 10, 6, 3))
+    let suite = tollgate_conformance::Suite::of_rate(6, Duration::from_millis(600), |clock| leased(clock, 10, 6, 3))
         .inexact_cancel();
     let violation = suite.run().unwrap_err();
     assert_eq!(violation.law(), Some(3), "{violation}");

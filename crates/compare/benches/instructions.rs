@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-/// So many operations a loop has.
+/// The operations of one loop.
 const ROUNDS: u32 = 10_000;
 
 fn ready<T>(future: impl Future<Output = T>) -> T {

@@ -1,7 +1,7 @@
 //! Caps the connections to a database, and changes the cap while 64 workers use them.
 //!
-//! The semaphore stands before the connection: whoever has a permit connects, queries, disconnects and gives the permit
-//! back. Every few queries the cap changes, also to less than what is open. The open connections are counted apart from
+//! The semaphore stands before the connection: the holder of a permit connects, queries, disconnects and releases the
+//! permit. Every few queries the cap changes, also to less than what is open. The open connections are counted apart from
 //! the semaphore, and none may be opened beyond the cap in force. Some callers are cancelled half-way, which must not
 //! cost a permit.
 //!
@@ -149,7 +149,7 @@ impl Database {
         match self {
             Self::Sqlite(file) => {
                 let file = file.clone();
-                // A blocking task runs on when nobody waits for it any more, so the slot goes with it.
+                // A blocking task runs on even without a waiter, so the slot goes with it.
                 tokio::task::spawn_blocking(move || {
                     let _slot = slot;
                     sqlite(&file, worker, step)
@@ -228,16 +228,16 @@ async fn run(args: &Args, database: &Database) -> Result<(), Failure> {
     for worker in 0..args.workers {
         workers.spawn(work(Arc::clone(&gate), database.clone(), worker, args.each));
         let (gate, database) = (Arc::clone(&gate), database.clone());
-        let nobody = args.workers + worker;
-        cancelled.spawn(async move { database.query(gate.slot().await?, nobody, 1).await });
+        let cancelled_worker = args.workers + worker;
+        cancelled.spawn(async move { database.query(gate.slot().await?, cancelled_worker, 1).await });
     }
-    // Wherever they are by now: in line, connecting, or done.
+    // At any stage: queued, connecting, or done.
     tokio::task::yield_now().await;
     cancelled.shutdown().await;
     while let Some(done) = workers.join_next().await {
         done??;
     }
-    // Whoever has all permits is alone. A connection of somebody who was cancelled may only now be closed.
+    // The holder of all permits is alone. A connection of a cancelled caller may only now be closed.
     let limit = gate.connections.limit();
     let all = gate.connections.acquire_many(limit as u32).await?;
     assert_eq!((gate.connections.in_use(), gate.connections.debt()), (limit, 0));

@@ -1,4 +1,4 @@
-//! Ten clients and three permits, in a store of your choice: who works when, and never more than three at a time.
+//! Ten clients and three permits, in a store of your choice: a log of their turns, never more than three at a time.
 //!
 //! ```sh
 //! cargo run -p tollgate-examples --example ten_clients        # over a store in memory
@@ -108,7 +108,7 @@ async fn show<B: Backend>(ttl: Duration, connect: impl Fn() -> Result<B, Failure
         clients.spawn(async move {
             for _ in 0..ROUNDS {
                 let permit = limiter.acquire(1).await.map_err(|refused| refused.to_string())?;
-                // SeqCst: it is counted before anybody else can begin, and nobody counts pennies here.
+                // SeqCst: it is counted before another client can begin, and cost does not matter here.
                 let working = seen.working.fetch_add(1, Ordering::SeqCst) + 1;
                 seen.most.fetch_max(working, Ordering::SeqCst);
                 println!(

@@ -13,7 +13,7 @@ const CHANGES: usize = 20;
 /// The sessions that are counted carry this name.
 const NAME: &str = "tollgate-worker";
 
-/// The cap after so many changes: up and down, also far below what is in use.
+/// The cap after `change` changes: up and down, also far below what is in use.
 fn cap(change: usize) -> usize {
     [8, 2, 12, 1, 9, 3, 16][change % 7]
 }
@@ -55,8 +55,8 @@ async fn gone(client: &Client, process: usize) {
 
 /// A semaphore whose caps are known, each with the instant from which it was in force: a cap's number counts the changes.
 ///
-/// Who waits is granted under the lock, by a release or a change; and a change waits until whoever was granted has looked. So
-/// a waiter that looks finds the cap that was in force when it was granted.
+/// A waiter is granted its permit under the lock, by a release or a change, and a change waits until granted waiters have looked.
+/// So a waiter that looks finds the cap that was in force at its grant.
 struct Capped {
     semaphore: Semaphore,
     caps: Mutex<Vec<usize>>,
@@ -110,7 +110,7 @@ impl Capped {
     }
 }
 
-/// 64 workers open 600 sessions under a cap that changes 20 times. Whoever is admitted counts the sessions in the server: there
+/// 64 workers open 600 sessions under a cap that changes 20 times. Each admitted worker counts the sessions in the server: there
 /// are never more than the cap that was in force at the admission, or has been since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_never_exceed_the_cap_in_force_at_admission() {

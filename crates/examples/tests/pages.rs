@@ -44,7 +44,7 @@ const POINT: &str = "<script>
     plots[0].dispatchEvent(new PointerEvent('pointerleave'));
 </script></body>";
 
-/// Opens a page, points at all its plots, and asserts that there are so many and that all but the first say something.
+/// Opens a page, points at all its plots, and asserts their number and that all but the first say something.
 fn opens_with_plots(page: &Path, plots: usize) {
     let text = std::fs::read_to_string(page).unwrap();
     let pointed = page.with_file_name("pointed.html");
@@ -86,7 +86,7 @@ fn the_pages_of_the_lab_open_without_a_console_error() {
 
 /// What the two tests above rest on: that something wrong would be seen.
 #[test]
-fn what_is_wrong_with_a_page_is_seen() {
+fn faults_of_a_page_are_seen() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("page.html");
     let icon = "<link rel=icon href='data:,'>";

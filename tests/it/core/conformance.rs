@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
-use tollgate::conformance::Suite;
 use tollgate::keyed::{FairBudget, FairShare, Shared};
 use tollgate::policy::{AtOnce, Lane, Named, Per, PerCall, WaitForRaise};
 use tollgate::sync::Notify;
@@ -14,6 +13,7 @@ use tollgate::{
     SlidingWindow, TokenBucket, Wait,
 };
 use tollgate::{FixedWindow, LeakyBucket, Warmup};
+use tollgate_conformance::Suite;
 
 const TOKENS: Cost = Cost::new("tokens");
 const MINUTE: Duration = Duration::from_secs(60);

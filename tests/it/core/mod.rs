@@ -6,7 +6,6 @@ mod boxed;
 mod cancel_sweep;
 mod compose;
 mod compose_waits;
-#[cfg(feature = "conformance")]
 mod conformance;
 mod hostile_wakers;
 mod leg_panics;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const BATCH: Duration = Duration::from_micros(300);
 const ROUNDS: usize = 180;
 
-/// One side of a row that is measured by wall time: runs so many operations.
+/// One side of a row that is measured by wall time: runs the given number of operations.
 pub(crate) type Batch<'a> = Box<dyn FnMut(u64) + 'a>;
 
 /// One side of a row that measures itself: the cost of one operation, in whatever unit the row has.
@@ -48,7 +48,7 @@ impl Rows {
         print(name, &p10(&mut sides, ROUNDS));
     }
 
-    /// A row whose sides measure themselves, so many rounds each.
+    /// A row whose sides measure themselves, in a number of rounds each.
     pub(crate) fn sampled(&self, name: &str, rounds: usize, mut sides: Vec<(&str, Sample<'_>)>) {
         if self.wants(name) {
             print(name, &p10(&mut sides, rounds));

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tollgate::keyed::KeyedRate;
 use tollgate::{Clock, Keyed, Leased, Quota, TokenBucket};
 
-/// The keys of so many, over and over: in the order of a linear congruence.
+/// Repeats all keys in the order of a linear congruence.
 fn each_key<'a>(n: u64, mut operation: impl FnMut(u64) + 'a) -> Batch<'a> {
     let mut key = 1u64;
     Box::new(move |times| {

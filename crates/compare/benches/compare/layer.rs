@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::shed::WaitingRoom;
-use tollgate::tower::{Head, LimitLayer};
 use tollgate::{LimiterExt, Policy, Quota, Semaphore, TokenBucket};
+use tollgate_http::{LimitLayer, RequestParts};
 use tower::{Service, ServiceBuilder, service_fn};
 
 const RATE: u64 = 1_000_000_000;
@@ -52,7 +52,8 @@ pub(crate) fn rows(rows: &Rows) {
     let refusing = LimitLayer::new(Arc::new(legs()));
     let waiting = LimitLayer::waiting(Policy::new(legs()));
     let room = WaitingRoom::new(1_000, Quota::per_second(1)).expect("a rate above zero");
-    let room = LimitLayer::waiting(Policy::new(legs())).waiting_room(Arc::new(room), |_: &Head<'_>| Some(1_u64));
+    let room =
+        LimitLayer::waiting(Policy::new(legs())).waiting_room(Arc::new(room), |_: &RequestParts<'_>| Some(1_u64));
     for (name, ours) in [
         (
             "layer/refusing",

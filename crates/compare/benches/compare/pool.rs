@@ -11,7 +11,7 @@ use tollgate::WorkerPool;
 const WORKERS: usize = 2;
 const QUEUE: usize = 1 << 16;
 
-/// Counts tasks down, and wakes whoever waits for the last.
+/// Counts tasks down, and wakes the waiter for the last.
 #[derive(Default)]
 struct Countdown {
     left: AtomicU64,
@@ -21,21 +21,21 @@ struct Countdown {
 
 impl Countdown {
     fn start(&self, n: u64) {
-        *self.done.lock().expect("nobody panics") = false;
+        *self.done.lock().expect("no task panics") = false;
         self.left.store(n, Ordering::SeqCst);
     }
 
     fn one(&self) {
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            *self.done.lock().expect("nobody panics") = true;
+            *self.done.lock().expect("no task panics") = true;
             self.ended.notify_all();
         }
     }
 
     fn wait(&self) {
-        let mut done = self.done.lock().expect("nobody panics");
+        let mut done = self.done.lock().expect("no task panics");
         while !*done {
-            done = self.ended.wait(done).expect("nobody panics");
+            done = self.ended.wait(done).expect("no task panics");
         }
     }
 }

@@ -28,7 +28,7 @@ macro_rules! drain {
                         drop(held.take());
                         match poll_once(waiter.as_mut()) {
                             Poll::Ready(permit) => held = Some(permit),
-                            Poll::Pending => unreachable!("it is first in line"),
+                            Poll::Pending => unreachable!("it is the head of the queue"),
                         }
                     }
                 });
@@ -236,7 +236,7 @@ pub(crate) fn rows(rows: &Rows) {
                 let _permit = permit.blocking_acquire();
                 hold_a_moment();
             }),
-            // Fair as we are: the next in line has it, not whoever is fastest.
+            // Fair as ours: the head of the queue gets it, not the fastest caller.
             blocked("parking_lot", || {
                 let guard = lock.lock();
                 hold_a_moment();

@@ -25,7 +25,7 @@ async fn counting<F: Future>(future: F, polls: &Cell<u64>) -> F::Output {
     .await
 }
 
-/// What so many waiters went through that came at once.
+/// The results of waiters that came at once.
 struct Crowd {
     seconds: f64,
     polls_each: f64,
@@ -59,7 +59,7 @@ fn crowd<F: Future<Output = ()> + 'static>(waiters: usize, wait: impl Fn() -> F 
     })
 }
 
-/// By how many per cent the rate is missed when so many ask again and again for `span`.
+/// The error of the rate, in percent, when many callers ask repeatedly for `span`.
 fn rate_error<F: Future<Output = ()> + 'static>(
     rate: f64,
     waiters: usize,

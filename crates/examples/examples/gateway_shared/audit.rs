@@ -12,7 +12,7 @@ pub(crate) struct Admission {
     pub(crate) tokens: u64,
 }
 
-/// What is allowed: so many a second with a burst, so many in a span, so many at once.
+/// The limits: a rate per second with a burst, a number in a span, a number at once.
 pub(crate) struct Budget {
     pub(crate) calls: (u64, u64),
     pub(crate) tokens: (u64, u64),

@@ -11,7 +11,7 @@ pub struct Knob {
     pub leg: usize,
     pub name: String,
     rule: Rule,
-    /// The step at which it binds nobody any more.
+    /// The step at which it binds no request any more.
     pub most: usize,
 }
 

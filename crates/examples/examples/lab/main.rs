@@ -63,7 +63,7 @@ struct Args {
     /// How long a request works, of a trace that does not say.
     #[arg(long, default_value = "100ms", value_parser = humantime::parse_duration)]
     hold: Duration,
-    /// Only the first so many requests.
+    /// Replays only the first REQUESTS requests.
     #[arg(long, value_name = "REQUESTS")]
     first: Option<usize>,
     /// Where the page and the CSV go.

@@ -23,10 +23,10 @@ pub struct Replay {
     pub shadows: Vec<(String, u64)>,
 }
 
-/// How long after the last arrival somebody who still waits is given up: nothing will happen for it any more.
+/// The time after the last arrival at which a waiter is given up: no event will come for it any more.
 const GIVEN_UP: Duration = Duration::from_secs(30 * 86_400);
 /// The leg name of those.
-pub const NOBODY: &str = "(waits for ever)";
+pub const NEVER: &str = "(waits for ever)";
 
 /// The costs of a trace that a policy counts.
 struct Costs(Vec<(Cost, usize)>);
@@ -82,7 +82,7 @@ impl<'a> Bench<'a> {
     pub fn run(&self, spec: &PolicySpec) -> Result<Replay, LabError> {
         match self.run_until(spec, usize::MAX)? {
             Some(replay) => Ok(replay),
-            None => unreachable!("no trace refuses so many"),
+            None => unreachable!("no trace has that many refusals"),
         }
     }
 
@@ -117,7 +117,7 @@ impl<'a> Bench<'a> {
             let event = Event {
                 arrived: request.at,
                 ended: last.max(request.at),
-                refused_by: Some(NOBODY.into()),
+                refused_by: Some(NEVER.into()),
                 units: request.units.clone(),
                 ..Event::default()
             };

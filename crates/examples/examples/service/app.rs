@@ -1,4 +1,4 @@
-//! The service: who is limited by what, and what it does.
+//! The service: its routes, and the limits of each.
 
 use crate::downstream::{Downstream, fallback, instead};
 use crate::limits::{Counted, Limits};
@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tollgate::LimiterExt;
-use tollgate::axum::{ClientIp, HttpRefusals, RATELIMIT, RATELIMIT_POLICY};
-use tollgate::tower::{ClientStatusCodes, LimitLayer};
+use tollgate_http::axum::{ClientIp, HttpRefusals, RATELIMIT, RATELIMIT_POLICY};
+use tollgate_http::{ClientStatusCodes, LimitLayer};
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_http::cors::{Any, CorsLayer};
@@ -49,9 +49,9 @@ pub(crate) fn router(limits: Arc<Limits>, store: Arc<Store>) -> Router {
 
     let own = HttpRefusals::new();
     let refusals = |how| Counted(how, Arc::clone(&limits.counts));
-    // One proxy, on this machine: what it appends to `X-Forwarded-For` is believed, what anybody else writes is not.
+    // One proxy, on this machine: its entries in `X-Forwarded-For` are trusted, others are not.
     let address = ClientIp::behind(1).trusting(Ipv4Addr::LOCALHOST.into(), 8);
-    // Who finds the core full has its place by the same address: a 503 says when to come back, and that holds.
+    // A client that finds the core full gets an appointment by the same address: a 503 has a retry time, which is honoured.
     let core = LimitLayer::waiting(limits.core.clone())
         .waiting_room(Arc::clone(&limits.room), address.clone())
         .respond(refusals(own));
@@ -109,7 +109,7 @@ fn failed() -> Response<Body> {
     response
 }
 
-/// A job that nobody waits for: when there are too many, this one is left out.
+/// A background job, dropped if there are too many.
 fn report(app: &App, path: &str) {
     let path = path.to_owned();
     let job = move || {

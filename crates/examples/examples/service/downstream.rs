@@ -67,9 +67,9 @@ pub(crate) fn instead(counts: &Arc<Counts>) -> Counted<Fallback> {
 #[derive(Clone)]
 pub(crate) struct Fallback;
 
-impl tollgate::tower::Respond<Body, Infallible> for Fallback {
+impl tollgate_http::Respond<Body, Infallible> for Fallback {
     type Error = Infallible;
-    fn refused<L: tollgate::Limiter>(&self, _: tollgate::tower::Refused<L>) -> Result<Response<Body>, Infallible> {
+    fn refused<L: tollgate::Limiter>(&self, _: tollgate_http::Refused<L>) -> Result<Response<Body>, Infallible> {
         Ok(fallback())
     }
     fn failed(&self, error: Infallible) -> Infallible {

@@ -71,7 +71,7 @@ impl Tally {
         self.admitted() + self.by_rate + self.by_capacity + self.failed
     }
 
-    /// So many of all, in percent.
+    /// `count` in percent of all.
     pub(crate) fn share(&self, count: u64) -> f64 {
         100.0 * count as f64 / self.all().max(1) as f64
     }
@@ -90,7 +90,7 @@ impl Tally {
 pub(crate) struct Promises {
     /// After a 429: admitted.
     pub(crate) kept: u64,
-    /// After a 429: refused by the rate again, although nobody else has that client's tokens.
+    /// After a 429: refused by the rate again, although no other client has its tokens.
     pub(crate) broken: u64,
     /// After a 429: admitted by the rate, and refused for want of a permit.
     pub(crate) elsewhere: u64,
@@ -103,7 +103,7 @@ pub(crate) struct Promises {
 }
 
 impl Promises {
-    /// Somebody came back after a 429 (`rate`) or a 503.
+    /// A client came back after a 429 (`rate`) or a 503.
     pub(crate) fn add(&mut self, rate: bool, end: &End) {
         let count = match (rate, end) {
             (_, End::Failed(_)) => &mut self.failed,
@@ -138,7 +138,7 @@ pub(crate) fn missed(tally: &Tally, promises: &Promises, peak: u64, limit: u64) 
     };
     let failed = tally.share(tally.failed);
     bar(failed < 0.2, format!("{failed:.3} % have failed"));
-    bar(tally.admitted() > 0, "nobody was admitted".into());
+    bar(tally.admitted() > 0, "no request was admitted".into());
     bar(peak > 0 && peak <= limit, format!("{peak} in flight, of {limit}"));
     bar(
         tally.untold == 0,
@@ -148,13 +148,13 @@ pub(crate) fn missed(tally: &Tally, promises: &Promises, peak: u64, limit: u64) 
     bar(
         promises.sent_away == 0,
         format!(
-            "{} who kept to the Retry-After of a 503 were refused again",
+            "{} that honoured the Retry-After of a 503 were refused again",
             promises.sent_away
         ),
     );
     bar(
         promises.failed == 0,
-        format!("{} who kept to Retry-After had no answer", promises.failed),
+        format!("{} that honoured Retry-After had no answer", promises.failed),
     );
     bar(promises.kept > 0, "no promise was kept".into());
     missed

@@ -12,21 +12,20 @@ use tollgate::policy::live::LiveLegs;
 use tollgate::policy::spec::PolicySpec;
 use tollgate::shed::WaitingRoom;
 use tollgate::status::{State, Status};
-use tollgate::tower::{Refused, Respond};
 use tollgate::{
     Adaptive, CircuitBreaker, Clock, Keyed, Limiter, LimiterExt, OpenTime, Policy, Quota, Semaphore, TokenBucket,
     WorkerPool,
 };
+use tollgate_http::{Refused, Respond};
 
-/// What a client may ask for: half a request per second, and 40 at once.
+/// The quota of a client: half a request per second, and 40 at once.
 pub(crate) const PER_CLIENT: Quota = Quota::per_minute(30).burst(40);
 /// How many clients are known at once.
 const CLIENTS: usize = 50_000;
-/// What the core surely serves of those who come back when they were told, and the share of what it is seen to serve that is
-/// given out if that is more.
+/// The guaranteed rate of appointments at the core, and the share of its measured throughput that is given out if that is more.
 const COME_BACK: Quota = Quota::per_second(20);
 const SHARE: f64 = 0.4;
-/// How many connections the database bears.
+/// The connections that the database bears.
 pub(crate) const CONNECTIONS: usize = 3;
 /// How many jobs may wait.
 const JOBS: usize = 200;
@@ -34,18 +33,18 @@ const JOBS: usize = 200;
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 pub(crate) struct Limits {
-    /// Level one: what each client may ask for.
+    /// Level one: the rate of each client.
     pub(crate) clients: Arc<Keyed<IpAddr, Named<TokenBucket>>>,
     /// Level two: how much the core does at once; from a file.
     pub(crate) core: Policy<LiveLegs>,
-    /// Who finds no room there is told when to come back, and let in then: as many as there can be clients.
+    /// Gives clients that the core refuses a retry time, which is honoured: one for each known client.
     pub(crate) room: Arc<WaitingRoom>,
     /// Level three: whether, and how often, the downstream is asked.
     pub(crate) breaker: Arc<CircuitBreaker>,
     pub(crate) adaptive: Arc<Named<Adaptive>>,
     /// Connections to the database.
     pub(crate) connections: Arc<Semaphore>,
-    /// Jobs that nobody waits for.
+    /// Background jobs.
     pub(crate) jobs: WorkerPool,
     pub(crate) counts: Arc<Counts>,
 }
@@ -56,7 +55,7 @@ pub(crate) struct Counts {
     pub(crate) served: AtomicU64,
     pub(crate) fallbacks: AtomicU64,
     pub(crate) in_flight: AtomicU64,
-    /// The most in flight at once, counted by those who were, not by the semaphore.
+    /// The most requests in flight at once, counted by the requests, not by the semaphore.
     pub(crate) peak: AtomicU64,
     refused: Mutex<BTreeMap<Box<str>, u64>>,
 }

@@ -19,7 +19,7 @@ use tollgate::Semaphore;
 
 /// The part of the core that is in use at the rate that calibration looks for.
 const USE: f64 = 0.8;
-/// So many requests are under way at most, each on a connection with two ends in this process. Whoever is late counts as late.
+/// The most requests under way, each on a connection with two ends in this process. A request that must wait counts as late.
 const UNDER_WAY: usize = 400;
 /// How many clients do as they are told.
 const HONEST: u32 = 16;
@@ -30,7 +30,7 @@ pub(crate) struct Driver {
     client: Client<HttpConnector, Empty<Bytes>>,
     address: SocketAddr,
     trace: Vec<Hit>,
-    /// Whoever has waited so long for an answer has none.
+    /// A request without an answer after this time has failed.
     patience: Duration,
     /// Where in the trace the next request is.
     next: AtomicUsize,
@@ -171,7 +171,7 @@ impl Driver {
     }
 }
 
-/// A task of the driver has panicked: nobody knows how its request ended.
+/// A task of the driver has panicked: the result of its request is unknown.
 fn panicked(error: tokio::task::JoinError) -> End {
     End::Failed(error.to_string())
 }
@@ -229,7 +229,7 @@ pub(crate) async fn report(driver: &Arc<Driver>, limits: &Limits, times: f64, ti
     );
     let room = limits.room.stats();
     println!(
-        "places      {:8}  given out, {} asked for again, {} missed, {} of those who came refused",
+        "places      {:8}  given out, {} asked for again, {} missed, {} refused on return",
         room.booked, room.redeemed, room.missed, room.broken
     );
     let missed = missed(&tally, &promises, peak, limit);

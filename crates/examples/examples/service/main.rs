@@ -1,11 +1,11 @@
 //! A service behind three levels of protection, and a page on which its operator sees them work.
 //!
-//! Each client has a rate; the core has so many permits, from a file that may change while it runs; the downstream is asked
-//! through a circuit breaker and a limit that finds itself, and what it does not give comes from a cache. The database has
-//! a permit for each connection, and background jobs a worker pool.
+//! Each client has a rate. The core has a number of permits, from a file that may change while it runs. The downstream is asked
+//! through a circuit breaker and an adaptive limit; its failures are answered from a cache. The database has a permit for each
+//! connection, and background jobs a worker pool.
 //!
-//! Read `app.rs` first, where the layers are put on, and then `limits.rs`, which says how much each lets pass. What a client is
-//! told: `curl -i http://127.0.0.1:8080/index.html`.
+//! Read `app.rs` first, where the layers are put on, and then `limits.rs`, which has the limits of each. The answer to a
+//! client: `curl -i http://127.0.0.1:8080/index.html`.
 //!
 //! ```text
 //! cargo run --release -p tollgate-examples --example service              # http://127.0.0.1:8080/limits
@@ -53,10 +53,10 @@ struct Args {
     /// How long the load lasts, in seconds.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
-    /// An answer that has not come after so many seconds has failed. A machine that is busy with other things needs more.
+    /// An answer that has not come after PATIENCE seconds has failed. A busy machine needs more.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     patience: u64,
-    /// Without --load: sends itself so many requests a second, so that there is something to see; 0 for none.
+    /// Without --load: sends itself RATE requests a second, so that there is something to see; 0 for none.
     #[arg(long, value_name = "RATE", default_value_t = 200)]
     traffic: u32,
 }

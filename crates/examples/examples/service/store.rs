@@ -27,7 +27,7 @@ impl Store {
         let permit = Arc::clone(&limits.connections).acquire_owned().await?;
         let store = Arc::clone(self);
         let query = tokio::task::spawn_blocking(move || {
-            // The permit goes along: whoever gives up leaves a query behind that still has its connection.
+            // The permit goes along: a cancelled caller leaves a query behind that still has its connection.
             let _permit = permit;
             let connection = store.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let connection = connection.ok_or("more permits than connections")?;

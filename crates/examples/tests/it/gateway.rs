@@ -266,7 +266,7 @@ fn wrong_arguments_and_traces_exit_with_2() {
     for arguments in [
         ["--code", "no/such/file"],
         ["--requests", "300/fortnight"],
-        ["--tenant", "nobody"],
+        ["--tenant", "unknown"],
         ["--live", "0"],
         ["--verify", "no/such/log"],
     ] {

@@ -161,7 +161,7 @@ fn side_by_side_is_the_same_as_two_single_runs() {
     assert!(csv.lines().collect::<Vec<_>>() == joined, "request by request");
     assert!(
         first.contains(",tokens,TimedOut,"),
-        "somebody was refused: {}",
+        "a request was refused: {}",
         gateway.file("report.txt")
     );
     for row in ["arrived", "admitted", "refused", "waited", "wait p99", "most waiting"] {
@@ -294,7 +294,7 @@ fn work_that_fails_opens_a_breaker() {
 }
 
 #[test]
-fn whoever_waits_for_ever_is_counted_and_the_run_ends() {
+fn a_waiter_without_end_is_counted_and_the_run_ends() {
     let (_folder, paths) = files(&[
         (
             "never.toml",
@@ -316,7 +316,7 @@ fn two(requests: &str, at_once: &str) -> String {
 }
 
 #[test]
-fn what_is_proposed_meets_the_aim_and_a_step_less_does_not() {
+fn proposed_limits_meet_the_aim_and_a_step_less_does_not() {
     let share = |requests: &str, at_once: &str| {
         let (_folder, paths) = files(&[("two.toml", &two(requests, at_once))]);
         let run = lab(&[&paths[0], "--trace", "azure-code", "--first", "2000"]).ok();

@@ -64,7 +64,7 @@ fn each_bar_can_be_missed() {
     let failed = End::Failed("no answer".into());
     assert_eq!(
         of(&|_, promises| promises.add(true, &failed)),
-        ["1 who kept to Retry-After had no answer"]
+        ["1 that honoured Retry-After had no answer"]
     );
     assert_eq!(
         of(&|_, promises| *promises = Promises::default()),
@@ -75,7 +75,7 @@ fn each_bar_can_be_missed() {
     for again in [&refusal(Some("1")), &limited] {
         assert_eq!(
             of(&|_, promises| promises.add(false, again)),
-            ["1 who kept to the Retry-After of a 503 were refused again"]
+            ["1 that honoured the Retry-After of a 503 were refused again"]
         );
     }
     let none = |promises: &mut Promises| {
@@ -88,6 +88,6 @@ fn each_bar_can_be_missed() {
     let (tally, promises) = good();
     assert_eq!(missed(&tally, &promises, 17, 16), ["17 in flight, of 16"]);
     assert_eq!(missed(&tally, &promises, 0, 16), ["0 in flight, of 16"]);
-    let nobody = missed(&Tally::default(), &promises, 1, 16);
-    assert_eq!(nobody, ["nobody was admitted"]);
+    let idle = missed(&Tally::default(), &promises, 1, 16);
+    assert_eq!(idle, ["no request was admitted"]);
 }

@@ -10,13 +10,13 @@ use sfv::{BareItem, List, ListEntry, Parser};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::axum::{
-    ClientIp, ExtensionKey, HeaderKey, HttpRefusals, QuotaPolicy, QuotaUnit, ServiceLimit, is_preflight,
-};
-use tollgate::tower::{ExtractKey, Head, LimitLayer};
 use tollgate::{
     Ask, CircuitBreaker, Keyed, LimiterExt, ManualClock, Outcome, Policy, Quota, Semaphore, SlidingWindow, TokenBucket,
 };
+use tollgate_http::axum::{
+    ClientIp, ExtensionKey, HeaderKey, HttpRefusals, QuotaPolicy, QuotaUnit, ServiceLimit, is_preflight,
+};
+use tollgate_http::{ExtractKey, LimitLayer, RequestParts};
 use tower::ServiceExt;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ fn from(peer: &str, forwarded: &[&str]) -> Request<Body> {
 }
 
 fn key(keys: &ClientIp, peer: &str, forwarded: &[&str]) -> IpAddr {
-    keys.key(&Head::of(&from(peer, forwarded))).unwrap()
+    keys.key(&RequestParts::of(&from(peer, forwarded))).unwrap()
 }
 
 async fn text(response: Response<Body>) -> String {
@@ -51,7 +51,7 @@ fn without_proxies_the_key_is_the_address_of_the_connection() {
     let keys = ClientIp::peer();
     assert_eq!(key(&keys, "203.0.113.7", &["1.2.3.4"]), ip("203.0.113.7"));
     assert_eq!(key(&keys, "::ffff:203.0.113.7", &[]), ip("203.0.113.7"), "mapped");
-    assert_eq!(keys.key(&Head::of(&Request::new(()))), None);
+    assert_eq!(keys.key(&RequestParts::of(&Request::new(()))), None);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn header_and_extension_are_keys_when_they_are_there_once() {
         for value in values {
             request = request.header("x-api-key", *value);
         }
-        keys.key(&Head::of(&request.body(()).unwrap()))
+        keys.key(&RequestParts::of(&request.body(()).unwrap()))
     };
     assert_eq!(of(&["a"]), Some(HeaderValue::from_static("a")));
     assert_eq!((of(&[]), of(&["a", "b"])), (None, None));
@@ -143,8 +143,8 @@ fn header_and_extension_are_keys_when_they_are_there_once() {
 
     let keys = ExtensionKey::<u64>::new();
     let request = Request::builder().extension(7u64).body(()).unwrap();
-    assert_eq!(keys.key(&Head::of(&request)), Some(7));
-    assert_eq!(keys.key(&Head::of(&Request::new(()))), None);
+    assert_eq!(keys.key(&RequestParts::of(&request)), Some(7));
+    assert_eq!(keys.key(&RequestParts::of(&Request::new(()))), None);
 }
 
 fn clients(clock: &ManualClock) -> Arc<Keyed<IpAddr, impl tollgate::Limiter + use<>>> {

@@ -12,13 +12,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
-use tollgate::axum::{ClientIp, ExtensionKey, HeaderKey, HttpRefusals};
 use tollgate::status::State;
-use tollgate::tower::{ExtractKey, Gate, Head, LimitLayer};
 use tollgate::{
     Ask, Cost, Keyed, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, SlidingLog, SlidingWindow,
     TokenBucket,
 };
+use tollgate_http::axum::{ClientIp, ExtensionKey, HeaderKey, HttpRefusals};
+use tollgate_http::{ExtractKey, Gate, LimitLayer, RequestParts};
 use tower::ServiceExt;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -223,7 +223,7 @@ fn windows(response: &Response<Body>) -> Vec<(String, i64)> {
     list.into_iter().map(member).collect()
 }
 
-fn advertised<G: Gate>(layer: LimitLayer<G>) -> LimitLayer<G, tollgate::tower::StatusCodes, HttpRefusals> {
+fn advertised<G: Gate>(layer: LimitLayer<G>) -> LimitLayer<G, tollgate_http::StatusCodes, HttpRefusals> {
     layer.respond(HttpRefusals::new().rate_limit_fields().legacy_fields())
 }
 
@@ -278,7 +278,7 @@ async fn an_exhausted_silent_outer_layer_counts_as_well() {
     let clock = ManualClock::new();
     let tokens = bucket(&clock, 60 * SECOND);
     tokens.try_acquire(1).unwrap();
-    let outer = LimitLayer::new(Arc::new(tokens.per(TOKENS))).price(|_: &Head<'_>| Ask::one().cost(TOKENS, 0));
+    let outer = LimitLayer::new(Arc::new(tokens.per(TOKENS))).cost(|_: &RequestParts<'_>| Ask::one().cost(TOKENS, 0));
     let app = hello()
         .layer(LimitLayer::new(Arc::new(bucket(&clock, 5 * SECOND))).respond(HttpRefusals::new()))
         .layer(outer.respond(HttpRefusals::new()));

@@ -8,11 +8,11 @@ use http::{Request, Response};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::axum::{ClientIp, HttpRefusals};
 use tollgate::shed::WaitingRoom;
 use tollgate::time::Sleep;
-use tollgate::tower::LimitLayer;
 use tollgate::{Keyed, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
+use tollgate_http::LimitLayer;
+use tollgate_http::axum::{ClientIp, HttpRefusals};
 use tower::ServiceExt;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -269,7 +269,7 @@ fn the_names_that_are_labels_are_bounded() {
 fn keys_are_never_labels() {
     use http::{Request, Response};
     use http_body_util::Empty;
-    use tollgate::tower::{Head, LimitLayer};
+    use tollgate_http::{LimitLayer, RequestParts};
     use tower::{Layer, ServiceExt, service_fn};
 
     /// Ten clients, each admitted once and refused once by the leg that `name` names, and one without a key.
@@ -281,7 +281,7 @@ fn keys_are_never_labels() {
                 let bucket = TokenBucket::new(Quota::per_second(1).burst(1));
                 bucket.on(&for_all).named(name(key))
             });
-            let key = |head: &Head<'_>| head.uri().path().strip_prefix("/keys/").map(str::to_owned);
+            let key = |head: &RequestParts<'_>| head.uri().path().strip_prefix("/keys/").map(str::to_owned);
             let mut layer = LimitLayer::keyed(Arc::new(keyed), key).observed("clients");
             if let Some(legs) = legs {
                 layer = layer.legs(legs);

@@ -6,9 +6,11 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
-use tollgate::tower::{Classify, ClientGrpcCodes, ClientStatusCodes, GrpcCodes, LimitLayer, StatusCodes, Verdict};
 use tollgate::{
     Adaptive, BreakerState, CircuitBreaker, Demand, Limiter, ManualClock, Outcome, ReadyAt, Refusal, Semaphore, time,
+};
+use tollgate_http::{
+    Classify, ClientGrpcCodes, ClientStatusCodes, GrpcCodes, LimitLayer, ResponseOutcome, StatusCodes,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -116,10 +118,10 @@ async fn a_classifier_may_ignore_dropped_requests() {
     #[derive(Clone)]
     struct Whole;
     impl Classify<Infallible> for Whole {
-        fn response(&self, status: StatusCode, headers: &HeaderMap) -> Verdict {
+        fn response(&self, status: StatusCode, headers: &HeaderMap) -> ResponseOutcome {
             Classify::<Infallible>::response(&StatusCodes, status, headers)
         }
-        fn dropped(&self, _: Verdict) -> Outcome {
+        fn dropped(&self, _: ResponseOutcome) -> Outcome {
             Outcome::Ignored
         }
     }
@@ -211,12 +213,12 @@ fn codes_of_grpc_differ_by_side_where_the_client_chooses() {
         let ok = StatusCode::OK;
         assert_eq!(
             Classify::<()>::response(&GrpcCodes, ok, &head),
-            Verdict::Is(server),
+            ResponseOutcome::Known(server),
             "{code}"
         );
         assert_eq!(
             Classify::<()>::response(&ClientGrpcCodes, ok, &head),
-            Verdict::Is(client),
+            ResponseOutcome::Known(client),
             "{code}"
         );
         assert_eq!(Classify::<()>::trailers(&GrpcCodes, Some(&head)), server, "{code}");
@@ -230,10 +232,10 @@ fn codes_of_grpc_differ_by_side_where_the_client_chooses() {
     let none = HeaderMap::new();
     assert_eq!(
         Classify::<()>::response(&GrpcCodes, told_off, &none),
-        Verdict::Is(Outcome::Ignored)
+        ResponseOutcome::Known(Outcome::Ignored)
     );
     assert_eq!(
         Classify::<()>::response(&ClientGrpcCodes, told_off, &none),
-        Verdict::Is(Outcome::Overload)
+        ResponseOutcome::Known(Outcome::Overload)
     );
 }

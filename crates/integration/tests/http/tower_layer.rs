@@ -10,11 +10,11 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tollgate::tower::{Classify, GrpcCodes, Head, LimitError, LimitLayer, Verdict};
 use tollgate::{
     Adaptive, Ask, BreakerState, CircuitBreaker, Cost, Demand, Keyed, Limiter, LimiterExt, ManualClock, Outcome,
     Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, TokenBucket, time,
 };
+use tollgate_http::{Classify, GrpcCodes, LimitError, LimitLayer, RequestParts, ResponseOutcome};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
 type Frames = futures::channel::mpsc::UnboundedReceiver<Result<Frame<Bytes>, &'static str>>;
@@ -213,8 +213,8 @@ async fn errors_of_a_service_are_distinguishable() {
     #[derive(Clone)]
     struct TimeOuts;
     impl Classify<tower::BoxError> for TimeOuts {
-        fn response(&self, _: StatusCode, _: &HeaderMap) -> Verdict {
-            Verdict::Is(Outcome::Success)
+        fn response(&self, _: StatusCode, _: &HeaderMap) -> ResponseOutcome {
+            ResponseOutcome::Known(Outcome::Success)
         }
         fn error(&self, error: &tower::BoxError) -> Outcome {
             match error.to_string().as_str() {
@@ -327,7 +327,7 @@ async fn an_adaptive_limit_falls_when_the_service_is_overloaded() {
 #[test]
 fn statuses_of_grpc_are_read_from_head_or_trailers() {
     let of = |code: &str| HeaderMap::from_iter([("grpc-status".parse().unwrap(), code.parse().unwrap())]);
-    let grpc: &dyn Fn(StatusCode, &HeaderMap) -> Verdict =
+    let grpc: &dyn Fn(StatusCode, &HeaderMap) -> ResponseOutcome =
         &|status, head| Classify::<()>::response(&GrpcCodes, status, head);
     let ok = StatusCode::OK;
     for (code, outcome) in [
@@ -341,13 +341,16 @@ fn statuses_of_grpc_are_read_from_head_or_trailers() {
         ("14", Outcome::Overload),
         ("nonsense", Outcome::Failure),
     ] {
-        assert_eq!(grpc(ok, &of(code)), Verdict::Is(outcome), "{code}");
+        assert_eq!(grpc(ok, &of(code)), ResponseOutcome::Known(outcome), "{code}");
         assert_eq!(Classify::<()>::trailers(&GrpcCodes, Some(&of(code))), outcome);
     }
-    assert_eq!(grpc(ok, &HeaderMap::new()), Verdict::InTrailers);
+    assert_eq!(grpc(ok, &HeaderMap::new()), ResponseOutcome::InTrailers);
     assert_eq!(Classify::<()>::trailers(&GrpcCodes, None), Outcome::Failure);
     let unavailable = StatusCode::SERVICE_UNAVAILABLE;
-    assert_eq!(grpc(unavailable, &HeaderMap::new()), Verdict::Is(Outcome::Overload));
+    assert_eq!(
+        grpc(unavailable, &HeaderMap::new()),
+        ResponseOutcome::Known(Outcome::Overload)
+    );
 }
 
 #[tokio::test]
@@ -374,20 +377,20 @@ async fn requests_are_priced_keyed_and_exempted_by_their_heads() {
     let keyed = Keyed::new(10, move |_: &String| {
         TokenBucket::new(Quota::per_second(1).burst(100)).on(&clock).per(BYTES)
     });
-    let layer = LimitLayer::keyed(Arc::new(keyed), |head: &Head<'_>| {
+    let layer = LimitLayer::keyed(Arc::new(keyed), |head: &RequestParts<'_>| {
         Some(head.headers().get("x-tenant")?.to_str().ok()?.to_owned())
     })
-    .price(|head: &Head<'_>| {
+    .cost(|head: &RequestParts<'_>| {
         let bytes = head
             .headers()
             .get("content-length")
             .and_then(|v| v.to_str().ok()?.parse().ok());
         Ask::one().cost(BYTES, bytes.unwrap_or(0))
     })
-    .exempt(|head: &Head<'_>| head.uri().path() == "/health")
+    .exempt(|head: &RequestParts<'_>| head.uri().path() == "/health")
     .refuse_with(|rejection| {
         let mut response = Response::new(Empty::new());
-        *response.status_mut() = tollgate::tower::status_of(rejection.reason);
+        *response.status_mut() = tollgate_http::status_of(rejection.reason);
         response
     });
     let service = layer.layer(answers(200));

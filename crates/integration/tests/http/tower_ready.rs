@@ -8,10 +8,10 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
-use tollgate::tower::{Limit, LimitError, LimitLayer};
 use tollgate::{
     CircuitBreaker, Demand, Limiter, LimiterExt, Outcome, Policy, ReadyAt, Reason, Refusal, Semaphore, time,
 };
+use tollgate_http::{LimitError, LimitLayer, LimitService};
 use tower::limit::ConcurrencyLimit;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_test::mock;
@@ -152,7 +152,7 @@ fn ready_at_once<S: Service<Request<()>>>(services: &mut [S]) -> usize {
 fn a_thousand_ready_services_hold_nothing() {
     let answers = || service_fn(|_: Request<()>| pending::<Result<Answer, Infallible>>());
     let gate = Arc::new(Semaphore::new(4));
-    let limited: Limit<_, _> = LimitLayer::new(Arc::clone(&gate)).layer(answers());
+    let limited: LimitService<_, _> = LimitLayer::new(Arc::clone(&gate)).layer(answers());
     assert_eq!(ready_at_once(&mut vec![limited; 1_000]), 1_000);
     assert_eq!(gate.in_use(), 0);
     // A layer that reserves when it is polled ready is found out.

@@ -15,8 +15,8 @@ use tollgate::policy::LiveLegs;
 use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
 use tollgate::shed::WaitingRoom;
 use tollgate::time::Sleep;
-use tollgate::tower::{Head, LimitError, LimitLayer};
 use tollgate::{LimiterExt, ManualClock, Policy, Quota, Reason, Rejection};
+use tollgate_http::{LimitError, LimitLayer, RequestParts};
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -62,7 +62,7 @@ fn rig_of(spec: PolicySpec, room: WaitingRoom) -> Rig {
         Arc::clone(&most),
         clock.clone(),
     );
-    let client = move |head: &Head<'_>| {
+    let client = move |head: &RequestParts<'_>| {
         counted.fetch_add(1, Ordering::Relaxed);
         head.headers().get("client").cloned()
     };

@@ -1,0 +1,63 @@
+//! Limits for HTTP and gRPC services: one [tower](https://docs.rs/tower) layer for any limiter or policy of
+//! [`tollgate`], for servers and for clients.
+//!
+//! | you want to | use |
+//! |---|---|
+//! | refuse requests at once that a limiter does not admit | [`LimitLayer::new`] |
+//! | let requests wait in a policy's queue | [`LimitLayer::waiting`] |
+//! | give refused clients a retry time, and honour it | [`LimitLayer::waiting_room`] |
+//! | limit each client on its own | [`LimitLayer::keyed`], [`LimitLayer::keyed_waiting`] |
+//! | charge requests differently | [`LimitLayer::cost`] |
+//! | feed a breaker or an adaptive limit, in a server | nothing: [`StatusCodes`] does; [`GrpcCodes`] for gRPC |
+//! | the same, before an upstream | [`LimitLayer::classify`] with [`ClientStatusCodes`] or [`ClientGrpcCodes`] |
+//! | classify the ends of requests yourself | [`LimitLayer::classify_status`], [`Classify`] |
+//! | answer refusals with a response | [`LimitLayer::refuse_with`]; with headers and problem details: the module `axum` |
+//! | record admissions and refusals | `LimitLayer::observed`, with the feature `metrics` or `tracing` |
+//!
+//! The permit of a request lives as long as the body of its response: [`LimitBody`].
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `axum` | keys of requests, refusals as responses, and with it axum 0.8, sfv and serde_json |
+//! | `metrics` | `LimitLayer::observed` through the facade metrics 0.24 |
+//! | `tracing` | `LimitLayer::observed` with events of tracing 0.1 |
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+pub mod axum;
+mod body;
+mod classify;
+mod future;
+mod gate;
+mod layer;
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+mod observed;
+mod refused;
+mod request_parts;
+mod respond;
+mod waiting_room;
+
+pub use body::LimitBody;
+pub use classify::{ByStatus, Classify, ClientGrpcCodes, ClientStatusCodes, GrpcCodes, ResponseOutcome, StatusCodes};
+pub use future::LimitFuture;
+pub use gate::{
+    Admission, CostFn, ExemptGate, ExtractKey, Gate, ImmediateGate, KeyedGate, KeyedQueueGate, OneCall, QueueGate,
+    Waited, WithCost,
+};
+pub use layer::{LimitLayer, LimitService};
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+#[cfg_attr(docsrs, doc(cfg(any(feature = "metrics", feature = "tracing"))))]
+pub use observed::ObservedGate;
+pub use refused::{Refused, status_of};
+pub use request_parts::RequestParts;
+pub use respond::{AsError, AsResponse, LimitError, Respond};
+pub use waiting_room::WaitingRoomGate;
+
+/// The examples of the README compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

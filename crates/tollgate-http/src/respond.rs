@@ -1,0 +1,92 @@
+//! Turns a refusal into an error of the service, or into a response.
+
+use super::refused::Refused;
+use http::Response;
+use std::fmt;
+use tollgate::{Limiter, Rejection};
+
+/// Turns refusals into results of the service. `B` is the body of its responses, `E` its error.
+pub trait Respond<B, E>: Clone {
+    /// The error of the limited service.
+    type Error;
+
+    /// Answers a request that was not admitted.
+    ///
+    /// # Errors
+    /// If a refusal is an error of the service.
+    fn refused<L: Limiter>(&self, refused: Refused<L>) -> Result<Response<B>, Self::Error>;
+
+    /// Sees the head of each response to a request that `limiter` has admitted, before the response is returned.
+    fn admitted<L: Limiter>(&self, response: &mut Response<B>, limiter: &L) {
+        let _ = (response, limiter);
+    }
+
+    /// Converts an error of the service inside.
+    fn failed(&self, error: E) -> Self::Error;
+}
+
+/// Turns a refusal into an error: the default of a layer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AsError;
+
+impl<B, E> Respond<B, E> for AsError {
+    type Error = LimitError<E>;
+    fn refused<L: Limiter>(&self, refused: Refused<L>) -> Result<Response<B>, Self::Error> {
+        Err(LimitError::Refused(refused.rejection))
+    }
+    fn failed(&self, error: E) -> Self::Error {
+        LimitError::Inner(error)
+    }
+}
+
+/// Turns a refusal into a response, such as a fallback. Made by
+/// [`LimitLayer::refuse_with`](super::LimitLayer::refuse_with).
+#[derive(Clone, Copy, Debug)]
+pub struct AsResponse<F>(pub(super) F);
+
+impl<B, E, F: Fn(&Rejection) -> Response<B> + Clone> Respond<B, E> for AsResponse<F> {
+    type Error = E;
+    fn refused<L: Limiter>(&self, refused: Refused<L>) -> Result<Response<B>, E> {
+        Ok((self.0)(&refused.rejection))
+    }
+    fn failed(&self, error: E) -> E {
+        error
+    }
+}
+
+/// Why a limited service has no response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LimitError<E> {
+    /// The request was not admitted, and has not reached the service.
+    Refused(Rejection),
+    /// The service failed.
+    Inner(E),
+}
+
+impl<E> LimitError<E> {
+    /// The refusal, if it is one.
+    pub fn rejection(&self) -> Option<&Rejection> {
+        match self {
+            Self::Refused(rejection) => Some(rejection),
+            Self::Inner(_) => None,
+        }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for LimitError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(rejection) => rejection.fmt(f),
+            Self::Inner(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: std::error::Error + 'static> std::error::Error for LimitError<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Refused(rejection) => Some(rejection),
+            Self::Inner(error) => error.source(),
+        }
+    }
+}
