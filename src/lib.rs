@@ -18,7 +18,7 @@
 //! | stop asking what fails | [`CircuitBreaker`] | |
 //! | let a limit find itself from latency | [`Adaptive`] over a [`Semaphore`] | |
 //! | keep limits in a file, and change them while running | [`policy::spec::PolicySpec`], [`Policy::apply`], [`policy::source`] | `policy-file`, `policy-watch` |
-//! | throttle one thing while another is under load | [`LimiterExt::linked`], [`policy::linked`] | |
+//! | throttle one thing while another is under load | [`LimiterExt::when`], [`policy::conditional`] | |
 //! | try a limit before it is enforced | [`LimiterExt::shadow`] | |
 //! | know why, and what would have sufficed | [`Policy::explain`] | |
 //! | fall back on something when refused | [`Policy::run`] | |
@@ -30,7 +30,7 @@
 //! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
 //! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
 //! | run an async function over many items, so many at once | `fan_out` | `fan-out` |
-//! | tell who finds no room when to come back, and let it in then | [`shed::WaitingRoom`], [`Policy::lane`] | |
+//! | tell who finds no room when to come back, and let it in then | [`shed::WaitingRoom`], [`Policy::bypass_queue`] | |
 //! | limit a service of tower, axum, hyper or tonic | `tower::LimitLayer` | `tower` |
 //! | tell clients: `Retry-After`, `RateLimit`, keys behind proxies | `axum::HttpRefusals`, `axum::ClientIp` | `axum` |
 //! | see how every leg stands | [`Limiter::survey`], [`standing`] | |

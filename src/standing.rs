@@ -112,9 +112,9 @@ pub enum State {
         /// How likely that is for the next, 0 to 1.
         likelihood: f64,
     },
-    /// A policy's line.
-    Line {
-        /// How many stand in it.
+    /// A policy's queue.
+    Queue {
+        /// Waiters in it.
         waiting: u64,
     },
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// The legs, and the line, in the order in which they are asked.
-const LEGS: [&str; 5] = ["requests", "tokens", "window", "in flight", "line"];
+const LEGS: [&str; 5] = ["requests", "tokens", "window", "in flight", "queue"];
 
 /// What a tenant's log comes to, in the trace's time.
 pub struct Summary {

@@ -98,7 +98,7 @@ impl<L: Limiter + 'static> Suite<L> {
 
     /// Several queues that wait for it take turns, as at a [`Semaphore`](crate::Semaphore): of two policies with steady
     /// demand each gets at least 40 %, and no wait grows for ever. So it is with a policy and its
-    /// [lane](crate::Policy::lane).
+    /// [bypass queue](crate::Policy::bypass_queue).
     ///
     /// A limiter of your own takes turns where its [`queues`](crate::Limiter::queues) shows one: its own
     /// [`Turnstile`](crate::sync::turn::Turnstile), or that of a limiter of ours in which it holds its capacity.

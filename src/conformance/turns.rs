@@ -92,8 +92,16 @@ pub(super) fn queues_take_turns<L: Limiter + 'static>(
         share(suite, turns, &world.clock, "two policies", sizes, &line, &other)?;
         let world = suite.world();
         let line = policy_of(&world)?;
-        let lane = line.lane(Duration::from_secs(1 << 30));
-        share(suite, turns, &world.clock, "a policy and its lane", sizes, &line, &lane)?;
+        let bypass = line.bypass_queue(Duration::from_secs(1 << 30));
+        share(
+            suite,
+            turns,
+            &world.clock,
+            "a policy and its bypass queue",
+            sizes,
+            &line,
+            &bypass,
+        )?;
     }
     Ok(())
 }

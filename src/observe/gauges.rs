@@ -109,7 +109,7 @@ impl Gauges {
             }
             State::Breaker { state, .. } => set(super::BREAKER_STATE, code(state)),
             State::Shed { likelihood } => set(super::SHED_LIKELIHOOD, likelihood),
-            State::Line { waiting } => set(super::QUEUE_DEPTH, waiting as f64),
+            State::Queue { waiting } => set(super::QUEUE_DEPTH, waiting as f64),
             // Nothing is known of it.
             State::Opaque { .. } => {}
         }

@@ -2,7 +2,7 @@
 
 use crate::breaker::BreakerState;
 use crate::limiter::Limiter;
-use crate::policy::LINE;
+use crate::policy::QUEUE;
 use crate::refusal::{Reason, Rejection};
 use crate::standing::State;
 use http::StatusCode;
@@ -54,7 +54,7 @@ impl<L: Limiter> Refused<L> {
                 false => {}
             }
         });
-        named || (**leg == *LINE && rates > 0 && others == 0)
+        named || (**leg == *QUEUE && rates > 0 && others == 0)
     }
 
     /// The status that tells a client: 429 when a [rate was exceeded](Self::is_rate), else that of the reason
@@ -77,7 +77,7 @@ fn has_nothing_left(state: &State) -> bool {
         State::Opaque { next } => !next.is_zero(),
         State::Permits { limit, in_use, waiting } => in_use >= limit || waiting > 0,
         State::Breaker { state, .. } => matches!(state, BreakerState::Open | BreakerState::ForcedOpen),
-        State::Shed { .. } | State::Line { .. } => false,
+        State::Shed { .. } | State::Queue { .. } => false,
     }
 }
 

@@ -7,7 +7,7 @@ use super::refused::Refused;
 use crate::ask::Ask;
 use crate::limiter::{Limiter, admit_in};
 use crate::permit::Permit;
-use crate::policy::{Lane, Policy};
+use crate::policy::{Bypass, Policy};
 use crate::refusal::Reason;
 use crate::shed::WaitingRoom;
 use std::fmt;
@@ -22,11 +22,11 @@ impl<L: Limiter + 'static, P, C, R> LimitLayer<InLine<L, P>, C, R> {
     /// rate by the same key stand outside. One without a key is refused as without a room.
     ///
     /// Who comes back from its instant on, within the [grace](WaitingRoom::grace), does not stand in the policy's line but in
-    /// [a lane](Policy::lane) beside it, for as long as the grace again at most, and with as many others as the room has places.
+    /// [a bypass queue](Policy::bypass_queue) beside it, for as long as the grace again at most, and with as many others as the room has places.
     /// It is let in as long as the service serves twice as fast as the room gives out places. Who comes earlier is a newcomer,
     /// and keeps its place; so does whoever comes a second time for one place.
     ///
-    /// In a policy with a rate, the lane and the policy's queue take turns at its tokens as they do at permits. No place is for
+    /// In a policy with a rate, the bypass queue and the policy's queue take turns at its tokens as they do at permits. No place is for
     /// an instant before the one that the rate knows, and none is kept for one that is further ahead than all places of the
     /// room and the grace reach: then the client is told the rate's alone.
     ///
@@ -67,7 +67,7 @@ impl<L: Limiter + 'static, P, C, R> LimitLayer<InLine<L, P>, C, R> {
     /// ```
     pub fn waiting_room<X: ExtractKey>(self, room: Arc<WaitingRoom>, keys: X) -> LimitLayer<Recalling<X, L, P>, C, R> {
         self.map_gate(|line| Recalling {
-            lane: line.policy.lane_of(room.kept_for(), room.max_places()),
+            bypass: line.policy.bypass_queue_of(room.kept_for(), room.max_places()),
             line,
             room,
             keys,
@@ -79,7 +79,7 @@ impl<L: Limiter + 'static, P, C, R> LimitLayer<InLine<L, P>, C, R> {
 /// [`LimitLayer::waiting_room`].
 pub struct Recalling<X: ExtractKey, L: Limiter + 'static, P = OneCall> {
     line: InLine<L, P>,
-    lane: Policy<Lane<L>>,
+    bypass: Policy<Bypass<L>>,
     room: Arc<WaitingRoom>,
     keys: X,
 }
@@ -131,17 +131,17 @@ where
     X: ExtractKey<Key: Hash + Send + 'static>,
     L: Limiter + 'static,
 {
-    /// `key` has come back in time: at once, or in the lane. What the lane took is a permit of the policy like any other.
+    /// `key` has come back in time: at once, or in the bypass. What the bypass queue took is a permit of the policy like any other.
     #[cold]
     fn recalled(&self, ask: Ask, key: X::Key) -> Admission<Policy<L>> {
-        let (policy, lane, room) = (self.line.policy.clone(), self.lane.clone(), Arc::clone(&self.room));
-        let mut permit = Permit::before(&lane);
-        if admit_in(&lane, &ask, permit.ticket_mut()).is_ok() {
+        let (policy, bypass, room) = (self.line.policy.clone(), self.bypass.clone(), Arc::clone(&self.room));
+        let mut permit = Permit::before(&bypass);
+        if admit_in(&bypass, &ask, permit.ticket_mut()).is_ok() {
             return Admission::Admitted(permit.owned_by(policy));
         }
         drop(permit);
         Admission::Waiting(Box::pin(async move {
-            match lane.admit_owned(ask).await {
+            match bypass.admit_owned(ask).await {
                 Ok(permit) => {
                     room.note_served();
                     Ok(permit.owned_by(policy))
@@ -189,7 +189,7 @@ impl<X: ExtractKey, L: Limiter + 'static, P> fmt::Debug for Recalling<X, L, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Recalling")
             .field("room", &self.room)
-            .field("lane", &self.lane)
+            .field("bypass", &self.bypass)
             .finish_non_exhaustive()
     }
 }

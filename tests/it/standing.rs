@@ -28,7 +28,7 @@ fn survey(limiter: &impl Limiter) -> Vec<String> {
                 next,
             } => format!("{available}/{limit} in {window:?}, next {next:?}"),
             State::Breaker { state, open_for } => format!("{state:?} {open_for:?}"),
-            State::Line { waiting } => format!("+{waiting}"),
+            State::Queue { waiting } => format!("+{waiting}"),
             State::Opaque { next } => format!("opaque, next {next:?}"),
             State::Budget { limit, available } => format!("{available}/{limit} kept"),
             State::Shed { likelihood } => format!("{likelihood:.3} shed"),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tollgate::adaptive::Vegas;
 use tollgate::policy::Named;
-use tollgate::policy::live::LiveLegs;
+use tollgate::policy::reload::ReloadableLegs;
 use tollgate::policy::spec::PolicySpec;
 use tollgate::shed::WaitingRoom;
 use tollgate::standing::{Standing, State};
@@ -37,7 +37,7 @@ pub(crate) struct Limits {
     /// Level one: what each client may ask for.
     pub(crate) clients: Arc<Keyed<IpAddr, Named<TokenBucket>>>,
     /// Level two: how much the core does at once; from a file.
-    pub(crate) core: Policy<LiveLegs>,
+    pub(crate) core: Policy<ReloadableLegs>,
     /// Who finds no room there is told when to come back, and let in then: as many as there can be clients.
     pub(crate) room: Arc<WaitingRoom>,
     /// Level three: whether, and how often, the downstream is asked.
@@ -111,7 +111,7 @@ impl Limits {
                     "leg": standing.leg, "kind": standing.kind, "state": format!("{state:?}"),
                     "open_for": open_for.map(|time| time.as_secs_f64()),
                 }),
-                State::Line { waiting } => json!({ "leg": "line", "kind": "line", "waiting": waiting }),
+                State::Queue { waiting } => json!({ "leg": "queue", "kind": "queue", "waiting": waiting }),
                 _ => json!({ "leg": standing.leg, "kind": standing.kind }),
             });
         };
