@@ -33,7 +33,7 @@
 //! | tell who finds no room when to come back, and let it in then | [`shed::WaitingRoom`], [`Policy::bypass_queue`] | |
 //! | limit a service of tower, axum, hyper or tonic | `tower::LimitLayer` | `tower` |
 //! | tell clients: `Retry-After`, `RateLimit`, keys behind proxies | `axum::HttpRefusals`, `axum::ClientIp` | `axum` |
-//! | see how every leg stands | [`Limiter::survey`], [`standing`] | |
+//! | see how every leg stands | [`Limiter::visit_status`], [`status`] | |
 //! | tell metrics and tracing what happens | `observe::Observed` | `metrics`, `tracing` |
 //! | test with virtual time | [`ManualClock`] | |
 //! | put an existing governor limiter into a policy | `Governed` | `governor` |
@@ -99,12 +99,12 @@ mod seeded;
 
 pub mod adaptive;
 mod algo;
-mod ask;
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub mod axum;
 mod blocking;
 pub mod breaker;
+mod core;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
@@ -116,36 +116,31 @@ mod governed;
 pub mod guide;
 pub mod keyed;
 pub mod lease;
-pub mod limiter;
 #[cfg(any(feature = "metrics", feature = "tracing"))]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "metrics", feature = "tracing"))))]
 pub mod observe;
-mod permit;
 pub mod policy;
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 pub mod pool;
 pub mod rate;
-mod ready;
-mod refusal;
 #[cfg(feature = "remote")]
 #[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
 pub mod remote;
 pub mod semaphore;
 pub mod shed;
-pub mod standing;
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub mod stats;
 pub mod sync;
-mod ticket;
 pub mod time;
 #[cfg(feature = "tower")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tower")))]
 pub mod tower;
 
 pub use adaptive::Adaptive;
-pub use ask::{Ask, Cost, Demand, MAX_COSTS};
+pub use crate::core::{limiter, status};
+pub use crate::core::ask::{Ask, Cost, Demand, MAX_COSTS};
 pub use breaker::{
     BreakerBuilder, BreakerError, BreakerEvent, BreakerMetrics, BreakerState, BreakerTicket, CircuitBreaker, OpenTime,
     Trip,
@@ -156,16 +151,16 @@ pub use governed::Governed;
 pub use keyed::{Keyed, KeysFull};
 pub use lease::Leased;
 #[doc(hidden)]
-pub use limiter::Heeds;
-pub use limiter::{Limiter, LimiterExt, Outcome, Settlement};
-pub use permit::{Permit, Reservation, Unsettled};
+pub use crate::core::limiter::Callbacks;
+pub use crate::core::limiter::{Limiter, LimiterExt, Outcome, Settlement};
+pub use crate::core::permit::{Permit, Reservation, UnknownCost};
 pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError, RunError};
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 pub use pool::{JoinHandle, WorkerPool};
 pub use rate::{Booking, FixedWindow, LeakyBucket, RateError, RateTicket, SlidingLog, Warmup};
 pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket, WindowError};
-pub use refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};
+pub use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};
 pub use semaphore::{
     AcquireError, AcquireTimeoutError, Order, Overflow, OwnedRequest, OwnedSemaphorePermit, Request, Semaphore,
     SemaphoreBuilder, SemaphoreError, SemaphorePermit, SemaphoreTicket, TryAcquireError,
@@ -176,8 +171,8 @@ pub use semaphore::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelT
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub use stats::{Durations, SemaphoreStats};
-pub use ticket::{BoxTicket, Ticket};
-pub use time::{Clock, ClockError, Instant, ManualClock, Pass};
+pub use crate::core::ticket::{BoxTicket, Ticket};
+pub use time::{Clock, ClockError, Instant, ManualClock, ClockReading};
 
 /// The examples of the README compile and run.
 #[cfg(doctest)]

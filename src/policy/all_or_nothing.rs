@@ -2,13 +2,13 @@
 //!
 //! Each leg is called whichever of the others panic: see [`unwind`](crate::sync::unwind).
 
-use crate::ask::Demand;
-use crate::limiter::{Outcome, Settlement};
-use crate::refusal::Refusal;
+use crate::core::ask::Demand;
+use crate::core::limiter::{Outcome, Settlement};
+use crate::core::refusal::Refusal;
 use crate::sync::shim::Mutex;
 use crate::sync::unwind::each;
-use crate::sync::watch::together;
-use crate::time::Pass;
+use crate::sync::notify::together;
+use crate::time::ClockReading;
 
 /// Legs in order, each with its part of the words of a ticket.
 pub(super) trait AllOrNothing {
@@ -18,10 +18,10 @@ pub(super) trait AllOrNothing {
 
     /// Asks one leg. One that takes nothing remembers that in `words`.
     fn reserve_leg<'a>(&'a self, leg: &'a Self::Leg, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>>;
-    fn cancel_leg(&self, leg: &Self::Leg, words: &[u64], now: Pass<'_>);
-    fn commit_leg(&self, leg: &Self::Leg, words: &mut [u64], now: Pass<'_>);
+    fn cancel_leg(&self, leg: &Self::Leg, words: &[u64], now: &ClockReading);
+    fn commit_leg(&self, leg: &Self::Leg, words: &mut [u64], now: &ClockReading);
     fn settle_leg(&self, leg: &Self::Leg, words: &mut [u64], actual: Settlement<'_>) -> u32;
-    fn finish_leg(&self, leg: &Self::Leg, words: &[u64], outcome: Outcome, now: Pass<'_>);
+    fn finish_leg(&self, leg: &Self::Leg, words: &[u64], outcome: Outcome, now: &ClockReading);
     fn forget_leg(&self, leg: &Self::Leg, words: &[u64]);
 
     /// Takes from each leg, or from none.
@@ -31,7 +31,7 @@ pub(super) trait AllOrNothing {
             whole: self,
             taken: 0,
             words,
-            pass: demand.pass(),
+            pass: demand.reading(),
         };
         for leg in self.legs() {
             if let Err(refusal) = self.reserve_leg(leg, demand, held.words) {
@@ -49,11 +49,11 @@ pub(super) trait AllOrNothing {
         Ok(())
     }
 
-    fn cancel_all(&self, words: &[u64], now: Pass<'_>) {
+    fn cancel_all(&self, words: &[u64], now: &ClockReading) {
         together(|| each(self.legs().iter().rev(), |leg| self.cancel_leg(leg, words, now)));
     }
 
-    fn commit_all(&self, words: &mut [u64], now: Pass<'_>) {
+    fn commit_all(&self, words: &mut [u64], now: &ClockReading) {
         each(self.legs().iter(), |leg| self.commit_leg(leg, words, now));
     }
 
@@ -67,7 +67,7 @@ pub(super) trait AllOrNothing {
         corrected
     }
 
-    fn finish_all(&self, words: &[u64], outcome: Outcome, now: Pass<'_>) {
+    fn finish_all(&self, words: &[u64], outcome: Outcome, now: &ClockReading) {
         together(|| {
             each(self.legs().iter().rev(), |leg| {
                 self.finish_leg(leg, words, outcome, now);
@@ -85,7 +85,7 @@ struct Held<'a, W: AllOrNothing + ?Sized> {
     whole: &'a W,
     taken: usize,
     words: &'a mut [u64],
-    pass: Pass<'a>,
+    pass: &'a ClockReading,
 }
 
 impl<W: AllOrNothing + ?Sized> Held<'_, W> {

@@ -6,17 +6,16 @@
 use super::settings::{Bounds, QueueOrder, Settings};
 use crate::algo::chance::nth_fraction;
 use crate::algo::shed::rejection_rate;
-use crate::ask::{Ask, Demand, Place};
-use crate::limiter::{Limiter, admit_in};
-use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::core::ask::{Ask, Demand, Place};
+use crate::core::limiter::{Limiter, admit_in};
+use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::semaphore::Overflow;
-use crate::sync::bell::Bell;
+use crate::sync::notify::{Notify, self, Notified, Listener};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::turn::{Claim, Turnstile, TurnstileId};
-use crate::sync::wake::{Each, drop_quietly, quietly, wake_all, wake_all_quietly};
-use crate::sync::watch::{self, Watch, Watcher};
-use crate::time::{Clock, Instant, Phase, Sleep};
+use crate::sync::wait_queue::{QueueKey, WaitQueue, QueueId};
+use crate::sync::wake::{PanicCollector, drop_quietly, quietly, wake_all, wake_all_quietly};
+use crate::time::{Clock, Instant, ClockReading, Sleep};
 use std::any::Any;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,7 +91,7 @@ struct Head {
     waited: Waited,
     deadline: Option<Instant>,
     /// Its place in the queue of one leg.
-    claim: Option<Claim>,
+    claim: Option<QueueKey>,
     /// A leg has panicked for it before.
     panicked: bool,
 }
@@ -123,10 +122,10 @@ impl WaiterView {
 /// The next act of the dispatcher.
 enum Next {
     /// Give this claim back: its owner is not the head any more, and there is no other.
-    GiveBack(Claim),
+    GiveBack(QueueKey),
     /// The claim of a waiter that is not the head any more. The head takes it over where it is the turn of the queue, and not a
     /// place of its own.
-    Inherit(WaiterKey, Claim),
+    Inherit(WaiterKey, QueueKey),
     /// A leg has notified: look whether this parked waiter still waits for larger limits.
     Look(WaiterView),
     /// Ask the legs for this waiter.
@@ -189,7 +188,7 @@ struct Queue<T> {
     changes: u64,
     next: WaiterKey,
     /// The place of the head with this key in the queue of one leg.
-    claim: Option<(WaiterKey, Claim)>,
+    claim: Option<(WaiterKey, QueueKey)>,
     /// Some thread dispatches.
     dispatching: bool,
     /// An event came since the dispatcher last looked: it must look once more.
@@ -524,12 +523,12 @@ impl<T> Queue<T> {
     }
 
     /// The place of the head, or of the head before it, in the queue of one leg; and which of them holds it.
-    fn claim(&self) -> Option<(WaiterKey, Claim)> {
+    fn claim(&self) -> Option<(WaiterKey, QueueKey)> {
         self.claim
     }
 
     /// Sets the place of the head `key` in the queue of one leg.
-    fn set_claim(&mut self, key: WaiterKey, claim: Option<Claim>) {
+    fn set_claim(&mut self, key: WaiterKey, claim: Option<QueueKey>) {
         self.claim = claim.map(|claim| (key, claim));
     }
 
@@ -678,7 +677,7 @@ pub(super) struct PolicyCore<L: Limiter> {
     pub(super) clock: Clock,
     pub(super) settings: Bounds,
     /// Notified when the queue has emptied: for a policy that is a leg of another.
-    pub(super) bell: Bell,
+    pub(super) notify: Notify,
     queue: Mutex<Queue<L::Ticket>>,
     /// Made when it is first needed. Its lock is taken before the queue's.
     timer: Mutex<Option<Box<Timer>>>,
@@ -689,7 +688,7 @@ pub(super) struct PolicyCore<L: Limiter> {
     last_as_of: AtomicU64,
     /// The same if it was late, by the timer that fired or by the task that was polled; zero if it was not.
     lateness_credit: AtomicU64,
-    listener: Watcher,
+    listener: Listener,
     /// The number of draws by chance.
     draws: AtomicU64,
 }
@@ -718,18 +717,18 @@ enum Attempt<T> {
 
 /// A queue of a leg, to be joined.
 struct LegQueue<'a> {
-    turnstile: &'a dyn Turnstile,
+    wait_queue: &'a dyn WaitQueue,
     units: u64,
     /// The waiters before it there may leave unnoticed before it has joined.
     behind: bool,
 }
 
 impl<'a> LegQueue<'a> {
-    fn new(turnstile: &'a dyn Turnstile, units: u64) -> Self {
+    fn new(wait_queue: &'a dyn WaitQueue, units: u64) -> Self {
         Self {
-            turnstile,
+            wait_queue,
             units,
-            behind: turnstile.holds_nothing(),
+            behind: wait_queue.holds_nothing(),
         }
     }
 
@@ -737,13 +736,13 @@ impl<'a> LegQueue<'a> {
     fn until_due(ready: &ReadyAt<'a>) -> Option<Self> {
         ready.due_turn().map(|due| Self {
             behind: due.behind,
-            ..Self::new(due.turnstile, due.units)
+            ..Self::new(due.wait_queue, due.units)
         })
     }
 
     /// The queue of an event.
     fn of_event(ready: &ReadyAt<'a>) -> Option<Self> {
-        ready.turn().map(|(turnstile, units)| Self::new(turnstile, units))
+        ready.turn().map(|(wait_queue, units)| Self::new(wait_queue, units))
     }
 }
 
@@ -757,14 +756,14 @@ impl<L: Limiter + 'static> PolicyCore<L> {
             limiter,
             clock,
             settings: Bounds::new(settings),
-            bell: Bell::new(),
+            notify: Notify::new(),
             queue: Mutex::new(Queue::new(settings.order.newest_first, timing)),
             timer: Mutex::new(None),
             in_order: AtomicUsize::new(0),
             parked: AtomicUsize::new(0),
             last_as_of: AtomicU64::new(0),
             lateness_credit: AtomicU64::new(0),
-            listener: Watcher::from_weak(weak.clone()),
+            listener: Listener::from_weak(weak.clone()),
             draws: AtomicU64::new(0),
         })
     }
@@ -796,19 +795,19 @@ impl<L: Limiter> PolicyCore<L> {
     }
 
     /// The turn of this queue at a leg that hands nothing over. It belongs to the queue, not to its present head.
-    fn own_turn(&self) -> Option<Claim> {
+    fn own_turn(&self) -> Option<QueueKey> {
         let (_, claim) = self.queue.lock().claim()?;
         self.is_turn_only(claim).then_some(claim)
     }
 
     /// True when `claim` is a place in the queue of a leg that hands over.
-    fn is_claimant(&self, claim: &Cell<Option<Claim>>) -> bool {
+    fn is_claimant(&self, claim: &Cell<Option<QueueKey>>) -> bool {
         claim.get().is_some_and(|claim| !self.is_turn_only(claim))
     }
 
-    fn is_turn_only(&self, claim: Claim) -> bool {
-        let turnstile = self.limiter.turnstile(claim.turnstile());
-        turnstile.is_some_and(Turnstile::holds_nothing)
+    fn is_turn_only(&self, claim: QueueKey) -> bool {
+        let wait_queue = self.limiter.wait_queue(claim.wait_queue());
+        wait_queue.is_some_and(WaitQueue::holds_nothing)
     }
 
     /// Asks the legs for a newcomer while others wait, unless a waiter is before it.
@@ -858,7 +857,7 @@ impl<L: Limiter> PolicyCore<L> {
         &self,
         ask: &Ask,
         waited: Waited,
-        claim: &Cell<Option<Claim>>,
+        claim: &Cell<Option<QueueKey>>,
     ) -> (Attempt<L::Ticket>, Option<LegQueue<'_>>) {
         let now = self.clock.now();
         let floor = self.floor(waited, now);
@@ -871,8 +870,8 @@ impl<L: Limiter> PolicyCore<L> {
             claim,
         };
         // Rates first, by looking only: no turn of a queue is taken, and wasted, before they are ready.
-        let phase = Phase::at(&self.clock, floor);
-        let ready = self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place));
+        let reading = ClockReading::at(&self.clock, floor);
+        let ready = self.limiter.ready_at(Demand::waiting(ask, &reading, &place));
         if ready.is_never() {
             return (Attempt::Refused, None);
         }
@@ -903,8 +902,8 @@ impl<L: Limiter> PolicyCore<L> {
             let since = ready.is_due().then_some(floor);
             return (Attempt::OnEvent(ready.event_by(), since), LegQueue::of_event(&ready));
         }
-        let phase = Phase::at(&self.clock, as_of);
-        match self.limiter.try_reserve(Demand::waiting(ask, phase.pass(), &place)) {
+        let reading = ClockReading::at(&self.clock, as_of);
+        match self.limiter.try_reserve(Demand::waiting(ask, &reading, &place)) {
             Ok(ticket) => {
                 self.last_as_of.store(as_of.ticks(), Ordering::Relaxed);
                 self.note_lateness(now);
@@ -920,15 +919,15 @@ impl<L: Limiter> PolicyCore<L> {
                             LegQueue::of_event(&ready),
                         );
                     }
-                    let kept = || self.limiter.turnstile(claim.get()?.turnstile());
+                    let kept = || self.limiter.wait_queue(claim.get()?.wait_queue());
                     let kept = kept()
                         .filter(|kept| kept.holds_nothing())
                         .map(|kept| LegQueue::new(kept, 0));
                     (Attempt::At(due.instant()), LegQueue::until_due(&ready).or(kept))
                 }
-                Wait::Turn(turnstile) => {
+                Wait::Turn(wait_queue) => {
                     let by = self.ready_for_head(ask, now, &Cell::new(None)).event_by();
-                    let turn = LegQueue::new(turnstile, refusal.units());
+                    let turn = LegQueue::new(wait_queue, refusal.units());
                     (Attempt::OnEvent(by, None), Some(turn))
                 }
                 Wait::Event => {
@@ -942,7 +941,7 @@ impl<L: Limiter> PolicyCore<L> {
 
     /// Looks at the legs for a head that was refused although all of them looked ready.
     #[cold]
-    fn ready_for_head(&self, ask: &Ask, now: Instant, claim: &Cell<Option<Claim>>) -> ReadyAt<'_> {
+    fn ready_for_head(&self, ask: &Ask, now: Instant, claim: &Cell<Option<QueueKey>>) -> ReadyAt<'_> {
         let place = Place {
             ahead: Ask::many(0),
             is_head: true,
@@ -950,8 +949,8 @@ impl<L: Limiter> PolicyCore<L> {
             watcher: &self.listener,
             claim,
         };
-        let phase = Phase::at(&self.clock, now);
-        self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place))
+        let reading = ClockReading::at(&self.clock, now);
+        self.limiter.ready_at(Demand::waiting(ask, &reading, &place))
     }
 
     /// Notes that a waiter is served at `now` which was due at the latest instant: the next may catch up.
@@ -998,7 +997,7 @@ impl<L: Limiter> PolicyCore<L> {
     }
 
     /// When a waiter behind `ahead` is admitted. `claim` is its own place if it is the head, else that of the head.
-    fn ready_behind(&self, ask: &Ask, now: Instant, ahead: Ask, is_head: bool, claim: Option<Claim>) -> ReadyAt<'_> {
+    fn ready_behind(&self, ask: &Ask, now: Instant, ahead: Ask, is_head: bool, claim: Option<QueueKey>) -> ReadyAt<'_> {
         let place = Place {
             ahead,
             is_head,
@@ -1006,8 +1005,8 @@ impl<L: Limiter> PolicyCore<L> {
             watcher: &self.listener,
             claim: &Cell::new(claim),
         };
-        let phase = Phase::at(&self.clock, now);
-        self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place))
+        let reading = ClockReading::at(&self.clock, now);
+        self.limiter.ready_at(Demand::waiting(ask, &reading, &place))
     }
 }
 
@@ -1087,23 +1086,23 @@ impl<L: Limiter + 'static> PolicyCore<L> {
         drop_quietly(waker);
         let ended =
             ended.filter(|ended| !seeded!("leaving_leaks_the_ticket") || !matches!(ended, WaitEnd::Admitted(_)));
-        let mut each = Each::default();
+        let mut panics = PanicCollector::default();
         match ended {
             Some(WaitEnd::Admitted(ticket)) => {
-                each.run(|| self.limiter.cancel(ticket, Phase::new().pass()));
-                each.run(|| self.dispatch());
+                panics.run(|| self.limiter.cancel(ticket, &ClockReading::new()));
+                panics.run(|| self.dispatch());
             }
             Some(WaitEnd::Panicked(panic)) => drop_quietly(panic),
-            _ if was_head && !seeded!("leaving_head_dispatches_nothing") => each.run(|| self.dispatch()),
+            _ if was_head && !seeded!("leaving_head_dispatches_nothing") => panics.run(|| self.dispatch()),
             _ => {}
         }
-        each.end();
+        panics.end();
     }
 
     /// Admits the waiters that can be admitted, from the front; after the dispatch that runs on this thread, if one does. The first panic
     /// of a waker goes on at the end.
     pub(super) fn dispatch(self: &Arc<Self>) {
-        watch::call(Arc::clone(self) as Arc<dyn Watch>);
+        notify::call(Arc::clone(self) as Arc<dyn Notified>);
     }
 
     /// The same for a waiter that is polled: the panics of others are none of its own, and are dropped.
@@ -1116,7 +1115,7 @@ impl<L: Limiter + 'static> PolicyCore<L> {
             return;
         }
         // Panics of users' code are kept until the end: neither the flag nor a claim stays behind.
-        let mut each = Each::default();
+        let mut panics = PanicCollector::default();
         let emptied = loop {
             match self.change(Queue::next) {
                 Next::Inherit(key, claim) if self.is_turn_only(claim) => {
@@ -1124,34 +1123,34 @@ impl<L: Limiter + 'static> PolicyCore<L> {
                     continue;
                 }
                 Next::Inherit(_, claim) | Next::GiveBack(claim) => {
-                    each.run(|| self.give_back(claim));
+                    panics.run(|| self.give_back(claim));
                     continue;
                 }
                 Next::Look(waits) => {
-                    self.recheck_parked(&waits, &mut each);
+                    self.recheck_parked(&waits, &mut panics);
                     continue;
                 }
-                Next::Ask(head) if self.serve_head(&head, &mut each) => continue,
+                Next::Ask(head) if self.serve_head(&head, &mut panics) => continue,
                 Next::Ask(_) | Next::Nothing => {}
             }
             let mut first = true;
             while let Some(waits) = self.change(|queue| queue.next_to_revalidate(mem::take(&mut first))) {
-                self.revalidate(&waits, &mut each);
+                self.revalidate(&waits, &mut panics);
             }
             if let Some(emptied) = self.change(Queue::stop) {
                 break emptied;
             }
         };
         if emptied {
-            each.run(|| self.bell.ring());
+            panics.run(|| self.notify.notify_all());
         }
-        each.end();
+        panics.end();
     }
 
     /// Ends a wait that cannot end well under the settings in force, as a newcomer at the same place would be refused. A leg that panics is
     /// asked again when the turn comes.
     #[cold]
-    fn revalidate(self: &Arc<Self>, waits: &WaiterView, each: &mut Each) {
+    fn revalidate(self: &Arc<Self>, waits: &WaiterView, panics: &mut PanicCollector) {
         let now = self.clock.now();
         let check = || {
             let ready = self.ready_behind_head(&waits.ask, now, waits.ahead);
@@ -1164,7 +1163,7 @@ impl<L: Limiter + 'static> PolicyCore<L> {
             (ended, ready.is_raise().then(|| ready.event_by()))
         };
         match catch_unwind(AssertUnwindSafe(check)) {
-            Ok((Some(ended), _)) => _ = self.end(waits.key, ended, each),
+            Ok((Some(ended), _)) => _ = self.end(waits.key, ended, panics),
             Ok((None, Some(until))) => self.change(|queue| queue.park(waits.key, until)),
             Ok((None, None)) => {}
             Err(panic) => drop_quietly(panic),
@@ -1174,25 +1173,25 @@ impl<L: Limiter + 'static> PolicyCore<L> {
     /// Looks whether a parked waiter still waits for larger limits. It holds no place in any leg's queue, and takes none from the head: it
     /// becomes the head only once it fits.
     #[cold]
-    fn recheck_parked(self: &Arc<Self>, waits: &WaiterView, each: &mut Each) {
+    fn recheck_parked(self: &Arc<Self>, waits: &WaiterView, panics: &mut PanicCollector) {
         let now = self.clock.now();
         if waits.deadline.is_some_and(|deadline| now > deadline) {
-            self.end(waits.key, WaitEnd::Expired(None), each);
+            self.end(waits.key, WaitEnd::Expired(None), panics);
             return;
         }
         let look = || self.ready_for_head(&waits.ask, now, &Cell::new(None));
         match catch_unwind(AssertUnwindSafe(look)) {
             Ok(ready) if ready.is_never() || ready.refuses_at_once(now).is_some() => {
-                self.end(waits.key, WaitEnd::Refused(Some(Box::new(waits.ahead))), each);
+                self.end(waits.key, WaitEnd::Refused(Some(Box::new(waits.ahead))), panics);
             }
             Ok(ready) if ready.is_raise() => self.change(|queue| queue.park(waits.key, ready.event_by())),
             Ok(_) => self.change(|queue| queue.unpark(waits.key)),
-            Err(panic) => _ = self.panicked(waits.key, waits.panicked, panic, each),
+            Err(panic) => _ = self.panicked(waits.key, waits.panicked, panic, panics),
         }
     }
 
     /// Tries to end the wait of the head. True when the next waiter may be served, or the same is to be tried again.
-    fn serve_head(self: &Arc<Self>, head: &Head, each: &mut Each) -> bool {
+    fn serve_head(self: &Arc<Self>, head: &Head, panics: &mut PanicCollector) -> bool {
         let Head {
             key,
             ask,
@@ -1202,7 +1201,7 @@ impl<L: Limiter + 'static> PolicyCore<L> {
             panicked,
         } = *head;
         if deadline.is_some_and(|deadline| self.clock.now() > deadline) {
-            return self.end(key, WaitEnd::Expired(None), each);
+            return self.end(key, WaitEnd::Expired(None), panics);
         }
         let claim = Cell::new(held);
         let (attempt, turn) = match catch_unwind(AssertUnwindSafe(|| self.attempt(&ask, waited, &claim))) {
@@ -1210,24 +1209,24 @@ impl<L: Limiter + 'static> PolicyCore<L> {
             Err(panic) => (Attempt::Panicked(panic), None),
         };
         // A claim that was not redeemed is kept only while its own leg is the one that refuses.
-        let leg = turn.as_ref().map(|turn| TurnstileId::of_queue(turn.turnstile));
-        let kept = claim.get().filter(|kept| leg == Some(kept.turnstile()));
+        let leg = turn.as_ref().map(|turn| QueueId::of_queue(turn.wait_queue));
+        let kept = claim.get().filter(|kept| leg == Some(kept.wait_queue()));
         if held.is_some() && kept.is_none() {
             self.change(|queue| queue.set_claim(key, None));
             if let Some(claim) = claim.get() {
-                each.run(|| self.give_back(claim));
+                panics.run(|| self.give_back(claim));
             }
         }
         match attempt {
-            Attempt::Admitted(ticket) => self.end(key, WaitEnd::Admitted(ticket), each),
-            Attempt::Refused => self.end(key, WaitEnd::Refused(None), each),
+            Attempt::Admitted(ticket) => self.end(key, WaitEnd::Admitted(ticket), panics),
+            Attempt::Refused => self.end(key, WaitEnd::Refused(None), panics),
             Attempt::OnRaise(until) => {
                 self.change(|queue| queue.park(key, until));
                 true
             }
-            Attempt::Panicked(panic) => self.panicked(key, panicked, panic, each),
+            Attempt::Panicked(panic) => self.panicked(key, panicked, panic, panics),
             Attempt::At(at) if deadline.is_some_and(|deadline| at > deadline) => {
-                self.end(key, WaitEnd::Expired(None), each)
+                self.end(key, WaitEnd::Expired(None), panics)
             }
             Attempt::At(_) | Attempt::OnEvent(..) => {
                 let (due, ready_since) = match attempt {
@@ -1239,9 +1238,9 @@ impl<L: Limiter + 'static> PolicyCore<L> {
                 if let (Some(turn), None) = (turn, kept) {
                     // Granted at once or later, the waker makes this queue be dispatched.
                     let waker = Waker::from(Arc::clone(self));
-                    match catch_unwind(AssertUnwindSafe(|| turn.turnstile.join(turn.units, &waker))) {
+                    match catch_unwind(AssertUnwindSafe(|| turn.wait_queue.join(turn.units, &waker))) {
                         Ok(claim) => self.change(|queue| queue.set_claim(key, Some(claim))),
-                        Err(panic) => return self.panicked(key, panicked, panic, each),
+                        Err(panic) => return self.panicked(key, panicked, panic, panics),
                     }
                     behind = turn.behind && !seeded!("head_joins_a_leg_queue_blindly");
                 }
@@ -1253,11 +1252,11 @@ impl<L: Limiter + 'static> PolicyCore<L> {
     }
 
     /// Always true: the wait of `key` is over, here or because its owner has gone.
-    fn end(self: &Arc<Self>, key: WaiterKey, ended: WaitEnd<L::Ticket>, each: &mut Each) -> bool {
+    fn end(self: &Arc<Self>, key: WaiterKey, ended: WaitEnd<L::Ticket>, panics: &mut PanicCollector) -> bool {
         match self.change(|queue| queue.end(key, ended)) {
-            Ok(Some(waker)) => each.wake(waker),
+            Ok(Some(waker)) => panics.wake(waker),
             Ok(None) => {}
-            Err(WaitEnd::Admitted(ticket)) => each.run(|| self.limiter.cancel(ticket, Phase::new().pass())),
+            Err(WaitEnd::Admitted(ticket)) => panics.run(|| self.limiter.cancel(ticket, &ClockReading::new())),
             Err(WaitEnd::Panicked(panic)) => drop_quietly(panic),
             Err(_) => {}
         }
@@ -1266,18 +1265,18 @@ impl<L: Limiter + 'static> PolicyCore<L> {
 
     /// A leg has panicked for a waiter. It is asked once more. If it has panicked `before`, the wait ends, and the panic goes on in the
     /// owner's poll. Always true.
-    fn panicked(self: &Arc<Self>, key: WaiterKey, before: bool, panic: Box<dyn Any + Send>, each: &mut Each) -> bool {
+    fn panicked(self: &Arc<Self>, key: WaiterKey, before: bool, panic: Box<dyn Any + Send>, panics: &mut PanicCollector) -> bool {
         if before {
-            return self.end(key, WaitEnd::Panicked(panic), each);
+            return self.end(key, WaitEnd::Panicked(panic), panics);
         }
         drop_quietly(panic);
         self.change(|queue| queue.note_panic(key));
         true
     }
 
-    fn give_back(&self, claim: Claim) {
-        if let Some(turnstile) = self.limiter.turnstile(claim.turnstile()) {
-            turnstile.leave(claim);
+    fn give_back(&self, claim: QueueKey) {
+        if let Some(wait_queue) = self.limiter.wait_queue(claim.wait_queue()) {
+            wait_queue.leave(claim);
         }
     }
 
@@ -1347,8 +1346,8 @@ impl<L: Limiter + 'static> PolicyCore<L> {
         match ahead {
             Some(ahead) => self.ready_behind_head(ask, now, **ahead),
             None => {
-                let phase = Phase::at(&self.clock, now);
-                self.limiter.ready_at(Demand::new(ask, phase.pass()))
+                let reading = ClockReading::at(&self.clock, now);
+                self.limiter.ready_at(Demand::new(ask, &reading))
             }
         }
     }
@@ -1418,18 +1417,18 @@ impl<L: Limiter + 'static> Wake for TimerWaker<L> {
     }
 }
 
-impl<L: Limiter + 'static> Watch for PolicyCore<L> {
-    fn note_ring(&self, anew: bool) {
+impl<L: Limiter + 'static> Notified for PolicyCore<L> {
+    fn note(&self, anew: bool) {
         self.queue.lock().ring(anew);
     }
-    fn look_again(self: Arc<Self>) {
+    fn notified(self: Arc<Self>) {
         self.dispatch_now();
     }
 }
 
 impl<L: Limiter + 'static> Wake for PolicyCore<L> {
     fn wake(self: Arc<Self>) {
-        watch::call(self);
+        notify::call(self);
     }
     fn wake_by_ref(self: &Arc<Self>) {
         self.dispatch();

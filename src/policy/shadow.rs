@@ -1,18 +1,18 @@
 //! A limiter in shadow mode: its decisions are counted, not obeyed.
 
-use crate::ask::Demand;
-use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
-use crate::refusal::{ReadyAt, Reason, Refusal};
+use crate::core::ask::Demand;
+use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::core::refusal::{ReadyAt, Reason, Refusal};
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
-use crate::sync::turn::Turnstile;
-use crate::time::{Clock, Pass};
+use crate::sync::wait_queue::WaitQueue;
+use crate::time::{Clock, ClockReading};
 
 /// Counts what a limiter would have refused, and refuses nothing. Made by
 /// [`LimiterExt::shadow`](crate::LimiterExt::shadow).
 ///
 /// # What it charges
 /// A request that it would have refused passes without being charged. So it gets into no debt, and counts as an enforced limiter
-/// does whose refused callers do not come again. [`survey`](Limiter::survey) does not show it, since it limits nothing. Shadow mode
+/// does whose refused callers do not come again. [`visit_status`](Limiter::visit_status) does not show it, since it limits nothing. Shadow mode
 /// never waits, so it over-counts refusals where callers would have waited.
 ///
 /// ```
@@ -110,13 +110,13 @@ impl<L: Limiter> Limiter for Shadow<L> {
         }
     }
 
-    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
         if let Some(ticket) = ticket {
             self.limiter.cancel(ticket, now);
         }
     }
 
-    fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+    fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
         if let Some(ticket) = ticket {
             self.limiter.commit(ticket, now);
         }
@@ -130,7 +130,7 @@ impl<L: Limiter> Limiter for Shadow<L> {
         }
     }
 
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
         if let Some(ticket) = ticket {
             self.limiter.finish(ticket, outcome, now);
         }
@@ -143,8 +143,8 @@ impl<L: Limiter> Limiter for Shadow<L> {
     }
 
     #[inline]
-    fn heeds(&self) -> Heeds {
-        self.limiter.heeds()
+    fn callbacks(&self) -> Callbacks {
+        self.limiter.callbacks()
     }
 
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
@@ -159,7 +159,7 @@ impl<L: Limiter> Limiter for Shadow<L> {
         self.limiter.clock()
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         self.limiter.queues(visit);
     }
 
@@ -168,7 +168,7 @@ impl<L: Limiter> Limiter for Shadow<L> {
     }
 
     /// That of the limiter: the counts are statistics, and go with it.
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
-        self.limiter.is_fresh(now)
+    fn is_pristine(&self, now: &ClockReading) -> bool {
+        self.limiter.is_pristine(now)
     }
 }

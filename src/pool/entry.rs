@@ -9,7 +9,7 @@ use super::hooks::{Payload, drop_quietly};
 use super::lanes::Ranked;
 use super::small::Small;
 use super::wishes::Spec;
-use crate::ask::Ask;
+use crate::core::ask::Ask;
 use crate::time::Instant;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

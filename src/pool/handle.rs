@@ -7,7 +7,7 @@ use super::entry::{Entry, Wishes};
 use super::error::TaskError;
 use super::park::block_on;
 use super::wishes::Spec;
-use crate::ask::Ask;
+use crate::core::ask::Ask;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! How a task wants to be treated.
 
 use super::entry::Priority;
-use crate::ask::Ask;
+use crate::core::ask::Ask;
 use crate::time::{Clock, Instant};
 use std::time::Duration;
 

@@ -6,12 +6,12 @@ use super::shell::{RateTicket, Shell, limiter_of_shell};
 use super::window::{WindowError, check_length};
 use crate::algo::fixed::{self, Fixed};
 use crate::algo::meter::Meter;
-use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
-use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::State;
+use crate::core::ask::Demand;
+use crate::core::limiter::{Limiter, Outcome, Settlement};
+use crate::core::refusal::{ReadyAt, Refusal};
+use crate::core::status::State;
 use crate::sync::shim::Mutex;
-use crate::time::{Clock, Instant, Pass};
+use crate::time::{Clock, Instant, ClockReading};
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -227,7 +227,7 @@ impl FixedWindow {
 }
 
 impl FixedWindow {
-    fn standing(&self) -> Option<State> {
+    fn status(&self) -> Option<State> {
         Some(State::Rate {
             limit: self.limit(),
             window: self.length(),
@@ -237,7 +237,7 @@ impl FixedWindow {
     }
 }
 
-limiter_of_shell!(FixedWindow, 4, standing);
+limiter_of_shell!(FixedWindow, 4, status);
 
 impl fmt::Debug for FixedWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,12 +5,12 @@ use super::shell::{RateTicket, Shell, limiter_of_shell};
 use crate::algo::fixed;
 use crate::algo::meter::Meter;
 use crate::algo::window::Window;
-use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
-use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::State;
+use crate::core::ask::Demand;
+use crate::core::limiter::{Limiter, Outcome, Settlement};
+use crate::core::refusal::{ReadyAt, Refusal};
+use crate::core::status::State;
 use crate::sync::shim::Mutex;
-use crate::time::{Clock, Instant, Pass};
+use crate::time::{Clock, Instant, ClockReading};
 use std::fmt;
 use std::time::Duration;
 
@@ -171,7 +171,7 @@ impl SlidingWindow {
 }
 
 impl SlidingWindow {
-    fn standing(&self) -> Option<State> {
+    fn status(&self) -> Option<State> {
         Some(State::Rate {
             limit: self.limit(),
             window: self.length(),
@@ -181,7 +181,7 @@ impl SlidingWindow {
     }
 }
 
-limiter_of_shell!(SlidingWindow, 1, standing);
+limiter_of_shell!(SlidingWindow, 1, status);
 
 impl fmt::Debug for SlidingWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,8 +3,8 @@
 
 use super::atomic::Semaphore;
 use super::limiter::SemaphoreTicket;
-use crate::limiter::Limiter;
-use crate::permit::Permit;
+use crate::core::limiter::Limiter;
+use crate::core::permit::Permit;
 use crate::sync::queue::{Key, State};
 use crate::sync::wake::quietly;
 use std::ops::Deref;
@@ -92,7 +92,7 @@ impl<S: Deref<Target = Semaphore>> Drop for InTurn<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::rules::{Order, Overflow};
+    use crate::sync::scheduling::{Order, Overflow};
     use std::pin::pin;
 
     fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {

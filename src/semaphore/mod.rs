@@ -26,7 +26,7 @@ mod special;
 mod stats;
 mod tokio_api;
 
-pub use crate::sync::rules::{Order, Overflow};
+pub use crate::sync::scheduling::{Order, Overflow};
 pub use atomic::Semaphore;
 pub use builder::{SemaphoreBuilder, SemaphoreError};
 #[cfg(feature = "channel")]

@@ -7,13 +7,13 @@ mod places;
 pub(crate) mod queue;
 pub(crate) mod rules;
 pub(crate) mod shim;
-#[cfg_attr(not(feature = "stats"), path = "tally_off.rs")]
-pub(crate) mod tally;
+#[cfg_attr(not(feature = "stats"), path = "counters_off.rs")]
+pub(crate) mod counters;
 pub(crate) mod unwind;
 pub(crate) mod wake;
 pub(crate) mod watchers;
 
-pub mod bell;
+pub mod notify;
 pub mod turn;
 pub(crate) mod turns;
 pub mod watch;

@@ -1,7 +1,7 @@
-//! Whom to call when something has loosened: the waiting side of a [`Bell`](super::bell::Bell).
+//! Whom to call when something has loosened: the waiting side of a [`Notify`](super::notify::Notify).
 
 use super::shim::thread_local;
-use super::wake::{Each, quietly};
+use super::wake::{PanicCollector, quietly};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,35 +10,35 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 
 /// Something that looks again when it is called. It runs outside every lock.
-pub trait Watch: Send + Sync + 'static {
+pub trait Notified: Send + Sync + 'static {
     /// Something that might admit a waiter has happened.
-    fn look_again(self: Arc<Self>);
+    fn notified(self: Arc<Self>);
 
-    /// A bell has rung that it listens to, for a change of settings where `anew`: it is told so at once, before it looks again.
+    /// A `Notify` has fired that it listens to, for a change of settings where `anew`: it is told so at once, before it looks again.
     /// It must not call anything.
     #[doc(hidden)]
-    fn note_ring(&self, anew: bool) {
+    fn note(&self, anew: bool) {
         let _ = anew;
     }
 }
 
-/// A handle by which a limiter can call a [`Watch`], if it still lives.
+/// A handle by which a limiter can call a [`Notified`], if it still lives.
 #[derive(Clone)]
-pub struct Watcher(Weak<dyn Watch>);
+pub struct Listener(Weak<dyn Notified>);
 
-impl Watcher {
+impl Listener {
     /// A handle to `watch`.
-    pub fn new<W: Watch>(watch: &Arc<W>) -> Self {
+    pub fn new<W: Notified>(watch: &Arc<W>) -> Self {
         let weak: Weak<W> = Arc::downgrade(watch);
         Self(weak)
     }
 
-    pub(crate) fn from_weak<W: Watch>(weak: Weak<W>) -> Self {
+    pub(crate) fn from_weak<W: Notified>(weak: Weak<W>) -> Self {
         Self(weak)
     }
 
     /// True when both call the same watch.
-    pub fn is_same(&self, other: &Watcher) -> bool {
+    pub fn is_same(&self, other: &Listener) -> bool {
         Weak::ptr_eq(&self.0, &other.0)
     }
 
@@ -61,15 +61,15 @@ impl Watcher {
     /// The same; `anew` for a change of settings.
     pub(crate) fn call_for(&self, anew: bool) {
         if let Some(watch) = self.0.upgrade() {
-            watch.note_ring(anew);
+            watch.note(anew);
             call(watch);
         }
     }
 }
 
-impl fmt::Debug for Watcher {
+impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Watcher")
+        f.write_str("Listener")
     }
 }
 
@@ -79,7 +79,7 @@ struct Later {
     /// One is running, or waits for the last of several steps.
     busy: bool,
     /// Kept when it is empty: no call allocates.
-    calls: VecDeque<Arc<dyn Watch>>,
+    calls: VecDeque<Arc<dyn Notified>>,
 }
 
 impl Later {
@@ -118,7 +118,7 @@ enum Steps {
 /// the change, also when it panics. Costs two writes when no call is caused.
 ///
 /// **Deadlock**: a step that blocks until a waiter is served which an earlier step has freed: that waiter is called after the
-/// last step. The steps are limiters' calls, which [must not block](crate::limiter).
+/// last step. The steps are limiters' calls, which [must not block](crate::core::limiter).
 #[inline(always)]
 pub(crate) fn together<R>(change: impl FnOnce() -> R) -> R {
     let end = EndOfSteps::begin(true);
@@ -205,12 +205,12 @@ fn end_steps_in_panic() {
 #[cold]
 #[inline(never)]
 fn call_after_steps(quiet: bool) {
-    let mut each = Each::default();
-    call_rest(&mut each);
+    let mut panics = PanicCollector::default();
+    call_rest(&mut panics);
     if quiet {
-        quietly(|| each.end());
+        quietly(|| panics.end());
     } else {
-        each.end();
+        panics.end();
     }
 }
 
@@ -228,32 +228,32 @@ fn wait_for_last_step() -> bool {
 
 /// Runs `change`, and makes the calls that it causes when it has returned: it may hold a lock that they want. A panic of
 /// `change` goes on after the calls, else the first of theirs.
-pub(crate) fn put_off<R>(change: impl FnOnce() -> R) -> R {
+pub(crate) fn defer<R>(change: impl FnOnce() -> R) -> R {
     let is_first = LATER.try_with(|later| !mem::replace(&mut later.borrow_mut().busy, true));
-    let was = PUT_OFF.try_with(|put_off| put_off.replace(true)).unwrap_or(false);
+    let was = PUT_OFF.try_with(|defer| defer.replace(true)).unwrap_or(false);
     let result = catch_unwind(AssertUnwindSafe(change));
-    let _ = PUT_OFF.try_with(|put_off| put_off.set(was));
-    let mut each = Each::default();
+    let _ = PUT_OFF.try_with(|defer| defer.set(was));
+    let mut panics = PanicCollector::default();
     if matches!(is_first, Ok(true)) && !wait_for_last_step() {
-        call_rest(&mut each);
+        call_rest(&mut panics);
     }
     match result {
         Ok(result) => {
-            each.end();
+            panics.end();
             result
         }
         Err(panic) => resume_unwind(panic),
     }
 }
 
-/// True while this thread is in [`put_off`]: only a waker that is woken by itself, and not by a call, can ask there.
-pub(crate) fn is_put_off() -> bool {
+/// True while this thread is in [`defer`]: only a waker that is woken by itself, and not by a call, can ask there.
+pub(crate) fn is_deferred() -> bool {
     PUT_OFF.try_with(Cell::get).unwrap_or(false)
 }
 
 /// Calls `watch` now, or after the call that is running on this thread. All calls that are put off meanwhile are made,
 /// whichever of them panic; the first panic goes on then.
-pub(crate) fn call(watch: Arc<dyn Watch>) {
+pub(crate) fn call(watch: Arc<dyn Notified>) {
     let mut first = Some(watch);
     let waits = LATER.try_with(|later| {
         let mut later = later.borrow_mut();
@@ -266,16 +266,16 @@ pub(crate) fn call(watch: Arc<dyn Watch>) {
     let Some(next) = first else { return };
     if waits.is_err() {
         // The thread is ending and its locals are gone.
-        return next.look_again();
+        return next.notified();
     }
-    let mut each = Each::default();
-    each.run(|| next.look_again());
-    call_rest(&mut each);
-    each.end();
+    let mut panics = PanicCollector::default();
+    panics.run(|| next.notified());
+    call_rest(&mut panics);
+    panics.end();
 }
 
 /// Makes the calls that were put off, and those that they put off; from then on none is running on this thread.
-fn call_rest(each: &mut Each) {
+fn call_rest(panics: &mut PanicCollector) {
     let next = || {
         LATER.with(|later| {
             let mut later = later.borrow_mut();
@@ -288,6 +288,6 @@ fn call_rest(each: &mut Each) {
         })
     };
     while let Some(watch) = next() {
-        each.run(|| watch.look_again());
+        panics.run(|| watch.notified());
     }
 }

@@ -10,5 +10,5 @@ mod thread_timer;
 pub use clock::{Clock, Instant};
 pub use coarse::ClockError;
 pub use manual::ManualClock;
-pub use pass::{Pass, Phase};
+pub use pass::{ClockReading};
 pub use sleep::Sleep;

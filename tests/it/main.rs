@@ -174,13 +174,13 @@ mod semaphore_corners;
 mod semaphore_orders;
 mod semaphore_reference;
 mod semaphore_resize;
-mod semaphore_rest;
+mod semaphore_drained;
 #[cfg(feature = "stats")]
 mod semaphore_stats;
 mod semaphore_twin;
 mod shed;
 mod shed_corners;
-mod standing;
+mod status;
 mod time;
 mod turns;
 mod waiting_room;

@@ -2,19 +2,18 @@
 
 use super::Load;
 use crate::algo::load::{Counts, PARTS, Recent};
-use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::core::ask::Demand;
+use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::policy::spec::LoadMetric;
-use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::Standing;
-use crate::sync::bell::Bell;
+use crate::core::refusal::{ReadyAt, Refusal};
+use crate::core::status::Status;
+use crate::sync::notify::{Notify, together};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
-use crate::sync::turn::Turnstile;
+use crate::sync::wait_queue::WaitQueue;
 use crate::sync::unwind::both;
-use crate::sync::watch::together;
-use crate::ticket::Ticket;
-use crate::time::{Clock, Instant, Pass};
+use crate::core::ticket::Ticket;
+use crate::time::{Clock, Instant, ClockReading};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +54,7 @@ pub struct Meter {
     recent: Mutex<Recent>,
     /// Units that were committed and have not ended.
     running: AtomicU64,
-    bell: Bell,
+    notify: Notify,
 }
 
 impl Meter {
@@ -68,7 +67,7 @@ impl Meter {
             over,
             recent: Mutex::new(Recent::new(part, clock.now().ticks())),
             running: AtomicU64::new(0),
-            bell: Bell::new(),
+            notify: Notify::new(),
         })
     }
 
@@ -177,7 +176,7 @@ impl Meter {
             part.ended += 1;
             part.ticks = part.ticks.saturating_add(now.ticks_since(started));
         }
-        self.bell.ring();
+        self.notify.notify_all();
     }
 }
 
@@ -214,8 +213,8 @@ impl Load for MeterLoad {
         }
     }
 
-    fn bell(&self) -> Option<&Bell> {
-        Some(&self.meter.bell)
+    fn notify(&self) -> Option<&Notify> {
+        Some(&self.meter.notify)
     }
 }
 
@@ -283,11 +282,11 @@ impl<L: Limiter> Limiter for Metered<L> {
         }
     }
 
-    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
         self.limiter.cancel(ticket.ticket, now);
     }
 
-    fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+    fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
         let at = now.now(&self.meter.clock);
         ticket.started = at.ticks();
         self.meter.admitted(ticket.units, at);
@@ -300,7 +299,7 @@ impl<L: Limiter> Limiter for Metered<L> {
         self.limiter.settle(&mut ticket.ticket, actual)
     }
 
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
         let ended = || {
             // Relaxed: the notification that follows orders it before the looks of waiters.
             self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
@@ -315,7 +314,7 @@ impl<L: Limiter> Limiter for Metered<L> {
         let ended = || {
             // Relaxed: as in `finish`.
             self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
-            self.meter.bell.ring();
+            self.meter.notify.notify_all();
         };
         together(|| both(ended, || self.limiter.forget(ticket.ticket)));
     }
@@ -332,19 +331,19 @@ impl<L: Limiter> Limiter for Metered<L> {
         self.limiter.clock()
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         self.limiter.queues(visit);
     }
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
         self.limiter.clocks(visit);
     }
 
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        self.limiter.survey(visit);
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        self.limiter.visit_status(visit);
     }
 
     /// That of the limiter: the counts stay with the meter.
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
-        self.limiter.is_fresh(now)
+    fn is_pristine(&self, now: &ClockReading) -> bool {
+        self.limiter.is_pristine(now)
     }
 }

@@ -12,14 +12,14 @@ mod meter;
 
 pub use meter::{Meter, Metered, MeteredTicket};
 
-use crate::ask::Demand;
-use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
-use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::standing::Standing;
-use crate::sync::bell::Bell;
+use crate::core::ask::Demand;
+use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::core::status::Status;
+use crate::sync::notify::Notify;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
-use crate::sync::turn::Turnstile;
-use crate::time::{Clock, Instant, Pass};
+use crate::sync::wait_queue::WaitQueue;
+use crate::time::{Clock, Instant, ClockReading};
 use std::fmt;
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ use std::sync::Arc;
 /// A request that the load is measured by does not count in its own case: put what is [metered](super::Meter) before or behind
 /// it, as it costs least.
 ///
-/// Waiters are woken when the load falls: at the instant that the load names, or by its [`notify`](Load::bell).
+/// Waiters are woken when the load falls: at the instant that the load names, or by its [`notify`](Load::`Notify`).
 #[derive(Debug)]
 pub struct Conditional<L> {
     limiter: L,
@@ -88,14 +88,14 @@ impl<L: Limiter> Limiter for Conditional<L> {
     }
 
     #[inline]
-    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
         if let Some(ticket) = ticket {
             self.limiter.cancel(ticket, now);
         }
     }
 
     #[inline]
-    fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+    fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
         if let Some(ticket) = ticket {
             self.limiter.commit(ticket, now);
         }
@@ -110,7 +110,7 @@ impl<L: Limiter> Limiter for Conditional<L> {
     }
 
     #[inline]
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
         if let Some(ticket) = ticket {
             self.limiter.finish(ticket, outcome, now);
         }
@@ -123,8 +123,8 @@ impl<L: Limiter> Limiter for Conditional<L> {
     }
 
     #[inline]
-    fn heeds(&self) -> Heeds {
-        self.limiter.heeds()
+    fn callbacks(&self) -> Callbacks {
+        self.limiter.callbacks()
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
@@ -145,7 +145,7 @@ impl<L: Limiter> Limiter for Conditional<L> {
         self.limiter.clock().or(Some(self.gate.clock()))
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         self.limiter.queues(visit);
     }
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
@@ -156,49 +156,49 @@ impl<L: Limiter> Limiter for Conditional<L> {
     }
 
     /// That of the limiter, while it applies.
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         if self.applies() {
-            self.limiter.survey(visit);
+            self.limiter.visit_status(visit);
         }
     }
 
     /// The limiter is, and the load does not count as exceeded.
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
-        !self.gate.is_exceeded(now.now(self.gate.clock())) && self.limiter.is_fresh(now)
+    fn is_pristine(&self, now: &ClockReading) -> bool {
+        !self.gate.is_exceeded(now.now(self.gate.clock())) && self.limiter.is_pristine(now)
     }
 }
 
 /// A load: a number that rises and falls. A [`Meter`](super::Meter) gives some; write your own for what only you can
 /// measure.
 ///
-/// **Starvation**: a load that falls must report it, or waiters sleep on. By its [`bell`](Self::bell) after an event, by
+/// **Starvation**: a load that falls must report it, or waiters sleep on. By its [`notify`](Self::notify) after an event, by
 /// [`falls_to`](Self::falls_to) when it falls as time passes.
 ///
 /// ```
 /// use std::sync::Arc;
 /// use std::sync::atomic::{AtomicU64, Ordering};
 /// use tollgate::policy::conditional::{Load, Trigger};
-/// use tollgate::sync::bell::Bell;
+/// use tollgate::sync::Notify;
 /// use tollgate::{Ask, Instant, LimiterExt, Semaphore};
 ///
 /// /// How far a replica is behind, in milliseconds.
 /// #[derive(Default)]
 /// struct Lag {
 ///     millis: AtomicU64,
-///     bell: Bell,
+///     notify: Notify,
 /// }
 /// impl Lag {
 ///     fn set(&self, millis: u64) {
 ///         self.millis.store(millis, Ordering::Relaxed);
-///         self.bell.ring();
+///         self.notify.notify_all();
 ///     }
 /// }
 /// impl Load for Lag {
 ///     fn read(&self, _: Instant) -> f64 {
 ///         self.millis.load(Ordering::Relaxed) as f64
 ///     }
-///     fn bell(&self) -> Option<&Bell> {
-///         Some(&self.bell)
+///     fn notify(&self) -> Option<&Notify> {
+///         Some(&self.notify)
 ///     }
 /// }
 ///
@@ -224,7 +224,7 @@ pub trait Load: Send + Sync {
     }
 
     /// Notified after each event that has lowered the load.
-    fn bell(&self) -> Option<&Bell> {
+    fn notify(&self) -> Option<&Notify> {
         None
     }
 }
@@ -324,8 +324,8 @@ impl Gate {
 
     /// Lets waiters hear when the load falls. To be called before the load is read.
     pub(crate) fn listen(&self, demand: Demand<'_>) {
-        if let Some(bell) = self.mark.load.bell() {
-            demand.listen(bell);
+        if let Some(notify) = self.mark.load.notify() {
+            demand.listen(notify);
         }
     }
 }

@@ -9,10 +9,10 @@ use super::legs::Legs;
 use super::policy::Policy;
 use super::reload::ReloadableLegs;
 use super::spec::LoadMetric;
-use crate::ask::{Ask, Demand};
-use crate::refusal::ReadyAt;
-use crate::standing::{Standing, State};
-use crate::time::{Clock, Instant, Phase};
+use crate::core::ask::{Ask, Demand};
+use crate::core::refusal::ReadyAt;
+use crate::core::status::{Status, State};
+use crate::time::{Clock, Instant, ClockReading};
 use std::fmt;
 use std::time::Duration;
 
@@ -185,8 +185,8 @@ impl Policy<Legs> {
     pub fn explain(&self, ask: impl Into<Ask>) -> Decision {
         let ask = ask.into();
         let now = self.clock().now();
-        let phase = Phase::at(self.clock(), now);
-        let demand = Demand::new(&ask, phase.pass());
+        let reading = ClockReading::at(self.clock(), now);
+        let demand = Demand::new(&ask, &reading);
         let say = |(position, leg): (usize, &dyn Erased)| {
             let ready = leg.ready_at(demand);
             let (own, units, available, capacity) = numbers(leg, &ask);
@@ -217,18 +217,18 @@ impl Policy<Legs> {
 /// Of the first of a leg's limiters: its name, the units that it is asked for, those it has, and those it can have at most.
 fn numbers(leg: &dyn Erased, ask: &Ask) -> (Option<Box<str>>, Option<u64>, Option<u64>, Option<u64>) {
     let mut first = None;
-    leg.survey(&mut |standing: Standing<'_>| {
+    leg.visit_status(&mut |status: Status<'_>| {
         first.get_or_insert_with(|| {
-            let units = match standing.cost {
+            let units = match status.cost {
                 Some(cost) => ask.of(cost),
                 None => Some(ask.count()),
             };
-            let (available, capacity) = match standing.state {
+            let (available, capacity) = match status.state {
                 State::Permits { limit, in_use, .. } => (Some(limit.saturating_sub(in_use)), Some(limit)),
                 State::Rate { limit, available, .. } => (Some(available), Some(limit)),
                 _ => (None, None),
             };
-            (Some(standing.leg.into()), units, available, capacity)
+            (Some(status.leg.into()), units, available, capacity)
         });
     });
     first.unwrap_or_default()

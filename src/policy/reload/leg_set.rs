@@ -5,16 +5,16 @@
 
 use super::condition::{Condition, PeakTable};
 use super::leg_state::{Body, LegState};
-use crate::ask::Demand;
-use crate::limiter::{Outcome, Settlement};
+use crate::core::ask::Demand;
+use crate::core::limiter::{Outcome, Settlement};
 use crate::policy::all_or_nothing::{AllOrNothing, LongTickets};
 use crate::policy::conditional::{Meter, sooner};
-use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::sync::turn::TurnstileId;
+use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::sync::wait_queue::QueueId;
 use crate::sync::unwind::{both, each};
-use crate::sync::watch::together;
-use crate::ticket::BoxTicket;
-use crate::time::{Clock, Instant, Pass};
+use crate::sync::notify::together;
+use crate::core::ticket::BoxTicket;
+use crate::time::{Clock, Instant, ClockReading};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -174,11 +174,11 @@ impl LegSet {
         let Body::Semaphore(semaphore) = &state.body else {
             return state.body.erased().try_reserve(demand, words);
         };
-        let claimed = demand.claim(TurnstileId::of(semaphore)).is_some();
+        let claimed = demand.queue_key(QueueId::of(semaphore)).is_some();
         state.body.erased().try_reserve(demand, words)?;
         // A turn that was granted before the limit was lowered would be an admission that the new rule does not allow.
         if claimed && semaphore.debt() > 0 {
-            state.body.erased().cancel(words, demand.pass());
+            state.body.erased().cancel(words, demand.reading());
             let wait = Wait::Turn(semaphore);
             return Err(Refusal::new(Reason::Saturated, &state.name, demand.units(), wait));
         }
@@ -239,7 +239,7 @@ impl LegSet {
         }
     }
 
-    pub(super) fn cancel(&self, ticket: &BoxTicket, pass: Pass<'_>) {
+    pub(super) fn cancel(&self, ticket: &BoxTicket, pass: &ClockReading) {
         self.end(ticket, |words| {
             self.let_go(words);
             if self.timed {
@@ -256,7 +256,7 @@ impl LegSet {
     }
 
     #[inline]
-    pub(super) fn commit(&self, ticket: &mut BoxTicket, pass: Pass<'_>) {
+    pub(super) fn commit(&self, ticket: &mut BoxTicket, pass: &ClockReading) {
         self.change(ticket, |words| {
             if self.timed {
                 words[SINCE] = pass.now(&self.clock).ticks();
@@ -270,7 +270,7 @@ impl LegSet {
     }
 
     #[inline]
-    pub(super) fn finish(&self, ticket: &BoxTicket, outcome: Outcome, pass: Pass<'_>) {
+    pub(super) fn finish(&self, ticket: &BoxTicket, outcome: Outcome, pass: &ClockReading) {
         self.end(ticket, |words| {
             self.let_go(words);
             match self.timed {
@@ -368,14 +368,14 @@ impl AllOrNothing for LegSet {
         Ok(())
     }
 
-    fn cancel_leg(&self, leg: &VersionLeg, words: &[u64], now: Pass<'_>) {
+    fn cancel_leg(&self, leg: &VersionLeg, words: &[u64], now: &ClockReading) {
         if words[TAKEN] & leg.bit != 0 {
             leg.state.body.erased().cancel(&words[leg.words.clone()], now);
         }
     }
 
     #[inline(always)]
-    fn commit_leg(&self, leg: &VersionLeg, words: &mut [u64], now: Pass<'_>) {
+    fn commit_leg(&self, leg: &VersionLeg, words: &mut [u64], now: &ClockReading) {
         if words[TAKEN] & leg.bit != 0 {
             leg.state.body.erased().commit(&mut words[leg.words.clone()], now);
         }
@@ -394,7 +394,7 @@ impl AllOrNothing for LegSet {
     }
 
     #[inline(always)]
-    fn finish_leg(&self, leg: &VersionLeg, words: &[u64], outcome: Outcome, now: Pass<'_>) {
+    fn finish_leg(&self, leg: &VersionLeg, words: &[u64], outcome: Outcome, now: &ClockReading) {
         if words[TAKEN] & leg.bit != 0 {
             leg.state.body.erased().finish(&words[leg.words.clone()], outcome, now);
         }

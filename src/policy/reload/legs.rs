@@ -5,24 +5,23 @@ use super::condition::PeakTable;
 use super::leg_set::{LegSet, VersionLeg, index_of};
 use super::leg_state::LegState;
 use super::registry::{DraftLeg, Registry};
-use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::core::ask::Demand;
+use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::policy::settings::{QueueOrder, Settings};
 use crate::policy::spec::{LegRule, LegSpec, PolicySpec, SpecError};
 use crate::policy::{Policy, PolicyBuilder};
 use crate::rate::{Inherit, Quota};
-use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::Standing;
+use crate::core::refusal::{ReadyAt, Refusal};
+use crate::core::status::Status;
 use crate::sync::arena::Arena;
-use crate::sync::bell::Bell;
+use crate::sync::notify::{Notify, self, Notified};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering, fence};
-use crate::sync::turn::Turnstile;
+use crate::sync::wait_queue::WaitQueue;
 use crate::sync::unwind::{Rest, ask, both};
-use crate::sync::wake::Each;
-use crate::sync::watch::{self, Watch};
-use crate::ticket::BoxTicket;
-use crate::time::{Clock, Instant, Pass};
+use crate::sync::wake::PanicCollector;
+use crate::core::ticket::BoxTicket;
+use crate::time::{Clock, Instant, ClockReading};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -37,7 +36,7 @@ pub struct ReloadableLegs {
     registry: Mutex<Registry>,
     applied: Mutex<AppliedSpec>,
     /// Notified when legs have been changed and the registry is free again, and when a load may have fallen.
-    bell: Bell,
+    notify: Notify,
     /// Called with each version that comes in force.
     listener: OnceLock<Listener>,
 }
@@ -131,9 +130,9 @@ impl Policy<ReloadableLegs> {
     /// # Ok::<(), tollgate::policy::spec::SpecError>(())
     /// ```
     pub fn apply(&self, spec: PolicySpec) -> Result<Applied, SpecError> {
-        if watch::is_put_off() {
+        if notify::is_deferred() {
             spec.check()?;
-            watch::call(Arc::new(Later(self.clone(), spec)));
+            notify::call(Arc::new(Later(self.clone(), spec)));
             return Ok(Applied::Next);
         }
         self.limiter().apply(spec)
@@ -143,8 +142,8 @@ impl Policy<ReloadableLegs> {
 /// A version that is put in force after the change that runs on this thread.
 struct Later(Policy<ReloadableLegs>, PolicySpec);
 
-impl Watch for Later {
-    fn look_again(self: Arc<Self>) {
+impl Notified for Later {
+    fn notified(self: Arc<Self>) {
         // It was checked when it was handed in.
         let _ = self.0.apply(self.1.clone());
     }
@@ -160,7 +159,7 @@ impl ReloadableLegs {
             sets: Arena::new(),
             registry: Mutex::new(Registry::default()),
             applied: Mutex::new(AppliedSpec::default()),
-            bell: Bell::new(),
+            notify: Notify::new(),
             listener: OnceLock::new(),
         };
         legs.plan(&mut legs.registry.lock(), spec)?;
@@ -177,24 +176,24 @@ impl ReloadableLegs {
     }
 
     /// Puts `spec` in force, after the change of legs that is under way, if one is. Waiters are notified once the registry is free.
-    /// Not to be called while this thread changes legs: see [`watch::is_put_off`].
+    /// Not to be called while this thread changes legs: see [`notify::is_deferred`].
     pub(in crate::policy) fn apply(&self, spec: PolicySpec) -> Result<Applied, SpecError> {
         spec.check()?;
-        let mut each = Each::default();
-        let changes = watch::put_off(|| {
-            let changes = self.put_in_force(&mut self.registry.lock(), spec, &mut each);
+        let mut panics = PanicCollector::default();
+        let changes = notify::defer(|| {
+            let changes = self.put_in_force(&mut self.registry.lock(), spec, &mut panics);
             // All waiters are judged anew, also one that found the registry locked, and could not follow a peak.
             if !seeded!("reload_notifies_nothing") {
-                self.bell.ring_anew();
+                self.notify.notify_reconfigured();
             }
             changes
         });
-        each.end();
+        panics.end();
         changes.map(Applied::Now)
     }
 
     /// Puts a version in force as a whole, whichever of the wakers that `each` change wakes panic.
-    fn put_in_force(&self, known: &mut Registry, spec: PolicySpec, each: &mut Each) -> Result<Changes, SpecError> {
+    fn put_in_force(&self, known: &mut Registry, spec: PolicySpec, panics: &mut PanicCollector) -> Result<Changes, SpecError> {
         let (number, legs) = self.plan(known, &spec)?;
         let now = self.clock.now();
         let mut retunes = Vec::new();
@@ -202,15 +201,15 @@ impl ReloadableLegs {
             retunes.push(Retune::of(leg, spec, now));
         }
         // First the numbers that tighten. The state of a leg that was not in force is not seen by any admission.
-        retunes.iter().for_each(|retune| each.run(|| retune.tighten()));
+        retunes.iter().for_each(|retune| panics.run(|| retune.tighten()));
         let count = (self.current.load(Ordering::Relaxed) >> 32) + 1;
         // (S) Release: publishes the set and the numbers so far. Pairs with the acquiring load in `in_force`.
         self.current.store(count << 32 | u64::from(number), Ordering::Release);
         // Orders (S) before each number that is loosened next. Pairs with the fence in `is_in_force`.
         fence(Ordering::Release);
-        retunes.iter().for_each(|retune| each.run(|| retune.loosen()));
+        retunes.iter().for_each(|retune| panics.run(|| retune.loosen()));
         // The use of a semaphore depends on its limit, and so may the numbers of others.
-        self.follow_all(self.in_force().1, self.clock.now(), each);
+        self.follow_all(self.in_force().1, self.clock.now(), panics);
         if let Some(listener) = self.listener.get() {
             listener(&spec);
         }
@@ -422,7 +421,7 @@ impl ReloadableLegs {
             }
             if result.is_ok() {
                 let taken = std::mem::replace(ticket, BoxTicket::EMPTY);
-                both(|| set.cancel(&taken, demand.pass()), || self.ended(set));
+                both(|| set.cancel(&taken, demand.reading()), || self.ended(set));
             }
         }
     }
@@ -432,12 +431,12 @@ impl ReloadableLegs {
     fn ended(&self, set: &LegSet) {
         // SeqCst: what was given back comes before the look at the list in force, as that list comes before the notification in `apply`.
         // So if no condition is seen here, that notification comes after, and the waiters that it calls see what was given back. Pairs
-        // with the fence in `Bell::ring`.
+        // with the fence in `Notify::notify_all`.
         if !set.linked && !seeded!("reload_end_unfenced") {
             fence(Ordering::SeqCst);
         }
         if (set.linked || self.in_force().1.linked) && !seeded!("reload_end_notifies_nothing") {
-            ask(|| self.bell.ring());
+            ask(|| self.notify.notify_all());
         }
     }
 }
@@ -459,13 +458,13 @@ impl Limiter for ReloadableLegs {
         Ok(())
     }
 
-    fn cancel(&self, ticket: BoxTicket, now: Pass<'_>) {
+    fn cancel(&self, ticket: BoxTicket, now: &ClockReading) {
         let set = self.set_of(&ticket);
         both(|| set.cancel(&ticket, now), || self.ended(set));
     }
 
     #[inline]
-    fn commit(&self, ticket: &mut BoxTicket, now: Pass<'_>) {
+    fn commit(&self, ticket: &mut BoxTicket, now: &ClockReading) {
         self.set_of(ticket).commit(ticket, now);
     }
 
@@ -473,12 +472,12 @@ impl Limiter for ReloadableLegs {
         self.set_of(ticket).settle(ticket, actual)
     }
 
-    fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: &ClockReading) {
         self.finish_in(&ticket, outcome, now);
     }
 
     #[inline]
-    fn finish_in(&self, ticket: &BoxTicket, outcome: Outcome, now: Pass<'_>) {
+    fn finish_in(&self, ticket: &BoxTicket, outcome: Outcome, now: &ClockReading) {
         let set = self.set_of(ticket);
         let rest = Rest::new(|| self.ended(set));
         set.finish(ticket, outcome, now);
@@ -491,7 +490,7 @@ impl Limiter for ReloadableLegs {
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.bell);
+        demand.listen(&self.notify);
         let (_, set) = self.in_force();
         if set.peaks {
             self.follow_peaks(set, demand.now(&self.clock));
@@ -504,7 +503,7 @@ impl Limiter for ReloadableLegs {
     }
 
     /// The legs in force that apply and are obeyed, under their names.
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         let (_, set) = self.in_force();
         let now = self.clock.now();
         self.follow_peaks(set, now);
@@ -515,15 +514,15 @@ impl Limiter for ReloadableLegs {
         };
         for leg in set.legs().iter().filter(|leg| !leg.shadow && !idle(leg)) {
             let state = &leg.state;
-            state.body.erased().survey(&mut |standing| {
-                let standing = standing.named(&state.name);
-                visit(state.per.map_or(standing, |cost| standing.per(cost)));
+            state.body.erased().visit_status(&mut |status| {
+                let status = status.named(&state.name);
+                visit(state.per.map_or(status, |cost| status.per(cost)));
             });
         }
     }
 
     /// Also those of legs that are gone: a place in such a queue is still to be left.
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         let mut shown: Vec<&Arc<LegState>> = Vec::new();
         for leg in self.sets.iter().flat_map(LegSet::legs) {
             if !shown.iter().any(|state| Arc::ptr_eq(state, &leg.state)) {
@@ -546,26 +545,26 @@ impl ReloadableLegs {
 
     #[cold]
     fn follow_peaks_slow(&self, set: &LegSet, now: Instant) {
-        let mut each = Each::default();
-        watch::put_off(|| {
+        let mut panics = PanicCollector::default();
+        notify::defer(|| {
             let Some(turn) = self.registry.try_lock() else { return };
             // Another version has come: its numbers are right already.
             if std::ptr::eq(self.in_force().1, set) {
-                self.follow_all(set, now, &mut each);
+                self.follow_all(set, now, &mut panics);
             }
             drop(turn);
             // The use of a leg falls when its limit is raised; and an admission may have found the registry locked.
-            self.bell.ring();
+            self.notify.notify_all();
         });
-        each.end();
+        panics.end();
     }
 
     /// The same, under the lock of the registry.
-    pub(super) fn follow_all(&self, set: &LegSet, now: Instant, each: &mut Each) {
+    pub(super) fn follow_all(&self, set: &LegSet, now: Instant, panics: &mut PanicCollector) {
         for leg in set.legs().iter().filter(|leg| is_stale(leg, now)) {
             if let Some(table) = &leg.peak {
                 let rule = table.advance(now);
-                each.run(|| leg.state.retune(rule, PeakTable::crossing(rule)));
+                panics.run(|| leg.state.retune(rule, PeakTable::crossing(rule)));
             }
         }
     }

@@ -3,11 +3,11 @@
 use super::leg_set::VersionLeg;
 use super::leg_state::Body;
 use super::legs::ReloadableLegs;
-use crate::ask::{Ask, Demand};
+use crate::core::ask::{Ask, Demand};
 use crate::policy::ShadowStats;
 use crate::policy::explain::{Decision, LegDecision, LegVerdict};
 use crate::policy::spec::{LegRule, RuleKind};
-use crate::time::Phase;
+use crate::time::ClockReading;
 
 /// The state of a leg. A snapshot.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,8 +100,8 @@ pub(super) fn numbers(body: &Body, rule: &LegRule) -> (Option<u64>, Option<u64>)
 
 impl ReloadableLegs {
     pub(in crate::policy) fn explain(&self, ask: &Ask) -> Decision {
-        let phase = Phase::new();
-        let demand = Demand::new(ask, phase.pass());
+        let reading = ClockReading::new();
+        let demand = Demand::new(ask, &reading);
         let now = demand.now(&self.clock);
         let (_, set) = self.in_force();
         self.follow_peaks(set, now);

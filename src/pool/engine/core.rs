@@ -4,7 +4,7 @@
 use super::seat::Seat;
 use super::state::{Acts, Counts, Gone, Next, Phase, State, TaskQueue};
 use super::waits::{Held, Inside, Lends, Slot};
-use crate::ask::Ask;
+use crate::core::ask::Ask;
 use crate::pool::admission::{Admission, Asking, Refused, Ticket};
 use crate::pool::apart::Apart;
 use crate::pool::end_wait::Ends;

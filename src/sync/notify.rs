@@ -1,4 +1,4 @@
-//! A bell that a limiter rings when it has loosened: a cancel, a settle, a raised quota.
+//! A `Notify` that a limiter rings when it has loosened: a cancel, a settle, a raised quota.
 //!
 //! # Memory ordering
 //! The ringer changes the limiter's state and then reads `armed`; the listener writes `armed` and then reads the
@@ -7,13 +7,13 @@
 
 use super::shim::Mutex;
 use super::shim::atomic::{AtomicBool, Ordering, fence};
-use super::wake::Each;
-use super::watch::Watcher;
+use super::wake::PanicCollector;
+use super::notify::Listener;
 use std::collections::BTreeSet;
 
 /// Tells waiting policies that a limiter has loosened. Free to ring when nothing listens, but for one fence.
 #[derive(Debug, Default)]
-pub struct Bell {
+pub struct Notify {
     armed: AtomicBool,
     lists: Mutex<Lists>,
 }
@@ -30,13 +30,13 @@ struct Lists {
 /// Those who listen, each once, in the order in which they came.
 #[derive(Debug, Default)]
 struct Listeners {
-    list: Vec<Watcher>,
+    list: Vec<Listener>,
     /// Where each of the list lives: a place is not used again as long as a watcher of it is kept.
     known: BTreeSet<usize>,
 }
 
 impl Listeners {
-    fn add(&mut self, watcher: &Watcher) {
+    fn add(&mut self, watcher: &Listener) {
         if !self.known.insert(watcher.address()) {
             return;
         }
@@ -49,21 +49,21 @@ impl Listeners {
     }
 }
 
-impl Bell {
-    /// A bell without listeners.
+impl Notify {
+    /// A `Notify` without listeners.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Adds a listener, which is called at the next ring, once.
-    pub(crate) fn listen(&self, watcher: &Watcher) {
+    pub(crate) fn listen(&self, watcher: &Listener) {
         let mut lists = self.lists.lock();
         lists.next.add(watcher);
         lists.changes.add(watcher);
         // Relaxed: the fence orders it before the listener's next read of the limiter. Pairs with (F) in `ring`.
         self.armed.store(true, Ordering::Relaxed);
         drop(lists);
-        if !seeded!("bell_fence") {
+        if !seeded!("notify_fence") {
             fence(Ordering::SeqCst);
         }
     }
@@ -80,7 +80,7 @@ impl Bell {
 
     /// The same after a change of settings: a policy judges all of its waiters anew, not its head alone. What no instant can admit
     /// any more is refused.
-    pub fn ring_anew(&self) {
+    pub fn notify_reconfigured(&self) {
         self.fence();
         let lists = {
             let mut lists = self.lists.lock();
@@ -94,7 +94,7 @@ impl Bell {
     #[inline]
     fn fence(&self) {
         // (F) The change that is announced comes before this fence, the look for listeners after it.
-        if !seeded!("bell_fence") {
+        if !seeded!("notify_fence") {
             fence(Ordering::SeqCst);
         }
     }
@@ -110,25 +110,25 @@ impl Bell {
     }
 
     fn call(listeners: Listeners, anew: bool) {
-        let mut each = Each::default();
+        let mut panics = PanicCollector::default();
         for watcher in listeners.list {
-            each.run(|| watcher.call_for(anew));
+            panics.run(|| watcher.call_for(anew));
         }
-        each.end();
+        panics.end();
     }
 }
 
 #[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
 mod tests {
-    use super::super::watch::Watch;
+    use super::super::notify::Notified;
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
     use std::sync::{Arc, Mutex};
 
     struct Notes(usize, Arc<Mutex<Vec<usize>>>);
 
-    impl Watch for Notes {
-        fn look_again(self: Arc<Self>) {
+    impl Notified for Notes {
+        fn notified(self: Arc<Self>) {
             self.1.lock().unwrap().push(self.0);
             if self.0 == 1 {
                 resume_unwind(Box::new("the second"));
@@ -139,25 +139,25 @@ mod tests {
     /// All are called once each, in the order in which they came, although one panics.
     #[test]
     fn listeners_are_called_once_and_in_order_whichever_panics() {
-        let (bell, called) = (Bell::new(), Arc::default());
+        let (notify, called) = (Notify::new(), Arc::default());
         let watches: Vec<_> = (0..5).map(|n| Arc::new(Notes(n, Arc::clone(&called)))).collect();
         for _ in 0..3 {
-            watches.iter().for_each(|watch| bell.listen(&Watcher::new(watch)));
+            watches.iter().for_each(|watch| notify.listen(&Listener::new(watch)));
         }
-        let rung = catch_unwind(AssertUnwindSafe(|| bell.ring()));
+        let rung = catch_unwind(AssertUnwindSafe(|| notify.notify_all()));
         assert_eq!(rung.unwrap_err().downcast_ref(), Some(&"the second"));
-        bell.ring();
+        notify.notify_all();
         assert_eq!(*called.lock().unwrap(), [0, 1, 2, 3, 4]);
     }
 
     /// Those that have gone are not kept, however many come.
     #[test]
     fn listeners_that_have_gone_are_let_go() {
-        let bell = Bell::new();
+        let notify = Notify::new();
         for _ in 0..10_000 {
-            bell.listen(&Watcher::new(&Arc::new(Notes(0, Arc::default()))));
+            notify.listen(&Listener::new(&Arc::new(Notes(0, Arc::default()))));
         }
-        let lists = bell.lists.lock();
+        let lists = notify.lists.lock();
         for listeners in [&lists.next, &lists.changes] {
             assert_eq!(listeners.list.len(), listeners.known.len());
             assert!(listeners.list.len() < 100);
@@ -167,13 +167,13 @@ mod tests {
     /// A change of settings calls those that a plain ring has called since they listened, once.
     #[test]
     fn a_change_of_settings_calls_those_that_have_been_called() {
-        let (bell, called) = (Bell::new(), Arc::default());
+        let (notify, called) = (Notify::new(), Arc::default());
         let watch = Arc::new(Notes(7, Arc::clone(&called)));
-        bell.listen(&Watcher::new(&watch));
-        bell.ring();
+        notify.listen(&Listener::new(&watch));
+        notify.notify_all();
         assert_eq!(*called.lock().unwrap(), [7]);
-        bell.ring_anew();
-        bell.ring_anew();
+        notify.notify_reconfigured();
+        notify.notify_reconfigured();
         assert_eq!(*called.lock().unwrap(), [7, 7]);
     }
 }

@@ -5,11 +5,11 @@ use std::cell::Cell;
 
 /// Holds the reading that all legs of one pass share.
 #[derive(Debug)]
-pub struct Phase {
+pub struct ClockReading {
     reading: Cell<Option<(usize, Instant)>>,
 }
 
-impl Phase {
+impl ClockReading {
     /// A phase that has not looked at any clock yet.
     #[inline(always)]
     pub fn new() -> Self {
@@ -28,12 +28,12 @@ impl Phase {
 
     /// The handle that legs are given.
     #[inline(always)]
-    pub fn pass(&self) -> Pass<'_> {
-        Pass { phase: self }
+    pub fn pass(&self) -> &ClockReading {
+        Pass { reading: self }
     }
 }
 
-impl Default for Phase {
+impl Default for ClockReading {
     fn default() -> Self {
         Self::new()
     }
@@ -41,21 +41,21 @@ impl Default for Phase {
 
 /// A leg's view of one pass.
 #[derive(Clone, Copy, Debug)]
-pub struct Pass<'a> {
-    phase: &'a Phase,
+pub struct &'a ClockReading {
+    reading: &'a ClockReading,
 }
 
-impl Pass<'_> {
+impl &ClockReading {
     /// The instant of this pass on `clock`. The first caller's clock is read and shared; a leg on another clock reads
     /// its own.
     #[inline(always)]
     pub fn now(self, clock: &Clock) -> Instant {
-        match self.phase.reading.get() {
+        match self.reading.reading.get() {
             Some((id, instant)) if id == clock.id() => instant,
             Some(_) => clock.now(),
             None => {
                 let instant = clock.now();
-                self.phase.reading.set(Some((clock.id(), instant)));
+                self.reading.reading.set(Some((clock.id(), instant)));
                 instant
             }
         }
@@ -65,11 +65,11 @@ impl Pass<'_> {
     #[inline]
     pub(crate) fn latest(self, clock: &Clock) -> Instant {
         let now = clock.now();
-        match self.phase.reading.get() {
+        match self.reading.reading.get() {
             Some((id, instant)) if id == clock.id() => now.max(instant),
             Some(_) => now,
             None => {
-                self.phase.reading.set(Some((clock.id(), now)));
+                self.reading.reading.set(Some((clock.id(), now)));
                 now
             }
         }
