@@ -10,8 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use tollgate::conformance::Suite;
 use tollgate::sync::Notify;
 use tollgate::{
-    Ask, Cost, Demand, Limiter, LimiterExt, Outcome, ClockReading, Policy, ReadyAt, Reason, Refusal, Semaphore, Settlement,
-    Wait,
+    Ask, ClockReading, Cost, Demand, Limiter, LimiterExt, Outcome, Policy, ReadyAt, Reason, Refusal, Semaphore,
+    Settlement, Wait,
 };
 
 const BYTES: Cost = Cost::new("bytes");

@@ -1,10 +1,10 @@
 //! A governor rate limiter as a leg.
 
-use crate::core::ask::Demand;
-use crate::core::limiter::{Callbacks, Limiter, Outcome};
-use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::core::status::{Status, State};
-use crate::time::{Clock, Instant, ClockReading};
+use crate::ask::Demand;
+use crate::limiter::{Callbacks, Limiter, Outcome};
+use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::status::{State, Status};
+use crate::time::{Clock, ClockReading, Instant};
 use governor::clock::Reference;
 use governor::middleware::RateLimitingMiddleware;
 use governor::nanos::Nanos;

@@ -99,12 +99,12 @@ mod seeded;
 
 pub mod adaptive;
 mod algo;
+mod ask;
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub mod axum;
 mod blocking;
 pub mod breaker;
-mod core;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
@@ -116,14 +116,18 @@ mod governed;
 pub mod guide;
 pub mod keyed;
 pub mod lease;
+pub mod limiter;
 #[cfg(any(feature = "metrics", feature = "tracing"))]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "metrics", feature = "tracing"))))]
 pub mod observe;
+mod permit;
 pub mod policy;
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 pub mod pool;
 pub mod rate;
+mod ready;
+mod refusal;
 #[cfg(feature = "remote")]
 #[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
 pub mod remote;
@@ -132,15 +136,16 @@ pub mod shed;
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub mod stats;
+pub mod status;
 pub mod sync;
+mod ticket;
 pub mod time;
 #[cfg(feature = "tower")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tower")))]
 pub mod tower;
 
 pub use adaptive::Adaptive;
-pub use crate::core::{limiter, status};
-pub use crate::core::ask::{Ask, Cost, Demand, MAX_COSTS};
+pub use ask::{Ask, Cost, Demand, MAX_COSTS};
 pub use breaker::{
     BreakerBuilder, BreakerError, BreakerEvent, BreakerMetrics, BreakerState, BreakerTicket, CircuitBreaker, OpenTime,
     Trip,
@@ -151,16 +156,16 @@ pub use governed::Governed;
 pub use keyed::{Keyed, KeysFull};
 pub use lease::Leased;
 #[doc(hidden)]
-pub use crate::core::limiter::Callbacks;
-pub use crate::core::limiter::{Limiter, LimiterExt, Outcome, Settlement};
-pub use crate::core::permit::{Permit, Reservation, UnknownCost};
+pub use limiter::Callbacks;
+pub use limiter::{Limiter, LimiterExt, Outcome, Settlement};
+pub use permit::{Permit, Reservation, UnknownCost};
 pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError, RunError};
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 pub use pool::{JoinHandle, WorkerPool};
 pub use rate::{Booking, FixedWindow, LeakyBucket, RateError, RateTicket, SlidingLog, Warmup};
 pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket, WindowError};
-pub use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};
+pub use refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};
 pub use semaphore::{
     AcquireError, AcquireTimeoutError, Order, Overflow, OwnedRequest, OwnedSemaphorePermit, Request, Semaphore,
     SemaphoreBuilder, SemaphoreError, SemaphorePermit, SemaphoreTicket, TryAcquireError,
@@ -171,8 +176,8 @@ pub use semaphore::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelT
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub use stats::{Durations, SemaphoreStats};
-pub use crate::core::ticket::{BoxTicket, Ticket};
-pub use time::{Clock, ClockError, Instant, ManualClock, ClockReading};
+pub use ticket::{BoxTicket, Ticket};
+pub use time::{Clock, ClockError, ClockReading, Instant, ManualClock};
 
 /// The examples of the README compile and run.
 #[cfg(doctest)]

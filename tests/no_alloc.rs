@@ -6,7 +6,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 use tollgate::{
-    Ask, CircuitBreaker, Cost, Demand, Instant, Limiter, LimiterExt, ManualClock, Outcome, ClockReading, Policy, Quota,
+    Ask, CircuitBreaker, ClockReading, Cost, Demand, Instant, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota,
     ReadyAt, Refusal, Semaphore, SlidingWindow, Ticket, TokenBucket,
 };
 

@@ -8,7 +8,7 @@ use super::pace::Pace;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tollgate::{Cost, Demand, Limiter, Outcome, ClockReading, ReadyAt, Reason, Refusal, Wait};
+use tollgate::{ClockReading, Cost, Demand, Limiter, Outcome, ReadyAt, Reason, Refusal, Wait};
 
 /// The number of a request, named like a cost so that it reaches the legs.
 pub const NUMBER: Cost = Cost::new("number");

@@ -4,15 +4,15 @@ use super::builder::AdaptiveBuilder;
 use super::resizable::Resizable;
 use super::tuner::{Settings, Tuner};
 use crate::algo::adaptive::LimitLaw;
-use crate::core::ask::Demand;
-use crate::core::limiter::{Limiter, Outcome, Settlement};
-use crate::core::refusal::{ReadyAt, Refusal};
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::refusal::{ReadyAt, Refusal};
 use crate::semaphore::Semaphore;
-use crate::core::status::Status;
+use crate::status::Status;
 use crate::sync::shim::Mutex;
-use crate::sync::wait_queue::WaitQueue;
 use crate::sync::unwind::both;
-use crate::time::{Clock, Instant, ClockReading};
+use crate::sync::wait_queue::WaitQueue;
+use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 
 /// A limiter whose limit finds itself, from how long its work takes and whether it is dropped for overload.

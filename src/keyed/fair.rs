@@ -1,18 +1,18 @@
 //! One rate for many keys, shared fairly.
 
 use super::deal::{Dealer, GRAIN, Hand, Left};
-use crate::core::ask::{Demand, Place};
-use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::ask::{Demand, Place};
+use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::rate::Quota;
 use crate::rate::in_turn::Forecast;
-use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::core::status::{Status, State};
+use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::status::{State, Status};
 use crate::sync::notify::Notify;
 use crate::sync::shim::Mutex;
-use crate::sync::wait_queue::WaitQueue;
 use crate::sync::turns::Turns;
-use crate::core::ticket::Ticket;
-use crate::time::{Clock, Instant, ClockReading};
+use crate::sync::wait_queue::WaitQueue;
+use crate::ticket::Ticket;
+use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@ use super::shards::{Shard, Shards};
 use super::table::{KeyHash, MAX_SLOTS, Table};
 use crate::rate::Quota;
 use crate::rate::plain::Axis;
-use crate::core::refusal::{Reason, Refusal, Wait};
+use crate::refusal::{Reason, Refusal, Wait};
 use crate::time::{Clock, Instant};
 use std::borrow::Borrow;
 use std::fmt;

@@ -2,12 +2,12 @@
 //!
 //! Each leg is called whichever of the others panic: see [`unwind`](crate::sync::unwind).
 
-use crate::core::ask::Demand;
-use crate::core::limiter::{Outcome, Settlement};
-use crate::core::refusal::Refusal;
+use crate::ask::Demand;
+use crate::limiter::{Outcome, Settlement};
+use crate::refusal::Refusal;
+use crate::sync::notify::together;
 use crate::sync::shim::Mutex;
 use crate::sync::unwind::each;
-use crate::sync::notify::together;
 use crate::time::ClockReading;
 
 /// Legs in order, each with its part of the words of a ticket.

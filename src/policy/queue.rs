@@ -6,16 +6,16 @@
 use super::settings::{Bounds, QueueOrder, Settings};
 use crate::algo::chance::nth_fraction;
 use crate::algo::shed::rejection_rate;
-use crate::core::ask::{Ask, Demand, Place};
-use crate::core::limiter::{Limiter, admit_in};
-use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::ask::{Ask, Demand, Place};
+use crate::limiter::{Limiter, admit_in};
+use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::semaphore::Overflow;
-use crate::sync::notify::{Notify, self, Notified, Listener};
+use crate::sync::notify::{self, Listener, Notified, Notify};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::wait_queue::{QueueKey, WaitQueue, QueueId};
+use crate::sync::wait_queue::{QueueId, QueueKey, WaitQueue};
 use crate::sync::wake::{PanicCollector, drop_quietly, quietly, wake_all, wake_all_quietly};
-use crate::time::{Clock, Instant, ClockReading, Sleep};
+use crate::time::{Clock, ClockReading, Instant, Sleep};
 use std::any::Any;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -1265,7 +1265,13 @@ impl<L: Limiter + 'static> PolicyCore<L> {
 
     /// A leg has panicked for a waiter. It is asked once more. If it has panicked `before`, the wait ends, and the panic goes on in the
     /// owner's poll. Always true.
-    fn panicked(self: &Arc<Self>, key: WaiterKey, before: bool, panic: Box<dyn Any + Send>, panics: &mut PanicCollector) -> bool {
+    fn panicked(
+        self: &Arc<Self>,
+        key: WaiterKey,
+        before: bool,
+        panic: Box<dyn Any + Send>,
+        panics: &mut PanicCollector,
+    ) -> bool {
         if before {
             return self.end(key, WaitEnd::Panicked(panic), panics);
         }

@@ -6,12 +6,12 @@ use super::shell::{RateTicket, Shell, limiter_of_shell};
 use super::window::{WindowError, check_length};
 use crate::algo::fixed::{self, Fixed};
 use crate::algo::meter::Meter;
-use crate::core::ask::Demand;
-use crate::core::limiter::{Limiter, Outcome, Settlement};
-use crate::core::refusal::{ReadyAt, Refusal};
-use crate::core::status::State;
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::refusal::{ReadyAt, Refusal};
+use crate::status::State;
 use crate::sync::shim::Mutex;
-use crate::time::{Clock, Instant, ClockReading};
+use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

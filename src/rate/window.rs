@@ -5,12 +5,12 @@ use super::shell::{RateTicket, Shell, limiter_of_shell};
 use crate::algo::fixed;
 use crate::algo::meter::Meter;
 use crate::algo::window::Window;
-use crate::core::ask::Demand;
-use crate::core::limiter::{Limiter, Outcome, Settlement};
-use crate::core::refusal::{ReadyAt, Refusal};
-use crate::core::status::State;
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::refusal::{ReadyAt, Refusal};
+use crate::status::State;
 use crate::sync::shim::Mutex;
-use crate::time::{Clock, Instant, ClockReading};
+use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use super::error::{AcquireError, AcquireTimeoutError};
 use super::limiter::SemaphoreTicket;
 use super::permit::{OwnedSemaphorePermit, SemaphorePermit};
 use crate::blocking;
-use crate::core::permit::Permit;
+use crate::permit::Permit;
 use crate::sync::queue::Key;
 use crate::sync::shim::thread::{self, Thread};
 use crate::sync::shim::thread_local;

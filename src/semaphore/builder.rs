@@ -1,11 +1,11 @@
 //! A semaphore that is more than its number of permits: another order, a bounded queue, a name.
 
 use super::atomic::{QUEUED, Semaphore};
+use crate::sync::counters::Counters;
 use crate::sync::queue::Queue;
 use crate::sync::scheduling::{Order, Overflow};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::AtomicI64;
-use crate::sync::counters::Counters;
 use std::fmt;
 
 /// Builds a [`Semaphore`]. Made by [`Semaphore::builder`].

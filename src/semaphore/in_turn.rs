@@ -3,8 +3,8 @@
 
 use super::atomic::Semaphore;
 use super::limiter::SemaphoreTicket;
-use crate::core::limiter::Limiter;
-use crate::core::permit::Permit;
+use crate::limiter::Limiter;
+use crate::permit::Permit;
 use crate::sync::queue::{Key, State};
 use crate::sync::wake::quietly;
 use std::ops::Deref;

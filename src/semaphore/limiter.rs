@@ -1,14 +1,14 @@
 //! The semaphore as a leg of a policy, and the turn that a policy waits for.
 
 use super::atomic::Semaphore;
-use crate::core::ask::Demand;
-use crate::core::limiter::{Callbacks, Limiter, Outcome};
-use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::core::status::{self, Status};
+use crate::ask::Demand;
+use crate::limiter::{Callbacks, Limiter, Outcome};
+use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::status::{self, Status};
 use crate::sync::queue::State;
 use crate::sync::shim::atomic::Ordering;
-use crate::sync::wait_queue::{QueueKey, WaitQueue, QueueId};
-use crate::core::ticket::Ticket;
+use crate::sync::wait_queue::{QueueId, QueueKey, WaitQueue};
+use crate::ticket::Ticket;
 use crate::time::ClockReading;
 use std::task::Waker;
 

@@ -12,6 +12,7 @@ mod builder;
 #[cfg(feature = "channel")]
 mod channel;
 mod claim;
+mod drained;
 mod error;
 #[cfg(feature = "pool")]
 mod in_turn;
@@ -20,7 +21,6 @@ mod line;
 mod permit;
 mod request;
 mod resize;
-mod rest;
 mod special;
 #[cfg(feature = "stats")]
 mod stats;

@@ -2,7 +2,7 @@
 
 use super::atomic::Semaphore;
 use super::limiter::SemaphoreTicket;
-use crate::core::permit::Permit;
+use crate::permit::Permit;
 use std::sync::Arc;
 
 /// A permit that borrows its [`Semaphore`]. Dropping it gives the permits back.

@@ -5,7 +5,7 @@ use super::atomic::Semaphore;
 use super::error::{AcquireError, AcquireTimeoutError, TryAcquireError};
 use super::limiter::SemaphoreTicket;
 use super::permit::{OwnedSemaphorePermit, SemaphorePermit};
-use crate::core::permit::Permit;
+use crate::permit::Permit;
 use crate::time::{Clock, Instant};
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,10 +7,10 @@
 //!
 //! It runs no foreign code: wakers are handed in and out, and the caller clones, wakes and drops them outside its lock.
 
+use super::counters::Counters;
+use super::scheduling::{Order, Overflow, Scheduler};
 pub(crate) use super::slab::{Key, Spare, State};
 use super::slab::{NONE, Slab};
-use super::scheduling::{Order, Overflow, Scheduler};
-use super::counters::Counters;
 use super::watchers::{Condition, PermitState, Watchers};
 use std::collections::VecDeque;
 use std::task::Waker;

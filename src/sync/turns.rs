@@ -7,7 +7,7 @@
 
 use super::shim::Mutex;
 use super::shim::atomic::{AtomicUsize, Ordering};
-use super::wait_queue::{QueueKey, WaitQueue, QueueId};
+use super::wait_queue::{QueueId, QueueKey, WaitQueue};
 use crate::time::{Clock, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;

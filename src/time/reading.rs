@@ -1,16 +1,16 @@
-//! One pass over the legs of a policy: the clock is read when the first leg wants it, and once.
+//! The instant that all legs of one decision share: the clock is read when the first leg wants it, and once.
 
 use super::{Clock, Instant};
 use std::cell::Cell;
 
-/// Holds the reading that all legs of one pass share.
+/// One reading of a clock, shared by all legs of one decision, settlement or end. The first leg that asks has its clock read.
 #[derive(Debug)]
 pub struct ClockReading {
     reading: Cell<Option<(usize, Instant)>>,
 }
 
 impl ClockReading {
-    /// A phase that has not looked at any clock yet.
+    /// A reading that is taken when the first leg asks for it.
     #[inline(always)]
     pub fn new() -> Self {
         Self {
@@ -18,7 +18,7 @@ impl ClockReading {
         }
     }
 
-    /// A phase that takes place at `instant` of `clock`, whatever the clock says.
+    /// A reading that is given: `instant` of `clock`, whatever the clock says.
     #[inline]
     pub fn at(clock: &Clock, instant: Instant) -> Self {
         Self {
@@ -26,52 +26,38 @@ impl ClockReading {
         }
     }
 
-    /// The handle that legs are given.
+    /// The instant on `clock`. The first caller's clock is read and shared; a leg on another clock reads its own.
     #[inline(always)]
-    pub fn pass(&self) -> &ClockReading {
-        Pass { reading: self }
+    pub fn now(&self, clock: &Clock) -> Instant {
+        match self.reading.get() {
+            Some((id, instant)) if id == clock.id() => instant,
+            Some(_) => clock.now(),
+            None => {
+                let instant = clock.now();
+                self.reading.set(Some((clock.id(), instant)));
+                instant
+            }
+        }
+    }
+
+    /// [`now`](Self::now), or what `clock` says at this moment if that is later: for a leg that must not be behind what other
+    /// threads have done since.
+    #[inline]
+    pub(crate) fn latest(&self, clock: &Clock) -> Instant {
+        let now = clock.now();
+        match self.reading.get() {
+            Some((id, instant)) if id == clock.id() => now.max(instant),
+            Some(_) => now,
+            None => {
+                self.reading.set(Some((clock.id(), now)));
+                now
+            }
+        }
     }
 }
 
 impl Default for ClockReading {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-/// A leg's view of one pass.
-#[derive(Clone, Copy, Debug)]
-pub struct &'a ClockReading {
-    reading: &'a ClockReading,
-}
-
-impl &ClockReading {
-    /// The instant of this pass on `clock`. The first caller's clock is read and shared; a leg on another clock reads
-    /// its own.
-    #[inline(always)]
-    pub fn now(self, clock: &Clock) -> Instant {
-        match self.reading.reading.get() {
-            Some((id, instant)) if id == clock.id() => instant,
-            Some(_) => clock.now(),
-            None => {
-                let instant = clock.now();
-                self.reading.reading.set(Some((clock.id(), instant)));
-                instant
-            }
-        }
-    }
-
-    /// The same, or what `clock` says now where that is later: for whoever must not be behind what others have done since.
-    #[inline]
-    pub(crate) fn latest(self, clock: &Clock) -> Instant {
-        let now = clock.now();
-        match self.reading.reading.get() {
-            Some((id, instant)) if id == clock.id() => now.max(instant),
-            Some(_) => now,
-            None => {
-                self.reading.reading.set(Some((clock.id(), now)));
-                now
-            }
-        }
     }
 }

@@ -6,9 +6,9 @@ use super::gate::{Admission, AtOnce, Exempting, ExtractKey, Gate, InLine, InLine
 use super::head::Head;
 use super::respond::{AsError, AsResponse, Respond};
 use crate::keyed::Keyed;
-use crate::core::limiter::{Limiter, Outcome};
+use crate::limiter::{Limiter, Outcome};
 use crate::policy::Policy;
-use crate::core::refusal::Rejection;
+use crate::refusal::Rejection;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use std::fmt;

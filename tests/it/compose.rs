@@ -9,9 +9,9 @@ use std::time::Duration;
 use tollgate::policy::{Named, Per, PerCall};
 use tollgate::sync::Notify;
 use tollgate::{
-    And, Ask, BoxLimiter, BoxTicket, BucketTicket, Clock, Cost, Demand, Legs, Limiter, LimiterExt, ManualClock,
-    Outcome, ClockReading, Permit, Policy, PolicyBuilder, Quota, ReadyAt, Reason, Refusal, Rejection, Reservation, Semaphore,
-    SemaphorePermit, SlidingWindow, Ticket, TokenBucket,
+    And, Ask, BoxLimiter, BoxTicket, BucketTicket, Clock, ClockReading, Cost, Demand, Legs, Limiter, LimiterExt,
+    ManualClock, Outcome, Permit, Policy, PolicyBuilder, Quota, ReadyAt, Reason, Refusal, Rejection, Reservation,
+    Semaphore, SemaphorePermit, SlidingWindow, Ticket, TokenBucket,
 };
 
 const TOKENS: Cost = Cost::new("tokens");

@@ -9,9 +9,9 @@ use tollgate::keyed::{FairBudget, FairShare, Shared};
 use tollgate::policy::{AtOnce, Bypass, Named, Per, PerCall, WaitForRaise};
 use tollgate::sync::Notify;
 use tollgate::{
-    And, Ask, BoxLimiter, Clock, Cost, Demand, Inherit, Instant, Keyed, Leased, Legs, Limiter, LimiterExt, ManualClock,
-    Order, Outcome, ClockReading, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement, SlidingWindow, TokenBucket,
-    Wait,
+    And, Ask, BoxLimiter, Clock, ClockReading, Cost, Demand, Inherit, Instant, Keyed, Leased, Legs, Limiter,
+    LimiterExt, ManualClock, Order, Outcome, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement,
+    SlidingWindow, TokenBucket, Wait,
 };
 use tollgate::{FixedWindow, LeakyBucket, Warmup};
 

@@ -10,8 +10,8 @@ use tollgate::adaptive::{Adaptive, LimitLaw, Sample};
 use tollgate::policy::conditional::{Meter, Trigger};
 use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::{
-    Ask, BreakerState, CircuitBreaker, Cost, Demand, Limiter, LimiterExt, ManualClock, OpenTime, Outcome, ClockReading, Policy,
-    Quota, ReadyAt, Refusal, Semaphore, Settlement, TokenBucket,
+    Ask, BreakerState, CircuitBreaker, ClockReading, Cost, Demand, Limiter, LimiterExt, ManualClock, OpenTime, Outcome,
+    Policy, Quota, ReadyAt, Refusal, Semaphore, Settlement, TokenBucket,
 };
 
 /// Which calls a leg panics at.

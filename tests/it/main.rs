@@ -92,6 +92,8 @@ mod pool_outcomes;
 mod pool_own_queue;
 #[cfg(all(feature = "pool", feature = "tokio"))]
 mod pool_parity;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+mod pool_reference;
 #[cfg(feature = "pool")]
 mod pool_room;
 #[cfg(feature = "pool")]
@@ -171,10 +173,10 @@ mod remote_window;
 mod remote_world;
 mod semaphore;
 mod semaphore_corners;
+mod semaphore_drained;
 mod semaphore_orders;
 mod semaphore_reference;
 mod semaphore_resize;
-mod semaphore_drained;
 #[cfg(feature = "stats")]
 mod semaphore_stats;
 mod semaphore_twin;

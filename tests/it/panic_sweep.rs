@@ -35,11 +35,11 @@ use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::shed::{Partitions, WaitingRoom};
 use tollgate::status::Status;
 use tollgate::sync::Notify;
-use tollgate::sync::{QueueKey, WaitQueue, QueueId};
+use tollgate::sync::{QueueId, QueueKey, WaitQueue};
 use tollgate::time::Sleep;
 use tollgate::{
-    Adaptive, CircuitBreaker, Clock, Demand, Inherit, Instant, Keyed, Limiter, LimiterExt, ManualClock, OpenTime,
-    Order, Outcome, Overflow, ClockReading, Permit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement,
+    Adaptive, CircuitBreaker, Clock, ClockReading, Demand, Inherit, Instant, Keyed, Limiter, LimiterExt, ManualClock,
+    OpenTime, Order, Outcome, Overflow, Permit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement,
     TokenBucket, Wait,
 };
 
@@ -1972,7 +1972,7 @@ table! {
     legs_beside_partitions_may_panic: partitions in ["shed/partitions.rs"];
     #[cfg(feature = "channel")]
     legs_beside_a_channel_semaphore_may_panic: channel_semaphores in [];
-    any_verb_of_a_permit_may_panic: verbs in ["core/permit.rs"];
+    any_verb_of_a_permit_may_panic: verbs in ["permit.rs"];
     work_and_its_fallback_may_panic: runs in ["policy/run.rs"];
     classifiers_and_listeners_may_panic: breakers in [
         "breaker/builder.rs", "breaker/circuit.rs", "breaker/limiter.rs", "breaker/open_time.rs"

@@ -12,7 +12,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 use tollgate::pool::{PoolBuilder, PoolError};
-use tollgate::{Demand, JoinHandle, Limiter, Outcome, ClockReading, Policy, Quota, ReadyAt, Refusal, Semaphore, WorkerPool};
+use tollgate::{
+    ClockReading, Demand, JoinHandle, Limiter, Outcome, Policy, Quota, ReadyAt, Refusal, Semaphore, WorkerPool,
+};
 
 const LONG: Duration = Duration::from_secs(20);
 

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use std::time::Duration;
-use tollgate::time::{Instant, ClockReading};
+use tollgate::time::{ClockReading, Instant};
 use tollgate::{Ask, Cost, Demand, Inherit, Limiter, LimiterExt, ManualClock, Quota, Settlement, TokenBucket};
 
 const SECOND: Duration = Duration::from_secs(1);

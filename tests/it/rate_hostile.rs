@@ -199,14 +199,19 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// Runs one operation as of an instant.
-fn run(limiter: &BoxLimiter, op: Op, reading: &ClockReading, held: &mut Vec<<BoxLimiter as Limiter>::Ticket>) -> String {
+fn run(
+    limiter: &BoxLimiter,
+    op: Op,
+    reading: &ClockReading,
+    held: &mut Vec<<BoxLimiter as Limiter>::Ticket>,
+) -> String {
     let reserve = |n| {
         let ask = Ask::one().cost(TOKENS, n);
-        limiter.try_reserve(Demand::new(&ask, reading)).ok()
+        limiter.try_reserve(Demand::new(&ask, &reading)).ok()
     };
     let ready = || {
         let ask = Ask::one().cost(TOKENS, 1);
-        limiter.ready_at(Demand::new(&ask, reading)).not_before()
+        limiter.ready_at(Demand::new(&ask, &reading)).not_before()
     };
     // Whatever else is done, it has seen this instant.
     ready();
@@ -218,11 +223,11 @@ fn run(limiter: &BoxLimiter, op: Op, reading: &ClockReading, held: &mut Vec<<Box
             format!("{}", ticket.is_some())
         }
         Op::Cancel(index) if index < held.len() => {
-            limiter.cancel(held.remove(index), reading);
+            limiter.cancel(held.remove(index), &reading);
             String::new()
         }
         Op::Settle(index, actual) if index < held.len() => {
-            limiter.settle(&mut held[index], Settlement::new(TOKENS, actual, reading));
+            limiter.settle(&mut held[index], Settlement::new(TOKENS, actual, &reading));
             String::new()
         }
         _ => String::new(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, Shared};
 use tollgate::shed::{RetryBudget, Throttler};
-use tollgate::status::{Status, State};
+use tollgate::status::{State, Status};
 use tollgate::{
     Adaptive, Ask, BreakerState, CircuitBreaker, Cost, FixedWindow, LeakyBucket, Limiter, LimiterExt, ManualClock,
     Outcome, Policy, Quota, Semaphore, SlidingLog, SlidingWindow, TokenBucket, Warmup,
@@ -16,9 +16,7 @@ const TOKENS: Cost = Cost::new("tokens");
 fn visit_status(limiter: &impl Limiter) -> Vec<String> {
     let mut lines = Vec::new();
     limiter.visit_status(&mut |status: Status<'_>| {
-        let cost = status
-            .cost
-            .map_or(String::new(), |cost| format!(" of {}", cost.name()));
+        let cost = status.cost.map_or(String::new(), |cost| format!(" of {}", cost.name()));
         let numbers = match status.state {
             State::Permits { limit, in_use, waiting } => format!("{in_use}/{limit} +{waiting}"),
             State::Rate {
@@ -65,7 +63,10 @@ fn rates_say_what_is_left_and_when_there_is_more() {
     );
     let log = SlidingLog::new(1, SECOND).unwrap().on(&clock);
     log.try_acquire(1).unwrap();
-    assert_eq!(visit_status(&log), ["sliding_log (sliding_log): 0/1 in 1s, next Some(1s)"]);
+    assert_eq!(
+        visit_status(&log),
+        ["sliding_log (sliding_log): 0/1 in 1s, next Some(1s)"]
+    );
     let fixed = FixedWindow::new(5, SECOND).unwrap().on(&clock);
     assert_eq!(
         visit_status(&fixed),
@@ -126,21 +127,34 @@ fn a_fair_share_is_the_smaller_the_more_want_theirs() {
     let clock = ManualClock::new();
     let budget = FairBudget::new(Quota::per_second(10).burst(5)).on(&clock);
     let (a, b) = (budget.share(), budget.share());
-    assert_eq!(visit_status(&a), ["fair_share (fair_share): 5/5 in 500ms, next Some(0ns)"]);
+    assert_eq!(
+        visit_status(&a),
+        ["fair_share (fair_share): 5/5 in 500ms, next Some(0ns)"]
+    );
     a.try_acquire(5).unwrap();
-    assert_eq!(visit_status(&a), ["fair_share (fair_share): 0/5 in 500ms, next Some(100ms)"]);
+    assert_eq!(
+        visit_status(&a),
+        ["fair_share (fair_share): 0/5 in 500ms, next Some(100ms)"]
+    );
     assert_eq!(
         visit_status(&b),
         ["fair_share (fair_share): 5/5 in 1s, next Some(0ns)"],
         "if it took some"
     );
     b.try_acquire(5).unwrap();
-    assert_eq!(visit_status(&a), ["fair_share (fair_share): 0/5 in 1s, next Some(200ms)"]);
+    assert_eq!(
+        visit_status(&a),
+        ["fair_share (fair_share): 0/5 in 1s, next Some(200ms)"]
+    );
     clock.advance(Duration::from_millis(200));
     assert!(a.try_acquire(1).is_ok() && b.try_acquire(1).is_ok(), "as they said");
 
     let share = FairBudget::new(Quota::zero()).on(&clock).share();
-    assert!(visit_status(&share)[0].ends_with("next None"), "{:?}", visit_status(&share));
+    assert!(
+        visit_status(&share)[0].ends_with("next None"),
+        "{:?}",
+        visit_status(&share)
+    );
     assert!(visit_status(&FairBudget::new(Quota::unlimited()).on(&clock).share()).is_empty());
 }
 

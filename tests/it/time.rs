@@ -64,11 +64,7 @@ fn a_pass_reads_the_clock_once() {
     clock.advance(SECOND);
     assert_eq!(reading.now(&clock), first);
     other.advance(SECOND);
-    assert_eq!(
-        reading.now(&other),
-        other.now(),
-        "a leg on another clock reads its own"
-    );
+    assert_eq!(reading.now(&other), other.now(), "a leg on another clock reads its own");
 }
 
 /// Given no runtime, when a future sleeps by the real clock, then it wakes, and not before its instant.

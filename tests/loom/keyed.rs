@@ -5,7 +5,7 @@
 use loom::sync::Mutex;
 use loom::thread;
 use std::sync::Arc;
-use tollgate::{Demand, Keyed, Limiter, LimiterExt, Outcome, ClockReading, ReadyAt, Reason, Refusal, Wait};
+use tollgate::{ClockReading, Demand, Keyed, Limiter, LimiterExt, Outcome, ReadyAt, Reason, Refusal, Wait};
 
 /// Admits once.
 struct Once(Mutex<bool>);

@@ -8,7 +8,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tollgate::sync::Notify;
 use tollgate::{
-    Ask, Demand, Due, Instant, Limiter, LimiterExt, ManualClock, Outcome, ClockReading, Policy, ReadyAt, Reason, Refusal, Wait,
+    Ask, ClockReading, Demand, Due, Instant, Limiter, LimiterExt, ManualClock, Outcome, Policy, ReadyAt, Reason,
+    Refusal, Wait,
 };
 
 /// A counter of free places that announces every return by its `Notify`, and by nothing else: all its own accesses are

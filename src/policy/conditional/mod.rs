@@ -12,14 +12,14 @@ mod meter;
 
 pub use meter::{Meter, Metered, MeteredTicket};
 
-use crate::core::ask::Demand;
-use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
-use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::core::status::Status;
+use crate::ask::Demand;
+use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::status::Status;
 use crate::sync::notify::Notify;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use crate::sync::wait_queue::WaitQueue;
-use crate::time::{Clock, Instant, ClockReading};
+use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::sync::Arc;
 

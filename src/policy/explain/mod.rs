@@ -9,10 +9,10 @@ use super::legs::Legs;
 use super::policy::Policy;
 use super::reload::ReloadableLegs;
 use super::spec::LoadMetric;
-use crate::core::ask::{Ask, Demand};
-use crate::core::refusal::ReadyAt;
-use crate::core::status::{Status, State};
-use crate::time::{Clock, Instant, ClockReading};
+use crate::ask::{Ask, Demand};
+use crate::refusal::ReadyAt;
+use crate::status::{State, Status};
+use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::time::Duration;
 

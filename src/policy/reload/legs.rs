@@ -5,23 +5,23 @@ use super::condition::PeakTable;
 use super::leg_set::{LegSet, VersionLeg, index_of};
 use super::leg_state::LegState;
 use super::registry::{DraftLeg, Registry};
-use crate::core::ask::Demand;
-use crate::core::limiter::{Limiter, Outcome, Settlement};
+use crate::ask::Demand;
+use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::policy::settings::{QueueOrder, Settings};
 use crate::policy::spec::{LegRule, LegSpec, PolicySpec, SpecError};
 use crate::policy::{Policy, PolicyBuilder};
 use crate::rate::{Inherit, Quota};
-use crate::core::refusal::{ReadyAt, Refusal};
-use crate::core::status::Status;
+use crate::refusal::{ReadyAt, Refusal};
+use crate::status::Status;
 use crate::sync::arena::Arena;
-use crate::sync::notify::{Notify, self, Notified};
+use crate::sync::notify::{self, Notified, Notify};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering, fence};
-use crate::sync::wait_queue::WaitQueue;
 use crate::sync::unwind::{Rest, ask, both};
+use crate::sync::wait_queue::WaitQueue;
 use crate::sync::wake::PanicCollector;
-use crate::core::ticket::BoxTicket;
-use crate::time::{Clock, Instant, ClockReading};
+use crate::ticket::BoxTicket;
+use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -193,7 +193,12 @@ impl ReloadableLegs {
     }
 
     /// Puts a version in force as a whole, whichever of the wakers that `each` change wakes panic.
-    fn put_in_force(&self, known: &mut Registry, spec: PolicySpec, panics: &mut PanicCollector) -> Result<Changes, SpecError> {
+    fn put_in_force(
+        &self,
+        known: &mut Registry,
+        spec: PolicySpec,
+        panics: &mut PanicCollector,
+    ) -> Result<Changes, SpecError> {
         let (number, legs) = self.plan(known, &spec)?;
         let now = self.clock.now();
         let mut retunes = Vec::new();

@@ -10,7 +10,7 @@ use super::word::Word;
 use super::{BucketTicket, LEG, Short, TokenBucket};
 use crate::algo::ahead::Taken;
 use crate::rate::booking::Booking;
-use crate::core::refusal::{Due, Reason, Refusal, Wait};
+use crate::refusal::{Due, Reason, Refusal, Wait};
 use crate::sync::shim::atomic::Ordering;
 use crate::time::Instant;
 use std::time::Duration;

@@ -20,7 +20,7 @@ use super::word::Word;
 use super::{BucketTicket, TokenBucket};
 use crate::sync::shim::MutexGuard;
 use crate::sync::shim::atomic::Ordering;
-use crate::time::{Instant, ClockReading};
+use crate::time::{ClockReading, Instant};
 use std::convert::Infallible;
 
 /// The units given back between two readings of `TokenBucket::given`.

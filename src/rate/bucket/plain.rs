@@ -3,7 +3,7 @@
 
 use super::params::{ORIGIN, Params, whole_ticks};
 use crate::rate::quota::Quota;
-use crate::core::refusal::Due;
+use crate::refusal::Due;
 use crate::time::{Clock, Instant};
 
 /// The axis that the positions lie on.

@@ -3,7 +3,7 @@
 use super::link::RecvTimeoutError;
 use super::{ChannelPermit, ChannelSemaphore, ChannelToken, OwnedChannelPermit};
 use crate::blocking;
-use crate::core::permit::Permit;
+use crate::permit::Permit;
 use crate::semaphore::error::{AcquireError, AcquireTimeoutError, TryAcquireError};
 use crate::semaphore::limiter::SemaphoreTicket;
 use crate::sync::queue::Key;

@@ -2,13 +2,13 @@
 //! pumped, and nobody blocks in a pump.
 
 use super::ChannelSemaphore;
-use crate::core::ask::Demand;
-use crate::core::limiter::{Callbacks, Limiter, Outcome};
-use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::ask::Demand;
+use crate::limiter::{Callbacks, Limiter, Outcome};
+use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::semaphore::error::TryAcquireError;
 use crate::semaphore::limiter::SemaphoreTicket;
-use crate::core::status::{Status, State};
-use crate::sync::wait_queue::{WaitQueue, QueueId};
+use crate::status::{State, Status};
+use crate::sync::wait_queue::{QueueId, WaitQueue};
 use crate::time::ClockReading;
 
 const LEG: &str = "channel_semaphore";

@@ -9,7 +9,7 @@ mod token;
 
 pub use token::ChannelToken;
 
-use crate::core::permit::Permit;
+use crate::permit::Permit;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use home::Home;
 use link::Receiver;

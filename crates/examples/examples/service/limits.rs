@@ -11,7 +11,7 @@ use tollgate::policy::Named;
 use tollgate::policy::reload::ReloadableLegs;
 use tollgate::policy::spec::PolicySpec;
 use tollgate::shed::WaitingRoom;
-use tollgate::status::{Status, State};
+use tollgate::status::{State, Status};
 use tollgate::tower::{Refused, Respond};
 use tollgate::{
     Adaptive, CircuitBreaker, Clock, Keyed, Limiter, LimiterExt, OpenTime, Policy, Quota, Semaphore, TokenBucket,

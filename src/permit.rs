@@ -1,9 +1,9 @@
 //! The guards of an admission, written once for every limiter.
 
-use crate::core::ask::Cost;
-use crate::core::limiter::{Limiter, Outcome, Settlement};
+use crate::ask::Cost;
+use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::sync::unwind::quietly;
-use crate::core::ticket::Ticket;
+use crate::ticket::Ticket;
 use crate::time::ClockReading;
 use std::fmt;
 use std::mem::{ManuallyDrop, needs_drop};

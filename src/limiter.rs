@@ -5,7 +5,7 @@
 //!
 //! # The laws
 //!
-//! Admission has two phases. Phase 1 reserves on each leg in turn; if all agree, phase 2 commits them all; if one
+//! Admission has two phases. ClockReading 1 reserves on each leg in turn; if all agree, phase 2 commits them all; if one
 //! refuses, those before it are cancelled in reverse order.
 //!
 //! 1. `try_reserve` never blocks and never waits.
@@ -35,14 +35,14 @@
 //!
 //! The feature `conformance` holds a suite that checks each law by its number on any limiter.
 
-use crate::core::ask::{Ask, Cost, Demand};
-use crate::core::permit::{Permit, Reservation};
+use crate::ask::{Ask, Cost, Demand};
+use crate::permit::{Permit, Reservation};
 use crate::policy::conditional::{Conditional, Trigger};
 use crate::policy::{And, AtOnce, BoxLimiter, Named, Per, PerCall, Shadow, WaitForRaise};
-use crate::core::refusal::{ReadyAt, Refusal};
-use crate::core::status::Status;
-use crate::sync::wait_queue::{WaitQueue, QueueId};
-use crate::core::ticket::Ticket;
+use crate::refusal::{ReadyAt, Refusal};
+use crate::status::Status;
+use crate::sync::wait_queue::{QueueId, WaitQueue};
+use crate::ticket::Ticket;
 use crate::time::{Clock, ClockReading};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -162,13 +162,13 @@ pub trait Limiter: Send + Sync {
     /// What one admission must remember to be undone or finished.
     type Ticket: Ticket;
 
-    /// Phase 1: takes what `demand` needs, or refuses without a trace.
+    /// ClockReading 1: takes what `demand` needs, or refuses without a trace.
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>>;
 
     /// Undoes phase 1. Cannot fail, and [must not block](self#several-legs-at-once).
     fn cancel(&self, ticket: Self::Ticket, now: &ClockReading);
 
-    /// Phase 2: the work starts. Cannot fail.
+    /// ClockReading 2: the work starts. Cannot fail.
     #[inline]
     fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
         let _ = (ticket, now);

@@ -1,6 +1,6 @@
 //! When a request could be admitted: what a leg says of it, and what all legs of a composite say together.
 
-use crate::core::refusal::{Reason, Refusal, Wait};
+use crate::refusal::{Reason, Refusal, Wait};
 use crate::sync::wait_queue::WaitQueue;
 use crate::time::Instant;
 
@@ -93,8 +93,8 @@ impl<'a> ReadyAt<'a> {
         }
     }
 
-    /// When the limits are raised far enough: a waiter for that is passed over by those that fit, and looks again at each
-    /// `Notify`.
+    /// When the limits are raised far enough: a waiter for that is passed over by those that fit, and looks again whenever
+    /// the leg notifies.
     #[inline]
     pub fn on_raise(leg: &'a str) -> Self {
         Self {
@@ -115,8 +115,8 @@ impl<'a> ReadyAt<'a> {
         self
     }
 
-    /// The same, where the event happens by itself at `instant` at the latest: the waiter looks again then, `Notify` or no
-    /// `Notify`.
+    /// The same, where the event happens by itself at `instant` at the latest: the waiter looks again then,
+    /// notified or not.
     #[inline]
     #[must_use]
     pub fn by(mut self, instant: Instant) -> Self {

@@ -5,10 +5,10 @@
 //! ([`per_call`](crate::LimiterExt::per_call), [`per`](crate::LimiterExt::per)), and the core hands it a `Demand`
 //! with just that number in it.
 
-use crate::sync::notify::{Notify, Listener};
-use crate::sync::wait_queue::{QueueKey, QueueId};
+use crate::sync::notify::{Listener, Notify};
 use crate::sync::turns::Holder;
-use crate::time::{Clock, Instant, ClockReading};
+use crate::sync::wait_queue::{QueueId, QueueKey};
+use crate::time::{Clock, ClockReading, Instant};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 

@@ -3,11 +3,11 @@
 //! A [`Refusal`] is made on the hot path, so it stores numbers and divides nothing: [`Refusal::retry_after`] computes
 //! when it is asked. It borrows the leg's name; [`Rejection`] is the owned form, an ordinary `'static` error.
 
-use crate::core::ask::{Ask, Cost, Demand};
-use crate::core::limiter::Limiter;
-pub use crate::core::ready::ReadyAt;
+use crate::ask::{Ask, Cost, Demand};
+use crate::limiter::Limiter;
+pub use crate::ready::ReadyAt;
 use crate::sync::wait_queue::WaitQueue;
-use crate::time::{Clock, Instant, ClockReading};
+use crate::time::{Clock, ClockReading, Instant};
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;

@@ -20,7 +20,7 @@
 //! # Ok::<(), tollgate::PolicyError>(())
 //! ```
 
-use crate::core::ask::Cost;
+use crate::ask::Cost;
 use crate::breaker::BreakerState;
 use crate::rate::Quota;
 use std::time::Duration;
@@ -112,9 +112,9 @@ pub enum State {
         /// How likely that is for the next, 0 to 1.
         likelihood: f64,
     },
-    /// A policy's queue.
+    /// The queue of a policy.
     Queue {
-        /// Waiters in it.
+        /// How many wait in it.
         waiting: u64,
     },
 }
