@@ -107,8 +107,8 @@ impl<W: AllOrNothing + ?Sized> Drop for Held<'_, W> {
     }
 }
 
-/// Reusable buffers for the words of tickets that do not fit into a [`BoxTicket`](crate::BoxTicket), which holds the number of its
-/// buffer.
+/// Reusable buffers for the words of tickets that do not fit into a [`BoxTicket`](crate::BoxTicket), which holds the number of
+/// its buffer.
 #[derive(Debug)]
 pub(super) struct LongTickets {
     words: usize,

@@ -12,11 +12,12 @@ use std::thread::panicking;
 
 /// Both `A` and `B`, asked in this order. Made by [`LimiterExt::and`](crate::LimiterExt::and).
 ///
-/// When `B` refuses, or panics, the ticket of `A` is given back. When a leg panics as it ends, the other is ended all the same, and the
-/// first panic goes on. None goes on while the thread is panicking already: so a permit that is dropped by a panic aborts nothing.
+/// When `B` refuses, or panics, the ticket of `A` is given back. When a leg panics as it ends, the other is ended all the same,
+/// and the first panic goes on. None goes on while the thread is panicking already: so a permit that is dropped by a panic
+/// aborts nothing.
 ///
-/// **Livelock**: the same semaphore in both. A policy that waits for it could not tell its two places there apart, and might never stop
-/// trying. A builder refuses such legs.
+/// **Livelock**: the same semaphore in both. A policy that waits for it could not tell its two places there apart, and might
+/// never stop trying. A builder refuses such legs.
 #[derive(Debug)]
 pub struct And<A, B> {
     a: A,
@@ -52,8 +53,8 @@ impl<A: Limiter, B: Limiter> And<A, B> {
         }
     }
 
-    /// The end of the first for the paths of panics. Not inlined: each copy of a chain's end has three of the shorter chain's, and they would
-    /// multiply.
+    /// The end of the first for the paths of panics. Not inlined: each copy of a chain's end has three of the shorter chain's,
+    /// and they would multiply.
     #[cold]
     #[inline(never)]
     fn finish_first(&self, a: A::Ticket, outcome: Outcome, now: &ClockReading) {

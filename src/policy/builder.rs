@@ -70,15 +70,16 @@ impl PolicyBuilder {
         self
     }
 
-    /// What happens to a newcomer when the queue is full. Unless set, it is refused. With [`EvictOldest`](Overflow::EvictOldest) the oldest
-    /// waiters are refused with `QueueFull`, as many as it takes; none for a newcomer that could not wait even alone.
+    /// What happens to a newcomer when the queue is full. Unless set, it is refused. With
+    /// [`EvictOldest`](Overflow::EvictOldest) the oldest waiters are refused with `QueueFull`, as many as it takes; none for a
+    /// newcomer that could not wait even alone.
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.order.overflow = overflow;
         self
     }
 
-    /// Last come, first served: under overload the newest waiters are still in time, and the oldest, whose callers have probably given up,
-    /// time out. A newcomer is admitted on the spot where that is possible, past waiters for more units.
+    /// Last come, first served: under overload the newest waiters are still in time, and the oldest, whose callers have
+    /// probably given up, time out. A newcomer is admitted on the spot where that is possible, past waiters for more units.
     ///
     /// ```
     /// # use tollgate::{Overflow, Policy, Quota, Reason, ManualClock, TokenBucket, LimiterExt};
@@ -109,8 +110,8 @@ impl PolicyBuilder {
     }
 
     /// Refuses some newcomers by chance once `from` callers wait, and the more the longer the queue is. With 60 here and a
-    /// [`max_queue`](Self::max_queue) of 100, half of the newcomers are refused while 80 wait. They are refused at once, as if the queue
-    /// were full, while there is still time to go elsewhere; and a burst is thinned, not cut off.
+    /// [`max_queue`](Self::max_queue) of 100, half of the newcomers are refused while 80 wait. They are refused at once, as if
+    /// the queue were full, while there is still time to go elsewhere; and a burst is thinned, not cut off.
     ///
     /// The chance is that of random early detection (S. Floyd and V. Jacobson, 1993), from a fixed seed.
     ///

@@ -11,11 +11,11 @@ use crate::time::{Clock, ClockReading};
 use std::time::Duration;
 
 impl<L: Limiter + 'static> Policy<L> {
-    /// A second queue in front of the same limiter, unbounded in length: for the few callers that shall not wait behind all others, such as
-    /// those that return at the instant of a [`WaitingRoom`](crate::shed::WaitingRoom).
+    /// A second queue in front of the same limiter, unbounded in length: for the few callers that shall not wait behind all
+    /// others, such as those that return at the instant of a [`WaitingRoom`](crate::shed::WaitingRoom).
     ///
-    /// The limits hold for both together, and so does each change of the limiter, be it by a new version of a policy that is data. Each queue
-    /// has bounds of its own.
+    /// The limits hold for both together, and so does each change of the limiter, be it by a new version of a policy that is
+    /// data. Each queue has bounds of its own.
     ///
     /// # Fairness
     /// Each queue is in order by itself. The two take turns at what they wait for, however long either is: a waiter that is

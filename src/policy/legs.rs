@@ -72,8 +72,8 @@ impl Legs {
         self.legs.iter().map(|leg| &*leg.limiter)
     }
 
-    /// The first leg with a queue that an earlier leg, or itself, has already. A queue that hands nothing over may be in several: its turn
-    /// is one for all of them.
+    /// The first leg with a queue that an earlier leg, or itself, has already. A queue that hands nothing over may be in
+    /// several: its turn is one for all of them.
     pub(super) fn doubled(&self) -> Option<usize> {
         let mut known = Vec::new();
         self.legs.iter().position(|leg| {

@@ -23,16 +23,16 @@ use std::time::Duration;
 ///
 /// # Fairness
 /// First come, first served: a waiter is admitted before any newcomer, however small the request. A
-/// [`try_admit`](crate::LimiterExt::try_admit) is refused while there are waiters. ([Newest
-/// first](PolicyBuilder::newest_first) is an option.) At a semaphore that others use directly, the head of the policy's queue is one more
-/// waiter. Nothing is held while waiting: legs that bind one after the other are waited for one after the other.
+/// [`try_admit`](crate::LimiterExt::try_admit) is refused while there are waiters. ([Newest first](PolicyBuilder::newest_first)
+/// is an option.) At a semaphore that others use directly, the head of the policy's queue is one more waiter. Nothing is held
+/// while waiting: legs that bind one after the other are waited for one after the other.
 ///
-/// A nested policy cannot pass on a queue position: the outer policy is notified when the inner queue has emptied. Share limiters
-/// between policies instead.
+/// A nested policy cannot pass on a queue position: the outer policy is notified when the inner queue has emptied. Share
+/// limiters between policies instead.
 ///
 /// # Memory ordering
-/// Where a leg is a [`Semaphore`](crate::Semaphore), all that happens before a permit is given back is seen by the next holder. Rates
-/// order nothing.
+/// Where a leg is a [`Semaphore`](crate::Semaphore), all that happens before a permit is given back is seen by the next holder.
+/// Rates order nothing.
 ///
 /// ```
 /// # use tollgate::{Ask, Cost, ManualClock, Policy, Quota, Semaphore, TokenBucket, LimiterExt};
@@ -130,8 +130,8 @@ impl<L: Limiter + 'static> Policy<L> {
     /// If a leg panics when it is asked for this request, and again when it is asked once more.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the place in the queue. No permit and no token is lost. A future that is never polled again keeps its
-    /// ticket until it is dropped.
+    /// Dropping the future gives up the place in the queue. No permit and no token is lost. A future that is never polled again
+    /// keeps its ticket until it is dropped.
     pub fn admit(&self, ask: impl Into<Ask>) -> impl Future<Output = Result<Permit<&Self>, Refusal<'_>>> {
         self.wait(ask.into(), None)
     }

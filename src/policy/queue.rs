@@ -1,7 +1,7 @@
 #![doc = include_str!("README.md")]
 
-// In this file, from top to bottom: the waiters as plain data, the transitions under the lock, the timer's transitions, and then
-// the acts outside the lock, which call legs, wakers and turnstiles.
+// In this file, from top to bottom: the waiters as plain data, the transitions under the lock, the timer's transitions, and
+// then the acts outside the lock, which call legs, wakers and the queues of legs.
 
 use super::settings::{Bounds, QueueOrder, Settings};
 use crate::algo::chance::nth_fraction;
@@ -152,14 +152,14 @@ struct Revalidation {
     ahead: Ask,
 }
 
-/// The queue. Each method is a pure transition under the lock: it runs no users' code. Wakers, tickets and claims that leave the queue
-/// are returned to the caller, which wakes, drops and gives back outside the lock.
+/// The queue. Each method is a pure transition under the lock: it runs no users' code. Wakers, tickets and claims that leave
+/// the queue are returned to the caller, which wakes, drops and gives back outside the lock.
 ///
 /// # Invariant
 /// - `waiting`, `parked` and `ended` share no key.
 /// - `queued` is the sum of the asks in `waiting`; `queued_units` the units in `waiting` and `parked`.
-/// - `with_waker` counts the waiters that have a waker, and `deadlines` holds their deadlines: the timer fires only where there is
-///   something to wake.
+/// - `with_waker` counts the waiters that have a waker, and `deadlines` holds their deadlines: the timer fires only where there
+///   is something to wake.
 /// - The claim belongs to the dispatcher alone.
 #[derive(Debug)]
 struct Queue<T> {
@@ -350,8 +350,8 @@ impl<T> Queue<T> {
         Some(wakers)
     }
 
-    /// Joins as the newest, `due` by the answer of the legs when the settings had changed `changes` times. A newcomer that takes a
-    /// `raise` of the limits is parked at once, and looked at next, so that it is notified of the raise.
+    /// Joins as the newest, `due` by the answer of the legs when the settings had changed `changes` times. A newcomer that
+    /// takes a `raise` of the limits is parked at once, and looked at next, so that it is notified of the raise.
     fn push(
         &mut self,
         ask: Ask,
@@ -384,8 +384,8 @@ impl<T> Queue<T> {
         key
     }
 
-    /// The owner of `key` looks at `now`, after the queue was driven. If the wait goes on, a `waker` that is given is kept, and swapped
-    /// for the one before. The caller drops the one that it gets back outside the lock.
+    /// The owner of `key` looks at `now`, after the queue was driven. If the wait goes on, a `waker` that is given is kept, and
+    /// swapped for the one before. The caller drops the one that it gets back outside the lock.
     fn look(&mut self, key: WaiterKey, now: Instant, owner: &Waker, waker: &mut Option<Waker>) -> Lookup<T> {
         if let Some(ended) = self.ended.remove(&key) {
             return Lookup::Ended(ended);
@@ -478,8 +478,8 @@ impl<T> Queue<T> {
         })
     }
 
-    /// The next waiter behind the head to be judged after a change of settings. `None` when all have been, or when the head comes first:
-    /// there was an event, and this is not the `first` judged since the head was asked.
+    /// The next waiter behind the head to be judged after a change of settings. `None` when all have been, or when the head
+    /// comes first: there was an event, and this is not the `first` judged since the head was asked.
     ///
     /// A change in the midst has all judged once more, after the rest.
     fn next_to_revalidate(&mut self, first: bool) -> Option<WaiterView> {
@@ -589,8 +589,8 @@ impl<T> Queue<T> {
     }
 }
 
-/// The timer: one for the queue, set to the instant of its head, to the first at which a parked waiter is asked for again, and to
-/// the first deadline. It only wakes.
+/// The timer: one for the queue, set to the instant of its head, to the first at which a parked waiter is asked for again, and
+/// to the first deadline. It only wakes.
 impl<T> Queue<T> {
     /// The instant at which the head has to be looked at, as far as it is known.
     fn head_at(&self) -> Option<Instant> {
@@ -693,8 +693,8 @@ pub(super) struct PolicyCore<L: Limiter> {
     draws: AtomicU64,
 }
 
-/// The timer of the queue, and its waker. It belongs to no runtime: one that drives its timers late, or not at all, holds up no waiter
-/// of another.
+/// The timer of the queue, and its waker. It belongs to no runtime: one that drives its timers late, or not at all, holds up no
+/// waiter of another.
 struct Timer {
     sleep: Sleep,
     waker: Waker,
@@ -835,8 +835,8 @@ impl<L: Limiter> PolicyCore<L> {
         self.limiter.reserve_in(demand.at_place(&place), ticket)
     }
 
-    /// The earliest instant as of which a waiter may be admitted at `now`: not before it joined, nor before the instant that the last look
-    /// at the legs found, nor before the latest waiter that was served.
+    /// The earliest instant as of which a waiter may be admitted at `now`: not before it joined, nor before the instant that
+    /// the last look at the legs found, nor before the latest waiter that was served.
     fn floor(&self, waited: Waited, now: Instant) -> Instant {
         let earliest = Instant::from_ticks(now.ticks().saturating_sub(self.settings.lateness()));
         // Relaxed: a stale value changes how much lateness is made up for, within the same cap.
@@ -886,8 +886,8 @@ impl<L: Limiter> PolicyCore<L> {
             // A place in a queue that has not handed over yet holds nothing. It is kept, or another queue would always be first
             // there. A permit that it is handed before the instant goes on to the next.
             let waiting = LegQueue::of_event(&ready).filter(|_| is_claimant && ready.is_event());
-            // No turn of a rate is taken while the head waits for an event that no queue hands over: at its instant it would keep
-            // others waiting in vain.
+            // No turn of a rate is taken while the head waits for an event that no queue hands over: at its instant it would
+            // keep others waiting in vain.
             let in_vain = ready.is_event() && ready.turn().is_none();
             let turn = waiting.or_else(|| LegQueue::until_due(&ready).filter(|_| !in_vain));
             let was_due = matches!(waited, Waited::Due(Some(due)) if due <= now);
@@ -977,8 +977,8 @@ impl<L: Limiter> PolicyCore<L> {
         }
     }
 
-    /// When a waiter that joins now would be admitted, and the count of changes of settings before the look: a change between that and
-    /// the join has the newcomer judged anew.
+    /// When a waiter that joins now would be admitted, and the count of changes of settings before the look: a change between
+    /// that and the join has the newcomer judged anew.
     pub(super) fn ready_behind_queue(&self, ask: &Ask, now: Instant) -> (ReadyAt<'_>, u64) {
         let (ahead, is_head, claim, changes) = {
             let queue = self.queue.lock();
@@ -1026,8 +1026,8 @@ impl<L: Limiter + 'static> PolicyCore<L> {
         result
     }
 
-    /// Joins the queue, unless it is full. Returns the key, and the wakers of the waiters that were evicted for it: to be woken by
-    /// [`wake_evicted`](Self::wake_evicted) once the key has an owner. The newcomer drives the queue.
+    /// Joins the queue, unless it is full. Returns the key, and the wakers of the waiters that were evicted for it: to be woken
+    /// by [`wake_evicted`](Self::wake_evicted) once the key has an owner. The newcomer drives the queue.
     pub(super) fn join(
         self: &Arc<Self>,
         ask: Ask,
@@ -1059,8 +1059,8 @@ impl<L: Limiter + 'static> PolicyCore<L> {
         rate > 0.0 && nth_fraction(0, self.draws.fetch_add(1, Ordering::Relaxed)) < rate
     }
 
-    /// The owner of `key` drives the queue and looks. `None` while it waits: then `waker` is woken when its wait ends, or when it has to
-    /// drive the queue.
+    /// The owner of `key` drives the queue and looks. `None` while it waits: then `waker` is woken when its wait ends, or when
+    /// it has to drive the queue.
     pub(super) fn look(self: &Arc<Self>, key: WaiterKey, waker: &Waker) -> Option<WaitEnd<L::Ticket>> {
         self.drive();
         let now = self.clock.now();
@@ -1079,8 +1079,8 @@ impl<L: Limiter + 'static> PolicyCore<L> {
         Some(ended)
     }
 
-    /// The owner of `key` goes before it has seen the end of its wait. Each step is done whichever waker or leg panics; the first panic goes
-    /// on.
+    /// The owner of `key` goes before it has seen the end of its wait. Each step is done whichever waker or leg panics; the
+    /// first panic goes on.
     pub(super) fn leave(self: &Arc<Self>, key: WaiterKey) {
         let (ended, waker, was_head) = self.change(|queue| queue.leave(key));
         drop_quietly(waker);
@@ -1099,8 +1099,8 @@ impl<L: Limiter + 'static> PolicyCore<L> {
         panics.end();
     }
 
-    /// Admits the waiters that can be admitted, from the front; after the dispatch that runs on this thread, if one does. The first panic
-    /// of a waker goes on at the end.
+    /// Admits the waiters that can be admitted, from the front; after the dispatch that runs on this thread, if one does. The
+    /// first panic of a waker goes on at the end.
     pub(super) fn dispatch(self: &Arc<Self>) {
         notify::call(Arc::clone(self) as Arc<dyn Notified>);
     }
@@ -1147,8 +1147,8 @@ impl<L: Limiter + 'static> PolicyCore<L> {
         panics.end();
     }
 
-    /// Ends a wait that cannot end well under the settings in force, as a newcomer at the same place would be refused. A leg that panics is
-    /// asked again when the turn comes.
+    /// Ends a wait that cannot end well under the settings in force, as a newcomer at the same place would be refused. A leg
+    /// that panics is asked again when the turn comes.
     #[cold]
     fn revalidate(self: &Arc<Self>, waits: &WaiterView, panics: &mut PanicCollector) {
         let now = self.clock.now();
@@ -1170,8 +1170,8 @@ impl<L: Limiter + 'static> PolicyCore<L> {
         }
     }
 
-    /// Looks whether a parked waiter still waits for larger limits. It holds no place in any leg's queue, and takes none from the head: it
-    /// becomes the head only once it fits.
+    /// Looks whether a parked waiter still waits for larger limits. It holds no place in any leg's queue, and takes none from
+    /// the head: it becomes the head only once it fits.
     #[cold]
     fn recheck_parked(self: &Arc<Self>, waits: &WaiterView, panics: &mut PanicCollector) {
         let now = self.clock.now();
@@ -1263,8 +1263,8 @@ impl<L: Limiter + 'static> PolicyCore<L> {
         true
     }
 
-    /// A leg has panicked for a waiter. It is asked once more. If it has panicked `before`, the wait ends, and the panic goes on in the
-    /// owner's poll. Always true.
+    /// A leg has panicked for a waiter. It is asked once more. If it has panicked `before`, the wait ends, and the panic goes
+    /// on in the owner's poll. Always true.
     fn panicked(
         self: &Arc<Self>,
         key: WaiterKey,
@@ -1323,8 +1323,8 @@ impl<L: Limiter + 'static> PolicyCore<L> {
         wake_all_quietly(wakers);
     }
 
-    /// The refusal of a wait until `deadline` that cannot end well, by the readiness of the legs: of a newcomer, and of a waiter after a
-    /// change of settings. `asked` is the refusal of a leg, if it was asked.
+    /// The refusal of a wait until `deadline` that cannot end well, by the readiness of the legs: of a newcomer, and of a
+    /// waiter after a change of settings. `asked` is the refusal of a leg, if it was asked.
     pub(super) fn refuses<'a>(
         &'a self,
         ask: &Ask,
@@ -1358,8 +1358,9 @@ impl<L: Limiter + 'static> PolicyCore<L> {
         }
     }
 
-    /// Refuses a waiter that no wait can help, by the refusal of the leg that is the reason. The legs are asked once more, as for a caller
-    /// that does not wait: a request that has become admissible meanwhile is admitted, unless others wait before it.
+    /// Refuses a waiter that no wait can help, by the refusal of the leg that is the reason. The legs are asked once more, as
+    /// for a caller that does not wait: a request that has become admissible meanwhile is admitted, unless others wait before
+    /// it.
     pub(super) fn refuse(
         &self,
         ask: &Ask,
@@ -1445,8 +1446,8 @@ impl<L: Limiter + 'static> Wake for PolicyCore<L> {
 mod tests {
     use super::*;
 
-    /// Given waiters that join, leave, are passed over and come back while others are judged, then each is judged behind the sum of
-    /// those before it, in either order; and all but the head are judged after a change of settings.
+    /// Given waiters that join, leave, are passed over and come back while others are judged, then each is judged behind the
+    /// sum of those before it, in either order; and all but the head are judged after a change of settings.
     #[test]
     fn each_waiter_is_judged_behind_the_sum_of_those_before_it() {
         for newest_first in [false, true] {

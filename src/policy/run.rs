@@ -8,9 +8,9 @@ use std::error::Error;
 use std::fmt;
 
 impl<L: Limiter + 'static> Policy<L> {
-    /// Admits, runs `work`, and ends the permit by the result: [`Outcome::Success`] or [`Outcome::Failure`]. For other outcomes see
-    /// [`run_classified`](Policy::run_classified). `work` is not called before it is admitted. [`Run::or_else`] gives a fallback for a
-    /// refusal.
+    /// Admits, runs `work`, and ends the permit by the result: [`Outcome::Success`] or [`Outcome::Failure`]. For other outcomes
+    /// see [`run_classified`](Policy::run_classified). `work` is not called before it is admitted. [`Run::or_else`] gives a
+    /// fallback for a refusal.
     ///
     /// # Errors
     /// [`RunError::Refused`] as [`admit`](Policy::admit), else [`RunError::Failed`] with the error of the work.
@@ -56,7 +56,8 @@ impl<L: Limiter + 'static> Policy<L> {
     }
 
     /// [`run`](Policy::run), where `classify` maps a result to an outcome: a time-out to [`Outcome::Overload`], from which an
-    /// adaptive limit learns, or a request that was wrong to begin with to [`Outcome::Ignored`]. If `classify` panics, it is `Ignored`.
+    /// adaptive limit learns, or a request that was wrong to begin with to [`Outcome::Ignored`]. If `classify` panics, it is
+    /// `Ignored`.
     ///
     /// # Errors
     /// As [`run`](Policy::run).

@@ -11,9 +11,9 @@ use crate::time::{Clock, ClockReading};
 /// [`LimiterExt::shadow`](crate::LimiterExt::shadow).
 ///
 /// # What it charges
-/// A request that it would have refused passes without being charged. So it gets into no debt, and counts as an enforced limiter
-/// does whose refused callers do not come again. [`visit_status`](Limiter::visit_status) does not show it, since it limits nothing. Shadow mode
-/// never waits, so it over-counts refusals where callers would have waited.
+/// A request that it would have refused passes without being charged. So it gets into no debt, and counts as an enforced
+/// limiter does whose refused callers do not come again. [`visit_status`](Limiter::visit_status) does not show it, since it
+/// limits nothing. Shadow mode never waits, so it over-counts refusals where callers would have waited.
 ///
 /// ```
 /// # use tollgate::{Ask, LimiterExt, ManualClock, Quota, TokenBucket};

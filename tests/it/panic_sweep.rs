@@ -1954,7 +1954,7 @@ macro_rules! table {
 
 table! {
     wakers_of_a_semaphore_may_panic: semaphores in [
-        "semaphore/acquire.rs", "semaphore/line.rs", "semaphore/special.rs", "semaphore/rest.rs", "semaphore/in_turn.rs",
+        "semaphore/acquire.rs", "semaphore/line.rs", "semaphore/special.rs", "semaphore/drained.rs", "semaphore/in_turn.rs",
         "sync/wake.rs"
     ];
     blocked_threads_survive_the_panics_of_others: blocking in ["policy/waiter.rs"];

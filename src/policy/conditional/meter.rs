@@ -18,15 +18,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Measures the limiters that it [watches](Self::watch): units admitted per second, latency, refusals per second, units in flight.
+/// Measures the limiters that it [watches](Self::watch): units admitted per second, latency, refusals per second, units in
+/// flight.
 ///
 /// Rates and latencies are those of the last span, which moves in tenths: 9 to 10 of them are seen, so that a steady
 /// rate reads up to a tenth low just after a tenth has begun. One lock per admission and one per end.
 ///
-/// A unit counts once it is committed. So a request does not count itself while its legs are asked, and units that are given back
-/// are not counted. **Over-admission**: a waiter that a queue has admitted counts when its owner is polled, so all that a queue
-/// admits in one dispatch may pass a conditional limit before it sees the first of them. The latency is that of the whole admission,
-/// from its commit to its end.
+/// A unit counts once it is committed. So a request does not count itself while its legs are asked, and units that are given
+/// back are not counted. **Over-admission**: a waiter that a queue has admitted counts when its owner is polled, so all that a
+/// queue admits in one dispatch may pass a conditional limit before it sees the first of them. The latency is that of the whole
+/// admission, from its commit to its end.
 ///
 /// ```
 /// # use tollgate::{Ask, LimiterExt, ManualClock, Quota, Semaphore, TokenBucket};

@@ -25,8 +25,8 @@ use std::sync::Arc;
 
 /// A limiter that applies only while a load exceeds a trigger. Made by [`LimiterExt::when`](crate::LimiterExt::when).
 ///
-/// While the load is low it takes nothing and refuses nothing. Admissions in that time leave no trace in the limiter: a semaphore
-/// does not count them when it begins to apply.
+/// While the load is low it takes nothing and refuses nothing. Admissions in that time leave no trace in the limiter: a
+/// semaphore does not count them when it begins to apply.
 ///
 /// A request that the load is measured by does not count in its own case: put what is [metered](super::Meter) before or behind
 /// it, as it costs least.
@@ -57,8 +57,8 @@ impl<L> Conditional<L> {
     }
 }
 
-/// A refusal whose end is known may end earlier, when the load falls first. A request that never fits does fit once the limit does
-/// not apply.
+/// A refusal whose end is known may end earlier, when the load falls first. A request that never fits does fit once the limit
+/// does not apply.
 pub(crate) fn sooner<'a>(refusal: Refusal<'a>, ends: Option<Instant>, clock: &'a Clock, now: Instant) -> Refusal<'a> {
     let at = |ends| Wait::Until(Due::at(clock, now, ends));
     match (refusal.wait(), ends) {

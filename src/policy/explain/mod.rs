@@ -16,8 +16,8 @@ use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::time::Duration;
 
-/// The answer of each leg to a request at one instant. Made by [`Policy::explain`](crate::Policy#method.explain), of a policy that is
-/// data as of one that was [built](crate::PolicyBuilder).
+/// The answer of each leg to a request at one instant. Made by [`Policy::explain`](crate::Policy#method.explain), of a policy
+/// that is data as of one that was [built](crate::PolicyBuilder).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Decision {
@@ -156,9 +156,9 @@ impl Policy<Legs> {
     /// sufficed. Nothing is taken, and an admission that is not explained pays nothing for it. Decisions add up to an
     /// [advice](super::live::LegOrder) on the order of the legs.
     ///
-    /// A leg has the name that it was [given](crate::LimiterExt::named), else what it calls itself, else its position, as
-    /// `leg 2`. One that is made of several, by [`and`](crate::LimiterExt::and) or as a policy of its own, is one leg here, with
-    /// the numbers of its first. One in shadow mode agrees to everything; a conditional one that does not apply agrees.
+    /// A leg has the name that it was [given](crate::LimiterExt::named), else what it calls itself, else its position, as `leg
+    /// 2`. One that is made of several, by [`and`](crate::LimiterExt::and) or as a policy of its own, is one leg here, with the
+    /// numbers of its first. One in shadow mode agrees to everything; a conditional one that does not apply agrees.
     ///
     /// It looks at the legs, past the queue. Taken right after a refusal it says why, unless others were admitted in between.
     ///

@@ -144,8 +144,8 @@ impl PeakTable {
         self.rules.iter().map(LegRule::most).max().unwrap_or(u64::MAX)
     }
 
-    /// The transition of a leg whose numbers the load has changed: nothing is given, however often it changes them. A bucket keeps its
-    /// tokens, up to the burst; a window counts what it has admitted.
+    /// The transition of a leg whose numbers the load has changed: nothing is given, however often it changes them. A bucket
+    /// keeps its tokens, up to the burst; a window counts what it has admitted.
     pub(super) fn crossing(rule: &LegRule) -> Inherit {
         match rule {
             LegRule::FixedWindow { .. } | LegRule::SlidingWindow { .. } | LegRule::SlidingLog { .. } => {

@@ -54,8 +54,8 @@ pub(super) struct LegState {
     pub(super) trial: Counts,
     /// The numbers in force. Changed under the lock of the registry.
     in_force: Mutex<LegRule>,
-    /// Of a semaphore, the units of the requests that all legs have admitted. Units that an attempt takes, and gives back because a later
-    /// leg refuses, are no load.
+    /// Of a semaphore, the units of the requests that all legs have admitted. Units that an attempt takes, and gives back
+    /// because a later leg refuses, are no load.
     held: AtomicU64,
 }
 
@@ -216,7 +216,8 @@ impl Body {
         }
     }
 
-    /// Sets the numbers that differ. Numbers that have been checked are not refused; a refused one would leave the old in force.
+    /// Sets the numbers that differ. Numbers that have been checked are not refused; a refused one would leave the old in
+    /// force.
     fn set(&self, from: &LegRule, to: &LegRule, inherit: Inherit) {
         match (self, from, to) {
             (Self::TokenBucket(bucket), _, LegRule::TokenBucket { quota }) => bucket.set_quota(*quota, inherit),

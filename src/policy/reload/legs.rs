@@ -104,8 +104,8 @@ impl PolicySpec {
 }
 
 impl Policy<ReloadableLegs> {
-    /// Puts another version in force. Versions come in turn, each as a whole. For the state of each leg, and for the waiters, see the
-    /// [module](crate::policy::reload).
+    /// Puts another version in force. Versions come in turn, each as a whole. For the state of each leg, and for the waiters,
+    /// see the [module](crate::policy::reload).
     ///
     /// # Errors
     /// [`SpecError`], with the leg and the key: nothing has been changed then, and the old version stays in force.
@@ -175,8 +175,8 @@ impl ReloadableLegs {
         let _ = self.listener.set(Box::new(listener));
     }
 
-    /// Puts `spec` in force, after the change of legs that is under way, if one is. Waiters are notified once the registry is free.
-    /// Not to be called while this thread changes legs: see [`notify::is_deferred`].
+    /// Puts `spec` in force, after the change of legs that is under way, if one is. Waiters are notified once the registry is
+    /// free. Not to be called while this thread changes legs: see [`notify::is_deferred`].
     pub(in crate::policy) fn apply(&self, spec: PolicySpec) -> Result<Applied, SpecError> {
         spec.check()?;
         let mut panics = PanicCollector::default();
@@ -298,7 +298,8 @@ impl Retune {
     }
 }
 
-/// `a` and `b` at once: each number is the tighter of the two. Both are of one kind, and equal in the numbers that cannot change.
+/// `a` and `b` at once: each number is the tighter of the two. Both are of one kind, and equal in the numbers that cannot
+/// change.
 pub(super) fn tighten(a: &LegRule, b: &LegRule) -> LegRule {
     match (a, b) {
         (LegRule::TokenBucket { quota: x }, LegRule::TokenBucket { quota: y }) => LegRule::token_bucket(quota(*x, *y)),
@@ -434,9 +435,9 @@ impl ReloadableLegs {
     /// Notifies that a load may have fallen. That counts for the legs in force even if the set of the ticket has no conditions.
     #[inline]
     fn ended(&self, set: &LegSet) {
-        // SeqCst: what was given back comes before the look at the list in force, as that list comes before the notification in `apply`.
-        // So if no condition is seen here, that notification comes after, and the waiters that it calls see what was given back. Pairs
-        // with the fence in `Notify::notify_all`.
+        // SeqCst: what was given back comes before the look at the list in force, as that list comes before the notification in
+        // `apply`. So if no condition is seen here, that notification comes after, and the waiters that it calls see what was
+        // given back. Pairs with the fence in `Notify::notify_all`.
         if !set.linked && !seeded!("reload_end_unfenced") {
             fence(Ordering::SeqCst);
         }
@@ -539,8 +540,8 @@ impl Limiter for ReloadableLegs {
 }
 
 impl ReloadableLegs {
-    /// Puts the numbers of peak tables in force that the load has moved to, unless legs are being changed: that change notifies at its end,
-    /// and waiters look again.
+    /// Puts the numbers of peak tables in force that the load has moved to, unless legs are being changed: that change notifies
+    /// at its end, and waiters look again.
     #[inline]
     pub(super) fn follow_peaks(&self, set: &LegSet, now: Instant) {
         if set.peaks && set.legs().iter().any(|leg| is_stale(leg, now)) {

@@ -19,9 +19,10 @@ use std::time::Duration;
 
 /// A policy file that changes while it is in use.
 ///
-/// Reads it on a thread of its own, every 2 s. If it is [watched](#method.watch), it is read when something happens in its folder,
-/// and every 30 s all the same, since some file systems report nothing. A version counts once the file has looked the same twice, the
-/// [settling time](Self::settle_for) apart: a file that is still being written does not count as complete. The actions of editors and administrators:
+/// Reads it on a thread of its own, every 2 s. If it is [watched](#method.watch), it is read when something happens in its
+/// folder, and every 30 s all the same, since some file systems report nothing. A version counts once the file has looked the
+/// same twice, the [settling time](Self::settle_for) apart: a file that is still being written does not count as complete. The
+/// actions of editors and administrators:
 ///
 /// | action | effect |
 /// |---|---|
