@@ -73,7 +73,7 @@ impl<L: Limiter + 'static> Policy<L> {
     /// [`builder`](Policy::builder) and [`PolicyBuilder::over`].
     ///
     /// Where a builder reports [`PolicyError::OtherClock`](super::PolicyError::OtherClock) or
-    /// [`PolicyError::SameQueue`](super::PolicyError::SameQueue), this admits what can be admitted on the spot. A wait is
+    /// [`PolicyError::SameQueue`](super::PolicyError::SameQueue), this admits a request that fits on the spot. A wait is
     /// refused at once, as [`Misconfigured`](Reason::Misconfigured): none could end at the right instant.
     pub fn new(limiter: L) -> Self {
         let clock = limiter.clock().cloned().unwrap_or_default();
@@ -338,7 +338,7 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
     /// True without waiters and other handles.
     fn is_pristine(&self, now: &ClockReading) -> bool {
         let alone = Arc::strong_count(&self.0) == 1;
-        // Acquire: sees what the last of the others did. Pairs with the release by which an `Arc` is dropped.
+        // Acquire: sees the last writes of the other handles. Pairs with the release by which an `Arc` is dropped.
         fence(Ordering::Acquire);
         alone && self.0.waiting() == 0 && self.0.limiter.is_pristine(now)
     }

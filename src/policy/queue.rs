@@ -40,7 +40,7 @@ struct QueuedWaiter {
     due: Option<Instant>,
     /// Since when it lacks nothing but a turn.
     ready_since: Option<Instant>,
-    /// The legs have been asked for it, and `due` is what they said.
+    /// The legs have been asked for it, and `due` is their answer.
     tried: bool,
     /// A leg has panicked when it was asked for it.
     panicked: bool,

@@ -10,7 +10,7 @@ use crate::time::{Clock, ClockReading};
 /// Counts what a limiter would have refused, and refuses nothing. Made by
 /// [`LimiterExt::shadow`](crate::LimiterExt::shadow).
 ///
-/// # What it charges
+/// # Charges
 /// A request that it would have refused passes without being charged. So it gets into no debt, and counts as an enforced
 /// limiter does whose refused callers do not come again. [`visit_status`](Limiter::visit_status) does not show it, since it
 /// limits nothing. Shadow mode never waits, so it over-counts refusals where callers would have waited.

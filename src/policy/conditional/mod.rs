@@ -1,8 +1,8 @@
 //! Conditional limits: a limiter that applies only while something else is under load.
 //!
-//! | type | what it is |
+//! | type | purpose |
 //! |---|---|
-//! | [`Meter`] | measures what limiters admit: rate, latency, refusals, how much is in flight |
+//! | [`Meter`] | measures limiters: rate, latency, refusals, units in flight |
 //! | [`Metered`] | a limiter of any kind, alone, composed, keyed or pacing, seen by a meter |
 //! | [`Load`] | a number that rises and falls, and notifies when it has fallen |
 //! | [`Trigger`] | the load above which a limit applies, and the one below which it stops |
@@ -31,7 +31,7 @@ use std::sync::Arc;
 /// A request that the load is measured by does not count in its own case: put what is [metered](super::Meter) before or behind
 /// it, as it costs least.
 ///
-/// Waiters are woken when the load falls: at the instant that the load names, or by its [`notify`](Load::`Notify`).
+/// Waiters are woken when the load falls: at the instant that the load names, or by its [`notify`](Load::notify).
 #[derive(Debug)]
 pub struct Conditional<L> {
     limiter: L,
@@ -39,10 +39,10 @@ pub struct Conditional<L> {
 }
 
 impl<L> Conditional<L> {
-    pub(crate) fn new(limiter: L, mark: Trigger) -> Self {
+    pub(crate) fn new(limiter: L, trigger: Trigger) -> Self {
         Self {
             limiter,
-            gate: Gate::new(mark),
+            gate: Gate::new(trigger),
         }
     }
 
@@ -276,29 +276,29 @@ impl fmt::Debug for Trigger {
 /// A trigger, and whether it is exceeded.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    mark: Trigger,
+    trigger: Trigger,
     exceeded: AtomicBool,
 }
 
 impl Gate {
-    pub(crate) fn new(mark: Trigger) -> Self {
+    pub(crate) fn new(trigger: Trigger) -> Self {
         Self {
-            mark,
+            trigger,
             exceeded: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn clock(&self) -> &Clock {
-        &self.mark.clock
+        &self.trigger.clock
     }
 
     /// True while the trigger is exceeded, as of `now`.
     #[inline]
     pub(crate) fn is_exceeded(&self, now: Instant) -> bool {
-        let load = self.mark.load.read(now);
+        let load = self.trigger.load.read(now);
         // Relaxed: between the two thresholds either answer is right, and outside them it is not read.
         let was = self.exceeded.load(Ordering::Relaxed);
-        let is = load > if was { self.mark.below } else { self.mark.above };
+        let is = load > if was { self.trigger.below } else { self.trigger.above };
         if is != was {
             self.exceeded.store(is, Ordering::Relaxed);
         }
@@ -308,23 +308,23 @@ impl Gate {
     /// The upper threshold, if it was exceeded at the latest look.
     pub(crate) fn was_above(&self) -> Option<f64> {
         // Relaxed: as in `is_exceeded`.
-        self.exceeded.load(Ordering::Relaxed).then_some(self.mark.above)
+        self.exceeded.load(Ordering::Relaxed).then_some(self.trigger.above)
     }
 
     /// Goes on from a load that was above `highest`, and had not fallen since as far as is known.
     pub(crate) fn goes_on_from(&self, highest: Option<f64>) {
-        let is = highest.is_some_and(|highest| highest >= self.mark.above);
+        let is = highest.is_some_and(|highest| highest >= self.trigger.above);
         self.exceeded.store(is, Ordering::Relaxed);
     }
 
     /// When it is no longer exceeded, if that is known.
     pub(crate) fn ends(&self, now: Instant) -> Option<Instant> {
-        self.mark.load.falls_to(self.mark.below, now)
+        self.trigger.load.falls_to(self.trigger.below, now)
     }
 
     /// Lets waiters hear when the load falls. To be called before the load is read.
     pub(crate) fn listen(&self, demand: Demand<'_>) {
-        if let Some(notify) = self.mark.load.notify() {
+        if let Some(notify) = self.trigger.load.notify() {
             demand.listen(notify);
         }
     }

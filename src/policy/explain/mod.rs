@@ -156,7 +156,7 @@ impl Policy<Legs> {
     /// sufficed. Nothing is taken, and an admission that is not explained pays nothing for it. Decisions add up to an
     /// [advice](super::live::LegOrder) on the order of the legs.
     ///
-    /// A leg has the name that it was [given](crate::LimiterExt::named), else what it calls itself, else its position, as `leg
+    /// A leg has the name that it was [given](crate::LimiterExt::named), else that of the limiter, else its position, as `leg
     /// 2`. One that is made of several, by [`and`](crate::LimiterExt::and) or as a policy of its own, is one leg here, with the
     /// numbers of its first. One in shadow mode agrees to everything; a conditional one that does not apply agrees.
     ///

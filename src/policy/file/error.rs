@@ -16,7 +16,7 @@ pub struct PolicyFileError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The file cannot be read, or its name does not say what it is.
+    /// The file cannot be read, or its name has no known format.
     Unreadable {
         /// The error of the system.
         why: Box<str>,

@@ -168,7 +168,7 @@ fn breaker(leg: Table<'_>) -> Result<BreakerRule> {
     Ok(rule)
 }
 
-/// What both kinds of links have: the leg, the metric, the span.
+/// The keys of `when` and `peak` alike: the leg, the metric, the span.
 fn measured(table: Table<'_>) -> Result<(String, LoadMetric, Duration)> {
     let Some((leg, _)) = table.text("leg", "the name of a leg")? else {
         return Err(table.missing("leg", "the name of the leg whose load it depends on"));

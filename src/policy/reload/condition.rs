@@ -74,14 +74,14 @@ pub(super) struct Condition {
 impl Condition {
     pub(super) fn new(key: &str, when: &When, load: LegLoad, clock: &Clock) -> Self {
         let load = Arc::new(load);
-        let mark = Trigger::above(Arc::<LegLoad>::clone(&load), when.above)
+        let trigger = Trigger::above(Arc::<LegLoad>::clone(&load), when.above)
             .below(when.below)
             .on(clock);
         Self {
             key: key.into(),
             when: when.clone(),
             load,
-            gate: Gate::new(mark),
+            gate: Gate::new(trigger),
         }
     }
 
@@ -126,8 +126,8 @@ impl PeakTable {
         let load = Arc::new(load);
         let rows = peak.steps.iter().map(|step| base.at(step));
         let gate = |above, below| {
-            let mark = Trigger::above(Arc::<LegLoad>::clone(&load), above);
-            Gate::new(mark.below(below).on(clock))
+            let trigger = Trigger::above(Arc::<LegLoad>::clone(&load), above);
+            Gate::new(trigger.below(below).on(clock))
         };
         Self {
             key: key.into(),

@@ -229,7 +229,7 @@ impl Body {
                 },
                 LegRule::LeakyBucket { quota, slack },
             ) => {
-                // First what shrinks, so that no step between has a slack that the rate cannot carry.
+                // First the number that shrinks, so that no step between has a slack that the rate cannot carry.
                 if slack < less {
                     let _ = bucket.set_slack(*slack, inherit);
                 }

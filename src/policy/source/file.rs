@@ -32,7 +32,7 @@ use std::time::Duration;
 /// | delete or move the file | an error, once; the version in force stays |
 /// | put it back as it was | nothing |
 /// | swap a symbolic link above it, as Kubernetes does | the new content counts |
-/// | touch it | nothing: what counts is the content |
+/// | touch it | nothing: only the content counts |
 ///
 /// ```no_run
 /// # use tollgate::policy::source::FileSource;
@@ -122,7 +122,7 @@ impl FileSource {
         self
     }
 
-    /// How often it is looked at although nothing is known to have happened. Unless set 2 s, and 30 s while it is watched.
+    /// The longest time between two looks; 2 s unless set, and 30 s while the folder is watched.
     #[must_use]
     pub fn look_every(mut self, every: Duration) -> Self {
         self.every = Some(every);

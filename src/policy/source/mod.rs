@@ -1,6 +1,6 @@
 //! Sources of versions of a policy: a trait, and the loop that puts each version in force.
 //!
-//! | type | what it is |
+//! | type | purpose |
 //! |---|---|
 //! | [`PolicySource`] | a stream of versions: implement it for your own store |
 //! | [`Versions`], [`VersionSender`] | versions that this program hands in |

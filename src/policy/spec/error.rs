@@ -44,7 +44,7 @@ impl SpecError {
         &self.key
     }
 
-    /// What was given, and what is allowed.
+    /// The value that was given, and the ones allowed.
     pub fn fault(&self) -> &str {
         &self.fault
     }

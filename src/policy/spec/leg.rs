@@ -79,14 +79,14 @@ impl LegSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LoadMetric {
-    /// The part of it that is in use: of a semaphore, what is held of its limit, now; of a rate, what it admitted per
-    /// second of what its quota allows per second.
+    /// The part of it that is in use: of a semaphore, the part of its limit that is held now; of a rate, the units admitted per
+    /// second, divided by its quota.
     Use,
-    /// How many units it admitted per second.
+    /// Units that it admitted per second.
     Rate,
-    /// The mean time from start to end of what it admitted, in seconds: of the whole admission, by all legs.
+    /// The mean time from start to end of its admissions, in seconds, by all legs.
     Latency,
-    /// How many requests it refused per second.
+    /// Requests that it refused per second.
     Refusals,
 }
 
@@ -156,7 +156,7 @@ impl When {
 /// A table from a measured load to the numbers that apply.
 ///
 /// A load that crosses a mark gives nothing, however often it does: a bucket keeps the tokens it has, up to the burst, and a
-/// window counts what it has admitted. Tables that look at each other's [use](LoadMetric::Use) in a circle are refused, since
+/// window keeps its count. Tables that look at each other's [use](LoadMetric::Use) in a circle are refused, since
 /// each could change the load of the other for ever.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peak {

@@ -1,13 +1,13 @@
 //! A policy as plain data, as a file or a program states it.
 //!
-//! | type | what it is |
+//! | type | purpose |
 //! |---|---|
 //! | [`PolicySpec`] | a whole policy: its legs, and the bounds of its queue |
 //! | [`LegSpec`] | one leg: its name, its rule, and when and how that applies |
 //! | [`LegRule`] | a kind of limiter and its numbers |
 //! | [`When`] | a leg that applies only while another is under load |
 //! | [`Peak`] | numbers that depend on the load of another leg |
-//! | [`SpecError`] | which leg, which key, what is wrong with it |
+//! | [`SpecError`] | a mistake: the leg, the key, and the fault |
 //!
 //! [`PolicySpec::check`] finds every mistake that [`PolicySpec::build`] would.
 
