@@ -28,7 +28,7 @@ impl<'a> Table<'a> {
                 text,
                 node.at,
                 key,
-                &format!("{} was given, and a table is allowed", other.what()),
+                &format!("{} was given, and a table is allowed", other.kind_name()),
             )),
         }
     }
@@ -70,7 +70,7 @@ impl<'a> Table<'a> {
             Value::AllOrNothing(Some(number)) => number.to_string(),
             Value::Real(number) => number.to_string(),
             Value::Text(text) => format!("`{text}`"),
-            other => other.what().to_owned(),
+            other => other.kind_name().to_owned(),
         };
         self.wrong(node, key, &format!("{given} was given, and {allowed} is allowed"))
     }

@@ -32,14 +32,14 @@ pub(super) struct Entry {
 
 impl Value {
     /// Its kind, for an error message.
-    pub(super) fn what(&self) -> &'static str {
+    pub(super) fn kind_name(&self) -> &'static str {
         match self {
             Self::Table(_) => "a table",
             Self::List(_) => "a list",
             Self::Text(_) => "a text",
             Self::AllOrNothing(_) | Self::Real(_) => "a number",
             Self::Truth(_) => "true or false",
-            Self::Other(what) => what,
+            Self::Other(kind) => kind,
         }
     }
 }
