@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// While the load is low it takes nothing and refuses nothing. Admissions in that time leave no trace in the limiter: a
 /// semaphore does not count them when it begins to apply.
 ///
-/// A request that the load is measured by does not count in its own case: put what is [metered](super::Meter) before or behind
+/// A request that the load is measured by does not count in its own case: put what is [metered](Meter) before or behind
 /// it, as it costs least.
 ///
 /// Waiters are woken when the load falls: at the instant that the load names, or by its [`notify`](Load::notify).
@@ -168,7 +168,7 @@ impl<L: Limiter> Limiter for Conditional<L> {
     }
 }
 
-/// A load: a number that rises and falls. A [`Meter`](super::Meter) gives some; write your own for what only you can
+/// A load: a number that rises and falls. A [`Meter`](Meter) gives some; write your own for what only you can
 /// measure.
 ///
 /// **Starvation**: a load that falls must report it, or waiters sleep on. By its [`notify`](Self::notify) after an event, by

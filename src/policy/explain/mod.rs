@@ -154,7 +154,7 @@ impl Policy<ReloadableLegs> {
 impl Policy<Legs> {
     /// Explains the decision on `ask` now, leg by leg: which one refuses, the units that are missing, the limit that would have
     /// sufficed. Nothing is taken, and an admission that is not explained pays nothing for it. Decisions add up to an
-    /// [advice](super::live::LegOrder) on the order of the legs.
+    /// [advice](LegOrder) on the order of the legs.
     ///
     /// A leg has the name that it was [given](crate::LimiterExt::named), else that of the limiter, else its position, as `leg
     /// 2`. One that is made of several, by [`and`](crate::LimiterExt::and) or as a policy of its own, is one leg here, with the
