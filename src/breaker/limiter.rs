@@ -3,11 +3,11 @@
 use super::circuit::{CircuitBreaker, LEG};
 use super::word::{Admitted, Word};
 use crate::algo::breaker::{Answer, Counts, State as AlgoState};
-use crate::ask::Demand;
-use crate::limiter::{Callbacks, Limiter, Outcome};
-use crate::refusal::{ReadyAt, Reason, Refusal};
-use crate::status::{State, Status};
-use crate::ticket::Ticket;
+use crate::core::ask::Demand;
+use crate::core::limiter::{Callbacks, Limiter, Outcome};
+use crate::core::refusal::{ReadyAt, Reason, Refusal};
+use crate::core::status::{State, Status};
+use crate::core::ticket::Ticket;
 use crate::time::{Clock, ClockReading, Instant};
 
 /// In which period of a breaker work was admitted, how many calls it is, and when it began.

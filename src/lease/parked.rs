@@ -5,9 +5,9 @@
 //! thread has made it yet, or is ending: it is there from the start, is never dropped, and is empty once the list is gone.
 
 use super::Core;
-use crate::limiter::Limiter;
+use crate::core::limiter::Limiter;
+use crate::core::ticket::Ticket;
 use crate::sync::shim::thread_local;
-use crate::ticket::Ticket;
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

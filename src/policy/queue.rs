@@ -6,9 +6,9 @@
 use super::settings::{Bounds, QueueOrder, Settings};
 use crate::algo::chance::nth_fraction;
 use crate::algo::shed::rejection_rate;
-use crate::ask::{Ask, Demand, Place};
-use crate::limiter::{Limiter, admit_in};
-use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::core::ask::{Ask, Demand, Place};
+use crate::core::limiter::{Limiter, admit_in};
+use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::semaphore::Overflow;
 use crate::sync::notify::{self, Listener, Notified, Notify};
 use crate::sync::shim::Mutex;

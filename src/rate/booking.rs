@@ -1,7 +1,7 @@
 //! What a booking gives: a reservation, and the instant for which it was made.
 
-use crate::limiter::Limiter;
-use crate::permit::{Permit, Reservation};
+use crate::core::limiter::Limiter;
+use crate::core::permit::{Permit, Reservation};
 use crate::time::{Clock, Instant};
 use std::fmt;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! How a rate is asked where queues take [turns](crate::sync::turns): the same for all rates, which only say when.
 
-use crate::ask::{Demand, Place};
-use crate::refusal::{ReadyAt, Reason};
+use crate::core::ask::{Demand, Place};
+use crate::core::refusal::{ReadyAt, Reason};
 use crate::sync::turns::{Before, Late, Turns};
 use crate::sync::wait_queue::QueueId;
 use crate::sync::wake::quietly;

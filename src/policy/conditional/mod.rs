@@ -12,10 +12,10 @@ mod meter;
 
 pub use meter::{Meter, Metered, MeteredTicket};
 
-use crate::ask::Demand;
-use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
-use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::status::Status;
+use crate::core::ask::Demand;
+use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::core::status::Status;
 use crate::sync::notify::Notify;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use crate::sync::wait_queue::WaitQueue;

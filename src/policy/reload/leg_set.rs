@@ -5,15 +5,15 @@
 
 use super::condition::{Condition, PeakTable};
 use super::leg_state::{Body, LegState};
-use crate::ask::Demand;
-use crate::limiter::{Outcome, Settlement};
+use crate::core::ask::Demand;
+use crate::core::limiter::{Outcome, Settlement};
+use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::core::ticket::BoxTicket;
 use crate::policy::all_or_nothing::{AllOrNothing, LongTickets};
 use crate::policy::conditional::{Meter, sooner};
-use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::sync::notify::together;
 use crate::sync::unwind::{both, each};
 use crate::sync::wait_queue::QueueId;
-use crate::ticket::BoxTicket;
 use crate::time::{Clock, ClockReading, Instant};
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! One leg while it lives: a limiter that keeps its state from version to version, and its numbers.
 
-use crate::ask::{Ask, Cost};
 use crate::breaker::{BreakerTicket, CircuitBreaker};
-use crate::limiter::Limiter;
+use crate::core::ask::{Ask, Cost};
+use crate::core::limiter::Limiter;
+use crate::core::ticket::Ticket;
 use crate::policy::boxed::Erased;
 use crate::policy::shadow::Counts;
 use crate::policy::spec::{BreakerRule, LegRule, LegSpec, RuleKind};
@@ -10,7 +11,6 @@ use crate::rate::{FixedWindow, Inherit, LeakyBucket, Quota, SlidingLog, SlidingW
 use crate::semaphore::Semaphore;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
-use crate::ticket::Ticket;
 use crate::time::Clock;
 use std::time::Duration;
 

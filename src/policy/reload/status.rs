@@ -3,7 +3,7 @@
 use super::leg_set::VersionLeg;
 use super::leg_state::Body;
 use super::legs::ReloadableLegs;
-use crate::ask::{Ask, Demand};
+use crate::core::ask::{Ask, Demand};
 use crate::policy::ShadowStats;
 use crate::policy::explain::{Decision, LegDecision, LegVerdict};
 use crate::policy::spec::{LegRule, RuleKind};

@@ -207,11 +207,11 @@ fn run(
 ) -> String {
     let reserve = |n| {
         let ask = Ask::one().cost(TOKENS, n);
-        limiter.try_reserve(Demand::new(&ask, &reading)).ok()
+        limiter.try_reserve(Demand::new(&ask, reading)).ok()
     };
     let ready = || {
         let ask = Ask::one().cost(TOKENS, 1);
-        limiter.ready_at(Demand::new(&ask, &reading)).not_before()
+        limiter.ready_at(Demand::new(&ask, reading)).not_before()
     };
     // Whatever else is done, it has seen this instant.
     ready();
@@ -223,11 +223,11 @@ fn run(
             format!("{}", ticket.is_some())
         }
         Op::Cancel(index) if index < held.len() => {
-            limiter.cancel(held.remove(index), &reading);
+            limiter.cancel(held.remove(index), reading);
             String::new()
         }
         Op::Settle(index, actual) if index < held.len() => {
-            limiter.settle(&mut held[index], Settlement::new(TOKENS, actual, &reading));
+            limiter.settle(&mut held[index], Settlement::new(TOKENS, actual, reading));
             String::new()
         }
         _ => String::new(),
