@@ -9,7 +9,7 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
-use tollgate::policy::live::OrderAdvice;
+use tollgate::policy::explain::LegOrder;
 use tollgate::policy::source::{FileSource, PolicyEvent};
 use tollgate::{Ask, Clock, LimiterExt};
 
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let held = (policy.try_admit(Ask::one()).ok(), policy.try_admit(Ask::one()).ok());
     let refused = policy.try_admit(Ask::one()).map(drop).unwrap_err();
     println!("refused: {refused}");
-    let mut advice = OrderAdvice::new();
+    let mut advice = LegOrder::new();
     for _ in 0..100 {
         advice.count(&policy.explain(Ask::one()));
     }

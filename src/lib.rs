@@ -18,7 +18,7 @@
 //! | stop calling a service that fails | [`CircuitBreaker`] | |
 //! | let a limit find itself from latency | [`Adaptive`] over a [`Semaphore`] | |
 //! | keep limits in a file, and change them while running | [`policy::spec::PolicySpec`], [`Policy::apply`], [`policy::source`] | `policy-file`, `policy-watch` |
-//! | throttle one thing while another is under load | [`LimiterExt::linked`], [`policy::linked`] | |
+//! | throttle one thing while another is under load | [`LimiterExt::when`], [`policy::conditional`] | |
 //! | try a limit before it is enforced | [`LimiterExt::shadow`] | |
 //! | explain a decision, with the numbers of every leg | [`Policy::explain`] | |
 //! | run a fallback when refused | [`Policy::run`] | |
@@ -30,7 +30,7 @@
 //! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
 //! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
 //! | run an async function over many items, `n` at once | `fan_out` | `fan-out` |
-//! | give refused clients a retry time, and honour it | [`shed::WaitingRoom`], [`Policy::lane`] | |
+//! | give refused clients a retry time, and honour it | [`shed::WaitingRoom`], [`Policy::bypass_queue`] | |
 //! | limit a service of tower, axum, hyper or tonic | `LimitLayer` of the crate `tollgate-http` | |
 //! | answer clients with `Retry-After` and `RateLimit` fields, find keys behind proxies | `tollgate-http` with its feature `axum` | |
 //! | see the status of every leg | [`Limiter::visit_status`], [`status`] | |

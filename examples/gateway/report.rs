@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// The legs, and the queue, in the order in which they are asked.
-const LEGS: [&str; 5] = ["requests", "tokens", "window", "in flight", "line"];
+const LEGS: [&str; 5] = ["requests", "tokens", "window", "in flight", "queue"];
 
 /// The totals of a tenant's log, in the trace's time.
 pub struct Summary {

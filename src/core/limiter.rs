@@ -40,7 +40,7 @@ use crate::core::permit::{Permit, Reservation};
 use crate::core::refusal::{ReadyAt, Refusal};
 use crate::core::status::Status;
 use crate::core::ticket::Ticket;
-use crate::policy::linked::{Linked, Mark};
+use crate::policy::conditional::{Conditional, Trigger};
 use crate::policy::{And, AtOnce, BoxLimiter, Named, Per, PerCall, Shadow, WaitForRaise};
 use crate::sync::wait_queue::{QueueId, WaitQueue};
 use crate::time::{Clock, ClockReading};
@@ -494,12 +494,12 @@ pub trait LimiterExt: Limiter {
         WaitForRaise::new(self)
     }
 
-    /// This limiter, applying only while a load exceeds `mark`.
-    fn linked(self, mark: Mark) -> Linked<Self>
+    /// This limiter, applying only while a load exceeds `trigger`.
+    fn when(self, trigger: Trigger) -> Conditional<Self>
     where
         Self: Sized,
     {
-        Linked::new(self, mark)
+        Conditional::new(self, trigger)
     }
 
     /// Both this and `other`, all-or-nothing, asked in this order.

@@ -1,11 +1,11 @@
-//! How things are done, page by page. There is no code here, only text, and examples that run.
+//! Guides, page by page: only text, and examples that run.
 //!
-//! | page | for whom |
+//! | page | for users of |
 //! |---|---|
-//! | [`from_tokio`] | those who use tokio's `Semaphore`: what stays, what differs, what is new |
-//! | [`semaphores`] | which semaphore to take, and what can be built from one |
-//! | [`rates`] | those who use another rate limiter: what it is called here, what differs |
-//! | `pools` (feature `fan-out`) | the same for pools and fan-out |
+//! | [`from_tokio`] | tokio's `Semaphore`: what stays, what differs, what is new |
+//! | [`semaphores`] | any semaphore: which to take, and patterns built from one |
+//! | [`rates`] | other rate limiters: names here, and differences |
+//! | `pools` (feature `fan-out`) | other pools and fan-outs: names here, and differences |
 
 #[doc = include_str!("from_tokio.md")]
 pub mod from_tokio {}

@@ -12,12 +12,12 @@ use std::thread::panicking;
 
 /// Both `A` and `B`, asked in this order. Made by [`LimiterExt::and`](crate::LimiterExt::and).
 ///
-/// When `B` refuses, or panics, what `A` gave is given back. When a leg panics as it ends, the other is ended all the same,
+/// When `B` refuses, or panics, the ticket of `A` is given back. When a leg panics as it ends, the other is ended all the same,
 /// and the first panic goes on. None goes on while the thread is panicking already: so a permit that is dropped by a panic
 /// aborts nothing.
 ///
-/// No semaphore may stand in both: a policy that waits for it
-/// could not tell its two places there apart, and might never stop trying. (A builder refuses such legs.)
+/// **Livelock**: the same semaphore in both. A policy that waits for it could not tell its two places there apart, and might
+/// never stop trying. A builder refuses such legs.
 #[derive(Debug)]
 pub struct And<A, B> {
     a: A,
@@ -34,7 +34,7 @@ impl<A: Limiter, B: Limiter> And<A, B> {
     /// Asks the second, where the first has given `a`.
     #[inline(always)]
     fn reserve_second(&self, a: A::Ticket, demand: Demand<'_>) -> Result<(A::Ticket, B::Ticket), Refusal<'_>> {
-        // It has a copy of the ticket, so that what is kept need not be read back from there.
+        // It has a copy of the ticket, so that the kept one need not be read back from there.
         let (first, reading) = (&self.a, demand.reading());
         let roll_back = Rest::new(move || {
             if !seeded!("and_forgets_rollback") {
@@ -53,8 +53,8 @@ impl<A: Limiter, B: Limiter> And<A, B> {
         }
     }
 
-    /// For where something panics. Apart, since each copy of a chain's end has three of the shorter chain's: inlined, they
-    /// multiply.
+    /// The end of the first for the paths of panics. Not inlined: each copy of a chain's end has three of the shorter chain's,
+    /// and they would multiply.
     #[cold]
     #[inline(never)]
     fn finish_first(&self, a: A::Ticket, outcome: Outcome, now: &ClockReading) {
@@ -90,7 +90,7 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
         match self.reserve_link(demand) {
             Ok(ticket) => Ok(ticket),
             Err(mut refusal) => {
-                // Of a copy, so that the usual admission need not have its ask in memory.
+                // By a copy, so that the usual admission need not have its ask in memory.
                 let ask = *demand.ask();
                 refusal.among(self, demand.of(&ask));
                 Err(refusal)

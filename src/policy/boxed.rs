@@ -1,6 +1,6 @@
 //! Any limiter behind one type, without an allocation per admission: its ticket's words travel in a fixed buffer.
 
-use super::whole::LongTickets;
+use super::all_or_nothing::LongTickets;
 use crate::core::ask::Demand;
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
@@ -10,7 +10,7 @@ use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading};
 use std::fmt;
 
-/// The object-safe face: tickets go through a slice of words.
+/// The object-safe form of a limiter: tickets go through a slice of words.
 pub(crate) trait Erased: Send + Sync {
     fn try_reserve(&self, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'_>>;
     fn cancel(&self, words: &[u64], now: &ClockReading);

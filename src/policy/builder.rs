@@ -1,8 +1,8 @@
-//! Building a policy: its legs, and the bounds of its line.
+//! Builds a policy: its legs, and the bounds of its queue.
 
-use super::bounds::{Manner, Settings};
 use super::legs::Legs;
 use super::policy::Policy;
+use super::settings::{QueueOrder, Settings};
 use crate::core::limiter::Limiter;
 use crate::semaphore::Overflow;
 use crate::sync::wait_queue::QueueId;
@@ -10,8 +10,8 @@ use crate::time::Clock;
 use std::fmt;
 use std::time::Duration;
 
-/// Builds a [`Policy`] of any number of legs. Legs are asked in the order in which they are added: the cheapest, and
-/// those that refuse most, first; rates before semaphores.
+/// Builds a [`Policy`] of any number of legs. Legs are asked in the order in which they are added. Add the
+/// cheapest, and those that refuse most, first; rates before semaphores.
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it builds"]
 pub struct PolicyBuilder {
@@ -19,13 +19,13 @@ pub struct PolicyBuilder {
     clock: Option<Clock>,
     max_wait: Option<Duration>,
     max_queue: usize,
-    early: Option<usize>,
+    reject_early_from: Option<usize>,
     lateness: Duration,
-    manner: Manner,
+    order: QueueOrder,
 }
 
 impl PolicyBuilder {
-    /// How late a waiter may be served and still count as of its due instant, unless set otherwise.
+    /// The default [lateness](Self::lateness).
     pub const LATENESS: Duration = Duration::from_millis(10);
 
     pub(super) fn new() -> Self {
@@ -34,9 +34,9 @@ impl PolicyBuilder {
             clock: None,
             max_wait: None,
             max_queue: usize::MAX,
-            early: None,
+            reject_early_from: None,
             lateness: Self::LATENESS,
-            manner: Manner::FIFO,
+            order: QueueOrder::FIFO,
         }
     }
 
@@ -52,35 +52,34 @@ impl PolicyBuilder {
         self
     }
 
-    /// The longest that anybody waits. A wait that is known to take longer is refused at once. Zero: nobody waits.
+    /// The longest wait. A wait that is known to take longer is refused at once. Zero: no caller waits.
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = Some(max_wait);
         self
     }
 
-    /// How many may wait at once. Zero: nobody waits.
+    /// Waiters at most. Zero: no caller waits.
     pub fn max_queue(mut self, max_queue: usize) -> Self {
         self.max_queue = max_queue;
         self
     }
 
-    /// How many units all who wait may ask for together: a request for three counts as three.
+    /// Units of all waiters at most: a request for three counts as three.
     pub fn max_queue_units(mut self, units: u64) -> Self {
-        self.manner.max_units = units;
+        self.order.max_units = units;
         self
     }
 
-    /// Who has to go when the line is as long as it may be: whoever comes, unless set otherwise. With
-    /// [`EvictOldest`](Overflow::EvictOldest) as many as it takes of those who have waited longest are refused with
-    /// `QueueFull`; nobody for a newcomer that could not wait even alone.
+    /// What happens to a newcomer when the queue is full. Unless set, it is refused. With
+    /// [`EvictOldest`](Overflow::EvictOldest) the oldest waiters are refused with `QueueFull`, as many as it takes; none for a
+    /// newcomer that could not wait even alone.
     pub fn overflow(mut self, overflow: Overflow) -> Self {
-        self.manner.overflow = overflow;
+        self.order.overflow = overflow;
         self
     }
 
-    /// Last come, first served: under overload the newest still make it in time, and the oldest, whose callers have
-    /// probably given up, time out. Whoever comes is admitted on the spot where that is possible, past those who wait for
-    /// more.
+    /// Last come, first served: under overload the newest waiters are still in time, and the oldest, whose callers have
+    /// probably given up, time out. A newcomer is admitted on the spot where that is possible, past waiters for more units.
     ///
     /// ```
     /// # use tollgate::{Overflow, Policy, Quota, Reason, ManualClock, TokenBucket, LimiterExt};
@@ -106,13 +105,13 @@ impl PolicyBuilder {
     /// ```
     #[doc(alias = "lifo")]
     pub fn newest_first(mut self) -> Self {
-        self.manner.newest_first = true;
+        self.order.newest_first = true;
         self
     }
 
-    /// Refuses some of those who would wait, by chance, once so many do, and the more the longer the line is: with 60 here
-    /// and a [`max_queue`](Self::max_queue) of 100, half of those who come while 80 wait. They are told at once, as if the
-    /// line were full, while there is still time to go elsewhere; and a burst is thinned, not cut off.
+    /// Refuses some newcomers by chance once `from` callers wait, and the more the longer the queue is. With 60 here and a
+    /// [`max_queue`](Self::max_queue) of 100, half of the newcomers are refused while 80 wait. They are refused at once, as if
+    /// the queue were full, while there is still time to go elsewhere; and a burst is thinned, not cut off.
     ///
     /// The chance is that of random early detection (S. Floyd and V. Jacobson, 1993), from a fixed seed.
     ///
@@ -137,13 +136,13 @@ impl PolicyBuilder {
     /// # drop((waits, held));
     /// # Ok::<(), tollgate::PolicyError>(())
     /// ```
-    #[doc(alias = "random early detection")]
+    #[doc(alias = "random reject_early_from detection")]
     pub fn reject_early(mut self, from: usize) -> Self {
-        self.early = Some(from);
+        self.reject_early_from = Some(from);
         self
     }
 
-    /// How late a waiter may be served (timers are coarse) and still count as of its due instant; 10 ms unless set.
+    /// The lateness of a waiter (timers are coarse) that still counts as of its due instant; 10 ms unless set.
     ///
     /// By counted instants every rate and window holds exactly. By real instants a leg may admit up to
     /// `lateness x rate` more while waiters are served. [`Duration::ZERO`] is strict: nothing is made up for, nothing
@@ -201,9 +200,9 @@ impl PolicyBuilder {
         Settings {
             max_wait: self.max_wait.map(|max_wait| clock.ticks_of(max_wait)),
             max_queue: self.max_queue,
-            early: self.early,
+            reject_early_from: self.reject_early_from,
             lateness: clock.ticks_of(self.lateness),
-            manner: self.manner,
+            order: self.order,
             misfit: false,
         }
     }
@@ -249,7 +248,7 @@ pub enum PolicyError {
         /// Its position, from zero.
         leg: usize,
     },
-    /// A semaphore stands in two legs: a policy that waits for it could not tell its two places in line apart. Let one leg
+    /// A semaphore stands in two legs: a policy that waits for it could not tell its two places in the queue apart. Let one leg
     /// count the sum.
     SameQueue {
         /// The position of the second, from zero.
@@ -257,7 +256,7 @@ pub enum PolicyError {
     },
     /// [`PolicyBuilder::over`] was called on a builder that legs had been added to.
     LegsAndLimiter {
-        /// How many.
+        /// Their number.
         legs: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! What a leg counts, and what it is called.
+//! Adapters of legs: what a leg counts, its name, and how it is waited for.
 
 use crate::core::ask::{Cost, Demand};
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
@@ -7,8 +7,8 @@ use crate::core::status::Status;
 use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading};
 
-/// The methods of a limiter that an adapter hands on as they are.
-macro_rules! hand_on {
+/// The methods of a limiter that an adapter delegates unchanged.
+macro_rules! delegate {
     () => {
         #[inline]
         fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
@@ -81,7 +81,7 @@ impl<L: Limiter> Limiter for PerCall<L> {
     fn name(&self) -> Option<&str> {
         self.limiter.name()
     }
-    hand_on!();
+    delegate!();
 }
 
 /// A leg that counts a named cost. Made by [`LimiterExt::per`](crate::LimiterExt::per).
@@ -121,7 +121,7 @@ impl<L: Limiter> Limiter for Per<L> {
     fn name(&self) -> Option<&str> {
         self.limiter.name()
     }
-    hand_on!();
+    delegate!();
 }
 
 /// A leg under a name. Made by [`LimiterExt::named`](crate::LimiterExt::named).
@@ -157,7 +157,7 @@ impl<L: Limiter> Limiter for Named<L> {
     fn name(&self) -> Option<&str> {
         Some(&self.name)
     }
-    hand_on!();
+    delegate!();
 }
 
 /// A leg that is not waited for. Made by [`LimiterExt::at_once`](crate::LimiterExt::at_once).
@@ -196,7 +196,7 @@ impl<L: Limiter> Limiter for AtOnce<L> {
     fn name(&self) -> Option<&str> {
         self.limiter.name()
     }
-    hand_on!();
+    delegate!();
 }
 
 /// A leg whose larger limits are waited for. Made by
@@ -229,7 +229,7 @@ impl<L: Limiter> Limiter for WaitForRaise<L> {
     }
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         let ready = self.limiter.ready_at(demand);
-        // What it can never admit for another reason, a raise does not change.
+        // A raise does not change a refusal for another reason.
         match ready.never_admits(demand.units()) {
             Some(never) if never.reason() == Reason::Oversized => ReadyAt::on_raise(ready.leg()),
             _ => ready,
@@ -241,5 +241,5 @@ impl<L: Limiter> Limiter for WaitForRaise<L> {
     fn name(&self) -> Option<&str> {
         self.limiter.name()
     }
-    hand_on!();
+    delegate!();
 }

@@ -1,7 +1,7 @@
 //! Any number of legs of any types, all-or-nothing: the form that a builder or a file makes.
 
+use super::all_or_nothing::{AllOrNothing, LongTickets};
 use super::boxed::Erased;
-use super::whole::{LongTickets, Whole};
 use crate::core::ask::Demand;
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
@@ -52,17 +52,17 @@ impl Legs {
         self.long = LongTickets::unless_fits(end, BoxTicket::WORDS_INLINE);
     }
 
-    /// How many words a ticket of all legs takes.
+    /// The words of a ticket of all legs.
     fn words(&self) -> usize {
         self.legs.last().map_or(0, |leg| leg.words.end)
     }
 
-    /// How many legs there are.
+    /// The number of legs.
     pub fn len(&self) -> usize {
         self.legs.len()
     }
 
-    /// True when there are none.
+    /// True without legs.
     pub fn is_empty(&self) -> bool {
         self.legs.is_empty()
     }
@@ -72,8 +72,8 @@ impl Legs {
         self.legs.iter().map(|leg| &*leg.limiter)
     }
 
-    /// The first leg that has a queue in which an earlier one, or itself, stands already. A queue that hands nothing over may
-    /// stand in several: its turn is one for all of them.
+    /// The first leg with a queue that an earlier leg, or itself, has already. A queue that hands nothing over may be in
+    /// several: its turn is one for all of them.
     pub(super) fn doubled(&self) -> Option<usize> {
         let mut known = Vec::new();
         self.legs.iter().position(|leg| {
@@ -118,7 +118,7 @@ impl Legs {
     }
 }
 
-impl Whole for Legs {
+impl AllOrNothing for Legs {
     type Leg = Leg;
 
     #[inline(always)]

@@ -1,10 +1,10 @@
-//! The policy: any limiter with a clock and a bounded FIFO line in front of it.
+//! The policy: any limiter with a clock and a bounded FIFO queue in front of it.
 
-use super::LINE;
-use super::admit::{Driven, Waiting, block};
-use super::bounds::{Manner, Settings};
+use super::QUEUE;
 use super::builder::{Misfit, PolicyBuilder};
-use super::pump::Core;
+use super::queue::PolicyCore;
+use super::settings::{QueueOrder, Settings};
+use super::waiter::{Waiter, WaiterFuture, block};
 use crate::core::ask::{Ask, Demand};
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::permit::Permit;
@@ -19,19 +19,20 @@ use std::sync::atomic::{Ordering, fence};
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-/// Admits all-or-nothing, and lets callers wait for it in one FIFO line. A handle: clones share the line.
+/// Admits all-or-nothing, and lets callers wait in one FIFO queue. A handle: clones share the queue.
 ///
 /// # Fairness
-/// First come, first served: whoever waits is admitted before whoever comes later, however small its request; a
-/// [`try_admit`](crate::LimiterExt::try_admit) refuses while somebody waits. ([Newest
-/// first](PolicyBuilder::newest_first) where that is asked for.) At a semaphore that others use directly
-/// the policy's head queues as one more waiter. Legs that bind one after the other are waited for one after the other,
-/// since nothing is held while waiting. A policy that is itself a leg of another has no turn to give: the outer one is
-/// told when the inner line has emptied. Share the limiters among policies rather than nesting policies.
+/// First come, first served: a waiter is admitted before any newcomer, however small the request. A
+/// [`try_admit`](crate::LimiterExt::try_admit) is refused while there are waiters. ([Newest first](PolicyBuilder::newest_first)
+/// is an option.) At a semaphore that others use directly, the head of the policy's queue is one more waiter. Nothing is held
+/// while waiting: legs that bind one after the other are waited for one after the other.
+///
+/// A nested policy cannot pass on a queue position: the outer policy is notified when the inner queue has emptied. Share
+/// limiters between policies instead.
 ///
 /// # Memory ordering
-/// What is done before a permit is given back is seen by whoever is admitted with what it gave back, where the leg is
-/// a [`Semaphore`](crate::Semaphore). Rates promise nothing of the kind.
+/// Where a leg is a [`Semaphore`](crate::Semaphore), all that happens before a permit is given back is seen by the next holder.
+/// Rates order nothing.
 ///
 /// ```
 /// # use tollgate::{Ask, Cost, ManualClock, Policy, Quota, Semaphore, TokenBucket, LimiterExt};
@@ -58,7 +59,7 @@ use std::time::Duration;
 ///     # drop(second);
 /// });
 /// ```
-pub struct Policy<L: Limiter + 'static>(Arc<Core<L>>);
+pub struct Policy<L: Limiter + 'static>(Arc<PolicyCore<L>>);
 
 impl Policy<super::Legs> {
     /// A builder for a policy of any number of legs.
@@ -72,7 +73,7 @@ impl<L: Limiter + 'static> Policy<L> {
     /// [`builder`](Policy::builder) and [`PolicyBuilder::over`].
     ///
     /// Where a builder reports [`PolicyError::OtherClock`](super::PolicyError::OtherClock) or
-    /// [`PolicyError::SameQueue`](super::PolicyError::SameQueue), this admits what can be admitted on the spot. A wait is
+    /// [`PolicyError::SameQueue`](super::PolicyError::SameQueue), this admits a request that fits on the spot. A wait is
     /// refused at once, as [`Misconfigured`](Reason::Misconfigured): none could end at the right instant.
     pub fn new(limiter: L) -> Self {
         let clock = limiter.clock().cloned().unwrap_or_default();
@@ -84,23 +85,23 @@ impl<L: Limiter + 'static> Policy<L> {
             Settings {
                 max_wait: None,
                 max_queue: usize::MAX,
-                early: None,
+                reject_early_from: None,
                 lateness,
-                manner: Manner::FIFO,
+                order: QueueOrder::FIFO,
                 misfit,
             },
         )
     }
 
     pub(super) fn with(limiter: L, clock: Clock, settings: Settings) -> Self {
-        Self(Core::new(limiter, clock, settings))
+        Self(PolicyCore::new(limiter, clock, settings))
     }
 
-    pub(super) fn core(&self) -> &Arc<Core<L>> {
+    pub(super) fn core(&self) -> &Arc<PolicyCore<L>> {
         &self.0
     }
 
-    /// The limiter behind the line. To admit by it directly is to pass the line.
+    /// The limiter behind the queue. Admitting by it directly overtakes the queue.
     pub fn limiter(&self) -> &L {
         &self.0.limiter
     }
@@ -110,7 +111,7 @@ impl<L: Limiter + 'static> Policy<L> {
         &self.0.clock
     }
 
-    /// How many wait in line. A snapshot.
+    /// The number of waiters. A snapshot.
     pub fn waiting(&self) -> usize {
         self.0.waiting()
     }
@@ -118,18 +119,19 @@ impl<L: Limiter + 'static> Policy<L> {
     /// Admits when the turn comes.
     ///
     /// # Errors
-    /// `QueueFull` when the line is as long as it may be, or when it has to go for [a
-    /// newcomer](PolicyBuilder::overflow); `TimedOut` when the wait would end after the policy's
-    /// `max_wait`, at once if that is known; and whatever no wait can change: `Oversized`, `Unpriced`, `Closed`; and, at once,
-    /// the refusal of a leg that is [not waited for](crate::LimiterExt::at_once), such as `CircuitOpen`. The refusal names
-    /// the leg that binds.
+    /// - `QueueFull`: the queue is full, or this waiter was evicted for [a newer one](PolicyBuilder::overflow).
+    /// - `TimedOut`: the wait would end after the policy's `max_wait`; at once if that is known.
+    /// - `Oversized`, `Unpriced`, `Closed`: no wait can help.
+    /// - The refusal of a leg that is [not waited for](crate::LimiterExt::at_once), such as `CircuitOpen`, at once.
+    ///
+    /// The refusal names the leg that binds.
     ///
     /// # Panics
     /// If a leg panics when it is asked for this request, and again when it is asked once more.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the place in line. No permit and no token is lost. A future that is never polled
-    /// again keeps what it has been given until it is dropped.
+    /// Dropping the future gives up the place in the queue. No permit and no token is lost. A future that is never polled again
+    /// keeps its ticket until it is dropped.
     pub fn admit(&self, ask: impl Into<Ask>) -> impl Future<Output = Result<Permit<&Self>, Refusal<'_>>> {
         self.wait(ask.into(), None)
     }
@@ -157,17 +159,18 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # Cancel safety
     /// As [`admit`](Policy::admit).
     pub async fn admit_owned(&self, ask: impl Into<Ask>) -> Result<Permit<Self>, Rejection> {
-        self.drive(Driven::new(Waiting::new(&self.0, ask.into(), None))).await
+        self.drive(WaiterFuture::new(Waiter::new(&self.0, ask.into(), None)))
+            .await
     }
 
-    async fn drive(&self, mut driven: Driven<'_, L>) -> Result<Permit<Self>, Rejection> {
+    async fn drive(&self, mut driven: WaiterFuture<'_, L>) -> Result<Permit<Self>, Rejection> {
         // The permit owns its ticket before the legs commit it, which may panic.
         let mut permit = Permit::before(self.clone());
         poll_fn(|cx| driven.poll_ticket(cx, permit.ticket_mut())).await?;
         Ok(permit)
     }
 
-    /// [`admit`](Policy::admit), parking this thread. It stands in the same line as futures do.
+    /// [`admit`](Policy::admit), parking this thread. It waits in the same queue as futures do.
     ///
     /// # Errors
     /// As [`admit`](Policy::admit).
@@ -197,7 +200,7 @@ impl<L: Limiter + 'static> Policy<L> {
 
     fn wait(&self, ask: Ask, patience: Option<Duration>) -> impl Future<Output = Result<Permit<&Self>, Refusal<'_>>> {
         // Gone when it has ended, however long the future is kept.
-        let mut waiting = Some(Driven::new(Waiting::new(&self.0, ask, patience)));
+        let mut waiting = Some(WaiterFuture::new(Waiter::new(&self.0, ask, patience)));
         poll_fn(move |cx| {
             let driven = waiting.as_mut().expect("a future is not polled after its end");
             let mut permit = Permit::before(self);
@@ -208,14 +211,14 @@ impl<L: Limiter + 'static> Policy<L> {
         })
     }
 
-    /// The refusal of a demand that does not wait, while others do.
+    /// The refusal of a demand that does not wait, while there are waiters.
     #[cold]
     fn refuse_behind<'a>(&'a self, demand: Demand<'_>) -> Refusal<'a> {
         let never = self.0.limiter.ready_at(demand).never_admits(demand.units());
-        never.unwrap_or_else(|| Refusal::new(Reason::Saturated, LINE, demand.units(), Wait::Event))
+        never.unwrap_or_else(|| Refusal::new(Reason::Saturated, QUEUE, demand.units(), Wait::Event))
     }
 
-    /// What does not wait, while others do or have been late.
+    /// Reserves without waiting, while there are waiters or one has been late.
     #[cold]
     #[inline(never)]
     fn reserve_beside_waiters(&self, demand: Demand<'_>) -> Result<L::Ticket, Refusal<'_>> {
@@ -234,7 +237,7 @@ impl<L: Limiter + 'static> Policy<L> {
     fn block(&self, ask: Ask, patience: Option<Duration>) -> Result<Permit<&Self>, Refusal<'_>> {
         crate::blocking::check();
         let mut permit = Permit::before(self);
-        block(Waiting::new(&self.0, ask, patience), permit.ticket_mut())?;
+        block(Waiter::new(&self.0, ask, patience), permit.ticket_mut())?;
         Ok(permit)
     }
 }
@@ -311,7 +314,7 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
         demand.listen(&self.0.notify);
         let ready = self.0.limiter.ready_at(demand);
         if self.0.has_before() {
-            ready.and(ReadyAt::on_event(LINE))
+            ready.and(ReadyAt::on_event(QUEUE))
         } else {
             ready
         }
@@ -326,16 +329,16 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
         visit(&self.0.clock);
         self.0.limiter.clocks(visit);
     }
-    /// The legs, and then the line.
+    /// The legs, and then the queue.
     fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         self.0.limiter.visit_status(visit);
         let waiting = self.waiting() as u64;
-        visit(Status::new(LINE, LINE, State::Queue { waiting }));
+        visit(Status::new(QUEUE, QUEUE, State::Queue { waiting }));
     }
-    /// Nobody waits, and no other handle of it is left.
+    /// True without waiters and other handles.
     fn is_pristine(&self, now: &ClockReading) -> bool {
         let alone = Arc::strong_count(&self.0) == 1;
-        // Acquire: sees what the last of the others did. Pairs with the release by which an `Arc` is dropped.
+        // Acquire: sees the last writes of the other handles. Pairs with the release by which an `Arc` is dropped.
         fence(Ordering::Acquire);
         alone && self.0.waiting() == 0 && self.0.limiter.is_pristine(now)
     }

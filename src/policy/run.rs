@@ -1,4 +1,4 @@
-//! Work behind a policy in one call, with something to fall back on.
+//! Work behind a policy in one call, with a fallback.
 
 use super::policy::Policy;
 use crate::core::ask::Ask;
@@ -8,18 +8,18 @@ use std::error::Error;
 use std::fmt;
 
 impl<L: Limiter + 'static> Policy<L> {
-    /// Admits, does the work, and ends the permit by how it went: [`Outcome::Success`] or [`Outcome::Failure`], unless
-    /// told otherwise: [`run_classified`](Policy::run_classified). `work` is not called before it is admitted. Await it, or say what to do when it is
-    /// refused: [`Run::or_else`].
+    /// Admits, runs `work`, and ends the permit by the result: [`Outcome::Success`] or [`Outcome::Failure`]. For other outcomes
+    /// see [`run_classified`](Policy::run_classified). `work` is not called before it is admitted. [`Run::or_else`] gives a
+    /// fallback for a refusal.
     ///
     /// # Errors
-    /// [`RunError::Refused`] as [`admit`](Policy::admit), else [`RunError::Failed`] with what the work said.
+    /// [`RunError::Refused`] as [`admit`](Policy::admit), else [`RunError::Failed`] with the error of the work.
     ///
     /// # Panics
     /// Where the work does. Its permit ends as [`Outcome::Ignored`]: a panic says nothing about the resource.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the place in line, or drops the work: its permit ends as [`Outcome::Ignored`].
+    /// Dropping the future gives up the place in the queue, or drops the work: its permit ends as [`Outcome::Ignored`].
     ///
     /// ```
     /// # use tollgate::{Ask, ManualClock, Policy, RunError, Semaphore};
@@ -55,9 +55,9 @@ impl<L: Limiter + 'static> Policy<L> {
         })
     }
 
-    /// [`run`](Policy::run), where `classify` says what a result means to the limits: that a time-out is
-    /// [`Outcome::Overload`], from which an adaptive limit learns, or that a request which was wrong to begin with is
-    /// [`Outcome::Ignored`]. If it panics, so it is.
+    /// [`run`](Policy::run), where `classify` maps a result to an outcome: a time-out to [`Outcome::Overload`], from which an
+    /// adaptive limit learns, or a request that was wrong to begin with to [`Outcome::Ignored`]. If `classify` panics, it is
+    /// `Ignored`.
     ///
     /// # Errors
     /// As [`run`](Policy::run).
@@ -108,10 +108,10 @@ impl<L: Limiter + 'static> Policy<L> {
 pub struct Run<F>(F);
 
 impl<'a, T, E, F: Future<Output = Result<T, RunError<'a, E>>>> Run<F> {
-    /// When it is refused, whatever `fallback` gives instead. Work that was admitted and failed is not tried again.
+    /// On a refusal, the result of `fallback` instead. Work that was admitted and failed is not tried again.
     ///
     /// # Errors
-    /// What the work said, or the fallback.
+    /// The error of the work, or of the fallback.
     ///
     /// # Cancel safety
     /// As [`Policy::run`].

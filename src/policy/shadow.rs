@@ -1,4 +1,4 @@
-//! A limiter on trial: it decides, and its decision is counted but not obeyed.
+//! A limiter in shadow mode: its decisions are counted, not obeyed.
 
 use crate::core::ask::Demand;
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
@@ -7,13 +7,13 @@ use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading};
 
-/// A limiter in shadow mode: it counts what it would have refused, and refuses nothing. Made by
+/// Counts what a limiter would have refused, and refuses nothing. Made by
 /// [`LimiterExt::shadow`](crate::LimiterExt::shadow).
 ///
-/// # What it charges
-/// Whoever it would have refused is let through without being charged: it gets into no debt, and its state is what it
-/// would be if those had gone away. So the count is that of an enforced limiter whose refused callers do not come again.
-/// A [visit_status](Limiter::visit_status) does not show it, since nobody is held to it. Nobody waits for it: where callers would have waited, fewer are refused in earnest than are counted here.
+/// # Charges
+/// A request that it would have refused passes without being charged. So it gets into no debt, and counts as an enforced
+/// limiter does whose refused callers do not come again. [`visit_status`](Limiter::visit_status) does not show it, since it
+/// limits nothing. Shadow mode never waits, so it over-counts refusals where callers would have waited.
 ///
 /// ```
 /// # use tollgate::{Ask, LimiterExt, ManualClock, Quota, TokenBucket};
@@ -39,24 +39,24 @@ impl<L> Shadow<L> {
         }
     }
 
-    /// The limiter on trial.
+    /// The limiter.
     pub fn inner(&self) -> &L {
         &self.limiter
     }
 
-    /// What it has decided so far. A snapshot.
+    /// Its decisions so far. A snapshot.
     pub fn stats(&self) -> ShadowStats {
         self.counts.stats()
     }
 }
 
-/// How many a limiter on trial would have admitted and refused.
+/// The decisions of a limiter in shadow mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ShadowStats {
     /// Requests that it agreed to. One that another leg refused later, or that was cancelled, counts as well.
     pub admitted: u64,
-    /// Requests that it would have refused, for whatever reason.
+    /// Requests that it would have refused, for any reason.
     pub refused: u64,
     /// Those that no wait would have helped: `Oversized`, `Unpriced`, `Closed`.
     pub refused_for_good: u64,
@@ -94,7 +94,7 @@ impl Counts {
 }
 
 impl<L: Limiter> Limiter for Shadow<L> {
-    /// What the limiter gave, if it agreed.
+    /// The ticket of the limiter, if it agreed.
     type Ticket = Option<L::Ticket>;
 
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
@@ -122,7 +122,7 @@ impl<L: Limiter> Limiter for Shadow<L> {
         }
     }
 
-    /// A leg that let somebody through uncharged counts as corrected when it counts the cost at all.
+    /// A leg that passed the request uncharged counts as corrected if it counts the cost at all.
     fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
         match ticket {
             Some(ticket) => self.limiter.settle(ticket, actual),

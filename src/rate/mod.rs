@@ -14,7 +14,7 @@
 //!
 //! # Fairness
 //! Policies that wait for one rate take turns, however many wait in each, and so do a policy and its
-//! [lane](crate::Policy::lane): one request of each after the other, in the order in which their heads began to wait. A head
+//! [bypass queue](crate::Policy::bypass_queue): one request of each after the other, in the order in which their heads began to wait. A head
 //! that wants more than there is holds up those behind it until it has it, so that small requests do not starve a large one.
 //! What does not wait is refused meanwhile, with the instant at which those before it will have been served. A head whose
 //! policy waits for another leg holds up none. Nor does one that no instant admits, or that is not admitted within 10 ms

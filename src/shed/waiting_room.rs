@@ -15,15 +15,15 @@ use std::time::Duration;
 /// Nobody knows when a permit comes back, so a limit on how many run at once cannot tell a client when to ask again: by then
 /// newcomers have what was free. A waiting room makes such an instant true. It hands out instants at a rate that the service
 /// surely serves ([`book`](Self::book)), one to a key, and knows whoever comes back ([`redeem`](Self::redeem)), to be let in
-/// before newcomers. It admits nobody itself: that is done by a lane of their own in front of the same limiter,
-/// [`Policy::lane`](crate::Policy::lane). `LimitLayer::waiting_room` of the crate `tollgate-http` does both for the requests of a service, and the
+/// before newcomers. It admits nobody itself: that is done by a bypass queue of their own in front of the same limiter,
+/// [`Policy::bypass_queue`](crate::Policy::bypass_queue). `LimitLayer::waiting_room` of the crate `tollgate-http` does both for the requests of a service, and the
 /// instant is their `Retry-After`.
 ///
 /// No permit is held for whoever has not come: a place that nobody comes for costs the others nothing.
 ///
 /// # The rate
 /// Instants are evenly spaced at a [`Quota`]; its burst says nothing here. Who comes back must find the service able to serve
-/// so many: in a lane beside the newcomers' line that is half of what it can do, since the two take turns.
+/// so many: in a bypass queue beside the newcomers' line that is half of what it can do, since the two take turns.
 /// With a [`share`](Self::share) the rate is that part of what was measured while newcomers were turned away, if that is
 /// more than the quota: the lesser of the latest two stretches of 64 that had waited and were [served](Self::note_served).
 /// It is known until nobody has been turned away for a second, and until all who were told to come have had their instant.
@@ -54,7 +54,7 @@ use std::time::Duration;
 /// # use std::time::Duration;
 /// let clock = ManualClock::new();
 /// let core = Policy::builder().clock(&clock).max_wait(Duration::ZERO).over(Semaphore::new(1))?;
-/// let lane = core.lane(Duration::from_secs(5));
+/// let bypass = core.bypass(Duration::from_secs(5));
 /// let room = WaitingRoom::new(1_000, Quota::per_second(2))?.on(&clock);
 ///
 /// let busy = core.try_admit(1).unwrap();
@@ -67,7 +67,7 @@ use std::time::Duration;
 /// clock.advance(Duration::from_millis(500));
 /// drop(busy);
 /// assert!(room.redeem("grace"));
-/// clock.run(async { assert!(lane.admit(1).await.is_ok()) });
+/// clock.run(async { assert!(bypass.admit(1).await.is_ok()) });
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(alias = "appointment")]

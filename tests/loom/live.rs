@@ -3,8 +3,8 @@
 use loom::thread::JoinHandle;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use tollgate::policy::LiveLegs;
-use tollgate::policy::spec::{LegSpec, LoadMetric, Peak, PolicySpec, Rule, Step, When};
+use tollgate::policy::ReloadableLegs;
+use tollgate::policy::spec::{LegRule, LegSpec, LoadMetric, Peak, PeakStep, PolicySpec, When};
 use tollgate::{Ask, Cost, LimiterExt, ManualClock, Permit, Policy};
 
 /// How many units each leg is asked for: what it counts has its name.
@@ -15,15 +15,15 @@ fn ask<const N: usize>(units: [(&'static str, u64); N]) -> Ask {
 }
 
 fn semaphore(name: &str, limit: usize) -> LegSpec {
-    LegSpec::new(name, Rule::semaphore(limit)).per(name)
+    LegSpec::new(name, LegRule::semaphore(limit)).per(name)
 }
 
-fn build(legs: impl IntoIterator<Item = LegSpec>) -> Policy<LiveLegs> {
+fn build(legs: impl IntoIterator<Item = LegSpec>) -> Policy<ReloadableLegs> {
     PolicySpec::new(legs).build(&ManualClock::new()).unwrap()
 }
 
 /// Holds `ask` until it is dropped, on any thread.
-fn hold(policy: &Policy<LiveLegs>, ask: Ask) -> Permit<Arc<Policy<LiveLegs>>> {
+fn hold(policy: &Policy<ReloadableLegs>, ask: Ask) -> Permit<Arc<Policy<ReloadableLegs>>> {
     Arc::new(policy.clone()).try_admit_owned(ask).unwrap()
 }
 
@@ -42,7 +42,7 @@ impl Wake for Woken {
 }
 
 /// Waits for `ask` while `meanwhile` is done: admitted, or woken and admitted then.
-fn is_let_in(policy: &Policy<LiveLegs>, ask: Ask, meanwhile: JoinHandle<()>) {
+fn is_let_in(policy: &Policy<ReloadableLegs>, ask: Ask, meanwhile: JoinHandle<()>) {
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
     let mut waits = Box::pin(policy.admit(ask));
@@ -111,7 +111,7 @@ fn a_return_beside_a_version_that_links_is_not_lost() {
 #[test]
 fn a_peak_that_ends_beside_a_version_is_followed() {
     crate::roomy(1, || {
-        let at_peak = Step {
+        let at_peak = PeakStep {
             above: 0.5,
             below: 0.5,
             quota: None,

@@ -1,13 +1,13 @@
 //! A version that is put in force beside an admission: all of the old rules or all of the new ones.
 
 use std::sync::Arc;
-use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::{Ask, LimiterExt, ManualClock};
 
 fn legs(a: usize, b: usize) -> PolicySpec {
     PolicySpec::new([
-        LegSpec::new("a", Rule::semaphore(a)),
-        LegSpec::new("b", Rule::semaphore(b)),
+        LegSpec::new("a", LegRule::semaphore(a)),
+        LegSpec::new("b", LegRule::semaphore(b)),
     ])
 }
 
@@ -39,7 +39,7 @@ fn a_permit_finds_its_leg_beside_a_reload() {
         let permit = policy.limiter().try_admit(Ask::one()).unwrap();
         let other = Arc::clone(&policy);
         let there = crate::spawn(move || {
-            let only = PolicySpec::new([LegSpec::new("b", Rule::semaphore(1))]);
+            let only = PolicySpec::new([LegSpec::new("b", LegRule::semaphore(1))]);
             other.apply(only).unwrap();
         });
         drop(permit);

@@ -96,7 +96,7 @@ impl<L: Limiter + 'static> Suite<L> {
 
     /// Checks as well that several queues at the limiter take turns, as at a [`Semaphore`](tollgate::Semaphore). Of two
     /// policies with steady demand each gets at least 40 %, and no wait grows without bound. The same is checked of a policy
-    /// and its [lane](tollgate::Policy::lane).
+    /// and its [bypass](tollgate::Policy::bypass_queue).
     ///
     /// A limiter of your own takes turns if its [`queues`](Limiter::queues) shows a queue: its own
     /// [`WaitQueue`](tollgate::sync::WaitQueue), or that of a tollgate limiter which holds its capacity.

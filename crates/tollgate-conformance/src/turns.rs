@@ -89,15 +89,15 @@ pub(super) fn queues_take_turns<L: Limiter + 'static>(
         share(suite, turns, &world.clock, "two policies", sizes, &one, &other)?;
         let world = suite.world();
         let policy = policy_of(&world)?;
-        let lane = policy.lane(Duration::from_secs(1 << 30));
+        let bypass = policy.bypass_queue(Duration::from_secs(1 << 30));
         share(
             suite,
             turns,
             &world.clock,
-            "a policy and its lane",
+            "a policy and its bypass queue",
             sizes,
             &policy,
-            &lane,
+            &bypass,
         )?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use super::request_parts::RequestParts;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
-use tollgate::policy::Lane;
+use tollgate::policy::Bypass;
 use tollgate::shed::WaitingRoom;
 use tollgate::{Ask, Limiter, LimiterExt, Policy, Reason};
 
@@ -19,12 +19,12 @@ impl<L: Limiter + 'static, P, C, R> LimitLayer<QueueGate<L, P>, C, R> {
     /// outside, since only a client with many keys can hoard appointments. A client without a key is refused as without a room.
     ///
     /// A client that comes back at its instant, or within the [grace](WaitingRoom::grace) after it, waits in a
-    /// [lane](Policy::lane) beside the policy's queue. It waits there for the grace again at most, and the lane holds at most as
+    /// [bypass queue](Policy::bypass_queue) beside the policy's queue. It waits there for the grace again at most, and the bypass queue holds at most as
     /// many waiters as the room has places. It is admitted as long as the service serves twice as fast as the room gives out
     /// appointments. A client that comes earlier is a newcomer, and keeps its appointment. An appointment admits once: a second
     /// request for it is a newcomer too.
     ///
-    /// In a policy with a rate, the lane and the policy's queue take turns at its tokens as they do at permits. No appointment is
+    /// In a policy with a rate, the bypass queue and the policy's queue take turns at its tokens as they do at permits. No appointment is
     /// before the instant that the rate knows. If that instant is further ahead than all places of the room and the grace reach,
     /// the client gets the rate's instant, and no appointment.
     ///
@@ -69,7 +69,7 @@ impl<L: Limiter + 'static, P, C, R> LimitLayer<QueueGate<L, P>, C, R> {
         keys: X,
     ) -> LimitLayer<WaitingRoomGate<X, L, P>, C, R> {
         self.map_gate(|queue| WaitingRoomGate {
-            lane: queue.policy.bounded_lane(room.kept_for(), room.max_places()),
+            bypass: queue.policy.bounded_bypass_queue(room.kept_for(), room.max_places()),
             queue,
             room,
             keys,
@@ -81,7 +81,7 @@ impl<L: Limiter + 'static, P, C, R> LimitLayer<QueueGate<L, P>, C, R> {
 /// [`LimitLayer::waiting_room`].
 pub struct WaitingRoomGate<X: ExtractKey, L: Limiter + 'static, P = OneCall> {
     queue: QueueGate<L, P>,
-    lane: Policy<Lane<L>>,
+    bypass: Policy<Bypass<L>>,
     room: Arc<WaitingRoom>,
     keys: X,
 }
@@ -133,15 +133,15 @@ where
     X: ExtractKey<Key: Hash + Send + 'static>,
     L: Limiter + 'static,
 {
-    /// Admits the client `key` at its appointment: at once, or through the lane. The permit is one of the policy itself.
+    /// Admits the client `key` at its appointment: at once, or through the bypass. The permit is one of the policy itself.
     #[cold]
     fn admit_recalled(&self, ask: Ask, key: X::Key) -> Admission<Policy<L>> {
-        if let Ok(permit) = self.lane.try_admit(ask) {
+        if let Ok(permit) = self.bypass.try_admit(ask) {
             return Admission::Admitted(permit.into_owned().into_policy());
         }
-        let (policy, lane, room) = (self.queue.policy.clone(), self.lane.clone(), Arc::clone(&self.room));
+        let (policy, bypass, room) = (self.queue.policy.clone(), self.bypass.clone(), Arc::clone(&self.room));
         Admission::Waiting(Box::pin(async move {
-            match lane.admit_owned(ask).await {
+            match bypass.admit_owned(ask).await {
                 Ok(permit) => {
                     room.note_served();
                     Ok(permit.into_policy())
@@ -190,7 +190,7 @@ impl<X: ExtractKey, L: Limiter + 'static, P> fmt::Debug for WaitingRoomGate<X, L
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WaitingRoomGate")
             .field("room", &self.room)
-            .field("lane", &self.lane)
+            .field("bypass", &self.bypass)
             .finish_non_exhaustive()
     }
 }

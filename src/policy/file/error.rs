@@ -1,8 +1,8 @@
-//! What is wrong with a policy file, and where.
+//! Mistakes in a policy file, with their places.
 
 use std::fmt;
 
-/// Why a file is no policy: the file, the line and the column, what was given there, and what is allowed.
+/// Why a file is no policy: the file, the line and the column, the value given there, and the ones allowed.
 ///
 /// Printed as `policy.toml:12:9: key `burts` is unknown here; allowed: name, kind, quota, …`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,18 +12,18 @@ pub struct PolicyFileError {
     fault: Fault,
 }
 
-/// What is wrong.
+/// The fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The file cannot be read, or its name does not say what it is.
+    /// The file cannot be read, or its name has no known format.
     Unreadable {
-        /// What the system says.
+        /// The error of the system.
         why: Box<str>,
     },
     /// The text is no TOML, or no JSON.
     Syntax {
-        /// What the parser says.
+        /// The error of the parser.
         why: Box<str>,
     },
     /// A key that means nothing here.
@@ -37,7 +37,7 @@ pub enum Fault {
     MissingKey {
         /// The key.
         key: &'static str,
-        /// What it is to be.
+        /// Its expected value.
         expected: &'static str,
     },
     /// A key that is given twice.
@@ -49,7 +49,7 @@ pub enum Fault {
     Value {
         /// Its key.
         key: Box<str>,
-        /// What was given, and what is allowed.
+        /// The value that was given, and the ones allowed.
         why: Box<str>,
     },
 }
@@ -98,7 +98,7 @@ impl PolicyFileError {
         self.at.map(|at| at.1)
     }
 
-    /// What is wrong there.
+    /// The fault there.
     pub fn fault(&self) -> &Fault {
         &self.fault
     }

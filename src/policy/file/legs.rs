@@ -3,7 +3,7 @@
 use super::error::PolicyFileError;
 use super::table::Table;
 use super::tree::Node;
-use crate::policy::spec::{BreakerRule, LegSpec, LoadMetric, Peak, Rule, RuleKind, Step, When};
+use crate::policy::spec::{BreakerRule, LegRule, LegSpec, LoadMetric, Peak, PeakStep, RuleKind, When};
 use crate::rate::{FixedWindow, Inherit, Quota, SlidingLog, SlidingWindow};
 use crate::semaphore::Semaphore;
 use std::time::Duration;
@@ -80,7 +80,7 @@ pub(super) fn leg(text: &str, node: &Node) -> Result<LegSpec> {
     Ok(spec)
 }
 
-fn rule(leg: Table<'_>, kind: RuleKind) -> Result<Rule> {
+fn rule(leg: Table<'_>, kind: RuleKind) -> Result<LegRule> {
     let quota = || -> Result<Quota> {
         let quota = leg.quota("quota")?;
         quota.ok_or_else(|| leg.missing("quota", "the rate, such as \"100/s burst 20\""))
@@ -97,12 +97,12 @@ fn rule(leg: Table<'_>, kind: RuleKind) -> Result<Rule> {
         window.ok_or_else(|| leg.missing("window", "its length, such as \"10s\""))
     };
     Ok(match kind {
-        RuleKind::TokenBucket => Rule::TokenBucket { quota: quota()? },
-        RuleKind::LeakyBucket => Rule::LeakyBucket {
+        RuleKind::TokenBucket => LegRule::TokenBucket { quota: quota()? },
+        RuleKind::LeakyBucket => LegRule::LeakyBucket {
             quota: quota()?,
             slack: leg.whole("slack", 0, Quota::MAX_BURST - 1)?.unwrap_or(0),
         },
-        RuleKind::Warmup => Rule::Warmup {
+        RuleKind::Warmup => LegRule::Warmup {
             quota: quota()?,
             period: match leg.time("period")? {
                 Some(period) => period,
@@ -110,26 +110,26 @@ fn rule(leg: Table<'_>, kind: RuleKind) -> Result<Rule> {
             },
             cold_factor: leg.whole("cold_factor", 1, 100)?.unwrap_or(3) as u32,
         },
-        RuleKind::FixedWindow => Rule::FixedWindow {
+        RuleKind::FixedWindow => LegRule::FixedWindow {
             limit: limit(FixedWindow::UNLIMITED)?,
             window: window()?,
         },
-        RuleKind::SlidingWindow => Rule::SlidingWindow {
+        RuleKind::SlidingWindow => LegRule::SlidingWindow {
             limit: limit(SlidingWindow::UNLIMITED)?,
             window: window()?,
             segments: leg
                 .whole("segments", 1, SlidingWindow::MAX_SEGMENTS as u64)?
                 .map_or(SlidingWindow::SEGMENTS, |segments| segments as usize),
         },
-        RuleKind::SlidingLog => Rule::SlidingLog {
+        RuleKind::SlidingLog => LegRule::SlidingLog {
             limit: limit(SlidingLog::UNLIMITED)?,
             window: window()?,
             entries: leg.whole("entries", 1, 1 << 32)?.map(|entries| entries as usize),
         },
-        RuleKind::Semaphore => Rule::Semaphore {
+        RuleKind::Semaphore => LegRule::Semaphore {
             limit: limit(Semaphore::MAX_PERMITS as u64)? as usize,
         },
-        RuleKind::Breaker => Rule::Breaker(breaker(leg)?),
+        RuleKind::Breaker => LegRule::Breaker(breaker(leg)?),
     })
 }
 
@@ -168,7 +168,7 @@ fn breaker(leg: Table<'_>) -> Result<BreakerRule> {
     Ok(rule)
 }
 
-/// What both kinds of links have: the leg, the metric, the span.
+/// The keys of `when` and `peak` alike: the leg, the metric, the span.
 fn measured(table: Table<'_>) -> Result<(String, LoadMetric, Duration)> {
     let Some((leg, _)) = table.text("leg", "the name of a leg")? else {
         return Err(table.missing("leg", "the name of the leg whose load it depends on"));
@@ -219,11 +219,11 @@ fn peak(table: Table<'_>) -> Result<Peak> {
     let Some(rows) = table.list("steps")? else {
         return Err(table.missing("steps", "a list of tables, each with `above` and `quota` or `limit`"));
     };
-    let step = |node| -> Result<Step> {
+    let step = |node| -> Result<PeakStep> {
         let row = Table::of(table.text, node, "steps")?;
         row.only(&["above", "below", "quota", "limit"])?;
         let (above, below) = marks(row, metric)?;
-        Ok(Step {
+        Ok(PeakStep {
             above,
             below,
             quota: row.quota("quota")?,

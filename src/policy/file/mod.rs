@@ -12,7 +12,7 @@ use std::path::Path;
 use table::Table;
 use tree::Node;
 
-/// In which form a policy is written.
+/// The format of a policy file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Format {
@@ -89,7 +89,7 @@ impl PolicySpec {
     }
 }
 
-/// What a file holds, and what its name says it is.
+/// Reads a file, and its format by its name.
 pub(super) fn read_bytes(path: &Path) -> Result<(Vec<u8>, Format), PolicyFileError> {
     use std::io::Read;
     let Some(format) = Format::of_path(path) else {
@@ -109,7 +109,7 @@ pub(super) fn read_bytes(path: &Path) -> Result<(Vec<u8>, Format), PolicyFileErr
     Ok((bytes, format))
 }
 
-/// Where in the file a mistake stands that shows only in the whole.
+/// The place in the file of a mistake that shows only in the whole policy.
 fn located(file: Table<'_>, legs: &[Node], error: &SpecError) -> PolicyFileError {
     let leg = error.position().and_then(|position| legs.get(position));
     let mut at = leg.map_or(file.place(error.key()), |leg| leg.at);

@@ -1,4 +1,4 @@
-//! Reading a table: which keys it may have, and what their values are.
+//! Reading a table: its keys and their values.
 
 use super::error::{Fault, PolicyFileError};
 use super::tree::{Entry, Node, Value};
@@ -28,7 +28,7 @@ impl<'a> Table<'a> {
                 text,
                 node.at,
                 key,
-                &format!("{} was given, and a table is allowed", other.what()),
+                &format!("{} was given, and a table is allowed", other.kind_name()),
             )),
         }
     }
@@ -67,10 +67,10 @@ impl<'a> Table<'a> {
 
     fn odd(&self, node: &Node, key: &str, allowed: &str) -> PolicyFileError {
         let given = match &node.value {
-            Value::Whole(Some(number)) => number.to_string(),
+            Value::AllOrNothing(Some(number)) => number.to_string(),
             Value::Real(number) => number.to_string(),
             Value::Text(text) => format!("`{text}`"),
-            other => other.what().to_owned(),
+            other => other.kind_name().to_owned(),
         };
         self.wrong(node, key, &format!("{given} was given, and {allowed} is allowed"))
     }
@@ -88,7 +88,7 @@ impl<'a> Table<'a> {
     pub(super) fn whole(&self, key: &str, least: u64, most: u64) -> Result<Option<u64>> {
         let Some(node) = self.get(key) else { return Ok(None) };
         let number = match node.value {
-            Value::Whole(Some(number)) => u64::try_from(number).ok(),
+            Value::AllOrNothing(Some(number)) => u64::try_from(number).ok(),
             _ => None,
         };
         match number.filter(|number| (least..=most).contains(number)) {
@@ -101,7 +101,7 @@ impl<'a> Table<'a> {
         let Some(node) = self.get(key) else { return Ok(None) };
         match node.value {
             Value::Real(number) if number.is_finite() => Ok(Some(number)),
-            Value::Whole(Some(number)) => Ok(Some(number as f64)),
+            Value::AllOrNothing(Some(number)) => Ok(Some(number as f64)),
             _ => Err(self.odd(node, key, "a number")),
         }
     }

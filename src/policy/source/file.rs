@@ -1,22 +1,30 @@
 //! A policy file that changes while it is in use.
 
-use super::read::Reading;
 use super::{PolicySource, SourceError};
 use crate::policy::file::{Format, PolicyFileError, read_bytes};
 use crate::policy::spec::PolicySpec;
+use crate::sync::wake::quietly;
 use crate::time::{Clock, Instant, Sleep};
+#[cfg(feature = "policy-watch")]
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use parking_lot::Mutex;
 use std::fmt;
+use std::future::poll_fn;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::thread;
 use std::time::Duration;
 
 /// A policy file that changes while it is in use.
 ///
-/// It is read on a thread of its own, every 2 s, or when something happens in its folder if it is watched (`watch`) (and every 30 s
-/// all the same, since some file systems say nothing). A version counts once the file has looked the same twice, the
-/// [settling time](Self::settle_for) apart: a file that is being written, or written again in two strokes, is not taken for
-/// one that is done. What editors and administrators do:
+/// Reads it on a thread of its own, every 2 s. If it is [watched](#method.watch), it is read when something happens in its
+/// folder, and every 30 s all the same, since some file systems report nothing. A version counts once the file has looked the
+/// same twice, the [settling time](Self::settle_for) apart: a file that is still being written does not count as complete. The
+/// actions of editors and administrators:
 ///
-/// | they | what happens |
+/// | action | effect |
 /// |---|---|
 /// | write a new file and rename it | the new content counts, once it has settled |
 /// | truncate the file and write it | the same; the empty file between is not looked at, or has not settled |
@@ -24,7 +32,7 @@ use std::time::Duration;
 /// | delete or move the file | an error, once; the version in force stays |
 /// | put it back as it was | nothing |
 /// | swap a symbolic link above it, as Kubernetes does | the new content counts |
-/// | touch it | nothing: what counts is the content |
+/// | touch it | nothing: only the content counts |
 ///
 /// ```no_run
 /// # use tollgate::policy::source::FileSource;
@@ -40,13 +48,13 @@ use std::time::Duration;
 pub struct FileSource {
     path: PathBuf,
     format: Format,
-    /// What the file held when it was last looked at, before it has settled.
+    /// The content at the latest look, before it has settled.
     unsettled: Option<Seen>,
-    /// When that has settled, if it is then as it was. Kept here, so that a call that is dropped forgets nothing.
+    /// The instant at which that has settled. Stored here, so that dropping the future of a call forgets nothing.
     settles: Option<Instant>,
     /// A look that has begun.
     reading: Option<Reading<Seen>>,
-    /// What was last given, or complained about.
+    /// The latest content that was given, or refused.
     given: Seen,
     /// The latest version that was given.
     applied: Vec<u8>,
@@ -54,17 +62,17 @@ pub struct FileSource {
     every: Option<Duration>,
     clock: Clock,
     #[cfg(feature = "policy-watch")]
-    watch: Option<super::watch::Watch>,
+    watch: Option<FolderWatch>,
 }
 
-/// What a look at the file found: its content, or why there is none.
+/// The result of a look at the file: its content, or why there is none.
 #[derive(Clone, Debug, PartialEq)]
 enum Seen {
     Content(Vec<u8>),
     Nothing(PolicyFileError),
 }
 
-/// What a [look](FileSource::look) at the file came to.
+/// The result of a [look](FileSource::look) at the file.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Look {
@@ -114,7 +122,7 @@ impl FileSource {
         self
     }
 
-    /// How often it is looked at although nothing is known to have happened. Unless set 2 s, and 30 s while it is watched.
+    /// The longest time between two looks; 2 s unless set, and 30 s while the folder is watched.
     #[must_use]
     pub fn look_every(mut self, every: Duration) -> Self {
         self.every = Some(every);
@@ -125,16 +133,16 @@ impl FileSource {
     /// editors replace the file.
     ///
     /// # Errors
-    /// What the system says when it cannot be watched: the source goes on unwatched.
+    /// The system's error when the folder cannot be watched: the source goes on unwatched.
     #[cfg(feature = "policy-watch")]
     #[cfg_attr(docsrs, doc(cfg(feature = "policy-watch")))]
     pub fn watch(&mut self) -> Result<(), SourceError> {
-        self.watch = Some(super::watch::Watch::new(&self.path)?);
+        self.watch = Some(FolderWatch::new(&self.path)?);
         Ok(())
     }
 
-    /// Looks at the file now, and waits for the disk. This is the step that the source repeats; call it to drive the source
-    /// by hand, the settling time apart.
+    /// Looks at the file now, and blocks on the disk. The source repeats this step; call it to drive the source by hand, the
+    /// settling time apart.
     pub fn look(&mut self) -> Look {
         let seen = see(&self.path);
         self.judge(seen)
@@ -166,7 +174,7 @@ impl FileSource {
         }
     }
 
-    /// What the file holds, read elsewhere.
+    /// Reads the file on another thread.
     async fn read(&mut self) -> Seen {
         let path = &self.path;
         let reading = self.reading.get_or_insert_with(|| {
@@ -194,7 +202,7 @@ impl FileSource {
     }
 }
 
-/// What the file at `path` holds, or why there is nothing.
+/// Reads the file at `path`.
 fn see(path: &Path) -> Seen {
     match read_bytes(path) {
         Ok((bytes, _)) => Seen::Content(bytes),
@@ -226,5 +234,115 @@ impl fmt::Debug for FileSource {
             .field("every", &self.every)
             .field("settling", &self.settles.is_some())
             .finish_non_exhaustive()
+    }
+}
+
+/// A read that has begun. It outlives the future that waits for it, and the next one finds it here.
+pub(super) struct Reading<T>(Arc<Mutex<Slot<T>>>);
+
+struct Slot<T> {
+    found: Option<T>,
+    waker: Option<Waker>,
+}
+
+impl<T: Send + 'static> Reading<T> {
+    /// Begins to `read`, on this thread when no other can be started.
+    pub(super) fn start(read: impl Fn() -> T + Clone + Send + 'static) -> Self {
+        let slot = Arc::new(Mutex::new(Slot {
+            found: None,
+            waker: None,
+        }));
+        let (there, reader) = (Arc::clone(&slot), read.clone());
+        let thread = thread::Builder::new().name("tollgate-policy".into());
+        let started = thread.spawn(move || {
+            let found = reader();
+            let waker = {
+                let mut slot = there.lock();
+                slot.found = Some(found);
+                slot.waker.take()
+            };
+            if let Some(waker) = waker {
+                quietly(|| waker.wake());
+            }
+        });
+        if started.is_err() {
+            slot.lock().found = Some(read());
+        }
+        Self(slot)
+    }
+
+    /// Waits for the result.
+    pub(super) async fn found(&self) -> T {
+        poll_fn(|cx| {
+            let waker = cx.waker().clone();
+            let mut slot = self.0.lock();
+            if let Some(found) = slot.found.take() {
+                drop(slot);
+                return Poll::Ready(found);
+            }
+            let old = slot.waker.replace(waker);
+            drop(slot);
+            drop(old);
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// A folder that is watched, as long as this lives.
+pub(super) struct FolderWatch {
+    signal: Arc<Mutex<Signal>>,
+    _watcher: RecommendedWatcher,
+}
+
+#[derive(Default)]
+struct Signal {
+    changed: bool,
+    waker: Option<Waker>,
+}
+
+impl FolderWatch {
+    /// Watches the folder of `file`.
+    pub(super) fn new(file: &Path) -> Result<Self, SourceError> {
+        let signal = Arc::new(Mutex::new(Signal::default()));
+        let told = Arc::clone(&signal);
+        let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            // A mere read of the folder, as our own.
+            if event.is_ok_and(|event| event.kind.is_access()) {
+                return;
+            }
+            let waker = {
+                let mut signal = told.lock();
+                signal.changed = true;
+                signal.waker.take()
+            };
+            if let Some(waker) = waker {
+                quietly(|| waker.wake());
+            }
+        })?;
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+        watcher.watch(folder.unwrap_or(Path::new(".")), RecursiveMode::NonRecursive)?;
+        Ok(Self {
+            signal,
+            _watcher: watcher,
+        })
+    }
+
+    /// Waits until something has happened since it was last asked, or `timer` is over.
+    pub(super) async fn changed_or(&self, mut timer: Sleep) {
+        poll_fn(|cx| {
+            let waker = cx.waker().clone();
+            let (changed, old) = {
+                let mut signal = self.signal.lock();
+                let changed = std::mem::take(&mut signal.changed);
+                (changed, signal.waker.replace(waker))
+            };
+            drop(old);
+            if changed {
+                return Poll::Ready(());
+            }
+            Pin::new(&mut timer).poll(cx)
+        })
+        .await;
     }
 }

@@ -1,45 +1,42 @@
-//! Where versions of a policy come from: a trait, and what puts each version in force.
+//! Sources of versions of a policy: a trait, and the loop that puts each version in force.
 //!
-//! | type | what it is |
+//! | type | purpose |
 //! |---|---|
 //! | [`PolicySource`] | a stream of versions: implement it for your own store |
 //! | [`Versions`], [`VersionSender`] | versions that this program hands in |
 //! | `FileSource` | a file that is looked at, or watched; features `policy-file`, `policy-watch` |
 //! | `remote::ConsulPolicy` | a key of Consul's; features `policy-file` and `consul` |
-//! | [`Policy::follow`](crate::Policy::follow) | puts each version in force, and tells what has become of it |
+//! | [`Policy::follow`](crate::Policy::follow) | puts each version in force, and reports the result |
 
 #[cfg(feature = "policy-file")]
 mod file;
-mod follow;
 #[cfg(all(feature = "policy-file", any(feature = "consul", feature = "etcd")))]
-mod kept;
-mod push;
-#[cfg(feature = "policy-file")]
-mod read;
-#[cfg(feature = "policy-watch")]
-mod watch;
+mod last_good;
+mod versions;
 
 #[cfg(feature = "policy-file")]
 #[cfg_attr(docsrs, doc(cfg(feature = "policy-file")))]
 pub use file::{FileSource, Look};
-pub use follow::PolicyEvent;
 #[cfg(all(feature = "policy-file", any(feature = "consul", feature = "etcd")))]
-pub(crate) use kept::Kept;
-pub use push::{VersionSender, Versions};
+pub(crate) use last_good::LastGood;
+pub use versions::{VersionSender, Versions};
 
+use super::reload::{Applied, Changes, ReloadableLegs};
 use super::spec::PolicySpec;
+use crate::policy::Policy;
 use std::error::Error;
+use std::fmt;
 
-/// Why a source has no version to give: what a store, a file or a parser says.
+/// Why a source has no version to give: the error of a store, a file or a parser.
 pub type SourceError = Box<dyn Error + Send + Sync>;
 
-/// A stream of versions of a policy. A file, a key-value store, an endpoint: whatever can tell of a new version.
+/// A stream of versions of a policy, from a file, a key-value store or an endpoint.
 ///
-/// A source that cannot be reached gives an error, and goes on: the version that is in force stays in force.
+/// A source that cannot be reached gives an error, and goes on. The version in force stays in force.
 ///
 /// ```
 /// use tollgate::policy::source::{PolicySource, SourceError};
-/// use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+/// use tollgate::policy::spec::{LegSpec, PolicySpec, LegRule};
 /// use tollgate::{Clock, ManualClock};
 ///
 /// /// Twice as many at each step.
@@ -47,13 +44,13 @@ pub type SourceError = Box<dyn Error + Send + Sync>;
 /// impl PolicySource for Doubling {
 ///     async fn next(&mut self) -> Option<Result<PolicySpec, SourceError>> {
 ///         self.0 *= 2;
-///         let legs = [LegSpec::new("in flight", Rule::semaphore(self.0))];
+///         let legs = [LegSpec::new("in flight", LegRule::semaphore(self.0))];
 ///         (self.0 <= 8).then(|| Ok(PolicySpec::new(legs)))
 ///     }
 /// }
 ///
 /// let clock = ManualClock::new();
-/// let policy = PolicySpec::new([LegSpec::new("in flight", Rule::semaphore(1))]).build(&clock)?;
+/// let policy = PolicySpec::new([LegSpec::new("in flight", LegRule::semaphore(1))]).build(&clock)?;
 /// clock.run(policy.follow(Doubling(1), |event| println!("{event}")));
 /// assert_eq!(policy.limiter().version(), 4);
 /// assert_eq!(policy.limiter().leg("in flight").unwrap().capacity, Some(8));
@@ -65,4 +62,46 @@ pub trait PolicySource: Send {
     /// # Cancel safety
     /// A future that is dropped must not have lost a version: the next call gives it.
     fn next(&mut self) -> impl Future<Output = Option<Result<PolicySpec, SourceError>>> + Send;
+}
+
+/// The fate of a version.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PolicyEvent {
+    /// It is in force. The changes may be empty.
+    Applied(Changes),
+    /// It is put in force next: see [`Applied::Next`].
+    HandedOver,
+    /// It is wrong, or there was none to be had. The version before stays in force.
+    Refused(SourceError),
+}
+
+impl fmt::Display for PolicyEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Applied(changes) => changes.fmt(f),
+            Self::HandedOver => {
+                f.write_str("a version was handed over to the change of limits that runs on this thread")
+            }
+            Self::Refused(error) => write!(f, "refused, the version before stays in force: {error}"),
+        }
+    }
+}
+
+impl Policy<ReloadableLegs> {
+    /// Puts each version that `source` gives in force, until the source ends, and reports each to `event`.
+    /// To be spawned, or run on a thread of its own.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops between two versions: each is in force whole, or not at all.
+    pub async fn follow(&self, mut source: impl PolicySource, mut event: impl FnMut(PolicyEvent)) {
+        while let Some(version) = source.next().await {
+            let applied = version.and_then(|spec| self.apply(spec).map_err(SourceError::from));
+            event(match applied {
+                Ok(Applied::Now(changes)) => PolicyEvent::Applied(changes),
+                Ok(Applied::Next) => PolicyEvent::HandedOver,
+                Err(error) => PolicyEvent::Refused(error),
+            });
+        }
+    }
 }

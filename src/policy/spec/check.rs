@@ -1,7 +1,7 @@
-//! What must hold of a policy given as data, so that it can be built.
+//! Checks a policy given as data, so that it can be built.
 
-use super::{LegSpec, LoadMetric, Peak, PolicySpec, Rule, RuleKind, SpecError, When};
-use crate::policy::live::MAX_LEGS;
+use super::{LegRule, LegSpec, LoadMetric, Peak, PolicySpec, RuleKind, SpecError, When};
+use crate::policy::reload::MAX_LEGS;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -145,7 +145,7 @@ fn check_measured(
         }
         return Err(SpecError::new(&key("leg"), fault));
     };
-    if metric == LoadMetric::Use && matches!(measured.rule, Rule::Breaker(_)) {
+    if metric == LoadMetric::Use && matches!(measured.rule, LegRule::Breaker(_)) {
         let fault = format!(
             "`use` was given, and a breaker as `{other}` is in no use; `rate`, `latency`, `refusals` are allowed"
         );

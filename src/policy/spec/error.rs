@@ -1,8 +1,8 @@
-//! What is wrong with a policy given as data.
+//! Mistakes in a policy given as data.
 
 use std::fmt;
 
-/// Why a [`PolicySpec`](super::PolicySpec) is none: which leg, which key of it, and what is wrong there.
+/// Why a [`PolicySpec`](super::PolicySpec) is not valid: the leg, its key, and the fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError {
     leg: Option<(usize, Box<str>)>,
@@ -44,7 +44,7 @@ impl SpecError {
         &self.key
     }
 
-    /// What was given, and what is allowed.
+    /// The value that was given, and the ones allowed.
     pub fn fault(&self) -> &str {
         &self.fault
     }

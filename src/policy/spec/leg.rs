@@ -1,6 +1,6 @@
 //! One leg as data: its rule, and when and how that applies.
 
-use super::rule::Rule;
+use super::rule::LegRule;
 use crate::rate::{Inherit, Quota};
 use std::fmt;
 use std::time::Duration;
@@ -8,17 +8,16 @@ use std::time::Duration;
 /// One leg of a policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LegSpec {
-    /// What it is called. Unique in its policy; the same leg in the next version is the one of the same name, kind and
-    /// cost.
+    /// Its name, unique in its policy. The leg of the same name, kind and cost in the next version is the same leg.
     pub name: String,
-    /// What it is.
-    pub rule: Rule,
+    /// Its kind and its numbers.
+    pub rule: LegRule,
     /// The name of the cost that it counts; without it, calls.
     pub per: Option<String>,
-    /// What becomes of its state when a version changes its numbers. When a load does, by [`peak`](Self::peak), nothing is given
-    /// whatever this says.
+    /// The transition of its state when a version changes its numbers. A load that changes them, by [`peak`](Self::peak), gives
+    /// nothing, whatever this says.
     pub inherit: Inherit,
-    /// It is counted and recorded, and refuses nobody.
+    /// It is counted, and refuses nothing.
     pub shadow: bool,
     /// It applies only while another leg is under load.
     pub when: Option<When>,
@@ -28,7 +27,7 @@ pub struct LegSpec {
 
 impl LegSpec {
     /// A leg that counts calls.
-    pub fn new(name: impl Into<String>, rule: Rule) -> Self {
+    pub fn new(name: impl Into<String>, rule: LegRule) -> Self {
         Self {
             name: name.into(),
             rule,
@@ -47,7 +46,7 @@ impl LegSpec {
         self
     }
 
-    /// The same leg with another rule of what becomes of its state.
+    /// The same leg with another transition of its state.
     #[must_use]
     pub fn inherit(mut self, inherit: Inherit) -> Self {
         self.inherit = inherit;
@@ -76,18 +75,18 @@ impl LegSpec {
     }
 }
 
-/// What of a leg is measured.
+/// A measured number of a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LoadMetric {
-    /// The part of it that is in use: of a semaphore, what is held of its limit, now; of a rate, what it admitted per
-    /// second of what its quota allows per second.
+    /// The part of it that is in use: of a semaphore, the part of its limit that is held now; of a rate, the units admitted per
+    /// second, divided by its quota.
     Use,
-    /// How many units it admitted per second.
+    /// Units that it admitted per second.
     Rate,
-    /// The mean time from start to end of what it admitted, in seconds: of the whole admission, by all legs.
+    /// The mean time from start to end of its admissions, in seconds, by all legs.
     Latency,
-    /// How many requests it refused per second.
+    /// Requests that it refused per second.
     Refusals,
 }
 
@@ -122,18 +121,18 @@ impl fmt::Display for LoadMetric {
 pub struct When {
     /// The name of the other leg.
     pub leg: String,
-    /// What of it.
+    /// The metric of it.
     pub metric: LoadMetric,
     /// It starts to apply above this (latency in seconds).
     pub above: f64,
     /// It stops to apply at or below this.
     pub below: f64,
-    /// Rates and latencies are measured over so long.
+    /// The span that rates and latencies are measured over.
     pub over: Duration,
 }
 
 impl When {
-    /// How long rates and latencies are measured over, unless set otherwise.
+    /// The default span that rates and latencies are measured over.
     pub const OVER: Duration = Duration::from_secs(1);
 
     /// While `metric` of `leg` is above `above`, measured over a second.
@@ -157,23 +156,23 @@ impl When {
 /// A table from a measured load to the numbers that apply.
 ///
 /// A load that crosses a mark gives nothing, however often it does: a bucket keeps the tokens it has, up to the burst, and a
-/// window counts what it has admitted. Tables that look at each other's [use](LoadMetric::Use) in a circle are refused, since
-/// each could change what the other sees for ever.
+/// window keeps its count. Tables that look at each other's [use](LoadMetric::Use) in a circle are refused, since
+/// each could change the load of the other for ever.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peak {
     /// The name of the leg that is measured.
     pub leg: String,
-    /// What of it.
+    /// The metric of it.
     pub metric: LoadMetric,
-    /// Rates and latencies are measured over so long.
+    /// The span that rates and latencies are measured over.
     pub over: Duration,
     /// From the lowest mark to the highest. Below the lowest the leg's own numbers apply.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PeakStep>,
 }
 
 /// One row of a [`Peak`] table.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Step {
+pub struct PeakStep {
     /// It applies above this.
     pub above: f64,
     /// It stops to apply at or below this.
@@ -184,9 +183,9 @@ pub struct Step {
     pub limit: Option<u64>,
 }
 
-impl Rule {
+impl LegRule {
     /// This rule with the numbers of a step.
-    pub(crate) fn at(&self, step: &Step) -> Self {
+    pub(crate) fn at(&self, step: &PeakStep) -> Self {
         let mut rule = self.clone();
         match (&mut rule, step.quota, step.limit) {
             (

@@ -1,13 +1,13 @@
-//! A policy as plain data: what a file says, and what a program may say instead.
+//! A policy as plain data, as a file or a program states it.
 //!
-//! | type | what it is |
+//! | type | purpose |
 //! |---|---|
-//! | [`PolicySpec`] | a whole policy: its legs, and the bounds of its line |
+//! | [`PolicySpec`] | a whole policy: its legs, and the bounds of its queue |
 //! | [`LegSpec`] | one leg: its name, its rule, and when and how that applies |
-//! | [`Rule`] | a kind of limiter and its numbers |
+//! | [`LegRule`] | a kind of limiter and its numbers |
 //! | [`When`] | a leg that applies only while another is under load |
 //! | [`Peak`] | numbers that depend on the load of another leg |
-//! | [`SpecError`] | which leg, which key, what is wrong with it |
+//! | [`SpecError`] | a mistake: the leg, the key, and the fault |
 //!
 //! [`PolicySpec::check`] finds every mistake that [`PolicySpec::build`] would.
 
@@ -17,20 +17,20 @@ mod leg;
 mod rule;
 
 pub use error::SpecError;
-pub use leg::{LegSpec, LoadMetric, Peak, Step, When};
-pub use rule::{BreakerRule, Rule, RuleKind};
+pub use leg::{LegSpec, LoadMetric, Peak, PeakStep, When};
+pub use rule::{BreakerRule, LegRule, RuleKind};
 
 use std::time::Duration;
 
 /// A policy as plain data.
 ///
 /// ```
-/// # use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+/// # use tollgate::policy::spec::{LegSpec, PolicySpec, LegRule};
 /// # use tollgate::{Ask, LimiterExt, ManualClock};
 /// let clock = ManualClock::new();
 /// let spec = PolicySpec::new([
-///     LegSpec::new("requests", Rule::token_bucket("100/s burst 2".parse()?)),
-///     LegSpec::new("in flight", Rule::semaphore(1)),
+///     LegSpec::new("requests", LegRule::token_bucket("100/s burst 2".parse()?)),
+///     LegSpec::new("in flight", LegRule::semaphore(1)),
 /// ]);
 /// let policy = spec.build(&clock)?;
 /// let _held = policy.try_admit(Ask::one()).unwrap();
@@ -39,12 +39,12 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct PolicySpec {
-    /// The longest that anybody waits; without it as long as it takes. See
+    /// The longest wait; unbounded without it. See
     /// [`max_wait`](super::PolicyBuilder::max_wait).
     pub max_wait: Option<Duration>,
-    /// How many may wait at once; without it any number.
+    /// Waiters at most; unbounded without it.
     pub max_queue: Option<usize>,
-    /// How late a waiter may be served and still count as in time; without it
+    /// The lateness of a waiter that still counts as in time; without it
     /// [`LATENESS`](super::PolicyBuilder::LATENESS).
     pub lateness: Option<Duration>,
     /// In the order in which they are asked.

@@ -6,10 +6,10 @@ use crate::semaphore::Semaphore;
 use std::fmt;
 use std::time::Duration;
 
-/// What a leg is, and its numbers.
+/// A kind of limiter and its numbers.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Rule {
+pub enum LegRule {
     /// A [`TokenBucket`](crate::TokenBucket).
     TokenBucket {
         /// The rate and the burst.
@@ -19,53 +19,53 @@ pub enum Rule {
     LeakyBucket {
         /// The rate.
         quota: Quota,
-        /// How many may catch up with the spacing.
+        /// Units that may catch up with the spacing.
         slack: u64,
     },
     /// A [`Warmup`].
     Warmup {
         /// The rate when it is warm.
         quota: Quota,
-        /// How long it takes to get warm.
+        /// The time to get warm.
         period: Duration,
-        /// How many times longer the interval is when it is cold.
+        /// The factor of the interval when it is cold.
         cold_factor: u32,
     },
     /// A [`FixedWindow`].
     FixedWindow {
-        /// How many per window.
+        /// Units per window.
         limit: u64,
         /// The length of a window.
         window: Duration,
     },
     /// A [`SlidingWindow`].
     SlidingWindow {
-        /// How many in any span of that length.
+        /// Units in any span of that length.
         limit: u64,
         /// The length.
         window: Duration,
-        /// In how many segments it moves.
+        /// The segments in which it moves.
         segments: usize,
     },
     /// A [`SlidingLog`].
     SlidingLog {
-        /// How many in any span of that length.
+        /// Units in any span of that length.
         limit: u64,
         /// The length.
         window: Duration,
-        /// How many admissions it can remember; unless set, as many as the limit. Fewer refuse before the limit does.
+        /// Admissions that it can remember; the limit unless set. Fewer refuse before the limit does.
         entries: Option<usize>,
     },
     /// A [`Semaphore`](crate::Semaphore).
     Semaphore {
-        /// How many at once.
+        /// Units at once.
         limit: usize,
     },
     /// A [`CircuitBreaker`].
     Breaker(BreakerRule),
 }
 
-impl Rule {
+impl LegRule {
     /// A token bucket of `quota`.
     pub fn token_bucket(quota: Quota) -> Self {
         Self::TokenBucket { quota }
@@ -159,7 +159,7 @@ impl Rule {
         }
     }
 
-    /// Finds the key whose number cannot be, and what is wrong with it.
+    /// Finds the key with a number that is out of bounds, and the fault.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         match self {
             Self::TokenBucket { .. } => Ok(()),
@@ -217,7 +217,7 @@ impl Rule {
     }
 }
 
-/// What is wrong with `key`.
+/// A fault of `key`.
 fn fault<E: fmt::Display>(key: &'static str) -> impl Fn(E) -> (&'static str, String) {
     move |error| (key, error.to_string())
 }
@@ -276,25 +276,25 @@ impl fmt::Display for RuleKind {
     }
 }
 
-/// The numbers of a breaker. See [`BreakerBuilder`] for what they mean and for their defaults.
+/// The numbers of a breaker. See [`BreakerBuilder`] for their meaning and their defaults.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct BreakerRule {
-    /// Judges by so many of the last calls, unless `time_window` is given.
+    /// The number of latest calls that the state is judged by, unless `time_window` is given.
     pub count_window: usize,
-    /// Judges by the calls of so long.
+    /// The span whose calls the state is judged by.
     pub time_window: Option<Duration>,
-    /// How many results it takes to judge.
+    /// The least number of results that is judged.
     pub minimum_calls: u64,
     /// The part of failures that opens, above 0 to 1.
     pub failure_rate: f64,
-    /// What is slow, and the part of slow calls that opens.
+    /// The duration above which a call is slow, and the part of slow calls that opens.
     pub slow_calls: Option<(Duration, f64)>,
-    /// So many failures without a success open.
+    /// The number of failures without a success that opens.
     pub consecutive_failures: Option<u64>,
     /// How long it stays open.
     pub open_for: Duration,
-    /// How many probes a trial takes.
+    /// The number of probes while half open.
     pub probes: u64,
 }
 

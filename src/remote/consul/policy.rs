@@ -2,7 +2,7 @@
 
 use super::Consul;
 use super::agent::{Agent, Entry};
-use crate::policy::source::{Kept, PolicySource, SourceError};
+use crate::policy::source::{LastGood, PolicySource, SourceError};
 use crate::policy::spec::PolicySpec;
 use crate::remote::backend::StoreError;
 use std::fmt;
@@ -27,7 +27,7 @@ use std::time::Duration;
 /// ```
 pub struct ConsulPolicy {
     agent: Agent,
-    kept: Kept,
+    kept: LastGood,
     /// The number of the last answer.
     index: u64,
     /// There is no such key: the store answers whatever key is written.
@@ -51,7 +51,7 @@ impl Consul {
     pub async fn policy(&self, key: &str) -> Result<(PolicySpec, ConsulPolicy), SourceError> {
         let agent = self.0.agent.clone();
         let (entries, index) = agent.changed(key, false, 0, WAIT).await?;
-        let (spec, kept) = Kept::first(key, content(entries))?;
+        let (spec, kept) = LastGood::first(key, content(entries))?;
         let source = ConsulPolicy {
             agent,
             kept,

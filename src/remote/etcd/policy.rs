@@ -4,7 +4,7 @@ use super::Etcd;
 use super::door::Door;
 use super::stream::Lines;
 use super::words::{self, Event, Found};
-use crate::policy::source::{Kept, PolicySource, SourceError};
+use crate::policy::source::{LastGood, PolicySource, SourceError};
 use crate::policy::spec::PolicySpec;
 use crate::remote::backend::StoreError;
 use serde::Deserialize;
@@ -40,7 +40,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 /// ```
 pub struct EtcdPolicy {
     door: Door,
-    kept: Kept,
+    kept: LastGood,
     /// The server does not answer, which was said.
     away: bool,
     /// What is heard of the key.
@@ -68,7 +68,7 @@ impl Etcd {
     pub async fn policy(&self, key: &str) -> Result<(PolicySpec, EtcdPolicy), SourceError> {
         let door = self.permits.shelf().door.clone();
         let (content, heard) = look(&door, key).await?;
-        let (spec, kept) = Kept::first(key, content)?;
+        let (spec, kept) = LastGood::first(key, content)?;
         let source = EtcdPolicy {
             door,
             kept,

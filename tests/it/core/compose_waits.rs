@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tollgate::adaptive::{Adaptive, Aimd};
-use tollgate::policy::linked::{Mark, Meter};
-use tollgate::policy::spec::{LegSpec, LoadMetric, PolicySpec, Rule, When};
+use tollgate::policy::conditional::{Meter, Trigger};
+use tollgate::policy::spec::{LegRule, LegSpec, LoadMetric, PolicySpec, When};
 use tollgate::{
     Ask, Cost, Limiter, LimiterExt, ManualClock, Policy, PolicyError, Quota, Reason, Refusal, Rejection, RunError,
     Semaphore, TokenBucket,
@@ -39,7 +39,7 @@ fn a_refusal_says_when_all_legs_are_ready_and_which_is_last() {
     let built = Policy::builder().limit(second()).limit(minute()).build().unwrap();
     let nested = Policy::builder().limit(second().and(minute())).build().unwrap();
     let boxed = second().and(minute()).boxed();
-    let rule = |quota| Rule::TokenBucket { quota };
+    let rule = |quota| LegRule::TokenBucket { quota };
     let live = PolicySpec::new([
         LegSpec::new("second", rule(Quota::per_second(1).burst(1))),
         LegSpec::new("minute", rule(Quota::per_minute(1).burst(1))),
@@ -176,7 +176,7 @@ fn an_adapter_hides_no_queue() {
     let adaptive = Adaptive::builder(Arc::clone(&semaphore)).law(Aimd::new()).bounds(1, 10);
     let adaptive = adaptive.clock(&clock).build().unwrap();
     let meter = Meter::new(&clock, Duration::from_secs(1));
-    let mark = || Mark::above(meter.load(LoadMetric::Use, 1.0), 1.0).on(&clock);
+    let mark = || Trigger::above(meter.load(LoadMetric::Use, 1.0), 1.0).on(&clock);
     let refused = |builder: tollgate::PolicyBuilder| {
         let built = builder.limit(Arc::clone(&semaphore)).build();
         assert_eq!(built.unwrap_err(), PolicyError::SameQueue { leg: 1 });
@@ -185,12 +185,12 @@ fn an_adapter_hides_no_queue() {
     let builder = || Policy::builder().clock(&clock);
     refused(builder().limit(adaptive));
     refused(builder().limit(leg().shadow()));
-    refused(builder().limit(leg().linked(mark())));
+    refused(builder().limit(leg().when(mark())));
     refused(builder().limit(meter.watch(leg())));
     refused(builder().limit(leg().per_call().named("a").boxed()));
     refused(builder().limit(leg().per(TOKENS).and(Semaphore::new(1))));
     refused(builder().limit(builder().over(leg()).unwrap()));
-    refused(builder().limit(builder().over(leg()).unwrap().lane(Duration::from_secs(1))));
+    refused(builder().limit(builder().over(leg()).unwrap().bypass_queue(Duration::from_secs(1))));
 }
 
 #[derive(Default)]
@@ -257,8 +257,8 @@ fn another_clock_inside_a_chain_is_noticed() {
 fn a_reservation_that_ends_the_load_wakes_the_waiter() {
     let clock = ManualClock::new();
     let spec = PolicySpec::new([
-        LegSpec::new("permits", Rule::semaphore(3)),
-        LegSpec::new("throttle", Rule::semaphore(0)).when(When::above("permits", LoadMetric::Use, 0.5)),
+        LegSpec::new("permits", LegRule::semaphore(3)),
+        LegSpec::new("throttle", LegRule::semaphore(0)).when(When::above("permits", LoadMetric::Use, 0.5)),
     ]);
     let policy = spec.build(&clock).unwrap();
     let reservation = policy.reserve(2).unwrap();
@@ -279,8 +279,8 @@ fn a_reservation_that_ends_the_load_wakes_the_waiter() {
 fn a_forgotten_permit_is_no_load() {
     let clock = ManualClock::new();
     let spec = PolicySpec::new([
-        LegSpec::new("permits", Rule::semaphore(4)),
-        LegSpec::new("throttle", Rule::semaphore(0)).when(When::above("permits", LoadMetric::Use, 0.4)),
+        LegSpec::new("permits", LegRule::semaphore(4)),
+        LegSpec::new("throttle", LegRule::semaphore(0)).when(When::above("permits", LoadMetric::Use, 0.4)),
     ]);
     let policy = spec.build(&clock).unwrap();
     let permit = policy.try_admit(2).unwrap();
@@ -296,19 +296,19 @@ fn a_turn_that_a_lowered_limit_forbids_is_given_back() {
     let mut spec = PolicySpec::new([
         LegSpec::new(
             "window",
-            Rule::FixedWindow {
+            LegRule::FixedWindow {
                 limit: 100,
                 window: Duration::from_secs(1),
             },
         ),
-        LegSpec::new("permits", Rule::semaphore(2)),
+        LegSpec::new("permits", LegRule::semaphore(2)),
     ]);
     let policy = spec.build(&clock).unwrap();
     let (one, two) = (policy.try_admit(1).unwrap(), policy.try_admit(1).unwrap());
     let mut wait = pin!(policy.admit(1));
     let mut poll = || wait.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(poll().is_pending());
-    spec.legs[1].rule = Rule::semaphore(1);
+    spec.legs[1].rule = LegRule::semaphore(1);
     policy.apply(spec.clone()).unwrap();
     drop(one);
     assert!(poll().is_pending());
@@ -322,8 +322,8 @@ fn a_cancelled_call_of_a_breaker_is_no_load() {
     use tollgate::policy::spec::BreakerRule;
     let clock = ManualClock::new();
     let spec = PolicySpec::new([
-        LegSpec::new("circuit", Rule::Breaker(BreakerRule::default())),
-        LegSpec::new("throttle", Rule::semaphore(0)).when(When::above("circuit", LoadMetric::Rate, 2.5)),
+        LegSpec::new("circuit", LegRule::Breaker(BreakerRule::default())),
+        LegSpec::new("throttle", LegRule::semaphore(0)).when(When::above("circuit", LoadMetric::Rate, 2.5)),
     ]);
     let policy = spec.build(&clock).unwrap();
     policy.try_admit(2).unwrap().forget();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, FairShare, Shared};
-use tollgate::policy::{AtOnce, Lane, Named, Per, PerCall, WaitForRaise};
+use tollgate::policy::{AtOnce, Bypass, Named, Per, PerCall, WaitForRaise};
 use tollgate::sync::Notify;
 use tollgate::{
     And, Ask, BoxLimiter, Clock, ClockReading, Cost, Demand, Inherit, Instant, Keyed, Leased, Legs, Limiter,
@@ -120,7 +120,7 @@ fn token_bucket_conforms() {
 /// A load that is always the same.
 struct Always(f64);
 
-impl tollgate::policy::linked::Load for Always {
+impl tollgate::policy::conditional::Load for Always {
     fn read(&self, _: Instant) -> f64 {
         self.0
     }
@@ -128,10 +128,10 @@ impl tollgate::policy::linked::Load for Always {
 
 #[test]
 fn a_linked_limiter_conforms_while_it_applies() {
-    use tollgate::policy::linked::{Linked, Mark};
-    Suite::of_rate(5, Duration::from_millis(500), |clock| -> Linked<TokenBucket> {
+    use tollgate::policy::conditional::{Conditional, Trigger};
+    Suite::of_rate(5, Duration::from_millis(500), |clock| -> Conditional<TokenBucket> {
         let bucket = TokenBucket::new(Quota::per_second(10).burst(5)).on(clock);
-        bucket.linked(Mark::above(Arc::new(Always(1.0)), 0.5).on(clock))
+        bucket.when(Trigger::above(Arc::new(Always(1.0)), 0.5).on(clock))
     })
     .loosen(|linked| {
         linked
@@ -144,7 +144,7 @@ fn a_linked_limiter_conforms_while_it_applies() {
 
 #[test]
 fn a_metered_limiter_conforms() {
-    use tollgate::policy::linked::{Meter, Metered};
+    use tollgate::policy::conditional::{Meter, Metered};
     Suite::of_permits(3, |clock| -> Metered<Semaphore> {
         Meter::new(clock, Duration::from_secs(1)).watch(Semaphore::new(3))
     })
@@ -166,16 +166,18 @@ fn a_shadow_conforms_beside_a_limiter_that_is_obeyed() {
 
 #[test]
 fn live_legs_conform() {
-    use tollgate::policy::LiveLegs;
-    use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
-    let permits = |limit| PolicySpec::new([LegSpec::new("permits", Rule::semaphore(limit))]);
-    Suite::of_permits(3, move |clock| -> Policy<LiveLegs> { permits(3).build(clock).unwrap() })
-        .loosen(move |policy| drop(policy.apply(permits(4)).unwrap()))
-        .takes_turns()
-        .check();
+    use tollgate::policy::ReloadableLegs;
+    use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
+    let permits = |limit| PolicySpec::new([LegSpec::new("permits", LegRule::semaphore(limit))]);
+    Suite::of_permits(3, move |clock| -> Policy<ReloadableLegs> {
+        permits(3).build(clock).unwrap()
+    })
+    .loosen(move |policy| drop(policy.apply(permits(4)).unwrap()))
+    .takes_turns()
+    .check();
     let rate = |burst| {
         let quota = Quota::per_second(10).burst(burst);
-        let leg = LegSpec::new("rate", Rule::token_bucket(quota)).inherit(Inherit::Additive);
+        let leg = LegSpec::new("rate", LegRule::token_bucket(quota)).inherit(Inherit::Additive);
         PolicySpec::new([leg])
     };
     Suite::of_rate(5, Duration::from_millis(500), move |clock| {
@@ -422,14 +424,14 @@ fn a_shared_handle_conforms() {
 
 #[test]
 fn a_lane_conforms() {
-    Suite::of_permits(3, |clock| -> Policy<Lane<Semaphore>> {
+    Suite::of_permits(3, |clock| -> Policy<Bypass<Semaphore>> {
         let policy = Policy::builder().clock(clock).over(in_flight(clock)).unwrap();
-        policy.lane(MINUTE)
+        policy.bypass_queue(MINUTE)
     })
-    .loosen(|lane| lane.limiter().policy().limiter().set_limit(4))
+    .loosen(|bypass| bypass.limiter().policy().limiter().set_limit(4))
     .check();
-    Suite::of_rate(5, Duration::from_millis(500), |clock| -> Policy<Lane<TokenBucket>> {
-        Policy::new(TokenBucket::new(Quota::per_second(10).burst(5)).on(clock)).lane(MINUTE)
+    Suite::of_rate(5, Duration::from_millis(500), |clock| -> Policy<Bypass<TokenBucket>> {
+        Policy::new(TokenBucket::new(Quota::per_second(10).burst(5)).on(clock)).bypass_queue(MINUTE)
     })
     .inexact_cancel()
     .check();

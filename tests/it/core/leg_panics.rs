@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 use tollgate::adaptive::{Adaptive, LimitLaw, Sample};
-use tollgate::policy::linked::{Mark, Meter};
-use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+use tollgate::policy::conditional::{Meter, Trigger};
+use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::{
     Ask, BreakerState, CircuitBreaker, ClockReading, Cost, Demand, Limiter, LimiterExt, ManualClock, OpenTime, Outcome,
     Policy, Quota, ReadyAt, Refusal, Semaphore, Settlement, TokenBucket,
@@ -242,9 +242,9 @@ fn a_waker_that_panics_leaves_no_load() {
 fn a_bell_that_panics_in_a_policy_as_data_keeps_no_permit() {
     let clock = ManualClock::new();
     let spec = PolicySpec::new([
-        LegSpec::new("one", Rule::semaphore(1)),
-        LegSpec::new("two", Rule::semaphore(1)),
-        LegSpec::new("load", Rule::semaphore(5)),
+        LegSpec::new("one", LegRule::semaphore(1)),
+        LegSpec::new("two", LegRule::semaphore(1)),
+        LegSpec::new("load", LegRule::semaphore(5)),
     ]);
     let policy = spec.build(&clock).unwrap();
     let bad = Policy::builder().limit(policy.clone()).limit(Panics::at(At::Reserve));
@@ -478,13 +478,13 @@ fn a_law_that_panics_or_uses_its_limiter_holds_nothing_up() {
 #[test]
 fn a_load_that_panics_takes_nothing() {
     struct Broken;
-    impl tollgate::policy::linked::Load for Broken {
+    impl tollgate::policy::conditional::Load for Broken {
         fn read(&self, _: tollgate::Instant) -> f64 {
             resume_unwind(Box::new("a load panicked"))
         }
     }
     let semaphore = Arc::new(Semaphore::new(1));
-    let linked = Semaphore::new(1).linked(Mark::above(Arc::new(Broken), 0.5));
+    let linked = Semaphore::new(1).when(Trigger::above(Arc::new(Broken), 0.5));
     let gate = Arc::clone(&semaphore).and(linked);
     assert!(catch_unwind(AssertUnwindSafe(|| drop(gate.try_admit(1)))).is_err());
     assert_eq!(semaphore.in_use(), 0);

@@ -29,9 +29,9 @@ use std::time::Duration;
 use tollgate::adaptive::{LimitLaw, Resizable, Sample};
 use tollgate::keyed::{FairBudget, KeyedRate};
 use tollgate::lease::{Leased, Spend};
-use tollgate::policy::linked::{Load, Mark, Meter};
+use tollgate::policy::conditional::{Load, Meter, Trigger};
 use tollgate::policy::source::{PolicySource, SourceError, Versions};
-use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::shed::{Partitions, WaitingRoom};
 use tollgate::status::Status;
 use tollgate::sync::Notify;
@@ -628,9 +628,9 @@ impl Shared {
         Arc::clone(&self.bucket)
     }
 
-    fn load(&self) -> Mark {
+    fn load(&self) -> Trigger {
         let (foreign, notify) = (self.first.foreign, Notify::new());
-        Mark::above(Arc::new(OwnLoad { foreign, notify }), 0.5).on(&self.clock)
+        Trigger::above(Arc::new(OwnLoad { foreign, notify }), 0.5).on(&self.clock)
     }
 
     fn world<L: Limiter + 'static>(&self, policy: Policy<L>) -> World<L> {
@@ -664,7 +664,7 @@ fn policy<L: Limiter + 'static>(make: impl Fn(&Shared) -> World<L>) {
         sweep(ending, |foreign| {
             let clock = ManualClock::new();
             let world = make(&Shared::new(foreign, &clock));
-            let (policy, lane) = (&world.policy, world.policy.lane(600 * SECOND));
+            let (policy, bypass) = (&world.policy, world.policy.bypass_queue(600 * SECOND));
             let seen = Cell::new(0);
             let admitted = |permit: Permit<_>| {
                 seen.set(seen.get() + 1);
@@ -682,7 +682,7 @@ fn policy<L: Limiter + 'static>(make: impl Fn(&Shared) -> World<L>) {
             tasks.spawn(async { policy.admit(1).await.map(admitted) });
             tasks.spawn(async { policy.admit_timeout(1, 5 * SECOND).await.map(admitted) });
             tasks.spawn(async { policy.admit_owned(1).await.map(|_| seen.set(seen.get() + 1)) });
-            tasks.spawn(async { lane.admit(1).await.map(|_| seen.set(seen.get() + 1)) });
+            tasks.spawn(async { bypass.admit(1).await.map(|_| seen.set(seen.get() + 1)) });
             if let Some(semaphore) = &world.direct {
                 tasks.spawn(semaphore.acquire());
             }
@@ -748,7 +748,7 @@ fn policy<L: Limiter + 'static>(make: impl Fn(&Shared) -> World<L>) {
             }
             (world.resize)(PERMITS as u64, TOKENS);
             tasks.end(&clock);
-            assert_eq!((policy.waiting(), lane.waiting()), (0, 0));
+            assert_eq!((policy.waiting(), bypass.waiting()), (0, 0));
             assert_eq!((world.permits)(), (0, PERMITS as u64));
             clock.advance(100 * SECOND);
             assert_eq!((world.tokens)(), TOKENS);
@@ -792,8 +792,8 @@ fn policies_of_adapters() {
         let meter = Meter::new(&shared.clock, SECOND);
         let legs = shared.first.named("first");
         let legs = legs.and(meter.watch(shared.rate().per_call()));
-        let legs = legs.and(shared.last.shadow()).and(shared.last.linked(shared.load()));
-        let legs = legs.and(Semaphore::new(0).linked(shared.load()));
+        let legs = legs.and(shared.last.shadow()).and(shared.last.when(shared.load()));
+        let legs = legs.and(Semaphore::new(0).when(shared.load()));
         let legs = legs.and(meter.watch(shared.permits())).and(shared.last);
         shared.world(Policy::builder().clock(&shared.clock).over(legs).unwrap())
     });
@@ -813,8 +813,8 @@ fn policies_that_are_observed() {
 fn policies_of_a_specification() {
     let spec = |permits: u64, tokens: u64| {
         PolicySpec::new([
-            LegSpec::new("tokens", Rule::token_bucket(quota(tokens))),
-            LegSpec::new("permits", Rule::semaphore(permits as usize)),
+            LegSpec::new("tokens", LegRule::token_bucket(quota(tokens))),
+            LegSpec::new("permits", LegRule::semaphore(permits as usize)),
         ])
     };
     policy(|shared| {
@@ -838,13 +838,13 @@ fn policies_of_a_specification() {
         fn next(&mut self) -> impl Future<Output = Option<Result<PolicySpec, SourceError>>> + Send {
             self.0.call("next of a source");
             self.1 += 1;
-            let version = PolicySpec::new([LegSpec::new("permits", Rule::semaphore(self.1 + 1))]);
+            let version = PolicySpec::new([LegSpec::new("permits", LegRule::semaphore(self.1 + 1))]);
             ready((self.1 < 3).then_some(Ok(version)))
         }
     }
     sweep((), |foreign| {
         let clock = ManualClock::new();
-        let policy = PolicySpec::new([LegSpec::new("permits", Rule::semaphore(1))])
+        let policy = PolicySpec::new([LegSpec::new("permits", LegRule::semaphore(1))])
             .build(&clock)
             .unwrap();
         let (sender, versions) = Versions::new();
@@ -856,7 +856,7 @@ fn policies_of_a_specification() {
         tasks.spawn(policy.follow(versions, |_| foreign.call("a listener to versions")));
         tasks.repoll();
         for permits in [3, 4] {
-            let version = PolicySpec::new([LegSpec::new("permits", Rule::semaphore(permits))]);
+            let version = PolicySpec::new([LegSpec::new("permits", LegRule::semaphore(permits))]);
             foreign.step(|| sender.push(version));
             tasks.run();
         }
@@ -865,7 +865,7 @@ fn policies_of_a_specification() {
         tasks.end(&clock);
         assert_eq!((policy.waiting(), policy.limiter().in_use("permits")), (0, Some(0)));
         policy
-            .apply(PolicySpec::new([LegSpec::new("permits", Rule::semaphore(5))]))
+            .apply(PolicySpec::new([LegSpec::new("permits", LegRule::semaphore(5))]))
             .unwrap();
         assert!(policy.try_admit(5).is_ok());
     });
@@ -1956,17 +1956,17 @@ table! {
     wakers_of_a_semaphore_may_panic: semaphores in [
         "semaphore/acquire.rs", "semaphore/atomic.rs", "sync/wake.rs"
     ];
-    blocked_threads_survive_the_panics_of_others: blocking in ["policy/admit.rs"];
+    blocked_threads_survive_the_panics_of_others: blocking in ["policy/waiter.rs"];
     wakers_of_timers_may_panic: timers in ["time/manual.rs", "time/sleep.rs"];
     wakers_of_the_timer_thread_may_panic: thread_timer in ["time/thread_timer.rs"];
-    legs_of_a_builder_may_panic: policies_of_a_builder in ["policy/pump.rs", "policy/legs.rs", "rate/in_turn.rs", "sync/turns.rs"];
+    legs_of_a_builder_may_panic: policies_of_a_builder in ["policy/queue.rs", "policy/legs.rs", "rate/in_turn.rs", "sync/turns.rs"];
     legs_of_a_chain_may_panic: policies_of_a_chain in ["policy/and.rs", "semaphore/atomic.rs"];
     legs_in_a_box_may_panic: policies_of_a_box in ["policy/boxed.rs"];
-    legs_in_adapters_may_panic: policies_of_adapters in ["policy/linked/mark.rs"];
+    legs_in_adapters_may_panic: policies_of_adapters in ["policy/conditional/mod.rs"];
     #[cfg(any(feature = "tracing", feature = "metrics"))]
     observed_legs_may_panic: policies_that_are_observed in ["observe/observed.rs"];
     wakers_and_sources_of_a_specification_may_panic: policies_of_a_specification in [
-        "policy/source/push.rs", "policy/source/follow.rs", "policy/live/apply.rs"
+        "policy/source/versions.rs", "policy/source/mod.rs", "policy/reload/legs.rs"
     ];
     legs_beside_partitions_may_panic: partitions in ["shed/partitions.rs"];
     #[cfg(feature = "channel")]
@@ -1989,7 +1989,7 @@ table! {
     clocks_of_governor_may_panic: governed_limiters in ["governed.rs"];
     legs_beside_a_fair_share_may_panic: fair_budgets in [];
     #[cfg(feature = "policy-file")]
-    wakers_and_listeners_of_a_file_may_panic: file_sources in ["policy/source/read.rs"];
+    wakers_and_listeners_of_a_file_may_panic: file_sources in ["policy/source/file.rs"];
     #[cfg(feature = "metrics")]
     recorders_and_surveys_may_panic: gauges in ["observe/gauges.rs"];
 }

@@ -116,7 +116,7 @@ fn a_policy_shows_its_legs_in_order_by_name_and_then_its_queue() {
             "b (token_bucket) of tokens: 40/60 in 60s, next Some(0ns)",
             "semaphore (semaphore): 1/7 +0",
             "found (adaptive): 1/10 +0",
-            "line (line): +0",
+            "queue (queue): +0",
         ]
     );
 }
@@ -223,7 +223,7 @@ fn legs_from_a_file_show_the_settings_in_force() {
         vec![
             format!("core (semaphore): 0/{limit} +0"),
             "tokens (token_bucket) of tokens: 60/60 in 60s, next Some(0ns)".into(),
-            "line (line): +0".into(),
+            "queue (queue): +0".into(),
         ]
     };
     assert_eq!(visit_status(&policy), shown(4));

@@ -48,26 +48,26 @@ fn passed(served: &[char], name: char) -> usize {
     runs.max().unwrap_or(0)
 }
 
-/// Given a bucket of one token a second, three that ask again and again in a policy's queue and one in its bypass lane, or
+/// Given a bucket of one token a second, three that ask again and again in a policy's queue and one in its bypass queue, or
 /// the other way round: the two queues get every other token.
 #[test]
-fn a_policy_and_its_lane_take_turns_at_a_rate() {
-    for (line, lane) in [(3, 1), (1, 3), (1, 1)] {
+fn a_policy_and_its_bypass_queue_take_turns_at_a_rate() {
+    for (queued, bypassing) in [(3, 1), (1, 3), (1, 1)] {
         let clock = ManualClock::new();
         let policy = Policy::new(TokenBucket::new(Quota::per_second(1).burst(1)).on(&clock));
-        let bypass = policy.lane(1_000_000 * SECOND);
+        let bypass = policy.bypass_queue(1_000_000 * SECOND);
         let served = RefCell::new(Vec::new());
         let over = 1_000 * SECOND;
         clock.run(async {
-            let line = (0..line).map(|_| asks(&policy, 'q', &served, &clock, over));
-            let lane = (0..lane).map(|_| asks(&bypass, 'l', &served, &clock, over));
-            futures::join!(futures::future::join_all(line), futures::future::join_all(lane));
+            let line = (0..queued).map(|_| asks(&policy, 'q', &served, &clock, over));
+            let others = (0..bypassing).map(|_| asks(&bypass, 'l', &served, &clock, over));
+            futures::join!(futures::future::join_all(line), futures::future::join_all(others));
         });
         let served = served.into_inner();
         // As long as all ask.
         let served = &served[..1_000];
         let runs = (passed(served, 'q'), passed(served, 'l'));
-        assert!(runs.0 <= 2 && runs.1 <= 2, "{line} and {lane}: {runs:?}");
+        assert!(runs.0 <= 2 && runs.1 <= 2, "{queued} and {bypassing}: {runs:?}");
     }
 }
 
@@ -370,19 +370,19 @@ fn a_demand_that_no_partition_can_hold_blocks_no_waiter() {
 fn a_waiting_room_keeps_its_promises_where_a_rate_binds() {
     let clock = ManualClock::new();
     let core = Policy::new(TokenBucket::new(Quota::per_second(10).burst(1)).on(&clock));
-    let lane = core.lane(SECOND);
+    let bypass = core.bypass_queue(SECOND);
     let room = WaitingRoom::new(1_000, Quota::per_second(4)).unwrap().on(&clock);
     let served = RefCell::new(Vec::new());
     clock.run(async {
         let line = (0..40).map(|_| asks(&core, 'q', &served, &clock, 60 * SECOND));
         let clients = (0..200u32).map(|client| {
-            let (room, lane, clock) = (&room, &lane, &clock);
+            let (room, bypass, clock) = (&room, &bypass, &clock);
             async move {
                 let told = room.book(&client).unwrap();
                 Sleep::until(clock, clock.after(clock.now(), told)).await;
                 assert!(room.redeem(&client));
                 let since = clock.elapsed();
-                lane.admit(1).await.unwrap().forget();
+                bypass.admit(1).await.unwrap().forget();
                 assert!(clock.elapsed() - since <= 200 * MS, "{client}");
             }
         });

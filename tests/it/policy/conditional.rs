@@ -1,8 +1,8 @@
-//! Linked limits: A is throttled while B is above a mark, whatever B is made of.
+//! Conditional limits: A is throttled while B is above a mark, whatever B is made of.
 
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::policy::linked::{Mark, Meter};
+use tollgate::policy::conditional::{Meter, Trigger};
 use tollgate::policy::spec::LoadMetric;
 use tollgate::{
     Ask, BoxLimiter, Keyed, LeakyBucket, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Semaphore,
@@ -45,10 +45,10 @@ fn a_link_is_true_whatever_b_is_made_of() {
         let clock = ManualClock::new();
         let meter = Meter::new(&clock, SECOND);
         let (name, press) = rows(&clock, &meter).swap_remove(row);
-        let busy = Mark::above(meter.load(LoadMetric::Rate, 1.0), 5.0)
+        let busy = Trigger::above(meter.load(LoadMetric::Rate, 1.0), 5.0)
             .below(2.0)
             .on(&clock);
-        let a = Arc::new(TokenBucket::new(Quota::per_minute(1)).on(&clock).linked(busy));
+        let a = Arc::new(TokenBucket::new(Quota::per_minute(1)).on(&clock).when(busy));
         let gate = Policy::new(Arc::clone(&a));
         for n in 0..5 {
             press(n);
@@ -78,8 +78,8 @@ fn a_latency_trigger_sees_faster_work() {
     let clock = ManualClock::new();
     let meter = Meter::new(&clock, 60 * SECOND);
     let work = meter.watch(Semaphore::new(10));
-    let slow = Mark::above(meter.load(LoadMetric::Latency, 1.0), 0.1).on(&clock);
-    let gate = Policy::new(TokenBucket::new(Quota::zero()).on(&clock).linked(slow));
+    let slow = Trigger::above(meter.load(LoadMetric::Latency, 1.0), 0.1).on(&clock);
+    let gate = Policy::new(TokenBucket::new(Quota::zero()).on(&clock).when(slow));
     let (first, second) = (work.try_admit(1).unwrap(), work.try_admit(1).unwrap());
     clock.advance(Duration::from_millis(150));
     drop(first);
@@ -106,8 +106,8 @@ fn a_waiter_for_a_conditional_semaphore_is_admitted_when_the_load_falls() {
     let clock = ManualClock::new();
     let meter = Meter::new(&clock, SECOND);
     let b = meter.watch(Semaphore::new(0));
-    let refusing = Mark::above(meter.load(LoadMetric::Refusals, 1.0), 0.0).on(&clock);
-    let gate = Policy::new(Semaphore::new(0).linked(refusing));
+    let refusing = Trigger::above(meter.load(LoadMetric::Refusals, 1.0), 0.0).on(&clock);
+    let gate = Policy::new(Semaphore::new(0).when(refusing));
     assert!(b.try_admit(1).is_err());
     assert!(gate.try_admit(1).is_err());
     drop(clock.run(gate.admit(1)).unwrap());
@@ -140,9 +140,9 @@ fn metered_units_are_counted_once() {
 fn a_request_does_not_count_in_its_own_case() {
     let clock = ManualClock::new();
     let meter = Meter::new(&clock, SECOND);
-    let busy = Mark::above(meter.load(LoadMetric::Rate, 1.0), 0.5).on(&clock);
+    let busy = Trigger::above(meter.load(LoadMetric::Rate, 1.0), 0.5).on(&clock);
     let legs = meter.watch(TokenBucket::new(Quota::per_second(100)).on(&clock));
-    let gate = Policy::new(legs.and(TokenBucket::new(Quota::zero()).on(&clock).linked(busy)));
+    let gate = Policy::new(legs.and(TokenBucket::new(Quota::zero()).on(&clock).when(busy)));
     gate.try_admit(1).unwrap().finish(Outcome::Success);
     assert!(gate.try_admit(1).is_err());
     clock.run(gate.admit(1)).unwrap().finish(Outcome::Success);
@@ -158,10 +158,10 @@ fn a_wrapped_limiter_becomes_pristine_again() {
     let bucket = || TokenBucket::new(Quota::per_second(1)).on(&clock);
     let metered = meter.watch(bucket());
     let trial = bucket().shadow();
-    let busy = Mark::above(meter.load(LoadMetric::Rate, 1.0), 1.5)
+    let busy = Trigger::above(meter.load(LoadMetric::Rate, 1.0), 1.5)
         .below(0.5)
         .on(&clock);
-    let linked = bucket().linked(busy);
+    let linked = bucket().when(busy);
     let fresh = || {
         let reading = tollgate::time::ClockReading::new();
         let at = &reading;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use tollgate::policy::file::{Fault, Format};
-use tollgate::policy::spec::{LegSpec, LoadMetric, PolicySpec, Rule, RuleKind, Step, When};
+use tollgate::policy::spec::{LegRule, LegSpec, LoadMetric, PeakStep, PolicySpec, RuleKind, When};
 use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Quota, Reason, SlidingLog};
 
 const FULL: &str = r#"
@@ -69,39 +69,39 @@ const FULL_JSON: &str = r#"{
 fn full() -> PolicySpec {
     let quota = |text: &str| text.parse::<Quota>().unwrap();
     let mut spec = PolicySpec::new([
-        LegSpec::new("requests", Rule::token_bucket(quota("3000/min burst 100"))).inherit(Inherit::Proportional),
-        LegSpec::new("tokens", Rule::token_bucket(quota("90000/min"))).per("tokens"),
+        LegSpec::new("requests", LegRule::token_bucket(quota("3000/min burst 100"))).inherit(Inherit::Proportional),
+        LegSpec::new("tokens", LegRule::token_bucket(quota("90000/min"))).per("tokens"),
         LegSpec::new(
             "bursts",
-            Rule::SlidingWindow {
+            LegRule::SlidingWindow {
                 limit: 30,
                 window: Duration::from_secs(10),
                 segments: 10,
             },
         )
         .inherit(Inherit::Additive),
-        LegSpec::new("in flight", Rule::semaphore(24)),
+        LegSpec::new("in flight", LegRule::semaphore(24)),
         LegSpec::new(
             "batch",
-            Rule::LeakyBucket {
+            LegRule::LeakyBucket {
                 quota: quota("5/s"),
                 slack: 2,
             },
         )
         .shadow()
         .when(When::above("in flight", LoadMetric::Use, 0.8).below(0.6)),
-        LegSpec::new("peak", Rule::token_bucket(quota("100/s burst 20"))).peak(tollgate::policy::spec::Peak {
+        LegSpec::new("peak", LegRule::token_bucket(quota("100/s burst 20"))).peak(tollgate::policy::spec::Peak {
             leg: "in flight".into(),
             metric: LoadMetric::Latency,
             over: Duration::from_secs(5),
             steps: vec![
-                Step {
+                PeakStep {
                     above: 0.25,
                     below: 0.25,
                     quota: Some(quota("60/s")),
                     limit: None,
                 },
-                Step {
+                PeakStep {
                     above: 1.0,
                     below: 0.5,
                     quota: Some(quota("20/s")),
@@ -519,7 +519,7 @@ fn a_sliding_log_admits_its_whole_limit_wherever_it_is_built() {
     let specs = [
         PolicySpec::new([LegSpec::new(
             "log",
-            Rule::sliding_log(LIMIT, Duration::from_secs(3_600)),
+            LegRule::sliding_log(LIMIT, Duration::from_secs(3_600)),
         )]),
         PolicySpec::parse(file, Format::Toml).unwrap(),
     ];

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
-use tollgate::policy::live::Applied;
-use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+use tollgate::policy::reload::Applied;
+use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::{
     Ask, Clock, FixedWindow, Inherit, LeakyBucket, Limiter, LimiterExt, ManualClock, Outcome, Quota, SlidingLog,
     SlidingWindow, TokenBucket, Warmup,
@@ -35,13 +35,13 @@ fn directly<L: Limiter>(limiter: L, taken: u64, change: impl FnOnce(&L)) -> usiz
 }
 
 /// The same of a limiter of its own that is changed by its own methods from `from` to `to`.
-fn by_itself(from: &Rule, to: &Rule, taken: u64, inherit: Inherit, clock: &Clock) -> usize {
+fn by_itself(from: &LegRule, to: &LegRule, taken: u64, inherit: Inherit, clock: &Clock) -> usize {
     match (from, to) {
-        (Rule::TokenBucket { quota: from }, Rule::TokenBucket { quota }) => {
+        (LegRule::TokenBucket { quota: from }, LegRule::TokenBucket { quota }) => {
             let bucket = TokenBucket::new(*from).on(clock);
             directly(bucket, taken, |bucket| bucket.set_quota(*quota, inherit))
         }
-        (Rule::LeakyBucket { quota: from, slack: s }, Rule::LeakyBucket { quota, slack }) => {
+        (LegRule::LeakyBucket { quota: from, slack: s }, LegRule::LeakyBucket { quota, slack }) => {
             let bucket = LeakyBucket::new(*from).slack(*s).unwrap().on(clock);
             directly(bucket, taken, |bucket| {
                 bucket.set_quota(*quota, Inherit::AsIs).unwrap();
@@ -49,15 +49,15 @@ fn by_itself(from: &Rule, to: &Rule, taken: u64, inherit: Inherit, clock: &Clock
             })
         }
         (
-            Rule::Warmup {
+            LegRule::Warmup {
                 quota: from, period, ..
             },
-            Rule::Warmup { quota, .. },
+            LegRule::Warmup { quota, .. },
         ) => {
             let warmup = Warmup::new(*from, *period).unwrap().on(clock);
             directly(warmup, taken, |warmup| warmup.set_quota(*quota, inherit).unwrap())
         }
-        (Rule::FixedWindow { limit: l, window: w }, Rule::FixedWindow { limit, window }) => {
+        (LegRule::FixedWindow { limit: l, window: w }, LegRule::FixedWindow { limit, window }) => {
             let fixed = FixedWindow::new(*l, *w).unwrap().on(clock);
             directly(fixed, taken, |fixed| {
                 fixed.set_length(*window).unwrap();
@@ -65,10 +65,10 @@ fn by_itself(from: &Rule, to: &Rule, taken: u64, inherit: Inherit, clock: &Clock
             })
         }
         (
-            Rule::SlidingWindow {
+            LegRule::SlidingWindow {
                 limit: l, window: w, ..
             },
-            Rule::SlidingWindow { limit, window, .. },
+            LegRule::SlidingWindow { limit, window, .. },
         ) => {
             let sliding = SlidingWindow::new(*l, *w).unwrap().on(clock);
             directly(sliding, taken, |sliding| {
@@ -77,10 +77,10 @@ fn by_itself(from: &Rule, to: &Rule, taken: u64, inherit: Inherit, clock: &Clock
             })
         }
         (
-            Rule::SlidingLog {
+            LegRule::SlidingLog {
                 limit: l, window: w, ..
             },
-            Rule::SlidingLog { limit, window, .. },
+            LegRule::SlidingLog { limit, window, .. },
         ) => {
             let log = SlidingLog::new(*l, *w).unwrap().on(clock);
             directly(log, taken, |log| {
@@ -93,17 +93,17 @@ fn by_itself(from: &Rule, to: &Rule, taken: u64, inherit: Inherit, clock: &Clock
 }
 
 /// From which numbers to which: each row has one number that becomes stricter, one that becomes looser, or both.
-fn rows() -> Vec<(Rule, Rule)> {
-    let leaky = |text, slack| Rule::LeakyBucket {
+fn rows() -> Vec<(LegRule, LegRule)> {
+    let leaky = |text, slack| LegRule::LeakyBucket {
         quota: quota(text),
         slack,
     };
-    let warmup = |text| Rule::Warmup {
+    let warmup = |text| LegRule::Warmup {
         quota: quota(text),
         period: secs(3_600),
         cold_factor: 3,
     };
-    let bucket = |text| Rule::token_bucket(quota(text));
+    let bucket = |text| LegRule::token_bucket(quota(text));
     let mut rows = vec![
         (bucket("1/h burst 20"), bucket("2/h burst 12")),
         (bucket("2/h burst 12"), bucket("1/h burst 20")),
@@ -123,16 +123,16 @@ fn rows() -> Vec<(Rule, Rule)> {
     ] {
         let windows = (secs(windows.0), secs(windows.1));
         rows.push((
-            Rule::fixed_window(limits.0, windows.0),
-            Rule::fixed_window(limits.1, windows.1),
+            LegRule::fixed_window(limits.0, windows.0),
+            LegRule::fixed_window(limits.1, windows.1),
         ));
         rows.push((
-            Rule::sliding_window(limits.0, windows.0),
-            Rule::sliding_window(limits.1, windows.1),
+            LegRule::sliding_window(limits.0, windows.0),
+            LegRule::sliding_window(limits.1, windows.1),
         ));
         rows.push((
-            Rule::sliding_log(limits.0, windows.0),
-            Rule::sliding_log(limits.1, windows.1),
+            LegRule::sliding_log(limits.0, windows.0),
+            LegRule::sliding_log(limits.1, windows.1),
         ));
     }
     rows
@@ -146,11 +146,11 @@ fn a_version_grants_exactly_its_inherit_rule() {
     for (from, to) in rows() {
         for inherit in RULES {
             let clock = ManualClock::new();
-            let leg = |rule: &Rule| PolicySpec::new([LegSpec::new("leg", rule.clone()).inherit(inherit)]);
+            let leg = |rule: &LegRule| PolicySpec::new([LegSpec::new("leg", rule.clone()).inherit(inherit)]);
             let policy = leg(&from).build(&clock).unwrap();
             let taken = match &from {
                 // Warm-up admits whatever is asked of a cold one, and pays for it.
-                Rule::Warmup { .. } => 10,
+                LegRule::Warmup { .. } => 10,
                 _ => policy.limiter().leg("leg").unwrap().available.unwrap() - 2,
             };
             policy.try_admit(taken).unwrap().finish(Outcome::Success);
@@ -179,7 +179,7 @@ fn a_version_grants_exactly_its_inherit_rule() {
 }
 
 /// A limiter of its own that has just been made.
-fn fresh(rule: &Rule) -> Box<tollgate::Policy<tollgate::policy::LiveLegs>> {
+fn fresh(rule: &LegRule) -> Box<tollgate::Policy<tollgate::policy::ReloadableLegs>> {
     let spec = PolicySpec::new([LegSpec::new("fresh", rule.clone())]);
     Box::new(spec.build(&ManualClock::new()).unwrap())
 }
@@ -228,7 +228,7 @@ fn under_load_no_more_is_admitted_than_the_rules_give() {
     const RELOADS: u64 = 250;
     for inherit in RULES {
         let leg = |burst: u64| {
-            let rule = Rule::token_bucket(quota(&format!("zero burst {burst}")));
+            let rule = LegRule::token_bucket(quota(&format!("zero burst {burst}")));
             PolicySpec::new([LegSpec::new("budget", rule).inherit(inherit)])
         };
         let (small, large) = (40, 100);
@@ -286,7 +286,7 @@ fn under_load_no_more_is_admitted_than_the_rules_give() {
 #[test]
 fn versions_that_are_handed_in_at_once_come_one_after_the_other() {
     const EACH: usize = 200;
-    let leg = |limit| PolicySpec::new([LegSpec::new("permits", Rule::semaphore(limit))]);
+    let leg = |limit| PolicySpec::new([LegSpec::new("permits", LegRule::semaphore(limit))]);
     let policy = leg(1).build(&Clock::real()).unwrap();
     let threads: Vec<_> = (0..2)
         .map(|thread| {

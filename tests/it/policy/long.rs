@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::{Ask, Cost, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -83,12 +83,12 @@ fn a_chain_of_any_length_can_be_boxed() {
 #[test]
 fn a_policy_as_data_may_have_64_legs() {
     let clock = ManualClock::new();
-    let rule = || Rule::TokenBucket {
+    let rule = || LegRule::TokenBucket {
         quota: Quota::per_second(1).burst(10),
     };
     let spec = |n: usize| {
         let mut spec = PolicySpec::new((1..n).map(|leg| LegSpec::new(format!("leg {leg}"), rule())));
-        spec.legs.push(LegSpec::new("permits", Rule::semaphore(2)));
+        spec.legs.push(LegSpec::new("permits", LegRule::semaphore(2)));
         spec
     };
     let policy = spec(64).build(&clock).unwrap();

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use tollgate::policy::linked::{Mark, Meter};
-use tollgate::policy::spec::{LegSpec, LoadMetric, PolicySpec, Rule, When};
+use tollgate::policy::conditional::{Meter, Trigger};
+use tollgate::policy::spec::{LegRule, LegSpec, LoadMetric, PolicySpec, When};
 use tollgate::sync::Notify;
 use tollgate::sync::WaitQueue;
 use tollgate::time::ClockReading;
@@ -165,7 +165,7 @@ fn no_waiter_is_asked_at_half_of_a_roll_back_by_a_nested_leg() {
             .clock(&shared.clock)
             .limit(shared.slots())
             .limit(Intrudes);
-        shared.slow().and(inner.build().unwrap().lane(SECOND))
+        shared.slow().and(inner.build().unwrap().bypass_queue(SECOND))
     });
     gives_back_as_a_whole(|shared| {
         let slots = shared.slots();
@@ -180,7 +180,7 @@ fn no_waiter_is_asked_at_half_of_a_roll_back_by_a_nested_leg() {
 /// of the two ends, then the waiter is asked under the load that is left.
 #[test]
 fn a_waiter_is_asked_after_the_load_has_fallen_with_the_end_of_measured_work() {
-    type End = fn(tollgate::Permit<&tollgate::policy::linked::Metered<Arc<Semaphore>>>);
+    type End = fn(tollgate::Permit<&tollgate::policy::conditional::Metered<Arc<Semaphore>>>);
     let ends: [End; 3] = [
         |permit| drop(permit),
         |permit| permit.finish(Outcome::Failure),
@@ -193,10 +193,10 @@ fn a_waiter_is_asked_after_the_load_has_fallen_with_the_end_of_measured_work() {
         let meter = Meter::new(&clock, SECOND);
         let slots = Arc::new(Semaphore::new(1));
         let (work, more) = (meter.watch(Arc::clone(&slots)), meter.watch(Semaphore::new(2)));
-        let busy = Mark::above(meter.load(LoadMetric::Use, 1.0), 1.5).on(&clock);
+        let busy = Trigger::above(meter.load(LoadMetric::Use, 1.0), 1.5).on(&clock);
         let closed = TokenBucket::new(Quota::zero().burst(1)).on(&clock);
         closed.try_acquire(1).unwrap();
-        let policy = Policy::new(Arc::clone(&slots).and(closed.at_once().linked(busy)));
+        let policy = Policy::new(Arc::clone(&slots).and(closed.at_once().when(busy)));
         let held = work.try_admit(1).unwrap();
         let mut waiter = pin!(policy.admit(1));
         assert!(poll(waiter.as_mut()).is_pending());
@@ -218,11 +218,11 @@ fn a_waiter_is_asked_after_the_latency_has_fallen_with_the_end_of_work() {
         over: 60 * SECOND,
         ..When::above("slots", LoadMetric::Latency, 2.0)
     };
-    let rate = Rule::TokenBucket {
+    let rate = LegRule::TokenBucket {
         quota: Quota::per_hour(1).burst(5),
     };
     let mut spec = PolicySpec::new([
-        LegSpec::new("slots", Rule::semaphore(2)),
+        LegSpec::new("slots", LegRule::semaphore(2)),
         LegSpec::new("tokens", rate).per("tokens").when(when),
     ]);
     spec.max_wait = Some(10 * SECOND);
@@ -570,7 +570,7 @@ fn a_waiter_that_was_judged_overtakes_none_that_waits() {
     bucket.set_quota(Quota::per_second(1).burst(10), Inherit::AsIs);
     clock.advance(9 * SECOND);
     match poll(next) {
-        Poll::Ready(Err(refused)) => assert_eq!((refused.reason(), refused.leg()), (Reason::Saturated, "line")),
+        Poll::Ready(Err(refused)) => assert_eq!((refused.reason(), refused.leg()), (Reason::Saturated, "queue")),
         _ => panic!("it waits, or is admitted"),
     }
     drop(held);

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use tollgate::policy::LiveLegs;
-use tollgate::policy::linked::{Mark, Meter};
-use tollgate::policy::live::Verdict;
-use tollgate::policy::spec::{LegSpec, LoadMetric, Peak, PolicySpec, Rule, Step, When};
+use tollgate::policy::ReloadableLegs;
+use tollgate::policy::conditional::{Meter, Trigger};
+use tollgate::policy::explain::LegVerdict;
+use tollgate::policy::spec::{LegRule, LegSpec, LoadMetric, Peak, PeakStep, PolicySpec, When};
 use tollgate::status::Status;
 use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason, Semaphore, TokenBucket};
 
@@ -18,15 +18,15 @@ fn quota(text: &str) -> Quota {
 }
 
 fn bucket(name: &str, text: &str) -> LegSpec {
-    LegSpec::new(name, Rule::token_bucket(quota(text)))
+    LegSpec::new(name, LegRule::token_bucket(quota(text)))
 }
 
 fn semaphore(name: &str, limit: usize) -> LegSpec {
-    LegSpec::new(name, Rule::semaphore(limit))
+    LegSpec::new(name, LegRule::semaphore(limit))
 }
 
-fn step(above: f64, below: f64) -> Step {
-    Step {
+fn step(above: f64, below: f64) -> PeakStep {
+    PeakStep {
         above,
         below,
         quota: None,
@@ -34,7 +34,7 @@ fn step(above: f64, below: f64) -> Step {
     }
 }
 
-fn by_use(leg: &str, steps: impl Into<Vec<Step>>) -> Peak {
+fn by_use(leg: &str, steps: impl Into<Vec<PeakStep>>) -> Peak {
     Peak {
         leg: leg.into(),
         metric: LoadMetric::Use,
@@ -43,7 +43,7 @@ fn by_use(leg: &str, steps: impl Into<Vec<Step>>) -> Peak {
     }
 }
 
-fn available(policy: &Policy<LiveLegs>, leg: &str) -> u64 {
+fn available(policy: &Policy<ReloadableLegs>, leg: &str) -> u64 {
     policy.limiter().leg(leg).unwrap().available.unwrap()
 }
 
@@ -67,7 +67,7 @@ fn crossing_a_mark_to_and_fro_gives_nothing() {
     const WORK: Cost = Cost::new("work");
     for inherit in [Inherit::AsIs, Inherit::Proportional, Inherit::Additive, Inherit::Reset] {
         let clock = ManualClock::new();
-        let at_peak = Step {
+        let at_peak = PeakStep {
             quota: Some(quota("zero burst 10")),
             ..step(0.5, 0.5)
         };
@@ -106,13 +106,13 @@ fn crossing_a_mark_to_and_fro_gives_nothing() {
 #[test]
 fn a_window_counts_admissions_under_the_other_limit() {
     let clock = ManualClock::new();
-    let at_peak = Step {
+    let at_peak = PeakStep {
         limit: Some(5),
         ..step(0.5, 0.5)
     };
     let policy = PolicySpec::new([
         semaphore("permits", 10),
-        LegSpec::new("window", Rule::sliding_window(20, 60 * SECOND)).peak(by_use("permits", [at_peak])),
+        LegSpec::new("window", LegRule::sliding_window(20, 60 * SECOND)).peak(by_use("permits", [at_peak])),
     ])
     .build(&clock)
     .unwrap();
@@ -128,12 +128,12 @@ fn a_window_counts_admissions_under_the_other_limit() {
 #[test]
 fn a_version_that_ends_a_peak_admits_its_waiters() {
     let clock = ManualClock::new();
-    let at_peak = Step {
+    let at_peak = PeakStep {
         limit: Some(7),
         ..step(0.5, 0.5)
     };
     let spec = |permits| {
-        let window = Rule::fixed_window(20, 3_600 * SECOND);
+        let window = LegRule::fixed_window(20, 3_600 * SECOND);
         let window = LegSpec::new("window", window).inherit(Inherit::Additive);
         PolicySpec::new([window.peak(by_use("permits", [at_peak])), semaphore("permits", permits)])
     };
@@ -155,7 +155,7 @@ fn a_version_that_ends_a_peak_admits_its_waiters() {
 #[test]
 fn a_known_load_outlasts_a_version() {
     let clock = ManualClock::new();
-    let at_peak = |above| Step {
+    let at_peak = |above| PeakStep {
         limit: Some(50),
         ..step(above, 0.2)
     };
@@ -163,7 +163,7 @@ fn a_known_load_outlasts_a_version() {
         let table = by_use("permits", [at_peak(mark)]);
         PolicySpec::new([
             bucket("throttle", "zero burst 3").when(When::above("permits", LoadMetric::Use, mark).below(0.2)),
-            LegSpec::new("window", Rule::fixed_window(limit, 3_600 * SECOND)).peak(table),
+            LegSpec::new("window", LegRule::fixed_window(limit, 3_600 * SECOND)).peak(table),
             semaphore("other", other),
             semaphore("permits", 10),
         ])
@@ -235,19 +235,19 @@ fn a_refund_goes_where_the_charge_was_counted() {
 #[test]
 fn an_explanation_follows_the_load_and_names_it() {
     let clock = ManualClock::new();
-    let at_peak = Step {
+    let at_peak = PeakStep {
         limit: Some(3),
         ..step(0.5, 0.4)
     };
     let policy = PolicySpec::new([
         bucket("throttle", "zero").when(When::above("permits", LoadMetric::Use, 0.7).below(0.3)),
-        LegSpec::new("window", Rule::fixed_window(20, SECOND)).peak(by_use("permits", [at_peak])),
+        LegSpec::new("window", LegRule::fixed_window(20, SECOND)).peak(by_use("permits", [at_peak])),
         semaphore("permits", 10),
     ])
     .build(&clock)
     .unwrap();
     let quiet = policy.explain(1);
-    assert_eq!(quiet.legs[0].verdict, Verdict::Idle);
+    assert_eq!(quiet.legs[0].verdict, LegVerdict::Idle);
     assert_eq!(
         quiet.legs[0].to_string(),
         "`throttle` does not apply, asked for 1 of 0, while the use of `permits`, 0, is not above 0.7"
@@ -293,7 +293,7 @@ fn a_survey_shows_the_legs_that_apply() {
 /// Tables that look at each other's use, of which each changes what the other sees.
 #[test]
 fn tables_that_go_in_a_circle_are_refused() {
-    let at_peak = Step {
+    let at_peak = PeakStep {
         limit: Some(3),
         ..step(0.5, 0.4)
     };
@@ -319,7 +319,7 @@ fn a_semaphore_of_too_many_permits_is_refused() {
     let error = PolicySpec::new([semaphore("permits", usize::MAX)]).check().unwrap_err();
     assert_eq!((error.position(), error.key()), (Some(0), "limit"));
     let mut spec = PolicySpec::new([semaphore("a", 10), semaphore("b", 10)]);
-    let at_peak = Step {
+    let at_peak = PeakStep {
         limit: Some(u64::MAX),
         ..step(0.5, 0.4)
     };
@@ -335,14 +335,9 @@ fn a_policy_that_was_built_explains_itself() {
     let clock = ManualClock::new();
     const TOKENS: Cost = Cost::new("tokens");
     let meter = Meter::new(&clock, SECOND);
-    let busy = Mark::above(meter.load(LoadMetric::Rate, 1.0), 0.5).on(&clock);
+    let busy = Trigger::above(meter.load(LoadMetric::Rate, 1.0), 0.5).on(&clock);
     let policy = Policy::builder()
-        .limit(
-            TokenBucket::new(quota("zero"))
-                .on(&clock)
-                .linked(busy)
-                .named("throttle"),
-        )
+        .limit(TokenBucket::new(quota("zero")).on(&clock).when(busy).named("throttle"))
         .limit(
             TokenBucket::new(quota("10/s burst 50"))
                 .on(&clock)
@@ -371,7 +366,7 @@ fn a_policy_that_was_built_explains_itself() {
     let decision = policy.explain(ask);
     assert_eq!(&*decision.refused_by().unwrap().leg, "throttle");
     assert_eq!(decision.legs[1].missing(), Some(10));
-    assert_eq!(decision.legs[1].verdict, Verdict::After(SECOND));
+    assert_eq!(decision.legs[1].verdict, LegVerdict::After(SECOND));
     let busy = [
         row("throttle", Some(0), true),
         row("tokens", Some(20), true),
@@ -379,7 +374,11 @@ fn a_policy_that_was_built_explains_itself() {
         row("semaphore", Some(3), false),
     ];
     assert_eq!(told(ask), busy);
-    assert_eq!(policy.explain(1).legs[1].verdict, Verdict::Never, "a cost is not named");
+    assert_eq!(
+        policy.explain(1).legs[1].verdict,
+        LegVerdict::Never,
+        "a cost is not named"
+    );
     drop(held);
 }
 
@@ -389,7 +388,7 @@ fn a_policy_that_was_built_explains_itself() {
 fn a_demand_that_no_row_of_a_table_admits_is_refused_for_good() {
     let clock = ManualClock::new();
     for (low, high) in [(2, 5), (5, 2)] {
-        let at_peak = Step {
+        let at_peak = PeakStep {
             limit: Some(high),
             ..step(0.5, 0.5)
         };

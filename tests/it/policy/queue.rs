@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use tollgate::policy::linked::{Load, Mark};
-use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+use tollgate::policy::conditional::{Load, Trigger};
+use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::sync::Notify;
 use tollgate::time::{Clock, ClockReading};
 use tollgate::{Ask, BreakerState, CircuitBreaker, Cost, Demand, Inherit, Instant, Limiter, LimiterExt};
@@ -619,8 +619,8 @@ fn a_demand_that_a_later_leg_can_never_admit_is_refused_for_good_by_each_composi
             .unwrap(),
     );
     let spec = PolicySpec::new([
-        LegSpec::new("slots", Rule::semaphore(2)),
-        LegSpec::new("tokens", Rule::token_bucket(Quota::per_second(10).burst(10))).per("tokens"),
+        LegSpec::new("slots", LegRule::semaphore(2)),
+        LegSpec::new("tokens", LegRule::token_bucket(Quota::per_second(10).burst(10))).per("tokens"),
     ]);
     refuses_for_good(&spec.build(&clock).unwrap());
 }
@@ -764,8 +764,8 @@ fn a_demand_that_a_conditional_limit_never_admits_is_passed_over_until_the_load_
         }
     }
     let until = clock.after(clock.now(), 3 * SECOND);
-    let mark = Mark::above(Arc::new(Falls(until)), 0.5).on(&clock);
-    let leg = TokenBucket::new(Quota::per_second(1).burst(2)).on(&clock).linked(mark);
+    let mark = Trigger::above(Arc::new(Falls(until)), 0.5).on(&clock);
+    let leg = TokenBucket::new(Quota::per_second(1).burst(2)).on(&clock).when(mark);
     let policy = Policy::builder().clock(&clock).over(leg).unwrap();
     let counts = [Count::new(), Count::new()];
     let mut large = pin!(policy.admit(5));

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
-use tollgate::policy::LiveLegs;
-use tollgate::policy::live::Applied;
+use tollgate::policy::ReloadableLegs;
+use tollgate::policy::reload::Applied;
 use tollgate::policy::source::{PolicyEvent, PolicySource, SourceError, Versions};
-use tollgate::policy::spec::{BreakerRule, LegSpec, LoadMetric, Peak, PolicySpec, Rule, Step, When};
+use tollgate::policy::spec::{BreakerRule, LegRule, LegSpec, LoadMetric, Peak, PeakStep, PolicySpec, When};
 use tollgate::{Ask, Clock, Cost, Inherit, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason};
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -19,21 +19,21 @@ fn quota(text: &str) -> Quota {
 }
 
 fn bucket(name: &str, text: &str) -> LegSpec {
-    LegSpec::new(name, Rule::token_bucket(quota(text)))
+    LegSpec::new(name, LegRule::token_bucket(quota(text)))
 }
 
 fn semaphore(name: &str, limit: usize) -> LegSpec {
-    LegSpec::new(name, Rule::semaphore(limit))
+    LegSpec::new(name, LegRule::semaphore(limit))
 }
 
-fn apply(policy: &Policy<LiveLegs>, spec: PolicySpec) -> String {
+fn apply(policy: &Policy<ReloadableLegs>, spec: PolicySpec) -> String {
     match policy.apply(spec).unwrap() {
         Applied::Now(changes) => changes.to_string(),
         other => panic!("{other:?}"),
     }
 }
 
-fn available(policy: &Policy<LiveLegs>, leg: &str) -> u64 {
+fn available(policy: &Policy<ReloadableLegs>, leg: &str) -> u64 {
     policy.limiter().leg(leg).unwrap().available.unwrap()
 }
 
@@ -49,9 +49,9 @@ fn unchanged_legs_keep_their_state() {
     let legs = |changed: LegSpec| {
         PolicySpec::new([
             bucket("bucket", "1/h burst 100"),
-            LegSpec::new("window", Rule::sliding_window(100, secs(3_600))),
-            LegSpec::new("fixed", Rule::fixed_window(100, secs(3_600))),
-            LegSpec::new("log", Rule::sliding_log(100, secs(3_600))),
+            LegSpec::new("window", LegRule::sliding_window(100, secs(3_600))),
+            LegSpec::new("fixed", LegRule::fixed_window(100, secs(3_600))),
+            LegSpec::new("log", LegRule::sliding_log(100, secs(3_600))),
             semaphore("permits", 100),
             changed,
         ])
@@ -77,40 +77,40 @@ fn unchanged_legs_keep_their_state() {
 #[test]
 fn every_number_of_every_kind_can_change() {
     let clock = ManualClock::new();
-    let rows: [(Rule, Rule); 8] = [
+    let rows: [(LegRule, LegRule); 8] = [
         (
-            Rule::token_bucket(quota("1/s")),
-            Rule::token_bucket(quota("9/s burst 4")),
+            LegRule::token_bucket(quota("1/s")),
+            LegRule::token_bucket(quota("9/s burst 4")),
         ),
         (
-            Rule::LeakyBucket {
+            LegRule::LeakyBucket {
                 quota: quota("1/s"),
                 slack: 1,
             },
-            Rule::LeakyBucket {
+            LegRule::LeakyBucket {
                 quota: quota("9/s"),
                 slack: 8,
             },
         ),
         (
-            Rule::Warmup {
+            LegRule::Warmup {
                 quota: quota("1/s"),
                 period: secs(9),
                 cold_factor: 3,
             },
-            Rule::Warmup {
+            LegRule::Warmup {
                 quota: quota("9/s"),
                 period: secs(9),
                 cold_factor: 3,
             },
         ),
-        (Rule::fixed_window(1, secs(1)), Rule::fixed_window(9, secs(5))),
-        (Rule::sliding_window(1, secs(5)), Rule::sliding_window(9, secs(1))),
-        (Rule::sliding_log(1, secs(5)), Rule::sliding_log(9, secs(1))),
-        (Rule::semaphore(1), Rule::semaphore(9)),
+        (LegRule::fixed_window(1, secs(1)), LegRule::fixed_window(9, secs(5))),
+        (LegRule::sliding_window(1, secs(5)), LegRule::sliding_window(9, secs(1))),
+        (LegRule::sliding_log(1, secs(5)), LegRule::sliding_log(9, secs(1))),
+        (LegRule::semaphore(1), LegRule::semaphore(9)),
         (
-            Rule::Breaker(BreakerRule::default()),
-            Rule::Breaker({
+            LegRule::Breaker(BreakerRule::default()),
+            LegRule::Breaker({
                 let mut rule = BreakerRule::default();
                 rule.probes = 1;
                 rule
@@ -118,7 +118,7 @@ fn every_number_of_every_kind_can_change() {
         ),
     ];
     for (from, to) in rows {
-        let spec = |rule: &Rule| PolicySpec::new([LegSpec::new("leg", rule.clone())]);
+        let spec = |rule: &LegRule| PolicySpec::new([LegSpec::new("leg", rule.clone())]);
         let policy = spec(&from).build(&clock).unwrap();
         for rule in [&to, &from, &to] {
             apply(&policy, spec(rule));
@@ -176,7 +176,7 @@ fn a_bad_version_changes_nothing() {
     let policy = spec.build(&clock).unwrap();
     policy.try_admit(Ask::one()).unwrap().forget();
     let mut bad = spec.clone();
-    bad.legs[0].rule = Rule::token_bucket(quota("zero burst 50"));
+    bad.legs[0].rule = LegRule::token_bucket(quota("zero burst 50"));
     bad.legs[1].name = "a".into();
     bad.max_queue = Some(0);
     let error = policy.apply(bad).unwrap_err();
@@ -393,7 +393,7 @@ fn a_linked_leg_follows_the_use_of_another() {
 #[test]
 fn a_peak_table_follows_the_load() {
     let clock = ManualClock::new();
-    let step = |above, below, limit| Step {
+    let step = |above, below, limit| PeakStep {
         above,
         below,
         quota: None,
@@ -401,7 +401,7 @@ fn a_peak_table_follows_the_load() {
     };
     let policy = PolicySpec::new([
         semaphore("permits", 10),
-        LegSpec::new("rate", Rule::fixed_window(100, secs(3_600))).peak(Peak {
+        LegSpec::new("rate", LegRule::fixed_window(100, secs(3_600))).peak(Peak {
             leg: "permits".into(),
             metric: LoadMetric::Use,
             over: secs(1),
@@ -412,7 +412,7 @@ fn a_peak_table_follows_the_load() {
     .unwrap();
     let mut held: Vec<_> = (0..6).map(|_| policy.try_admit(Ask::one()).unwrap()).collect();
     let rule = || match policy.limiter().leg("rate").unwrap().rule {
-        Rule::FixedWindow { limit, .. } => limit,
+        LegRule::FixedWindow { limit, .. } => limit,
         _ => unreachable!(),
     };
     // The load is looked at before each admission: the 7th sees six of ten.
@@ -436,7 +436,7 @@ fn a_peak_table_follows_the_load() {
 /// force as a whole.
 #[test]
 fn a_waker_may_hand_in_a_version() {
-    struct Reload(std::sync::Mutex<Option<Policy<LiveLegs>>>);
+    struct Reload(std::sync::Mutex<Option<Policy<ReloadableLegs>>>);
     impl std::task::Wake for Reload {
         fn wake(self: Arc<Self>) {
             if let Some(policy) = self.0.lock().unwrap().take() {
@@ -460,7 +460,7 @@ fn a_waker_may_hand_in_a_version() {
 #[test]
 fn a_waker_that_panics_cannot_stop_a_change() {
     enum Foreign {
-        Reloads(Policy<LiveLegs>),
+        Reloads(Policy<ReloadableLegs>),
         Panics,
     }
     impl Wake for Foreign {
@@ -567,11 +567,11 @@ fn of_pushed_versions_the_last_counts() {
 #[test]
 fn a_permit_from_before_the_trigger_wakes_its_waiter() {
     let clock = ManualClock::new();
-    let mut spec = PolicySpec::new([LegSpec::new("permits", Rule::semaphore(10))]);
+    let mut spec = PolicySpec::new([LegSpec::new("permits", LegRule::semaphore(10))]);
     let policy = spec.build(&clock).unwrap();
     let mut held: Vec<_> = (0..9).map(|_| policy.try_admit(1).unwrap()).collect();
     let when = When::above("permits", LoadMetric::Use, 0.8);
-    let throttle = LegSpec::new("throttle", Rule::token_bucket(Quota::zero())).when(when);
+    let throttle = LegSpec::new("throttle", LegRule::token_bucket(Quota::zero())).when(when);
     spec.legs.insert(0, throttle);
     policy.apply(spec).unwrap();
     let woken = Arc::new(Woken::default());

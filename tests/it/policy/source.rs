@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use tollgate::policy::source::{FileSource, Look};
-use tollgate::policy::spec::{PolicySpec, Rule};
+use tollgate::policy::spec::{LegRule, PolicySpec};
 
 fn text(limit: usize) -> String {
     format!("[[leg]]\nname = \"in flight\"\nkind = \"semaphore\"\nlimit = {limit}\n")
@@ -11,7 +11,7 @@ fn text(limit: usize) -> String {
 
 fn limit(spec: &PolicySpec) -> usize {
     match spec.legs[0].rule {
-        Rule::Semaphore { limit } => limit,
+        LegRule::Semaphore { limit } => limit,
         _ => panic!("{spec:?}"),
     }
 }

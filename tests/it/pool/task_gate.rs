@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::timeout;
-use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::pool::{Failed, Overflow, TaskError, TaskHandle, TaskPool, TaskPoolBuilder};
 use tollgate::shed::Partitions;
 use tollgate::{ManualClock, Policy, Quota, Semaphore, TokenBucket};
@@ -204,7 +204,7 @@ async fn a_group_that_would_deadlock_leaves_none_running() {
 #[tokio::test(start_paused = true)]
 async fn a_wait_is_judged_by_the_policy_as_it_is() {
     let clock = ManualClock::new();
-    let rate = || LegSpec::new("rate", Rule::token_bucket("1000/s".parse().unwrap()));
+    let rate = || LegSpec::new("rate", LegRule::token_bucket("1000/s".parse().unwrap()));
     let policy = PolicySpec::new([rate()]).build(&clock).unwrap();
     let pool = one().on(&clock).admit_by(policy.clone()).build().unwrap();
     for bounded in [false, true] {
@@ -222,6 +222,6 @@ async fn a_wait_is_judged_by_the_policy_as_it_is() {
 }
 
 fn rate_and(bounded: bool, rate: LegSpec) -> Vec<LegSpec> {
-    let bound = bounded.then(|| LegSpec::new("in flight", Rule::semaphore(1)));
+    let bound = bounded.then(|| LegSpec::new("in flight", LegRule::semaphore(1)));
     std::iter::once(rate).chain(bound).collect()
 }

@@ -3,14 +3,14 @@
 
 use super::trace::Trace;
 use tollgate::Quota;
-use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 
 /// The number of one leg.
 #[derive(Clone, Debug)]
 pub struct Knob {
     pub leg: usize,
     pub name: String,
-    rule: Rule,
+    rule: LegRule,
     /// The step at which it binds no request any more.
     pub most: usize,
 }
@@ -51,11 +51,13 @@ impl Knob {
         let units = units.max(1);
         let most = match &spec.rule {
             // As much as there is in all, at one instant.
-            Rule::Semaphore { .. } => units,
-            Rule::SlidingLog { entries, .. } => entries.map_or(units, |entries| units.min(entries as u64)),
-            Rule::FixedWindow { limit, .. } | Rule::SlidingWindow { limit, .. } if *limit == u64::MAX => return None,
-            Rule::FixedWindow { .. } | Rule::SlidingWindow { .. } => units,
-            Rule::TokenBucket { quota } | Rule::LeakyBucket { quota, .. } | Rule::Warmup { quota, .. } => {
+            LegRule::Semaphore { .. } => units,
+            LegRule::SlidingLog { entries, .. } => entries.map_or(units, |entries| units.min(entries as u64)),
+            LegRule::FixedWindow { limit, .. } | LegRule::SlidingWindow { limit, .. } if *limit == u64::MAX => {
+                return None;
+            }
+            LegRule::FixedWindow { .. } | LegRule::SlidingWindow { .. } => units,
+            LegRule::TokenBucket { quota } | LegRule::LeakyBucket { quota, .. } | LegRule::Warmup { quota, .. } => {
                 if quota.is_unlimited() || quota.is_zero() {
                     return None;
                 }
@@ -63,7 +65,7 @@ impl Knob {
                 let by_burst = all.div_ceil(u128::from(quota.burst_size()).max(1));
                 // One that spaces and has no burst: a thousandth of a second for all.
                 let by_rate = u128::from(units) * (quota.period().as_nanos() / 1_000_000).max(1);
-                let bucket = matches!(spec.rule, Rule::TokenBucket { .. });
+                let bucket = matches!(spec.rule, LegRule::TokenBucket { .. });
                 let most = if bucket { by_burst } else { by_rate };
                 most.min(quota.period().as_nanos()) as u64
             }
@@ -81,15 +83,17 @@ impl Knob {
     }
 
     /// The rule with the number of this step, if that is allowed.
-    pub fn at(&self, step: usize) -> Option<Rule> {
+    pub fn at(&self, step: usize) -> Option<LegRule> {
         let value = number(step);
         let mut rule = self.rule.clone();
         match &mut rule {
-            Rule::Semaphore { limit } => *limit = usize::try_from(value).ok()?,
-            Rule::FixedWindow { limit, .. } | Rule::SlidingWindow { limit, .. } | Rule::SlidingLog { limit, .. } => {
+            LegRule::Semaphore { limit } => *limit = usize::try_from(value).ok()?,
+            LegRule::FixedWindow { limit, .. }
+            | LegRule::SlidingWindow { limit, .. }
+            | LegRule::SlidingLog { limit, .. } => {
                 *limit = value;
             }
-            Rule::TokenBucket { quota } | Rule::LeakyBucket { quota, .. } | Rule::Warmup { quota, .. } => {
+            LegRule::TokenBucket { quota } | LegRule::LeakyBucket { quota, .. } | LegRule::Warmup { quota, .. } => {
                 *quota = scaled(quota, value)?;
             }
             _ => return None,
@@ -114,13 +118,13 @@ fn scaled(quota: &Quota, count: u64) -> Option<Quota> {
 }
 
 /// How a rule's number is written in a file: the key, and the value.
-pub fn written(rule: &Rule) -> (&'static str, String) {
+pub fn written(rule: &LegRule) -> (&'static str, String) {
     match rule {
-        Rule::Semaphore { limit } => ("limit", limit.to_string()),
-        Rule::FixedWindow { limit, .. } | Rule::SlidingWindow { limit, .. } | Rule::SlidingLog { limit, .. } => {
-            ("limit", limit.to_string())
-        }
-        Rule::TokenBucket { quota } | Rule::LeakyBucket { quota, .. } | Rule::Warmup { quota, .. } => {
+        LegRule::Semaphore { limit } => ("limit", limit.to_string()),
+        LegRule::FixedWindow { limit, .. }
+        | LegRule::SlidingWindow { limit, .. }
+        | LegRule::SlidingLog { limit, .. } => ("limit", limit.to_string()),
+        LegRule::TokenBucket { quota } | LegRule::LeakyBucket { quota, .. } | LegRule::Warmup { quota, .. } => {
             ("quota", quota.to_string())
         }
         _ => ("", String::new()),

@@ -130,7 +130,9 @@ fn run(args: &Args) -> Result<bool, LabError> {
     ];
     let all = || policies.iter().flat_map(|(_, spec)| &spec.legs);
     if all().any(|leg| leg.when.is_some()) {
-        notes.push("Linked legs count only while they apply, and are not drawn among the budgets and limits.".into());
+        notes.push(
+            "Conditional legs count only while they apply, and are not drawn among the budgets and limits.".into(),
+        );
     }
     if all().any(|leg| leg.peak.is_some()) {
         notes.push(

@@ -8,7 +8,7 @@ use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
 use std::pin::pin;
 use std::time::Duration;
-use tollgate::policy::LiveLegs;
+use tollgate::policy::ReloadableLegs;
 use tollgate::policy::spec::PolicySpec;
 use tollgate::time::Sleep;
 use tollgate::{Ask, Cost, Instant, MAX_COSTS, ManualClock, Outcome, Policy, Reason};
@@ -139,7 +139,7 @@ impl<'a> Bench<'a> {
     /// One request, from its arrival to its end.
     async fn one(
         &self,
-        policy: &Policy<LiveLegs>,
+        policy: &Policy<ReloadableLegs>,
         clock: &ManualClock,
         index: usize,
         request: &Request,

@@ -7,7 +7,7 @@ use super::page::{Page, Table, ticks};
 use super::replay::Replay;
 use super::trace::Trace;
 use std::time::Duration;
-use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 
 /// The numbers of one run.
 pub struct Summary {
@@ -49,15 +49,15 @@ pub struct Tried {
 
 /// The legs as they are drawn.
 fn legs(spec: &PolicySpec, trace: &Trace) -> Vec<Leg> {
-    let kind = |rule: &Rule, cost: Option<usize>| match rule {
-        Rule::Semaphore { limit } => Kind::Slots { limit: *limit as f64 },
-        Rule::FixedWindow { limit, window }
-        | Rule::SlidingWindow { limit, window, .. }
-        | Rule::SlidingLog { limit, window, .. } => Kind::Rate {
+    let kind = |rule: &LegRule, cost: Option<usize>| match rule {
+        LegRule::Semaphore { limit } => Kind::Slots { limit: *limit as f64 },
+        LegRule::FixedWindow { limit, window }
+        | LegRule::SlidingWindow { limit, window, .. }
+        | LegRule::SlidingLog { limit, window, .. } => Kind::Rate {
             per_second: *limit as f64 / window.as_secs_f64(),
             cost,
         },
-        Rule::TokenBucket { quota } | Rule::LeakyBucket { quota, .. } | Rule::Warmup { quota, .. }
+        LegRule::TokenBucket { quota } | LegRule::LeakyBucket { quota, .. } | LegRule::Warmup { quota, .. }
             if !quota.is_unlimited() && !quota.is_zero() =>
         {
             Kind::Rate {
@@ -183,7 +183,9 @@ fn legs_table(tried: &[Tried]) -> Table {
 /// `sliding-window: 40 per 2s`, and what sets it apart.
 fn in_words(leg: &LegSpec) -> String {
     let window = match &leg.rule {
-        Rule::FixedWindow { window, .. } | Rule::SlidingWindow { window, .. } | Rule::SlidingLog { window, .. } => {
+        LegRule::FixedWindow { window, .. }
+        | LegRule::SlidingWindow { window, .. }
+        | LegRule::SlidingLog { window, .. } => {
             format!(" per {}", humantime::format_duration(*window))
         }
         _ => String::new(),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tollgate::adaptive::Vegas;
 use tollgate::policy::Named;
-use tollgate::policy::live::LiveLegs;
+use tollgate::policy::reload::ReloadableLegs;
 use tollgate::policy::spec::PolicySpec;
 use tollgate::shed::WaitingRoom;
 use tollgate::status::{State, Status};
@@ -36,7 +36,7 @@ pub(crate) struct Limits {
     /// Level one: the rate of each client.
     pub(crate) clients: Arc<Keyed<IpAddr, Named<TokenBucket>>>,
     /// Level two: how much the core does at once; from a file.
-    pub(crate) core: Policy<LiveLegs>,
+    pub(crate) core: Policy<ReloadableLegs>,
     /// Gives clients that the core refuses a retry time, which is honoured: one for each known client.
     pub(crate) room: Arc<WaitingRoom>,
     /// Level three: whether, and how often, the downstream is asked.
@@ -110,7 +110,7 @@ impl Limits {
                     "leg": status.leg, "kind": status.kind, "state": format!("{state:?}"),
                     "open_for": open_for.map(|time| time.as_secs_f64()),
                 }),
-                State::Queue { waiting } => json!({ "leg": "line", "kind": "line", "waiting": waiting }),
+                State::Queue { waiting } => json!({ "leg": "queue", "kind": "queue", "waiting": waiting }),
                 _ => json!({ "leg": status.leg, "kind": status.kind }),
             });
         };

@@ -122,7 +122,7 @@ fn a_linked_leg_is_no_budget_and_the_page_says_so() {
     let run = lab(&[&paths[0], "--first", "2000"]).ok();
     assert_ne!(run.row("by throttle"), ["0"], "it throttles under load");
     let page = run.file("report.html");
-    assert!(page.contains("Linked legs count only while they apply"));
+    assert!(page.contains("Conditional legs count only while they apply"));
     assert!(
         !page.contains("data-name=\"throttle\" data-values=\"100"),
         "and is not drawn as a budget"

@@ -126,7 +126,7 @@ fn gauges_show_how_each_leg_stands() {
     assert_eq!(gauge("permits.in_use", "in flight", "semaphore"), 1.0);
     assert_eq!(gauge("waiters", "in flight", "semaphore"), 0.0);
     assert_eq!(gauge("adaptive.limit", "found", "adaptive"), 10.0);
-    assert_eq!(gauge("queue.depth", "line", "line"), 0.0);
+    assert_eq!(gauge("queue.depth", "queue", "queue"), 0.0);
     let open = &seen["tollgate.breaker.state{limiter=downstream,leg=breaker,kind=breaker}"];
     assert_eq!(*open, DebugValue::Gauge(2.0.into()));
 }

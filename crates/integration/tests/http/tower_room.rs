@@ -11,8 +11,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
-use tollgate::policy::LiveLegs;
-use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+use tollgate::policy::ReloadableLegs;
+use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::shed::WaitingRoom;
 use tollgate::time::Sleep;
 use tollgate::{LimiterExt, ManualClock, Policy, Quota, Reason, Rejection};
@@ -26,7 +26,7 @@ const MS: Duration = Duration::from_millis(1);
 const WORK: Duration = Duration::from_millis(25);
 
 type Answer = Response<Empty<&'static [u8]>>;
-type Core = Policy<LiveLegs>;
+type Core = Policy<ReloadableLegs>;
 
 /// A core of `permits` permits behind a queue, a waiting room, and how many are inside.
 struct Rig {
@@ -41,7 +41,7 @@ struct Rig {
 }
 
 fn spec(limit: u64) -> PolicySpec {
-    let mut spec = PolicySpec::new([LegSpec::new("core", Rule::semaphore(limit as usize))]);
+    let mut spec = PolicySpec::new([LegSpec::new("core", LegRule::semaphore(limit as usize))]);
     (spec.max_wait, spec.max_queue) = (Some(100 * MS), Some(16));
     spec
 }
@@ -367,7 +367,7 @@ fn a_request_that_waits_across_its_instant_keeps_its_place() {
 fn a_place_is_not_over_before_a_rate_lets_in() {
     let mut slow = spec(4);
     slow.legs
-        .insert(0, LegSpec::new("rate", Rule::token_bucket(Quota::per_minute(1))));
+        .insert(0, LegSpec::new("rate", LegRule::token_bucket(Quota::per_minute(1))));
     let rig = rig_of(slow, of_rate(100, 1));
     rig.clock.run(async {
         assert_eq!(rig.ask(Some(1)).await, Ok(()));

@@ -338,7 +338,7 @@ mod pushed {
     use crate::rig::proxy::Mode;
     use std::time::Duration;
     use tollgate::policy::source::{PolicySource, SourceError};
-    use tollgate::policy::spec::{PolicySpec, Rule};
+    use tollgate::policy::spec::{LegRule, PolicySpec};
     use tollgate::remote::EtcdPolicy;
 
     fn text(limit: usize) -> String {
@@ -347,7 +347,7 @@ mod pushed {
 
     fn limit(spec: &PolicySpec) -> usize {
         match spec.legs[0].rule {
-            Rule::Semaphore { limit } => limit,
+            LegRule::Semaphore { limit } => limit,
             _ => panic!("{spec:?}"),
         }
     }

@@ -9,18 +9,18 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// Versions that are handed in by a [`VersionSender`]. Of several that are handed in before anybody looks, the last one
-/// counts.
+/// Versions that are handed in by a [`VersionSender`]. Of several that are handed in between two looks, the
+/// last one counts.
 ///
 /// ```
 /// # use tollgate::policy::source::Versions;
-/// # use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+/// # use tollgate::policy::spec::{LegSpec, PolicySpec, LegRule};
 /// # use tollgate::ManualClock;
 /// let clock = ManualClock::new();
-/// let mut spec = PolicySpec::new([LegSpec::new("in flight", Rule::semaphore(1))]);
+/// let mut spec = PolicySpec::new([LegSpec::new("in flight", LegRule::semaphore(1))]);
 /// let policy = spec.build(&clock)?;
 /// let (sender, versions) = Versions::new();
-/// spec.legs[0].rule = Rule::semaphore(5);
+/// spec.legs[0].rule = LegRule::semaphore(5);
 /// sender.push(spec);
 /// drop(sender);
 /// let mut said = Vec::new();
@@ -54,7 +54,7 @@ impl Versions {
 }
 
 impl VersionSender {
-    /// Hands in a version. One that nobody has looked at yet is dropped. It is checked by whoever puts it in force.
+    /// Hands in a version. It replaces one that has not been taken yet, and is checked when it is put in force.
     pub fn push(&self, version: PolicySpec) {
         let (old, waker) = {
             let mut slot = self.0.lock();

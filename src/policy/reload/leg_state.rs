@@ -1,12 +1,12 @@
 //! One leg while it lives: a limiter that keeps its state from version to version, and its numbers.
 
-use super::super::boxed::Erased;
-use super::super::shadow::Counts;
 use crate::breaker::{BreakerTicket, CircuitBreaker};
 use crate::core::ask::{Ask, Cost};
 use crate::core::limiter::Limiter;
 use crate::core::ticket::Ticket;
-use crate::policy::spec::{BreakerRule, LegSpec, Rule, RuleKind};
+use crate::policy::boxed::Erased;
+use crate::policy::shadow::Counts;
+use crate::policy::spec::{BreakerRule, LegRule, LegSpec, RuleKind};
 use crate::rate::{FixedWindow, Inherit, LeakyBucket, Quota, SlidingLog, SlidingWindow, TokenBucket, Warmup};
 use crate::semaphore::Semaphore;
 use crate::sync::shim::Mutex;
@@ -14,7 +14,7 @@ use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use crate::time::Clock;
 use std::time::Duration;
 
-/// What makes a leg the same from version to version. Whatever cannot be changed in place is part of it.
+/// The identity of a leg from version to version. Each setting that cannot be changed in place is part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Identity {
     name: Box<str>,
@@ -26,12 +26,12 @@ pub(super) struct Identity {
 impl Identity {
     pub(super) fn of(leg: &LegSpec) -> Self {
         let fixed = match &leg.rule {
-            Rule::Warmup {
+            LegRule::Warmup {
                 period, cold_factor, ..
             } => format!("{period:?} {cold_factor}"),
-            Rule::SlidingWindow { segments, .. } => segments.to_string(),
-            Rule::SlidingLog { entries, .. } => entries.map(|entries| entries.to_string()).unwrap_or_default(),
-            Rule::Breaker(rule) => format!("{rule:?}"),
+            LegRule::SlidingWindow { segments, .. } => segments.to_string(),
+            LegRule::SlidingLog { entries, .. } => entries.map(|entries| entries.to_string()).unwrap_or_default(),
+            LegRule::Breaker(rule) => format!("{rule:?}"),
             _ => String::new(),
         };
         Self {
@@ -43,19 +43,19 @@ impl Identity {
     }
 }
 
-/// A leg.
-pub(super) struct Node {
+/// The state of a leg.
+pub(super) struct LegState {
     /// No other leg of the policy has, or had, this number.
     pub(super) number: usize,
     pub(super) name: Box<str>,
     pub(super) per: Option<Cost>,
     pub(super) body: Body,
-    /// What it would have refused while it was in shadow mode.
+    /// The decisions while it was in shadow mode.
     pub(super) trial: Counts,
-    /// The numbers that are in force. Changed by whoever has the turn to change legs, one at a time.
-    in_force: Mutex<Rule>,
-    /// Of a semaphore, what is held by those whom all legs have admitted. What an attempt takes, and gives back because a
-    /// later leg refuses, is no load.
+    /// The numbers in force. Changed under the lock of the registry.
+    in_force: Mutex<LegRule>,
+    /// Of a semaphore, the units of the requests that all legs have admitted. Units that an attempt takes, and gives back
+    /// because a later leg refuses, are no load.
     held: AtomicU64,
 }
 
@@ -71,9 +71,8 @@ pub(super) enum Body {
     Breaker(CircuitBreaker),
 }
 
-impl Node {
-    /// A fresh leg. The specification has been checked, so that nothing can be wrong with it; if it is all the same, what
-    /// is wrong.
+impl LegState {
+    /// A fresh leg. The specification has been checked; if it has a fault all the same, the fault.
     pub(super) fn new(number: usize, leg: &LegSpec, clock: &Clock) -> Result<Self, String> {
         Ok(Self {
             number,
@@ -87,45 +86,45 @@ impl Node {
     }
 
     /// The numbers that are in force.
-    pub(super) fn in_force(&self) -> Rule {
+    pub(super) fn in_force(&self) -> LegRule {
         self.in_force.lock().clone()
     }
 
-    /// Puts other numbers in force. To be called by one at a time.
-    pub(super) fn retune(&self, to: &Rule, inherit: Inherit) {
+    /// Puts other numbers in force. To be called under the lock of the registry.
+    pub(super) fn retune(&self, to: &LegRule, inherit: Inherit) {
         let from = std::mem::replace(&mut *self.in_force.lock(), to.clone());
         if from != *to {
             self.body.set(&from, to, inherit);
         }
     }
 
-    /// Gives it back all that was taken. Permits that are held stay held, and a breaker keeps its state.
+    /// Gives back all that was taken. Permits that are held stay held, and a breaker keeps its state.
     pub(super) fn reset(&self) {
         self.body.reset();
     }
 
-    /// How many units are held of a semaphore.
+    /// Units that are held of a semaphore.
     pub(super) fn held(&self) -> u64 {
-        if seeded!("live_counts_attempts")
+        if seeded!("reload_counts_attempts_as_load")
             && let Body::Semaphore(semaphore) = &self.body
         {
             return semaphore.in_use() as u64;
         }
-        // Relaxed: who must see it fall is rung after it has, and a `Notify` orders the two.
+        // Relaxed: a waiter that must see it fall is notified after it has, and the notification orders the two.
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Somebody who holds `units` was admitted by all legs.
+    /// A request that holds `units` was admitted by all legs.
     pub(super) fn hold(&self, units: u64) {
         self.held.fetch_add(units, Ordering::Relaxed);
     }
 
-    /// Somebody who held `units` goes.
+    /// A request that held `units` ends.
     pub(super) fn let_go(&self, units: u64) {
         self.held.fetch_sub(units, Ordering::Relaxed);
     }
 
-    /// How many units of the leg an ask is, if it names its cost.
+    /// The units of an ask at this leg, if it names its cost.
     pub(super) fn units(&self, ask: &Ask) -> Option<u64> {
         match self.per {
             Some(cost) => ask.of(cost),
@@ -140,24 +139,24 @@ fn text(error: impl ToString) -> String {
 
 impl Body {
     // A function for each kind: a frame that held them all would be several kilobytes where nothing is optimised.
-    fn new(rule: &Rule, clock: &Clock) -> Result<Self, String> {
+    fn new(rule: &LegRule, clock: &Clock) -> Result<Self, String> {
         match rule {
-            Rule::TokenBucket { quota } => Ok(Self::token_bucket(*quota, clock)),
-            Rule::LeakyBucket { quota, slack } => Self::leaky_bucket(*quota, *slack, clock),
-            Rule::Warmup {
+            LegRule::TokenBucket { quota } => Ok(Self::token_bucket(*quota, clock)),
+            LegRule::LeakyBucket { quota, slack } => Self::leaky_bucket(*quota, *slack, clock),
+            LegRule::Warmup {
                 quota,
                 period,
                 cold_factor,
             } => Self::warmup(*quota, *period, *cold_factor, clock),
-            Rule::FixedWindow { limit, window } => Self::fixed_window(*limit, *window, clock),
-            Rule::SlidingWindow {
+            LegRule::FixedWindow { limit, window } => Self::fixed_window(*limit, *window, clock),
+            LegRule::SlidingWindow {
                 limit,
                 window,
                 segments,
             } => Self::sliding_window(*limit, *window, *segments, clock),
-            Rule::SlidingLog { limit, window, entries } => Self::sliding_log(*limit, *window, *entries, clock),
-            Rule::Semaphore { limit } => Ok(Self::semaphore(*limit)),
-            Rule::Breaker(rule) => Self::breaker(rule, clock),
+            LegRule::SlidingLog { limit, window, entries } => Self::sliding_log(*limit, *window, *entries, clock),
+            LegRule::Semaphore { limit } => Ok(Self::semaphore(*limit)),
+            LegRule::Breaker(rule) => Self::breaker(rule, clock),
         }
     }
 
@@ -202,7 +201,7 @@ impl Body {
         Ok(Self::Breaker(rule.builder().clock(clock).build().map_err(text)?))
     }
 
-    /// The same through one door.
+    /// The limiter behind one type.
     #[inline]
     pub(super) fn erased(&self) -> &dyn Erased {
         match self {
@@ -217,19 +216,20 @@ impl Body {
         }
     }
 
-    /// Changes what differs. Numbers that have been checked are not refused; one that were would leave the old in force.
-    fn set(&self, from: &Rule, to: &Rule, inherit: Inherit) {
+    /// Sets the numbers that differ. Numbers that have been checked are not refused; a refused one would leave the old in
+    /// force.
+    fn set(&self, from: &LegRule, to: &LegRule, inherit: Inherit) {
         match (self, from, to) {
-            (Self::TokenBucket(bucket), _, Rule::TokenBucket { quota }) => bucket.set_quota(*quota, inherit),
+            (Self::TokenBucket(bucket), _, LegRule::TokenBucket { quota }) => bucket.set_quota(*quota, inherit),
             (
                 Self::LeakyBucket(bucket),
-                Rule::LeakyBucket {
+                LegRule::LeakyBucket {
                     quota: old,
                     slack: less,
                 },
-                Rule::LeakyBucket { quota, slack },
+                LegRule::LeakyBucket { quota, slack },
             ) => {
-                // First what shrinks, so that no step between has a slack that the rate cannot carry.
+                // First the number that shrinks, so that no step between has a slack that the rate cannot carry.
                 if slack < less {
                     let _ = bucket.set_slack(*slack, inherit);
                 }
@@ -240,14 +240,14 @@ impl Body {
                     let _ = bucket.set_slack(*slack, inherit);
                 }
             }
-            (Self::Warmup(warmup), _, Rule::Warmup { quota, .. }) => drop(warmup.set_quota(*quota, inherit)),
+            (Self::Warmup(warmup), _, LegRule::Warmup { quota, .. }) => drop(warmup.set_quota(*quota, inherit)),
             (
                 Self::FixedWindow(fixed),
-                Rule::FixedWindow {
+                LegRule::FixedWindow {
                     limit: old,
                     window: length,
                 },
-                Rule::FixedWindow { limit, window },
+                LegRule::FixedWindow { limit, window },
             ) => {
                 if length != window {
                     let _ = fixed.set_length(*window);
@@ -258,12 +258,12 @@ impl Body {
             }
             (
                 Self::SlidingWindow(sliding),
-                Rule::SlidingWindow {
+                LegRule::SlidingWindow {
                     limit: old,
                     window: length,
                     ..
                 },
-                Rule::SlidingWindow { limit, window, .. },
+                LegRule::SlidingWindow { limit, window, .. },
             ) => {
                 if length != window {
                     let _ = sliding.set_length(*window);
@@ -274,12 +274,12 @@ impl Body {
             }
             (
                 Self::SlidingLog(log),
-                Rule::SlidingLog {
+                LegRule::SlidingLog {
                     limit: old,
                     window: length,
                     ..
                 },
-                Rule::SlidingLog { limit, window, .. },
+                LegRule::SlidingLog { limit, window, .. },
             ) => {
                 if length != window {
                     let _ = log.set_length(*window);
@@ -288,7 +288,7 @@ impl Body {
                     log.set_quota(*limit, inherit);
                 }
             }
-            (Self::Semaphore(semaphore), _, Rule::Semaphore { limit }) => semaphore.set_limit(*limit),
+            (Self::Semaphore(semaphore), _, LegRule::Semaphore { limit }) => semaphore.set_limit(*limit),
             _ => {}
         }
     }
@@ -305,7 +305,7 @@ impl Body {
         }
     }
 
-    /// How many units the leg's part of a ticket stands for.
+    /// The units of the leg's part of a ticket.
     pub(super) fn units_of(&self, words: &[u64]) -> u64 {
         match self {
             Self::Breaker(_) => BreakerTicket::read(words).units(),
@@ -315,8 +315,8 @@ impl Body {
 }
 
 impl RuleKind {
-    /// How many words a leg of this kind takes in a ticket.
-    pub(in super::super) fn words(self) -> usize {
+    /// The words of a leg of this kind in a ticket.
+    pub(in crate::policy) fn words(self) -> usize {
         fn of<L: Limiter>() -> usize {
             L::Ticket::WORDS
         }

@@ -1,4 +1,4 @@
-//! The one all-or-nothing loop over legs whose tickets share a buffer, and the buffers that do not fit into a ticket.
+//! The all-or-nothing loop over legs whose tickets share a buffer, and the buffers that do not fit into a ticket.
 //!
 //! Each leg is called whichever of the others panic: see [`unwind`](crate::sync::unwind).
 
@@ -11,7 +11,7 @@ use crate::sync::unwind::each;
 use crate::time::ClockReading;
 
 /// Legs in order, each with its part of the words of a ticket.
-pub(super) trait Whole {
+pub(super) trait AllOrNothing {
     type Leg;
 
     fn legs(&self) -> &[Self::Leg];
@@ -31,7 +31,7 @@ pub(super) trait Whole {
             whole: self,
             taken: 0,
             words,
-            reading: demand.reading(),
+            pass: demand.reading(),
         };
         for leg in self.legs() {
             if let Err(refusal) = self.reserve_leg(leg, demand, held.words) {
@@ -80,35 +80,35 @@ pub(super) trait Whole {
     }
 }
 
-/// What the first legs have given: given back when a later one panics.
-struct Held<'a, W: Whole + ?Sized> {
+/// The tickets of the first legs, which are given back when a later leg panics.
+struct Held<'a, W: AllOrNothing + ?Sized> {
     whole: &'a W,
     taken: usize,
     words: &'a mut [u64],
-    reading: &'a ClockReading,
+    pass: &'a ClockReading,
 }
 
-impl<W: Whole + ?Sized> Held<'_, W> {
+impl<W: AllOrNothing + ?Sized> Held<'_, W> {
     #[inline(never)]
     fn give_back(&self, taken: usize) {
         let taken = &self.whole.legs()[..taken];
         together(|| {
             each(taken.iter().rev(), |leg| {
-                self.whole.cancel_leg(leg, self.words, self.reading);
+                self.whole.cancel_leg(leg, self.words, self.pass);
             });
         });
     }
 }
 
-impl<W: Whole + ?Sized> Drop for Held<'_, W> {
+impl<W: AllOrNothing + ?Sized> Drop for Held<'_, W> {
     #[cold]
     fn drop(&mut self) {
         self.give_back(self.taken);
     }
 }
 
-/// The words of tickets that do not fit into a [`BoxTicket`](crate::BoxTicket): in buffers, of which the ticket has the
-/// number. They are used again.
+/// Reusable buffers for the words of tickets that do not fit into a [`BoxTicket`](crate::BoxTicket), which holds the number of
+/// its buffer.
 #[derive(Debug)]
 pub(super) struct LongTickets {
     words: usize,
@@ -124,7 +124,7 @@ struct Buffers {
 }
 
 impl Buffers {
-    /// How many buffers are kept that nothing uses.
+    /// Spare buffers at most.
     const SPARE: usize = 64;
 
     fn keep(&mut self, buffer: Box<[u64]>) {
@@ -154,7 +154,7 @@ impl LongTickets {
         (words > inline).then(|| Box::new(long()))
     }
 
-    /// Lets `fill` write the words of a new ticket, whose own words are `inline`.
+    /// Calls `fill` to write the words of a new ticket, whose own words are `inline`.
     #[cold]
     pub(super) fn fill<E>(&self, inline: &mut [u64], fill: impl FnOnce(&mut [u64]) -> Result<(), E>) -> Result<(), E> {
         let spare = self.buffers.lock().spare.pop();
@@ -169,7 +169,7 @@ impl LongTickets {
         filled
     }
 
-    /// Lets `change` see and change the words of a ticket.
+    /// Calls `change` with the words of a ticket.
     #[cold]
     pub(super) fn change<R: Default>(&self, inline: &[u64], change: impl FnOnce(&mut [u64]) -> R) -> R {
         let Some(buffer) = self.take(inline[0]) else {
@@ -183,7 +183,7 @@ impl LongTickets {
         change(&mut lent.buffer)
     }
 
-    /// Lets `end` see the words of a ticket for the last time.
+    /// Calls `end` with the words of a ticket, and frees its buffer.
     #[cold]
     pub(super) fn end(&self, inline: &[u64], end: impl FnOnce(&[u64])) {
         if let Some(buffer) = self.take(inline[0]) {

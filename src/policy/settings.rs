@@ -1,35 +1,35 @@
-//! What a policy's builder sets: the bounds of its line, and in which order it is served.
+//! The settings of a policy: the bounds of its queue, and its order.
 
 use crate::semaphore::Overflow;
 use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What a policy's builder sets.
+/// The settings of a policy, as its builder makes them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     /// In ticks of the clock.
     pub(crate) max_wait: Option<u64>,
     pub(crate) max_queue: usize,
-    /// From how many who wait on some are turned away early.
-    pub(crate) early: Option<usize>,
-    /// How late a waiter may be and still count as of its due instant, in ticks.
+    /// The number of waiters from which on some newcomers are refused early.
+    pub(crate) reject_early_from: Option<usize>,
+    /// The lateness of a waiter that still counts as of its due instant, in ticks.
     pub(crate) lateness: u64,
-    pub(crate) manner: Manner,
+    pub(crate) order: QueueOrder,
     /// The limiter cannot be waited for.
     pub(crate) misfit: bool,
 }
 
-/// How a line treats those who come while others wait. It stays as it was built.
+/// The order of a queue, and its bound in units. It stays as it was built.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manner {
+pub(crate) struct QueueOrder {
     /// Last come, first served.
     pub(crate) newest_first: bool,
-    /// How many units may wait.
+    /// Units of all waiters at most.
     pub(crate) max_units: u64,
     pub(crate) overflow: Overflow,
 }
 
-impl Manner {
-    /// First come, first served, and nobody has to go.
+impl QueueOrder {
+    /// First come, first served, without eviction.
     pub(crate) const FIFO: Self = Self {
         newest_first: false,
         max_units: u64::MAX,
@@ -39,25 +39,25 @@ impl Manner {
 
 /// The settings that are in force: a policy that is read from a file changes them while it runs.
 pub(crate) struct Bounds {
-    /// The most stands for none.
+    /// `u64::MAX` stands for none.
     max_wait: AtomicU64,
     max_queue: AtomicUsize,
     lateness: AtomicU64,
     /// As it was built.
-    pub(super) early: Option<usize>,
-    pub(super) manner: Manner,
+    pub(super) reject_early_from: Option<usize>,
+    pub(super) order: QueueOrder,
     pub(super) misfit: bool,
 }
 
-// Relaxed throughout: each number stands for itself, and whoever comes while it changes may see either.
+// Relaxed throughout: each number stands for itself, and a newcomer beside a change may see either.
 impl Bounds {
     pub(super) fn new(settings: Settings) -> Self {
         Self {
             max_wait: AtomicU64::new(settings.max_wait.unwrap_or(u64::MAX)),
             max_queue: AtomicUsize::new(settings.max_queue),
             lateness: AtomicU64::new(settings.lateness),
-            early: settings.early,
-            manner: settings.manner,
+            reject_early_from: settings.reject_early_from,
+            order: settings.order,
             misfit: settings.misfit,
         }
     }

@@ -1,47 +1,46 @@
-//! Making the list of legs of a version: of what there is already, and of what is new.
+//! The legs, conditions and tables of all versions so far, and the list of a new version.
 
-use super::link::{LegLoad, Link, PeakTable};
-use super::node::{Body, Identity, Node};
-use super::set::{LegSet, SetLeg};
-use crate::policy::linked::Meter;
-use crate::policy::spec::{LegSpec, LoadMetric, Peak, PolicySpec, Rule, SpecError, When};
+use super::condition::{Condition, LegLoad, PeakTable};
+use super::leg_set::{LegSet, VersionLeg};
+use super::leg_state::{Body, Identity, LegState};
+use crate::policy::conditional::Meter;
+use crate::policy::spec::{LegRule, LegSpec, LoadMetric, Peak, PolicySpec, SpecError, When};
 use crate::time::Clock;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// All that versions have been made of so far. A version that comes back finds what it had.
+/// The parts of all versions so far. A version that comes back finds the parts that it had.
 #[derive(Default)]
-pub(super) struct Known {
-    nodes: BTreeMap<Identity, KnownNode>,
-    links: BTreeMap<String, Arc<Link>>,
+pub(super) struct Registry {
+    nodes: BTreeMap<Identity, KnownLeg>,
+    conditions: BTreeMap<String, Arc<Condition>>,
     tables: BTreeMap<String, Arc<PeakTable>>,
     /// By the number of the leg that is measured.
     meters: BTreeMap<(usize, Duration), Arc<Meter>>,
-    /// The numbers of the lists, by what they consist of.
+    /// The numbers of the lists, by their parts.
     lists: BTreeMap<String, u32>,
 }
 
-struct KnownNode {
-    node: Arc<Node>,
+struct KnownLeg {
+    state: Arc<LegState>,
     /// The numbers that the latest version with this leg gave it.
-    said: (Rule, Option<Peak>),
+    applied: (LegRule, Option<Peak>),
 }
 
 /// A leg of a version.
 pub(super) struct DraftLeg {
-    pub(super) node: Arc<Node>,
+    pub(super) state: Arc<LegState>,
     /// The version before, or the latest that had this leg, gave it other numbers.
     pub(super) changed: bool,
-    pub(super) link: Option<Arc<Link>>,
+    pub(super) condition: Option<Arc<Condition>>,
     pub(super) table: Option<Arc<PeakTable>>,
     meters: Vec<Arc<Meter>>,
 }
 
-impl Known {
-    /// The legs of `spec`, with those that there are and those that are new. `now` is the list in force, whose knowledge of
-    /// loads is taken over.
+impl Registry {
+    /// The legs of `spec`, known or new. `now` is the list in force, whose knowledge of loads is taken over.
     // Plain loops, here and below, and a function for each step: chains of adapters take several kilobytes of a stack where
     // nothing is optimised, and the models' stacks are small.
     pub(super) fn draft(
@@ -52,19 +51,19 @@ impl Known {
     ) -> Result<Vec<DraftLeg>, SpecError> {
         let mut nodes = Vec::new();
         for (position, leg) in spec.legs.iter().enumerate() {
-            match self.node(leg, clock) {
-                Ok(node) => nodes.push(node),
+            match self.state(leg, clock) {
+                Ok(state) => nodes.push(state),
                 Err(fault) => return Err(SpecError::built(position, &leg.name, fault)),
             }
         }
         let mut legs = Vec::new();
-        for (node, leg) in nodes.into_iter().zip(&spec.legs) {
-            legs.push(self.leg(node, leg));
+        for (state, leg) in nodes.into_iter().zip(&spec.legs) {
+            legs.push(self.leg(state, leg));
         }
         for (position, leg) in spec.legs.iter().enumerate() {
-            let before = now.and_then(|now| now.leg(&legs[position].node));
+            let before = now.and_then(|now| now.leg(&legs[position].state));
             if let Some(when) = &leg.when {
-                self.link(&mut legs, position, spec, when, before, clock);
+                self.condition(&mut legs, position, spec, when, before, clock);
             }
             if let Some(peak) = &leg.peak {
                 self.table(&mut legs, position, spec, peak, before, clock);
@@ -73,21 +72,22 @@ impl Known {
         Ok(legs)
     }
 
-    fn link(
+    fn condition(
         &mut self,
         legs: &mut [DraftLeg],
         position: usize,
         spec: &PolicySpec,
         when: &When,
-        before: Option<&SetLeg>,
+        before: Option<&VersionLeg>,
         clock: &Clock,
     ) {
         let load = self.load(legs, spec, &when.leg, when.metric, when.over, clock);
-        let key = format!("{} {} {when:?}", legs[position].node.number, load.node.number);
-        let link = self.links.entry(key);
-        let link = Arc::clone(link.or_insert_with_key(|key| Arc::new(Link::new(key, when, load, clock))));
-        link.take_over(before.and_then(|before| before.link.as_ref()));
-        legs[position].link = Some(link);
+        let key = format!("{} {} {when:?}", legs[position].state.number, load.state.number);
+        let condition = self.conditions.entry(key);
+        let condition =
+            Arc::clone(condition.or_insert_with_key(|key| Arc::new(Condition::new(key, when, load, clock))));
+        condition.take_over(before.and_then(|before| before.condition.as_ref()));
+        legs[position].condition = Some(condition);
     }
 
     fn table(
@@ -96,45 +96,48 @@ impl Known {
         position: usize,
         spec: &PolicySpec,
         peak: &Peak,
-        before: Option<&SetLeg>,
+        before: Option<&VersionLeg>,
         clock: &Clock,
     ) {
         let rule = &spec.legs[position].rule;
         let load = self.load(legs, spec, &peak.leg, peak.metric, peak.over, clock);
-        let key = format!("{} {} {rule:?} {peak:?}", legs[position].node.number, load.node.number);
+        let key = format!(
+            "{} {} {rule:?} {peak:?}",
+            legs[position].state.number, load.state.number
+        );
         let table = self.tables.entry(key);
         let table = table.or_insert_with_key(|key| Arc::new(PeakTable::new(key, peak, rule, load, clock)));
         let table = Arc::clone(table);
         table.take_over(before.and_then(|before| before.peak.as_ref()));
-        // What only the load forbids is waited for.
-        if let Body::Semaphore(semaphore) = &legs[position].node.body {
+        // A limit that only the load forbids is waited for.
+        if let Body::Semaphore(semaphore) = &legs[position].state.body {
             semaphore.may_reach(usize::try_from(table.most()).unwrap_or(usize::MAX));
         }
         legs[position].table = Some(table);
     }
 
-    fn node(&mut self, leg: &LegSpec, clock: &Clock) -> Result<Arc<Node>, String> {
+    fn state(&mut self, leg: &LegSpec, clock: &Clock) -> Result<Arc<LegState>, String> {
         let identity = Identity::of(leg);
         if let Some(known) = self.nodes.get(&identity) {
-            return Ok(Arc::clone(&known.node));
+            return Ok(Arc::clone(&known.state));
         }
-        let node = Arc::new(Node::new(self.nodes.len(), leg, clock)?);
-        let known = KnownNode {
-            node: Arc::clone(&node),
-            said: (leg.rule.clone(), leg.peak.clone()),
+        let state = Arc::new(LegState::new(self.nodes.len(), leg, clock)?);
+        let known = KnownLeg {
+            state: Arc::clone(&state),
+            applied: (leg.rule.clone(), leg.peak.clone()),
         };
         self.nodes.insert(identity, known);
-        Ok(node)
+        Ok(state)
     }
 
-    fn leg(&mut self, node: Arc<Node>, leg: &LegSpec) -> DraftLeg {
-        let said = (leg.rule.clone(), leg.peak.clone());
+    fn leg(&mut self, state: Arc<LegState>, leg: &LegSpec) -> DraftLeg {
+        let applied = (leg.rule.clone(), leg.peak.clone());
         let known = self.nodes.get_mut(&Identity::of(leg));
-        let changed = known.is_some_and(|known| std::mem::replace(&mut known.said, said.clone()) != said);
+        let changed = known.is_some_and(|known| std::mem::replace(&mut known.applied, applied.clone()) != applied);
         DraftLeg {
-            node,
+            state,
             changed,
-            link: None,
+            condition: None,
             table: None,
             meters: Vec::new(),
         }
@@ -154,8 +157,8 @@ impl Known {
             unreachable!("a version is checked before it is drafted");
         };
         let leg = &mut legs[position];
-        let meter = LegLoad::is_measured(&leg.node, metric).then(|| {
-            let meter = self.meters.entry((leg.node.number, over));
+        let meter = LegLoad::is_measured(&leg.state, metric).then(|| {
+            let meter = self.meters.entry((leg.state.number, over));
             let meter = Arc::clone(meter.or_insert_with(|| Meter::new(clock, over)));
             if !leg.meters.iter().any(|known| Arc::ptr_eq(known, &meter)) {
                 leg.meters.push(Arc::clone(&meter));
@@ -163,20 +166,20 @@ impl Known {
             meter
         });
         LegLoad {
-            node: Arc::clone(&leg.node),
+            state: Arc::clone(&leg.state),
             metric,
             over,
             meter,
         }
     }
 
-    /// The number of the list of these legs, and whether it is a new one, which is to be put there.
+    /// The number of the list of these legs, and whether it is new.
     pub(super) fn number(&mut self, legs: &[DraftLeg], spec: &PolicySpec) -> (u32, bool) {
         let mut key = String::new();
         for (leg, spec) in legs.iter().zip(&spec.legs) {
-            let _ = write!(key, "{} {}", leg.node.number, spec.shadow);
+            let _ = write!(key, "{} {}", leg.state.number, spec.shadow);
             for part in [
-                leg.link.as_ref().map(|link| &link.key),
+                leg.condition.as_ref().map(|condition| &condition.key),
                 leg.table.as_ref().map(|table| &table.key),
             ] {
                 let _ = write!(key, " {part:?}");
@@ -194,13 +197,13 @@ impl Known {
 
 impl DraftLeg {
     /// As a leg of the list that goes in force. Its place in the tickets is found there.
-    pub(super) fn place(&self, spec: &LegSpec) -> SetLeg {
-        SetLeg {
-            node: Arc::clone(&self.node),
+    pub(super) fn place(&self, spec: &LegSpec) -> VersionLeg {
+        VersionLeg {
+            state: Arc::clone(&self.state),
             words: 0..spec.rule.kind().words(),
             bit: 0,
             shadow: spec.shadow,
-            link: self.link.clone(),
+            condition: self.condition.clone(),
             peak: self.table.clone(),
             meters: self.meters.clone(),
         }

@@ -1,28 +1,28 @@
-//! In which order legs are best asked, by what was decided.
+//! The best order of legs, by the decisions so far.
 //!
-//! A refusal costs the legs up to the one that refuses. So those that refuse most, for what they cost, go first. For
+//! A refusal costs the legs up to the one that refuses. So those that refuse most, for their cost, go first. For
 //! independent tests the best order is by cost over refusals (W. Kim's and Hellerstein's rank of predicates); here the
 //! decisions are known together, so that legs which refuse the same requests are seen to do so: each place goes to the leg
-//! that refuses most of what is left, for its cost. That greedy order costs at most four times the best one (Munagala et
+//! that refuses most of the rest, for its cost. That greedy order costs at most four times the best one (Munagala et
 //! al., *The pipelined set cover problem*, 2005), and is the best one where legs refuse independently.
 
-use super::decision::Decision;
+use super::Decision;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Counts decisions, and says in which order the legs are best asked.
+/// Counts decisions, and advises in which order to ask the legs.
 ///
 /// ```
-/// # use tollgate::policy::live::OrderAdvice;
-/// # use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+/// # use tollgate::policy::explain::LegOrder;
+/// # use tollgate::policy::spec::{LegSpec, PolicySpec, LegRule};
 /// # use tollgate::{Ask, LimiterExt, ManualClock};
 /// let clock = ManualClock::new();
 /// let policy = PolicySpec::new([
-///     LegSpec::new("roomy", Rule::token_bucket("1000/s".parse()?)),
-///     LegSpec::new("tight", Rule::semaphore(1)),
+///     LegSpec::new("roomy", LegRule::token_bucket("1000/s".parse()?)),
+///     LegSpec::new("tight", LegRule::semaphore(1)),
 /// ])
 /// .build(&clock)?;
-/// let mut advice = OrderAdvice::new();
+/// let mut advice = LegOrder::new();
 /// let _held = policy.try_admit(Ask::one());
 /// for _ in 0..10 {
 ///     advice.count(&policy.explain(Ask::one()));
@@ -32,14 +32,14 @@ use std::fmt;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct OrderAdvice {
+pub struct LegOrder {
     legs: Vec<Box<str>>,
     costs: Vec<f64>,
-    /// How often exactly these legs refused, a bit for each.
+    /// The number of decisions that exactly these legs refused, a bit for each leg.
     seen: BTreeMap<u64, u64>,
 }
 
-impl OrderAdvice {
+impl LegOrder {
     /// Nothing counted yet.
     pub fn new() -> Self {
         Self::default()
@@ -57,7 +57,7 @@ impl OrderAdvice {
         *self.seen.entry(refused).or_default() += 1;
     }
 
-    /// What it costs to ask a leg: any measure, 1 unless set; at least a billionth.
+    /// Sets the cost of asking a leg: any measure, 1 unless set; at least a billionth.
     pub fn set_cost(&mut self, leg: &str, cost: f64) {
         let at = self.position(leg);
         self.costs[at] = cost.max(1e-9);
@@ -72,7 +72,7 @@ impl OrderAdvice {
         self.legs.len() - 1
     }
 
-    /// How many of the decisions counted each leg refused, by name.
+    /// The number of counted decisions that each leg refused, by name.
     pub fn refusals(&self) -> Vec<(&str, u64)> {
         let refused = |at: usize| {
             self.seen
@@ -125,18 +125,18 @@ impl OrderAdvice {
         sum / total as f64
     }
 
-    /// What a decision costs on average in the order as it is.
+    /// The mean cost of a decision in the order as it is.
     pub fn cost_as_is(&self) -> f64 {
         self.cost(&(0..self.legs.len().min(64)).collect::<Vec<_>>())
     }
 
-    /// What it costs in the [order](Self::order) that is advised.
+    /// The mean cost in the [order](Self::order) that is advised.
     pub fn cost_at_best(&self) -> f64 {
         self.cost(&self.best())
     }
 }
 
-impl fmt::Display for OrderAdvice {
+impl fmt::Display for LegOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (now, best) = (self.cost_as_is(), self.cost_at_best());
         let decisions: u64 = self.seen.values().sum();

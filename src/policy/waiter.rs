@@ -1,8 +1,8 @@
-//! Waiting for admission: the state machine of one wait, and its async and blocking faces.
+//! One waiter: the state machine of its wait, driven as a future or by parking a thread.
 
-use super::LINE;
-use super::line::{Ended, Key};
-use super::pump::Core;
+use super::QUEUE;
+use super::queue::PolicyCore;
+use super::queue::{WaitEnd, WaiterKey};
 use crate::core::ask::{Ask, Demand};
 use crate::core::limiter::{Limiter, admit_in};
 use crate::core::refusal::{Due, Reason, Refusal, Wait};
@@ -13,24 +13,24 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// One wait for one admission, apart from who drives it. Dropping it leaves the line and loses nothing.
-pub(super) struct Waiting<'a, L: Limiter + 'static> {
-    core: &'a Arc<Core<L>>,
+/// One wait for one admission. Dropping it leaves the queue and loses nothing.
+pub(super) struct Waiter<'a, L: Limiter + 'static> {
+    core: &'a Arc<PolicyCore<L>>,
     ask: Ask,
     patience: Option<Duration>,
-    place: Option<Key>,
+    place: Option<WaiterKey>,
 }
 
-/// What one step of a wait comes to.
-pub(super) enum Step<'a> {
-    /// When admitted, the ticket is where it was wanted: a large one is not moved about.
+/// The result of one step of a wait.
+pub(super) enum Progress<'a> {
+    /// When admitted, the ticket is in the place of the caller: a large one is not moved.
     Done(Result<(), Refusal<'a>>),
-    /// Step again when woken.
+    /// Progress again when woken.
     Pending,
 }
 
-impl<'a, L: Limiter + 'static> Waiting<'a, L> {
-    pub(super) fn new(core: &'a Arc<Core<L>>, ask: Ask, patience: Option<Duration>) -> Self {
+impl<'a, L: Limiter + 'static> Waiter<'a, L> {
+    pub(super) fn new(core: &'a Arc<PolicyCore<L>>, ask: Ask, patience: Option<Duration>) -> Self {
         Self {
             core,
             ask,
@@ -40,15 +40,15 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
     }
 
     #[inline]
-    pub(super) fn step(&mut self, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Step<'a> {
+    pub(super) fn step(&mut self, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Progress<'a> {
         if self.place.is_some() {
-            return self.step_in_line(waker, ticket);
+            return self.step_queued(waker, ticket);
         }
         let core = self.core;
         if core.is_idle() {
             return match admit_in(&core.limiter, &self.ask, ticket) {
-                Ok(()) => Step::Done(Ok(())),
-                Err(refusal) if matches!(refusal.wait(), Wait::Never) => Step::Done(Err(refusal)),
+                Ok(()) => Progress::Done(Ok(())),
+                Err(refusal) if matches!(refusal.wait(), Wait::Never) => Progress::Done(Err(refusal)),
                 Err(refusal) => self.join(Some(refusal), waker, ticket),
             };
         }
@@ -56,7 +56,7 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
     }
 
     #[cold]
-    fn step_behind_others(&mut self, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Step<'a> {
+    fn step_behind_others(&mut self, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Progress<'a> {
         let core = self.core;
         if core.has_before() {
             return self.join(None, waker, ticket);
@@ -73,28 +73,28 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
                 if let Some(ticket) = ticket {
                     core.limiter.commit(ticket, &reading);
                 }
-                Step::Done(Ok(()))
+                Progress::Done(Ok(()))
             }
-            Err(refusal) if matches!(refusal.wait(), Wait::Never) => Step::Done(Err(refusal)),
+            Err(refusal) if matches!(refusal.wait(), Wait::Never) => Progress::Done(Err(refusal)),
             Err(refusal) => self.join(Some(refusal), waker, ticket),
         }
     }
 
-    fn admitted(&self, given: L::Ticket, ticket: &mut Option<L::Ticket>) -> Step<'a> {
+    fn admitted(&self, given: L::Ticket, ticket: &mut Option<L::Ticket>) -> Progress<'a> {
         self.core.limiter.commit(ticket.insert(given), &ClockReading::new());
-        Step::Done(Ok(()))
+        Progress::Done(Ok(()))
     }
 
-    /// Joins the line, or fails at once when that cannot end in time. `refusal` is what the legs said, if asked.
+    /// Joins the queue, or fails at once when that cannot end in time. `refusal` is that of the legs, if they were asked.
     #[cold]
-    fn join(&mut self, refusal: Option<Refusal<'a>>, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Step<'a> {
+    fn join(&mut self, refusal: Option<Refusal<'a>>, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Progress<'a> {
         let core = self.core;
         if core.settings.misfit {
-            let misfit = Refusal::new(Reason::Misconfigured, LINE, self.ask.count(), Wait::Never);
-            return Step::Done(Err(misfit));
+            let misfit = Refusal::new(Reason::Misconfigured, QUEUE, self.ask.count(), Wait::Never);
+            return Progress::Done(Err(misfit));
         }
         let now = core.clock.now();
-        let (ready, changes) = core.ready_behind_line(&self.ask, now);
+        let (ready, changes) = core.ready_behind_queue(&self.ask, now);
         let patience = self.patience.map(|patience| core.clock.ticks_of(patience));
         let patience = match (patience, core.settings.max_wait()) {
             (Some(own), Some(max)) => Some(own.min(max)),
@@ -102,17 +102,17 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
         };
         let deadline = patience.map(|ticks| now.after_ticks(ticks));
         if let Some(refusal) = core.refuses(&self.ask, &ready, now, deadline, refusal) {
-            return Step::Done(Err(refusal));
+            return Progress::Done(Err(refusal));
         }
         let due = ready.not_before();
         match core.join(self.ask, now, deadline, (due, ready.is_raise(), changes)) {
             Some((key, evicted)) => {
-                // First of all the place has an owner: a waker that panics leaves nothing behind.
+                // First of all the key has an owner: a waker that panics leaves nothing behind.
                 self.place = Some(key);
-                Core::<L>::wake_evicted(evicted);
+                PolicyCore::<L>::wake_evicted(evicted);
             }
             None => {
-                let leg = if ready.leg().is_empty() { LINE } else { ready.leg() };
+                let leg = if ready.leg().is_empty() { QUEUE } else { ready.leg() };
                 let full = match refusal {
                     Some(refusal) => refusal.with_reason(Reason::QueueFull),
                     None => {
@@ -121,39 +121,39 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
                         Refusal::new(Reason::QueueFull, leg, self.ask.count(), wait)
                     }
                 };
-                return Step::Done(Err(full));
+                return Progress::Done(Err(full));
             }
         }
-        self.step_in_line(waker, ticket)
+        self.step_queued(waker, ticket)
     }
 
-    fn step_in_line(&mut self, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Step<'a> {
+    fn step_queued(&mut self, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Progress<'a> {
         let Some(key) = self.place else {
-            unreachable!("called with a place in line");
+            unreachable!("called with a place in the queue");
         };
         match self.core.look(key, waker) {
-            None => Step::Pending,
+            None => Progress::Pending,
             Some(ended) => {
                 self.place = None;
                 match ended {
-                    Ended::Admitted(given) => {
+                    WaitEnd::Admitted(given) => {
                         self.core.note_lateness(self.core.clock.now());
                         self.admitted(given, ticket)
                     }
-                    Ended::Evicted => {
-                        let refusal = Refusal::new(Reason::QueueFull, LINE, self.ask.count(), Wait::Event);
-                        Step::Done(Err(refusal))
+                    WaitEnd::Evicted => {
+                        let refusal = Refusal::new(Reason::QueueFull, QUEUE, self.ask.count(), Wait::Event);
+                        Progress::Done(Err(refusal))
                     }
-                    Ended::Expired(behind) => Step::Done(Err(self.core.why_late(&self.ask, &behind))),
-                    Ended::Hopeless(behind) => Step::Done(self.core.refuse(&self.ask, &behind, ticket)),
-                    Ended::Panicked(panic) => resume_unwind(panic),
+                    WaitEnd::Expired(behind) => Progress::Done(Err(self.core.why_late(&self.ask, &behind))),
+                    WaitEnd::Refused(behind) => Progress::Done(self.core.refuse(&self.ask, &behind, ticket)),
+                    WaitEnd::Panicked(panic) => resume_unwind(panic),
                 }
             }
         }
     }
 }
 
-impl<L: Limiter + 'static> Drop for Waiting<'_, L> {
+impl<L: Limiter + 'static> Drop for Waiter<'_, L> {
     fn drop(&mut self) {
         if let Some(key) = self.place.take() {
             self.core.leave(key);
@@ -162,10 +162,10 @@ impl<L: Limiter + 'static> Drop for Waiting<'_, L> {
 }
 
 /// Drives a wait as a future.
-pub(super) struct Driven<'a, L: Limiter + 'static>(Waiting<'a, L>);
+pub(super) struct WaiterFuture<'a, L: Limiter + 'static>(Waiter<'a, L>);
 
-impl<'a, L: Limiter + 'static> Driven<'a, L> {
-    pub(super) fn new(waiting: Waiting<'a, L>) -> Self {
+impl<'a, L: Limiter + 'static> WaiterFuture<'a, L> {
+    pub(super) fn new(waiting: Waiter<'a, L>) -> Self {
         Self(waiting)
     }
 
@@ -176,8 +176,8 @@ impl<'a, L: Limiter + 'static> Driven<'a, L> {
         ticket: &mut Option<L::Ticket>,
     ) -> Poll<Result<(), Refusal<'a>>> {
         match self.0.step(cx.waker(), ticket) {
-            Step::Done(result) => Poll::Ready(result),
-            Step::Pending => Poll::Pending,
+            Progress::Done(result) => Poll::Ready(result),
+            Progress::Pending => Poll::Pending,
         }
     }
 }
@@ -196,14 +196,14 @@ impl Wake for Unpark {
 
 /// Drives a wait by parking this thread.
 pub(super) fn block<'a, L: Limiter + 'static>(
-    mut waiting: Waiting<'a, L>,
+    mut waiting: Waiter<'a, L>,
     ticket: &mut Option<L::Ticket>,
 ) -> Result<(), Refusal<'a>> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     loop {
         match waiting.step(&waker, ticket) {
-            Step::Done(result) => return result,
-            Step::Pending => thread::park(),
+            Progress::Done(result) => return result,
+            Progress::Pending => thread::park(),
         }
     }
 }

@@ -1,28 +1,28 @@
-//! What a new version has changed.
+//! The changes of a version.
 
-use crate::policy::spec::{LegSpec, PolicySpec, Rule};
+use crate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use std::fmt;
 
-/// What became of a version that was handed in.
+/// The fate of a version that was handed in.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Applied {
     /// It is in force.
     Now(Changes),
-    /// It was handed in by a waker that a change of a limit has woken further up on this very thread, from a queue of your
+    /// It was handed in by a waker that a change of a limit has woken further up on this thread, from a queue of your
     /// own making ([`WaitQueue::join`](crate::sync::wait_queue::WaitQueue::join)). It is put in force when that change is done.
     Next,
 }
 
-/// What a version has changed. Printed as one line.
+/// The changes of a version. Printed as one line.
 #[derive(Clone, Debug, PartialEq, Default)]
 #[non_exhaustive]
 pub struct Changes {
     /// The number of the version: the policy starts with 1.
     pub version: u64,
-    /// Legs that came.
+    /// Legs that were added.
     pub added: Vec<String>,
-    /// Legs that went.
+    /// Legs that were removed.
     pub removed: Vec<String>,
     /// Settings that changed.
     pub changed: Vec<Change>,
@@ -32,13 +32,13 @@ pub struct Changes {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Change {
-    /// The leg; empty for a setting of the line, or the order of the legs.
+    /// The leg; empty for a setting of the queue, or the order of the legs.
     pub leg: String,
     /// The key, as in a file.
     pub key: &'static str,
-    /// As it was.
+    /// The old value.
     pub from: String,
-    /// As it is.
+    /// The new value.
     pub to: String,
 }
 
@@ -91,25 +91,25 @@ fn text<T: fmt::Debug>(setting: &Option<T>) -> String {
 /// All that can differ between two legs of one name.
 fn settings(leg: &LegSpec) -> [(&'static str, String); 7] {
     let numbers = match &leg.rule {
-        Rule::TokenBucket { quota } => quota.to_string(),
-        Rule::LeakyBucket { quota, slack } => format!("{quota}, slack {slack}"),
-        Rule::Warmup {
+        LegRule::TokenBucket { quota } => quota.to_string(),
+        LegRule::LeakyBucket { quota, slack } => format!("{quota}, slack {slack}"),
+        LegRule::Warmup {
             quota,
             period,
             cold_factor,
         } => format!("{quota}, warm after {period:?}, cold factor {cold_factor}"),
-        Rule::FixedWindow { limit, window } => format!("{limit} per {window:?}"),
-        Rule::SlidingWindow {
+        LegRule::FixedWindow { limit, window } => format!("{limit} per {window:?}"),
+        LegRule::SlidingWindow {
             limit,
             window,
             segments,
         } => format!("{limit} per {window:?} in {segments} segments"),
-        Rule::SlidingLog { limit, window, entries } => match entries {
+        LegRule::SlidingLog { limit, window, entries } => match entries {
             Some(entries) => format!("{limit} per {window:?} in {entries} entries"),
             None => format!("{limit} per {window:?}"),
         },
-        Rule::Semaphore { limit } => limit.to_string(),
-        Rule::Breaker(rule) => format!("{rule:?}"),
+        LegRule::Semaphore { limit } => limit.to_string(),
+        LegRule::Breaker(rule) => format!("{rule:?}"),
     };
     [
         ("kind", leg.rule.kind().to_string()),

@@ -1,19 +1,19 @@
-//! A policy that a store keeps under a key: what is made of each content that is seen there.
+//! A policy that a store keeps under a key: the version of each content that is seen there.
 
 use crate::policy::file::{Format, PolicyFileError};
 use crate::policy::spec::PolicySpec;
 use std::path::Path;
 
-/// What was last seen, and what was last in force.
+/// The latest content, and the latest one that was a valid policy.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct LastGood {
     key: Box<str>,
     format: Format,
     given: Option<Vec<u8>>,
     applied: Vec<u8>,
 }
 
-impl Kept {
+impl LastGood {
     /// The first version under `key`, whose name ends in `.toml` or `.json`; `None` when there is no such key.
     pub(crate) fn first(key: &str, content: Option<Vec<u8>>) -> Result<(PolicySpec, Self), PolicyFileError> {
         let of_key = |error: PolicyFileError| error.of_file(Path::new(key));
@@ -25,20 +25,20 @@ impl Kept {
         })?;
         let content = content.ok_or_else(|| of_key(nothing()))?;
         let spec = PolicySpec::parse_bytes(&content, format).map_err(of_key)?;
-        let kept = Self {
+        let last_good = Self {
             key: key.into(),
             format,
             given: Some(content.clone()),
             applied: content,
         };
-        Ok((spec, kept))
+        Ok((spec, last_good))
     }
 
     pub(crate) fn key(&self) -> &str {
         &self.key
     }
 
-    /// What is new about `content`: a version, or why it is none, once.
+    /// The version of a new `content`, or why it is none; each once.
     pub(crate) fn see(&mut self, content: Option<Vec<u8>>) -> Option<Result<PolicySpec, PolicyFileError>> {
         if content == self.given {
             return None;
@@ -75,19 +75,22 @@ mod tests {
 
     #[test]
     fn each_content_counts_once() {
-        let (_, mut kept) = Kept::first("gate/policy.toml", content(GOOD)).unwrap();
-        assert!(kept.see(content(GOOD)).is_none());
-        let wrong = kept.see(content(&GOOD.replace("limit", "limt"))).unwrap().unwrap_err();
+        let (_, mut last_good) = LastGood::first("gate/policy.toml", content(GOOD)).unwrap();
+        assert!(last_good.see(content(GOOD)).is_none());
+        let wrong = last_good
+            .see(content(&GOOD.replace("limit", "limt")))
+            .unwrap()
+            .unwrap_err();
         assert_eq!(
             (wrong.file(), wrong.line(), wrong.column()),
             ("gate/policy.toml", Some(4), Some(1))
         );
-        assert!(kept.see(content(&GOOD.replace("limit", "limt"))).is_none());
-        assert!(kept.see(content(GOOD)).is_none(), "it is in force still");
-        assert!(kept.see(None).unwrap().is_err());
-        assert!(kept.see(None).is_none());
-        assert!(kept.see(content(&GOOD.replace('2', "3"))).unwrap().is_ok());
-        assert!(kept.see(content(GOOD)).unwrap().is_ok());
+        assert!(last_good.see(content(&GOOD.replace("limit", "limt"))).is_none());
+        assert!(last_good.see(content(GOOD)).is_none(), "it is in force still");
+        assert!(last_good.see(None).unwrap().is_err());
+        assert!(last_good.see(None).is_none());
+        assert!(last_good.see(content(&GOOD.replace('2', "3"))).unwrap().is_ok());
+        assert!(last_good.see(content(GOOD)).unwrap().is_ok());
     }
 
     #[test]
@@ -97,7 +100,7 @@ mod tests {
             ("policy.toml", None),
             ("policy.json", content(GOOD)),
         ] {
-            let error = Kept::first(key, text).map(drop).unwrap_err();
+            let error = LastGood::first(key, text).map(drop).unwrap_err();
             assert_eq!(error.file(), key, "{error}");
         }
     }

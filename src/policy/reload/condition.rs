@@ -1,9 +1,9 @@
-//! Legs that depend on the load of another: when they apply, and with which numbers.
+//! Legs that depend on the load of another: when they apply, and by which numbers.
 
-use super::decision::MeasuredLoad;
-use super::node::{Body, Node};
-use crate::policy::linked::{Gate, Load, Mark, Meter};
-use crate::policy::spec::{LoadMetric, Peak, Rule, When};
+use super::leg_state::{Body, LegState};
+use crate::policy::conditional::{Gate, Load, Meter, Trigger};
+use crate::policy::explain::MeasuredLoad;
+use crate::policy::spec::{LegRule, LoadMetric, Peak, When};
 use crate::rate::Inherit;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
 use crate::time::{Clock, Instant};
@@ -12,37 +12,37 @@ use std::time::Duration;
 
 /// The load of a leg.
 pub(super) struct LegLoad {
-    pub(super) node: Arc<Node>,
+    pub(super) state: Arc<LegState>,
     pub(super) metric: LoadMetric,
     pub(super) over: Duration,
-    /// None for what is not measured over a time: the use of a semaphore.
+    /// `None` for the use of a semaphore, which is not measured over a time.
     pub(super) meter: Option<Arc<Meter>>,
 }
 
 impl LegLoad {
     /// True when the metric of such a leg is measured over a time.
-    pub(super) fn is_measured(node: &Node, metric: LoadMetric) -> bool {
-        metric != LoadMetric::Use || !matches!(node.body, Body::Semaphore(_))
+    pub(super) fn is_measured(state: &LegState, metric: LoadMetric) -> bool {
+        metric != LoadMetric::Use || !matches!(state.body, Body::Semaphore(_))
     }
 
     /// True when both read the same number.
     fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.node, &other.node) && (self.metric, self.over) == (other.metric, other.over)
+        Arc::ptr_eq(&self.state, &other.state) && (self.metric, self.over) == (other.metric, other.over)
     }
 
-    /// What a use of one is in the meter's measure, units per second.
+    /// The rate that is a use of one, in units per second.
     fn full(&self) -> f64 {
-        self.node.in_force().per_second().unwrap_or(f64::INFINITY)
+        self.state.in_force().per_second().unwrap_or(f64::INFINITY)
     }
 }
 
 impl Load for LegLoad {
     fn read(&self, now: Instant) -> f64 {
-        match (&self.node.body, self.metric, &self.meter) {
+        match (&self.state.body, self.metric, &self.meter) {
             (Body::Semaphore(semaphore), LoadMetric::Use, _) => match semaphore.limit() {
                 // Paused: no more can be in use.
                 0 => 1.0,
-                limit => self.node.held() as f64 / limit as f64,
+                limit => self.state.held() as f64 / limit as f64,
             },
             (_, LoadMetric::Use, Some(meter)) => match meter.measured(LoadMetric::Rate, now) {
                 0.0 => 0.0,
@@ -63,29 +63,29 @@ impl Load for LegLoad {
 }
 
 /// When a leg applies.
-pub(super) struct Link {
-    /// What tells it from others.
+pub(super) struct Condition {
+    /// The text that identifies it.
     pub(super) key: String,
     when: When,
     load: Arc<LegLoad>,
     pub(super) gate: Gate,
 }
 
-impl Link {
+impl Condition {
     pub(super) fn new(key: &str, when: &When, load: LegLoad, clock: &Clock) -> Self {
         let load = Arc::new(load);
-        let mark = Mark::above(Arc::<LegLoad>::clone(&load), when.above)
+        let trigger = Trigger::above(Arc::<LegLoad>::clone(&load), when.above)
             .below(when.below)
             .on(clock);
         Self {
             key: key.into(),
             when: when.clone(),
             load,
-            gate: Gate::new(mark),
+            gate: Gate::new(trigger),
         }
     }
 
-    /// What it sees.
+    /// The load that it sees.
     pub(super) fn measured(&self, now: Instant) -> MeasuredLoad {
         MeasuredLoad {
             leg: self.when.leg.as_str().into(),
@@ -97,7 +97,7 @@ impl Link {
         }
     }
 
-    /// Goes on from what the link before knew of the same load. A load that was above a higher mark was above this one.
+    /// Takes over what the condition before knew of the same load. A load that was above a higher mark was above this one.
     pub(super) fn take_over(self: &Arc<Self>, before: Option<&Arc<Self>>) {
         if before.is_some_and(|before| Arc::ptr_eq(before, self)) {
             return;
@@ -110,24 +110,24 @@ impl Link {
 
 /// Which numbers a leg has.
 pub(super) struct PeakTable {
-    /// What tells it from others.
+    /// The text that identifies it.
     pub(super) key: String,
     peak: Peak,
     load: Arc<LegLoad>,
     /// The numbers below the lowest mark, then those of each row.
-    rules: Vec<Rule>,
+    rules: Vec<LegRule>,
     gates: Vec<Gate>,
-    /// Whose numbers are in force. Written by whoever has the turn to change legs.
+    /// The row whose numbers are in force. Written under the lock of the registry.
     row: AtomicUsize,
 }
 
 impl PeakTable {
-    pub(super) fn new(key: &str, peak: &Peak, base: &Rule, load: LegLoad, clock: &Clock) -> Self {
+    pub(super) fn new(key: &str, peak: &Peak, base: &LegRule, load: LegLoad, clock: &Clock) -> Self {
         let load = Arc::new(load);
         let rows = peak.steps.iter().map(|step| base.at(step));
         let gate = |above, below| {
-            let mark = Mark::above(Arc::<LegLoad>::clone(&load), above);
-            Gate::new(mark.below(below).on(clock))
+            let trigger = Trigger::above(Arc::<LegLoad>::clone(&load), above);
+            Gate::new(trigger.below(below).on(clock))
         };
         Self {
             key: key.into(),
@@ -141,19 +141,21 @@ impl PeakTable {
 
     /// The most units that one ask can have under any of its rules.
     pub(super) fn most(&self) -> u64 {
-        self.rules.iter().map(Rule::most).max().unwrap_or(u64::MAX)
+        self.rules.iter().map(LegRule::most).max().unwrap_or(u64::MAX)
     }
 
-    /// What becomes of the state of a leg whose numbers the load has changed: nothing is given, however often it does. What
-    /// a bucket has stays, up to the burst; what a window has admitted counts.
-    pub(super) fn crossing(rule: &Rule) -> Inherit {
+    /// The transition of a leg whose numbers the load has changed: nothing is given, however often it changes them. A bucket
+    /// keeps its tokens, up to the burst; a window counts what it has admitted.
+    pub(super) fn crossing(rule: &LegRule) -> Inherit {
         match rule {
-            Rule::FixedWindow { .. } | Rule::SlidingWindow { .. } | Rule::SlidingLog { .. } => Inherit::Additive,
+            LegRule::FixedWindow { .. } | LegRule::SlidingWindow { .. } | LegRule::SlidingLog { .. } => {
+                Inherit::Additive
+            }
             _ => Inherit::AsIs,
         }
     }
 
-    /// Goes on from what the table before knew of the same load, as [`Link::take_over`] does.
+    /// Takes over what the table before knew of the same load, as [`Condition::take_over`] does.
     pub(super) fn take_over(self: &Arc<Self>, before: Option<&Arc<Self>>) {
         if before.is_some_and(|before| Arc::ptr_eq(before, self)) {
             return;
@@ -182,18 +184,18 @@ impl PeakTable {
     /// True when other numbers than those in force apply at `now`.
     #[inline]
     pub(super) fn is_stale(&self, now: Instant) -> bool {
-        // Relaxed: who has the turn looks again.
+        // Relaxed: the holder of the lock looks again.
         self.row_at(now) != self.row.load(Ordering::Relaxed)
     }
 
     /// The numbers that apply at `now`, which the caller puts in force.
-    pub(super) fn advance(&self, now: Instant) -> &Rule {
+    pub(super) fn advance(&self, now: Instant) -> &LegRule {
         let row = self.row_at(now);
         self.row.store(row, Ordering::Relaxed);
         &self.rules[row]
     }
 
-    /// What it sees, and the marks of the row in force, or of the lowest.
+    /// The load that it sees, and the marks of the row in force, or of the lowest.
     pub(super) fn measured(&self, now: Instant) -> MeasuredLoad {
         let row = self.row();
         let step = &self.peak.steps[row.saturating_sub(1)];

@@ -1,16 +1,16 @@
-//! The legs of one version, in order: what an admission runs through, and what its ticket is read by.
+//! The legs of one version, in order, which an admission asks and by which its ticket is read.
 //!
 //! A set never changes. Its legs do, but only their numbers. Its tickets carry its number, so that they find it again
 //! when another one is in force.
 
-use super::link::{Link, PeakTable};
-use super::node::{Body, Node};
+use super::condition::{Condition, PeakTable};
+use super::leg_state::{Body, LegState};
 use crate::core::ask::Demand;
 use crate::core::limiter::{Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::core::ticket::BoxTicket;
-use crate::policy::linked::{Meter, sooner};
-use crate::policy::whole::{LongTickets, Whole};
+use crate::policy::all_or_nothing::{AllOrNothing, LongTickets};
+use crate::policy::conditional::{Meter, sooner};
 use crate::sync::notify::together;
 use crate::sync::unwind::{both, each};
 use crate::sync::wait_queue::QueueId;
@@ -26,10 +26,10 @@ const TAKEN: usize = 0;
 const SINCE: usize = 1;
 /// The words before those of the legs.
 const HEAD: usize = 2;
-/// How many words fit into a ticket.
+/// The words that fit into a ticket.
 const INLINE: usize = BoxTicket::WORDS_INLINE - 1;
-/// How many legs a policy may have.
-pub(in super::super) const MAX_LEGS: usize = u64::BITS as usize;
+/// The most legs of a policy.
+pub(in crate::policy) const MAX_LEGS: usize = u64::BITS as usize;
 
 /// The number of the set that a ticket was made by.
 #[inline]
@@ -38,22 +38,22 @@ pub(super) fn index_of(ticket: &BoxTicket) -> u32 {
 }
 
 /// A leg in a set.
-pub(super) struct SetLeg {
-    pub(super) node: Arc<Node>,
+pub(super) struct VersionLeg {
+    pub(super) state: Arc<LegState>,
     pub(super) words: Range<usize>,
     /// Its bit among those that were taken.
     pub(super) bit: u64,
     pub(super) shadow: bool,
-    pub(super) link: Option<Arc<Link>>,
+    pub(super) condition: Option<Arc<Condition>>,
     pub(super) peak: Option<Arc<PeakTable>>,
-    /// Who measures it for other legs.
+    /// The meters that measure it for other legs.
     pub(super) meters: Vec<Arc<Meter>>,
 }
 
-impl SetLeg {
+impl VersionLeg {
     /// This leg's view of a demand.
     fn demand<'a>(&self, demand: Demand<'a>) -> Option<Demand<'a>> {
-        match self.node.per {
+        match self.state.per {
             Some(cost) => demand.per(cost),
             None => Some(demand.per_call()),
         }
@@ -62,15 +62,15 @@ impl SetLeg {
 
 /// The legs of one version.
 pub(super) struct LegSet {
-    legs: Vec<SetLeg>,
+    legs: Vec<VersionLeg>,
     /// Its number, as it stands in its tickets.
     index: u32,
     clock: Clock,
-    /// A leg depends on the load of another, which may fall whenever something ends.
+    /// A leg depends on the load of another, which may fall at any end of a permit.
     pub(super) linked: bool,
     /// A leg has a peak table.
     pub(super) peaks: bool,
-    /// Somebody wants to know how long work takes.
+    /// A leg has a meter, which needs the duration of work.
     timed: bool,
     /// The positions of the semaphores, a bit for each.
     permits: u64,
@@ -78,7 +78,7 @@ pub(super) struct LegSet {
 }
 
 impl LegSet {
-    pub(super) fn new(index: u32, mut legs: Vec<SetLeg>, clock: &Clock) -> Self {
+    pub(super) fn new(index: u32, mut legs: Vec<VersionLeg>, clock: &Clock) -> Self {
         let mut at = HEAD;
         for (position, leg) in legs.iter_mut().enumerate() {
             leg.bit = 1 << position;
@@ -88,10 +88,10 @@ impl LegSet {
         }
         Self {
             index,
-            linked: legs.iter().any(|leg| leg.link.is_some() || leg.peak.is_some()),
+            linked: legs.iter().any(|leg| leg.condition.is_some() || leg.peak.is_some()),
             peaks: legs.iter().any(|leg| leg.peak.is_some()),
             permits: (legs.iter())
-                .filter(|leg| matches!(leg.node.body, Body::Semaphore(_)))
+                .filter(|leg| matches!(leg.state.body, Body::Semaphore(_)))
                 .fold(0, |permits, leg| permits | leg.bit),
             long: LongTickets::unless_fits(at, INLINE),
             timed: legs.iter().any(|leg| !leg.meters.is_empty()),
@@ -100,13 +100,13 @@ impl LegSet {
         }
     }
 
-    pub(super) fn legs(&self) -> &[SetLeg] {
+    pub(super) fn legs(&self) -> &[VersionLeg] {
         &self.legs
     }
 
-    /// The leg that is `node`, if it has one.
-    pub(super) fn leg(&self, node: &Arc<Node>) -> Option<&SetLeg> {
-        self.legs.iter().find(|leg| Arc::ptr_eq(&leg.node, node))
+    /// The leg of this state, if it has one.
+    pub(super) fn leg(&self, state: &Arc<LegState>) -> Option<&VersionLeg> {
+        self.legs.iter().find(|leg| Arc::ptr_eq(&leg.state, state))
     }
 
     /// Takes from every leg that applies, or from none.
@@ -124,7 +124,7 @@ impl LegSet {
     fn reserve_words<'a>(&'a self, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>> {
         words[TAKEN] = 0;
         self.reserve_all(demand, words)?;
-        self.permits(words).for_each(|(node, units)| node.hold(units));
+        self.permits(words).for_each(|(state, units)| state.hold(units));
         if self.timed {
             self.measure(demand, words);
         }
@@ -133,26 +133,26 @@ impl LegSet {
 
     /// Asks one leg. True when it gave, false when it does not apply, or is in shadow mode and would have refused.
     #[inline]
-    fn ask_leg<'a>(&'a self, leg: &'a SetLeg, demand: Demand<'_>, words: &mut [u64]) -> Result<bool, Refusal<'a>> {
-        let node = &*leg.node;
-        if let Some(link) = &leg.link
-            && !link.gate.is_exceeded(demand.now(&self.clock))
+    fn ask_leg<'a>(&'a self, leg: &'a VersionLeg, demand: Demand<'_>, words: &mut [u64]) -> Result<bool, Refusal<'a>> {
+        let state = &*leg.state;
+        if let Some(condition) = &leg.condition
+            && !condition.gate.is_exceeded(demand.now(&self.clock))
         {
             return Ok(false);
         }
         let result = match leg.demand(demand) {
-            Some(demand) => self.ask_node(node, demand, words),
-            None => Err(Refusal::new(Reason::Unpriced, &node.name, 0, Wait::Never)),
+            Some(demand) => self.ask_state(state, demand, words),
+            None => Err(Refusal::new(Reason::Unpriced, &state.name, 0, Wait::Never)),
         };
         match result {
             Ok(()) => {
                 if leg.shadow {
-                    node.trial.admitted();
+                    state.trial.admitted();
                 }
                 Ok(true)
             }
             Err(refusal) if leg.shadow => {
-                node.trial.refused(refusal.reason());
+                state.trial.refused(refusal.reason());
                 Ok(false)
             }
             Err(refusal) => {
@@ -160,7 +160,7 @@ impl LegSet {
                 for meter in &leg.meters {
                     meter.refused(now);
                 }
-                let refusal = refusal.named(&node.name);
+                let refusal = refusal.named(&state.name);
                 Err(match leg.may_change_for(refusal.units()) {
                     true => sooner(refusal, leg.ends(now), &self.clock, now),
                     false => refusal,
@@ -170,55 +170,54 @@ impl LegSet {
     }
 
     #[inline]
-    fn ask_node<'a>(&'a self, node: &'a Node, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>> {
-        let Body::Semaphore(semaphore) = &node.body else {
-            return node.body.erased().try_reserve(demand, words);
+    fn ask_state<'a>(&'a self, state: &'a LegState, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>> {
+        let Body::Semaphore(semaphore) = &state.body else {
+            return state.body.erased().try_reserve(demand, words);
         };
         let claimed = demand.queue_key(QueueId::of(semaphore)).is_some();
-        node.body.erased().try_reserve(demand, words)?;
-        // A turn that was granted before the limit sank would be an admission that the new rule does not allow.
+        state.body.erased().try_reserve(demand, words)?;
+        // A turn that was granted before the limit was lowered would be an admission that the new rule does not allow.
         if claimed && semaphore.debt() > 0 {
-            node.body.erased().cancel(words, demand.reading());
+            state.body.erased().cancel(words, demand.reading());
             let wait = Wait::Turn(semaphore);
-            return Err(Refusal::new(Reason::Saturated, &node.name, demand.units(), wait));
+            return Err(Refusal::new(Reason::Saturated, &state.name, demand.units(), wait));
         }
         Ok(())
     }
 
-    /// Tells the meters what was taken, and the ticket when.
+    /// Counts the admission at the meters, and notes its instant in the ticket.
     #[cold]
     fn measure(&self, demand: Demand<'_>, words: &mut [u64]) {
         let now = demand.now(&self.clock);
         words[SINCE] = now.ticks();
         for leg in self.taken(words) {
             for meter in &leg.meters {
-                meter.admitted(leg.node.units(demand.ask()).unwrap_or(0), now);
+                meter.admitted(leg.state.units(demand.ask()).unwrap_or(0), now);
             }
         }
     }
 
     /// The legs that a ticket has taken from.
-    fn taken<'a>(&'a self, words: &[u64]) -> impl Iterator<Item = &'a SetLeg> + use<'a> {
+    fn taken<'a>(&'a self, words: &[u64]) -> impl Iterator<Item = &'a VersionLeg> + use<'a> {
         let taken = words[TAKEN];
         self.legs.iter().filter(move |leg| taken & leg.bit != 0)
     }
 
-    /// The semaphores that a ticket holds permits of, and how many.
+    /// The semaphores that a ticket holds permits of, and their number.
     #[inline]
-    fn permits<'a>(&'a self, words: &'a [u64]) -> impl Iterator<Item = (&'a Node, u64)> + use<'a> {
+    fn permits<'a>(&'a self, words: &'a [u64]) -> impl Iterator<Item = (&'a LegState, u64)> + use<'a> {
         let mut left = words[TAKEN] & self.permits;
         std::iter::from_fn(move || {
             let leg = self.legs.get(left.trailing_zeros() as usize)?;
             left &= left - 1;
-            Some((&*leg.node, words[leg.words.start]))
+            Some((&*leg.state, words[leg.words.start]))
         })
     }
 
-    /// What the ticket holds is no load any more: before its permits come back, so that those who get them do not count
-    /// them twice.
+    /// Takes the units of the ticket off the load, before its permits come back: so the next holders do not count them twice.
     #[inline]
     fn let_go(&self, words: &[u64]) {
-        self.permits(words).for_each(|(node, units)| node.let_go(units));
+        self.permits(words).for_each(|(state, units)| state.let_go(units));
     }
 
     /// Shows `end` the words of a ticket for the last time.
@@ -240,29 +239,29 @@ impl LegSet {
         }
     }
 
-    pub(super) fn cancel(&self, ticket: &BoxTicket, reading: &ClockReading) {
+    pub(super) fn cancel(&self, ticket: &BoxTicket, pass: &ClockReading) {
         self.end(ticket, |words| {
             self.let_go(words);
             if self.timed {
-                let (reserved, now) = (Instant::from_ticks(words[SINCE]), reading.now(&self.clock));
+                let (reserved, now) = (Instant::from_ticks(words[SINCE]), pass.now(&self.clock));
                 for leg in self.taken(words) {
-                    let units = leg.node.body.units_of(&words[leg.words.clone()]);
+                    let units = leg.state.body.units_of(&words[leg.words.clone()]);
                     leg.meters
                         .iter()
                         .for_each(|meter| meter.cancelled(units, reserved, now));
                 }
             }
-            self.cancel_all(words, reading);
+            self.cancel_all(words, pass);
         });
     }
 
     #[inline]
-    pub(super) fn commit(&self, ticket: &mut BoxTicket, reading: &ClockReading) {
+    pub(super) fn commit(&self, ticket: &mut BoxTicket, pass: &ClockReading) {
         self.change(ticket, |words| {
             if self.timed {
-                words[SINCE] = reading.now(&self.clock).ticks();
+                words[SINCE] = pass.now(&self.clock).ticks();
             }
-            self.commit_all(words, reading);
+            self.commit_all(words, pass);
         });
     }
 
@@ -271,23 +270,23 @@ impl LegSet {
     }
 
     #[inline]
-    pub(super) fn finish(&self, ticket: &BoxTicket, outcome: Outcome, reading: &ClockReading) {
+    pub(super) fn finish(&self, ticket: &BoxTicket, outcome: Outcome, pass: &ClockReading) {
         self.end(ticket, |words| {
             self.let_go(words);
             match self.timed {
-                false => self.finish_all(words, outcome, reading),
+                false => self.finish_all(words, outcome, pass),
                 // The waiters that this frees are asked under the load that is left.
                 true => together(|| {
                     both(
-                        || self.ended(words, reading.now(&self.clock)),
-                        || self.finish_all(words, outcome, reading),
+                        || self.ended(words, pass.now(&self.clock)),
+                        || self.finish_all(words, outcome, pass),
                     );
                 }),
             }
         });
     }
 
-    /// Tells the meters that work has ended.
+    /// Counts the end of the work at the meters.
     #[cold]
     fn ended(&self, words: &[u64], now: Instant) {
         let started = Instant::from_ticks(words[SINCE]);
@@ -303,29 +302,29 @@ impl LegSet {
     }
 
     pub(super) fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        let ready = self.legs.iter().map(|leg| self.leg_ready(leg, demand));
+        let ready = self.legs.iter().map(|leg| self.obeyed_ready_at(leg, demand));
         ready.fold(ReadyAt::NOW, ReadyAt::and)
     }
 
-    fn leg_ready<'a>(&'a self, leg: &'a SetLeg, demand: Demand<'_>) -> ReadyAt<'a> {
+    fn obeyed_ready_at<'a>(&'a self, leg: &'a VersionLeg, demand: Demand<'_>) -> ReadyAt<'a> {
         if leg.shadow {
             return ReadyAt::NOW;
         }
-        self.leg_says(leg, demand).unwrap_or(ReadyAt::NOW)
+        self.leg_ready_at(leg, demand).unwrap_or(ReadyAt::NOW)
     }
 
-    /// What a leg says, obeyed or not; `None` when it does not apply.
-    pub(super) fn leg_says<'a>(&'a self, leg: &'a SetLeg, demand: Demand<'_>) -> Option<ReadyAt<'a>> {
-        if let Some(link) = &leg.link
-            && !link.gate.is_exceeded(demand.now(&self.clock))
+    /// The readiness of a leg, obeyed or not; `None` when it does not apply.
+    pub(super) fn leg_ready_at<'a>(&'a self, leg: &'a VersionLeg, demand: Demand<'_>) -> Option<ReadyAt<'a>> {
+        if let Some(condition) = &leg.condition
+            && !condition.gate.is_exceeded(demand.now(&self.clock))
         {
             return None;
         }
-        let node = &*leg.node;
+        let state = &*leg.state;
         let Some(demand) = leg.demand(demand) else {
-            return Some(ReadyAt::never_for(Reason::Unpriced, &node.name, 0));
+            return Some(ReadyAt::never_for(Reason::Unpriced, &state.name, 0));
         };
-        let ready = node.body.erased().ready_at(demand).named(&node.name);
+        let ready = state.body.erased().ready_at(demand).named(&state.name);
         Some(match leg.may_change_for(demand.units()) {
             true => ready.or_at(leg.ends(demand.now(&self.clock))),
             false => ready,
@@ -333,72 +332,77 @@ impl LegSet {
     }
 }
 
-impl SetLeg {
+impl VersionLeg {
     /// True where it may admit an ask for `units` under another load.
     fn may_change_for(&self, units: u64) -> bool {
         let by_table = |table: &Arc<PeakTable>| units <= table.most();
-        self.link.is_some() || self.peak.as_ref().is_some_and(by_table)
+        self.condition.is_some() || self.peak.as_ref().is_some_and(by_table)
     }
 
     /// When the load that makes it strict will have fallen, if that is known.
     fn ends(&self, now: Instant) -> Option<Instant> {
-        let link = self.link.as_ref().and_then(|link| link.gate.ends(now));
+        let condition = self.condition.as_ref().and_then(|condition| condition.gate.ends(now));
         let peak = self.peak.as_ref().and_then(|peak| peak.ends(now));
-        link.into_iter().chain(peak).min()
+        condition.into_iter().chain(peak).min()
     }
 }
 
-impl Whole for LegSet {
-    type Leg = SetLeg;
+impl AllOrNothing for LegSet {
+    type Leg = VersionLeg;
 
     #[inline(always)]
-    fn legs(&self) -> &[SetLeg] {
+    fn legs(&self) -> &[VersionLeg] {
         &self.legs
     }
 
     #[inline(always)]
-    fn reserve_leg<'a>(&'a self, leg: &'a SetLeg, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>> {
+    fn reserve_leg<'a>(
+        &'a self,
+        leg: &'a VersionLeg,
+        demand: Demand<'_>,
+        words: &mut [u64],
+    ) -> Result<(), Refusal<'a>> {
         if self.ask_leg(leg, demand, &mut words[leg.words.clone()])? {
             words[TAKEN] |= leg.bit;
         }
         Ok(())
     }
 
-    fn cancel_leg(&self, leg: &SetLeg, words: &[u64], now: &ClockReading) {
+    fn cancel_leg(&self, leg: &VersionLeg, words: &[u64], now: &ClockReading) {
         if words[TAKEN] & leg.bit != 0 {
-            leg.node.body.erased().cancel(&words[leg.words.clone()], now);
+            leg.state.body.erased().cancel(&words[leg.words.clone()], now);
         }
     }
 
     #[inline(always)]
-    fn commit_leg(&self, leg: &SetLeg, words: &mut [u64], now: &ClockReading) {
+    fn commit_leg(&self, leg: &VersionLeg, words: &mut [u64], now: &ClockReading) {
         if words[TAKEN] & leg.bit != 0 {
-            leg.node.body.erased().commit(&mut words[leg.words.clone()], now);
+            leg.state.body.erased().commit(&mut words[leg.words.clone()], now);
         }
     }
 
-    fn settle_leg(&self, leg: &SetLeg, words: &mut [u64], actual: Settlement<'_>) -> u32 {
-        let actual = match leg.node.per {
+    fn settle_leg(&self, leg: &VersionLeg, words: &mut [u64], actual: Settlement<'_>) -> u32 {
+        let actual = match leg.state.per {
             Some(cost) => actual.per(cost),
             None => actual.per_call(),
         };
         if words[TAKEN] & leg.bit == 0 {
-            // It let this one through uncharged: there is nothing to correct, and nothing is wrong.
+            // It passed this one uncharged: there is nothing to correct, and no fault.
             return actual.actual().is_some().into();
         }
-        leg.node.body.erased().settle(&mut words[leg.words.clone()], actual)
+        leg.state.body.erased().settle(&mut words[leg.words.clone()], actual)
     }
 
     #[inline(always)]
-    fn finish_leg(&self, leg: &SetLeg, words: &[u64], outcome: Outcome, now: &ClockReading) {
+    fn finish_leg(&self, leg: &VersionLeg, words: &[u64], outcome: Outcome, now: &ClockReading) {
         if words[TAKEN] & leg.bit != 0 {
-            leg.node.body.erased().finish(&words[leg.words.clone()], outcome, now);
+            leg.state.body.erased().finish(&words[leg.words.clone()], outcome, now);
         }
     }
 
-    fn forget_leg(&self, leg: &SetLeg, words: &[u64]) {
+    fn forget_leg(&self, leg: &VersionLeg, words: &[u64]) {
         if words[TAKEN] & leg.bit != 0 {
-            leg.node.body.erased().forget(&words[leg.words.clone()]);
+            leg.state.body.erased().forget(&words[leg.words.clone()]);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! A second line in front of the limiter of a policy.
+//! A bypass queue: a second queue in front of the limiter of a policy.
 
-use super::bounds::{Manner, Settings};
 use super::policy::Policy;
+use super::settings::{QueueOrder, Settings};
 use crate::core::ask::Demand;
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::permit::Permit;
@@ -12,15 +12,15 @@ use crate::time::{Clock, ClockReading};
 use std::time::Duration;
 
 impl<L: Limiter + 'static> Policy<L> {
-    /// Another line in front of the same limiter, without a bound on its length: for the few who shall not stand behind
-    /// everybody else, such as those who come back when a [`WaitingRoom`](crate::shed::WaitingRoom) has told them.
+    /// A second queue in front of the same limiter, unbounded in length: for the few callers that shall not wait behind all
+    /// others, such as those that return at the instant of a [`WaitingRoom`](crate::shed::WaitingRoom).
     ///
-    /// The limits hold for both together. What is changed in the limiter, be it by a new version of a policy that is data,
-    /// holds for both; the bounds of either line are its own.
+    /// The limits hold for both together, and so does each change of the limiter, be it by a new version of a policy that is
+    /// data. Each queue has bounds of its own.
     ///
     /// # Fairness
     /// Each queue is in order by itself. The two take turns at what they wait for, however long either is: a waiter that is
-    /// alone in the lane waits for one permit, or for the tokens of one request, besides its own. The same goes for any
+    /// alone in the bypass queue waits for one permit, or for the tokens of one request, besides its own. The same goes for any
     /// policies that share a limiter.
     ///
     /// ```
@@ -28,62 +28,62 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # use std::time::Duration;
     /// let clock = ManualClock::new();
     /// let policy = Policy::builder().clock(&clock).over(Semaphore::new(1))?;
-    /// let lane = policy.lane(Duration::from_secs(1));
+    /// let bypass = policy.bypass_queue(Duration::from_secs(1));
     /// let served = std::cell::RefCell::new(Vec::new());
     /// clock.run(async {
     ///     let busy = policy.admit(1).await.unwrap();
-    ///     let line = futures::future::join_all((0..3).map(async |_| {
+    ///     let queue = futures::future::join_all((0..3).map(async |_| {
     ///         drop(policy.admit(1).await);
-    ///         served.borrow_mut().push("line");
+    ///         served.borrow_mut().push("queue");
     ///     }));
     ///     let express = async {
-    ///         drop(lane.admit(1).await);
-    ///         served.borrow_mut().push("lane");
+    ///         drop(bypass.admit(1).await);
+    ///         served.borrow_mut().push("bypass");
     ///     };
-    ///     futures::join!(line, express, async { drop(busy) });
+    ///     futures::join!(queue, express, async { drop(busy) });
     /// });
-    /// assert_eq!(served.into_inner(), ["line", "lane", "line", "line"]);
+    /// assert_eq!(served.into_inner(), ["queue", "bypass", "queue", "queue"]);
     /// # Ok::<(), tollgate::PolicyError>(())
     /// ```
-    pub fn lane(&self, max_wait: Duration) -> Policy<Lane<L>> {
-        self.bounded_lane(max_wait, usize::MAX)
+    pub fn bypass_queue(&self, max_wait: Duration) -> Policy<Bypass<L>> {
+        self.bounded_bypass_queue(max_wait, usize::MAX)
     }
 
-    /// A [`lane`](Self::lane) in which at most `max_queue` requests wait.
-    pub fn bounded_lane(&self, max_wait: Duration, max_queue: usize) -> Policy<Lane<L>> {
+    /// A [`bypass_queue`](Self::bypass_queue) of at most `max_queue` waiters.
+    pub fn bounded_bypass_queue(&self, max_wait: Duration, max_queue: usize) -> Policy<Bypass<L>> {
         let clock = self.clock().clone();
         let settings = Settings {
             max_wait: Some(clock.ticks_of(max_wait)),
             max_queue,
-            early: None,
+            reject_early_from: None,
             lateness: self.core().settings.lateness(),
-            manner: Manner::FIFO,
+            order: QueueOrder::FIFO,
             misfit: self.core().settings.misfit,
         };
-        Policy::with(Lane(self.clone()), clock, settings)
+        Policy::with(Bypass(self.clone()), clock, settings)
     }
 }
 
-/// The limiter of a policy, past the policy's line. Made by [`Policy::lane`].
+/// The limiter of a policy, past the policy's queue. Made by [`Policy::bypass_queue`].
 #[derive(Debug)]
-pub struct Lane<L: Limiter + 'static>(Policy<L>);
+pub struct Bypass<L: Limiter + 'static>(Policy<L>);
 
-impl<L: Limiter + 'static> Lane<L> {
+impl<L: Limiter + 'static> Bypass<L> {
     /// The policy whose limiter this is.
     pub fn policy(&self) -> &Policy<L> {
         &self.0
     }
 }
 
-impl<L: Limiter + 'static> Permit<Policy<Lane<L>>> {
-    /// Converts a permit of the lane into a permit of the policy: both take the same from the limits.
+impl<L: Limiter + 'static> Permit<Policy<Bypass<L>>> {
+    /// Converts a permit of the bypass queue into a permit of the policy: both take the same from the limits.
     ///
     /// ```
     /// # use std::time::Duration;
     /// # use tollgate::{LimiterExt, Permit, Policy, Semaphore};
     /// let policy = Policy::new(Semaphore::new(1));
-    /// let lane = policy.lane(Duration::from_secs(1));
-    /// let permit: Permit<Policy<Semaphore>> = lane.try_admit(1).unwrap().into_owned().into_policy();
+    /// let bypass = policy.bypass_queue(Duration::from_secs(1));
+    /// let permit: Permit<Policy<Semaphore>> = bypass.try_admit(1).unwrap().into_owned().into_policy();
     /// assert_eq!(policy.limiter().in_use(), 1);
     /// drop(permit);
     /// assert_eq!(policy.limiter().in_use(), 0);
@@ -94,7 +94,7 @@ impl<L: Limiter + 'static> Permit<Policy<Lane<L>>> {
     }
 }
 
-impl<L: Limiter + 'static> Limiter for Lane<L> {
+impl<L: Limiter + 'static> Limiter for Bypass<L> {
     type Ticket = L::Ticket;
 
     #[inline]

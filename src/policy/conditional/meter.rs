@@ -1,6 +1,6 @@
-//! Measures what limiters admit.
+//! Measures the admissions of limiters.
 
-use super::load::Load;
+use super::Load;
 use crate::algo::load::{Counts, PARTS, Recent};
 use crate::core::ask::Demand;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
@@ -18,20 +18,20 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Measures what the limiters that it [watches](Self::watch) admit: how many units per second, how long it took, how
-/// many requests were refused, how many units are in flight.
+/// Measures the limiters that it [watches](Self::watch): units admitted per second, latency, refusals per second, units in
+/// flight.
 ///
 /// Rates and latencies are those of the last span, which moves in tenths: 9 to 10 of them are seen, so that a steady
 /// rate reads up to a tenth low just after a tenth has begun. One lock per admission and one per end.
 ///
-/// A unit is counted once it is committed, so that a request does not count itself while its legs are asked, and nothing
-/// that is given back is counted. Whoever a line has given its turn counts when its owner is polled: as many as a line admits
-/// in one go may pass a link before it sees the first of them. The latency is that of what the limiter is part of: of the
-/// whole admission, from its commit to its end.
+/// A unit counts once it is committed. So a request does not count itself while its legs are asked, and units that are given
+/// back are not counted. **Over-admission**: a waiter that a queue has admitted counts when its owner is polled, so all that a
+/// queue admits in one dispatch may pass a conditional limit before it sees the first of them. The latency is that of the whole
+/// admission, from its commit to its end.
 ///
 /// ```
 /// # use tollgate::{Ask, LimiterExt, ManualClock, Quota, Semaphore, TokenBucket};
-/// # use tollgate::policy::linked::{Mark, Meter};
+/// # use tollgate::policy::conditional::{Trigger, Meter};
 /// # use tollgate::policy::spec::LoadMetric;
 /// # use std::time::Duration;
 /// let clock = ManualClock::new();
@@ -39,10 +39,10 @@ use std::time::Duration;
 /// // The database is shared by pages and by batches: batches go slow while pages press.
 /// let database = Semaphore::new(10);
 /// let pages = meter.watch(database);
-/// let busy = Mark::above(meter.load(LoadMetric::Use, 10.0), 0.8).below(0.5).on(&clock);
-/// let batches = TokenBucket::new(Quota::per_second(1)).on(&clock).linked(busy);
+/// let busy = Trigger::above(meter.load(LoadMetric::Use, 10.0), 0.8).below(0.5).on(&clock);
+/// let batches = TokenBucket::new(Quota::per_second(1)).on(&clock).when(busy);
 ///
-/// assert!(batches.try_admit(100).is_ok(), "nobody else is there");
+/// assert!(batches.try_admit(100).is_ok(), "no page is there");
 /// let press: Vec<_> = (0..9).map(|_| pages.try_admit(Ask::one()).unwrap()).collect();
 /// assert!(batches.try_admit(1).is_ok(), "one per second");
 /// assert!(batches.try_admit(1).is_err());
@@ -80,8 +80,7 @@ impl Meter {
         }
     }
 
-    /// A metric of it as a load. `capacity` is what [`LoadMetric::Use`] divides what is in flight by; the others do not
-    /// look at it.
+    /// A metric of it as a load. [`LoadMetric::Use`] is the units in flight divided by `capacity`; the others ignore it.
     pub fn load(self: &Arc<Self>, metric: LoadMetric, capacity: f64) -> Arc<dyn Load> {
         Arc::new(MeterLoad {
             meter: Arc::clone(self),
@@ -95,7 +94,7 @@ impl Meter {
         self.per_second(self.sum(self.clock.now()).units)
     }
 
-    /// The mean time from commit to end of what has ended; zero when nothing has.
+    /// The mean time from commit to end of the admissions that have ended; zero when none has.
     pub fn latency(&self) -> Duration {
         Duration::from_secs_f64(self.mean_seconds(&self.sum(self.clock.now())))
     }
@@ -110,7 +109,7 @@ impl Meter {
         self.running.load(Ordering::Relaxed)
     }
 
-    /// What it measures over.
+    /// The span that it measures over.
     pub fn over(&self) -> Duration {
         self.over
     }
@@ -131,7 +130,7 @@ impl Meter {
         self.recent.lock().sum(now.ticks())
     }
 
-    /// What `metric` is for these counts.
+    /// The value of `metric` for these counts.
     fn of(&self, metric: LoadMetric, sum: &Counts) -> f64 {
         match metric {
             LoadMetric::Rate => self.per_second(sum.units),
@@ -141,7 +140,7 @@ impl Meter {
         }
     }
 
-    /// What `metric`, which is not the use, is at `now`.
+    /// The value of `metric`, which is not the use, at `now`.
     pub(crate) fn measured(&self, metric: LoadMetric, now: Instant) -> f64 {
         self.of(metric, &self.sum(now))
     }
@@ -239,7 +238,7 @@ impl<L> Metered<L> {
     }
 }
 
-/// What the limiter gave, how many units that are, and when they started.
+/// The ticket of the limiter, its units, and when they started.
 #[derive(Clone, Copy, Debug)]
 pub struct MeteredTicket<T> {
     ticket: T,
@@ -303,7 +302,7 @@ impl<L: Limiter> Limiter for Metered<L> {
 
     fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
         let ended = || {
-            // Relaxed: the `Notify` that is rung next orders it before those who look.
+            // Relaxed: the notification that follows orders it before the looks of waiters.
             self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
             let started = Instant::from_ticks(ticket.started);
             self.meter.ended(started, now.now(&self.meter.clock));
@@ -344,7 +343,7 @@ impl<L: Limiter> Limiter for Metered<L> {
         self.limiter.visit_status(visit);
     }
 
-    /// That of the limiter: what the meter has counted stays with the meter.
+    /// That of the limiter: the counts stay with the meter.
     fn is_pristine(&self, now: &ClockReading) -> bool {
         self.limiter.is_pristine(now)
     }

@@ -1,0 +1,616 @@
+//! The legs that are in force, and how another version comes in force: tighten, publish, loosen.
+
+use super::changes::{Applied, Changes};
+use super::condition::PeakTable;
+use super::leg_set::{LegSet, VersionLeg, index_of};
+use super::leg_state::LegState;
+use super::registry::{DraftLeg, Registry};
+use crate::core::ask::Demand;
+use crate::core::limiter::{Limiter, Outcome, Settlement};
+use crate::core::refusal::{ReadyAt, Refusal};
+use crate::core::status::Status;
+use crate::core::ticket::BoxTicket;
+use crate::policy::settings::{QueueOrder, Settings};
+use crate::policy::spec::{LegRule, LegSpec, PolicySpec, SpecError};
+use crate::policy::{Policy, PolicyBuilder};
+use crate::rate::{Inherit, Quota};
+use crate::sync::arena::Arena;
+use crate::sync::notify::{self, Notified, Notify};
+use crate::sync::shim::Mutex;
+use crate::sync::shim::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::unwind::{Rest, ask, both};
+use crate::sync::wait_queue::WaitQueue;
+use crate::sync::wake::PanicCollector;
+use crate::time::{Clock, ClockReading, Instant};
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+/// The legs of a policy that can be reloaded. See the [module](crate::policy::reload).
+pub struct ReloadableLegs {
+    pub(super) clock: Clock,
+    /// The number of versions so far, and the number of the set in force: `count << 32 | set`.
+    current: AtomicU64,
+    /// Every list of legs that has ever been in force.
+    sets: Arena<LegSet>,
+    /// The legs that versions are made of. Its lock is the turn to change legs, and no foreign code runs under it.
+    registry: Mutex<Registry>,
+    applied: Mutex<AppliedSpec>,
+    /// Notified when legs have been changed and the registry is free again, and when a load may have fallen.
+    notify: Notify,
+    /// Called with each version that comes in force.
+    listener: OnceLock<Listener>,
+}
+
+type Listener = Box<dyn Fn(&PolicySpec) + Send + Sync>;
+
+/// The latest version.
+#[derive(Default)]
+struct AppliedSpec {
+    spec: PolicySpec,
+    version: u64,
+}
+
+impl ReloadableLegs {
+    /// The latest version.
+    pub fn spec(&self) -> PolicySpec {
+        self.applied.lock().spec.clone()
+    }
+
+    /// Its number: the policy starts with 1.
+    pub fn version(&self) -> u64 {
+        self.applied.lock().version
+    }
+}
+
+impl fmt::Debug for ReloadableLegs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let applied = self.applied.lock();
+        let legs: Vec<_> = applied.spec.legs.iter().map(|leg| &leg.name).collect();
+        f.debug_struct("ReloadableLegs")
+            .field("version", &applied.version)
+            .field("legs", &legs)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PolicySpec {
+    /// Builds the policy, fresh, on `clock`.
+    ///
+    /// # Errors
+    /// [`SpecError`]: the first mistake, with the leg and the key.
+    pub fn build(&self, clock: &Clock) -> Result<Policy<ReloadableLegs>, SpecError> {
+        let legs = ReloadableLegs::new(self, clock)?;
+        let policy = Policy::with(legs, clock.clone(), self.settings(clock));
+        let core = Arc::downgrade(policy.core());
+        policy.limiter().listen(move |spec| {
+            if let Some(core) = core.upgrade() {
+                core.settings.set(spec.settings(&core.clock));
+            }
+        });
+        Ok(policy)
+    }
+
+    /// The settings of the queue, in ticks of `clock`.
+    fn settings(&self, clock: &Clock) -> Settings {
+        Settings {
+            max_wait: self.max_wait.map(|max_wait| clock.ticks_of(max_wait)),
+            max_queue: self.max_queue.unwrap_or(usize::MAX),
+            reject_early_from: None,
+            order: QueueOrder::FIFO,
+            misfit: false,
+            lateness: clock.ticks_of(self.lateness.unwrap_or(PolicyBuilder::LATENESS)),
+        }
+    }
+}
+
+impl Policy<ReloadableLegs> {
+    /// Puts another version in force. Versions come in turn, each as a whole. For the state of each leg, and for the waiters,
+    /// see the [module](crate::policy::reload).
+    ///
+    /// # Errors
+    /// [`SpecError`], with the leg and the key: nothing has been changed then, and the old version stays in force.
+    ///
+    /// ```
+    /// # use tollgate::policy::spec::{LegSpec, PolicySpec, LegRule};
+    /// # use tollgate::{Ask, LimiterExt, ManualClock};
+    /// let clock = ManualClock::new();
+    /// let mut spec = PolicySpec::new([LegSpec::new("in flight", LegRule::semaphore(2))]);
+    /// let policy = spec.build(&clock)?;
+    /// let held = policy.try_admit(Ask::many(2)).unwrap();
+    ///
+    /// spec.legs[0].rule = LegRule::semaphore(3);
+    /// policy.apply(spec.clone())?;
+    /// assert!(policy.try_admit(Ask::many(2)).is_err(), "two are still held");
+    /// assert!(policy.try_admit(Ask::one()).is_ok());
+    ///
+    /// spec.legs.clear();
+    /// assert!(policy.apply(spec).is_err());
+    /// drop(held);
+    /// assert!(policy.try_admit(Ask::many(3)).is_ok(), "the version before is still in force");
+    /// # Ok::<(), tollgate::policy::spec::SpecError>(())
+    /// ```
+    pub fn apply(&self, spec: PolicySpec) -> Result<Applied, SpecError> {
+        if notify::is_deferred() {
+            spec.check()?;
+            notify::call(Arc::new(Later(self.clone(), spec)));
+            return Ok(Applied::Next);
+        }
+        self.limiter().apply(spec)
+    }
+}
+
+/// A version that is put in force after the change that runs on this thread.
+struct Later(Policy<ReloadableLegs>, PolicySpec);
+
+impl Notified for Later {
+    fn notified(self: Arc<Self>) {
+        // It was checked when it was handed in.
+        let _ = self.0.apply(self.1.clone());
+    }
+}
+
+impl ReloadableLegs {
+    /// The legs of `spec` on `clock`.
+    pub(in crate::policy) fn new(spec: &PolicySpec, clock: &Clock) -> Result<Self, SpecError> {
+        spec.check()?;
+        let legs = Self {
+            clock: clock.clone(),
+            current: AtomicU64::new(0),
+            sets: Arena::new(),
+            registry: Mutex::new(Registry::default()),
+            applied: Mutex::new(AppliedSpec::default()),
+            notify: Notify::new(),
+            listener: OnceLock::new(),
+        };
+        legs.plan(&mut legs.registry.lock(), spec)?;
+        *legs.applied.lock() = AppliedSpec {
+            spec: spec.clone(),
+            version: 1,
+        };
+        Ok(legs)
+    }
+
+    /// Has `listener` called with each later version that comes in force.
+    pub(in crate::policy) fn listen(&self, listener: impl Fn(&PolicySpec) + Send + Sync + 'static) {
+        let _ = self.listener.set(Box::new(listener));
+    }
+
+    /// Puts `spec` in force, after the change of legs that is under way, if one is. Waiters are notified once the registry is
+    /// free. Not to be called while this thread changes legs: see [`notify::is_deferred`].
+    pub(in crate::policy) fn apply(&self, spec: PolicySpec) -> Result<Applied, SpecError> {
+        spec.check()?;
+        let mut panics = PanicCollector::default();
+        let changes = notify::defer(|| {
+            let changes = self.put_in_force(&mut self.registry.lock(), spec, &mut panics);
+            // All waiters are judged anew, also one that found the registry locked, and could not follow a peak.
+            if !seeded!("reload_notifies_nothing") {
+                self.notify.notify_reconfigured();
+            }
+            changes
+        });
+        panics.end();
+        changes.map(Applied::Now)
+    }
+
+    /// Puts a version in force as a whole, whichever of the wakers that `each` change wakes panic.
+    fn put_in_force(
+        &self,
+        known: &mut Registry,
+        spec: PolicySpec,
+        panics: &mut PanicCollector,
+    ) -> Result<Changes, SpecError> {
+        let (number, legs) = self.plan(known, &spec)?;
+        let now = self.clock.now();
+        let mut retunes = Vec::new();
+        for (leg, spec) in legs.into_iter().zip(&spec.legs) {
+            retunes.push(Retune::of(leg, spec, now));
+        }
+        // First the numbers that tighten. The state of a leg that was not in force is not seen by any admission.
+        retunes.iter().for_each(|retune| panics.run(|| retune.tighten()));
+        let count = (self.current.load(Ordering::Relaxed) >> 32) + 1;
+        // (S) Release: publishes the set and the numbers so far. Pairs with the acquiring load in `in_force`.
+        self.current.store(count << 32 | u64::from(number), Ordering::Release);
+        // Orders (S) before each number that is loosened next. Pairs with the fence in `is_in_force`.
+        fence(Ordering::Release);
+        retunes.iter().for_each(|retune| panics.run(|| retune.loosen()));
+        // The use of a semaphore depends on its limit, and so may the numbers of others.
+        self.follow_all(self.in_force().1, self.clock.now(), panics);
+        if let Some(listener) = self.listener.get() {
+            listener(&spec);
+        }
+        let mut applied = self.applied.lock();
+        applied.version += 1;
+        let changes = Changes::between(applied.version, &applied.spec, &spec);
+        let before = std::mem::replace(&mut applied.spec, spec);
+        drop(applied);
+        drop(before);
+        Ok(changes)
+    }
+
+    /// Makes the list of a version, of known legs and new ones. Nothing is in force yet.
+    fn plan(&self, known: &mut Registry, spec: &PolicySpec) -> Result<(u32, Vec<DraftLeg>), SpecError> {
+        let now = self.sets.get(self.current.load(Ordering::Relaxed) as u32);
+        let legs = known.draft(spec, now, &self.clock)?;
+        let (number, new) = known.number(&legs, spec);
+        if new {
+            let mut places = Vec::new();
+            for (leg, spec) in legs.iter().zip(&spec.legs) {
+                places.push(leg.place(spec));
+            }
+            let set = LegSet::new(number, places, &self.clock);
+            if self.sets.put(number, set).is_err() {
+                unreachable!("only one at a time puts sets in their places");
+            }
+        }
+        Ok((number, legs))
+    }
+}
+
+/// A leg and its next numbers. No number changes in both steps, so that the two together are the stated
+/// transition; and the first gives nothing.
+struct Retune {
+    state: Arc<LegState>,
+    from: LegRule,
+    to: LegRule,
+    inherit: Inherit,
+}
+
+impl Retune {
+    fn of(leg: DraftLeg, spec: &LegSpec, now: Instant) -> Self {
+        let to = match &leg.table {
+            Some(table) => table.advance(now).clone(),
+            None => spec.rule.clone(),
+        };
+        Self {
+            from: leg.state.in_force(),
+            to,
+            // A change by the load alone is no matter of the version.
+            inherit: if leg.changed {
+                spec.inherit
+            } else {
+                PeakTable::crossing(&spec.rule)
+            },
+            state: leg.state,
+        }
+    }
+
+    /// The transition of both steps. A reset keeps the state until the end.
+    fn keep(&self) -> Inherit {
+        match self.inherit {
+            Inherit::Reset => Inherit::AsIs,
+            inherit => inherit,
+        }
+    }
+
+    fn tighten(&self) {
+        if seeded!("reload_loosens_first") {
+            return self.state.retune(&self.to, self.keep());
+        }
+        self.state.retune(&tighten(&self.from, &self.to), self.keep());
+    }
+
+    fn loosen(&self) {
+        self.state.retune(&self.to, self.keep());
+        // A leg that counted nothing has become full by the change itself, in the first step.
+        if self.inherit == Inherit::Reset && self.from != self.to && !self.from.is_unlimited() {
+            self.state.reset();
+        }
+    }
+}
+
+/// `a` and `b` at once: each number is the tighter of the two. Both are of one kind, and equal in the numbers that cannot
+/// change.
+pub(super) fn tighten(a: &LegRule, b: &LegRule) -> LegRule {
+    match (a, b) {
+        (LegRule::TokenBucket { quota: x }, LegRule::TokenBucket { quota: y }) => LegRule::token_bucket(quota(*x, *y)),
+        (LegRule::LeakyBucket { quota: x, slack: s }, LegRule::LeakyBucket { quota: y, slack: t }) => {
+            LegRule::LeakyBucket {
+                quota: quota(*x, *y),
+                slack: *s.min(t),
+            }
+        }
+        (
+            LegRule::Warmup {
+                quota: x,
+                period,
+                cold_factor,
+            },
+            LegRule::Warmup { quota: y, .. },
+        ) => LegRule::Warmup {
+            quota: quota(*x, *y),
+            period: *period,
+            cold_factor: *cold_factor,
+        },
+        (LegRule::FixedWindow { limit: x, window: v }, LegRule::FixedWindow { limit: y, window: w }) => {
+            LegRule::fixed_window(*x.min(y), *v.max(w))
+        }
+        (
+            LegRule::SlidingWindow {
+                limit: x,
+                window: v,
+                segments,
+            },
+            LegRule::SlidingWindow {
+                limit: y, window: w, ..
+            },
+        ) => LegRule::SlidingWindow {
+            limit: *x.min(y),
+            window: *v.max(w),
+            segments: *segments,
+        },
+        (
+            LegRule::SlidingLog {
+                limit: x,
+                window: v,
+                entries,
+            },
+            LegRule::SlidingLog {
+                limit: y, window: w, ..
+            },
+        ) => LegRule::SlidingLog {
+            limit: *x.min(y),
+            window: *v.max(w),
+            entries: *entries,
+        },
+        (LegRule::Semaphore { limit: x }, LegRule::Semaphore { limit: y }) => LegRule::semaphore(*x.min(y)),
+        (_, b) => b.clone(),
+    }
+}
+
+/// The slower rate with the smaller burst.
+fn quota(a: Quota, b: Quota) -> Quota {
+    if a.is_unlimited() {
+        return b;
+    }
+    if b.is_unlimited() {
+        return a;
+    }
+    let rate = |quota: Quota, other: Quota| u128::from(quota.count()) * other.period().as_nanos();
+    let slower = if rate(a, b) <= rate(b, a) { a } else { b };
+    let burst = a.burst_size().min(b.burst_size());
+    // It refills within 584 years where the larger burst of the slower rate does. A burst of zero is that of `zero`.
+    let quota = slower.with_burst(burst).unwrap_or(Quota::zero());
+    if a.is_by_interval() || b.is_by_interval() {
+        quota.by_interval()
+    } else {
+        quota
+    }
+}
+
+impl ReloadableLegs {
+    /// The word and the set in force.
+    #[inline]
+    pub(super) fn in_force(&self) -> (u64, &LegSet) {
+        // Acquire: sees the set, and the numbers that have tightened. Pairs with (S) in `put_in_force`.
+        let word = self.current.load(Ordering::Acquire);
+        match self.sets.get(word as u32) {
+            Some(set) => (word, set),
+            None => unreachable!("a set is put in its place before its number is published"),
+        }
+    }
+
+    /// True when `word` is still in force. To be called after the legs were asked.
+    #[inline]
+    fn is_in_force(&self, word: u64) -> bool {
+        if seeded!("reload_looks_once") {
+            return true;
+        }
+        // A thread that has seen a number loosened after (S) sees (S) as well. Pairs with the fence in `put_in_force`.
+        fence(Ordering::Acquire);
+        // Relaxed: by the fence.
+        self.current.load(Ordering::Relaxed) == word
+    }
+
+    /// The set by which a ticket was made.
+    #[inline]
+    fn set_of(&self, ticket: &BoxTicket) -> &LegSet {
+        match self.sets.get(index_of(ticket)) {
+            Some(set) => set,
+            None => unreachable!("a ticket is made by a set that is in its place"),
+        }
+    }
+
+    /// Takes from all legs in force, or from none. A version that comes in between makes it ask again.
+    #[inline]
+    fn reserve_all(&self, demand: Demand<'_>, ticket: &mut BoxTicket) -> Result<(), Refusal<'_>> {
+        loop {
+            let (word, set) = self.in_force();
+            if set.peaks {
+                self.follow_peaks(set, demand.now(&self.clock));
+            }
+            let mut result = set.reserve(demand, ticket);
+            if self.is_in_force(word) {
+                if let Err(refusal) = &mut result {
+                    refusal.among(self, demand);
+                }
+                return result;
+            }
+            if result.is_ok() {
+                let taken = std::mem::replace(ticket, BoxTicket::EMPTY);
+                both(|| set.cancel(&taken, demand.reading()), || self.ended(set));
+            }
+        }
+    }
+
+    /// Notifies that a load may have fallen. That counts for the legs in force even if the set of the ticket has no conditions.
+    #[inline]
+    fn ended(&self, set: &LegSet) {
+        // SeqCst: what was given back comes before the look at the list in force, as that list comes before the notification in
+        // `apply`. So if no condition is seen here, that notification comes after, and the waiters that it calls see what was
+        // given back. Pairs with the fence in `Notify::notify_all`.
+        if !set.linked && !seeded!("reload_end_unfenced") {
+            fence(Ordering::SeqCst);
+        }
+        if (set.linked || self.in_force().1.linked) && !seeded!("reload_end_notifies_nothing") {
+            ask(|| self.notify.notify_all());
+        }
+    }
+}
+
+impl Limiter for ReloadableLegs {
+    type Ticket = BoxTicket;
+
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<BoxTicket, Refusal<'_>> {
+        let mut ticket = BoxTicket::EMPTY;
+        self.reserve_all(demand, &mut ticket)?;
+        Ok(ticket)
+    }
+
+    #[inline]
+    fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<BoxTicket>) -> Result<(), Refusal<'_>> {
+        let mut place = BoxTicket::begin(place);
+        self.reserve_all(demand, place.ticket())?;
+        place.keep();
+        Ok(())
+    }
+
+    fn cancel(&self, ticket: BoxTicket, now: &ClockReading) {
+        let set = self.set_of(&ticket);
+        both(|| set.cancel(&ticket, now), || self.ended(set));
+    }
+
+    #[inline]
+    fn commit(&self, ticket: &mut BoxTicket, now: &ClockReading) {
+        self.set_of(ticket).commit(ticket, now);
+    }
+
+    fn settle(&self, ticket: &mut BoxTicket, actual: Settlement<'_>) -> u32 {
+        self.set_of(ticket).settle(ticket, actual)
+    }
+
+    fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: &ClockReading) {
+        self.finish_in(&ticket, outcome, now);
+    }
+
+    #[inline]
+    fn finish_in(&self, ticket: &BoxTicket, outcome: Outcome, now: &ClockReading) {
+        let set = self.set_of(ticket);
+        let rest = Rest::new(|| self.ended(set));
+        set.finish(ticket, outcome, now);
+        rest.make();
+    }
+
+    fn forget(&self, ticket: BoxTicket) {
+        let set = self.set_of(&ticket);
+        both(|| set.forget(&ticket), || self.ended(set));
+    }
+
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.notify);
+        let (_, set) = self.in_force();
+        if set.peaks {
+            self.follow_peaks(set, demand.now(&self.clock));
+        }
+        set.ready_at(demand)
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.clock)
+    }
+
+    /// The legs in force that apply and are obeyed, under their names.
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        let (_, set) = self.in_force();
+        let now = self.clock.now();
+        self.follow_peaks(set, now);
+        let idle = |leg: &VersionLeg| {
+            leg.condition
+                .as_ref()
+                .is_some_and(|condition| !condition.gate.is_exceeded(now))
+        };
+        for leg in set.legs().iter().filter(|leg| !leg.shadow && !idle(leg)) {
+            let state = &leg.state;
+            state.body.erased().visit_status(&mut |status| {
+                let status = status.named(&state.name);
+                visit(state.per.map_or(status, |cost| status.per(cost)));
+            });
+        }
+    }
+
+    /// Also those of legs that are gone: a place in such a queue is still to be left.
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
+        let mut shown: Vec<&Arc<LegState>> = Vec::new();
+        for leg in self.sets.iter().flat_map(LegSet::legs) {
+            if !shown.iter().any(|state| Arc::ptr_eq(state, &leg.state)) {
+                shown.push(&leg.state);
+                leg.state.body.erased().queues(visit);
+            }
+        }
+    }
+}
+
+impl ReloadableLegs {
+    /// Puts the numbers of peak tables in force that the load has moved to, unless legs are being changed: that change notifies
+    /// at its end, and waiters look again.
+    #[inline]
+    pub(super) fn follow_peaks(&self, set: &LegSet, now: Instant) {
+        if set.peaks && set.legs().iter().any(|leg| is_stale(leg, now)) {
+            self.follow_peaks_slow(set, now);
+        }
+    }
+
+    #[cold]
+    fn follow_peaks_slow(&self, set: &LegSet, now: Instant) {
+        let mut panics = PanicCollector::default();
+        notify::defer(|| {
+            let Some(turn) = self.registry.try_lock() else { return };
+            // Another version has come: its numbers are right already.
+            if std::ptr::eq(self.in_force().1, set) {
+                self.follow_all(set, now, &mut panics);
+            }
+            drop(turn);
+            // The use of a leg falls when its limit is raised; and an admission may have found the registry locked.
+            self.notify.notify_all();
+        });
+        panics.end();
+    }
+
+    /// The same, under the lock of the registry.
+    pub(super) fn follow_all(&self, set: &LegSet, now: Instant, panics: &mut PanicCollector) {
+        for leg in set.legs().iter().filter(|leg| is_stale(leg, now)) {
+            if let Some(table) = &leg.peak {
+                let rule = table.advance(now);
+                panics.run(|| leg.state.retune(rule, PeakTable::crossing(rule)));
+            }
+        }
+    }
+}
+
+fn is_stale(leg: &VersionLeg, now: Instant) -> bool {
+    leg.peak.as_ref().is_some_and(|table| table.is_stale(now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tighten;
+    use crate::policy::spec::LegRule;
+    use std::time::Duration;
+
+    fn bucket(quota: &str) -> LegRule {
+        LegRule::token_bucket(quota.parse().unwrap())
+    }
+
+    #[test]
+    fn each_number_is_that_of_the_tighten() {
+        let rows = [
+            ("100/s burst 5", "10/s burst 50", "10/s burst 5"),
+            ("60/min burst 9", "2/s burst 10", "60/min burst 9"),
+            ("unlimited", "3/s", "3/s"),
+            ("3/s", "unlimited", "3/s"),
+            ("zero", "3/s", "zero"),
+            ("zero burst 5", "3/s burst 2", "zero burst 2"),
+            ("10/s by interval", "20/s burst 4", "10/s burst 4 by interval"),
+        ];
+        for (a, b, both) in rows {
+            assert_eq!(tighten(&bucket(a), &bucket(b)), bucket(both), "{a} and {b}");
+        }
+        let secs = Duration::from_secs;
+        assert_eq!(
+            tighten(
+                &LegRule::sliding_window(5, secs(1)),
+                &LegRule::sliding_window(9, secs(10))
+            ),
+            LegRule::sliding_window(5, secs(10))
+        );
+    }
+}

@@ -1,0 +1,127 @@
+//! The state of the legs, and their answers to a request.
+
+use super::leg_set::VersionLeg;
+use super::leg_state::Body;
+use super::legs::ReloadableLegs;
+use crate::core::ask::{Ask, Demand};
+use crate::policy::ShadowStats;
+use crate::policy::explain::{Decision, LegDecision, LegVerdict};
+use crate::policy::spec::{LegRule, RuleKind};
+use crate::time::ClockReading;
+
+/// The state of a leg. A snapshot.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LegStatus {
+    /// Its name.
+    pub name: Box<str>,
+    /// Its rule, with the numbers in force now.
+    pub rule: LegRule,
+    /// Units that it could give now, where it counts units.
+    pub available: Option<u64>,
+    /// Units that it can give at most: its limit, or its burst.
+    pub capacity: Option<u64>,
+    /// True while it is asked: always, unless it is conditional and the load is low.
+    pub applies: bool,
+    /// True in shadow mode.
+    pub shadow: bool,
+    /// Its decisions while it was in shadow mode.
+    pub trial: ShadowStats,
+}
+
+impl LegStatus {
+    /// Its kind.
+    pub fn kind(&self) -> RuleKind {
+        self.rule.kind()
+    }
+}
+
+impl ReloadableLegs {
+    /// The state of the legs in force, in order.
+    pub fn status(&self) -> Vec<LegStatus> {
+        let now = self.clock.now();
+        let (_, set) = self.in_force();
+        self.follow_peaks(set, now);
+        let status = |leg: &VersionLeg| {
+            let rule = leg.state.in_force();
+            let (available, capacity) = numbers(&leg.state.body, &rule);
+            LegStatus {
+                name: leg.state.name.clone(),
+                rule,
+                available,
+                capacity,
+                applies: leg
+                    .condition
+                    .as_ref()
+                    .is_none_or(|condition| condition.gate.is_exceeded(now)),
+                shadow: leg.shadow,
+                trial: leg.state.trial.stats(),
+            }
+        };
+        set.legs().iter().map(status).collect()
+    }
+
+    /// The state of the leg called `name`, if there is one in force.
+    pub fn leg(&self, name: &str) -> Option<LegStatus> {
+        self.status().into_iter().find(|leg| &*leg.name == name)
+    }
+
+    /// Units of the leg called `name` that are in use: of a semaphore, the permits that are held.
+    pub fn in_use(&self, name: &str) -> Option<u64> {
+        let (_, set) = self.in_force();
+        let leg = set.legs().iter().find(|leg| &*leg.state.name == name)?;
+        match &leg.state.body {
+            Body::Semaphore(semaphore) => Some(semaphore.in_use() as u64),
+            _ => None,
+        }
+    }
+}
+
+/// Units that a leg could give, and at most, where it counts units.
+pub(super) fn numbers(body: &Body, rule: &LegRule) -> (Option<u64>, Option<u64>) {
+    match (body, rule) {
+        (Body::TokenBucket(bucket), LegRule::TokenBucket { quota }) => {
+            (Some(bucket.available()), Some(quota.burst_size()))
+        }
+        (Body::LeakyBucket(bucket), LegRule::LeakyBucket { slack, .. }) => {
+            (Some(bucket.available()), Some(slack.saturating_add(1)))
+        }
+        (Body::Warmup(warmup), _) => (Some(warmup.available()), None),
+        (Body::FixedWindow(window), LegRule::FixedWindow { limit, .. }) => (Some(window.available()), Some(*limit)),
+        (Body::SlidingWindow(window), LegRule::SlidingWindow { limit, .. }) => (Some(window.available()), Some(*limit)),
+        (Body::SlidingLog(log), LegRule::SlidingLog { limit, .. }) => (Some(log.available()), Some(*limit)),
+        (Body::Semaphore(semaphore), _) => {
+            let free = semaphore.available_permits() as u64;
+            (Some(free), Some(semaphore.limit() as u64))
+        }
+        _ => (None, None),
+    }
+}
+
+impl ReloadableLegs {
+    pub(in crate::policy) fn explain(&self, ask: &Ask) -> Decision {
+        let reading = ClockReading::new();
+        let demand = Demand::new(ask, &reading);
+        let now = demand.now(&self.clock);
+        let (_, set) = self.in_force();
+        self.follow_peaks(set, now);
+        let say = |leg: &VersionLeg| {
+            let ready = set.leg_ready_at(leg, demand);
+            let verdict = ready.map_or(LegVerdict::Idle, |ready| LegVerdict::of(ready, &self.clock, now));
+            let (available, capacity) = numbers(&leg.state.body, &leg.state.in_force());
+            LegDecision {
+                leg: leg.state.name.clone(),
+                units: leg.state.units(ask),
+                available,
+                capacity,
+                verdict,
+                shadow: leg.shadow,
+                when: leg.condition.as_ref().map(|condition| condition.measured(now)),
+                peak: leg.peak.as_ref().map(|table| table.measured(now)),
+            }
+        };
+        Decision {
+            legs: set.legs().iter().map(say).collect(),
+        }
+    }
+}
