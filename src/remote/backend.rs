@@ -1,6 +1,6 @@
 //! The store as the clients see it: one atomic step at a time, as data.
 //!
-//! A client keeps a *session* at the store, and tells it in each [`Step`] all that has changed: what it asks for, what it no
+//! A client keeps a *session* at the store, and tells it in each [`SyncRequest`] all that has changed: what it asks for, what it no
 //! longer asks for, and how much it has given back so far. Every number is cumulative or carries an id of the client's own
 //! making, so that a step which is carried out twice, or whose answer is lost, does no harm: that is what makes it safe to try
 //! again when a connection breaks.
@@ -16,7 +16,7 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum Rule {
     /// Permits that come back, `limit` of them, in order of asking. The limit applies when nobody has used the key before;
-    /// from then on the store's counts, which [`Step::limit`] changes.
+    /// from then on the store's counts, which [`SyncRequest::limit`] changes.
     Permits {
         /// How many there are.
         limit: u64,
@@ -74,7 +74,7 @@ impl fmt::Display for Session {
 
 /// A wish for units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct Request {
     /// Counts upwards within a session. A number that the store has seen is not a new wish.
     pub id: u64,
     /// So many at least, all or none of them.
@@ -89,14 +89,14 @@ pub struct Wish {
 
 /// What a client tells the store, and asks of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct SyncRequest {
     /// Who.
     pub session: Session,
     /// Grows with each step of a session; what has been overtaken by a later one is ignored.
     pub seq: u64,
     /// The number of the last step that the store is known to have carried out; zero for none. A store that has only seen
     /// earlier ones has forgotten something of this session, which is lost then.
-    pub heard: u64,
+    pub acked: u64,
     /// The session may begin with this step. Otherwise an unknown session is one that has been lost.
     pub begin: bool,
     /// The session expires when the store has not heard of it for so long.
@@ -106,7 +106,7 @@ pub struct Step {
     /// For rates: how many units the session has used beyond those that it took, in all. They are taken into debt.
     pub charged: u64,
     /// What is wished for and may be new to the store, by rising ids.
-    pub wishes: Vec<Wish>,
+    pub requests: Vec<Request>,
     /// The ids of wishes that are withdrawn. One that was granted meanwhile stays granted.
     pub withdrawn: Vec<u64>,
     /// The token of the last grant that the client has seen: those after it are told again.
@@ -126,18 +126,18 @@ pub struct Step {
     pub end: bool,
 }
 
-impl Step {
+impl SyncRequest {
     /// The first step of a session, with which it begins and says nothing yet.
     pub fn first(session: Session, ttl: Duration) -> Self {
         Self {
             session,
             seq: 1,
-            heard: 0,
+            acked: 0,
             begin: true,
             ttl,
             returned: 0,
             charged: 0,
-            wishes: Vec::new(),
+            requests: Vec::new(),
             withdrawn: Vec::new(),
             seen: 0,
             limit: None,
@@ -154,7 +154,7 @@ impl Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The wish.
-    pub wish: u64,
+    pub request: u64,
     /// How many: from its need to its want.
     pub units: u64,
     /// The fencing token: greater than that of every grant before it, at this key.
@@ -163,10 +163,10 @@ pub struct Grant {
 
 /// What the store answers.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Reply {
+pub struct SyncReply {
     /// False when the store does not know the session: it has expired, or the store has lost it. Nothing was done then.
     pub alive: bool,
-    /// The grants after [`Step::seen`], by rising tokens.
+    /// The grants after [`SyncRequest::seen`], by rising tokens.
     pub grants: Vec<Grant>,
     /// Somebody else waits for units.
     pub others_wait: bool,
@@ -179,8 +179,8 @@ pub struct Reply {
     /// For rates and windows: another session goes by another rule, and none was set for all.
     pub differs: bool,
     /// How things stand.
-    pub census: Census,
-    /// What is given out may be less than [`census`](Self::census) says, for stores that do not know it exactly.
+    pub usage: Usage,
+    /// What is given out may be less than [`usage`](Self::usage) says, for stores that do not know it exactly.
     pub bound: bool,
     /// How long before the step the session was last renewed, for stores where steps do not renew it: the lease is shorter by
     /// so much.
@@ -189,7 +189,7 @@ pub struct Reply {
 
 /// How a key stands at the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Census {
+pub struct Usage {
     /// The limit: of permits, of a window, or the burst of a rate.
     pub limit: u64,
     /// How many units are given out.
@@ -202,15 +202,15 @@ pub struct Census {
 
 /// What a session is told when there is news.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub enum News {
+pub enum Notification {
     /// Nothing: a false alarm, or what has been told before.
     #[default]
     Nothing,
     /// Something that only a step finds.
-    Look,
+    Sync,
     /// What a step would have been answered then, which need not be taken for it: every grant that no step of the session is
-    /// known to have been told, and how things stand. [`again`](Reply::again) is left out. A grant may be told in both ways.
-    Told(Reply),
+    /// known to have been told, and how things stand. [`again`](SyncReply::again) is left out. A grant may be told in both ways.
+    SyncReply(SyncReply),
 }
 
 /// A place that keeps permits for many machines.
@@ -235,21 +235,26 @@ pub trait Backend: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Carries out `step` at `key`. Dropped, it may or may not have been carried out.
+    /// Carries out `sync` at `key`. Dropped, it may or may not have been carried out.
     ///
     /// # Errors
     /// [`StoreError`] when it is not known to have been carried out.
-    fn step(&self, key: &Key, rule: &Rule, step: &Step) -> impl Future<Output = Result<Reply, StoreError>> + Send;
+    fn sync(
+        &self,
+        key: &Key,
+        rule: &Rule,
+        sync: &SyncRequest,
+    ) -> impl Future<Output = Result<SyncReply, StoreError>> + Send;
 
     /// Ends when a step of `session` at `key` might find something new: a grant, that others wait, or in a window where it has a
     /// place in line that the limit was raised. What has happened since the last call counts, and so does a false alarm; what is
     /// overlooked is found by the next step.
-    fn news(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send;
+    fn notified(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send;
 
-    /// What the news was, asked once [`news`](Self::news) has ended: [`News::Look`] where a store does not say.
-    fn told(&self, key: &Key, session: Session) -> News {
+    /// What the news was, asked once [`news`](Self::news) has ended: [`Notification::Look`] where a store does not say.
+    fn notification(&self, key: &Key, session: Session) -> Notification {
         let _ = (key, session);
-        News::Look
+        Notification::Sync
     }
 
     /// Nobody asks for news of `session` any more, nor takes a step of it: its end was carried out, or is not told any more, or the
@@ -264,16 +269,21 @@ impl<B: Backend> Backend for std::sync::Arc<B> {
         (**self).supports(rule, ttl)
     }
 
-    fn step(&self, key: &Key, rule: &Rule, step: &Step) -> impl Future<Output = Result<Reply, StoreError>> + Send {
-        (**self).step(key, rule, step)
+    fn sync(
+        &self,
+        key: &Key,
+        rule: &Rule,
+        sync: &SyncRequest,
+    ) -> impl Future<Output = Result<SyncReply, StoreError>> + Send {
+        (**self).sync(key, rule, sync)
     }
 
-    fn news(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send {
-        (**self).news(key, session)
+    fn notified(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send {
+        (**self).notified(key, session)
     }
 
-    fn told(&self, key: &Key, session: Session) -> News {
-        (**self).told(key, session)
+    fn notification(&self, key: &Key, session: Session) -> Notification {
+        (**self).notification(key, session)
     }
 
     fn leave(&self, key: &Key, session: Session) {

@@ -1,13 +1,13 @@
 //! Setting up a remote limiter.
 
 use super::backend::{Backend, Rule};
-use super::book::Fill;
-use super::desk::Desk;
+use super::client::Client;
+use super::config::{Config, MAX_UNITS, OnUnavailable, Prefetch};
 use super::driver::Driver;
 use super::error::RemoteError;
 use super::key::Key;
 use super::limiter::Remote;
-use super::plan::{Away, Blocks, MAX_UNITS, Plan};
+use super::model::Fill;
 use super::random;
 use super::settings::{check, runtime};
 use super::shared::Shared;
@@ -28,9 +28,9 @@ pub struct RemoteBuilder {
     renewal: Option<Duration>,
     timeout: Option<Duration>,
     retry: Option<Duration>,
-    away: Away,
-    away_after: Option<Duration>,
-    blocks: Option<Blocks>,
+    on_unavailable: OnUnavailable,
+    unavailable_after: Option<Duration>,
+    prefetch: Option<Prefetch>,
 }
 
 /// The times that can be set.
@@ -48,9 +48,9 @@ impl RemoteBuilder {
             renewal: None,
             timeout: None,
             retry: None,
-            away: Away::default(),
-            away_after: None,
-            blocks: None,
+            on_unavailable: OnUnavailable::default(),
+            unavailable_after: None,
+            prefetch: None,
         }
     }
 
@@ -88,21 +88,21 @@ impl RemoteBuilder {
     }
 
     /// What happens to requests while the store is away; they are refused unless set.
-    pub fn away(mut self, away: Away) -> Self {
-        self.away = away;
+    pub fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
+        self.on_unavailable = on_unavailable;
         self
     }
 
     /// How long the store may fail before it counts as away: up to a day, a third of the time to live unless set. Permits
     /// that are held stay good until their lease ends.
-    pub fn away_after(mut self, patience: Duration) -> Self {
-        self.away_after = Some(patience);
+    pub fn unavailable_after(mut self, patience: Duration) -> Self {
+        self.unavailable_after = Some(patience);
         self
     }
 
     /// Units are taken several at a time, and spent in this process.
-    pub fn blocks(mut self, blocks: Blocks) -> Self {
-        self.blocks = Some(blocks);
+    pub fn prefetch(mut self, prefetch: Prefetch) -> Self {
+        self.prefetch = Some(prefetch);
         self
     }
 
@@ -119,9 +119,9 @@ impl RemoteBuilder {
     /// [`RemoteError`] when a setting is out of range, or the store cannot do it.
     pub fn build<B: Backend>(self, backend: B) -> Result<(Remote<B>, Driver), RemoteError> {
         let clock = self.clock.clone();
-        let plan = self.plan()?;
-        backend.supports(&plan.rule, plan.ttl)?;
-        let shared = Arc::new(Shared::new(Desk::new(plan, &clock), backend, clock));
+        let config = self.config()?;
+        backend.supports(&config.rule, config.ttl)?;
+        let shared = Arc::new(Shared::new(Client::new(config, &clock), backend, clock));
         let driver = Driver::of(Arc::clone(&shared));
         Ok((Remote::new(shared), driver))
     }
@@ -147,7 +147,7 @@ impl RemoteBuilder {
         Ok(remote)
     }
 
-    fn plan(self) -> Result<Plan, RemoteError> {
+    fn config(self) -> Result<Config, RemoteError> {
         let most = check_rule(&self.rule)?;
         check("time to live", self.ttl, (SHORTEST, LONGEST))?;
         let within = |what, given: Option<Duration>, default: Duration| {
@@ -155,28 +155,32 @@ impl RemoteBuilder {
             check(what, given, (Duration::from_millis(1), self.ttl / 2)).map(|()| given)
         };
         let second = Duration::from_secs(1);
-        if let Some(blocks) = self.blocks {
-            if blocks.most == 0 || blocks.most > most {
-                return Err(RemoteError::Block {
-                    given: blocks.most,
+        if let Some(prefetch) = self.prefetch {
+            if prefetch.most == 0 || prefetch.most > most {
+                return Err(RemoteError::Prefetch {
+                    given: prefetch.most,
                     most,
                 });
             }
-            if blocks.low > blocks.most {
-                return Err(RemoteError::Block {
-                    given: blocks.low,
-                    most: blocks.most,
+            if prefetch.low > prefetch.most {
+                return Err(RemoteError::Prefetch {
+                    given: prefetch.low,
+                    most: prefetch.most,
                 });
             }
             let times = (Duration::from_micros(1), LONGEST);
-            check("time until idle permits go back", blocks.idle, times)?;
-            check("turn", blocks.turn, (Duration::ZERO, LONGEST))?;
-            check("expiry", blocks.expiry, times)?;
-            check("span", blocks.span, times)?;
+            check("time until idle permits go back", prefetch.idle, times)?;
+            check("turn", prefetch.turn, (Duration::ZERO, LONGEST))?;
+            check("expiry", prefetch.expiry, times)?;
+            check("span", prefetch.span, times)?;
         }
-        let away_after = self.away_after.unwrap_or(self.ttl / 3);
-        check("time until the store is away", away_after, (Duration::ZERO, LONGEST))?;
-        Ok(Plan {
+        let unavailable_after = self.unavailable_after.unwrap_or(self.ttl / 3);
+        check(
+            "time until the store is away",
+            unavailable_after,
+            (Duration::ZERO, LONGEST),
+        )?;
+        Ok(Config {
             client: self.client.unwrap_or_else(random::number),
             renewal: within("renewal", self.renewal, self.ttl / 3)?,
             timeout: within("time-out", self.timeout, (self.ttl / 4).min(second))?,
@@ -185,9 +189,9 @@ impl RemoteBuilder {
             rule: self.rule,
             set_up: self.rule,
             ttl: self.ttl,
-            away: self.away,
-            away_after,
-            blocks: self.blocks,
+            on_unavailable: self.on_unavailable,
+            unavailable_after,
+            prefetch: self.prefetch,
         })
     }
 }

@@ -41,7 +41,7 @@ pub enum RemoteError {
         allowed: (Duration, Duration),
     },
     /// A block without units, or with more than the limit or burst has.
-    Block {
+    Prefetch {
         /// What was given.
         given: u64,
         /// The most that is allowed.
@@ -95,7 +95,7 @@ impl fmt::Display for RemoteError {
                 "a {what} of {given:?} was given, and {:?} to {:?} is allowed",
                 allowed.0, allowed.1
             ),
-            Self::Block { given, most } => {
+            Self::Prefetch { given, most } => {
                 write!(f, "a block of {given} was given, and 1 to {most} is allowed")
             }
             Self::Unsupported { what, store } => write!(f, "{store} cannot do {what}"),

@@ -10,7 +10,7 @@ pub struct Fence {
     /// store's clock, so that it grows also where the store has lost its memory; in the others it grows as long as they keep
     /// their data.
     pub token: u64,
-    /// The how-manieth admission of this process since that grant: above zero only with [`Blocks`](super::Blocks), where
+    /// The how-manieth admission of this process since that grant: above zero only with [`Prefetch`](super::Prefetch), where
     /// permits are used again without asking the store.
     pub order: u64,
     /// Nobody holds a permit with a lower token any more, as the store said last; zero where a store does not say it. With a

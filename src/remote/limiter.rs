@@ -3,7 +3,7 @@
 use super::acquire::Acquire;
 use super::backend::{Backend, Rule};
 use super::builder::{self, RemoteBuilder};
-use super::desk::{End, Kind, RemoteTicket};
+use super::client::{End, RemoteTicket, WaitKind};
 use super::error::RemoteError;
 use super::key::Key;
 use super::memory::Memory;
@@ -28,7 +28,7 @@ use std::time::Duration;
 ///
 /// # Fairness
 /// Permits are granted in the order in which requests reach the store, over all processes: each request has its own place.
-/// A large one is not overtaken. With [`Blocks`](super::Blocks) the place is that of the process, and its requests are served
+/// A large one is not overtaken. With [`Prefetch`](super::Prefetch) the place is that of the process, and its requests are served
 /// in order from what it is given. A rate grants for later what is not there yet, in the order of asking, so that nobody asks
 /// twice; what was granted to a request that is dropped meanwhile goes to the next of this process, or is lost. In a
 /// window each process that waits has one place in line, for whoever is next there; those behind it, and those who do not wait, are
@@ -36,7 +36,7 @@ use std::time::Duration;
 ///
 /// # Trying
 /// `try_admit`, alone or by a policy, never asks the store: it finds what is at hand in this process. That is nothing without
-/// [`Blocks`](super::Blocks). It also goes by the limit that the store said last, for the time of a
+/// [`Prefetch`](super::Prefetch). It also goes by the limit that the store said last, for the time of a
 /// [renewal](RemoteBuilder::renewal): a limit that was raised elsewhere is known so much later at most. [`acquire_now`](Self::acquire_now) asks the store and does not wait in its queue.
 ///
 /// # Forks
@@ -78,7 +78,7 @@ impl<B: Backend> Remote<B> {
     /// # Errors
     /// `Oversized` above the limit as the store has it, `Unavailable` while the store is away, `Closed`.
     pub fn acquire(&self, n: u64) -> Acquire<'_, B> {
-        Acquire::new(self, n, Kind::Turn)
+        Acquire::new(self, n, WaitKind::Queued)
     }
 
     /// Asks the store for `n` units, and waits for nothing but the answer. It overtakes nobody who waits.
@@ -86,7 +86,7 @@ impl<B: Backend> Remote<B> {
     /// # Errors
     /// As [`acquire`](Self::acquire), and `Saturated` or `RateExceeded` when there are too few.
     pub fn acquire_now(&self, n: u64) -> Acquire<'_, B> {
-        Acquire::new(self, n, Kind::Answer)
+        Acquire::new(self, n, WaitKind::Immediate)
     }
 
     /// [`acquire`](Self::acquire) with a permit that owns its limiter.
@@ -94,7 +94,7 @@ impl<B: Backend> Remote<B> {
     /// # Errors
     /// As [`acquire`](Self::acquire).
     pub async fn acquire_owned(self: Arc<Self>, n: u64) -> Result<OwnedRemotePermit<B>, Rejection> {
-        let ticket = Acquire::new(&self, n, Kind::Turn).ticket().await;
+        let ticket = Acquire::new(&self, n, WaitKind::Queued).ticket().await;
         match ticket {
             Ok(ticket) => Ok(Permit::new(self, ticket)),
             Err(reason) => Err(self.refusal(reason, n, Wait::Never).to_rejection()),
@@ -107,9 +107,9 @@ impl<B: Backend> Remote<B> {
     /// As [`acquire_now`](Self::acquire_now), without asking the store.
     pub fn try_acquire(&self, n: u64) -> Result<RemotePermit<'_, B>, Refusal<'_>> {
         let now = self.shared.clock.now();
-        match self.shared.with(|desk| desk.take(n, now)) {
+        match self.shared.with(|client| client.acquire(n, now)) {
             Ok(ticket) => Ok(Permit::new(self, ticket)),
-            Err(reason) => Err(self.refusal(reason, n, self.way(reason))),
+            Err(reason) => Err(self.refusal(reason, n, self.wait_for(reason))),
         }
     }
 
@@ -173,38 +173,39 @@ impl<B: Backend> Remote<B> {
 
     async fn change(&self, rule: Rule) -> Result<(), RemoteError> {
         builder::check_rule(&rule)?;
-        let ttl = self.shared.with(|desk| desk.plan().ttl);
+        let ttl = self.shared.with(|client| client.config().ttl);
         self.shared.backend.supports(&rule, ttl)?;
-        let change = self.shared.with(|desk| desk.change(rule));
-        self.until(|desk| desk.has_changed(change) || desk.is_closed()).await;
+        let change = self.shared.with(|client| client.change(rule));
+        self.until(|client| client.has_changed(change) || client.is_closed())
+            .await;
         Ok(())
     }
 
     /// What is limited, and how, as far as it is known here: as it was set up, until the store has said otherwise.
     pub fn rule(&self) -> Rule {
-        self.shared.with(|desk| desk.rule())
+        self.shared.with(|client| client.rule())
     }
 
     /// Refuses everybody from now on, and gives all that this process holds back to the store at once: permits that are still
     /// held are lost. Ends when the store has been told, or does not answer.
     pub async fn close(&self) {
-        self.shared.with(|desk| desk.close());
-        self.until(|desk| desk.is_gone()).await;
+        self.shared.with(|client| client.close());
+        self.until(|client| client.is_stopped()).await;
     }
 
     /// Waits until `holds` does, which watchers are told of.
-    async fn until(&self, holds: impl Fn(&super::desk::Desk) -> bool) {
+    async fn until(&self, holds: impl Fn(&super::client::Client) -> bool) {
         let mut watch = Watching {
             shared: &self.shared,
             number: None,
         };
         poll_fn(|cx| {
             let waker = cx.waker().clone();
-            let (held, old) = watch.shared.with(|desk| {
-                if holds(desk) {
+            let (held, old) = watch.shared.with(|client| {
+                if holds(client) {
                     return (true, Some(waker));
                 }
-                (false, desk.watch(&mut watch.number, waker))
+                (false, client.watch(&mut watch.number, waker))
             });
             drop(old);
             if held { Poll::Ready(()) } else { Poll::Pending }
@@ -215,7 +216,8 @@ impl<B: Backend> Remote<B> {
     /// How things stand, here and at the store as of its last answer. No round trip.
     pub fn stats(&self) -> RemoteStats {
         let now = self.shared.clock.now();
-        self.shared.with(|desk| RemoteStats::of(desk, &self.shared.clock, now))
+        self.shared
+            .with(|client| RemoteStats::of(client, &self.shared.clock, now))
     }
 
     /// The name under which the store knows it.
@@ -233,7 +235,7 @@ impl<B: Backend> Remote<B> {
     }
 
     /// How whoever is refused so may wait.
-    fn way(&self, reason: Reason) -> Wait<'_> {
+    fn wait_for(&self, reason: Reason) -> Wait<'_> {
         match reason {
             Reason::Saturated | Reason::RateExceeded => Wait::Turn(self),
             _ => Wait::Never,
@@ -250,11 +252,11 @@ impl<B: Backend> Limiter for Remote<B> {
         let (units, now) = (demand.units(), self.shared.clock.now());
         let id = TurnstileId::of(self);
         let claim = demand.claim(id);
-        let taken = self.shared.with(|desk| {
+        let taken = self.shared.with(|client| {
             let Some(claim) = claim else {
-                return desk.take(units, now);
+                return client.acquire(units, now);
             };
-            match desk.look(claim.key(), None, now).0 {
+            match client.poll_wait(claim.key(), None, now).0 {
                 None => Err(Reason::Saturated),
                 Some(End::Granted(ticket)) if ticket.units == units => {
                     demand.redeem(id);
@@ -263,26 +265,26 @@ impl<B: Backend> Limiter for Remote<B> {
                 Some(End::Granted(ticket)) => {
                     // Made by somebody else at this limiter, for another number.
                     demand.redeem(id);
-                    desk.put_back(ticket, true, now);
-                    desk.take(units, now)
+                    client.refund(ticket, true, now);
+                    client.acquire(units, now)
                 }
                 Some(End::Refused(_) | End::Lapsed) => {
                     demand.redeem(id);
-                    desk.take(units, now)
+                    client.acquire(units, now)
                 }
             }
         });
-        taken.map_err(|reason| self.refusal(reason, units, self.way(reason)))
+        taken.map_err(|reason| self.refusal(reason, units, self.wait_for(reason)))
     }
 
     fn cancel(&self, ticket: RemoteTicket, _: Pass<'_>) {
         let now = self.shared.clock.now();
-        self.shared.with(|desk| desk.put_back(ticket, true, now));
+        self.shared.with(|client| client.refund(ticket, true, now));
     }
 
     fn finish(&self, ticket: RemoteTicket, _: Outcome, _: Pass<'_>) {
         let now = self.shared.clock.now();
-        self.shared.with(|desk| desk.put_back(ticket, false, now));
+        self.shared.with(|client| client.refund(ticket, false, now));
     }
 
     /// What a rate was charged is corrected: too much comes to hand in this process, too little is told to the store. Of more
@@ -290,9 +292,9 @@ impl<B: Backend> Limiter for Remote<B> {
     fn settle(&self, ticket: &mut RemoteTicket, settlement: Settlement<'_>) -> u32 {
         let now = self.shared.clock.now();
         let Some(actual) = settlement.actual() else { return 0 };
-        self.shared.with(|desk| {
-            if desk.plan().spends() {
-                desk.settle(ticket, actual, now);
+        self.shared.with(|client| {
+            if client.config().spends() {
+                client.settle(ticket, actual, now);
                 1
             } else {
                 0
@@ -306,22 +308,22 @@ impl<B: Backend> Limiter for Remote<B> {
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         let (units, now) = (demand.units(), self.shared.clock.now());
         let claim = demand.claim(TurnstileId::of(self));
-        let ready = self.shared.with(|desk| {
+        let ready = self.shared.with(|client| {
             if let Some(claim) = claim {
-                return Ok((!desk.waits(claim.key()), None));
+                return Ok((!client.waits(claim.key()), None));
             }
-            desk.drop_stale(now);
-            if desk.is_closed() {
+            client.drop_stale(now);
+            if client.is_closed() {
                 return Err(Reason::Closed);
             }
-            if desk.is_oversized(units, now) {
+            if client.is_oversized(units, now) {
                 return Err(Reason::Oversized);
             }
-            if desk.refuses_while_away() {
+            if client.refuses_unavailable() {
                 return Err(Reason::Unavailable);
             }
             let all = units.saturating_add(demand.ahead());
-            Ok((desk.has_free(all, now), desk.comes_at(all)))
+            Ok((client.has_free(all, now), client.arrives_at(all)))
         });
         match ready {
             Err(reason) => ReadyAt::never_for(reason, &self.shared.name, units),
@@ -375,13 +377,15 @@ impl<B: Backend> Limiter for Remote<B> {
 impl<B: Backend> Turnstile for Remote<B> {
     fn join(&self, units: u64, waker: &Waker) -> Claim {
         let (waker, now) = (waker.clone(), self.shared.clock.now());
-        let key = self.shared.with(|desk| desk.join(units, Kind::Claim, waker, now));
+        let key = self
+            .shared
+            .with(|client| client.join(units, WaitKind::Policy, waker, now));
         Claim::new(TurnstileId::of(self), key)
     }
 
     fn leave(&self, claim: Claim) {
         let now = self.shared.clock.now();
-        let waker = self.shared.with(|desk| desk.leave(claim.key(), now));
+        let waker = self.shared.with(|client| client.leave(claim.key(), now));
         drop(waker);
     }
 
@@ -396,7 +400,7 @@ impl<B: Backend> Turnstile for Remote<B> {
 /// The last handle goes: permits cannot outlive it, except those that were forgotten.
 impl<B: Backend> Drop for Remote<B> {
     fn drop(&mut self) {
-        self.shared.with(|desk| desk.close());
+        self.shared.with(|client| client.close());
     }
 }
 
@@ -418,7 +422,7 @@ pub(super) struct Watching<'a, B: Backend> {
 impl<B: Backend> Drop for Watching<'_, B> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            let waker = self.shared.with(|desk| desk.unwatch(number));
+            let waker = self.shared.with(|client| client.unwatch(number));
             drop(waker);
         }
     }

@@ -9,8 +9,8 @@
 //! |---|---|
 //! | [`Remote::permits`], [`Remote::rate`], [`Remote::window`] | how one is made |
 //! | [`Backend`] | the store as it is seen from here: [`Memory`], the reference, or `Redis` (feature `redis`), `Consul` and `ConsulSlots` (feature `consul`), `Zookeeper` (feature `zookeeper`), or `Etcd` (feature `etcd`) |
-//! | [`Blocks`] | several units taken at a time, and spent at the speed of a local limiter |
-//! | [`Away`] | what happens while the store cannot be reached |
+//! | [`Prefetch`] | several units taken at a time, and spent at the speed of a local limiter |
+//! | [`OnUnavailable`] | what happens while the store cannot be reached |
 //! | [`Fence`], [`FenceGuard`] | a token that grows with each grant, and what a resource checks it with |
 //!
 //! # Leases
@@ -32,18 +32,18 @@
 //! one in a hundred, tokens come faster by as much. What is lost by that is the time in which nobody looked on: a process that
 //! comes new finds a bucket as it was when somebody last took from it. In Consul it counts from then on: that is one filling of the
 //! bucket, or one window, at most, and only where none of those is left who took before. But many that live for an instant each
-//! never see anything come back: there one should live long, or take [`Blocks`]. ZooKeeper and etcd keep a clock of their own, the
+//! never see anything come back: there one should live long, or take [`Prefetch`]. ZooKeeper and etcd keep a clock of their own, the
 //! one in the times of its changes, the other in what has passed of a lease, by which a process that comes new counts what came
 //! before. What is said by one leader is compared with nothing that another one says. etcd's cannot be set; if somebody sets that of
 //! ZooKeeper's leader forward, those who come new are given what comes in as much time, one filling or window at most.
 
 mod acquire;
 mod backend;
-mod book;
 mod builder;
+mod client;
+mod config;
 #[cfg(feature = "consul")]
 mod consul;
-mod desk;
 mod driver;
 mod error;
 #[cfg(feature = "etcd")]
@@ -58,8 +58,8 @@ mod kv;
 mod limiter;
 mod lost;
 mod memory;
+mod model;
 mod permit;
-mod plan;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 mod queue;
 mod random;
@@ -74,15 +74,16 @@ mod tls;
 mod zookeeper;
 
 pub use acquire::Acquire;
-pub use backend::{Backend, Census, Grant, News, Reply, Rule, Session, Step, StoreError, Wish};
+pub use backend::{Backend, Grant, Notification, Request, Rule, Session, StoreError, SyncReply, SyncRequest, Usage};
 pub use builder::RemoteBuilder;
+pub use client::RemoteTicket;
+pub use config::{MAX_UNITS, OnUnavailable, Prefetch};
 #[cfg(all(feature = "consul", feature = "policy-file"))]
 #[cfg_attr(docsrs, doc(cfg(all(feature = "consul", feature = "policy-file"))))]
 pub use consul::ConsulPolicy;
 #[cfg(feature = "consul")]
 #[cfg_attr(docsrs, doc(cfg(feature = "consul")))]
 pub use consul::{Consul, ConsulOptions, ConsulSlots};
-pub use desk::RemoteTicket;
 pub use driver::Driver;
 pub use error::RemoteError;
 #[cfg(all(feature = "etcd", feature = "policy-file"))]
@@ -97,7 +98,6 @@ pub use limiter::Remote;
 pub use lost::Lost;
 pub use memory::Memory;
 pub use permit::{OwnedRemotePermit, RemotePermit};
-pub use plan::{Away, Blocks, MAX_UNITS};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::{Redis, RedisOptions};

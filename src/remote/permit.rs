@@ -27,7 +27,7 @@ macro_rules! permits {
             pub fn fence(&self) -> Option<Fence> {
                 let ticket = (*self.ticket())?;
                 let shared = &self.limiter().shared;
-                shared.with(|desk| desk.fence(&ticket))
+                shared.with(|client| client.fence(&ticket))
             }
 
             /// True when the lease has run out, or the store has lost it: somebody else may hold these units. What a rate has
@@ -36,7 +36,7 @@ macro_rules! permits {
                 let Some(ticket) = *self.ticket() else { return false };
                 let shared = &self.limiter().shared;
                 let now = shared.clock.now();
-                shared.with(|desk| desk.is_lost(&ticket, now))
+                shared.with(|client| client.is_lost(&ticket, now))
             }
 
             /// Ends when [`is_lost`](Self::is_lost) becomes true; never, if it never does. It may outlive the permit.
@@ -52,11 +52,11 @@ macro_rules! permits {
                 let ticket = (*self.ticket())?;
                 let shared = &self.limiter().shared;
                 let now = shared.clock.now();
-                shared.with(|desk| {
-                    if desk.is_lost(&ticket, now) {
+                shared.with(|client| {
+                    if client.is_lost(&ticket, now) {
                         return Some(Duration::ZERO);
                     }
-                    let deadline = desk.runs_out(&ticket)?;
+                    let deadline = client.expires_at(&ticket)?;
                     Some(shared.clock.between(now, deadline))
                 })
             }

@@ -1,7 +1,7 @@
 //! How a remote limiter stands, read without a round trip.
 
 use super::StoreError;
-use super::desk::Desk;
+use super::client::Client;
 use crate::time::{Clock, Instant};
 use std::time::Duration;
 
@@ -28,21 +28,21 @@ pub struct RemoteStats {
     /// How many of them are in use here.
     pub in_use_here: u64,
     /// How many units are at hand here.
-    pub at_hand: u64,
+    pub available_here: u64,
     /// How many wait here.
     pub waiting_here: u64,
     /// The store counts as away.
-    pub away: bool,
+    pub unavailable: bool,
     /// Why the last step failed; `None` when it did not.
     pub last_error: Option<StoreError>,
     /// How many steps were taken, round trips, in all.
-    pub steps: u64,
+    pub syncs: u64,
     /// How many of them failed.
     pub failures: u64,
     /// How many admissions there were, not counting those while the store was away.
     pub admitted: u64,
     /// How many while it was.
-    pub admitted_away: u64,
+    pub admitted_unavailable: u64,
     /// How often a lease with units was lost.
     pub losses: u64,
     /// How many tokens were dropped because they were not spent in time.
@@ -50,30 +50,30 @@ pub struct RemoteStats {
 }
 
 impl RemoteStats {
-    pub(super) fn of(desk: &mut Desk, clock: &Clock, now: Instant) -> Self {
-        desk.drop_stale(now);
-        let (census, at) = desk.census().unzip();
-        let census = census.unwrap_or_default();
-        let tally = desk.tally;
+    pub(super) fn of(client: &mut Client, clock: &Clock, now: Instant) -> Self {
+        client.drop_stale(now);
+        let (usage, at) = client.usage().unzip();
+        let usage = usage.unwrap_or_default();
+        let counters = client.counters;
         Self {
-            limit: desk.limit(),
-            differs: desk.differs(),
-            in_use: census.in_use,
-            waiting: census.waiting,
-            sessions: census.sessions,
+            limit: client.limit(),
+            differs: client.differs(),
+            in_use: usage.in_use,
+            waiting: usage.waiting,
+            sessions: usage.sessions,
             age: at.map(|at| clock.between(at, now)),
-            held: desk.held(),
-            in_use_here: desk.in_use(),
-            at_hand: desk.free(now),
-            waiting_here: desk.waiting(),
-            away: desk.is_away(),
-            last_error: desk.last_error().cloned(),
-            steps: tally.steps,
-            failures: tally.failures,
-            admitted: tally.granted,
-            admitted_away: tally.uncounted,
-            losses: tally.losses,
-            expired: tally.expired,
+            held: client.held(),
+            in_use_here: client.in_use(),
+            available_here: client.free(now),
+            waiting_here: client.waiting(),
+            unavailable: client.is_unavailable(),
+            last_error: client.last_error().cloned(),
+            syncs: counters.syncs,
+            failures: counters.failures,
+            admitted: counters.granted,
+            admitted_unavailable: counters.uncounted,
+            losses: counters.losses,
+            expired: counters.expired,
         }
     }
 }

@@ -30,10 +30,10 @@
 //! and reads it before, unless the process was alone there of late: one round trip, or two. It has no session of Consul's, and any
 //! time to live will do. What it takes stays counted whoever dies. Consul keeps no clock that could be asked for the time: what comes
 //! while nobody looks on who has taken is lost, and processes that live for an instant each never see anything come back. Keep one
-//! that lives long, and takes [`Blocks`](super::Blocks) for them; see [`remote`](super#time).
+//! that lives long, and takes [`Prefetch`](super::Prefetch) for them; see [`remote`](super#time).
 //!
 //! Processes are in each other's way there: whoever was overtaken reads again, after a pause of up to 64 ms. Where more than some
-//! hundred steps a second are to be expected of all of them together, take tokens by the [block](super::Blocks): a step carries
+//! hundred steps a second are to be expected of all of them together, take tokens by the [block](super::Prefetch): a step carries
 //! what a whole process wants.
 //!
 //! The value goes when it is as good as none: as soon as the bucket is full again, or the window empty, and the time to live of all
@@ -52,26 +52,26 @@
 //! started anew with nothing, or from a snapshot, has forgotten who holds what, and its tokens may be smaller than they were: keep
 //! all processes from it for a time to live, and tell resources that check fences. What rates gave out since is there again.
 
-mod agent;
+mod api;
 mod holders;
 #[cfg(test)]
 mod model;
 mod options;
 #[cfg(feature = "policy-file")]
 mod policy;
-mod seats;
+mod sessions;
 mod slots;
 mod values;
 
-use super::backend::{Reply, Rule, Session, Step, StoreError};
+use super::backend::{Rule, Session, StoreError, SyncReply, SyncRequest};
 use super::error::RemoteError;
 use super::key::Key;
 use super::kv::Ledger;
-use agent::Agent;
+use api::Api;
 pub use options::ConsulOptions;
 #[cfg(feature = "policy-file")]
 pub use policy::ConsulPolicy;
-use seats::{Seat, Seats};
+use sessions::{ConsulSession, ConsulSessions};
 pub use slots::ConsulSlots;
 use std::fmt;
 use std::sync::Arc;
@@ -106,22 +106,22 @@ use values::Folders;
 pub struct Consul(Arc<Inner>);
 
 struct Inner {
-    agent: Agent,
+    api: Api,
     prefix: Box<str>,
-    seats: Seats,
+    consul_sessions: ConsulSessions,
     rates: Ledger<Folders>,
 }
 
 impl Inner {
-    fn new(agent: Agent, prefix: Box<str>) -> Self {
+    fn new(api: Api, prefix: Box<str>) -> Self {
         let folders = Folders {
-            agent: agent.clone(),
+            api: api.clone(),
             prefix: prefix.clone(),
         };
         Self {
-            agent,
+            api,
             prefix,
-            seats: Seats::default(),
+            consul_sessions: ConsulSessions::default(),
             rates: Ledger::new(folders),
         }
     }
@@ -148,47 +148,47 @@ fn supports(rule: &Rule, ttl: Duration) -> Result<(), RemoteError> {
 trait Keeping: Sync {
     fn inner(&self) -> &Inner;
 
-    /// Reads what is in `folder`, and carries out `step`. `None` when somebody was quicker.
+    /// Reads what is in `folder`, and carries out `sync`. `None` when somebody was quicker.
     fn attempt(
         &self,
         folder: &str,
         limit: u64,
-        step: &Step,
-        seat: Option<&Seat>,
-    ) -> impl Future<Output = Result<Option<Reply>, StoreError>> + Send;
+        sync: &SyncRequest,
+        consul_session: Option<&ConsulSession>,
+    ) -> impl Future<Output = Result<Option<SyncReply>, StoreError>> + Send;
 }
 
 /// Carries out a step: makes or renews its session, and attempts it until nobody else was quicker.
-async fn step(keeping: &impl Keeping, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+async fn sync(keeping: &impl Keeping, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
     let Inner {
-        agent,
-        seats,
+        api,
+        consul_sessions,
         prefix,
         rates,
     } = keeping.inner();
     let Rule::Permits { limit } = *rule else {
-        return rates.step(key, rule, step).await;
+        return rates.sync(key, rule, sync).await;
     };
     let folder = folder(prefix, &key.of(rule.kind()));
-    let started = seats.now();
-    let seat = seats.of(agent, key, step).await?;
-    let seat = seat.as_deref();
+    let started = consul_sessions.now();
+    let consul_session = consul_sessions.of(api, key, sync).await?;
+    let consul_session = consul_session.as_deref();
     let mut attempts: u32 = 0;
     let mut reply = loop {
         // The session is renewed beside, if it is time.
         let keep = async {
-            match seat.filter(|_| !step.end) {
+            match consul_session.filter(|_| !sync.end) {
                 // It may be our own session that does not hold.
-                Some(seat) if attempts % 4 == 3 => seat.renew(agent).await,
-                Some(seat) => seat.keep(agent, step.ttl).await,
+                Some(consul_session) if attempts % 4 == 3 => consul_session.renew(api).await,
+                Some(consul_session) => consul_session.keep(api, sync.ttl).await,
                 None => Ok(()),
             }
         };
-        let attempt = keeping.attempt(&folder, limit, step, seat);
+        let attempt = keeping.attempt(&folder, limit, sync, consul_session);
         let ((), reply) = futures::future::try_join(keep, attempt).await?;
-        let is_lost = seat.is_some_and(Seat::is_lost);
-        if let Some(seat) = seat {
-            seat.set_overtaken(reply.is_none());
+        let is_lost = consul_session.is_some_and(ConsulSession::is_lost);
+        if let Some(consul_session) = consul_session {
+            consul_session.set_overtaken(reply.is_none());
         }
         match reply {
             // It was lost meanwhile.
@@ -197,16 +197,16 @@ async fn step(keeping: &impl Keeping, key: &Key, rule: &Rule, step: &Step) -> Re
             None => {}
         }
         attempts += 1;
-        tokio::time::sleep(seats.part_of(Duration::from_millis(1 << attempts.min(6)))).await;
+        tokio::time::sleep(consul_sessions.part_of(Duration::from_millis(1 << attempts.min(6)))).await;
     };
-    match seat {
-        Some(seat) if reply.alive => reply.age = seat.age_at(started),
-        Some(seat) if step.end => {
+    match consul_session {
+        Some(consul_session) if reply.alive => reply.age = consul_session.age_at(started),
+        Some(consul_session) if sync.end => {
             // What it had locked is gone already, so that nobody waits for this; what it wrote may still come, until it is done.
-            agent.destroy(&seat.id).await?;
-            seats.remove(key, step.session);
+            api.destroy(&consul_session.id).await?;
+            consul_sessions.remove(key, sync.session);
         }
-        _ => seats.remove(key, step.session),
+        _ => consul_sessions.remove(key, sync.session),
     }
     Ok(reply)
 }
@@ -214,7 +214,7 @@ async fn step(keeping: &impl Keeping, key: &Key, rule: &Rule, step: &Step) -> Re
 impl Inner {
     /// Nobody asks for this session any more.
     fn leave(&self, key: &Key, session: Session) {
-        self.seats.remove(key, session);
+        self.consul_sessions.remove(key, session);
         self.rates.leave(key, session);
     }
 }

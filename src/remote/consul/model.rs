@@ -1,6 +1,6 @@
 //! Keys that behave as Consul's do in a transaction, for tests: what holds, and what then stands where.
 
-use super::agent::{Entry, MOST_OPS, Op};
+use super::api::{Entry, MOST_OPS, Op};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! Where a Consul is, and how it is spoken to.
 
 use super::Consul;
-use super::agent::Agent;
+use super::api::Api;
 use crate::remote::error::RemoteError;
 use crate::remote::http::HttpOptions;
 #[cfg(feature = "remote-tls")]
@@ -71,11 +71,11 @@ impl ConsulOptions {
     /// certificates and asks for none, or a setting has characters that cannot be said; [`RemoteError::Certificate`];
     /// [`RemoteError::Duration`]; [`RemoteError::NoRuntime`] outside a tokio runtime.
     pub fn connect(self) -> Result<Consul, RemoteError> {
-        let agent = self.agent()?;
-        Ok(Consul(Arc::new(super::Inner::new(agent, self.prefix))))
+        let api = self.api()?;
+        Ok(Consul(Arc::new(super::Inner::new(api, self.prefix))))
     }
 
-    pub(super) fn agent(&self) -> Result<Agent, RemoteError> {
+    pub(super) fn api(&self) -> Result<Api, RemoteError> {
         let mut folders = self.prefix.split('/').rev().skip(1);
         // Consul answers paths with such parts by another path.
         if folders.any(|folder| matches!(folder, "" | "." | "..")) || self.prefix.contains(char::is_control) {
@@ -90,7 +90,7 @@ impl ConsulOptions {
         if let Some(token) = &self.token {
             http.secret("x-consul-token", token)?;
         }
-        Ok(Agent::new(http.connect()?, self.datacenter.as_deref()))
+        Ok(Api::new(http.connect()?, self.datacenter.as_deref()))
     }
 }
 

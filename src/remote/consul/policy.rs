@@ -1,7 +1,7 @@
 //! A policy under a key of Consul's, put in force while programs run.
 
 use super::Consul;
-use super::agent::{Agent, Entry};
+use super::api::{Api, Entry};
 use crate::policy::source::{Kept, PolicySource, SourceError};
 use crate::policy::spec::PolicySpec;
 use crate::remote::backend::StoreError;
@@ -26,7 +26,7 @@ use std::time::Duration;
 /// # }
 /// ```
 pub struct ConsulPolicy {
-    agent: Agent,
+    api: Api,
     kept: Kept,
     /// The number of the last answer.
     index: u64,
@@ -49,11 +49,11 @@ impl Consul {
     /// [`StoreError`] when the store does not answer, [`PolicyFileError`](crate::policy::file::PolicyFileError) when there is
     /// no policy under the key.
     pub async fn policy(&self, key: &str) -> Result<(PolicySpec, ConsulPolicy), SourceError> {
-        let agent = self.0.agent.clone();
-        let (entries, index) = agent.changed(key, false, 0, WAIT).await?;
+        let api = self.0.api.clone();
+        let (entries, index) = api.changed(key, false, 0, WAIT).await?;
         let (spec, kept) = Kept::first(key, content(entries))?;
         let source = ConsulPolicy {
-            agent,
+            api,
             kept,
             index,
             missing: false,
@@ -102,7 +102,7 @@ impl PolicySource for ConsulPolicy {
             if self.failures > 0 || self.missing || self.index == 0 {
                 tokio::time::sleep(self.pause()).await;
             }
-            let answer = self.agent.changed(self.kept.key(), false, self.index, WAIT).await;
+            let answer = self.api.changed(self.kept.key(), false, self.index, WAIT).await;
             if let Some(version) = self.answered(answer) {
                 return Some(version);
             }

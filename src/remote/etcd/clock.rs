@@ -5,11 +5,11 @@
 //! Which term it was is known when the server that was asked had heard of no other before, or when it answers so twice.
 
 use super::Values;
-use super::tenure::{FOR_EVER, Tenure};
-use super::words::{Life, Speaker};
+use super::leases::{FOR_EVER, SharedLease};
+use super::wire::{Life, Speaker};
 use crate::remote::backend::StoreError;
-use crate::remote::book::{Clock, Time};
 use crate::remote::kv::Reading;
+use crate::remote::model::{Clock, Time};
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
@@ -37,8 +37,8 @@ impl Values {
 
     /// A lease as long as one that is over soon.
     async fn begin_another(&self, life: &Life) -> Result<Option<Time>, StoreError> {
-        let tenure = self.tenures.of(&self.shelves, life.granted.unsigned_abs()).await?;
-        Ok(self.ask_lease(tenure.lease).await?.map(|(_, said)| said))
+        let shared_lease = self.shared_leases.of(&self.nodes, life.granted.unsigned_abs()).await?;
+        Ok(self.ask_lease(shared_lease.lease).await?.map(|(_, said)| said))
     }
 
     /// `None` when it is over, or nobody knows who says so.
@@ -49,7 +49,7 @@ impl Values {
         let mut before = self.speaker();
         for _ in 0..2 {
             let sent = (Instant::now(), SystemTime::now());
-            let life = self.shelves.life(lease).await?;
+            let life = self.nodes.life(lease).await?;
             let speaker = self.note_speaker(life.header.speaker());
             if life.left < 0 || life.left > life.granted {
                 return Ok(None);
@@ -59,8 +59,8 @@ impl Values {
                 continue;
             }
             let [granted, left] = [life.granted, life.left].map(i64::unsigned_abs);
-            self.tenures
-                .adopt(granted, Tenure::begun(lease, sent, Duration::from_secs(left)));
+            self.shared_leases
+                .adopt(granted, SharedLease::begun(lease, sent, Duration::from_secs(left)));
             // What is left is rounded down.
             let by = (granted - left).saturating_mul(SECOND);
             let said = Time {

@@ -2,43 +2,42 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `shelves`, `limit` | what lies at the store, and how it is changed |
+//! | `nodes`, `limit` | what lies at the store, and how it is changed |
 //! | `kept` | what the keys there say |
 //! | `door` | who we say we are |
 //! | `lease` | what a session lives by |
-//! | `values`, `tenure`, `clock` | what is known of a rate or window, how long it stays, and how time passes there |
-//! | `words`, `stream` | what is said and heard |
+//! | `values`, `shared_lease`, `clock` | what is known of a rate or window, how long it stays, and how time passes there |
+//! | `wire`, `stream` | what is said and heard |
 //! | `options` | where the server is |
 //! | `policy` | policies that are pushed from it |
 //!
 //! Whether a wish is granted is seen from what lies there: see [`queue`](super::queue).
 
+mod auth;
 mod clock;
-mod door;
-mod kept;
+mod keyspace;
 mod lease;
-mod limit;
+mod leases;
+mod nodes;
 mod options;
 #[cfg(feature = "policy-file")]
 mod policy;
-mod shelves;
 mod stream;
-mod tenure;
 mod values;
-mod words;
+mod wire;
 
-use super::backend::{Backend, Reply, Rule, Session, Step, StoreError};
+use super::backend::{Backend, Rule, Session, StoreError, SyncReply, SyncRequest};
 use super::key::Key;
 use super::kv::Ledger;
 use super::queue::Queue;
+use leases::SharedLeases;
+use nodes::Nodes;
 pub use options::EtcdOptions;
 use parking_lot::Mutex;
 #[cfg(feature = "policy-file")]
 pub use policy::EtcdPolicy;
-use shelves::Shelves;
 use std::fmt;
-use tenure::Tenures;
-use words::Speaker;
+use wire::Speaker;
 
 /// Permits, rates and windows in etcd 3.4 or later. A handle: clones share their connections, and so can all limiters of a process.
 ///
@@ -75,7 +74,7 @@ use words::Speaker;
 /// the process was alone there of late: one round trip, or two. What passes while a process looks on it counts itself; how much has
 /// passed before is told by a lease, of which the process asks how much is left, in whole seconds: one round trip more when it
 /// comes, when it goes, and now and then, see [`remote`](super#time). Whoever was overtaken reads again, after a pause of up to 64 ms: where more than some hundred steps a second are to be expected of all
-/// processes together, take tokens by the [block](super::Blocks).
+/// processes together, take tokens by the [block](super::Prefetch).
 ///
 /// The value goes as soon as the bucket is full again, or the window empty, and the time to live of all sessions is over that have
 /// not been closed: whoever put it last deletes it then. It lies under a lease that nobody renews, so that it goes as well when all
@@ -89,14 +88,14 @@ use words::Speaker;
 /// grants it again at once.
 #[derive(Clone)]
 pub struct Etcd {
-    permits: Queue<Shelves>,
+    permits: Queue<Nodes>,
     rates: Ledger<Values>,
 }
 
 /// What is known of rates and windows.
 pub(crate) struct Values {
-    shelves: Shelves,
-    tenures: Tenures,
+    nodes: Nodes,
+    shared_leases: SharedLeases,
     /// Who has answered last.
     speaker: Mutex<Speaker>,
 }
@@ -107,12 +106,12 @@ impl Etcd {
         EtcdOptions::new(address.into())
     }
 
-    fn new(shelves: Shelves) -> Self {
+    fn new(nodes: Nodes) -> Self {
         Self {
-            permits: Queue::new(shelves.clone()),
+            permits: Queue::new(nodes.clone()),
             rates: Ledger::new(Values {
-                shelves,
-                tenures: Tenures::default(),
+                nodes,
+                shared_leases: SharedLeases::default(),
                 speaker: Mutex::default(),
             }),
         }
@@ -120,15 +119,15 @@ impl Etcd {
 }
 
 impl Backend for Etcd {
-    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
         match rule {
-            Rule::Permits { .. } => self.permits.step(key, rule, step).await,
-            Rule::Rate { .. } | Rule::Window { .. } => self.rates.step(key, rule, step).await,
+            Rule::Permits { .. } => self.permits.sync(key, rule, sync).await,
+            Rule::Rate { .. } | Rule::Window { .. } => self.rates.sync(key, rule, sync).await,
         }
     }
 
-    async fn news(&self, key: &Key, session: Session) {
-        self.permits.news(key, session).await;
+    async fn notified(&self, key: &Key, session: Session) {
+        self.permits.notified(key, session).await;
     }
 
     fn leave(&self, key: &Key, session: Session) {
@@ -139,10 +138,10 @@ impl Backend for Etcd {
 
 impl fmt::Debug for Etcd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shelves = self.permits.shelf();
+        let nodes = self.permits.store();
         f.debug_struct("Etcd")
-            .field("prefix", &shelves.prefix)
-            .field("http", &shelves.door)
+            .field("prefix", &nodes.prefix)
+            .field("http", &nodes.http)
             .finish()
     }
 }

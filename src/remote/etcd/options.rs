@@ -1,7 +1,7 @@
 //! Where an etcd is, and how it is spoken to.
 
-use super::door::Door;
-use super::{Etcd, Shelves};
+use super::auth::AuthHttp;
+use super::{Etcd, Nodes};
 use crate::remote::error::RemoteError;
 use crate::remote::http::HttpOptions;
 use std::fmt;
@@ -86,8 +86,8 @@ impl EtcdOptions {
             self.http.secret("authorization", token)?;
         }
         let user = self.user.as_ref().map(|(name, password)| (&**name, &**password));
-        let door = Door::new(self.http.connect()?, user);
-        Ok(Etcd::new(Shelves::new(door, self.prefix)))
+        let http = AuthHttp::new(self.http.connect()?, user);
+        Ok(Etcd::new(Nodes::new(http, self.prefix)))
     }
 }
 

@@ -1,9 +1,9 @@
 //! Policies pushed from a key of etcd.
 
 use super::Etcd;
-use super::door::Door;
-use super::stream::Lines;
-use super::words::{self, Event, Found};
+use super::auth::AuthHttp;
+use super::stream::JsonStream;
+use super::wire::{self, Event, Found};
 use crate::policy::source::{Kept, PolicySource, SourceError};
 use crate::policy::spec::PolicySpec;
 use crate::remote::backend::StoreError;
@@ -39,12 +39,12 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 /// # }
 /// ```
 pub struct EtcdPolicy {
-    door: Door,
+    http: AuthHttp,
     kept: Kept,
     /// The server does not answer, which was said.
     away: bool,
     /// What is heard of the key.
-    heard: Option<Lines>,
+    heard: Option<JsonStream>,
     /// When to look although nothing was heard.
     look_at: Instant,
     /// Not before this, after an error.
@@ -66,11 +66,11 @@ impl Etcd {
     /// [`StoreError`] when the server does not answer, [`PolicyFileError`](crate::policy::file::PolicyFileError) when there is
     /// no policy under the key.
     pub async fn policy(&self, key: &str) -> Result<(PolicySpec, EtcdPolicy), SourceError> {
-        let door = self.permits.shelf().door.clone();
-        let (content, heard) = look(&door, key).await?;
+        let http = self.permits.store().http.clone();
+        let (content, heard) = look(&http, key).await?;
         let (spec, kept) = Kept::first(key, content)?;
         let source = EtcdPolicy {
-            door,
+            http,
             kept,
             away: false,
             heard: Some(heard),
@@ -83,12 +83,12 @@ impl Etcd {
 }
 
 /// What lies there, and what is heard of it from then on.
-async fn look(door: &Door, key: &str) -> Result<(Seen, Lines), StoreError> {
-    let query = json!({ "key": words::encoded(key) });
-    let found: Found = door.ask("/v3/kv/range", &query).await?.json()?;
+async fn look(http: &AuthHttp, key: &str) -> Result<(Seen, JsonStream), StoreError> {
+    let query = json!({ "key": wire::encoded(key) });
+    let found: Found = http.ask("/v3/kv/range", &query).await?.json()?;
     let mut create = query;
     create["start_revision"] = json!(found.header.revision.saturating_add(1).to_string());
-    let heard = Lines::of(door, "/v3/watch", &json!({ "create_request": create })).await?;
+    let heard = JsonStream::of(http, "/v3/watch", &json!({ "create_request": create })).await?;
     Ok((found.kvs.into_iter().next().map(|pair| pair.bytes), heard))
 }
 
@@ -148,7 +148,7 @@ impl PolicySource for EtcdPolicy {
                         self.retry_at = Some(Instant::now() + self.retry);
                         continue;
                     }
-                    match look(&self.door, self.kept.key()).await {
+                    match look(&self.http, self.kept.key()).await {
                         Ok((seen, heard)) => {
                             self.heard = Some(heard);
                             self.look_at = Instant::now() + EVERY;

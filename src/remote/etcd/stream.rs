@@ -1,7 +1,7 @@
 //! Answers that come as long as anybody listens, a line of JSON for each.
 
-use super::door::Door;
-use super::words::Streamed;
+use super::auth::AuthHttp;
+use super::wire::Streamed;
 use crate::remote::backend::StoreError;
 use bytes::BytesMut;
 use http_body_util::BodyExt as _;
@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub(super) struct Lines {
+pub(super) struct JsonStream {
     body: Incoming,
     /// What has come, and was not read.
     buffer: BytesMut,
@@ -20,9 +20,9 @@ pub(super) struct Lines {
 /// The longest line that is read.
 const LONGEST: usize = 64 << 20;
 
-impl Lines {
-    pub(super) async fn of(door: &Door, path: &str, body: &Value) -> Result<Self, StoreError> {
-        let (status, body) = door.open(path, body).await?;
+impl JsonStream {
+    pub(super) async fn of(http: &AuthHttp, path: &str, body: &Value) -> Result<Self, StoreError> {
+        let (status, body) = http.open(path, body).await?;
         if !status.is_success() {
             let why = format!("{path}: {status}").into();
             return Err(StoreError::Refused { why });
@@ -38,11 +38,11 @@ impl Lines {
             let end = self.buffer[self.searched..].iter().position(|&byte| byte == b'\n');
             if let Some(end) = end.map(|end| self.searched + end) {
                 self.searched = 0;
-                let line = self.buffer.split_to(end + 1);
-                if line.trim_ascii().is_empty() {
+                let queue = self.buffer.split_to(end + 1);
+                if queue.trim_ascii().is_empty() {
                     continue;
                 }
-                let answer: Streamed<T> = serde_json::from_slice(&line).map_err(|error| StoreError::Answer {
+                let answer: Streamed<T> = serde_json::from_slice(&queue).map_err(|error| StoreError::Answer {
                     given: error.to_string().into(),
                 })?;
                 return Ok(answer.result);

@@ -1,6 +1,6 @@
 //! What the store's own clock says, where it keeps one: read now and then, and reckoned on from there.
 
-use crate::remote::book::{Clock, Time};
+use crate::remote::model::{Clock, Time};
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
@@ -15,7 +15,7 @@ pub(crate) struct Reading {
 
 /// What is known of the clock of a key.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct StoreClock {
     /// The last time that it was asked for.
     asked: Option<Instant>,
     read: Option<Read>,
@@ -38,7 +38,7 @@ const SOON: Duration = Duration::from_secs(1);
 /// By such a part of the time that passes clocks run apart at most.
 const APART: u32 = 64;
 
-impl Watch {
+impl StoreClock {
     /// It is to be read, of a note that is dated by this clock.
     pub(super) fn is_due(&self, clock: Option<Clock>) -> bool {
         let same = clock.is_none() || clock == self.read.as_ref().map(|read| read.time.clock);
@@ -108,42 +108,42 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_clock_is_reckoned_on_within_what_clocks_run_apart() {
-        let mut watch = Watch::default();
-        assert!(watch.is_due(None) && watch.time().is_none());
-        let sent = watch.ask();
+        let mut store_clock = StoreClock::default();
+        assert!(store_clock.is_due(None) && store_clock.time().is_none());
+        let sent = store_clock.ask();
         tokio::time::advance(Duration::from_secs(1)).await;
-        watch.read(sent, SAID);
-        assert!(!watch.is_due(Some((7, 1))));
+        store_clock.read(sent, SAID);
+        assert!(!store_clock.is_due(Some((7, 1))));
         tokio::time::advance(Duration::from_secs(63)).await;
-        let time = watch.time().unwrap();
+        let time = store_clock.time().unwrap();
         assert_eq!(
             (time.now, time.by),
             (5_000_000 + 63_000_000 * 63 / 64, 6_000_000 + 65_000_001)
         );
         assert_eq!((time.clock, time.written), (SAID.clock, SAID.written));
-        assert!(watch.is_due(None));
-        watch.note_change();
-        assert_eq!(watch.time().map(|time| time.written), Some(time.by));
+        assert!(store_clock.is_due(None));
+        store_clock.note_change();
+        assert_eq!(store_clock.time().map(|time| time.written), Some(time.by));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_note_that_goes_by_another_clock_has_it_read_sooner() {
-        let mut watch = Watch::default();
-        let sent = watch.ask();
-        watch.read(sent, SAID);
+        let mut store_clock = StoreClock::default();
+        let sent = store_clock.ask();
+        store_clock.read(sent, SAID);
         tokio::time::advance(SOON).await;
-        assert!(!watch.is_due(None) && !watch.is_due(Some((7, 1))) && watch.is_due(Some((7, 2))));
+        assert!(!store_clock.is_due(None) && !store_clock.is_due(Some((7, 1))) && store_clock.is_due(Some((7, 2))));
     }
 
     /// A machine that slept has not seen how long: the other clock has. One that was set back says nothing.
     #[test]
     fn what_passes_while_the_machine_sleeps_counts_as_latest() {
         let hour = Duration::from_secs(3_600);
-        let mut watch = Watch::default();
-        watch.read((Instant::now(), SystemTime::now() - hour), SAID);
-        let time = watch.time().unwrap();
+        let mut store_clock = StoreClock::default();
+        store_clock.read((Instant::now(), SystemTime::now() - hour), SAID);
+        let time = store_clock.time().unwrap();
         assert!(time.now < 6_000_000 && time.by > 3_600_000_000, "{time:?}");
-        watch.read((Instant::now(), SystemTime::now() + hour), SAID);
-        assert_eq!(watch.time(), None);
+        store_clock.read((Instant::now(), SystemTime::now() + hour), SAID);
+        assert_eq!(store_clock.time(), None);
     }
 }

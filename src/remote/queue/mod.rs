@@ -6,67 +6,67 @@
 //!
 //! | part | what it is |
 //! |---|---|
-//! | [`line`] | what lies under a key, and who holds permits by that |
-//! | [`account`] | what one session wants to lie there, and what has to be done for it |
-//! | [`spell`] | how names are written |
-//! | [`room`] | those of this process who wait at a key, and one watch for all of them |
+//! | [`queue`] | what lies under a key, and who holds permits by that |
+//! | [`diff`] | what one session wants to lie there, and what has to be done for it |
+//! | [`encoding`] | how names are written |
+//! | [`waiters`] | those of this process who wait at a key, and one watch for all of them |
 //! | [`watch`] | that watch |
 //! | [`rounds`] | how a step is carried out |
-//! | [`undertaker`] | what becomes of those who have gone without a word |
-//! | [`Shelf`] | what a store has to be able to do |
+//! | [`reaper`] | what becomes of those who have gone without a word |
+//! | [`NodeStore`] | what a store has to be able to do |
 //!
-//! A session's nodes live as long as what the store calls a session, or a lease: a [`Shelf::Term`]. That of ZooKeeper and of
+//! A session's nodes live as long as what the store calls a session, or a lease: a [`NodeStore::Term`]. That of ZooKeeper and of
 //! etcd is kept alive by its client, whatever becomes of the limiter: so what has not been heard of for its time to live is
 //! taken down from here.
 
-mod account;
 #[cfg(test)]
 mod client;
 #[cfg(test)]
 mod corners;
+mod encoding;
 #[cfg(test)]
 mod fake;
-mod line;
-mod room;
-mod rounds;
-mod shelf;
-mod spell;
-mod undertaker;
+mod node_queue;
+mod node_store;
+mod reaper;
+mod reconcile;
+mod session_diff;
+mod waiters;
 mod watch;
 
-use super::backend::{Census, Reply, Rule, Session, Step, StoreError};
+use super::backend::{Rule, Session, StoreError, SyncReply, SyncRequest, Usage};
 use super::key::Key;
-use account::Account;
-pub(crate) use account::Ops;
-use line::Outlook;
-pub(crate) use line::{Line, Node};
+pub(crate) use encoding::{escaped, parse_session};
+use node_queue::Outlook;
+pub(crate) use node_queue::{Node, NodeQueue};
+pub(crate) use node_store::NodeStore;
 use parking_lot::Mutex;
-pub(crate) use room::Change;
-use room::Room;
-use rounds::Visit;
-pub(crate) use shelf::Shelf;
-pub(crate) use spell::{escaped, parse_session};
+use reconcile::Visit;
+pub(crate) use session_diff::Ops;
+use session_diff::SessionDiff;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+pub(crate) use waiters::Change;
+use waiters::Waiters;
 
 /// Permits at such a store. A handle.
-pub(crate) struct Queue<S: Shelf>(Arc<Inner<S>>);
+pub(crate) struct Queue<S: NodeStore>(Arc<Inner<S>>);
 
-impl<S: Shelf> Clone for Queue<S> {
+impl<S: NodeStore> Clone for Queue<S> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-struct Inner<S: Shelf> {
-    shelf: S,
+struct Inner<S: NodeStore> {
+    store: S,
     /// The sessions of this process.
     slots: Mutex<Slots<S>>,
-    rooms: Mutex<HashMap<Key, Room<S::Term>>>,
+    waiters_by_key: Mutex<HashMap<Key, Waiters<S::Term>>>,
     /// There is another slot.
     filled: Arc<Notify>,
     /// How many watches there were.
@@ -75,11 +75,11 @@ struct Inner<S: Shelf> {
 
 type Slots<S> = HashMap<(Key, Session), Arc<Slot<S>>>;
 
-struct Slot<S: Shelf> {
+struct Slot<S: NodeStore> {
     term: Arc<S::Term>,
     ttl: Duration,
     /// Held while a step is under way.
-    account: tokio::sync::Mutex<Account>,
+    diff: tokio::sync::Mutex<SessionDiff>,
     /// When the session is over, unless it is heard of.
     due: Mutex<Instant>,
 }
@@ -89,43 +89,43 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// For so long a watch is kept when nobody waits any more: soon somebody will.
 const LINGER: Duration = Duration::from_secs(1);
 
-impl<S: Shelf> Queue<S> {
-    pub(crate) fn new(shelf: S) -> Self {
+impl<S: NodeStore> Queue<S> {
+    pub(crate) fn new(store: S) -> Self {
         let filled = Arc::new(Notify::new());
         let inner = Arc::new(Inner {
-            shelf,
+            store,
             slots: Mutex::default(),
-            rooms: Mutex::default(),
+            waiters_by_key: Mutex::default(),
             filled: Arc::clone(&filled),
             watches: AtomicU64::new(0),
         });
-        tokio::spawn(undertaker::take_down(Arc::downgrade(&inner), filled));
+        tokio::spawn(reaper::reap(Arc::downgrade(&inner), filled));
         Self(inner)
     }
 
-    pub(crate) fn shelf(&self) -> &S {
-        &self.0.shelf
+    pub(crate) fn store(&self) -> &S {
+        &self.0.store
     }
 
-    pub(crate) async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+    pub(crate) async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
         let Rule::Permits { limit } = *rule else {
             let why = "it counts permits, and neither rates nor windows".into();
             return Err(StoreError::Refused { why });
         };
         let (inner, key) = (&self.0, &key.of(rule.kind()));
-        let id = (key.clone(), step.session);
+        let id = (key.clone(), sync.session);
         let slot = inner.slots.lock().get(&id).cloned();
-        if step.end {
-            inner.end(key, step, slot).await?;
-            return Ok(Reply::default());
+        if sync.end {
+            inner.end(key, sync, slot).await?;
+            return Ok(SyncReply::default());
         }
-        let slot = match slot.filter(|slot| !inner.shelf.is_over(&slot.term)) {
+        let slot = match slot.filter(|slot| !inner.store.is_over(&slot.term)) {
             Some(slot) => slot,
             None => {
-                inner.forget(key, step.session);
-                let term = inner.shelf.term(step.ttl).await?;
-                if !step.begin {
-                    let (term, session) = (&*term, step.session);
+                inner.forget(key, sync.session);
+                let term = inner.store.term(sync.ttl).await?;
+                if !sync.begin {
+                    let (term, session) = (&*term, sync.session);
                     let visit = Visit {
                         term,
                         key,
@@ -134,54 +134,54 @@ impl<S: Shelf> Queue<S> {
                     };
                     return inner.unknown(&visit).await;
                 }
-                inner.fill(id.clone(), term, step.ttl)
+                inner.fill(id.clone(), term, sync.ttl)
             }
         };
         let visit = Visit {
             term: &*slot.term,
             key,
             limit,
-            session: step.session,
+            session: sync.session,
         };
-        let mut account = slot.account.lock().await;
+        let mut diff = slot.diff.lock().await;
         if !inner.has(&id, &slot) {
-            if !step.begin {
+            if !sync.begin {
                 return inner.unknown(&visit).await;
             }
             let why = "the session was taken down meanwhile".into();
             return Err(StoreError::Unreachable { why });
         }
         let sent = Instant::now();
-        account.apply(step, inner.outlook(key));
-        let line = inner.carry_out(&visit, &mut account).await?;
-        let Some(line) = line else {
+        diff.apply(sync, inner.outlook(key));
+        let queue = inner.carry_out(&visit, &mut diff).await?;
+        let Some(queue) = queue else {
             // What is left of it is nobody's. Until it has gone it is known here.
-            let ended = inner.shelf.end(Some(&slot.term), step.ttl, key, step.session);
+            let ended = inner.store.end(Some(&slot.term), sync.ttl, key, sync.session);
             if seeded!("queue_forgets_the_lost") {
-                inner.forget(key, step.session);
+                inner.forget(key, sync.session);
             }
             ended.await?;
-            inner.forget(key, step.session);
+            inner.forget(key, sync.session);
             return inner.unknown(&visit).await;
         };
-        *slot.due.lock() = Instant::now() + step.ttl;
-        let mut reply = account.answer(step, &line);
-        reply.age = inner.shelf.age(&slot.term, sent);
-        if inner.seat(key, step.session, &account, &reply) {
+        *slot.due.lock() = Instant::now() + sync.ttl;
+        let mut reply = diff.answer(sync, &queue);
+        reply.age = inner.store.age(&slot.term, sent);
+        if inner.update(key, sync.session, &diff, &reply) {
             self.watch(&slot.term, key);
         }
         Ok(reply)
     }
 
-    pub(crate) async fn news(&self, key: &Key, session: Session) {
-        let ear = self
+    pub(crate) async fn notified(&self, key: &Key, session: Session) {
+        let waiter = self
             .0
-            .rooms
+            .waiters_by_key
             .lock()
             .entry(key.of(Rule::PERMITS))
             .or_default()
-            .ear(session);
-        ear.notified().await;
+            .waiter(session);
+        waiter.notified().await;
     }
 
     /// Nobody asks for news of this session any more. What could not be taken down of it still is.
@@ -190,21 +190,25 @@ impl<S: Shelf> Queue<S> {
         if seeded!("queue_forgets_the_parted") {
             self.0.forget(key, session);
         }
-        self.0.unseat(key, session);
+        self.0.remove_waiter(key, session);
     }
 }
 
-impl<S: Shelf> Inner<S> {
+impl<S: NodeStore> Inner<S> {
     /// What was last seen of the key.
     fn outlook(&self, key: &Key) -> Outlook {
-        self.rooms.lock().get(key).map(Room::outlook).unwrap_or_default()
+        self.waiters_by_key
+            .lock()
+            .get(key)
+            .map(Waiters::outlook)
+            .unwrap_or_default()
     }
 
     fn fill(&self, id: (Key, Session), term: Arc<S::Term>, ttl: Duration) -> Arc<Slot<S>> {
         let slot = Arc::new(Slot {
             term,
             ttl,
-            account: tokio::sync::Mutex::default(),
+            diff: tokio::sync::Mutex::default(),
             due: Mutex::new(Instant::now() + ttl),
         });
         let mut slots = self.slots.lock();
@@ -215,23 +219,23 @@ impl<S: Shelf> Inner<S> {
     }
 
     /// Takes down a session. What fails is tried again from here, also when nobody asks for it any more.
-    async fn end(&self, key: &Key, step: &Step, slot: Option<Arc<Slot<S>>>) -> Result<(), StoreError> {
+    async fn end(&self, key: &Key, sync: &SyncRequest, slot: Option<Arc<Slot<S>>>) -> Result<(), StoreError> {
         if let Some(slot) = slot {
             {
                 let mut due = slot.due.lock();
                 *due = Instant::now().min(*due);
             }
-            let _account = slot.account.lock().await;
+            let _account = slot.diff.lock().await;
             self.filled.notify_one();
-            if !self.has(&(key.clone(), step.session), &slot) {
+            if !self.has(&(key.clone(), sync.session), &slot) {
                 return Ok(());
             }
-            let ended = self.shelf.end(Some(&slot.term), slot.ttl, key, step.session);
+            let ended = self.store.end(Some(&slot.term), slot.ttl, key, sync.session);
             ended.await?;
         } else {
-            self.shelf.end(None, step.ttl, key, step.session).await?;
+            self.store.end(None, sync.ttl, key, sync.session).await?;
         }
-        self.forget(key, step.session);
+        self.forget(key, sync.session);
         Ok(())
     }
 
@@ -239,16 +243,18 @@ impl<S: Shelf> Inner<S> {
     fn forget(&self, key: &Key, session: Session) {
         let slot = self.slots.lock().remove(&(key.clone(), session));
         drop(slot);
-        self.unseat(key, session);
+        self.remove_waiter(key, session);
     }
 
     /// The session waits for nothing any more.
-    fn unseat(&self, key: &Key, session: Session) {
-        let mut rooms = self.rooms.lock();
-        let empty = rooms.get_mut(key).is_some_and(|room| room.leaves(session));
-        let room = if empty { rooms.remove(key) } else { None };
-        drop(rooms);
-        drop(room);
+    fn remove_waiter(&self, key: &Key, session: Session) {
+        let mut waiters_by_key = self.waiters_by_key.lock();
+        let empty = waiters_by_key
+            .get_mut(key)
+            .is_some_and(|waiters| waiters.leaves(session));
+        let waiters = if empty { waiters_by_key.remove(key) } else { None };
+        drop(waiters_by_key);
+        drop(waiters);
     }
 
     /// Whether this is what is known of the session still.
@@ -258,30 +264,30 @@ impl<S: Shelf> Inner<S> {
     }
 
     /// The answer to a session that is not there.
-    async fn unknown(&self, visit: &Visit<'_, S>) -> Result<Reply, StoreError> {
+    async fn unknown(&self, visit: &Visit<'_, S>) -> Result<SyncReply, StoreError> {
         let key = visit.key;
-        let line = self.look(visit, &Ops::default()).await?;
-        let mut rooms = self.rooms.lock();
-        let deserted = rooms.get(key).is_some_and(Room::is_deserted) && !seeded!("queue_keeps_rooms");
-        let room = if deserted { rooms.remove(key) } else { None };
-        drop(rooms);
-        drop(room);
-        let census: Census = line.census();
-        Ok(Reply {
-            census,
-            ..Reply::default()
+        let queue = self.look(visit, &Ops::default()).await?;
+        let mut waiters_by_key = self.waiters_by_key.lock();
+        let deserted = waiters_by_key.get(key).is_some_and(Waiters::is_empty) && !seeded!("queue_keeps_rooms");
+        let waiters = if deserted { waiters_by_key.remove(key) } else { None };
+        drop(waiters_by_key);
+        drop(waiters);
+        let usage: Usage = queue.usage();
+        Ok(SyncReply {
+            usage,
+            ..SyncReply::default()
         })
     }
 
     /// Takes note of what a session waits for. True when it is to be told.
-    fn seat(&self, key: &Key, session: Session, account: &Account, reply: &Reply) -> bool {
-        let mut rooms = self.rooms.lock();
-        let room = rooms.entry(key.clone()).or_default();
-        room.seat(session, account.waiting(), account.keeps(), reply.others_wait) || S::TELLS
+    fn update(&self, key: &Key, session: Session, diff: &SessionDiff, reply: &SyncReply) -> bool {
+        let mut waiters_by_key = self.waiters_by_key.lock();
+        let waiters = waiters_by_key.entry(key.clone()).or_default();
+        waiters.update(session, diff.waiting(), diff.keeps(), reply.others_wait) || S::REPORTS
     }
 }
 
-impl<S: Shelf> Drop for Inner<S> {
+impl<S: NodeStore> Drop for Inner<S> {
     fn drop(&mut self) {
         // The one who takes down looks once more, and goes.
         self.filled.notify_one();

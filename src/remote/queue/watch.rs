@@ -1,8 +1,8 @@
 //! One watch for all of this process who wait at a key: begun when somebody does, begun anew when it ends, and given up when
 //! nobody waits any more.
 
-use super::room::{Change, Room};
-use super::{Inner, LINGER, PAUSE, Queue, Shelf};
+use super::waiters::{Change, Waiters};
+use super::{Inner, LINGER, NodeStore, PAUSE, Queue};
 use crate::remote::key::Key;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -12,33 +12,35 @@ use std::task::Poll;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-impl<S: Shelf> Queue<S> {
+impl<S: NodeStore> Queue<S> {
     /// Watches the key, unless that is done already.
     pub(super) fn watch(&self, term: &Arc<S::Term>, key: &Key) {
-        let mut rooms = self.0.rooms.lock();
-        let room = rooms.entry(key.clone()).or_default();
-        if room.is_watched(|watched| self.0.shelf.is_over(watched)) {
+        let mut waiters_by_key = self.0.waiters_by_key.lock();
+        let waiters = waiters_by_key.entry(key.clone()).or_default();
+        if waiters.is_watched(|watched| self.0.store.is_over(watched)) {
             // It may have seen what is waited for before it was waited for.
-            let told = room.ring();
-            drop(rooms);
-            return tell(told);
+            let reported = waiters.ring();
+            drop(waiters_by_key);
+            return tell(reported);
         }
         // Relaxed: a number of its own is all that is wanted.
         let number = self.0.watches.fetch_add(1, Ordering::Relaxed) + 1;
         let watching = watch(Arc::downgrade(&self.0), Arc::clone(term), key.clone(), number);
-        room.watch(number, Arc::clone(term), tokio::spawn(watching));
+        waiters.watch(number, Arc::clone(term), tokio::spawn(watching));
     }
 }
 
-impl<S: Shelf> Inner<S> {
+impl<S: NodeStore> Inner<S> {
     fn note(&self, key: &Key, number: u64, change: Change) {
-        let told = {
-            let mut rooms = self.rooms.lock();
-            let room = rooms.get_mut(key).filter(|room| room.is_watched_by(number));
-            room.map(|room| (room.note(change), room.changed()))
+        let reported = {
+            let mut waiters_by_key = self.waiters_by_key.lock();
+            let waiters = waiters_by_key
+                .get_mut(key)
+                .filter(|waiters| waiters.is_watched_by(number));
+            waiters.map(|waiters| (waiters.note(change), waiters.changed()))
         };
-        if let Some((told, changed)) = told {
-            tell(told);
+        if let Some((reported, changed)) = reported {
+            tell(reported);
             changed.notify_waiters();
         }
     }
@@ -46,9 +48,11 @@ impl<S: Shelf> Inner<S> {
     /// This watch has ended. False when it was none any more.
     fn blind(&self, key: &Key, number: u64) -> bool {
         let changed = {
-            let mut rooms = self.rooms.lock();
-            let room = rooms.get_mut(key).filter(|room| room.is_watched_by(number));
-            room.map(Room::blind)
+            let mut waiters_by_key = self.waiters_by_key.lock();
+            let waiters = waiters_by_key
+                .get_mut(key)
+                .filter(|waiters| waiters.is_watched_by(number));
+            waiters.map(Waiters::blind)
         };
         if let Some(changed) = &changed {
             changed.notify_waiters();
@@ -58,19 +62,21 @@ impl<S: Shelf> Inner<S> {
 
     /// True when nobody waits for what this watch tells. Then it is none from now on.
     fn is_idle(&self, key: &Key, number: u64) -> bool {
-        let mut rooms = self.rooms.lock();
-        let room = rooms.get_mut(key).filter(|room| room.is_watched_by(number));
-        room.is_none_or(Room::is_idle)
+        let mut waiters_by_key = self.waiters_by_key.lock();
+        let waiters = waiters_by_key
+            .get_mut(key)
+            .filter(|waiters| waiters.is_watched_by(number));
+        waiters.is_none_or(Waiters::is_idle)
     }
 }
 
 /// Outside locks: it may run foreign code.
-fn tell(ears: Vec<Arc<Notify>>) {
-    ears.iter().for_each(|ear| ear.notify_one());
+fn tell(by_session: Vec<Arc<Notify>>) {
+    by_session.iter().for_each(|waiter| waiter.notify_one());
 }
 
 /// Watches a key, as long as somebody waits there.
-async fn watch<S: Shelf>(inner: Weak<Inner<S>>, term: Arc<S::Term>, key: Key, number: u64) {
+async fn watch<S: NodeStore>(inner: Weak<Inner<S>>, term: Arc<S::Term>, key: Key, number: u64) {
     // Over all that is tried: a watch that fails at once is not kept for its failures' sake.
     let mut idle = pin!(async {
         loop {
@@ -86,7 +92,7 @@ async fn watch<S: Shelf>(inner: Weak<Inner<S>>, term: Arc<S::Term>, key: Key, nu
         let goes_on = {
             let mut watched = pin!(
                 inner
-                    .shelf
+                    .store
                     .watch(&term, &key, |change| inner.note(&key, number, change))
             );
             poll_fn(|cx| match watched.as_mut().poll(cx) {
@@ -98,9 +104,9 @@ async fn watch<S: Shelf>(inner: Weak<Inner<S>>, term: Arc<S::Term>, key: Key, nu
         if !goes_on || !inner.blind(&key, number) {
             return;
         }
-        if inner.shelf.is_over(&term) {
-            let told = inner.rooms.lock().get(&key).map(Room::everybody);
-            return tell(told.unwrap_or_default());
+        if inner.store.is_over(&term) {
+            let reported = inner.waiters_by_key.lock().get(&key).map(Waiters::all);
+            return tell(reported.unwrap_or_default());
         }
         drop(inner);
         // One that has lasted is begun anew soon; the next after one that has not, later and later.

@@ -1,7 +1,7 @@
 //! What a script has answered, or has told somebody else.
 
-use crate::remote::backend::{Census, Grant, Reply, Rule, StoreError};
-use crate::remote::book::Fill;
+use crate::remote::backend::{Grant, Rule, StoreError, SyncReply, Usage};
+use crate::remote::model::Fill;
 use std::time::Duration;
 
 /// What a script has answered.
@@ -26,7 +26,7 @@ impl Answer {
     pub(super) fn grants(&self, from: usize) -> Result<Vec<Grant>, StoreError> {
         let grants = (from..self.0.len()).step_by(3).map(|at| {
             Ok(Grant {
-                wish: self.number(at)?,
+                request: self.number(at)?,
                 units: self.number(at + 1)?,
                 token: self.number(at + 2)?,
             })
@@ -35,12 +35,12 @@ impl Answer {
     }
 
     /// That of the script for permits.
-    pub(super) fn of_permits(&self) -> Result<Reply, StoreError> {
-        Ok(Reply {
+    pub(super) fn of_permits(&self) -> Result<SyncReply, StoreError> {
+        Ok(SyncReply {
             alive: self.number(0)? == 1,
             others_wait: self.number(1)? == 1,
             again: self.micros(2)?,
-            census: Census {
+            usage: Usage {
                 limit: self.number(3)?,
                 in_use: self.number(4)?,
                 waiting: self.number(5)?,
@@ -56,8 +56,8 @@ impl Answer {
     }
 
     /// Whose history the script for permits has seen, where it has looked.
-    pub(super) fn history(&self) -> Option<&str> {
-        self.word(8).ok().filter(|history| *history != "-")
+    pub(super) fn replication_id(&self) -> Option<&str> {
+        self.word(8).ok().filter(|replication_id| *replication_id != "-")
     }
 
     /// The rule that a script tells, of the kind of `known`.

@@ -1,6 +1,6 @@
 //! The connection of a [`Redis`](super::Redis): to one server, or to each of a cluster.
 
-use super::posts::Slot;
+use super::channels::Slot;
 use super::script::Call;
 use crate::remote::key::Key;
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
@@ -21,13 +21,13 @@ use std::time::Duration;
 
 /// Made when it is first needed, made anew when it breaks, and subscribed to what it was before.
 pub(super) enum Link {
-    One(Box<One>),
+    Single(Box<Single>),
     #[cfg(feature = "redis-cluster")]
-    Cluster(Many),
+    Cluster(Cluster),
 }
 
 /// A connection to one server, and what the next one is made of.
-pub(super) struct One {
+pub(super) struct Single {
     client: Client,
     config: ConnectionManagerConfig,
     /// With the number of those before it.
@@ -36,7 +36,7 @@ pub(super) struct One {
 
 /// A connection to each server of a cluster.
 #[cfg(feature = "redis-cluster")]
-pub(super) struct Many {
+pub(super) struct Cluster {
     connection: ClusterConnection,
     /// A server has not answered. It may be dead, and another one have its slots: the others know, and are asked next.
     in_doubt: AtomicBool,
@@ -58,7 +58,7 @@ impl Link {
             .set_push_sender(heard(hear))
             .set_automatic_resubscription();
         let first = ConnectionManager::new_lazy_with_config(client.clone(), config.clone())?;
-        Ok(Self::One(Box::new(One {
+        Ok(Self::Single(Box::new(Single {
             client,
             config,
             current: Mutex::new((0, first)),
@@ -83,7 +83,7 @@ impl Link {
             .build()?;
         // It is taken from here alone.
         let config = ::redis::cluster::ClusterConfig::new().set_response_timeout(timeout);
-        Ok(Self::Cluster(Many {
+        Ok(Self::Cluster(Cluster {
             connection: client.get_pending_async_connection_with_config(config),
             in_doubt: AtomicBool::new(false),
         }))
@@ -92,7 +92,7 @@ impl Link {
     /// The hash slot of a limiter, where there are such.
     pub(super) fn slot(&self, key: &Key) -> Option<Slot> {
         match self {
-            Self::One(_) => {
+            Self::Single(_) => {
                 let _ = key;
                 None
             }
@@ -105,7 +105,7 @@ impl Link {
     /// Which connection it is, so that it is given up once.
     pub(super) fn number(&self) -> u64 {
         match self {
-            Self::One(one) => one.current.lock().0,
+            Self::Single(one) => one.current.lock().0,
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(_) => 0,
         }
@@ -115,7 +115,7 @@ impl Link {
     /// was done already, or would not help: a cluster finds the right one by itself.
     pub(super) fn give_up(&self, number: u64) -> bool {
         match self {
-            Self::One(one) => one.give_up(number),
+            Self::Single(one) => one.give_up(number),
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(_) => false,
         }
@@ -132,7 +132,7 @@ impl Link {
 
     async fn query<T: FromRedisValue>(&self, command: Cmd) -> Result<T, RedisError> {
         match self {
-            Self::One(one) => command.query_async(&mut one.connection()).await,
+            Self::Single(one) => command.query_async(&mut one.connection()).await,
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(many) => many.query(command).await,
         }
@@ -140,14 +140,14 @@ impl Link {
 
     pub(super) async fn subscribe(&self, channel: &str) -> Result<(), RedisError> {
         match self {
-            Self::One(one) => one.connection().subscribe(channel).await,
+            Self::Single(one) => one.connection().subscribe(channel).await,
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(many) => many.connection.clone().subscribe(channel).await,
         }
     }
 }
 
-impl One {
+impl Single {
     fn connection(&self) -> ConnectionManager {
         self.current.lock().1.clone()
     }
@@ -171,7 +171,7 @@ impl One {
 }
 
 #[cfg(feature = "redis-cluster")]
-impl Many {
+impl Cluster {
     /// Asks the server that has the key; where one has not answered, any: who does not have the key says who has, and is believed
     /// from then on.
     async fn query<T: FromRedisValue>(&self, command: Cmd) -> Result<T, RedisError> {

@@ -8,28 +8,28 @@
 //! | `rights.lua` | nothing: whether all that is needed is allowed |
 
 mod answer;
-mod ears;
-mod histories;
+mod channels;
 mod link;
 mod options;
-mod posts;
+mod replication_ids;
 mod script;
+mod subscriptions;
 
-use super::backend::{Backend, Census, News, Reply, Rule, Session, Step, StoreError};
-use super::book::{Fill, micros};
+use super::backend::{Backend, Notification, Rule, Session, StoreError, SyncReply, SyncRequest, Usage};
 use super::error::RemoteError;
 use super::key::Key;
+use super::model::{Fill, micros};
 use ::redis::{ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind};
 use answer::Answer;
-use ears::{Ear, Ears};
-use histories::Histories;
+use channels::{Channel, Channels};
 use link::Link;
 pub use options::RedisOptions;
-use posts::{Post, Posts};
+use replication_ids::ReplicationIds;
 use script::{Call, Script};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+use subscriptions::{Subscription, Subscriptions};
 
 /// Limiters in Redis. A handle: clones are the same connection, which all limiters of a process can share.
 ///
@@ -89,9 +89,9 @@ struct Inner {
     link: Link,
     prefix: Box<str>,
     timeout: Duration,
-    posts: Arc<Posts>,
-    ears: Arc<Ears>,
-    histories: Histories,
+    channels: Arc<Channels>,
+    subscriptions: Arc<Subscriptions>,
+    replication_ids: ReplicationIds,
     longest_ttl: Duration,
     /// The eviction policy that is allowed beside `noeviction`.
     evicts: Option<Box<str>>,
@@ -143,8 +143,8 @@ impl Redis {
         longest_ttl: Duration,
         evicts: Option<Box<str>>,
     ) -> Result<Self, RemoteError> {
-        let (ears, posts) = (Arc::<Ears>::default(), Arc::new(Posts::new(&prefix)));
-        let (hearing, tried) = (Arc::clone(&ears), Arc::clone(&posts));
+        let (subscriptions, channels) = (Arc::<Subscriptions>::default(), Arc::new(Channels::new(&prefix)));
+        let (hearing, tried) = (Arc::clone(&subscriptions), Arc::clone(&channels));
         let hear = move |push: &PushInfo| {
             if push.kind == PushKind::Disconnection {
                 tried.begin_anew();
@@ -155,9 +155,9 @@ impl Redis {
             link: link(Box::new(hear))?,
             prefix,
             timeout,
-            posts,
-            ears,
-            histories: Histories::default(),
+            channels,
+            subscriptions,
+            replication_ids: ReplicationIds::default(),
             longest_ttl,
             evicts,
             rights: Script::new(include_str!("rights.lua")),
@@ -176,8 +176,10 @@ impl Redis {
         format!("{prefix}{{{key}}}:{kind}:{part}")
     }
 
-    fn ear(&self, key: &Key, session: Session) -> Arc<Ear> {
-        self.0.ears.open(self.name(key, session), &self.post(key).channel)
+    fn subscription(&self, key: &Key, session: Session) -> Arc<Subscription> {
+        self.0
+            .subscriptions
+            .open(self.name(key, session), &self.channel(key).channel)
     }
 
     /// What messages for `session` say.
@@ -199,8 +201,8 @@ impl Redis {
         }
         let is_replica = is_replica(error);
         if is_replica && self.0.link.give_up(number) {
-            self.0.posts.begin_anew();
-            self.0.ears.missed_all();
+            self.0.channels.begin_anew();
+            self.0.subscriptions.missed_all();
         }
         let why = error.to_string().into();
         let is_away = matches!(
@@ -216,108 +218,111 @@ impl Redis {
         }
     }
 
-    async fn permits(&self, key: &Key, rule: &Rule, limit: u64, step: &Step) -> Result<Reply, StoreError> {
+    async fn permits(&self, key: &Key, rule: &Rule, limit: u64, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
         let inner = &*self.0;
-        let post = self.ready(key).await?;
-        if step.begin {
-            inner.ears.open(self.name(key, step.session), &post.channel);
+        let channel = self.ready(key).await?;
+        if sync.begin {
+            inner.subscriptions.open(self.name(key, sync.session), &channel.channel);
         }
         let parts = ["state", "dues", "sessions", "queue", "oldest"];
         let mut call = inner.permits.on(parts.map(|part| self.key(key, rule, part)));
         call.arg(limit)
-            .arg(&*post.channel)
-            .arg(step.session.to_string())
-            .arg(step.seq)
-            .arg(u8::from(step.begin))
-            .arg(micros(step.ttl))
-            .arg(step.returned)
-            .arg(step.seen)
-            .arg(step.limit.map_or(String::new(), |limit| limit.to_string()))
-            .arg(u8::from(step.keeps))
-            .arg(u8::from(step.end))
-            .arg(step.heard)
-            .arg(step.oldest.map_or(String::new(), |token| token.to_string()))
-            .arg(step.wishes.len())
-            .arg(inner.histories.known())
+            .arg(&*channel.channel)
+            .arg(sync.session.to_string())
+            .arg(sync.seq)
+            .arg(u8::from(sync.begin))
+            .arg(micros(sync.ttl))
+            .arg(sync.returned)
+            .arg(sync.seen)
+            .arg(sync.limit.map_or(String::new(), |limit| limit.to_string()))
+            .arg(u8::from(sync.keeps))
+            .arg(u8::from(sync.end))
+            .arg(sync.acked)
+            .arg(sync.oldest.map_or(String::new(), |token| token.to_string()))
+            .arg(sync.requests.len())
+            .arg(inner.replication_ids.known())
             .arg(micros(inner.longest_ttl))
             .arg(u8::from(inner.evicts.is_some()));
-        for wish in &step.wishes {
-            call.arg(wish.id)
-                .arg(wish.need)
-                .arg(wish.want)
-                .arg(u8::from(wish.queue));
+        for request in &sync.requests {
+            call.arg(request.id)
+                .arg(request.need)
+                .arg(request.want)
+                .arg(u8::from(request.queue));
         }
-        for id in &step.withdrawn {
+        for id in &sync.withdrawn {
             call.arg(*id);
         }
         let answer = self.call(&call).await?;
-        if let Some(history) = answer.history() {
-            inner.histories.note(history);
+        if let Some(replication_id) = answer.replication_id() {
+            inner.replication_ids.note(replication_id);
         }
         answer.of_permits()
     }
 
-    fn post(&self, key: &Key) -> Arc<Post> {
-        self.0.posts.of(key, self.0.link.slot(key))
+    fn channel(&self, key: &Key) -> Arc<Channel> {
+        self.0.channels.of(key, self.0.link.slot(key))
     }
 
     /// Once for all limiters at a post, before there is something to be told, and before a right that is missing leaves a step
     /// half done.
-    async fn ready(&self, key: &Key) -> Result<Arc<Post>, StoreError> {
-        let (inner, post) = (&*self.0, self.post(key));
-        let (tried, number) = (post.tried(), inner.link.number());
+    async fn ready(&self, key: &Key) -> Result<Arc<Channel>, StoreError> {
+        let (inner, channel) = (&*self.0, self.channel(key));
+        let (tried, number) = (channel.tried(), inner.link.number());
         let ready = tried.get_or_try_init(|| async {
-            let mut call = inner.rights.on([post.key.to_string()]);
-            call.arg(&*post.channel);
+            let mut call = inner.rights.on([channel.key.to_string()]);
+            call.arg(&*channel.channel);
             let failed = |error: RedisError| self.failed(&error, number);
             let policy: String = inner.link.invoke(&call).await.map_err(failed)?;
             inner.allows(&policy)?;
-            inner.link.subscribe(&post.channel).await.map_err(failed)
+            inner.link.subscribe(&channel.channel).await.map_err(failed)
         });
         ready.await?;
-        Ok(post)
+        Ok(channel)
     }
 
-    async fn rate(&self, key: &Key, script: &Script, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
-        let post = self.ready(key).await?;
-        if matches!(rule, Rule::Window { .. }) && step.wishes.iter().any(|wish| wish.queue) {
-            self.0.ears.open(self.name(key, step.session), &post.channel);
+    async fn rate(&self, key: &Key, script: &Script, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
+        let channel = self.ready(key).await?;
+        if matches!(rule, Rule::Window { .. }) && sync.requests.iter().any(|request| request.queue) {
+            self.0
+                .subscriptions
+                .open(self.name(key, sync.session), &channel.channel);
         }
-        let taker = format!("taker:{}", step.session);
+        let taker = format!("taker:{}", sync.session);
         let mut call = script.on([self.key(key, rule, "state"), self.key(key, rule, &taker)]);
         for number in numbers(rule)? {
             call.arg(number);
         }
-        let wish = step.wishes.first();
-        call.arg(step.session.to_string())
-            .arg(step.seq)
-            .arg(u8::from(step.begin))
-            .arg(micros(step.ttl))
-            .arg(step.charged)
-            .arg(step.seen)
-            .arg(u8::from(step.end))
-            .arg(wish.map_or(0, |wish| wish.id))
-            .arg(wish.map_or(0, |wish| wish.need))
-            .arg(wish.map_or(0, |wish| wish.want))
-            .arg(wish.map_or(0, |wish| u8::from(wish.queue)))
-            .arg(step.edition);
-        match &step.change {
+        let request = sync.requests.first();
+        call.arg(sync.session.to_string())
+            .arg(sync.seq)
+            .arg(u8::from(sync.begin))
+            .arg(micros(sync.ttl))
+            .arg(sync.charged)
+            .arg(sync.seen)
+            .arg(u8::from(sync.end))
+            .arg(request.map_or(0, |request| request.id))
+            .arg(request.map_or(0, |request| request.need))
+            .arg(request.map_or(0, |request| request.want))
+            .arg(request.map_or(0, |request| u8::from(request.queue)))
+            .arg(sync.edition);
+        match &sync.change {
             None => call.arg("").arg("").arg(""),
             Some(change) => {
                 let [one, two, three] = numbers(change)?;
                 call.arg(one).arg(two).arg(three)
             }
         };
-        call.arg(Rule::REMEMBERED.as_millis().to_string()).arg(&*post.channel);
-        for id in &step.withdrawn {
+        call.arg(Rule::REMEMBERED.as_millis().to_string())
+            .arg(&*channel.channel);
+        for id in &sync.withdrawn {
             call.arg(*id);
         }
         let answer = self.call(&call).await?;
-        Ok(Reply {
+        Ok(SyncReply {
             alive: answer.number(0)? == 1,
             others_wait: false,
             again: answer.micros(1)?,
-            census: Census {
+            usage: Usage {
                 limit: answer.number(2)?,
                 in_use: answer.number(3)?,
                 waiting: answer.number(8)?,
@@ -337,24 +342,24 @@ impl Redis {
 }
 
 impl Backend for Redis {
-    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
         match *rule {
-            Rule::Permits { limit } => self.permits(key, rule, limit, step).await,
-            Rule::Rate { .. } => self.rate(key, &self.0.bucket, rule, step).await,
-            Rule::Window { .. } => self.rate(key, &self.0.window, rule, step).await,
+            Rule::Permits { limit } => self.permits(key, rule, limit, sync).await,
+            Rule::Rate { .. } => self.rate(key, &self.0.bucket, rule, sync).await,
+            Rule::Window { .. } => self.rate(key, &self.0.window, rule, sync).await,
         }
     }
 
-    async fn news(&self, key: &Key, session: Session) {
-        self.ear(key, session).rung().await;
+    async fn notified(&self, key: &Key, session: Session) {
+        self.subscription(key, session).notified().await;
     }
 
-    fn told(&self, key: &Key, session: Session) -> News {
-        self.ear(key, session).take()
+    fn notification(&self, key: &Key, session: Session) -> Notification {
+        self.subscription(key, session).take()
     }
 
     fn leave(&self, key: &Key, session: Session) {
-        self.0.ears.close(&self.name(key, session));
+        self.0.subscriptions.close(&self.name(key, session));
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::names::{self, Names};
 use crate::remote::backend::{Session, StoreError};
-use crate::remote::plan::MAX_UNITS;
-use crate::remote::queue::{Line, Ops, escaped};
+use crate::remote::config::MAX_UNITS;
+use crate::remote::queue::{NodeQueue, Ops, escaped};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -89,7 +89,7 @@ impl Link {
         session: Session,
         ops: &Ops,
         look: bool,
-    ) -> Result<Option<Line>, StoreError> {
+    ) -> Result<Option<NodeQueue>, StoreError> {
         let path = self.path(key);
         let sent = Instant::now();
         if ops.begin {
@@ -98,10 +98,10 @@ impl Link {
         // All of it is sent at once, in this order, which the server keeps; then the answers are awaited.
         let ephemeral = CreateMode::EphemeralSequential.with_acls(self.access.acls());
         let mark = CreateMode::Ephemeral.with_acls(self.access.acls());
-        let wishes: Vec<_> = ops
+        let requests: Vec<_> = ops
             .create
             .iter()
-            .map(|&(wish, units)| format!("{path}/{}", names::wish(session, wish, units)))
+            .map(|&(request, units)| format!("{path}/{}", names::request(session, request, units)))
             .collect();
         let mut left = Vec::new();
         let mut gone: Vec<_> = ops.delete.iter().map(|name| format!("{path}/{name}")).collect();
@@ -121,9 +121,9 @@ impl Link {
             let marks: Vec<_> = gone.iter().filter_map(|gone| marks.remove(gone)).collect();
             gone.extend(marks);
         }
-        let created: Vec<_> = wishes
+        let created: Vec<_> = requests
             .iter()
-            .map(|wish| (wish, self.client.create(wish, b"", &ephemeral)))
+            .map(|request| (request, self.client.create(request, b"", &ephemeral)))
             .collect();
         let left: Vec<_> = left.iter().map(|name| self.client.create(name, b"", &mark)).collect();
         let deleted: Vec<_> = gone.iter().map(|path| self.client.delete(path, None)).collect();
@@ -137,9 +137,9 @@ impl Link {
             synced.await.map_err(failed)?;
             self.confirm(sent);
         }
-        for (wish, created) in created {
+        for (request, created) in created {
             let (stat, sequence) = created.await.map_err(failed)?;
-            let name = format!("{wish}{sequence}");
+            let name = format!("{request}{sequence}");
             let name = name.rsplit('/').next().unwrap_or_default().into();
             let token = stat.czxid.unsigned_abs();
             self.created.lock().entry(path.clone()).or_default().insert(name, token);
@@ -160,7 +160,7 @@ impl Link {
         let seen = match look.await {
             Ok(seen) => seen,
             // Nobody is there.
-            Err(Error::NoNode) => return Ok(Some(Line::new(limit, [], Vec::new()))),
+            Err(Error::NoNode) => return Ok(Some(NodeQueue::new(limit, [], Vec::new()))),
             Err(error) => return Err(failed(error)),
         };
         self.read(&path, &seen, Some(session)).await.map(Some)
@@ -200,7 +200,12 @@ impl Link {
     }
 
     /// What was seen, with the tokens of `session`, or of everybody where sequence numbers do not say who came first.
-    pub(super) async fn read(&self, path: &str, seen: &Seen, session: Option<Session>) -> Result<Line, StoreError> {
+    pub(super) async fn read(
+        &self,
+        path: &str,
+        seen: &Seen,
+        session: Option<Session>,
+    ) -> Result<NodeQueue, StoreError> {
         let names = Names::read(&seen.names).map_err(|name| foreign(path, name))?;
         let limit = limit_of(path, &seen.limit)?;
         if let Some(session) = session {
@@ -215,13 +220,13 @@ impl Link {
         let known = {
             let mut created = self.created.lock();
             let known = created.entry(path.to_owned()).or_default();
-            known.retain(|name, _| names.wishes().any(|(wish, _)| wish == &**name));
+            known.retain(|name, _| names.requests().any(|(request, _)| request == &**name));
             known.clone()
         };
-        let wanted = names.wishes().map(|(name, _)| name);
+        let wanted = names.requests().map(|(name, _)| name);
         let wanted: Vec<_> = match session {
             _ if wrapped => wanted.collect(),
-            Some(session) => names.wishes_of(session).collect(),
+            Some(session) => names.requests_of(session).collect(),
             None => Vec::new(),
         };
         let wanted = wanted.into_iter().filter(|name| !known.contains_key(*name));
@@ -234,9 +239,9 @@ impl Link {
                 known.insert(name.into(), stat.czxid.unsigned_abs());
             }
         }
-        let line = names.line(limit, &known, wrapped);
+        let queue = names.queue(limit, &known, wrapped);
         self.created.lock().entry(path.to_owned()).or_default().extend(known);
-        Ok(line)
+        Ok(queue)
     }
 }
 

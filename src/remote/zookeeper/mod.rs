@@ -4,28 +4,28 @@
 //! |---|---|
 //! | `names` | what nodes are called, and what a list of names says |
 //! | `link` | a session at the servers, and what is done in it |
-//! | `presence` | how a session at a key comes and goes |
-//! | `told` | what the server tells of a key |
+//! | `session_node` | how a session at a key comes and goes |
+//! | `watch_events` | what the server tells of a key |
 //! | `options`, `servers` | where the servers are |
-//! | `rights` | what we must be allowed |
+//! | `acl` | what we must be allowed |
 //! | `values` | what is known of a rate or window |
 //!
 //! All under a key lies in one node, whose data is the limit, and whose children are the sessions and their wishes. Whether a
 //! wish is granted is seen from the names of the children alone: see [`queue`](super::queue).
 
+mod acl;
 mod link;
 mod names;
 mod options;
-mod presence;
-mod rights;
 mod servers;
-mod told;
+mod session_node;
 mod values;
+mod watch_events;
 
-use super::backend::{Backend, Reply, Rule, Session, Step, StoreError};
+use super::backend::{Backend, Rule, Session, StoreError, SyncReply, SyncRequest};
 use super::key::Key;
 use super::kv::Ledger;
-use super::queue::{Change, Line, Ops, Queue, Shelf};
+use super::queue::{Change, NodeQueue, NodeStore, Ops, Queue};
 use link::Link;
 pub use options::ZookeeperOptions;
 use parking_lot::Mutex;
@@ -72,7 +72,7 @@ use tokio::time::Instant;
 /// looks on it counts itself; how much has passed before is told by the times at which the leader says that nodes were changed. To
 /// learn that, a process sets the data of the upper node to what it is, when it comes, when it goes, and once in a minute or less:
 /// two round trips more, see [`remote`](super#time). Whoever was overtaken reads again, after a pause of up to 64 ms: where more than some hundred
-/// steps a second are to be expected of all processes together, take tokens by the [block](super::Blocks).
+/// steps a second are to be expected of all processes together, take tokens by the [block](super::Prefetch).
 ///
 /// Both nodes go as soon as the bucket is full again, or the window empty, and the time to live of all sessions is over that have
 /// not been closed: whoever set the data last deletes them then, if it still runs; otherwise whoever has used it and is still there.
@@ -150,10 +150,10 @@ impl Nodes {
     }
 }
 
-impl Shelf for Nodes {
+impl NodeStore for Nodes {
     type Term = Link;
 
-    const TELLS: bool = true;
+    const REPORTS: bool = true;
 
     fn token(&self, link: &Link, key: &Key, name: &str) -> Option<u64> {
         link.token(key.as_str(), name)
@@ -183,7 +183,7 @@ impl Shelf for Nodes {
         session: Session,
         ops: &Ops,
         look: bool,
-    ) -> Result<Option<Line>, StoreError> {
+    ) -> Result<Option<NodeQueue>, StoreError> {
         link.carry_out(key.as_str(), limit, session, ops, look).await
     }
 
@@ -201,15 +201,15 @@ impl Shelf for Nodes {
 }
 
 impl Backend for Zookeeper {
-    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
         match rule {
-            Rule::Permits { .. } => self.permits.step(key, rule, step).await,
-            Rule::Rate { .. } | Rule::Window { .. } => self.rates.step(key, rule, step).await,
+            Rule::Permits { .. } => self.permits.sync(key, rule, sync).await,
+            Rule::Rate { .. } | Rule::Window { .. } => self.rates.sync(key, rule, sync).await,
         }
     }
 
-    async fn news(&self, key: &Key, session: Session) {
-        self.permits.news(key, session).await;
+    async fn notified(&self, key: &Key, session: Session) {
+        self.permits.notified(key, session).await;
     }
 
     fn leave(&self, key: &Key, session: Session) {
@@ -221,7 +221,7 @@ impl Backend for Zookeeper {
 impl fmt::Debug for Zookeeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Zookeeper")
-            .field("options", &self.permits.shelf().options)
+            .field("options", &self.permits.store().options)
             .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
 //! Where a ZooKeeper is, and how it is spoken to.
 
 use super::link::{Access, Link, failed};
-use super::{Nodes, Zookeeper, rights, servers};
+use super::{Nodes, Zookeeper, acl, servers};
 use crate::remote::backend::StoreError;
 use crate::remote::error::RemoteError;
 use crate::remote::settings::runtime;
@@ -109,7 +109,7 @@ impl ZookeeperOptions {
         let connected = connector.connect(&self.servers).await;
         let client = connected.map_err(failed)?;
         let above = self.prefix.strip_suffix('/').unwrap_or(&self.prefix);
-        rights::check(&client, access, above).await?;
+        acl::check(&client, access, above).await?;
         let prefix = format!("{above}/");
         let link = Link::new(client, access, prefix.into(), ttl, sent);
         if link.lasts() < ttl {

@@ -4,11 +4,11 @@
 //! data of the node above, which has been changed never before then: it goes with its child.
 
 use super::link::{Link, failed};
-use super::{Nodes, Shelf};
+use super::{NodeStore, Nodes};
 use crate::remote::backend::StoreError;
-use crate::remote::book::{Clock, Time};
 use crate::remote::key::Key;
 use crate::remote::kv::{Found, Reading, Values, Written};
+use crate::remote::model::{Clock, Time};
 use crate::remote::random;
 use std::time::Duration;
 use zookeeper_client::{CreateMode, Error, MultiWriteError, Stat};

@@ -14,10 +14,10 @@
 mod tests;
 mod view;
 
-use super::agent::{Entry, Op, Written};
-use super::seats::{Seat, Seats};
+use super::api::{Entry, Op, Written};
+use super::sessions::{ConsulSession, ConsulSessions};
 use super::{Consul, Inner, Keeping};
-use crate::remote::backend::{Backend, Reply, Rule, Session, Step, StoreError};
+use crate::remote::backend::{Backend, Rule, Session, StoreError, SyncReply, SyncRequest};
 use crate::remote::error::RemoteError;
 use crate::remote::key::Key;
 use std::fmt;
@@ -70,7 +70,7 @@ impl Consul {
 
 impl Inner {
     fn delayed(&self, delay: Duration) -> Self {
-        Self::new(self.agent.with_delay(delay), self.prefix.clone())
+        Self::new(self.api.with_delay(delay), self.prefix.clone())
     }
 }
 
@@ -143,28 +143,32 @@ impl Keeping for ConsulSlots {
         &self,
         folder: &str,
         limit: u64,
-        step: &Step,
-        seat: Option<&Seat>,
-    ) -> Result<Option<Reply>, StoreError> {
+        sync: &SyncRequest,
+        consul_session: Option<&ConsulSession>,
+    ) -> Result<Option<SyncReply>, StoreError> {
         let place = &Place(folder.to_owned());
-        let Inner { agent, seats, .. } = &*self.0;
-        let name = step.session.to_string();
+        let Inner {
+            api, consul_sessions, ..
+        } = &*self.0;
+        let name = sync.session.to_string();
         // The number is of what is read: from there on the store tells of changes.
-        let (mut entries, mut index) = agent.list(&place.0).await?;
-        if step.end {
-            return self.end(place, limit, step, (&entries, index)).await;
+        let (mut entries, mut index) = api.list(&place.0).await?;
+        if sync.end {
+            return self.end(place, limit, sync, (&entries, index)).await;
         }
-        let id = seat.filter(|seat| !seat.is_lost()).map(|seat| &*seat.id);
+        let id = consul_session
+            .filter(|consul_session| !consul_session.is_lost())
+            .map(|consul_session| &*consul_session.id);
         let mut view = View::of(&entries, index, &place.0, &name, id)?;
-        let Some((id, seat)) = id.zip(seat).filter(|_| view.is_there() || step.begin) else {
-            return Ok(Some(view.reply(step, limit, None)));
+        let Some((id, consul_session)) = id.zip(consul_session).filter(|_| view.is_there() || sync.begin) else {
+            return Ok(Some(view.reply(sync, limit, None)));
         };
         // Who was overtaken says first that it waits, so that others leave it room.
-        let queues = seat.is_overtaken();
-        while let Some(mut change) = view.next(step, limit, id, queues) {
-            change.life.nonce = seats.nonce();
-            let ops = ops(place, &change, step.session, id, seats)?;
-            let written = match agent.write(&ops).await? {
+        let queues = consul_session.is_overtaken();
+        while let Some(mut change) = view.next(sync, limit, id, queues) {
+            change.life.nonce = consul_sessions.nonce();
+            let ops = ops(place, &change, sync.session, id, consul_sessions)?;
+            let written = match api.write(&ops).await? {
                 Written::At(written) => written,
                 // What it locks comes last.
                 Written::Delayed(places) => {
@@ -178,19 +182,19 @@ impl Keeping for ConsulSlots {
                 Written::Overtaken => return Ok(None),
             };
             if change.lowers {
-                (entries, index) = agent.list(&place.0).await?;
+                (entries, index) = api.list(&place.0).await?;
                 view = View::of(&entries, index, &place.0, &name, Some(id))?;
             } else {
                 view.apply(change, id, written);
             }
         }
-        let mut reply = view.reply(step, limit, Some(id));
+        let mut reply = view.reply(sync, limit, Some(id));
         if let Some(ahead) = view.place() {
             // Of those before us one may be gone, and nobody tells. The others find out when they renew.
-            reply.again = (ahead < LOOKOUTS).then(|| step.ttl / 20 + seats.part_of(step.ttl / 20));
-            seat.watch(agent, format!("{}at/", place.0), true, index, step.ttl);
+            reply.again = (ahead < LOOKOUTS).then(|| sync.ttl / 20 + consul_sessions.part_of(sync.ttl / 20));
+            consul_session.watch(api, format!("{}at/", place.0), true, index, sync.ttl);
         } else {
-            seat.unwatch();
+            consul_session.unwatch();
         }
         Ok(Some(reply))
     }
@@ -201,26 +205,32 @@ impl ConsulSlots {
         &self,
         place: &Place,
         limit: u64,
-        step: &Step,
+        sync: &SyncRequest,
         (entries, index): (&[Entry], u64),
-    ) -> Result<Option<Reply>, StoreError> {
-        let life = place.life(step.session);
+    ) -> Result<Option<SyncReply>, StoreError> {
+        let life = place.life(sync.session);
         let ours = entries.iter().find(|entry| entry.key == life);
         let id = ours.and_then(|entry| entry.session.as_deref());
-        let mut view = View::of(entries, index, &place.0, &step.session.to_string(), id)?;
+        let mut view = View::of(entries, index, &place.0, &sync.session.to_string(), id)?;
         if let Some((id, leaving)) = id.and_then(|id| Some((id, view.leaving(id)?))) {
-            let ops = ops_of_leaving(place, &leaving, step.session, id);
-            if self.0.agent.change(&ops).await?.is_none() {
+            let ops = ops_of_leaving(place, &leaving, sync.session, id);
+            if self.0.api.change(&ops).await?.is_none() {
                 return Ok(None);
             }
             view.leave(id);
         }
-        Ok(Some(view.reply(step, limit, None)))
+        Ok(Some(view.reply(sync, limit, None)))
     }
 }
 
 /// What is written for a change.
-fn ops(place: &Place, change: &Change, session: Session, id: &str, seats: &Seats) -> Result<Vec<Op>, StoreError> {
+fn ops(
+    place: &Place,
+    change: &Change,
+    session: Session,
+    id: &str,
+    consul_sessions: &ConsulSessions,
+) -> Result<Vec<Op>, StoreError> {
     let life = json(&change.life)?;
     let mut ops = vec![match change.replaces {
         Some(index) => Op::cas(&place.life(session), &life, index),
@@ -231,7 +241,7 @@ fn ops(place: &Place, change: &Change, session: Session, id: &str, seats: &Seats
         Bound::Same(_) if seeded!("slots_lock_blindly") => {}
         Bound::Same(index) => ops.push(Op::check_index(&place.limit(), index)),
         Bound::Set(limit, index) => {
-            let nonce = seats.nonce();
+            let nonce = consul_sessions.nonce();
             ops.push(Op::cas(&place.limit(), &json(&Limit { limit, nonce })?, index));
         }
     }
@@ -239,7 +249,9 @@ fn ops(place: &Place, change: &Change, session: Session, id: &str, seats: &Seats
     if change.rings {
         ops.extend(place.ring());
     }
-    let slot = json(&Slot { wish: change.wish })?;
+    let slot = json(&Slot {
+        request: change.request,
+    })?;
     ops.extend(
         change
             .locked
@@ -279,12 +291,12 @@ impl Backend for ConsulSlots {
         }
     }
 
-    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
-        super::step(self, key, rule, step).await
+    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
+        super::sync(self, key, rule, sync).await
     }
 
-    async fn news(&self, key: &Key, session: Session) {
-        self.0.seats.news(key, session).await;
+    async fn notified(&self, key: &Key, session: Session) {
+        self.0.consul_sessions.notified(key, session).await;
     }
 
     fn leave(&self, key: &Key, session: Session) {

@@ -1,11 +1,8 @@
 //! What is in the folder of a limiter with slots, what a step makes of it, and what has to be written for that. Nothing here
 //! speaks to the store.
 
-mod change;
-
-use crate::remote::backend::{Census, Grant, Reply, Step, StoreError};
-use crate::remote::consul::agent::Entry;
-pub(super) use change::{Bound, Change};
+use crate::remote::backend::{Grant, Request, StoreError, SyncReply, SyncRequest, Usage};
+use crate::remote::consul::api::Entry;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +31,8 @@ pub(super) struct Life {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Pending {
-    wish: u64,
+    #[serde(rename = "wish")]
+    request: u64,
     need: u64,
     want: u64,
     /// It was there when the store was at this write. One that only tries is behind everybody.
@@ -49,14 +47,15 @@ const TRIES: u64 = u64::MAX;
 #[serde(deny_unknown_fields)]
 pub(super) struct Slot {
     /// For which of the session's wishes it was locked.
-    pub(super) wish: u64,
+    #[serde(rename = "wish")]
+    pub(super) request: u64,
 }
 
 /// A slot that is locked: by whom, for what, and by which write.
 #[derive(Clone, Debug)]
 struct Taken {
     owner: String,
-    wish: u64,
+    request: u64,
     index: u64,
 }
 
@@ -97,6 +96,34 @@ pub(super) struct Leaving {
     pub(super) other: Option<(String, String)>,
 }
 
+/// What is to be done with `at/limit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// It does not matter.
+    Any,
+    /// It must be as it was by this write.
+    Same(u64),
+    /// It is to be this, if it was last written so.
+    Set(u64, u64),
+}
+
+/// What is to be written, all or nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    /// Our own, and which write it replaces; none when it is to be made.
+    pub(super) life: Life,
+    pub(super) replaces: Option<u64>,
+    pub(super) bound: Bound,
+    pub(super) freed: Vec<u64>,
+    pub(super) locked: Vec<u64>,
+    /// For which wish.
+    pub(super) request: u64,
+    /// The limit becomes less: slots above it may be taken that were not when it was read, so that it has to be read again.
+    pub(super) lowers: bool,
+    /// Others may have been kept back by what has been withdrawn, and would not hear of it.
+    pub(super) rings: bool,
+}
+
 fn read<T: DeserializeOwned>(entry: &Entry) -> Result<T, StoreError> {
     serde_json::from_slice(&entry.value).map_err(|_| foreign(entry))
 }
@@ -134,8 +161,8 @@ impl View {
                 view.limit = Some((limit, entry.index));
             } else if let (Some(slot), Some(owner)) = (key.strip_prefix("at/"), &entry.session) {
                 let number = slot.parse().map_err(|_| foreign(entry))?;
-                let (owner, wish, index) = (owner.clone(), read::<Slot>(entry)?.wish, entry.index);
-                view.taken.insert(number, Taken { owner, wish, index });
+                let (owner, request, index) = (owner.clone(), read::<Slot>(entry)?.request, entry.index);
+                view.taken.insert(number, Taken { owner, request, index });
             } else if let (Some(session), Some(owner)) = (key.strip_prefix("by/"), &entry.session) {
                 let life: Life = read(entry)?;
                 if life.pending.iter().any(|pending| pending.need > super::MOST) {
@@ -147,7 +174,7 @@ impl View {
                     view.others += 1;
                     view.other.get_or_insert_with(|| (session.to_owned(), owner.clone()));
                     let waits = life.pending.iter().filter(|pending| pending.since != TRIES);
-                    let waits = waits.map(|pending| (pending.since, session.to_owned(), pending.wish, pending.need));
+                    let waits = waits.map(|pending| (pending.since, session.to_owned(), pending.request, pending.need));
                     view.others_wait.extend(waits);
                 }
             } else if !(seeded!("slots_share_with_a_document")
@@ -199,8 +226,8 @@ impl View {
             self.taken.remove(number);
         }
         for number in change.locked {
-            let (owner, wish) = (id.to_owned(), change.wish);
-            self.taken.insert(number, Taken { owner, wish, index });
+            let (owner, request) = (id.to_owned(), change.request);
+            self.taken.insert(number, Taken { owner, request, index });
         }
         if let Bound::Set(limit, _) = change.bound {
             self.limit = Some((limit, index));
@@ -232,33 +259,201 @@ impl View {
     }
 
     /// The answer to a step, where `limit` is what it was built with.
-    pub(super) fn reply(&self, step: &Step, limit: u64, id: Option<&str>) -> Reply {
+    pub(super) fn reply(&self, sync: &SyncRequest, limit: u64, id: Option<&str>) -> SyncReply {
         let ours = self.life.as_ref().map_or(0, |(life, _)| life.pending.len() as u64);
-        let census = Census {
+        let usage = Usage {
             limit: self.limit.map_or(limit, |(limit, _)| limit),
             in_use: self.taken.len() as u64,
             waiting: self.others_wait.len() as u64 + ours,
             sessions: self.others + u64::from(self.is_there()),
         };
         let Some(id) = id.filter(|_| self.is_there()) else {
-            return Reply {
-                census,
-                ..Reply::default()
+            return SyncReply {
+                usage,
+                ..SyncReply::default()
             };
         };
         let mut grants: BTreeMap<u64, Grant> = BTreeMap::new();
-        for (_, &Taken { wish, index: token, .. }) in self.ours(id) {
-            if token > step.seen {
-                let grant = grants.entry(token).or_insert(Grant { wish, units: 0, token });
+        for (
+            _,
+            &Taken {
+                request, index: token, ..
+            },
+        ) in self.ours(id)
+        {
+            if token > sync.seen {
+                let grant = grants.entry(token).or_insert(Grant {
+                    request,
+                    units: 0,
+                    token,
+                });
                 grant.units += 1;
             }
         }
-        Reply {
+        SyncReply {
             alive: true,
             grants: grants.into_values().collect(),
             others_wait: !self.others_wait.is_empty(),
-            census,
-            ..Reply::default()
+            usage,
+            ..SyncReply::default()
         }
+    }
+}
+
+impl View {
+    /// What the step of our session, which Consul calls `id`, changes next; `None` when nothing is left to change. One wish is
+    /// granted at a time, since each grant needs a write of its own for its token. If it `queues`, what is new is written down
+    /// before anything is taken for it.
+    pub(super) fn next(&self, sync: &SyncRequest, limit: u64, id: &str, queues: bool) -> Option<Change> {
+        let replaces = self.life.as_ref().map(|&(_, index)| index);
+        let mut life = self.life.as_ref().map(|(life, _)| life.clone()).unwrap_or_default();
+        let before = life.clone();
+        // Nobody else is there, and nothing is held: it is as if it had never been used.
+        let fresh = replaces.is_none() && self.others == 0 && self.taken.is_empty();
+        let (mut now, mut index) = self.limit.filter(|_| !fresh).unwrap_or((limit, 0));
+        index = self.limit.map_or(index, |(_, index)| index);
+        // Whoever comes writes the limit anew, so that nobody who leaves takes it along.
+        let mut sets = replaces.is_none();
+        let mut freed = Vec::new();
+        let (mut revokes, mut rings) = (false, false);
+        if sync.seq > life.seq {
+            life.seq = sync.seq;
+            // What a step before it says may still come: it does nothing if our key is another one then.
+            revokes = sync.limit.is_some() || sync.withdrawn.iter().any(|&request| request > life.asked);
+            revokes &= !seeded!("slots_save_a_write");
+            if let Some(limit) = sync.limit.filter(|&limit| limit != now) {
+                (now, sets) = (limit, true);
+            }
+            let held = self.ours(id).count() as u64;
+            let returned = sync.returned.clamp(life.returned, life.returned.saturating_add(held));
+            freed = self.oldest(id, (returned - life.returned) as usize);
+            life.returned = returned;
+            let waited = life.pending.len();
+            life.pending
+                .retain(|pending| !sync.withdrawn.contains(&pending.request));
+            rings = life.pending.len() < waited && !self.others_wait.is_empty();
+            for &Request {
+                id: request,
+                need,
+                want,
+                queue,
+            } in &sync.requests
+            {
+                if request > life.asked {
+                    life.asked = request;
+                    // What exceeds the limit is refused; so is what tries behind those who wait.
+                    if need <= now && (queue || life.pending.is_empty()) {
+                        let since = if queue { self.version } else { TRIES };
+                        life.pending.push(Pending {
+                            request,
+                            need,
+                            want: want.max(need),
+                            since,
+                        });
+                    }
+                }
+            }
+        }
+        let lowers =
+            sets && !fresh && self.limit.is_some_and(|(limit, _)| now < limit) && !seeded!("slots_lower_blindly");
+        let new = replaces.is_none() || life.pending != before.pending;
+        let asks = life.clone();
+        let (mut locked, mut request) = (Vec::new(), 0);
+        if !(lowers || queues && new) {
+            (locked, request) = self.grant(&mut life, now, &freed);
+        }
+        if locked.len() + freed.len() > super::MOST as usize && !seeded!("slots_write_all_at_once") {
+            // More than there is room for in one write: what is free then is taken by the next.
+            (locked, life) = (Vec::new(), asks);
+        }
+        // Slots above the limit count as well, and who locks one below does not see them: then one grants after the other.
+        let drains = self.taken.keys().any(|&number| number >= now);
+        let bound = if sets || drains && !locked.is_empty() {
+            Bound::Set(now, index)
+        } else if locked.is_empty() {
+            Bound::Any
+        } else {
+            Bound::Same(index)
+        };
+        let said = Life {
+            seq: before.seq,
+            ..life.clone()
+        } != before;
+        // What is written for slots or the limit is heard anyway.
+        rings &= freed.is_empty() && locked.is_empty() && bound == Bound::Any;
+        let change = replaces.is_none() || said || revokes || bound != Bound::Any || !freed.is_empty();
+        change.then_some(Change {
+            life,
+            replaces,
+            bound,
+            freed,
+            locked,
+            request,
+            lowers,
+            rings,
+        })
+    }
+
+    /// Takes the first that is pending out, if it fits, and says which slots it gets. What does not wait is forgotten.
+    fn grant(&self, life: &mut Life, limit: u64, freed: &[u64]) -> (Vec<u64>, u64) {
+        let in_use = (self.taken.len() - freed.len()) as u64;
+        let delayed = self
+            .delayed
+            .range(..limit)
+            .filter(|number| !self.taken.contains_key(number));
+        let room = limit.saturating_sub(in_use).saturating_sub(delayed.count() as u64);
+        let free = (0..limit).filter(|number| !self.delayed.contains(number));
+        let is_free = |number: &u64| !self.taken.contains_key(number) || freed.contains(number);
+        // Consul lets a session lock again what it has locked.
+        let free = free.filter(|number| is_free(number) || seeded!("slots_lock_their_own"));
+        // What those before us need is left for them, unless they need more than there is.
+        let kept = life.pending.first().map_or(0, |first| self.kept(first, limit));
+        let room = room.saturating_sub(kept);
+        let fits = life.pending.first().is_some_and(|first| first.need <= room);
+        if !fits {
+            life.pending.retain(|pending| pending.since != TRIES);
+            return (Vec::new(), 0);
+        }
+        let first = life.pending.remove(0);
+        let sessions = self.others + 1;
+        // What is wanted beyond the need is for whoever wants it: half an equal share at a time.
+        let most = if sessions == 1 {
+            room
+        } else {
+            (limit / (2 * sessions)).max(first.need)
+        };
+        let units = first.want.min(most).min(room) as usize;
+        let free: Vec<u64> = free.collect();
+        // Those who begin at one place are in each other's way.
+        let begin = if free.is_empty() || seeded!("slots_begin_at_the_first") {
+            0
+        } else {
+            usize::from(life.nonce_seed(&self.name)) % free.len()
+        };
+        let locked = (0..units).map(|sync| free[(begin + sync) % free.len()]).collect();
+        (locked, first.request)
+    }
+
+    /// What those before this one need. Of equal wishes of one step only one counts: a session takes what is free by one write
+    /// for each, and as long as one that is slow, or stopped, had not, room for all of them would lie idle.
+    fn kept(&self, pending: &Pending, limit: u64) -> u64 {
+        let ahead = self.ahead(pending).filter(|(.., need)| *need <= limit);
+        let needs: BTreeSet<_> = ahead.map(|(since, name, _, need)| (since, name, need)).collect();
+        needs.iter().map(|(.., need)| **need).sum()
+    }
+
+    /// Our slots that were locked first.
+    fn oldest(&self, id: &str, many: usize) -> Vec<u64> {
+        let mut ours: Vec<_> = self.ours(id).map(|(number, taken)| (taken.index, number)).collect();
+        ours.sort_unstable();
+        ours.into_iter().take(many).map(|(_, number)| number).collect()
+    }
+}
+
+impl Life {
+    /// Differs from session to session, and from write to write.
+    fn nonce_seed(&self, name: &str) -> u16 {
+        let bytes = self.nonce.bytes().chain(name.bytes());
+        bytes.fold(7, |sum: u16, byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
     }
 }

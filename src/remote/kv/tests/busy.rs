@@ -2,14 +2,14 @@
 
 use super::*;
 use crate::ManualClock;
-use crate::remote::{Away, Backend, Remote, RemoteStats};
+use crate::remote::{Backend, OnUnavailable, Remote, RemoteStats};
 
 impl Backend for Ledger<Fake> {
-    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
-        Ledger::step(self, key, rule, step).await
+    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
+        Ledger::sync(self, key, rule, sync).await
     }
 
-    async fn news(&self, _: &Key, _: Session) {
+    async fn notified(&self, _: &Key, _: Session) {
         std::future::pending::<()>().await;
     }
 
@@ -23,7 +23,7 @@ async fn ask(store: &Fake) -> [RemoteStats; 2] {
     let (clock, ledger) = (ManualClock::new(), Ledger::new(store.clone()));
     let limiter = || {
         let rate = Remote::rate(key(), Quota::per_second(10).burst(10)).ttl(Duration::from_secs(3));
-        let rate = rate.clock(&clock).away(Away::Admit);
+        let rate = rate.clock(&clock).on_unavailable(OnUnavailable::Admit);
         Arc::new(rate.spawn(ledger.clone()).expect("there is a runtime"))
     };
     let limiters = [limiter(), limiter()];
@@ -51,7 +51,7 @@ async fn a_store_where_others_are_always_quicker_is_not_away() {
     store.0.is_busy.store(true, Ordering::SeqCst);
     for stats in ask(&store).await {
         assert_eq!(
-            (stats.admitted, stats.admitted_away, stats.away),
+            (stats.admitted, stats.admitted_unavailable, stats.unavailable),
             (0, 0, false),
             "{stats:?}"
         );
@@ -66,7 +66,7 @@ async fn a_store_that_says_nothing_is_away_for_all_who_wait_for_each_other() {
     let store = Fake::default();
     store.0.is_silent.store(true, Ordering::SeqCst);
     for stats in ask(&store).await {
-        assert!(stats.away && stats.admitted_away > 100, "{stats:?}");
+        assert!(stats.unavailable && stats.admitted_unavailable > 100, "{stats:?}");
     }
 }
 

@@ -19,8 +19,8 @@ async fn swarm(store: &Fake, seconds: u64, closes: bool) -> u64 {
 
 fn takers(store: &Fake) -> usize {
     let (_, value) = store.0.values.lock()[&key().of(Rule::RATE)].clone();
-    let note: serde_json::Value = serde_json::from_slice(&value).unwrap();
-    note["takers"].as_object().unwrap().len()
+    let document: serde_json::Value = serde_json::from_slice(&value).unwrap();
+    document["takers"].as_object().unwrap().len()
 }
 
 /// Ten come in a second, of which a clock of whole seconds tells up to two late.
