@@ -14,7 +14,7 @@ mod world;
 
 use std::path::Path;
 use std::time::Duration;
-use tollgate::remote::Blocks;
+use tollgate::remote::Prefetch;
 use world::{Outcome, Plan, Shape};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,8 +25,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .map_err(|_| format!("{machines} is no number of machines"))?;
     let folder = words.next();
     let ms = Duration::from_millis;
-    let tokens = |most: u64, span| Blocks::up_to(most).span(span).expiry(span * 4);
-    let permits = |turn| Blocks::up_to(10).turn(turn);
+    let tokens = |most: u64, span| Prefetch::up_to(most).span(span).expiry(span * 4);
+    let permits = |turn| Prefetch::up_to(10).turn(turn);
     let plans = [
         ("permits, one by one", Shape::Permits, None),
         ("permits, blocks, turn 10 ms", Shape::Permits, Some(permits(ms(10)))),
@@ -40,11 +40,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     println!("|---|---|---|---|---|---|");
     let mut outcomes = Vec::new();
-    for (name, shape, blocks) in plans {
+    for (name, shape, prefetch) in plans {
         let outcome = world::run(&Plan {
             machines,
             shape,
-            blocks,
+            prefetch,
         });
         println!("{}", row(name, &outcome));
         if outcome.exceeded {
@@ -67,7 +67,7 @@ fn row(name: &str, outcome: &Outcome) -> String {
         "| {name} | {:.3} | {:.3} | {:.0} | {:.1} | {recovery} |",
         outcome.utilisation,
         outcome.fairness,
-        outcome.steps,
-        outcome.admitted / outcome.steps
+        outcome.syncs,
+        outcome.admitted / outcome.syncs
     )
 }

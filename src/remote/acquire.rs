@@ -10,7 +10,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A wait for units of a [`Remote`]. Dropped, it gives up its place in the queue, and whatever it was granted.
+/// A wait for units of a [`Remote`]. Dropping it gives up its place in the queue, and its grant.
 #[must_use = "futures do nothing unless polled"]
 pub struct Acquire<'a, B: Backend> {
     remote: &'a Remote<B>,
@@ -55,12 +55,12 @@ impl<'a, B: Backend> Acquire<'a, B> {
         Poll::Ready(match end {
             End::Granted(ticket) => Ok(ticket),
             End::Refused(reason) => Err(reason),
-            // Only claims lapse.
+            // Only waits of policies lapse.
             End::Lapsed => Err(Reason::Unavailable),
         })
     }
 
-    /// The same, without a permit.
+    /// Waits for a ticket, without a permit.
     pub(super) async fn ticket(mut self) -> Result<RemoteTicket, Reason> {
         std::future::poll_fn(|cx| self.poll_ticket(cx)).await
     }

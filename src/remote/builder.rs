@@ -16,7 +16,7 @@ use crate::time::Clock;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The settings of a [`Remote`]. All have defaults; what is out of range is found when it is built.
+/// The settings of a [`Remote`]. All have defaults; one out of range is found when the limiter is built.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is limited before it is built"]
 pub struct RemoteBuilder {
@@ -33,7 +33,7 @@ pub struct RemoteBuilder {
     prefetch: Option<Prefetch>,
 }
 
-/// The times that can be set.
+/// The range of durations.
 const SHORTEST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(86_400);
 
@@ -60,8 +60,8 @@ impl RemoteBuilder {
         self
     }
 
-    /// After how long of silence the store takes back what this process holds: 50 ms to a day, 10 s unless set. It is also
-    /// how long others wait at most for permits of a process that has died.
+    /// The silence after which the store takes back the units of this process: 50 ms to a day, 10 s unless set. Others wait at
+    /// most this long for permits of a process that has died.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -73,8 +73,8 @@ impl RemoteBuilder {
         self
     }
 
-    /// How long an answer of the store may take before the step is tried again: up to half the time to live; a quarter of it,
-    /// and at most a second, unless set.
+    /// How long the store may take to answer before a sync is tried again: up to half the time to live; a quarter of it, and at
+    /// most a second, unless set.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -87,33 +87,33 @@ impl RemoteBuilder {
         self
     }
 
-    /// What happens to requests while the store is away; they are refused unless set.
+    /// What happens to requests while the store is unavailable; they are refused unless set.
     pub fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
         self.on_unavailable = on_unavailable;
         self
     }
 
-    /// How long the store may fail before it counts as away: up to a day, a third of the time to live unless set. Permits
-    /// that are held stay good until their lease ends.
+    /// How long the store may fail before it counts as unavailable: up to a day, a third of the time to live unless set.
+    /// Permits that are held stay valid until their lease ends.
     pub fn unavailable_after(mut self, patience: Duration) -> Self {
         self.unavailable_after = Some(patience);
         self
     }
 
-    /// Units are taken several at a time, and spent in this process.
+    /// Fetches several units at a time, to spend them in this process.
     pub fn prefetch(mut self, prefetch: Prefetch) -> Self {
         self.prefetch = Some(prefetch);
         self
     }
 
-    /// The number by which the store knows this process; drawn at random unless set. No two may have the same.
+    /// The number by which the store knows this process; drawn at random unless set. No two processes may have the same.
     #[doc(hidden)]
     pub fn client(mut self, client: u64) -> Self {
         self.client = Some(client);
         self
     }
 
-    /// Builds the limiter, and the [`Driver`] that somebody has to run.
+    /// Builds the limiter, and the [`Driver`] that has to be run for it.
     ///
     /// # Errors
     /// [`RemoteError`] when a setting is out of range, or the store cannot do it.
@@ -176,7 +176,7 @@ impl RemoteBuilder {
         }
         let unavailable_after = self.unavailable_after.unwrap_or(self.ttl / 3);
         check(
-            "time until the store is away",
+            "time until the store is unavailable",
             unavailable_after,
             (Duration::ZERO, LONGEST),
         )?;
@@ -196,13 +196,13 @@ impl RemoteBuilder {
     }
 }
 
-/// The most that can be asked for at once, if a store can count by `rule`.
+/// The most units that can be requested at once, if a store can count by `rule`.
 pub(super) fn check_rule(rule: &Rule) -> Result<u64, RemoteError> {
     match rule {
         Rule::Permits { limit } | Rule::Window { limit, .. } if *limit > MAX_UNITS => {
             Err(RemoteError::Limit { given: *limit })
         }
-        // It may be raised.
+        // The limit may be raised.
         Rule::Permits { .. } => Ok(MAX_UNITS),
         Rule::Rate { quota } if Fill::of(quota).is_some() => Ok(quota.burst_size()),
         Rule::Rate { quota } => Err(RemoteError::Quota {

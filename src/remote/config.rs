@@ -1,43 +1,41 @@
-//! How a remote limiter was set up: what does not change while it runs.
+//! The configuration of a remote limiter, fixed while it runs.
 
 use super::backend::Rule;
 use super::key::Key;
 use std::time::Duration;
 
-/// The most units that a limit, a burst or a request at a store can have: what doubles hold as whole numbers, with room for
-/// sums.
+/// The most units of a limit, a burst or a request at a store: doubles hold them as whole numbers, with space for sums.
 pub const MAX_UNITS: u64 = 1 << 40;
 
-/// What happens to requests while the store is away: when it could not be reached for some time.
+/// What happens to requests while the store is unavailable, which it is after it could not be reached for some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum OnUnavailable {
     /// They are refused as [`Unavailable`](crate::Reason::Unavailable), at once.
     #[default]
     Reject,
-    /// They are admitted, all of them, and counted nowhere.
+    /// All are admitted, and not counted.
     Admit,
-    /// They are admitted out of a share of this process: one part in so many of the limit, or of the rate. So as many
-    /// processes as there are parts admit no more than the limit together. It comes on top of what is still held at the
-    /// store by those who can reach it.
+    /// They are admitted from a share of this process: a fixed part of the limit, or of the rate. So as many processes as there
+    /// are parts admit no more than the limit together. The share comes on top of the units held by processes that still reach
+    /// the store.
     Share {
-        /// How many parts.
+        /// The number of parts.
         of: u64,
     },
 }
 
-/// Units taken several at a time, and spent in this process.
+/// Units fetched several at a time, to be spent in this process.
 ///
 /// # Bounds
-/// *Permits* are never over-admitted: the store counts a whole block as in use. What lies idle in a process is wasted as long
-/// as it lies there: at most until [`idle`](Self::idle) has passed, and no longer than it takes to tell the process when
-/// others wait.
+/// *Permits* are never over-admitted: the store counts all fetched ones as in use. Idle ones are wasted while they stay in a
+/// process: at most until [`idle`](Self::idle) has passed, and no longer than it takes to notify the process that others wait.
 ///
-/// *Tokens* of a block have left the store's bucket, so that the rate in the long run is never exceeded. But processes may
-/// spend at the same instant what they took at different ones: in a span `t` at most `burst + rate x t + P x most`, with `P`
-/// processes. For a bound of `B + rate x t`, give the rate a burst of `B - P x most`. Tokens that were not spent within
-/// [`expiry`](Self::expiry) are dropped. A process that dies takes at most `most` with it. All of this holds as long as
-/// nobody asks for more than `most` at a time.
+/// *Tokens* that are fetched have left the store's bucket, so that the rate in the long run is never exceeded. But processes
+/// may spend at the same instant what they fetched at different ones: in a span `t` at most `burst + rate x t + P x most`, with
+/// `P` processes. For a bound of `B + rate x t`, give the rate a burst of `B - P x most`. Tokens that were not spent within
+/// [`expiry`](Self::expiry) are dropped. A process that dies takes at most `most` with it. All of this holds as long as no
+/// request exceeds `most`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefetch {
     pub(super) most: u64,
@@ -49,7 +47,7 @@ pub struct Prefetch {
 }
 
 impl Prefetch {
-    /// Up to `most` units at hand at a time; how many are taken follows the demand.
+    /// Keeps up to `most` units available here; the number fetched at a time follows the demand.
     #[must_use]
     pub const fn up_to(most: u64) -> Self {
         Self {
@@ -62,33 +60,33 @@ impl Prefetch {
         }
     }
 
-    /// At least so many are kept at hand, as far as they are to be had, also while nobody asks; none unless set.
-    /// `try_admit` finds only what is at hand.
+    /// Keeps at least `low` units available here, as far as the store has them, also without demand; none unless set.
+    /// `try_admit` finds only available units.
     #[must_use]
     pub const fn keep(self, low: u64) -> Self {
         Self { low, ..self }
     }
 
-    /// Permits that were free for so long go back; 500 ms unless set.
+    /// Returns permits that were free for this long; 500 ms unless set.
     #[must_use]
     pub const fn idle(self, idle: Duration) -> Self {
         Self { idle, ..self }
     }
 
-    /// While others wait, permits that come free go on within this process for so long, and to the others from then on;
-    /// 10 ms unless set. Zero is fair to the single request, and takes a round trip for each.
+    /// While others wait, freed permits stay within this process for this long, and then go to the others; 10 ms unless set.
+    /// Zero is fair to the single request, and takes a round trip for each.
     #[must_use]
     pub const fn turn(self, turn: Duration) -> Self {
         Self { turn, ..self }
     }
 
-    /// Tokens that were not spent for so long are dropped; 100 ms unless set.
+    /// Drops tokens that were not spent for this long; 100 ms unless set.
     #[must_use]
     pub const fn expiry(self, expiry: Duration) -> Self {
         Self { expiry, ..self }
     }
 
-    /// A block of tokens is what the demand of late takes so long to spend, as far as `most` allows; 20 ms unless set.
+    /// Sizes a batch of tokens as the recent demand of this time, up to `most`; 20 ms unless set.
     #[must_use]
     pub const fn span(self, span: Duration) -> Self {
         Self { span, ..self }
@@ -100,7 +98,7 @@ impl Prefetch {
 pub(super) struct Config {
     pub(super) key: Key,
     pub(super) rule: Rule,
-    /// As it was set up.
+    /// The rule as it was set up.
     pub(super) set_up: Rule,
     pub(super) client: u64,
     pub(super) ttl: Duration,
@@ -113,7 +111,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// Units are spent, and do not come back.
+    /// True if units are spent, and do not come back.
     pub(super) fn spends(&self) -> bool {
         !matches!(self.rule, Rule::Permits { .. })
     }
@@ -121,14 +119,14 @@ impl Config {
     /// How long tokens that were not spent are kept.
     pub(super) fn expiry(&self) -> Duration {
         match (self.prefetch, self.rule) {
-            // What comes back late would be there beside what the window has again.
+            // A late return would add to what the window has again.
             (None, Rule::Window { length, .. }) => Duration::from_millis(10).min(length / Rule::SEGMENTS as u32),
             (prefetch, _) => prefetch.unwrap_or(Prefetch::up_to(0)).expiry,
         }
     }
 
-    /// The time from sending a step until what it holds is lost, unless it is renewed: a hundredth less than the store
-    /// gives, for clocks that run apart.
+    /// The time from sending a sync until the units are lost, unless it is renewed: 1 % less than the store allows, since
+    /// clocks drift apart.
     pub(super) fn lease(&self) -> Duration {
         let margin = if seeded!("remote_trusts_clocks") { 0 } else { 1 };
         self.ttl - self.ttl / 100 * margin

@@ -1,7 +1,7 @@
 //! The driver: the one task of a remote limiter that talks to the store.
 //!
-//! It takes one step at a time, and everything that has come up meanwhile goes into the next one. So permits may be dropped
-//! anywhere, also where nothing can be awaited: they leave word at the desk, and the driver passes it on.
+//! One sync is under way at a time, and everything that comes up meanwhile goes into the next one. So permits may be dropped
+//! anywhere, also where awaiting is impossible: the client records it, and the driver passes it on.
 
 use super::backend::{Backend, Session, StoreError, SyncReply, SyncRequest};
 use super::client::Action;
@@ -15,9 +15,9 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-/// The task of a remote limiter: a future that ends some time after the limiter was closed or dropped, when the store has been
-/// told. Nothing is asked for, renewed or given back unless it runs: when it is dropped before, as with its runtime, what is held
-/// at the store goes with the time to live.
+/// The task of a remote limiter: a future that ends some time after the limiter was closed or dropped, when the store knows of
+/// it. Without it nothing is requested, renewed or returned. If it is dropped before, as with its runtime, the units at the
+/// store are lost after the time to live.
 #[must_use = "a remote limiter does nothing unless its driver runs"]
 pub struct Driver(Pin<Box<dyn Future<Output = ()> + Send>>);
 
@@ -26,8 +26,8 @@ impl Driver {
         Self(Box::pin(drive(shared)))
     }
 
-    /// Runs it on whichever thread has something for it to do: at once, inside the call that caused it. For stores that answer
-    /// at once, such as [`Memory`](super::Memory), and for virtual time: no runtime is needed then.
+    /// Runs the driver on the thread that gives it work: at once, inside that call. For stores that answer at once, such as
+    /// [`Memory`](super::Memory), and for virtual time: no runtime is needed then.
     pub fn in_place(self) {
         let pumped = Arc::new(InPlace(Mutex::new(Place {
             driver: Some(self.0),
@@ -50,13 +50,13 @@ impl fmt::Debug for Driver {
     }
 }
 
-/// A driver that is polled by whoever wakes it.
+/// A driver that its wakers poll.
 struct InPlace(Mutex<Place>);
 
 struct Place {
-    /// Empty while somebody polls it, and once it has ended.
+    /// Empty while a thread polls it, and once it has ended.
     driver: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// It was woken while somebody polled it.
+    /// It was woken during a poll.
     again: bool,
 }
 
@@ -90,7 +90,7 @@ impl Wake for InPlace {
     }
 }
 
-/// Takes leave of the backend when the driver ends, also when it is dropped before it could tell the store.
+/// Makes the backend forget the sessions when the driver ends, also when it is dropped before it could tell the store.
 struct LeaveOnDrop<'a, B: Backend>(&'a Shared<B>);
 
 impl<B: Backend> Drop for LeaveOnDrop<'_, B> {
@@ -128,7 +128,7 @@ async fn drive<B: Backend>(shared: Arc<Shared<B>>) {
     }
 }
 
-/// Takes a step, and lets time pass meanwhile: what expires while the store is silent expires in time.
+/// Sends a sync, and ticks meanwhile: a lease that ends while the store is silent ends in time.
 async fn send<B: Backend>(shared: &Shared<B>, sync: SyncRequest) {
     let (key, rule, timeout) = shared.with(|client| {
         (
@@ -172,11 +172,11 @@ async fn send<B: Backend>(shared: &Shared<B>, sync: SyncRequest) {
     }
 }
 
-/// Waits for something to do.
+/// Waits for work.
 async fn wait<B: Backend>(shared: &Shared<B>, until: Option<Instant>, session: Option<Session>) {
     let key = shared.with(|client| client.config().key.clone());
     let mut timer = until.map(|until| Sleep::until(&shared.clock, until));
-    let mut news = pin!(async {
+    let mut notified = pin!(async {
         match session {
             Some(session) => shared.backend.notified(&key, session).await,
             None => std::future::pending().await,
@@ -190,7 +190,7 @@ async fn wait<B: Backend>(shared: &Shared<B>, until: Option<Instant>, session: O
         if driver_woken {
             return Poll::Ready(());
         }
-        if news.as_mut().poll(cx).is_ready() {
+        if notified.as_mut().poll(cx).is_ready() {
             if let Some(session) = session {
                 let now = shared.clock.now();
                 let answered = shared.backend.notification(&key, session);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// Ends when a permit of a [`Remote`](super::Remote) has been lost. It has a timer of its own, so that it does not depend on
-/// the driver being run.
+/// the driver.
 #[must_use = "futures do nothing unless polled"]
 pub struct Lost<B: Backend> {
     shared: Arc<Shared<B>>,

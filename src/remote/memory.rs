@@ -44,15 +44,15 @@ pub struct Memory {
 #[derive(Default)]
 struct State {
     models: BTreeMap<Key, Model>,
-    /// Above every token of a book that is gone.
+    /// At least every token of a removed model.
     token: u64,
-    /// Who waits for news, and for whom there is some.
+    /// The wakers of sessions that await a notification; and the sessions that have one.
     waiting: BTreeMap<(Key, Session), Waker>,
     notified: BTreeSet<(Key, Session)>,
 }
 
 impl Memory {
-    /// An empty store that goes by `clock`.
+    /// An empty store with this clock.
     pub fn new(clock: &Clock) -> Self {
         Self {
             clock: clock.clone(),
@@ -65,7 +65,7 @@ impl Memory {
         u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// How many keys there are, once those have gone whose sessions have expired.
+    /// The number of keys, once those with only expired sessions are gone.
     pub fn len(&self) -> usize {
         let now = self.now();
         let mut state = self.state.lock();
@@ -84,13 +84,13 @@ impl Memory {
         self.len() == 0
     }
 
-    /// Forgets everything, as a server does that is started anew.
+    /// Forgets everything, as a restarted server does.
     pub fn clear(&self) {
         let mut state = self.state.lock();
         state.models.clear();
     }
 
-    fn step_now(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
+    fn sync_now(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
         let now = self.now();
         let kept = key.of(rule.kind());
         let (reply, wakers) = {
@@ -125,7 +125,7 @@ impl Memory {
 
 impl Backend for Memory {
     async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
-        self.step_now(key, rule, sync)
+        self.sync_now(key, rule, sync)
     }
 
     fn notified(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send {

@@ -1,4 +1,4 @@
-//! The desk behind its lock: what the handle, the permits and the driver share.
+//! The client behind its lock, shared by the handle, the permits and the driver.
 
 use super::backend::Backend;
 use super::client::Client;
@@ -23,7 +23,7 @@ impl<B: Backend> Shared<B> {
         }
     }
 
-    /// Changes the desk, and wakes whom it names once it is unlocked.
+    /// Changes the client, and wakes its wakers once it is unlocked.
     #[inline]
     pub(super) fn with<R>(&self, change: impl FnOnce(&mut Client) -> R) -> R {
         let mut client = self.client.lock();

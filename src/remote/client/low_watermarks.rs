@@ -1,19 +1,20 @@
-//! How low something has been since certain moments, in little room: what was given up at such a moment may be missing no more.
+//! The lowest value of a number since certain moments, in bounded memory: tokens given up since a moment may be missing no
+//! more.
 
-/// How many lows are told apart. Of more, two neighbours count as one, the lower of them.
+/// How many low watermarks are kept apart. Beyond that, two neighbours become one, the lower of them.
 const MOST: usize = 64;
 
-/// The lows of a number as it goes up and down, each since another moment. Moments are numbered in order.
+/// The low watermarks of a number that rises and falls, each since another moment. Moments are numbered in order.
 #[derive(Debug)]
 pub(super) struct LowWatermarks {
-    /// For moments from this number on, up to the next entry's: the lowest since. Lows rise from one entry to the next.
+    /// For moments from this number on, up to the next entry's: the lowest value since. Values rise from one entry to the next.
     since: Vec<(u64, u64)>,
     /// The number of the last moment.
     moment: u64,
 }
 
 impl LowWatermarks {
-    /// Of a number that is zero.
+    /// The watermarks of zero.
     pub(super) fn new() -> Self {
         Self {
             since: vec![(0, 0)],
@@ -21,7 +22,7 @@ impl LowWatermarks {
         }
     }
 
-    /// The number is this now.
+    /// Records the present number.
     pub(super) fn note(&mut self, number: u64) {
         let keep = self.since.partition_point(|&(_, low)| low < number);
         if keep < self.since.len() {
@@ -30,7 +31,7 @@ impl LowWatermarks {
         }
     }
 
-    /// A moment begins, at which the number is this. Returns the moment.
+    /// Begins a moment with this number. Returns the moment.
     pub(super) fn begin(&mut self, number: u64) -> u64 {
         self.moment += 1;
         self.note(number);
@@ -47,12 +48,12 @@ impl LowWatermarks {
         self.moment
     }
 
-    /// The lowest since that moment.
+    /// The lowest value since that moment.
     pub(super) fn since(&self, moment: u64) -> u64 {
         self.since[self.place(moment)].1
     }
 
-    /// From that moment on the number might have been so much less as well, at most as much as its lowest since.
+    /// Lowers the values since that moment by `by`, which is at most the lowest of them.
     pub(super) fn lower(&mut self, moment: u64, by: u64) {
         let place = self.place(moment);
         for (_, low) in &mut self.since[place..] {
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// All that it ever was, in order, and where each moment began.
+    /// The full history, in order, and the beginning of each moment.
     #[derive(Default)]
     struct All {
         numbers: Vec<u64>,
@@ -93,9 +94,9 @@ mod tests {
     }
 
     proptest! {
-        /// As if everything had been kept; of many moments not more than that.
+        /// The watermarks equal those of the full history.
         #[test]
-        fn they_are_the_lows(doings in prop::collection::vec((0_u8..8, 0_u64..30, 0_usize..99), 1..200)) {
+        fn they_are_the_low_watermarks(doings in prop::collection::vec((0_u8..8, 0_u64..30, 0_usize..99), 1..200)) {
             let (mut low_watermarks, mut all) = (LowWatermarks::new(), All::default());
             for (doing, number, which) in doings {
                 match doing {
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_two_are_one_and_not_the_higher() {
+    fn beyond_the_bound_two_neighbours_become_the_lower_one() {
         let mut low_watermarks = LowWatermarks::new();
         for number in 1..=1_000 {
             assert_eq!(low_watermarks.begin(number), number);

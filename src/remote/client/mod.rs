@@ -27,38 +27,38 @@ pub(super) struct Client {
     config: Config,
     clock: Clock,
     live: Option<LiveSession>,
-    /// The number of the session, or of the one to come.
+    /// The number of the current session, or of the next one.
     term: u64,
     sessions: u64,
-    /// Sessions that have ended here, and of which the store has to be told: with a number for the step, and how often that
-    /// was tried.
+    /// Sessions that have ended here and whose end the store must still learn: with a sequence number, and the attempts so far.
     session_ends: VecDeque<(Session, u64, u32)>,
-    /// Sessions that have ended, and of which the store knows it, or is not told: nobody asks for news of them.
+    /// Sessions whose end the store knows, or is no longer told of: notifications for them are not awaited any more.
     ended_sessions: Vec<Session>,
 
-    /// Permits: how many the session holds, and how many of them are in use.
+    /// Permits: units held by the session, and units in use.
     held: u64,
     in_use: u64,
-    /// Tokens at hand, with the instants at which they are dropped.
+    /// Tokens available here, each lot with the instant at which it is dropped.
     credit: VecDeque<(Instant, u64)>,
     credit_total: u64,
-    /// Tokens that may be used from an instant on.
+    /// Granted tokens, each lot with the instant from which it may be used.
     upcoming: VecDeque<(Instant, u64)>,
-    /// How many the store's bucket was short of, at least, and since when it fills again.
+    /// A lower bound of what the store's bucket lacked, and the instant from which it refills.
     shortfall: (u64, Instant),
-    /// How many were missing, here and there, since each was taken.
+    /// The lowest shortage, here and at the store, since each token was taken.
     low_watermarks: LowWatermarks,
-    /// Tokens that were used and not taken yet, as far as the store does not know.
+    /// Tokens used beyond those taken, as far as the store does not know of them.
     debt: u64,
     token: u64,
     order: u64,
-    /// How many units are in use, by the tokens of their permits: none of them zero, but that of the last grant; and below which token nobody holds any.
+    /// Units in use, by the token of their permits; only the last grant may have zero. `floor`: no permit with a lower token is
+    /// held.
     in_use_by_token: BTreeMap<u64, u64>,
     floor: u64,
 
-    /// Those who wait for what comes to this process, in order.
+    /// Waiters for units that come to this process, in order.
     queue: BTreeMap<u64, Waiter>,
-    /// Those for each of whom the store is asked by name.
+    /// Waiters with a request of their own at the store.
     direct: BTreeMap<u64, Waiter>,
     ended: BTreeMap<u64, Ended>,
     next_key: u64,
@@ -66,58 +66,58 @@ pub(super) struct Client {
     requests: BTreeMap<u64, PendingRequest>,
     withdrawn: BTreeSet<u64>,
     next_request_id: u64,
-    /// The wish for which we have a place in the line of a window at the store.
+    /// The request with a place in the store's queue for a window.
     window_place: Option<u64>,
     /// A rate has nothing to give before this.
     ask_at: Option<Instant>,
-    /// Nothing is fetched ahead before this.
+    /// Nothing is prefetched before this.
     fetch_at: Option<Instant>,
-    /// When the store is to be looked at again.
+    /// When the next sync is due without another reason.
     look_at: Option<Instant>,
 
-    /// Others wait, and what comes free here goes to them from this instant on.
+    /// Other sessions wait: from this instant on, units that become free here go to them.
     recall_at: Option<Instant>,
-    /// The least that was free since the last look, and when the next is.
+    /// The fewest units free since the last check, and the instant of the next check.
     least_free: u64,
     idle_at: Option<Instant>,
-    /// How many tokens the demand takes in a span, when last measured.
+    /// Tokens that the demand takes in a span, as last measured.
     batch: u64,
-    /// How many were spent since a block was last taken, and when that was.
+    /// Tokens spent since a batch was last taken, and the instant of that.
     spent: u64,
     fetched_at: Instant,
 
     last_error: Option<StoreError>,
     failing_since: Option<Instant>,
     retry_at: Option<Instant>,
-    /// The store has been declared away.
+    /// The store was declared unavailable.
     unavailable: bool,
     share: Meter,
     share_in_use: u64,
     share_at: Option<Instant>,
 
-    /// Which edition of the rule we go by, and what it is to be changed to, with the number of the change.
+    /// The edition of the rule in force here, and the change under way.
     edition: u64,
     change: Option<Change>,
-    /// The number of the last change that was asked for, and of the last that the store has carried out.
+    /// The number of the last change asked for, and of the last one that the store has carried out.
     changes: (u64, u64),
     closed: bool,
     stopped: bool,
-    /// The process that made it; whether this is a copy in another one, and until when that is taken for known.
+    /// The process that created the client; whether this is a copy in a fork; and until when that answer holds.
     process: u32,
     is_fork: bool,
     known_until: Instant,
 
     usage: Option<(Usage, Instant)>,
-    /// Another session goes by another rule.
+    /// Another session uses another rule.
     differs: bool,
     pub(super) counters: Counters,
 
     watchers: BTreeMap<u64, Waker>,
     next_watcher: u64,
-    /// The driver has something to do, or waits to be told that it has.
+    /// The driver has work. If it has none, `driver` is its waker.
     driver_woken: bool,
     driver: Option<Waker>,
-    /// Whom to wake once the lock is free.
+    /// Wakers to call once the lock is released.
     wakers: Vec<Waker>,
 }
 
@@ -195,18 +195,18 @@ impl Client {
         std::mem::take(&mut self.wakers)
     }
 
-    /// Of which sessions nobody asks for news any more, since this was last asked.
+    /// Takes the sessions that ended since the last call: their notifications are not awaited any more.
     pub(super) fn take_ended_sessions(&mut self) -> Vec<Session> {
         std::mem::take(&mut self.ended_sessions)
     }
 
-    /// The driver has something to do.
+    /// Tells the driver that it has work.
     fn wake_driver(&mut self) {
         self.driver_woken = true;
         self.wakers.extend(self.driver.take());
     }
 
-    /// True when the driver was poked since it last asked; otherwise `waker` will be woken. Also returns a waker to be dropped.
+    /// True if the driver was woken since it last asked; otherwise `waker` is registered. Also returns a waker to be dropped.
     pub(super) fn poll_driver(&mut self, waker: Waker) -> (bool, Option<Waker>) {
         if std::mem::take(&mut self.driver_woken) {
             return (true, Some(waker));
@@ -214,13 +214,13 @@ impl Client {
         (false, self.driver.replace(waker))
     }
 
-    /// Wakes whoever watches for something other than units.
+    /// Wakes the watchers, which wait for something other than units.
     fn wake_watchers(&mut self) {
         let watchers = std::mem::take(&mut self.watchers);
         self.wakers.extend(watchers.into_values());
     }
 
-    /// Watches, under a number of its own from the first time on. Returns a waker to be dropped.
+    /// Registers a watcher, under a number that it keeps from the first call on. Returns a waker to be dropped.
     pub(super) fn watch(&mut self, number: &mut Option<u64>, waker: Waker) -> Option<Waker> {
         let number = *number.get_or_insert_with(|| {
             self.next_watcher += 1;
@@ -239,9 +239,9 @@ impl Client {
 struct LiveSession {
     id: Session,
     seq: u64,
-    /// The last step that was answered; zero before.
+    /// The sequence number of the last answered sync; zero before.
     acked: u64,
-    /// When what it holds is lost, unless it is renewed before.
+    /// When its units are lost, unless it is renewed before.
     deadline: Option<Instant>,
     renew_at: Instant,
     returned: u64,
@@ -252,7 +252,7 @@ struct LiveSession {
     seen: u64,
 }
 
-/// A wish that is with the store, or on its way.
+/// A request at the store, or on its way there.
 #[derive(Clone, Copy, Debug)]
 struct PendingRequest {
     need: u64,
@@ -260,13 +260,13 @@ struct PendingRequest {
     queue: bool,
     /// The store has answered it.
     answered: bool,
-    /// How often it has been said.
+    /// How many times it was sent.
     attempts: u32,
-    /// Who alone is to get what it gives.
+    /// The only waiter that its grant is for.
     owner: Option<u64>,
 }
 
-/// Somebody who waits.
+/// A waiter of this process.
 #[derive(Debug)]
 struct Waiter {
     need: u64,
@@ -275,14 +275,14 @@ struct Waiter {
     request: Option<u64>,
 }
 
-/// What somebody waits for.
+/// What a waiter waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitKind {
-    /// For its turn.
+    /// Its turn.
     Queued,
-    /// The same, on behalf of a policy: its waker is called once.
+    /// Its turn, on behalf of a policy: the waker is called once.
     Policy,
-    /// For the store's answer, whatever it is.
+    /// The store's answer, whatever it is.
     Immediate,
 }
 
@@ -291,11 +291,11 @@ pub(super) enum WaitKind {
 pub(super) enum End {
     Granted(RemoteTicket),
     Refused(Reason),
-    /// It was granted, and lost again before anybody took it.
+    /// It was granted, and lost again before the owner took it.
     Lapsed,
 }
 
-/// A wait that has ended, until its owner looks.
+/// A wait that has ended, until its owner polls it.
 #[derive(Clone, Copy, Debug)]
 struct Ended {
     end: End,
@@ -303,7 +303,7 @@ struct Ended {
     kind: WaitKind,
 }
 
-/// How often things have happened.
+/// Counts of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counters {
     pub(super) syncs: u64,
@@ -318,17 +318,17 @@ pub(super) struct Counters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteTicket {
     pub(super) units: u64,
-    /// Under which session, by number; or [`UNCOUNTED`], or [`SHARED`].
+    /// The number of the session; or [`UNCOUNTED`], or [`SHARED`].
     pub(super) term: u64,
-    /// Of a permit: the token of the last grant, and the how-manieth admission since it was. Of tokens: the moment from which on
-    /// they are missing, and until when they would have been kept.
+    /// Permits: the token of the last grant, and in `order` the number of admissions since it. Tokens: the moment since which
+    /// they are missing, and in `order` until when they would have been kept.
     pub(super) token: u64,
     pub(super) order: u64,
 }
 
-/// The term of an admission that nobody counts.
+/// The term of an admission that is counted nowhere.
 pub(super) const UNCOUNTED: u64 = 0;
-/// The term of an admission out of this process's own share.
+/// The term of an admission from this process's own share.
 pub(super) const SHARED: u64 = u64::MAX;
 
 impl Ticket for RemoteTicket {
@@ -346,15 +346,15 @@ impl Ticket for RemoteTicket {
     }
 }
 
-/// The view of others: what is held, free and known of the store.
+/// Read access: what is held, free, and known of the store.
 impl Client {
-    /// Whether what is held is still ours at `now`. The driver may be late to notice that it is not.
+    /// Whether the units held are still ours at `now`. The driver may notice a loss late.
     pub(super) fn is_valid(&self, now: Instant) -> bool {
         let deadline = self.live.as_ref().and_then(|live| live.deadline);
         deadline.is_some_and(|deadline| now < deadline)
     }
 
-    /// Units that could be given on the spot, once what is stale has been dropped.
+    /// Units that can be granted at once. Stale ones must be dropped before.
     pub(super) fn free(&self, now: Instant) -> u64 {
         if self.config.spends() {
             return self.credit_total;
@@ -362,8 +362,8 @@ impl Client {
         if self.is_valid(now) { self.held - self.in_use } else { 0 }
     }
 
-    /// True when the limit forbids `n` for good, or until it is raised, as the store has said of late. What it said before may
-    /// have changed since: who asks is told.
+    /// True when the limit forbids `n`, according to a recent reply of the store. An older one may be outdated, so the caller
+    /// asks the store.
     pub(super) fn is_oversized(&self, n: u64, now: Instant) -> bool {
         let late = |at| self.clock.after(at, self.config.renewal) <= now && !seeded!("remote_believes_for_ever");
         let known = self.usage.filter(|(_, at)| !late(*at));
@@ -378,20 +378,20 @@ impl Client {
         self.unavailable
     }
 
-    /// True while the store is away and nobody is admitted for that.
+    /// True while the store is unavailable and requests are refused for that.
     pub(super) fn refuses_unavailable(&self) -> bool {
         self.unavailable && self.config.on_unavailable == OnUnavailable::Reject
     }
 
-    /// True when `n` would be admitted, `n` being more than zero for whoever does not come first.
+    /// True when `n` would be admitted. For a caller behind others, `n` is above zero.
     pub(super) fn has_free(&mut self, n: u64, now: Instant) -> bool {
         n == 0
             || self.waiting() == 0
                 && (n <= self.free(now) || self.unavailable && self.config.on_unavailable == OnUnavailable::Admit)
     }
 
-    /// When `n` tokens will be at hand out of those that are and those that are granted for later, unless somebody else takes
-    /// them; none when that is not enough, or others come first.
+    /// When `n` tokens will be available from those here and those granted for later, unless another caller takes them. `None`
+    /// if they do not suffice, or if others wait.
     pub(super) fn arrives_at(&self, n: u64) -> Option<Instant> {
         let mut arrived = 0;
         let mut upcoming = self.upcoming.iter().map(|&(from, units)| {
@@ -403,13 +403,13 @@ impl Client {
         Some(enough.0).filter(|_| self.waiting() == 0)
     }
 
-    /// Whether what `ticket` was given belongs to somebody else by now.
+    /// Whether the units of `ticket` may belong to another holder by now.
     pub(super) fn is_lost(&mut self, ticket: &RemoteTicket, now: Instant) -> bool {
         self.is_fork(now);
         self.counts(ticket) && (ticket.term != self.term || !self.is_valid(now))
     }
 
-    /// When what `ticket` was given is lost, unless it is renewed.
+    /// When the units of `ticket` are lost, unless the lease is renewed.
     pub(super) fn expires_at(&self, ticket: &RemoteTicket) -> Option<Instant> {
         self.deadline().filter(|_| self.counts(ticket))
     }
@@ -422,7 +422,7 @@ impl Client {
         self.has_fence(ticket) && ticket.units > 0
     }
 
-    /// As it was set up, or as the store has it where somebody has changed it.
+    /// The rule as it was set up, or as the store reports it after a change.
     pub(super) fn rule(&self) -> Rule {
         match (self.config.rule, self.usage) {
             (Rule::Permits { .. }, Some((Usage { limit, .. }, _))) => Rule::Permits { limit },
@@ -430,7 +430,7 @@ impl Client {
         }
     }
 
-    /// Whether the store goes by another rule than this process was set up with, or another process does.
+    /// Whether the store or another process uses another rule than this process was set up with.
     pub(super) fn differs(&self) -> bool {
         self.differs || self.rule() != self.config.set_up
     }
@@ -471,13 +471,13 @@ impl Client {
         self.has_fence(ticket).then_some(Fence { token, order, floor })
     }
 
-    /// The token of the oldest grant of which something is held here, or may be used again.
+    /// The token of the oldest grant with units held here, including the last one, whose units may be used again.
     fn oldest(&self) -> Option<u64> {
         let used = self.in_use_by_token.keys().next().copied();
         (self.held > 0).then(|| used.unwrap_or(self.token))
     }
 
-    /// Why the last step failed, if it did.
+    /// Why the last sync failed, if it did.
     pub(super) fn last_error(&self) -> Option<&StoreError> {
         self.last_error.as_ref()
     }
@@ -487,9 +487,9 @@ impl Client {
     }
 }
 
-/// Acquiring and refunding units on the spot.
+/// Acquiring and refunding units without a round trip.
 impl Client {
-    /// Takes `n` now, or says why not.
+    /// Takes `n` units at once, or returns the reason for a refusal.
     pub(super) fn acquire(&mut self, n: u64, now: Instant) -> Result<RemoteTicket, Reason> {
         if self.is_fork(now) || self.closed {
             return Err(Reason::Closed);
@@ -515,11 +515,11 @@ impl Client {
         })
     }
 
-    /// Takes `n` of what is free.
+    /// Takes `n` of the free units.
     fn acquire_free(&mut self, n: u64, now: Instant) -> RemoteTicket {
         self.counters.granted += 1;
         if self.config.spends() {
-            // What comes back of it lives no longer than it would have.
+            // Refunded tokens live no longer than they would have.
             let until = self.credit.front().map_or(Instant::ZERO, |(until, _)| *until);
             let missing = self.begin_missing(n, now);
             self.spend(n);
@@ -549,7 +549,7 @@ impl Client {
         self.draw(n);
     }
 
-    /// Takes so many tokens off those at hand, first those that are dropped first.
+    /// Takes `n` of the available tokens, those that expire first at first.
     fn draw(&mut self, mut n: u64) {
         while n > 0
             && let Some((_, units)) = self.credit.front_mut()
@@ -564,7 +564,7 @@ impl Client {
         }
     }
 
-    /// What is done for `n` while the store is away.
+    /// Admits or refuses `n` while the store is unavailable.
     fn acquire_unavailable(&mut self, n: u64, now: Instant) -> Result<RemoteTicket, Reason> {
         let (token, order) = (self.token, self.order);
         let ticket = |term| RemoteTicket {
@@ -606,7 +606,7 @@ impl Client {
         }
     }
 
-    /// What was taken comes back: the work has ended, or does not start.
+    /// Takes a ticket back: its work has ended, or does not start.
     pub(super) fn refund(&mut self, ticket: RemoteTicket, cancelled: bool, now: Instant) {
         if ticket.term == SHARED && !self.config.spends() {
             self.share_in_use -= ticket.units;
@@ -625,7 +625,7 @@ impl Client {
         self.in_use -= ticket.units;
         if let btree_map::Entry::Occupied(mut used) = self.in_use_by_token.entry(ticket.token) {
             *used.get_mut() -= ticket.units;
-            // That of the last grant stays, since it is used again.
+            // The entry of the last grant stays, since its units are used again.
             if *used.get() == 0 && ticket.token != self.token {
                 used.remove();
             }
@@ -640,7 +640,7 @@ impl Client {
         }
     }
 
-    /// Tokens are at hand again, as far as they are still missing, up to a block, and as long as they would have been.
+    /// Makes tokens available again: as many as are still missing, up to a prefetch, and for as long as they would have been.
     fn refund_tokens(&mut self, units: u64, ticket: &RemoteTicket, now: Instant) {
         self.drop_stale(now);
         self.note_missing(now);
@@ -651,7 +651,7 @@ impl Client {
             missing
         };
         self.spent = self.spent.saturating_sub(units);
-        // A ticket that was settled says what is left of it.
+        // A settled ticket has the units that are left of it.
         let own = ticket.units.max(units);
         let most = self.config.prefetch.map_or(own, |prefetch| prefetch.most.max(own));
         let units = missing.min(most.saturating_sub(self.credit_total));
@@ -667,14 +667,14 @@ impl Client {
         self.upcoming.iter().map(|(_, units)| units).sum()
     }
 
-    /// Tokens are at hand until then.
+    /// Adds tokens that are available until `until`.
     fn add_credit(&mut self, units: u64, until: Instant) {
         let at = self.credit.partition_point(|(other, _)| *other <= until);
         self.credit.insert(at, (until, units));
         self.credit_total += units;
     }
 
-    /// Corrects a charge of tokens: to no more than can be asked for.
+    /// Corrects a charge of tokens, up to the most that can be requested.
     pub(super) fn settle(&mut self, ticket: &mut RemoteTicket, actual: u64, now: Instant) {
         let actual = actual.min(MAX_UNITS);
         let charged = std::mem::replace(&mut ticket.units, actual);
@@ -695,7 +695,7 @@ impl Client {
         }
     }
 
-    /// Gives `n` units that are not in use back to the store.
+    /// Returns `n` units that are not in use to the store.
     fn return_units(&mut self, n: u64) {
         if let Some(live) = &mut self.live
             && n > 0
@@ -713,26 +713,33 @@ impl Client {
     }
 }
 
-/// What is given up so soon after it came comes back whole where there are no blocks: the bound is exceeded by no more than comes
-/// in this time.
+/// Tokens given up this soon come back whole where nothing is prefetched: the bound is exceeded by at most the refill of this
+/// time.
 const LATENESS: Duration = Duration::from_millis(10);
 
-/// How many tokens come in this time, rounded up.
+/// The tokens that come in `passed`, rounded up.
 fn gained(quota: &Quota, passed: Duration) -> u64 {
     let parts = passed.as_nanos().saturating_mul(quota.count().into());
     u64::try_from(parts.div_ceil(quota.period().as_nanos())).unwrap_or(u64::MAX)
 }
 
-/// In what time so many come, rounded down.
+/// The time in which `tokens` come, rounded down.
 fn spending(quota: &Quota, tokens: u64) -> Duration {
     let nanos = quota.period().as_nanos().saturating_mul(tokens.into()) / u128::from(quota.count());
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
 /// How many of the reserved tokens may come back.
-//BACKDOC
+///
+/// The tokens here and those at the store count as one bucket, which holds a prefetch more than the store's. Tokens taken out
+/// of it and given up are no longer missing once that bucket would have been full without them: later refill would have
+/// overflowed. So no more comes back than was missing at every instant since.
+///
+/// Only the store knows how full its bucket is. It says so with each reply, and from then on it fills no faster than its rate:
+/// that is the least that is missing. The departures from a window are unknown here. So only tokens not available here count as
+/// missing, and without prefetching nothing has come in that could be too much.
 impl Client {
-    /// How much is missing, at least, before anything changes at `now`.
+    /// Records the least shortage before a change at `now`.
     fn note_missing(&mut self, now: Instant) {
         if self.config.spends() {
             let missing = self.missing(0, now);
@@ -740,32 +747,32 @@ impl Client {
         }
     }
 
-    /// The same, and `n` that are at hand are to be taken. Returns the moment from which on they are missing.
+    /// Records the shortage before and after taking `n` available tokens. Returns the moment since which they are missing.
     fn begin_missing(&mut self, n: u64, now: Instant) -> u64 {
         let before = self.missing(0, now);
         self.low_watermarks.note(before);
-        // As a rule the sum; less where more is at hand than can be missing.
+        // Usually the sum; less where more is available than can be missing.
         let after = if before > 0 { before + n } else { self.missing(n, now) };
         self.low_watermarks.begin(after)
     }
 
-    /// The same once `n` more were taken.
+    /// The least shortage once `n` more were taken.
     fn missing(&self, n: u64, now: Instant) -> u64 {
         let here = self.credit_total + self.upcoming();
         (self.most() + self.missing_there(now) + n).saturating_sub(here)
     }
 
-    /// How much a process may have at hand.
+    /// The most tokens that a process may have available.
     fn most(&self) -> u64 {
         self.config.prefetch.map_or(0, |prefetch| prefetch.most)
     }
 
-    /// How many tokens the bucket of the store is short of, at least.
+    /// The least number of tokens that the store's bucket lacks.
     fn missing_there(&self, now: Instant) -> u64 {
         let (tokens, since) = self.shortfall;
         match self.config.rule {
             Rule::Rate { quota } => {
-                // Clocks run apart.
+                // Clocks drift apart.
                 let passed = self.clock.between(since, now).saturating_mul(101) / 100;
                 tokens.saturating_sub(gained(&quota, passed))
             }
@@ -773,44 +780,44 @@ impl Client {
         }
     }
 
-    /// What the store has said of itself, asked at `sent`.
+    /// Records the shortage that the store reported, asked at `sent`.
     fn note_shortfall(&mut self, reply: &SyncReply, sent: Instant) {
         let (limit, used) = (reply.usage.limit, reply.usage.in_use.min(reply.usage.limit));
-        // A part of a token counts as one there.
+        // The store counts a part of a token as one.
         let known = (used.saturating_sub(1), sent);
-        // What was asked for before, and is told again, may have been given some time ago.
+        // The grant of a request that was sent before may be older than this reply.
         let once = |request| self.requests.get(&request).is_some_and(|pending| pending.attempts == 1);
         let fresh = reply.grants.iter().filter(|grant| once(grant.request));
         let given: u64 = fresh.map(|grant| grant.units).sum();
         self.shortfall = match reply.again {
-            // It may be fuller than it says: what was given, now or for later, is all that was there for certain.
+            // The bucket may be fuller than reported. Only the tokens granted, now or for later, were certainly there.
             _ if reply.bound && !seeded!("remote_trusts_bounds") => (given.min(limit), sent),
-            // What is given for later leaves nothing until then.
+            // A grant for later leaves nothing until then.
             Some(again) if given > 0 => (limit, self.clock.after(sent, again)),
             None if given > known.0 => (given.min(limit), sent),
             _ => known,
         };
     }
 
-    /// What nothing is known of any more.
+    /// Forgets the shortage of the store.
     fn forget_shortfall(&mut self, now: Instant) {
         self.shortfall = (0, now);
         self.note_missing(now);
     }
 
-    /// So much of `units` that were taken with `ticket` is still missing, and until when it may be used.
+    /// How many of `units` taken with `ticket` are still missing, and until when they may be used.
     fn still_missing(&self, units: u64, ticket: &RemoteTicket, now: Instant) -> (u64, Instant) {
         let until = Instant::from_ticks(ticket.order);
         match (self.config.rule, self.config.prefetch) {
             (Rule::Rate { quota }, None) => {
-                // Whole tokens are all that can be given back here, and of a small bucket a part of one is soon there again.
+                // Only whole tokens can be given back here, and a small bucket soon refills a part of one.
                 let arrived = self.clock.after(now, self.config.expiry());
                 let back = if arrived <= self.clock.after(until, LATENESS) {
                     units
                 } else {
                     units.min(self.low_watermarks.since(ticket.token))
                 };
-                // Without a block of its own it must be spent before the store has as much again.
+                // Without a prefetch of its own, this process must spend them before the store has as many again.
                 let here = self.credit_total + self.upcoming() + back;
                 let spare = (self.shortfall.0 + 1).saturating_sub(here);
                 let lasts = spending(&quota, spare).saturating_mul(100) / 101;
@@ -823,9 +830,11 @@ impl Client {
 }
 
 /// The waiters of this process.
-//LINEDOC
+///
+/// Without prefetching each waiter has a request of its own at the store, and gets what is granted to it: the store's queue is
+/// the queue. With prefetching, and for rates, the waiters queue here and are served from what comes to this process.
 impl Client {
-    /// Joins those who wait for `need`. The wait may have ended at once; then nobody is woken.
+    /// Adds a waiter for `need` units. The wait may end at once.
     pub(super) fn join(&mut self, need: u64, kind: WaitKind, waker: Waker, now: Instant) -> u64 {
         let key = self.next_key;
         self.next_key += 1;
@@ -848,7 +857,7 @@ impl Client {
         key
     }
 
-    /// Takes a place where such a wait belongs.
+    /// Adds a waiter to the queue or to the direct waiters.
     fn enqueue(&mut self, key: u64, need: u64, kind: WaitKind, waker: Option<Waker>) {
         let waiter = Waiter {
             need,
@@ -864,7 +873,7 @@ impl Client {
         places.insert(key, waiter);
     }
 
-    /// Those who wait in turn stand in a line of this process, unless each of them stands in that of the store.
+    /// Whether waiters of this kind queue in this process rather than at the store.
     fn is_queued(&self, kind: WaitKind) -> bool {
         kind != WaitKind::Immediate && (self.config.prefetch.is_some() || self.config.spends())
     }
@@ -877,11 +886,11 @@ impl Client {
         }
     }
 
-    /// How the wait `key` ended, if it has. Otherwise `waker` will be woken; the one before is returned, to be dropped. A wait
-    /// that is not known any more has ended with nothing.
+    /// The result of the wait `key`, if it has ended. Otherwise registers `waker`, and returns the one before, to be dropped.
+    /// An unknown wait has ended with nothing.
     pub(super) fn poll_wait(&mut self, key: u64, waker: Option<Waker>, now: Instant) -> (Option<End>, Option<Waker>) {
         if let Some(End::Granted(ticket)) = self.ended.get(&key).map(|ended| ended.end) {
-            // A permit that was lost before anybody took it is waited for once more, in the same place.
+            // A permit that was lost before its owner took it is waited for once more, in the same place.
             let counts = !self.config.spends() && ticket.term == self.term && ticket.units > 0;
             if counts && !self.is_valid(now) {
                 self.on_lease_end(now);
@@ -908,7 +917,7 @@ impl Client {
         self.queue.contains_key(&key) || self.direct.contains_key(&key)
     }
 
-    /// The owner of `key` goes. What it had been given goes to whoever is next. Returns a waker, to be dropped.
+    /// The owner of `key` leaves. Its grant, if any, goes to the next waiter. Returns a waker, to be dropped.
     pub(super) fn leave(&mut self, key: u64, now: Instant) -> Option<Waker> {
         if let Some(ended) = self.ended.remove(&key) {
             if let End::Granted(ticket) = ended.end
@@ -931,19 +940,19 @@ impl Client {
         waiter.waker
     }
 
-    /// Ends the wait `key`, of which the waiter has been taken out.
+    /// Ends the wait `key`, whose waiter was already removed.
     fn end(&mut self, key: u64, waiter: Waiter, end: End) {
         let (need, kind) = (waiter.need, waiter.kind);
         self.ended.insert(key, Ended { end, need, kind });
         self.wakers.extend(waiter.waker);
     }
 
-    /// Serves the line from what is free.
+    /// Serves the queue from the free units.
     fn serve_queue(&mut self, now: Instant) {
         if self.unavailable {
             self.serve_share(now);
         }
-        // While others wait, what comes free is ours for a turn only.
+        // While other sessions wait, units that become free stay here for a turn only.
         if self.recall_at.is_some_and(|until| now >= until) {
             return;
         }
@@ -956,7 +965,7 @@ impl Client {
         }
     }
 
-    /// Serves everybody in order of arrival from this process's own share.
+    /// Serves all waiters in order of arrival from this process's own share.
     fn serve_share(&mut self, now: Instant) {
         while let Some(key) = self.first() {
             let waiter = self.queue.get(&key).or_else(|| self.direct.get(&key));
@@ -985,14 +994,14 @@ impl Client {
         }
     }
 
-    /// Who came first of all who wait.
+    /// The key of the oldest waiter.
     fn first(&self) -> Option<u64> {
         let queue = self.queue.keys().next();
         let direct = self.direct.keys().next();
         queue.into_iter().chain(direct).min().copied()
     }
 
-    /// Ends the wait of `key`, wherever it waits, and withdraws its wish.
+    /// Ends the wait of `key`, and withdraws its request.
     fn end_wait(&mut self, key: u64, end: End) {
         if let Some(waiter) = self.queue.remove(&key) {
             self.end(key, waiter, end);
@@ -1004,14 +1013,14 @@ impl Client {
         }
     }
 
-    /// Ends all waits so.
+    /// Ends all waits with `end`.
     fn end_all_waits(&mut self, end: End) {
         while let Some(key) = self.first() {
             self.end_wait(key, end);
         }
     }
 
-    /// Puts those back who had been granted permits of this term and have not taken them, each to its place: they wait again.
+    /// Returns waiters that were granted permits of this term and have not taken them to their places: they wait again.
     fn requeue_granted(&mut self) {
         let term = self.term;
         let of_term = |end: &End| matches!(end, End::Granted(RemoteTicket { units: 1.., term: of, .. }) if *of == term);
@@ -1026,7 +1035,7 @@ impl Client {
                 self.ended.insert(key, Ended { end, need, kind });
                 continue;
             }
-            // Its owner has been woken, and leaves a waker when it looks.
+            // Its owner has been woken, and registers a waker when it polls.
             self.enqueue(key, need, kind, None);
         }
     }
@@ -1034,7 +1043,7 @@ impl Client {
 
 /// The passing of time: leases end, the store stays away, units lie idle.
 impl Client {
-    /// Lets time pass until `now`.
+    /// Advances the time to `now`.
     pub(super) fn on_tick(&mut self, now: Instant) {
         let deadline = self.deadline().filter(|_| !self.config.spends());
         if deadline.is_some_and(|deadline| deadline <= now) {
@@ -1056,14 +1065,14 @@ impl Client {
         self.serve_queue(now);
     }
 
-    /// The session is over for us: all that it held is lost. The store is told, in case that it thinks otherwise.
+    /// Ends the session here, with the loss of its units. The store is told, in case it thinks otherwise.
     fn on_lease_end(&mut self, now: Instant) {
         let Some(live) = self.live.take() else { return };
         self.end_session(&live);
         self.forget_session(now);
     }
 
-    /// Forgets what belonged to the session. Who had been granted permits and has not taken them waits again.
+    /// Forgets the state of the session. Waiters whose granted permits were not taken wait again.
     fn forget_session(&mut self, now: Instant) {
         self.requests.clear();
         self.withdrawn.clear();
@@ -1092,7 +1101,7 @@ impl Client {
         self.wake_driver();
     }
 
-    /// The store is to be told that the session is over.
+    /// Schedules the report of the session's end to the store.
     fn end_session(&mut self, live: &LiveSession) {
         const MOST: usize = 8;
         if self.session_ends.len() == MOST {
@@ -1102,7 +1111,7 @@ impl Client {
         self.session_ends.push_back((live.id, live.seq + 1, 0));
     }
 
-    /// The store has not answered for too long.
+    /// Declares the store unavailable: it has not answered for too long.
     fn declare_unavailable(&mut self, now: Instant) {
         self.unavailable = true;
         match self.config.on_unavailable {
@@ -1112,7 +1121,7 @@ impl Client {
         self.wake_watchers();
     }
 
-    /// Takes in tokens whose time has come, and drops those that were not spent in time.
+    /// Makes tokens available whose time has come, and drops those that were not spent in time.
     pub(super) fn drop_stale(&mut self, now: Instant) {
         if self.credit.front().is_some_and(|&(until, _)| until <= now) {
             self.note_missing(now);
@@ -1133,8 +1142,8 @@ impl Client {
         }
     }
 
-    /// So many tokens come to hand: of what came back meanwhile no more is kept than a block holds beside them, or than whoever
-    /// is first waits for.
+    /// Makes room for `units` tokens that become available. Of refunded ones no more is kept than a prefetch holds beside them,
+    /// or than the first waiter needs.
     fn make_room(&mut self, units: u64, now: Instant) {
         let Some(prefetch) = self.config.prefetch else { return };
         let head = self.queue.first_key_value().map_or(0, |(_, head)| head.need);
@@ -1148,7 +1157,7 @@ impl Client {
         }
     }
 
-    /// Gives permits back that nobody has used for some time.
+    /// Returns permits to the store that were idle for some time.
     fn return_idle(&mut self, now: Instant) {
         let Some(prefetch) = self.config.prefetch.filter(|_| !self.config.spends()) else {
             return;
@@ -1177,7 +1186,7 @@ impl Client {
         let idle = self.idle_at;
         let share = self.share_at.filter(|_| self.unavailable);
         let recall_at = self.recall_at.filter(|&until| until > now && !self.queue.is_empty());
-        // Tokens that are kept at hand are replaced when they are dropped.
+        // Tokens kept available are replaced when they are dropped.
         let kept = self.config.prefetch.is_some_and(|prefetch| prefetch.low > 0);
         let stale = self.credit.front().map(|(until, _)| *until).filter(|_| kept);
         let upcoming = self.upcoming.front().map(|(from, _)| *from);
@@ -1188,13 +1197,15 @@ impl Client {
     }
 }
 
-/// A look is a system call: units at hand are taken without one for this long.
+/// A check is a system call, so its answer holds this long.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Copies of the client in forked processes.
-//COPYDOC
+/// A copy of the client in a forked process.
+///
+/// The child has the session and the connections of its parent in memory: a permit that it took would exist twice, under one
+/// token. So a copy admits nothing, and sends nothing to the store.
 impl Client {
-    /// Whether this is the copy in a forked process, looked at anew after [`LOOK`].
+    /// Whether this is the copy in a forked process, checked anew after [`LOOK`].
     #[inline]
     fn is_fork(&mut self, now: Instant) -> bool {
         if now >= self.known_until {
@@ -1203,7 +1214,7 @@ impl Client {
         self.is_fork
     }
 
-    /// Looks whether this is the copy in a forked process. A copy loses all that it holds, and closes, without a step.
+    /// Checks whether this is the copy in a forked process. A copy loses its units and closes, without a sync.
     pub(super) fn check_process(&mut self, now: Instant) {
         self.known_until = self.clock.after(now, LOOK);
         if self.is_fork || std::process::id() == self.process || seeded!("remote_goes_on_in_a_copy") {
@@ -1225,7 +1236,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_limiter_in_a_forked_process_is_closed_and_says_nothing_to_the_store() {
+    fn a_limiter_in_a_forked_process_is_closed_and_sends_nothing() {
         let clock = ManualClock::new();
         let store = Arc::new(Memory::new(&clock));
         let build = |prefetch| {
@@ -1237,7 +1248,7 @@ mod tests {
         let (copy, other) = (build(Prefetch::up_to(4).keep(4)), build(Prefetch::up_to(4)));
         let held = clock.run(copy.acquire(1)).unwrap();
         clock.advance(super::LOOK);
-        // As in a child, whose process has another number.
+        // As in a child, whose process id differs.
         copy.shared.with(|client| client.process ^= 1);
         let syncs = copy.stats().syncs;
         assert_eq!(
@@ -1250,7 +1261,7 @@ mod tests {
         assert_eq!(clock.run(copy.acquire(1)).unwrap_err().reason(), Reason::Closed);
         clock.run(copy.close());
         assert_eq!(copy.stats().syncs, syncs);
-        // The parent has what it had.
+        // The parent still holds its units.
         assert!(clock.run(other.acquire_now(5)).is_err());
         drop(clock.run(other.acquire_now(4)).unwrap());
     }

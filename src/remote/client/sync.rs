@@ -8,37 +8,37 @@ use crate::remote::backend::{Grant, Notification, Request, Rule, Session, StoreE
 use crate::time::Instant;
 use std::time::Duration;
 
-/// So many grants that were told of by news alone are acknowledged.
+/// After this many grants that came by notification alone the client acknowledges them.
 const MAX_UNACKED: usize = 16;
 
-/// How often the store is told that a session is over, when it does not answer.
+/// How many times the end of a session is reported to a store that does not answer.
 const END_ATTEMPTS: u32 = 3;
 
-/// What the driver has to do next.
+/// The next action of the driver.
 #[derive(Debug)]
 pub(in crate::remote) enum Action {
-    /// Take this step.
+    /// Send this sync.
     Send(SyncRequest),
-    /// Wait: for a poke, for news of the session, at most until the instant.
+    /// Wait for a wake-up or a notification for the session, at most until the instant.
     Wait(Option<Instant>, Option<Session>),
-    /// Nothing, for good.
+    /// Nothing more to do.
     Stop,
 }
 
-/// What is to be changed.
+/// A change of the rule under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Change {
     rule: Rule,
     number: u64,
-    /// The step that asks for the edition.
+    /// The sync that asks for the edition.
     asks: Option<(Session, u64)>,
-    /// It was answered.
+    /// That sync was answered.
     is_known: bool,
 }
 
-/// The next request.
+/// The next sync.
 impl Client {
-    /// What is to be done at `now`, after [`on_tick`](Self::on_tick).
+    /// The action to take at `now`, after [`on_tick`](Self::on_tick).
     pub(in crate::remote) fn next_action(&mut self, now: Instant) -> Action {
         if self.closed
             && let Some(live) = self.live.take()
@@ -66,9 +66,10 @@ impl Client {
         self.make_requests(now);
         match self.compose_request(now) {
             Some(sync) => Action::Send(sync),
-            // Something has come up meanwhile.
+            // A session has ended meanwhile.
             None if !self.session_ends.is_empty() => self.next_action(now),
-            // Everybody is refused meanwhile, so that nobody asks: whether the store is back is found by taking leave of it.
+            // All requests are refused meanwhile, so none reaches the store. The end of an unused session probes whether it is
+            // back.
             None if self.unavailable && !seeded!("remote_stays_away") => {
                 let client = self.config.client;
                 let number = self.next_session();
@@ -80,21 +81,21 @@ impl Client {
                 let keeps = session.is_some() && !self.config.spends();
                 let renew = self.live.as_ref().map(|live| live.renew_at).filter(|_| keeps);
                 let poll_wait = self.look_at.filter(|_| keeps);
-                // Nothing is asked for while something is to come.
+                // Nothing is requested while granted tokens are to come.
                 let asks = self.upcoming.is_empty();
                 let fetch = self.fetch_at.filter(|_| asks && self.wants_ahead(now) > 0);
                 let ask = self
                     .ask_at
                     .filter(|_| asks && (!self.queue.is_empty() || !self.direct.is_empty()));
                 let known = [renew, poll_wait, fetch, ask, self.next_tick(now)];
-                // A window has news for those who have a place in its line.
+                // A window notifies only sessions in its queue.
                 let hears = keeps || self.window_place.is_some();
                 Action::Wait(known.into_iter().flatten().min(), session.filter(|_| hears))
             }
         }
     }
 
-    /// Gives back what is free, when others wait for it and our turn is over.
+    /// Returns the free units when others wait for them and our turn is over.
     fn return_recalled(&mut self, now: Instant) {
         let ours = self.recall_at.is_some_and(|until| now < until) && !self.queue.is_empty();
         if self.recall_at.is_some() && !ours && !self.config.spends() {
@@ -102,13 +103,13 @@ impl Client {
         }
     }
 
-    /// The next step, if there is something to say.
+    /// The next sync, if there is anything to send.
     fn compose_request(&mut self, now: Instant) -> Option<SyncRequest> {
         let asks = self.requests.values().any(|pending| !pending.answered);
         let speaks = asks || self.debt > 0 || self.change.is_some();
         let stale = self.deadline().is_some_and(|deadline| deadline <= now);
         if stale && self.config.spends() {
-            // The store may have forgotten what it was told in this session: the next one does not say it again.
+            // The store may have forgotten this session's reports: the next one does not repeat them.
             self.abandon_session();
         }
         if self.live.is_none() {
@@ -123,7 +124,7 @@ impl Client {
         let due = live.renew_at <= now && !self.config.spends();
         let idle = self.held == 0 && self.requests.is_empty() && self.queue.is_empty();
         if due && idle && live.returned == live.returned_acked && !speaks {
-            // Nothing is kept at the store by somebody who has no use for it.
+            // An unused session is not kept at the store.
             let live = self.live.take()?;
             self.end_session(&live);
             self.look_at = None;
@@ -150,7 +151,7 @@ impl Client {
                 queue: pending.queue,
             }
         };
-        // A rate answers one wish at a time.
+        // A rate answers one request at a time.
         let most = if self.config.spends() { 1 } else { usize::MAX };
         Some(SyncRequest {
             session: live.id,
@@ -198,7 +199,7 @@ impl Client {
         self.sessions
     }
 
-    /// Refuses everybody from now on, and ends the session.
+    /// Refuses all requests from now on, and ends the session.
     pub(in crate::remote) fn close(&mut self) {
         if !std::mem::replace(&mut self.closed, true) {
             self.end_all_waits(End::Refused(Reason::Closed));
@@ -208,9 +209,9 @@ impl Client {
     }
 }
 
-/// What is asked for, for waiters and ahead of demand.
+/// Requests for waiters, and ahead of demand.
 impl Client {
-    /// Below how many units at hand more are fetched ahead of demand.
+    /// Below this many available units more are fetched ahead of demand.
     pub(super) fn low_water(&self) -> u64 {
         match self.config.prefetch {
             None => 0,
@@ -231,7 +232,7 @@ impl Client {
         low.max(self.batch).saturating_sub(free)
     }
 
-    /// How many tokens the demand of late takes in a span.
+    /// How many tokens the recent demand takes in a span.
     pub(super) fn measured_batch(&self, now: Instant) -> u64 {
         let Some(prefetch) = self.config.prefetch else { return 0 };
         let passed = self.clock.between(self.fetched_at, now).as_nanos().max(1);
@@ -240,7 +241,7 @@ impl Client {
         u64::try_from(batch).unwrap_or(u64::MAX).min(prefetch.most)
     }
 
-    /// Makes wishes out of what is needed.
+    /// Makes requests for the waiters, and ahead of demand.
     pub(super) fn make_requests(&mut self, now: Instant) {
         let fresh = self.direct.iter().filter(|(_, waiter)| waiter.request.is_none());
         let fresh: Vec<_> = fresh.map(|(&key, waiter)| (key, waiter.need, waiter.kind)).collect();
@@ -262,7 +263,7 @@ impl Client {
         let pending = self.requests.iter().find(|(_, pending)| pending.owner.is_none());
         let pending = pending.map(|(&id, pending)| (id, *pending));
         if let Some((id, pending)) = pending {
-            // One that asks for more than is needed any more would wait for too long.
+            // A request for more than is needed by now would wait too long.
             let fits = head.map_or(!pending.queue, |need| pending.queue && pending.need <= need);
             if fits || self.config.spends() {
                 return;
@@ -316,7 +317,7 @@ impl Client {
         }
     }
 
-    /// Measures the demand since the last block was taken.
+    /// Measures the demand since the last batch was taken.
     pub(super) fn begin_batch(&mut self, now: Instant) {
         self.batch = if self.config.spends() {
             self.measured_batch(now)
@@ -342,7 +343,7 @@ impl Client {
         id
     }
 
-    /// The wish is over. Whether it has reached the store or not, the store is told.
+    /// Ends the request, and tells the store, whether the request has reached it or not.
     pub(super) fn withdraw(&mut self, request: u64) {
         if self.requests.remove(&request).is_some() && self.live.is_some() {
             self.withdrawn.insert(request);
@@ -353,7 +354,7 @@ impl Client {
 
 /// Replies and notifications.
 impl Client {
-    /// The answer to `sync`, which was sent at `sent`.
+    /// Applies the answer to `sync`, which was sent at `sent`.
     pub(in crate::remote) fn on_reply(
         &mut self,
         sync: &SyncRequest,
@@ -397,7 +398,7 @@ impl Client {
         if let Some(live) = &mut self.live {
             live.acked = live.acked.max(sync.seq);
             live.deadline = Some(deadline);
-            // A store that has not renewed the session is not asked again at once.
+            // A store that did not renew the session is not asked again at once.
             let renewal = self
                 .config
                 .renewal
@@ -439,7 +440,7 @@ impl Client {
         }
     }
 
-    /// The session is not known to the store.
+    /// Drops a session that the store does not know.
     pub(super) fn abandon_session(&mut self) {
         if let Some(live) = self.live.take() {
             self.ended_sessions.push(live.id);
@@ -447,8 +448,8 @@ impl Client {
         }
     }
 
-    /// Tokens of a wish that was withdrawn before it was answered, told beside the refusal of another: nobody knows any more from
-    /// when on they may be used.
+    /// Drops the tokens of a request that was withdrawn before it was answered, and is granted beside the refusal of another:
+    /// the instant from which they may be used is unknown.
     fn skip_grant(&mut self, grant: &Grant) {
         let Some(live) = &mut self.live else { return };
         if grant.token > live.seen {
@@ -457,7 +458,7 @@ impl Client {
         }
     }
 
-    /// Units that a wish was given; those of a rate may be used at `from`.
+    /// Adds the units of a grant; those of a rate may be used from `from`.
     fn on_grant(&mut self, grant: Grant, from: Instant, now: Instant) {
         let Some(live) = &mut self.live else { return };
         if grant.token <= live.seen {
@@ -482,7 +483,7 @@ impl Client {
             self.held += grant.units;
         }
         let Some(waiter) = owner.and_then(|owner| Some((owner, self.direct.remove(&owner)?))) else {
-            // Nobody waits for it any more: with blocks it is at hand, and without it goes back.
+            // Without a waiter the units stay available if there is a prefetch, and go back otherwise.
             if self.config.prefetch.is_none() && !self.config.spends() {
                 self.return_units(grant.units);
             }
@@ -492,7 +493,7 @@ impl Client {
         self.end(waiter.0, waiter.1, End::Granted(ticket));
     }
 
-    /// Wishes that were neither granted nor queued.
+    /// Ends requests that were neither granted nor queued.
     fn end_refused(&mut self, sync: &SyncRequest, reply: &SyncReply, now: Instant) {
         let limit = reply.usage.limit;
         self.end_oversized(limit);
@@ -518,8 +519,8 @@ impl Client {
             } else if pending.queue {
                 self.ask_at = again;
                 if matches!(self.config.rule, Rule::Window { .. }) {
-                    // The place in line is kept as long as the store hears of us, which may be late.
-                    // Stores count microseconds.
+                    // The place in the queue lasts as long as the store hears of us, which may be late. Stores count
+                    // microseconds.
                     let renewal = Duration::from_micros(self.config.renewal.as_micros() as u64);
                     let renewal = self.clock.after(now, renewal);
                     self.ask_at = again.map(|again| again.min(renewal));
@@ -531,13 +532,13 @@ impl Client {
             }
         }
         if self.config.spends() {
-            // What a rate refuses it has forgotten.
+            // A rate forgets the requests that it refuses.
             self.withdrawn.clear();
         }
     }
 
-    /// Refuses waiters that need more than the limit, which was lowered since they came, and withdraws their wishes: the store
-    /// serves the waiters behind them.
+    /// Refuses waiters that need more than a lowered limit, and withdraws their requests: the store serves the waiters behind
+    /// them.
     fn end_oversized(&mut self, limit: u64) {
         let waiters = self.queue.iter().chain(&self.direct);
         let oversized: Vec<_> = waiters
@@ -560,7 +561,7 @@ impl Client {
         }
     }
 
-    /// The step may or may not have been carried out.
+    /// Handles a failed sync, which may or may not have been carried out.
     fn on_failure(&mut self, sync: &SyncRequest, now: Instant, error: StoreError) {
         self.counters.failures += 1;
         if seeded!("remote_says_it_once")
@@ -569,7 +570,7 @@ impl Client {
             live.returned_acked = sync.returned;
         }
         if matches!(error, StoreError::Busy { .. }) {
-            // It answers.
+            // A busy store is not silent.
             self.failing_since = None;
             if std::mem::take(&mut self.unavailable) {
                 self.wake_watchers();
@@ -580,54 +581,54 @@ impl Client {
         self.last_error = Some(error);
         self.retry_at = Some(self.clock.after(now, self.config.retry));
         if sync.end {
-            // After so many attempts it is left to expire.
+            // After this many attempts the session is left to expire.
             self.session_ends
                 .retain(|(session, _, tries)| *session != sync.session || *tries < END_ATTEMPTS);
         }
         self.on_tick(now);
     }
 
-    /// Whether the store is still to be told that this session is over.
+    /// Whether the store must still learn that this session has ended.
     pub(in crate::remote) fn is_ending(&self, session: Session) -> bool {
         self.session_ends
             .iter()
             .any(|(ended_sessions, ..)| *ended_sessions == session)
     }
 
-    /// Those that the store may know: the one that we have, and those of which it is still to be told that they are over.
+    /// The sessions that the store may know: the current one, and those whose end it must still learn.
     pub(in crate::remote) fn sessions(&self) -> Vec<Session> {
         let ended_sessions = self.session_ends.iter().map(|&(ended_sessions, ..)| ended_sessions);
         ended_sessions.chain(self.live.as_ref().map(|live| live.id)).collect()
     }
 
-    /// There is news for `session`. Who does not know any more whether it lives looks for itself.
-    pub(in crate::remote) fn on_notification(&mut self, session: Session, news: &Notification, now: Instant) {
+    /// Applies a notification for `session`. If the lease may have ended, a sync finds out.
+    pub(in crate::remote) fn on_notification(&mut self, session: Session, notification: &Notification, now: Instant) {
         self.on_tick(now);
         let Some(live) = self.live.as_ref().filter(|live| live.id == session) else {
             return;
         };
-        let reply = match news {
+        let reply = match notification {
             Notification::Nothing => return,
             // There may be room earlier now.
             _ if self.config.spends() => {
                 self.ask_at = None;
                 return;
             }
-            Notification::SyncReply(reply) if reply.alive && self.is_valid(now) => reply,
-            Notification::Sync | Notification::SyncReply(_) => {
+            Notification::Reply(reply) if reply.alive && self.is_valid(now) => reply,
+            Notification::Sync | Notification::Reply(_) => {
                 self.look_at = Some(now);
                 return;
             }
         };
         let seen = live.seen;
         if reply.grants.iter().all(|grant| grant.token <= seen) {
-            // A step has been answered since; or it is about something else, which is for those who keep blocks.
+            // A sync was answered since, or the notification concerns something else, such as waiters of other sessions.
             if self.config.prefetch.is_some() {
                 self.look_at = Some(now);
             }
             return;
         }
-        // At least as new as what was known, and nobody knows by how much.
+        // At least as recent as before; by how much is unknown.
         self.usage = self.usage.map(|(_, at)| (reply.usage, at));
         self.floor = self.floor.max(reply.floor);
         for grant in &reply.grants {
@@ -639,14 +640,18 @@ impl Client {
             self.look_at = None;
         }
         if reply.grants.len() >= MAX_UNACKED && !seeded!("remote_never_acknowledges") {
-            // The store tells all of them each time, until it knows that they were heard of.
+            // The store repeats all of them each time, until it knows that they were received.
             self.look_at = Some(now);
         }
     }
 }
 
 /// Changes of the rule, for all processes.
-//CHANGEDOC
+///
+/// The rule of a rate or window changes in two syncs. The first asks for the store's edition of the rule; the second changes it
+/// if the edition is still the same. So a change whose answer was lost is carried out once, however often it is sent. If it was
+/// carried out, or another process has changed the rule at the same time, the store is at a later edition, and that change
+/// counts as the last one.
 impl Client {
     /// Asks for another rule, of the same kind. Returns the number of the change.
     pub(in crate::remote) fn change(&mut self, rule: Rule) -> u64 {
@@ -666,14 +671,14 @@ impl Client {
         self.changes.1 >= change
     }
 
-    /// The rule that this step of the session is to ask for, if any.
+    /// The rule that this sync of the session asks for, if any.
     pub(super) fn rule_to_send(&mut self, session: Session, seq: u64) -> Option<Rule> {
         let change = self.change.as_mut()?;
         change.asks = Some((session, seq));
         change.is_known.then_some(change.rule)
     }
 
-    /// The change that was asked for has been carried out; or there is a rule that somebody has changed.
+    /// Notes that the change was carried out, or that another process changed the rule.
     pub(super) fn note_change(&mut self, sync: &SyncRequest, reply: &SyncReply, now: Instant) {
         if let Some(change) = &mut self.change
             && reply.alive

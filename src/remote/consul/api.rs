@@ -1,5 +1,4 @@
-//! The six things that are asked of Consul: to make, renew and end a session, to list keys, to change several at once, and to
-//! tell when one has changed.
+//! The six requests to Consul: create, renew and end a session, list keys, change several at once, and wait for a change.
 
 use crate::remote::backend::StoreError;
 use crate::remote::http::{Answer, Http, escaped};
@@ -15,29 +14,29 @@ pub(super) struct Api {
     http: Http,
     /// `&dc=...`, or nothing.
     place: Box<str>,
-    /// What a session had locked cannot be locked for so long after it was ended by something else than a deletion.
+    /// How long the locks of a session are held back after it has ended by anything but a deletion.
     delay: Duration,
 }
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Written {
     /// All of it was carried out, by this write.
     At(u64),
-    /// None of it: something does not hold.
+    /// None of it: a condition does not hold.
     Overtaken,
-    /// None of it: these, by their places, lock what is held back after a session that has ended.
+    /// None of it: the operations at these places lock keys that are held back after the end of a session.
     Delayed(Vec<usize>),
 }
 
-/// A key and what is known of it.
+/// A key with its value and state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) key: String,
     pub(super) value: Vec<u8>,
     /// The number of the write that changed it last: of all writes to the store, so that it only grows.
     pub(super) index: u64,
-    /// By whom it is locked.
+    /// The session that locks it.
     pub(super) session: Option<String>,
 }
 
@@ -72,7 +71,7 @@ impl Op {
         }
     }
 
-    /// Locks the key for the session, and makes it if there is none. Fails if another session has it.
+    /// Locks the key for the session, and creates it if it is missing. Fails if another session has it.
     pub(super) fn lock(key: &str, value: &[u8], session: &str) -> Self {
         let (value, session) = (Some(BASE64.encode(value)), Some(session.to_owned()));
         let kv = Self::kv("lock", key);
@@ -90,16 +89,16 @@ impl Op {
         }
     }
 
-    /// Writes. Who has locked it keeps it.
+    /// Writes. Its lock stays.
     pub(super) fn set(key: &str, value: &[u8]) -> Self {
         let value = Some(BASE64.encode(value));
         let kv = Self::kv("set", key);
         Self { kv: Kv { value, ..kv } }
     }
 
-    /// Writes, if the key was last changed by this write; with 0, if there is none.
+    /// Writes, if the key was last changed by this write; with 0, if it is missing.
     ///
-    /// Consul takes a write of what is there already for none, and says that it was done: so no two writers may write the same.
+    /// Consul ignores a write that changes nothing, and reports success: so no two writers may write the same.
     pub(super) fn cas(key: &str, value: &[u8], index: u64) -> Self {
         let (value, index) = (Some(BASE64.encode(value)), Some(index));
         let kv = Self::kv("cas", key);
@@ -129,7 +128,7 @@ impl Op {
     }
 }
 
-/// A transaction has room for so many operations.
+/// The most operations of a transaction.
 pub(super) const MOST_OPS: usize = 64;
 
 #[derive(Debug, Deserialize)]
@@ -194,8 +193,8 @@ impl Api {
         self.http.call(method, &path, body, self.http.timeout()).await
     }
 
-    /// Makes a session. It lives at least `ttl` after it was last renewed, and at most twice as long; then what it has locked is
-    /// deleted. It hangs on nothing else, such as the health of an agent.
+    /// Creates a session. It lives at least `ttl` after its last renewal, and at most twice as long; then its locked keys are
+    /// deleted. It depends on nothing else, such as the health of an agent.
     pub(super) async fn create(&self, ttl: Duration) -> Asked<String> {
         let millis = ttl.as_nanos().div_ceil(1_000_000);
         let delay = if seeded!("consul_delays_locks") {
@@ -207,7 +206,7 @@ impl Api {
             r#"{{"Name":"tollgate","TTL":"{millis}ms","Behavior":"delete","LockDelay":"{delay}ms","Checks":[],"NodeChecks":[]}}"#
         );
         let answer = self.ask(Method::PUT, "/v1/session/create?", body).await?;
-        // Said with the status of a server that is in trouble, but it will say so for ever.
+        // The status is that of a server in trouble, but it would never change.
         let tries = seeded!("consul_tries_for_ever");
         if !tries && answer.status.is_server_error() && answer.text().contains("Invalid Session TTL") {
             return Err(StoreError::Refused { why: answer.text() });
@@ -215,7 +214,7 @@ impl Api {
         Ok(answer.json::<Created>()?.id)
     }
 
-    /// Renews a session. False when there is none any more.
+    /// Renews a session. False when it is unknown.
     pub(super) async fn renew(&self, session: &str) -> Asked<bool> {
         let path = format!("/v1/session/renew/{session}?");
         let answer = self.ask(Method::PUT, &path, "").await?;
@@ -225,14 +224,14 @@ impl Api {
         answer.json::<serde::de::IgnoredAny>().map(|_| true)
     }
 
-    /// Ends a session. What it has locked is deleted.
+    /// Ends a session. Its locked keys are deleted.
     pub(super) async fn destroy(&self, session: &str) -> Asked<()> {
         let path = format!("/v1/session/destroy/{session}?");
         self.ask(Method::PUT, &path, "").await?.json::<bool>().map(drop)
     }
 
-    /// All keys that begin with `prefix`, at one instant, and a number of that instant: not below that of the last write to them,
-    /// deletions too.
+    /// All keys that begin with `prefix`, at one instant, and a number of that instant: not below that of the last write to
+    /// them, deletions included.
     pub(super) async fn list(&self, prefix: &str) -> Asked<(Vec<Entry>, u64)> {
         let path = format!("/v1/kv/{}?recurse=true", escaped(prefix));
         let answer = self.ask(Method::GET, &path, "").await?;
@@ -241,7 +240,7 @@ impl Api {
         Ok((entries, last.max(index(&answer))))
     }
 
-    /// Carries out all of `ops`, and returns the number of the write; or none of them, when one does not hold.
+    /// Carries out all of `ops`, and returns the number of the write; or none of them, when a condition does not hold.
     pub(super) async fn change(&self, ops: &[Op]) -> Asked<Option<u64>> {
         Ok(match self.write(ops).await? {
             Written::At(index) => Some(index),
@@ -249,7 +248,7 @@ impl Api {
         })
     }
 
-    /// The same, and tells what is held back from what does not hold.
+    /// The same, and distinguishes locks that are held back from other conditions.
     pub(super) async fn write(&self, ops: &[Op]) -> Asked<Written> {
         let body = serde_json::to_vec(ops).map_err(|error| StoreError::Refused {
             why: error.to_string().into(),
@@ -265,7 +264,7 @@ impl Api {
         }
         let done: Done =
             serde_json::from_slice(&answer.body).map_err(|_| StoreError::Answer { given: answer.text() })?;
-        // What we may not do is among what does not hold.
+        // Missing rights are reported among the conditions.
         let denied = |failed: &Failed| failed.what.contains("ermission denied");
         let errors = done.errors.unwrap_or_default();
         if errors.iter().any(denied) {
@@ -278,8 +277,8 @@ impl Api {
             .map_or(Written::Overtaken, Written::Delayed))
     }
 
-    /// Waits until something at `key` has changed since the write `index`, for about so long at most; with `recurse` under it.
-    /// Returns what there is, and the number to go on with.
+    /// Waits until something at `key` has changed since the write `index`, for about `wait` at most; with `recurse` under it.
+    /// Returns the entries, and the number to continue with.
     pub(super) async fn changed(
         &self,
         key: &str,
@@ -294,18 +293,18 @@ impl Api {
             escaped(key),
             self.place
         );
-        // The store adds up to a sixteenth, so that not all ask at once; and it answers at once whoever knows nothing.
+        // The store adds up to a sixteenth, to spread the requests; and it answers at once to an index of zero.
         let wait = if index == 0 { Duration::ZERO } else { wait + wait / 16 };
         let patience = wait + self.http.timeout();
         let answer = self.http.call(Method::GET, &path, "", patience).await?;
         let next = self::index(&answer);
-        // One that has gone back is of a store that was restored: what was known of it is worth nothing.
+        // The index goes back when the store was restored: earlier knowledge of it is void.
         let next = if next < index { 0 } else { next };
         Ok((entries(&answer)?, next))
     }
 }
 
-/// The number of what was answered; zero when there is none.
+/// The number of an answer; zero without one.
 fn index(answer: &Answer) -> u64 {
     let index = answer.headers.get("x-consul-index");
     index.and_then(|index| index.to_str().ok()?.parse().ok()).unwrap_or(0)

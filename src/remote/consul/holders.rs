@@ -2,11 +2,11 @@
 //!
 //! Keys of a limiter, in its folder:
 //! - `holders`: the document, the reference's own state, and a number that is never the same twice;
-//! - `by/<session>`: one for each session, locked by it. Consul deletes it with the session, and so it is seen who is gone.
+//! - `by/<session>`: one for each session, locked by it. Consul deletes it with the session, which shows its end.
 //!
-//! A step reads both at one instant, ends those in the document who are gone, does what the reference does, and writes the
-//! document if it is still the one that was read, and if its own session lives. In the same transaction it writes to the keys of
-//! those to whom it granted something, if they live. If any of it does not hold, it reads again.
+//! A sync reads both at one instant, ends dead sessions in the document, and does what the reference does. It writes the
+//! document if it is still the one that was read, and if its own session lives. The same transaction writes to the keys of
+//! sessions that got a grant, if they live. If a condition does not hold, it reads again.
 
 use super::api::{Entry, MOST_OPS, Op};
 use super::sessions::{ConsulSession, ConsulSessions};
@@ -22,19 +22,19 @@ use std::time::Duration;
 #[cfg(test)]
 mod tests;
 
-/// A transaction is at most 512 KiB long, and what it writes grows by a third on its way.
+/// A transaction is at most 512 KiB long, and its values grow by a third on the way.
 const LONGEST: usize = 320 * 1024;
-/// Who is told in the transaction itself: each takes two operations, and there are two more.
+/// Sessions notified in the transaction itself: each takes two operations, and there are two more.
 const MOST_TOLD: usize = (MOST_OPS - 2) / 2;
-/// Sessions with one of so many first places look whether anybody is gone. The others do when they renew.
+/// Sessions with one of the first places check for dead sessions. The others do when they renew.
 const LOOKOUTS: usize = 3;
-/// A write of the store has room for so many tokens: a document has not.
+/// The bits of a token below the number of the store's write: no document grants more at once.
 const TOKENS: u32 = 16;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Envelope {
-    /// Never the same twice: Consul takes a write of what is there for none.
+    /// Never the same twice: Consul ignores a write that changes nothing.
     nonce: String,
     permits: PermitsDocument,
 }
@@ -53,20 +53,20 @@ impl Envelope {
     }
 }
 
-/// What was read at one instant.
+/// The keys at one instant.
 struct Seen {
-    /// Zero when there is no document.
+    /// Zero without a document.
     index: u64,
     model: Permits,
-    /// As the document has it.
+    /// The permits as they were read.
     contents: Option<PermitsDocument>,
     /// The keys of the sessions, by the names of these.
     lives: HashMap<String, Entry>,
-    /// The last write that is known.
+    /// The last known write.
     last: u64,
 }
 
-/// Where the keys of a limiter are.
+/// The place of a limiter's keys.
 struct Place(String);
 
 impl Place {
@@ -80,7 +80,7 @@ impl Place {
 }
 
 impl Seen {
-    /// Of the keys in a folder, of which the last was written by the write `last`.
+    /// Parses the keys in a folder, of which the last was written by the write `last`.
     fn of(place: &Place, entries: Vec<Entry>, last: u64, limit: u64) -> Result<Self, StoreError> {
         let (mut document, mut lives) = (None, HashMap::new());
         for entry in entries {
@@ -92,7 +92,7 @@ impl Seen {
                         continue;
                     }
                     let Some(name) = key.strip_prefix("by/") else {
-                        // Slots, most likely: what they have given out is not in the document.
+                        // Slots, most likely: their grants are not in the document.
                         let why = format!("{} is not of a limiter with a document of permits", entry.key);
                         return Err(StoreError::Refused { why: why.into() });
                     };
@@ -125,18 +125,18 @@ impl Seen {
         })
     }
 
-    /// Who locks the key of the session: Consul's name of it.
+    /// Consul's id of the session that locks the key of this one.
     fn owner(&self, session: Session) -> Option<&str> {
         self.lives.get(&session.to_string())?.session.as_deref()
     }
 }
 
-/// What a session is to the document that was read.
+/// The role of a session in the document that was read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// It is in it, and is to stay.
+    /// It is in it, and stays.
     There,
-    /// It is not, and is to be.
+    /// It is not, and comes.
     Comes,
     /// It is not to be in it.
     Gone,
@@ -158,7 +158,7 @@ impl Keeping for Consul {
         let session = sync.session;
         let (entries, last) = inner.api.list(&place.0).await?;
         let mut seen = Seen::of(place, entries, last, limit)?;
-        // Ours is another one than the one that is known by this name, or has ended.
+        // The key belongs to another session of this name, or ours has ended.
         let ours = consul_session.filter(|consul_session| !consul_session.is_lost());
         let id = ours.map(|consul_session| &*consul_session.id);
         if let Some(ops) = seen.found(place, sync, id, &inner.consul_sessions)? {
@@ -198,7 +198,7 @@ impl Keeping for Consul {
     }
 }
 
-/// What is answered to a step, when `ops` have been written.
+/// The outcome of a sync, once `ops` have been written.
 struct Plan {
     reply: SyncReply,
     notify: Vec<Session>,
@@ -208,9 +208,9 @@ struct Plan {
 }
 
 impl Seen {
-    /// What is to be written before the step that is the first of all: a document without anybody. That there is none is no
-    /// instant, and there may have been others since it was read, with greater tokens than would be given: so nothing is
-    /// granted but in the place of a document, which is that of one write.
+    /// The operations before the very first sync: an empty document. A missing document has no instant, and there may have been
+    /// others since the read, with greater tokens. So grants are made only in place of an existing document, which has the
+    /// number of its write.
     fn found(
         &self,
         place: &Place,
@@ -222,20 +222,20 @@ impl Seen {
         else {
             return Ok(None);
         };
-        // For the session, so that one that is over leaves no document behind.
+        // For the session, so that an ended one leaves no document behind.
         let life = Op::lock(&place.life(sync.session), consul_sessions.nonce().as_bytes(), id);
         let (nonce, permits) = (consul_sessions.nonce(), self.model.to_document());
         let text = Envelope { nonce, permits }.text(place)?;
         Ok(Some(vec![life, Op::cas(&place.document(), &text, 0)]))
     }
 
-    /// That has been written, by the write `index`.
+    /// Records that it was written, by the write `index`.
     fn founded(&mut self, index: u64) {
         (self.index, self.last) = (index, index);
         self.contents = Some(self.model.to_document());
     }
 
-    /// Carries out a step of the session that Consul calls `id`; without an id there is none.
+    /// Carries out a sync of the session that Consul calls `id`; without an id there is none.
     fn plan(
         &mut self,
         place: &Place,
@@ -277,7 +277,7 @@ impl Seen {
         })
     }
 
-    /// What is to be written: nothing, when nothing has changed that counts.
+    /// The operations of a sync: none, when nothing has changed that counts.
     fn ops(
         &self,
         place: &Place,
@@ -307,13 +307,13 @@ impl Seen {
             Some(before) => *before == contents,
             None => empty,
         };
-        // What a step before it says may still come: it does nothing if the document is another one then.
+        // An earlier sync may still arrive: it does nothing if the document is another one then.
         let revokes = role == Role::There && (sync.limit.is_some() || !sync.withdrawn.is_empty());
         let revokes = revokes && !seeded!("holders_save_a_write");
-        // Somebody has made it, and gone before there was anything in it.
+        // A process created it, and went before there was anything in it.
         let forlorn = sync.end && empty && self.index > 0 && !seeded!("holders_leave_a_document");
         if same && !revokes && !forlorn {
-            // What is known of the session is known by reading.
+            // Reading shows the end of the session.
             ops.retain(|_| sync.end);
             return Ok(ops);
         }
@@ -328,7 +328,7 @@ impl Seen {
         Ok(ops)
     }
 
-    /// Wakes these, if they live.
+    /// The operations that wake these sessions, if they live.
     fn tells<'a>(
         &self,
         place: &Place,
@@ -345,7 +345,8 @@ impl Seen {
 }
 
 impl Consul {
-    /// Wakes those for whom there was no room. Who is not woken, since somebody has gone, finds out with its next renewal.
+    /// Wakes the sessions beyond the transaction. If one of them has gone meanwhile, the others find out with their next
+    /// renewal.
     async fn tell(&self, place: &Place, seen: &Seen, notify: &[Session]) {
         for some in notify.chunks(MOST_TOLD) {
             let ops = seen.tells(place, some.iter(), &self.0.consul_sessions);

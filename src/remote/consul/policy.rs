@@ -8,10 +8,10 @@ use crate::remote::backend::StoreError;
 use std::fmt;
 use std::time::Duration;
 
-/// A policy under a key of Consul's: each version that is written there.
+/// The versions of a policy under a key of Consul's: a [`PolicySource`].
 ///
-/// The store is asked once, and answers when the key has changed. A version that is wrong is an error with line and column, and
-/// so are a key that was deleted and a store that is away, each once: the version in force stays.
+/// One request waits until the key has changed. An invalid version is an error with line and column, and so are a deleted key
+/// and an unavailable store, each once: the version in force stays.
 ///
 /// ```no_run
 /// # use tollgate::remote::Consul;
@@ -30,15 +30,15 @@ pub struct ConsulPolicy {
     kept: Kept,
     /// The number of the last answer.
     index: u64,
-    /// There is no such key: the store answers whatever key is written.
+    /// There is no such key: the store answers to a write of any key.
     missing: bool,
-    /// How often the store has failed to answer since it last did.
+    /// The number of failures in a row.
     failures: u32,
 }
 
-/// The store answers after so long though nothing has changed.
+/// The store answers after this time without a change.
 const WAIT: Duration = Duration::from_secs(60);
-/// A store that is away is asked again after so long at first, and at last.
+/// The first and the longest pause before an unavailable store is asked again.
 const RETRIES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 impl Consul {
@@ -73,7 +73,7 @@ impl ConsulPolicy {
         self.kept.key()
     }
 
-    /// When the store is asked again that has not answered.
+    /// The pause before the store is asked again.
     fn pause(&self) -> Duration {
         let (first, last) = RETRIES;
         first.saturating_mul(1 << self.failures.min(16)).min(last)
@@ -88,7 +88,7 @@ impl ConsulPolicy {
             }
             Err(error) => {
                 self.failures = self.failures.saturating_add(1);
-                // Said once, not at each attempt.
+                // Reported once, not at each attempt.
                 (self.failures == 1).then(|| Err(error.into()))
             }
         }
@@ -114,7 +114,7 @@ impl fmt::Debug for ConsulPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConsulPolicy")
             .field("key", &self.kept.key())
-            .field("away", &(self.failures > 0))
+            .field("unavailable", &(self.failures > 0))
             .finish_non_exhaustive()
     }
 }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
     use tokio::net::TcpListener;
 
-    /// The key that is not there yet is not waited for: nor is a store that says nothing, longer than any answer may take.
+    /// A missing key is not waited for: nor is a silent store, longer than any answer may take.
     #[tokio::test(start_paused = true)]
     async fn a_silent_store_is_given_up_after_the_time_out() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

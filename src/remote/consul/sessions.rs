@@ -1,4 +1,4 @@
-//! The sessions of this process: what Consul calls them, when they were last renewed, and who looks out for news of them.
+//! The sessions of this process: their ids in Consul, their last renewals, and the watches for their notifications.
 
 use super::api::Api;
 use crate::algo::chance::nth_fraction;
@@ -18,27 +18,27 @@ use tokio::task::AbortHandle;
 /// One session of ours.
 #[derive(Debug)]
 pub(super) struct ConsulSession {
-    /// What Consul calls it.
+    /// Its id in Consul.
     pub(super) id: Box<str>,
     clock: Clock,
-    /// When the last renewal was sent that was answered.
+    /// When the last confirmed renewal was sent.
     renewed: Mutex<Instant>,
-    /// Consul has said that there is no such session.
+    /// Consul does not know the session.
     lost: AtomicBool,
-    /// Somebody was quicker the last time.
+    /// Another writer was quicker the last time.
     overtaken: AtomicBool,
     pub(super) notify: Arc<Notify>,
     watch: Mutex<Option<AbortHandle>>,
 }
 
 impl ConsulSession {
-    /// How long it had lived on its last renewal at `instant`.
+    /// The time from its last renewal until `instant`.
     pub(super) fn age_at(&self, instant: Instant) -> Duration {
         self.clock.between(*self.renewed.lock(), instant)
     }
 
-    /// Renews it if that was long ago. A session lives for `ttl` after a renewal; later ones find it renewed for three quarters
-    /// of it at least.
+    /// Renews it if that is due. A session lives for `ttl` after a renewal; later calls find it with at least three quarters of
+    /// that left.
     pub(super) async fn keep(&self, api: &Api, ttl: Duration) -> Result<(), StoreError> {
         if self.age_at(self.clock.now()) >= ttl / 4 {
             self.renew(api).await
@@ -65,7 +65,7 @@ impl ConsulSession {
     }
 
     pub(super) fn set_overtaken(&self, overtaken: bool) {
-        // Relaxed: it only says which way is tried.
+        // Relaxed: it only chooses the way that is tried.
         self.overtaken.store(overtaken, Ordering::Relaxed);
     }
 
@@ -74,7 +74,7 @@ impl ConsulSession {
         self.overtaken.load(Ordering::Relaxed)
     }
 
-    /// Looks out for changes of `key` since the write `index`, or under it, from now on, unless somebody does already.
+    /// Watches changes of `key` since the write `index`, or under it, from now on, unless there is a watch.
     pub(super) fn watch(&self, api: &Api, key: String, recurse: bool, index: u64, ttl: Duration) {
         let mut watch = self.watch.lock();
         if watch.as_ref().is_some_and(|task| !task.is_finished()) {
@@ -91,7 +91,7 @@ impl ConsulSession {
         *watch = Some(task.abort_handle());
     }
 
-    /// Nothing is waited for any more: what happens is no news, nor what has happened.
+    /// Ends the watch, and drops its notification.
     pub(super) fn unwatch(&self) {
         let watch = self.watch.lock().take();
         if let Some(task) = watch {
@@ -101,7 +101,7 @@ impl ConsulSession {
     }
 }
 
-/// A session of Consul's. When nobody waits for it any more, it is ended as soon as it is known: it would live for two lives.
+/// Creates a session in Consul. If its caller stops waiting, it is ended once it is known: it would live for two times to live.
 async fn made(api: &Api, ttl: Duration) -> Result<String, StoreError> {
     let (notify, id) = oneshot::channel();
     let api = api.clone();
@@ -115,7 +115,7 @@ async fn made(api: &Api, ttl: Duration) -> Result<String, StoreError> {
     id.await.unwrap_or(Err(StoreError::Unreachable { why }))
 }
 
-/// A connection that has gone silent is given up, at the latest, after so long; news are looked for without it meanwhile.
+/// A silent connection is given up at the latest after this time; syncs find changes without it meanwhile.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 async fn look_out(api: Api, key: String, recurse: bool, mut index: u64, ttl: Duration, notify: Arc<Notify>) {
@@ -131,11 +131,11 @@ async fn look_out(api: Api, key: String, recurse: bool, mut index: u64, ttl: Dur
                     return;
                 }
             }
-            // What has happened meanwhile is told when it answers again.
+            // Events meanwhile are reported when it answers again.
             Err(_) => tokio::time::sleep(ttl / 10).await,
         }
         if index == 0 {
-            // Of a store that was restored, or that says no number: the next answer comes at once.
+            // Of a restored store, or one without a number: the next answer comes at once.
             tokio::time::sleep(ttl / 10).await;
         }
     }
@@ -154,7 +154,7 @@ impl Drop for ConsulSession {
 pub(super) struct ConsulSessions {
     taken: Mutex<HashMap<(Key, Session), Arc<ConsulSession>>>,
     clock: Clock,
-    /// Another one in each handle: others write as well.
+    /// Differs between handles, so that their writes do.
     seed: u64,
     numbers: AtomicU64,
 }
@@ -166,7 +166,7 @@ impl Default for ConsulSessions {
 }
 
 impl ConsulSessions {
-    /// Sessions whose chance is that of `seed`.
+    /// Sessions with the random numbers of `seed`.
     pub(super) fn of_seed(seed: u64) -> Self {
         Self {
             taken: Mutex::default(),
@@ -184,7 +184,7 @@ impl ConsulSessions {
         self.taken.lock().get(&(key.clone(), session)).cloned()
     }
 
-    /// The session of `sync`, which is made when it begins; `None` when there is none.
+    /// The session of `sync`, created if it begins; `None` when there is none.
     pub(super) async fn of(
         &self,
         api: &Api,
@@ -214,7 +214,7 @@ impl ConsulSessions {
         Ok(Some(consul_session))
     }
 
-    /// Ends when there is news of the session.
+    /// Ends when there is a notification for the session.
     pub(super) async fn notified(&self, key: &Key, session: Session) {
         match self.get(key, session) {
             Some(consul_session) => consul_session.notify.notified().await,
@@ -227,9 +227,9 @@ impl ConsulSessions {
         drop(consul_session);
     }
 
-    /// What nobody has written before: Consul takes a write of the same for none.
+    /// A unique text: Consul ignores a write that changes nothing.
     pub(super) fn nonce(&self) -> String {
-        // Relaxed: a number of its own is all that is wanted.
+        // Relaxed: only the number has to be unique.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         if seeded!("consul_writes_the_same") {
             return format!("{:016x}.0", self.seed);
@@ -237,7 +237,7 @@ impl ConsulSessions {
         format!("{:016x}.{number}", random::number())
     }
 
-    /// A part of `time`, at random: those who were in each other's way are not again.
+    /// A random part of `time`, so that colliding writers separate.
     pub(super) fn part_of(&self, time: Duration) -> Duration {
         // Relaxed: as above.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
@@ -261,12 +261,12 @@ mod tests {
 
     async fn answer(stream: &mut TcpStream, body: &str) {
         let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-        stream.write_all(answer.as_bytes()).await.expect("somebody listens");
+        stream.write_all(answer.as_bytes()).await.expect("the client listens");
     }
 
-    /// The step ran out of time before the store had answered.
+    /// The sync ran out of time before the store had answered.
     #[tokio::test]
-    async fn a_session_that_nobody_waits_for_any_more_is_ended_when_it_is_there() {
+    async fn a_session_created_too_late_is_ended_at_once() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let mut options = HttpOptions::new(address.into());

@@ -1,4 +1,4 @@
-//! Rates and windows in Consul: `<prefix><key>.rate/rate`, or `<prefix><key>.window/rate`, is what is known of it.
+//! Rates and windows in Consul: the document of one is `<prefix><key>.rate/rate`, or `<prefix><key>.window/rate`.
 
 use super::api::{Api, Entry, Op};
 use super::folder;
@@ -48,7 +48,7 @@ impl Values for Folders {
     }
 
     async fn delete(&self, key: &Key, _ttl: Duration, at: &u64) -> Result<bool, StoreError> {
-        // What is not there has been deleted: by an attempt whose answer was lost, or by others.
+        // A missing value has been deleted: by an attempt whose answer was lost, or by others.
         let op = Op::delete_cas(&self.place(key), *at);
         Ok(self.api.change(&[op]).await?.is_some())
     }

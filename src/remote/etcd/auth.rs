@@ -1,4 +1,4 @@
-//! The server, and who we say we are to it.
+//! The HTTP client of the server, with our credentials.
 
 use crate::remote::backend::StoreError;
 use crate::remote::error::RemoteError;
@@ -13,22 +13,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// A client of the server. Clones share what they have been told.
+/// A client of the server. Clones share their token.
 #[derive(Clone)]
 pub(super) struct AuthHttp {
     http: Http,
     login: Option<Arc<Login>>,
 }
 
-/// A name and a password, and the client who has said them.
+/// A name and a password, and the client with the token for them.
 struct Login {
     said: Bytes,
-    /// Held while they are said: whoever comes meanwhile waits for that. The number is that of the token.
+    /// Held during a login: later callers wait for it. The number is that of the token.
     known: Mutex<(u64, Option<Http>)>,
 }
 
 impl AuthHttp {
-    /// One that says what `http` says with each call, or first this name and this password.
+    /// A client that sends the headers of `http` with each call, or logs in first with this name and password.
     pub(super) fn new(http: Http, login: Option<(&str, &str)>) -> Self {
         let login = login.map(|(name, password)| {
             let said = json!({ "name": name, "password": password });
@@ -45,13 +45,13 @@ impl AuthHttp {
         self.http.timeout()
     }
 
-    /// Asks, and reads the whole answer.
+    /// Sends a request, and reads the whole answer.
     pub(super) async fn ask(&self, path: &str, body: &Value) -> Result<Answer, StoreError> {
         let body = Bytes::from(body.to_string());
         let after = self.timeout();
         let (number, http) = self.known(0).await?;
         let answer = http.call(Method::POST, path, body.clone(), after).await?;
-        // A token that says more than a name ends when rights are changed.
+        // A token with more than a name ends when rights are changed.
         let is_old =
             || answer.status == StatusCode::BAD_REQUEST && answer.text().contains("revision of auth store is old");
         if self.login.is_none() || answer.status != StatusCode::UNAUTHORIZED && !is_old() {
@@ -62,7 +62,7 @@ impl AuthHttp {
         http.call(Method::POST, path, body, after).await
     }
 
-    /// Asks, and returns when the answer begins; nothing in it says that it is too late.
+    /// Sends a request, and returns when the answer begins; without a time-out.
     pub(super) async fn open(&self, path: &str, body: &Value) -> Result<(StatusCode, Incoming), StoreError> {
         let body = Bytes::from(body.to_string());
         let after = self.timeout();
@@ -81,7 +81,7 @@ impl AuthHttp {
         opened(http).await
     }
 
-    /// The client that is known to the server by a token later than that of this number.
+    /// The client with a token later than that of this number.
     async fn known(&self, forgotten: u64) -> Result<(u64, Http), StoreError> {
         let Some(login) = &self.login else {
             return Ok((0, self.http.clone()));

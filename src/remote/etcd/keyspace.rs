@@ -1,4 +1,4 @@
-//! What the keys under that of a limiter say, and what has happened to them.
+//! The keys under that of a limiter, and their changes.
 
 use super::lease::Limit;
 use super::wire::{Event, Pair};
@@ -6,10 +6,10 @@ use crate::remote::backend::{Session, StoreError};
 use crate::remote::config::MAX_UNITS;
 use crate::remote::queue::{Change, Node, parse_session};
 
-/// Nodes of one transaction have one revision: their places are told apart by so many bits below it.
+/// Nodes of one transaction have one revision: these bits below it tell their places apart.
 const BITS: u32 = 6;
 
-/// What a key says.
+/// A parsed key.
 pub(super) enum StoredKey {
     Limit(Limit),
     Present(Session),
@@ -32,7 +32,7 @@ impl StoredKey {
         let mut parts = name.strip_prefix("w/")?.split('/');
         let (session, request, nth) = (parts.next()?, parts.next()?, parts.next()?);
         let nth: u64 = nth.parse().ok().filter(|nth| nth >> BITS == 0)?;
-        // Revisions are counted one by one: the bits above them are not used within anybody's life.
+        // Revisions rise one by one: the bits above them stay unused for ages.
         let place = pair.create_revision.unsigned_abs() << BITS | nth;
         Some(Self::Request(Node {
             name: pair.key.as_str().into(),
@@ -45,7 +45,7 @@ impl StoredKey {
     }
 }
 
-/// What has happened, if it is of interest.
+/// The change of an event, if it is of interest.
 pub(super) fn change(under: &str, event: &Event) -> Option<Change> {
     let pair = &event.kv;
     if event.is_delete() {

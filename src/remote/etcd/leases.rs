@@ -1,6 +1,6 @@
-//! Leases that end by themselves: what lies under one was not changed for so long that nobody needs it any more.
+//! Leases that expire by themselves, with values that were unchanged for so long that they are not needed any more.
 //!
-//! Nobody renews them. Whoever changes a value puts it under one that lasts long enough from then on; one lease does for all the
+//! They are never renewed. A writer of a value puts it under one that lasts long enough from then on. One lease serves all
 //! values of a process, until too little of it is left.
 
 use super::nodes::{LONGEST, Nodes};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
-/// By how many seconds they last.
+/// By their length in seconds.
 #[derive(Default)]
 pub(super) struct SharedLeases(Mutex<BTreeMap<u64, SharedLease>>);
 
@@ -18,7 +18,7 @@ pub(super) struct SharedLeases(Mutex<BTreeMap<u64, SharedLease>>);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SharedLease {
     pub(super) lease: i64,
-    /// When it was asked for, by two clocks: the one that cannot be set may stand still while the machine sleeps.
+    /// When it was asked for, by two clocks: the monotonic one may stand still while the machine sleeps.
     sent: (Instant, SystemTime),
     lasts: Duration,
 }
@@ -31,27 +31,27 @@ impl SharedLease {
         Self { lease, sent, lasts }
     }
 
-    /// What is left of it at least: nothing, when somebody has set the clock back.
+    /// The least rest of it: zero if the wall clock was set back.
     fn left(&self) -> Duration {
         let (steady, wall) = self.sent;
         let passed = wall.elapsed().unwrap_or(Duration::MAX).max(steady.elapsed());
         self.lasts.saturating_sub(passed)
     }
 
-    /// It is there for so long from now on, by the server's clock too.
+    /// True if it lasts for `needed` from now on, by the server's clock too.
     pub(super) fn covers(&self, needed: Duration) -> bool {
         self.lease == FOR_EVER || self.left() >= with_margin(needed)
     }
 }
 
-/// Clocks run apart by a hundredth.
+/// Clocks drift apart by 1 %.
 fn with_margin(needed: Duration) -> Duration {
     needed.saturating_add(needed / 50)
 }
 
 impl SharedLeases {
-    /// A lease that lasts for `needed` from now on, by the server's clock too, and for a second in which to write; none, when
-    /// there is none that is as long.
+    /// A lease that lasts for `needed` from now on, by the server's clock too, and for a second in which to write; none if no
+    /// lease can be that long.
     pub(super) async fn lease(&self, nodes: &Nodes, needed: Duration) -> Result<SharedLease, StoreError> {
         let needed = needed.saturating_add(Duration::from_secs(1));
         let seconds = with_margin(needed).as_secs().saturating_mul(3).div_ceil(2);
@@ -66,7 +66,7 @@ impl SharedLeases {
         }
     }
 
-    /// A new one, of so many seconds.
+    /// Grants a new one, of this many seconds.
     pub(super) async fn of(&self, nodes: &Nodes, seconds: u64) -> Result<SharedLease, StoreError> {
         let sent = (Instant::now(), SystemTime::now());
         let (lease, lasts) = nodes.grant(Duration::from_secs(seconds)).await?;
@@ -75,7 +75,7 @@ impl SharedLeases {
         Ok(shared_lease)
     }
 
-    /// Takes one that somebody else has begun for one of so many seconds, unless it is known of another that it lasts longer.
+    /// Adopts a lease of another process for this length, unless a known one lasts longer.
     pub(super) fn adopt(&self, seconds: u64, theirs: SharedLease) {
         let mut known = self.0.lock();
         let ours = known.entry(seconds).or_insert(theirs);
@@ -84,13 +84,13 @@ impl SharedLeases {
         }
     }
 
-    /// One that is there already.
+    /// A present lease that lasts long enough.
     fn known(&self, seconds: u64, needed: Duration) -> Option<SharedLease> {
         let known = self.0.lock().get(&seconds).copied();
         known.filter(|shared_lease| shared_lease.covers(needed))
     }
 
-    /// It has gone, before its time.
+    /// Forgets a lease that has gone before its time.
     pub(super) fn forget(&self, lease: i64) {
         self.0.lock().retain(|_, known| known.lease != lease);
     }
@@ -110,9 +110,9 @@ mod tests {
         shared_leases
     }
 
-    /// The machine slept for an hour, in which the one clock stood still.
+    /// The machine slept for an hour, in which the monotonic clock stood still.
     #[test]
-    fn what_is_left_of_a_lease_is_known_after_a_sleep() {
+    fn the_rest_of_a_lease_is_known_after_a_sleep() {
         let awake = shared_leases(SystemTime::now());
         let slept = shared_leases(SystemTime::now() - HOUR);
         let needed = LASTS - HOUR;
@@ -129,7 +129,7 @@ mod tests {
         assert!(set.known(LASTS.as_secs(), Duration::from_millis(1)).is_none());
     }
 
-    /// Of three seconds and a hundredth nobody knows that they are three by the server's clock.
+    /// With a margin of less than 1 %, three seconds here may be less by the server's clock.
     #[test]
     fn a_margin_is_kept_for_clocks_that_run_apart() {
         let covers = |lasts, needed| {

@@ -1,12 +1,12 @@
-//! What lies at the store, and how it is changed.
+//! The keys of permits at the store, and their changes.
 //!
-//! All of a key's permits lies under `<prefix><key>.permits/`, each of it with a lease:
+//! All keys of a limiter's permits lie under `<prefix><key>.permits/`, each with a lease:
 //!
 //! | key | value | what it is |
 //! |---|---|---|
 //! | `l` | the limit | with a lease of its own, which all sessions at the key renew, and which is three times as long as the longest of theirs |
-//! | `s/<session>` | a counter | the session is there; every change to its wishes changes this key as well |
-//! | `w/<session>/<request>/<nth>` | its units | a wish, the how-manieth of its transaction |
+//! | `s/<session>` | a counter | the session is there; every change to its requests changes this key as well |
+//! | `w/<session>/<request>/<nth>` | its units | a request, with its number within the transaction |
 
 use super::auth::AuthHttp;
 use super::keyspace::{StoredKey, change, foreign};
@@ -32,11 +32,11 @@ pub(crate) struct Nodes {
     pub(super) prefix: Box<str>,
 }
 
-/// How many changes go into one transaction: servers take 128 unless they are set up otherwise.
+/// The most changes in one transaction: servers take 128 unless they are set up otherwise.
 const CHANGES: usize = 60;
 /// The longest lease that servers grant, in seconds.
 pub(super) const LONGEST: u64 = 9_000_000_000;
-/// How often an end is gone on with that finds something else than it expected.
+/// The most attempts to end a session whose keys differ from what was expected.
 const ATTEMPTS: usize = 4;
 
 impl Nodes {
@@ -76,13 +76,13 @@ impl Nodes {
         Ok((granted.id, lasts))
     }
 
-    /// How long a lease lasts, and what is left of that.
+    /// The length of a lease, and its rest.
     pub(super) async fn life(&self, lease: i64) -> Result<Life, StoreError> {
         self.call("/v3/lease/timetolive", &json!({ "ID": lease.to_string() }))
             .await
     }
 
-    /// False when it is not known any more.
+    /// Renews a lease. False when it is unknown.
     async fn renew(&self, lease: i64) -> Result<bool, StoreError> {
         let renewed: Streamed<Granted> = self
             .call("/v3/lease/keepalive", &json!({ "ID": lease.to_string() }))
@@ -90,7 +90,7 @@ impl Nodes {
         Ok(renewed.result.is_some_and(|lease| lease.ttl > 0))
     }
 
-    /// Looks, and renews what the session lives by.
+    /// Reads the queue, and renews the leases of the session.
     async fn look(&self, lease: &Lease, key: &Key, limit: u64, session: Session) -> Result<NodeQueue, StoreError> {
         let (found, kept) = join(self.found(key), self.keep_up(lease)).await;
         kept?;
@@ -101,7 +101,7 @@ impl Nodes {
         self.call("/v3/kv/range", &wire::all_under(&self.under(key))).await
     }
 
-    /// Renews what the session lives by, and what the limit does.
+    /// Renews the lease of the session, and that of the limit.
     async fn keep_up(&self, lease: &Lease) -> Result<(), StoreError> {
         let sent = Instant::now();
         let limited = async {
@@ -116,12 +116,12 @@ impl Nodes {
         } else {
             lease.end();
         }
-        // Whether it is still there is seen by the look.
+        // The look shows whether it is still there.
         limited.map(drop)
     }
 
-    /// What was found, as a line. Something of `session` that lies there under another lease is none of it: it is from an
-    /// earlier attempt to begin, and goes when that lease does.
+    /// Reads the pairs as a queue. Keys of `session` under another lease do not count: they are from an earlier attempt to
+    /// begin, and go with that lease.
     fn read(
         &self,
         lease: &Lease,
@@ -150,7 +150,7 @@ impl Nodes {
         Ok(NodeQueue::new(limit, sessions, nodes))
     }
 
-    /// One transaction: so many of the changes as fit.
+    /// Makes one transaction, of as many changes as fit.
     async fn change(
         &self,
         lease: &Lease,
@@ -184,14 +184,14 @@ impl Nodes {
         }
         let queue = self.read(lease, key, limit, Some(session), &found)?;
         if !succeeded && queue.has(session) {
-            // One of ours that was given up has arrived before it: what it did is seen from now on.
+            // An abandoned change of ours has arrived before it: from now on its outcome is seen.
             let why = "a change was overtaken by an earlier one".into();
             return Err(StoreError::Unreachable { why });
         }
         Ok(queue)
     }
 
-    /// All of the changes, by as few transactions as may be.
+    /// Makes all of the changes, in as few transactions as possible.
     async fn change_all(
         &self,
         lease: &Lease,
@@ -230,17 +230,16 @@ impl Nodes {
         }
     }
 
-    /// Tells of all there is, and of everything that happens from then on. One that asks for what has been compacted is told
-    /// so, and ends.
+    /// Reports the full queue, and each event from then on. It ends when the requested revision has been compacted.
     async fn follow(&self, lease: &Lease, key: &Key, tell: impl Fn(Change)) -> Result<(), StoreError> {
         let under = self.under(key);
         let at = format!("{under}l");
         let found = self.found(key).await?;
-        // Nobody who waits is there without a limit.
+        // There is no waiter without a limit.
         let queue = self.read(lease, key, 0, None, &found.kvs)?;
         tell(Change::All(queue));
         if let Some(known) = lease.limit() {
-            // It may have gone before anybody watched.
+            // It may have gone before the watch began.
             self.secure(lease, key, known.units).await?;
         }
         let mut create = wire::all_under(&under);
@@ -256,7 +255,7 @@ impl Nodes {
                         return Ok(());
                     }
                     lease.note_limit(None);
-                    // It is told of again when it is there again.
+                    // It is reported again when it is back.
                     self.secure(lease, key, 0).await?;
                 } else if let Some(change) = change(&under, event) {
                     if let Some(StoredKey::Limit(limit)) = StoredKey::read(&under, &event.kv) {
@@ -269,7 +268,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// Revokes a lease: what of it arrives after that is refused.
+    /// Revokes a lease: later changes under it are refused.
     async fn revoke(&self, lease: i64) -> Result<(), StoreError> {
         let query = json!({ "ID": lease.to_string() });
         let answer = self.ask("/v3/lease/revoke", &query).await?;
@@ -313,7 +312,7 @@ impl NodeStore for Nodes {
         let queue = if ops.is_empty() {
             self.look(lease, key, limit, session).await?
         } else if lease.is_due() && !seeded!("etcd_renews_at_rest") {
-            // Whoever always has something to say renews beside it.
+            // Syncs with changes renew beside them.
             let changed = self.change_all(lease, key, limit, session, ops);
             let (queue, kept) = join(changed, self.keep_up(lease)).await;
             kept.and(queue)?
@@ -327,7 +326,7 @@ impl NodeStore for Nodes {
         Ok(Some(queue))
     }
 
-    /// With the lease. Of an end whose answer was lost the lease is not known any more: it is read from what lies there.
+    /// Ends the lease. If the answer to an end was lost, the lease is unknown by now: it is read from the keys.
     async fn end(&self, lease: Option<&Lease>, _ttl: Duration, key: &Key, session: Session) -> Result<(), StoreError> {
         if let Some(lease) = lease {
             lease.end();
@@ -354,7 +353,7 @@ impl NodeStore for Nodes {
             }
             match limit.filter(|limit| limit.number().is_some() || seeded!("etcd_takes_all_away")) {
                 Some(limit) if limit.mod_revision != revision => revision = limit.mod_revision,
-                // Others are there, or it is none of ours.
+                // Others are there, or the key is foreign.
                 _ => return Ok(()),
             }
         }
@@ -363,14 +362,14 @@ impl NodeStore for Nodes {
     }
 
     async fn watch(&self, lease: &Lease, key: &Key, tell: impl Fn(Change) + Send + Sync) {
-        // What goes wrong with it is found by the next step; it is begun anew.
+        // The next sync finds a failure of it, and begins it anew.
         let _ = self.follow(lease, key, tell).await;
     }
 }
 
 /// The limit of a key, under a lease that outlasts those of the sessions.
 impl Nodes {
-    /// What makes the limit be there, and be `set`, if that is said.
+    /// The operations that create the limit, and set it to `set`, if that is given.
     async fn limited(
         &self,
         lease: &Lease,
@@ -391,7 +390,7 @@ impl Nodes {
         Ok(Some(wire::put_first(at, &first, id, again.as_deref())))
     }
 
-    /// A lease for a limit.
+    /// Grants a lease for a limit.
     async fn grant_limit(&self, lease: &Lease) -> Result<i64, StoreError> {
         if let Some(id) = lease.spare() {
             return Ok(id);
@@ -402,8 +401,8 @@ impl Nodes {
         Ok(id)
     }
 
-    /// Makes the limit be there as long as this session is: it may lie under the lease of sessions that are shorter, or have gone
-    /// with it. It stays what it was. True when there may be something new to see.
+    /// Makes the limit last as long as this session: it may lie under the lease of shorter sessions, or may have gone with it.
+    /// Its value stays. True when there may be something new.
     async fn secure(&self, lease: &Lease, key: &Key, limit: u64) -> Result<bool, StoreError> {
         if lease.has_limit() {
             return Ok(false);
@@ -432,7 +431,7 @@ impl Nodes {
     }
 }
 
-/// How long the lease of a limit lasts at least.
+/// The least length of the lease of a limit.
 fn outliving(lease: &Lease) -> Duration {
     lease.lasts.saturating_mul(3).min(Duration::from_secs(LONGEST))
 }

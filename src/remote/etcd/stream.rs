@@ -1,4 +1,4 @@
-//! Answers that come as long as anybody listens, a line of JSON for each.
+//! Streams of answers, a line of JSON for each.
 
 use super::auth::AuthHttp;
 use super::wire::Streamed;
@@ -11,9 +11,9 @@ use serde_json::Value;
 
 pub(super) struct JsonStream {
     body: Incoming,
-    /// What has come, and was not read.
+    /// Received, and not read yet.
     buffer: BytesMut,
-    /// So much of it is known to have no end of a line.
+    /// The beginning of it that is known to have no end of a line.
     searched: usize,
 }
 
@@ -32,7 +32,7 @@ impl JsonStream {
         Ok(Self { body, buffer, searched })
     }
 
-    /// The next answer; `None` when there are no more.
+    /// The next answer; `None` at the end.
     pub(super) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, StoreError> {
         loop {
             let end = self.buffer[self.searched..].iter().position(|&byte| byte == b'\n');

@@ -1,5 +1,5 @@
-//! Rates and windows in etcd: `<prefix><key>.rate/r`, or `<prefix><key>.window/r`, is what is known of one. It goes when it was not
-//! changed for so long that it says nothing any more.
+//! Rates and windows in etcd: the document of one is `<prefix><key>.rate/r`, or `<prefix><key>.window/r`. It expires when it
+//! was unchanged for so long that it is not needed any more.
 
 use super::Values;
 use super::wire::{self, Done, Found as Pairs, Pair};
@@ -17,14 +17,14 @@ impl Values {
         format!("{}r", self.nodes.under(key))
     }
 
-    /// Does this if that holds.
+    /// Does `then` if `holds` does.
     async fn ask_if(&self, holds: &Value, then: &Value) -> Result<Answer, StoreError> {
         let txn = json!({ "compare": [holds], "success": [then] });
         self.nodes.ask("/v3/kv/txn", &txn).await
     }
 }
 
-/// The revision by which it was put, and the lease under which it lies.
+/// The revision that wrote it, and its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct At {
     revision: i64,
@@ -36,7 +36,7 @@ impl kv::Values for Values {
 
     async fn read(&self, key: &Key, _ttl: Duration) -> Result<Option<Found<At>>, StoreError> {
         let pairs: Pairs = self.nodes.found(key).await?;
-        self.note_speaker(pairs.header.speaker());
+        self.note_member_term(pairs.header.member_term());
         let found = |pair: Pair| {
             let (revision, lease, value) = (pair.mod_revision, pair.lease, pair.bytes);
             let at = At { revision, lease };
@@ -64,7 +64,7 @@ impl kv::Values for Values {
                 .ask_if(&holds, &wire::put(&place, &value, shared_lease.lease))
                 .await?;
             if answer.status == StatusCode::NOT_FOUND && answer.text().contains("lease not found") {
-                // Somebody has revoked it, or this process was stopped for long.
+                // It was revoked, or this process was stopped for long.
                 self.shared_leases.forget(shared_lease.lease);
                 return Ok(Written::Overtaken);
             }

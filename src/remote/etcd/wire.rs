@@ -1,4 +1,4 @@
-//! What is said to etcd's JSON gateway and heard of it. Keys and values are base64; numbers of 64 bits are strings.
+//! Requests and answers of etcd's JSON gateway. Keys and values are base64; numbers of 64 bits are strings.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,7 +14,7 @@ pub(super) fn encoded(bytes: impl AsRef<[u8]>) -> String {
 /// The end of the range of all keys that begin with `prefix`.
 pub(super) fn after(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
-    // No byte of a prefix of ours is the last that there is.
+    // No byte of our prefixes is the last possible one.
     if let Some(last) = end.last_mut() {
         *last += 1;
     }
@@ -29,7 +29,7 @@ pub(super) fn put(key: &str, value: &(impl AsRef<[u8]> + ?Sized), lease: i64) ->
     json!({ "request_put": { "key": encoded(key), "value": encoded(value), "lease": lease.to_string() } })
 }
 
-/// Leaves the lease as it is.
+/// Writes a value, and leaves the lease.
 pub(super) fn put_again(key: &str, value: &str) -> Value {
     json!({ "request_put": { "key": encoded(key), "value": encoded(value), "ignore_lease": true } })
 }
@@ -46,19 +46,19 @@ pub(super) fn look(prefix: &str) -> Value {
     json!({ "request_range": all_under(prefix) })
 }
 
-/// That the key was last changed by this revision; by none, when there is to be none.
+/// The condition that this revision changed the key last; with zero, that there is no key.
 pub(super) fn changed_by(key: &str, revision: i64) -> Value {
     json!({ "target": "MOD", "key": encoded(key), "mod_revision": revision.to_string() })
 }
 
-/// That nothing lies under the prefix.
+/// The condition that there is no key under the prefix.
 pub(super) fn nothing_under(prefix: &str) -> Value {
     json!({
         "target": "CREATE", "key": encoded(prefix), "range_end": encoded(after(prefix)), "create_revision": "0",
     })
 }
 
-/// That something lies under the prefix.
+/// The condition that there is a key under the prefix.
 pub(super) fn something_under(prefix: &str) -> Value {
     json!({
         "target": "CREATE", "result": "GREATER", "key": encoded(prefix), "range_end": encoded(after(prefix)),
@@ -66,14 +66,14 @@ pub(super) fn something_under(prefix: &str) -> Value {
     })
 }
 
-/// Puts it under this lease if there is none; if there is, changes it to `again`, if that is said, and leaves the lease.
+/// Writes the key under this lease if it is missing; otherwise changes it to `again`, if that is given, and leaves the lease.
 pub(super) fn put_first(key: &str, value: &str, lease: i64, again: Option<&str>) -> Value {
     let absent = json!([changed_by(key, 0)]);
     let again: Vec<_> = again.map(|value| put_again(key, value)).into_iter().collect();
     json!({ "request_txn": { "compare": absent, "success": [put(key, value, lease)], "failure": again } })
 }
 
-/// A number, which may be a string, or left out when it is none.
+/// A number, which may be a string, or left out when it is zero.
 fn number<'de, D, T>(from: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -96,7 +96,7 @@ fn decoded<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
     STANDARD.decode(text).map_err(serde::de::Error::custom)
 }
 
-/// What is no text is none of ours, and looks like none.
+/// Bytes that are no text are foreign, and become a text that is foreign too.
 fn text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     decoded(from).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -108,16 +108,16 @@ pub(super) struct Header {
     /// The server that has answered.
     #[serde(default, alias = "memberId", deserialize_with = "number")]
     member_id: u64,
-    /// The election that it has heard of last.
+    /// The latest election that it knows.
     #[serde(default, alias = "raftTerm", deserialize_with = "number")]
     raft_term: u64,
 }
 
-/// Which server has answered, and which election it has heard of last.
-pub(super) type Speaker = (u64, u64);
+/// The server that has answered, and the latest election that it knows.
+pub(super) type MemberTerm = (u64, u64);
 
 impl Header {
-    pub(super) fn speaker(&self) -> Speaker {
+    pub(super) fn member_term(&self) -> MemberTerm {
         (self.member_id, self.raft_term)
     }
 }
@@ -168,7 +168,7 @@ struct Response {
 }
 
 impl Done {
-    /// The first of what each of its looks found.
+    /// The first pair that each of its reads found.
     pub(super) fn firsts(self) -> impl Iterator<Item = Option<Pair>> {
         let looks = self
             .responses
@@ -177,7 +177,7 @@ impl Done {
         looks.map(|found| found.kvs.into_iter().next())
     }
 
-    /// What the last look found.
+    /// The pairs that the last read found.
     pub(super) fn found(self) -> Option<Vec<Pair>> {
         let mut looks = self.responses.into_iter().rev();
         looks
@@ -186,7 +186,7 @@ impl Done {
     }
 }
 
-/// A lease that was granted, or renewed; one that is not known any more has no time to live.
+/// A granted or renewed lease; an unknown one has no time to live.
 #[derive(Debug, Deserialize)]
 pub(super) struct Granted {
     #[serde(default, rename = "ID", deserialize_with = "number")]
@@ -195,7 +195,7 @@ pub(super) struct Granted {
     pub(super) ttl: i64,
 }
 
-/// A lease that was asked about; one that is not known any more has none.
+/// The rest of a lease; an unknown one has none.
 #[derive(Debug, Deserialize)]
 pub(super) struct Life {
     #[serde(default)]

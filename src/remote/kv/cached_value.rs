@@ -1,4 +1,4 @@
-//! What a process knows of a key.
+//! The state that a process keeps of a key.
 
 use super::clock::StoreClock;
 use crate::remote::backend::{Session, StoreError};
@@ -9,30 +9,30 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// What is known of a key. One step at a time is taken there.
+/// The cached value of a key. One sync at a time runs there.
 pub(super) struct CachedValue<A> {
     pub(super) state: tokio::sync::Mutex<State<A>>,
-    /// The clients of this process who are there, and in which of their sessions.
+    /// The present clients of this process, with the numbers of their sessions.
     pub(super) clients: Mutex<BTreeMap<u64, u64>>,
-    /// It is due earlier than before.
+    /// Signals that it is due earlier than before.
     pub(super) earlier: Notify,
-    /// When the store last answered a step.
+    /// When the store last answered a sync.
     pub(super) answered: Mutex<Option<Instant>>,
 }
 
 pub(super) struct State<A> {
-    /// What is there, as far as is known.
+    /// The value at the store, as far as it is known.
     pub(super) known: Option<(RateDocument, A)>,
-    /// Nobody else was seen to change it of late: it is not read again.
+    /// No other process changed it of late: it is not read again.
     pub(super) is_alone: bool,
-    /// How many attempts in a row were overtaken.
+    /// The number of attempts in a row that were overtaken.
     pub(super) attempts: u32,
     pub(super) observer: Option<Observer>,
-    /// What the store's own clock says.
+    /// The store's own clock.
     pub(super) store_clock: StoreClock,
-    /// When what was written last is as good as none.
+    /// When the last write may be deleted.
     pub(super) due: Option<Instant>,
-    /// Somebody looks after that.
+    /// A collector task runs for it.
     pub(super) has_collector: bool,
     pub(super) ttl: Duration,
 }
@@ -57,12 +57,12 @@ impl<A> CachedValue<A> {
         }
     }
 
-    /// A client is there.
+    /// A client comes.
     pub(super) fn enter(&self, session: Session) {
         self.clients.lock().insert(session.client, session.number);
     }
 
-    /// It has gone, unless it is there again in a later session.
+    /// A client leaves, unless it is there again in a later session.
     pub(super) fn leave(&self, session: Session) {
         let mut clients = self.clients.lock();
         if clients.get(&session.client) == Some(&session.number) {
@@ -70,12 +70,12 @@ impl<A> CachedValue<A> {
         }
     }
 
-    /// The store has answered.
+    /// Records an answer of the store.
     pub(super) fn note_answer(&self) {
         *self.answered.lock() = Some(Instant::now());
     }
 
-    /// Why a step that began then did not get its turn: whoever had it may have waited for a store that says nothing.
+    /// Why a sync that began then was not reached: the one before it may have waited for a silent store.
     pub(super) fn late(&self, begun: Instant) -> StoreError {
         let after = begun.elapsed();
         if self.answered.lock().is_some_and(|answered| answered >= begun) {

@@ -1,22 +1,22 @@
-//! What the store's own clock says, where it keeps one: read now and then, and reckoned on from there.
+//! The store's own clock, where it keeps one: read now and then, and extrapolated from there.
 
 use crate::remote::model::{Clock, Time};
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
-/// What was read.
+/// A reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// By the clock by which the value is dated, if that can still be read.
+    /// Of the clock by which the value is dated, if that can still be read.
     pub(crate) said: Option<Time>,
-    /// By the one by which it is to be dated from now on: the same, unless that ends soon.
+    /// Of the clock for dates from now on: the same, unless that ends soon.
     pub(crate) next: Time,
 }
 
-/// What is known of the clock of a key.
+/// The clock of a key, as far as it is known.
 #[derive(Debug, Default)]
 pub(super) struct StoreClock {
-    /// The last time that it was asked for.
+    /// When it was last asked for.
     asked: Option<Instant>,
     read: Option<Read>,
 }
@@ -24,36 +24,36 @@ pub(super) struct StoreClock {
 #[derive(Debug)]
 struct Read {
     time: Time,
-    /// When it was asked for, by two clocks: the one that cannot be set may stand still while the machine sleeps.
+    /// When it was asked for, by two clocks: the monotonic one may stand still while the machine sleeps.
     sent: (Instant, SystemTime),
     answered: Instant,
     /// Nothing has been written since.
     is_last: bool,
 }
 
-/// After that it is read again when something is read anyway: clocks run apart.
+/// After this it is read again along with the value: clocks drift apart.
 const OLD: Duration = Duration::from_secs(60);
-/// How soon it is read again when somebody else dates by another clock.
+/// How soon it is read again when another process dates by another clock.
 const SOON: Duration = Duration::from_secs(1);
-/// By such a part of the time that passes clocks run apart at most.
+/// Clocks drift apart by at most this part of the time that passes.
 const APART: u32 = 64;
 
 impl StoreClock {
-    /// It is to be read, of a note that is dated by this clock.
+    /// Whether it should be read, for a document dated by this clock.
     pub(super) fn is_due(&self, clock: Option<Clock>) -> bool {
         let same = clock.is_none() || clock == self.read.as_ref().map(|read| read.time.clock);
         let lasts = if same { OLD } else { SOON };
         self.asked.is_none_or(|asked| asked.elapsed() >= lasts)
     }
 
-    /// It is asked for.
+    /// Records that it is asked for.
     pub(super) fn ask(&mut self) -> (Instant, SystemTime) {
         let now = Instant::now();
         self.asked = Some(now);
         (now, SystemTime::now())
     }
 
-    /// It was asked for then, and this has been answered now.
+    /// Records the answer to a reading asked for at `sent`.
     pub(super) fn read(&mut self, sent: (Instant, SystemTime), time: Time) {
         self.read = Some(Read {
             time,
@@ -63,14 +63,14 @@ impl StoreClock {
         });
     }
 
-    /// What was read has been changed.
+    /// Records that the value was changed after the reading.
     pub(super) fn note_change(&mut self) {
         if let Some(read) = &mut self.read {
             read.is_last = false;
         }
     }
 
-    /// What it says now; nothing, when it was never read, or somebody has set the clock here back.
+    /// The extrapolated time; `None` if it was never read, or if the wall clock here was set back.
     pub(super) fn time(&self) -> Option<Time> {
         let Read {
             time,
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_note_that_goes_by_another_clock_has_it_read_sooner() {
+    async fn a_document_dated_by_another_clock_has_it_read_sooner() {
         let mut store_clock = StoreClock::default();
         let sent = store_clock.ask();
         store_clock.read(sent, SAID);
@@ -135,9 +135,10 @@ mod tests {
         assert!(!store_clock.is_due(None) && !store_clock.is_due(Some((7, 1))) && store_clock.is_due(Some((7, 2))));
     }
 
-    /// A machine that slept has not seen how long: the other clock has. One that was set back says nothing.
+    /// A machine that slept has not measured it by the monotonic clock, but by the wall clock. A wall clock that was set back
+    /// says nothing.
     #[test]
-    fn what_passes_while_the_machine_sleeps_counts_as_latest() {
+    fn time_asleep_counts_for_the_latest_bound() {
         let hour = Duration::from_secs(3_600);
         let mut store_clock = StoreClock::default();
         store_clock.read((Instant::now(), SystemTime::now() - hour), SAID);

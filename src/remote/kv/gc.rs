@@ -1,4 +1,4 @@
-//! Notes that are as good as none are taken away by the process that wrote them last.
+//! Deletes expired documents, in the process that wrote them last.
 
 use super::{CachedValue, Ledger, Values};
 use crate::remote::key::Key;
@@ -7,30 +7,30 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// For what is due later nobody waits who has no handle any more.
+/// Without handles the process does not wait for documents due later than this.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// After a failure; twice as long after the next.
+/// The pause after a failure, which doubles with each further one.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often it is tried: for two minutes.
+/// The number of attempts, over two minutes.
 const ATTEMPTS: u32 = 7;
-/// How often a process that has left looks after what others have written.
+/// How many times a process without handles collects what others have written.
 const FAVOURS: u32 = 3;
-/// How often what cannot be taken away is read again at once: others may have written it meanwhile.
+/// How many times an undeletable value is read again at once: another process may have written it meanwhile.
 const TAKES: u32 = 3;
 
-/// What was found.
+/// The outcome of a look.
 enum Look {
-    /// There is nothing to be looked after any more.
+    /// There is nothing left to collect.
     Done,
     /// It is due later.
     Later,
-    /// The same, and somebody else has written it, who looks after it or has died.
+    /// It is due later, and another process has written it, which collects it or has died.
     Theirs,
     /// The store did not answer.
     Unknown,
 }
 
-/// Looks after a key until there is no note of this process any more.
+/// Collects a key until no document of this process is left.
 pub(super) async fn collect<V: Values>(ledger: Ledger<V>, key: Key, cached: Arc<CachedValue<V::At>>) {
     let mut there = Some(ledger);
     let (mut failures, mut favours) = (0, 0);
@@ -55,7 +55,7 @@ pub(super) async fn collect<V: Values>(ledger: Ledger<V>, key: Key, cached: Arc<
         };
         if matches!(looked, Look::Done) || favours == FAVOURS || failures == ATTEMPTS {
             let mut state = cached.state.lock().await;
-            // A step may have come in between.
+            // A sync may have come in between.
             let stays = match looked {
                 Look::Theirs => !cached.is_empty(),
                 _ => state.due.is_some_and(|due| due > Instant::now()),

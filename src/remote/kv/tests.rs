@@ -1,4 +1,4 @@
-//! Steps at values in memory, in virtual time.
+//! Syncs at values in memory, in virtual time.
 
 use super::*;
 use crate::Quota;
@@ -23,10 +23,10 @@ struct Fakes {
     is_away: AtomicBool,
     is_silent: AtomicBool,
     is_busy: AtomicBool,
-    /// Nothing can be taken away.
+    /// Nothing can be deleted.
     is_stuck: AtomicBool,
     deletes: AtomicU64,
-    /// When the clock was begun that it keeps, if it keeps one, and how often it was asked for.
+    /// When its clock began, if it keeps one, and how many times that was read.
     clock: Mutex<Option<Instant>>,
     asked: AtomicU64,
 }
@@ -100,7 +100,7 @@ impl Values for Fake {
         Ok(same)
     }
 
-    /// In whole seconds; when something was written it does not know.
+    /// In whole seconds; the time of a write is unknown.
     async fn time(
         &self,
         _key: &Key,
@@ -171,7 +171,7 @@ fn cache(ledger: &Ledger<Fake>) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_closed_goes_when_it_is_full_again_and_is_forgotten_here() {
+async fn a_closed_bucket_is_deleted_when_full_again_and_forgotten_here() {
     let store = Fake::default();
     let ledger = Ledger::new(store.clone());
     let mut one = Client::new(&ledger, 1);
@@ -184,7 +184,7 @@ async fn what_is_closed_goes_when_it_is_full_again_and_is_forgotten_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_full_goes_when_it_is_closed() {
+async fn a_full_bucket_is_deleted_on_close() {
     let store = Fake::default();
     let ledger = Ledger::new(store.clone());
     let mut one = Client::new(&ledger, 1);
@@ -196,9 +196,9 @@ async fn what_is_full_goes_when_it_is_closed() {
     assert_eq!(cache(&ledger), 0);
 }
 
-/// Nobody has a handle any more.
+/// All handles are gone.
 #[tokio::test(start_paused = true)]
-async fn what_went_silent_goes_after_its_time_to_live() {
+async fn a_silent_bucket_is_deleted_after_its_time_to_live() {
     let store = Fake::default();
     let mut one = Client::new(&Ledger::new(store.clone()), 1);
     assert_eq!(one.take(10).await, Ok(10));
@@ -210,7 +210,7 @@ async fn what_went_silent_goes_after_its_time_to_live() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_store_did_not_hear_of_is_said_again() {
+async fn an_unacknowledged_request_is_sent_again() {
     let store = Fake::default();
     let ledger = Ledger::new(store.clone());
     let mut one = Client::new(&ledger, 1);
@@ -224,7 +224,7 @@ async fn what_the_store_did_not_hear_of_is_said_again() {
     assert_eq!((store.len(), cache(&ledger)), (0, 0));
 }
 
-/// It is remembered for a while, and no longer, though somebody of its process looks after it.
+/// It is remembered for a while, and no longer, though its process has a collector for it.
 #[tokio::test(start_paused = true)]
 async fn a_changed_rule_goes_a_day_after_it_was_last_asked_for() {
     let store = Fake::default();
@@ -242,9 +242,9 @@ async fn a_changed_rule_goes_a_day_after_it_was_last_asked_for() {
     assert_eq!((store.len(), cache(&ledger)), (0, 0));
 }
 
-/// None of them watches another for its time to live; together they do.
+/// None of them observes another for its time to live; together they do.
 #[tokio::test(start_paused = true)]
-async fn who_dies_young_is_forgotten() {
+async fn short_lived_processes_are_forgotten() {
     let store = Fake::default();
     for client in 0..20 {
         let mut one = Client::new(&Ledger::new(store.clone()), client);
@@ -258,9 +258,9 @@ async fn who_dies_young_is_forgotten() {
     assert!((1..=5).contains(&takers), "{takers}");
 }
 
-/// Who has left looks after it for a while, and not as long as others are there.
+/// A process without handles collects it for a while, and not as long as others are there.
 #[tokio::test(start_paused = true)]
-async fn who_has_left_leaves_it_to_those_who_are_there() {
+async fn a_departed_process_leaves_the_collection_to_the_others() {
     let store = Fake::default();
     let (ours, theirs) = (Ledger::new(store.clone()), Ledger::new(store.clone()));
     let (mut one, mut other) = (Client::new(&ours, 1), Client::new(&theirs, 2));
@@ -282,7 +282,7 @@ async fn who_has_left_leaves_it_to_those_who_are_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_alone_does_not_read() {
+async fn a_process_without_rivals_does_not_read() {
     let store = Fake::default();
     let (ours, theirs) = (Ledger::new(store.clone()), Ledger::new(store.clone()));
     let (mut one, mut other) = (Client::new(&ours, 1), Client::new(&theirs, 2));
@@ -301,9 +301,9 @@ async fn who_is_alone_does_not_read() {
     assert_eq!(other.take(2).await, Ok(0));
 }
 
-/// What one client says that is no number to count with is refused to it alone.
+/// The absurd number of one client is refused to it alone.
 #[tokio::test(start_paused = true)]
-async fn who_counts_further_than_notes_do_is_refused_and_nobody_else() {
+async fn a_count_beyond_the_document_is_refused_for_its_caller_alone() {
     let store = Fake::default();
     let (ours, theirs) = (Ledger::new(store.clone()), Ledger::new(store.clone()));
     let (mut one, mut other) = (Client::new(&ours, 1), Client::new(&theirs, 2));
@@ -320,7 +320,7 @@ async fn who_counts_further_than_notes_do_is_refused_and_nobody_else() {
 
 /// Nor does a window run over.
 #[tokio::test(start_paused = true)]
-async fn what_is_charged_to_a_window_may_be_more_than_a_number_holds() {
+async fn a_charge_to_a_window_may_exceed_a_64_bit_number() {
     let (store, key) = (Fake::default(), key());
     let rule = Rule::Window {
         limit: 10,

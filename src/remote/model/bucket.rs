@@ -1,7 +1,7 @@
 //! A token bucket in whole numbers of 52 bits, so that a store which counts in doubles does the same.
 //!
-//! Tokens come `gain` to `price` microseconds, in lowest terms. The *level* is what has been taken and not come back, in
-//! parts of a token: each taken token adds `price`, each microsecond takes off `gain`. This is GCRA: its theoretical arrival
+//! Tokens come `gain` to `price` microseconds, in lowest terms. The *level* is the sum of taken tokens that have not come back,
+//! in parts of a token: each taken token adds `price`, each microsecond takes off `gain`. This is GCRA: its theoretical arrival
 //! time is `now + level / gain`, and no division rounds it.
 
 use crate::rate::Quota;
@@ -13,29 +13,29 @@ pub(crate) struct Fill {
     pub(crate) price: u64,
     /// What a microsecond takes off it.
     pub(crate) gain: u64,
-    /// The level up to which tokens are given out.
+    /// The level up to which tokens are granted.
     pub(crate) brim: u64,
 }
 
-/// Above this a double does not hold each whole number, with room for one addition.
+/// The bound of exact doubles, with a margin for one addition.
 pub(crate) const EXACT: u64 = 1 << 52;
 
 impl Fill {
-    /// `None` when the numbers do not fit, or the quota is of a kind that stores do not count.
+    /// Returns `None` when the numbers do not fit, or stores do not count this kind of quota.
     pub(crate) fn of(quota: &Quota) -> Option<Self> {
         if quota.is_zero() || quota.is_unlimited() || quota.is_by_interval() {
             return None;
         }
         let (count, nanos) = (u128::from(quota.count()) * 1_000, quota.period().as_nanos());
         let common = gcd(count, nanos);
-        // Leaves room for what is booked, and for debts.
+        // Leaves a margin for future reservations, and for debt.
         let bounded = |number: u128| u64::try_from(number).ok().filter(|&number| number < EXACT / 8);
         let (gain, price) = (bounded(count / common)?, bounded(nanos / common)?);
         let brim = bounded(u128::from(price) * u128::from(quota.burst_size()))?;
         Some(Self { price, gain, brim })
     }
 
-    /// A quota that fills so.
+    /// The quota with this fill.
     #[cfg(any(feature = "redis", feature = "consul", feature = "etcd", feature = "zookeeper"))]
     pub(crate) fn quota(&self) -> Option<Quota> {
         let quota = Quota::new(self.gain, std::time::Duration::from_micros(self.price)).ok()?;
@@ -60,7 +60,7 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// With this level.
+    /// A bucket with this level.
     #[inline]
     pub(super) fn filled(level: u64, now: u64) -> Self {
         Self { level, at: now }
@@ -76,7 +76,7 @@ impl Bucket {
         self.level = self.level.saturating_sub(passed.saturating_mul(fill.gain));
     }
 
-    /// Another quota has another price: what was taken stays taken.
+    /// Converts the level to the price of another quota: taken tokens stay taken.
     pub(super) fn convert(&mut self, old: &Fill, new: &Fill) {
         let level = (u128::from(self.level) * u128::from(new.price)).div_ceil(old.price.into());
         self.level = level.min(u128::from(EXACT / 2)) as u64;
@@ -86,14 +86,14 @@ impl Bucket {
         fill.brim.saturating_sub(self.level) / fill.price
     }
 
-    /// Into debt if need be, as deep as whole numbers go.
+    /// Takes `n`, into debt if need be, as deep as whole numbers go.
     pub(super) fn take(&mut self, fill: &Fill, n: u64) {
         let level = self.level.saturating_add(n.saturating_mul(fill.price));
         self.level = level.min(EXACT / 2);
     }
 
-    /// Takes `n` for when they will have come, and says in how many microseconds that is. `None`, and nothing is taken, when
-    /// that is too far away, or never.
+    /// Takes `n` tokens of the future, and returns in how many microseconds they will have come. Returns `None`, and takes
+    /// nothing, when that is too far away, or never.
     pub(super) fn reserve(&mut self, fill: &Fill, n: u64) -> Option<u64> {
         let level = self.level.checked_add(n.checked_mul(fill.price)?)?;
         if n > fill.burst() || level > EXACT / 2 {
@@ -103,7 +103,7 @@ impl Bucket {
         Some((level - fill.brim.min(level)).div_ceil(fill.gain))
     }
 
-    /// In how many microseconds `n` fit; `None` when they never do.
+    /// Returns in how many microseconds `n` fit; `None` when they never do.
     pub(super) fn wait(&self, fill: &Fill, n: u64) -> Option<u64> {
         let most = fill.brim.checked_sub(n.checked_mul(fill.price)?)?;
         Some(self.level.saturating_sub(most).div_ceil(fill.gain))
@@ -122,7 +122,7 @@ mod tests {
         Fill::of(&quota.parse().expect("a quota")).expect("it fits")
     }
 
-    /// While a new version is rolled out, those of both take turns: nothing may come of that, and nothing be lost.
+    /// During a rollout, processes of both versions alternate: they gain no token, and lose none.
     #[test]
     fn quotas_that_take_turns_change_nothing() {
         let (one, other) = (fill("1000/s burst 1000"), fill("1001/s burst 1000"));

@@ -1,5 +1,5 @@
-//! What a store remembers of one key, as pure state machines: the reference for every backend, and, for stores that know
-//! nothing but documents, the document. Time is microseconds of the store's clock.
+//! The state of one key as pure state machines: the reference for every backend, and, for stores of plain values, a document.
+//! Time is microseconds of the store's clock.
 
 mod bucket;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
@@ -38,7 +38,7 @@ pub(crate) enum Model {
     Rates(Rates),
 }
 
-/// What a step comes to: the answer, and who is to be told that there is news.
+/// The outcome of a sync: the reply, and the sessions to be notified.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) reply: SyncReply,
@@ -46,7 +46,7 @@ pub(crate) struct Outcome {
 }
 
 impl Model {
-    /// An empty one, whose tokens are greater than `token`.
+    /// An empty model, whose tokens are greater than `token`.
     pub(crate) fn new(rule: &Rule, now: u64, token: u64) -> Self {
         match *rule {
             Rule::Permits { limit } => Self::Permits(Permits::new(limit, token)),
@@ -69,7 +69,7 @@ impl Model {
         }
     }
 
-    /// True when nothing is lost with it. A rate is remembered until it is as good as new.
+    /// True when the state may be deleted without a loss. A rate is kept until it is as good as new.
     pub(crate) fn is_empty(&self, now: u64) -> bool {
         match self {
             Self::Permits(model) => model.is_empty(),
@@ -77,7 +77,7 @@ impl Model {
         }
     }
 
-    /// What `session` is told when there is news.
+    /// The notification for `session`.
     pub(crate) fn notification(&self, session: Session) -> Notification {
         match self {
             Self::Permits(model) => model.notification(session),
@@ -85,7 +85,7 @@ impl Model {
         }
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub(crate) fn sweep(&mut self, now: u64) {
         match self {
             Self::Permits(model) => model.sweep(now),
@@ -102,7 +102,7 @@ impl Model {
     }
 }
 
-/// The next token: above the last, and not below the time, so that tokens grow even where the book was lost.
+/// The next token: above the last, and not below the time, so that tokens grow even where the state was lost.
 fn next_token(last: u64, now: u64) -> u64 {
     (last + 1).max(now)
 }

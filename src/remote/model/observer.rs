@@ -1,16 +1,14 @@
-//! What one process has seen of a [`RateDocument`], by its own clock: so that time counts though nobody tells it.
+//! What one process has observed of a [`RateDocument`], by its own clock: so time counts though the store does not report it.
 //!
-//! A note says how things stood when it was written, and not when that was. Whoever reads it knows that it was before. So a
-//! process that has seen at its instant `t` that `taken` tokens were taken by then, and sees later that more are, knows of each
-//! of the former that it was taken before `t`, and of each of the latter before now: it supposes that they were taken just then.
-//! What it finds so counts for as much as it does in truth, or more; and so does what the note says, which somebody else found
-//! in the same way. The lesser of both is the better one. No clock is compared with another: each measures only how long its own
-//! process has known something.
+//! A document says what was counted when it was written, but not when that was; a reader knows that it was before. Say a
+//! process observes at its instant `t` that `taken` tokens are taken, and later that more are. Then the former were taken
+//! before `t`, and the others before now: it supposes that they were taken just then. So its count is the true one, or higher.
+//! The same holds for the count in the document, which another process found in the same way. The lower of the two is used. No
+//! clock is compared with another: each measures only how long its own process has known something.
 //!
-//! In the course of this nothing is lost of the time in which a bucket fills: of the tokens that were taken before a process saw
-//! the note for the first time it counts the time from then on, and of all others that from their taking on, as long as the
-//! bucket does not run over. Where the store keeps a clock of its own, a process that comes new counts the time before as well: see
-//! [`StoreDates`](super::store_clock::StoreDates).
+//! A filling bucket loses no time by this. Tokens taken before the first look at the document count from that look on. All
+//! others count from their taking on, as long as the bucket does not run over. Where the store keeps a clock of its own, a new
+//! process counts the time before as well: see [`StoreDates`](super::store_clock::StoreDates).
 
 use super::rate_document::{MeterEntry, RateDocument, session};
 use super::rates::segment;
@@ -23,30 +21,30 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(crate) struct Observer {
     era: u64,
-    /// How many tokens were taken when the note was last seen.
+    /// The tokens taken when the document was last seen.
     pub(super) taken: u64,
     pub(super) seen: Seen,
     pub(super) heard: BTreeMap<Session, LastSeen>,
-    /// Which note it was, and when it was first seen: nobody has asked since.
+    /// The document seen last, and when it was first seen: there was no sync since.
     pub(super) asked: (u64, u64),
 }
 
-/// What of it counts still.
+/// The part of it that still counts.
 #[derive(Clone, Debug)]
 pub(super) enum Seen {
-    /// Of a bucket: no more than this level at that instant.
+    /// Of a bucket: at most this level at that instant.
     Level { level: u64, at: u64 },
-    /// Of a window: the oldest first.
+    /// Of a window: the oldest lot first.
     Lots(Vec<Lot>),
 }
 
 /// Some of the tokens of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lot {
-    /// From the end of the lot before to this one, counted in all that were taken.
+    /// The end of this lot, counted in all taken tokens. It begins where the lot before it ends.
     pub(super) upto: u64,
     pub(super) count: u64,
-    /// They were taken then or before.
+    /// They were taken at this instant or before.
     pub(super) at: u64,
 }
 
@@ -54,13 +52,13 @@ pub(super) struct Lot {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LastSeen {
     seq: u64,
-    /// It was heard of for the last time then or before.
+    /// Its last sync was at this instant or before.
     pub(super) at: u64,
     pub(super) due: u64,
 }
 
 impl Observer {
-    /// Of a note that is seen for the first time, when the store's own clock said this, if it has one.
+    /// Observes a document for the first time. `time` is the reading of the store's own clock, if it has one.
     pub(crate) fn of(document: &RateDocument, now: u64, time: Option<&Time>) -> Self {
         let age = time.map_or(0, Time::age);
         let dates = document.dates.as_ref().zip(time);
@@ -90,7 +88,7 @@ impl Observer {
         observer
     }
 
-    /// Sees a note that has been there at `now`, or before.
+    /// Observes a document that was there at `now`, or before.
     pub(crate) fn see(&mut self, document: &RateDocument, now: u64) {
         if document.nonce != self.asked.0 {
             self.asked = (document.nonce, now);
@@ -100,7 +98,7 @@ impl Observer {
             .checked_sub(self.taken)
             .filter(|_| document.era == self.era);
         let Some(more) = more else {
-            // Of another era; or of a store that has fallen back: what is known better is of no use there.
+            // Of another era, or of a store that has fallen back: earlier observations are of no use there.
             let heard = std::mem::take(&mut self.heard);
             *self = Self {
                 heard,
@@ -134,7 +132,7 @@ impl Observer {
         self.hear(document, now, None);
     }
 
-    /// Of each session the earliest instant by which it was as it is: as it was seen, or as somebody else has.
+    /// Finds for each session the earliest known instant of its last sync: its own observation, or that of another process.
     fn hear(&mut self, document: &RateDocument, now: u64, time: Option<&Time>) {
         let passed = time.map_or(0, Time::age);
         let same = time.filter(|time| document.clock() == Some(time.clock));
@@ -164,7 +162,7 @@ impl Observer {
     }
 }
 
-/// The lots of a note, by an instant at which it was there.
+/// The lots of a document that was there at `now`.
 fn read(lots: &[(u64, u64)], taken: u64, now: u64) -> Vec<Lot> {
     let mut upto = taken - lots.iter().map(|(count, _)| count).sum::<u64>();
     let lot = |&(count, age): &(u64, u64)| {
@@ -175,14 +173,14 @@ fn read(lots: &[(u64, u64)], taken: u64, now: u64) -> Vec<Lot> {
     lots.iter().map(lot).collect()
 }
 
-/// Where the first lot begins, of lots that end where `taken` were.
+/// The beginning of the first of these lots, which end at `taken`.
 fn base(lots: &[Lot], taken: u64) -> u64 {
     lots.first().map_or(taken, |lot| lot.upto - lot.count)
 }
 
-/// Of each token the earlier instant. `known` ends where fewer had been taken, and says nothing of the others.
+/// Takes the earlier instant of each token. `known` ends where fewer had been taken, and says nothing of the others.
 pub(super) fn lesser(known: &[Lot], known_taken: u64, entry: &[Lot], taken: u64, now: u64) -> Vec<Lot> {
-    // What one of them does not count any more has left the window.
+    // Tokens that one of them does not count any more have left the window.
     let mut from = base(known, known_taken).max(base(entry, taken));
     let mut ends: Vec<_> = known.iter().chain(entry).map(|lot| lot.upto).collect();
     ends.sort_unstable();
@@ -202,7 +200,7 @@ pub(super) fn lesser(known: &[Lot], known_taken: u64, entry: &[Lot], taken: u64,
     lots
 }
 
-/// So many microseconds of a window count as one: its lots are as many at most as it has such segments, and one more.
+/// Merges the lots of one segment, in microseconds: so a window has at most one lot more than it has segments.
 pub(super) fn merged(lots: Vec<Lot>, segment: u64) -> Vec<Lot> {
     let mut merged: Vec<Lot> = Vec::new();
     for lot in lots {

@@ -1,18 +1,18 @@
-//! Permits that many machines share: sessions, what they hold, and one queue.
+//! Permits that many machines share: sessions, their units, and one queue.
 //!
-//! A session is all that expires: with it go what it holds and what it waits for. So a machine that dies is waited for once,
-//! however much it held and however many places it had in the queue.
+//! Only sessions expire, with their units and their places in the queue. So others wait once for a dead machine, however many
+//! permits and places it had.
 
 use super::{Outcome, micros, next_token};
 use crate::remote::backend::{Grant, Notification, Session, SyncReply, SyncRequest, Usage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Sessions with a wish among the first so many are told when the next of the others expires: one of them will look then.
+/// Sessions with a request this near to the front learn when the next other session expires: one of them will sync then.
 const MAX_LOOKOUTS: usize = 64;
 
-/// Invariants: `used` is the sum of what the sessions hold; `dues` has the expiry of each; `places` and `queue` name the same
-/// wishes; the first in the queue does not fit.
+/// Invariants: `used` is the sum of the units of all sessions; `dues` has the expiry of each; `places` and `queue` name the
+/// same requests; the first in the queue does not fit.
 #[derive(Debug)]
 pub(crate) struct Permits {
     pub(super) limit: u64,
@@ -24,9 +24,9 @@ pub(crate) struct Permits {
     pub(super) queue: BTreeMap<u64, Queued>,
     pub(super) places: BTreeMap<(Session, u64), u64>,
     pub(super) next_place: u64,
-    /// By their tokens, the oldest grants of each session that holds something.
+    /// The tokens of the oldest grants of sessions that hold units.
     pub(super) oldest: BTreeSet<u64>,
-    /// To whom something was granted in this step, or whose wish needs more than a lowered limit.
+    /// Sessions that got a grant in this sync, or with a request above a lowered limit.
     notify: Vec<Session>,
 }
 
@@ -36,13 +36,13 @@ pub(super) struct Held {
     pub(super) seq: u64,
     pub(super) granted: u64,
     pub(super) returned: u64,
-    /// The highest id of a wish so far.
+    /// The highest id of a request so far.
     pub(super) asked: u64,
-    /// Those that the client has not seen.
+    /// Grants that the client has not seen.
     pub(super) grants: Vec<Grant>,
     pub(super) queued: u64,
     pub(super) keeps: bool,
-    /// The token of the oldest grant of which something is held.
+    /// The token of the oldest grant with units held.
     pub(super) oldest: Option<u64>,
 }
 
@@ -85,7 +85,7 @@ impl Permits {
         if reply.grants.is_empty() {
             Notification::Sync
         } else {
-            Notification::SyncReply(reply)
+            Notification::Reply(reply)
         }
     }
 
@@ -93,7 +93,7 @@ impl Permits {
         self.limit.saturating_sub(self.used)
     }
 
-    /// Ends the sessions that have expired by `now`, and grants what they held.
+    /// Ends the sessions that have expired by `now`, and grants their units to waiters.
     pub(crate) fn sweep(&mut self, now: u64) {
         self.now = self.now.max(now);
         while let Some(&(due, session)) = self.dues.first()
@@ -123,7 +123,7 @@ impl Permits {
         Outcome { reply, notify }
     }
 
-    /// Carries out what is new in `sync`, `last` being the last token before it. False when its session is not known and does not
+    /// Carries out the new parts of `sync`; `last` is the last token before it. False when its session is unknown and does not
     /// begin.
     fn apply(&mut self, sync: &SyncRequest, last: u64) -> bool {
         let session = sync.session;
@@ -131,7 +131,7 @@ impl Permits {
             self.end(session);
             return false;
         }
-        // Something of it was forgotten: a step that was answered, or a grant that it was told of.
+        // A part of the session was forgotten: an answered sync, or a grant that was reported.
         let forgot = |held: &Held| held.seq < sync.acked || sync.seen > last;
         if self.sessions.get(&session).is_some_and(forgot) {
             self.end(session);
@@ -211,13 +211,13 @@ impl Permits {
         }
     }
 
-    /// Grants from the front as long as permits suffice.
+    /// Grants from the front of the queue as long as permits suffice.
     fn grant_waiting(&mut self) {
         while let Some(head) = self.queue.first_entry() {
             let need = head.get().need;
             if need > self.limit.saturating_sub(self.used) {
                 let session = head.get().session;
-                // The limit was lowered below its need: its client is told, and withdraws it.
+                // The limit was lowered below its need: its client is notified, and withdraws it.
                 if need > self.limit && !self.notify.contains(&session) {
                     self.notify.push(session);
                 }
@@ -231,7 +231,7 @@ impl Permits {
             } = head.remove();
             self.places.remove(&(session, request));
             let free = self.free();
-            // What is wanted beyond the need is for whoever wants it: half an equal share at a time.
+            // Units wanted beyond the need: half an equal share at a time, for fairness.
             let share = self.limit / (2 * self.sessions.len() as u64).max(1);
             let most = if self.sessions.len() == 1 {
                 free

@@ -1,6 +1,6 @@
-//! The permits of a key as a document, for stores that keep documents and know nothing of permits.
+//! The permits of a key as a document, for stores of plain values.
 //!
-//! Sessions do not expire by themselves in it: the store says which of them it knows no more, and they are ended.
+//! Sessions do not expire by themselves in it: they end when the store no longer knows them.
 
 use super::Outcome;
 use super::permits::{Held, Permits, Queued};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// All that is remembered.
+/// The document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PermitsDocument {
@@ -18,7 +18,7 @@ pub(crate) struct PermitsDocument {
     token: u64,
     next_place: u64,
     sessions: BTreeMap<String, SessionEntry>,
-    /// By place: the session, its wish, how many it needs and wants.
+    /// By place: the session, its request, its need and want.
     queue: BTreeMap<u64, (String, u64, u64, u64)>,
 }
 
@@ -30,15 +30,15 @@ struct SessionEntry {
     returned: u64,
     asked: u64,
     keeps: bool,
-    /// The token of the oldest grant of which something is held; zero for none.
+    /// The token of the oldest grant with units held; zero for none.
     oldest: u64,
-    /// Those that the client has not seen: the wish, the units, the token.
+    /// Grants that the client has not seen: the request, the units, the token.
     grants: Vec<(u64, u64, u64)>,
 }
 
 impl PermitsDocument {
-    /// What a step without a word to say changes in it anyway, changed already: so that two of them that are equal after it need
-    /// not both be written.
+    /// Applies the changes that every sync makes, even an empty one. Documents that are equal after this need not both be
+    /// written.
     pub(crate) fn apply_acks(&mut self, sync: &SyncRequest) {
         if let Some(queue) = self.sessions.get_mut(&sync.session.to_string()) {
             queue.seq = queue.seq.max(sync.seq);
@@ -82,7 +82,7 @@ impl Permits {
         }
     }
 
-    /// `None` when it contradicts itself, or counts further than anybody has, as none does that was made here.
+    /// Returns `None` for a contradictory document, or one with numbers beyond any real count.
     pub(crate) fn of_document(document: &PermitsDocument) -> Option<Self> {
         let lines = document
             .sessions
@@ -142,8 +142,8 @@ impl Permits {
         Some(permits)
     }
 
-    /// Carries out `sync` where sessions do not expire by themselves. `version` grows with each change of the store, and so do
-    /// tokens, which are as great at least. Such a store forgets nothing, and may leave a step unwritten that changes nothing.
+    /// Carries out `sync` where sessions do not expire by themselves. `version` grows with each change of the store, and tokens
+    /// are at least as great. Such a store forgets nothing, and need not write a sync that changes nothing.
     pub(crate) fn sync_at_version(&mut self, version: u64, sync: &SyncRequest) -> Outcome {
         let sync = SyncRequest {
             ttl: Duration::MAX,
@@ -157,12 +157,12 @@ impl Permits {
         self.sessions.keys().copied()
     }
 
-    /// Ends sessions that the store knows no more. What they held is granted with the next step.
+    /// Ends sessions that the store no longer knows. Their units are granted with the next sync.
     pub(crate) fn end_all(&mut self, dead: &[Session]) {
         dead.iter().for_each(|&session| self.end(session));
     }
 
-    /// Whether the session is among the first so many in the queue, however many wishes each of them has there.
+    /// Whether the session is among the first `sessions` in the queue, however many requests each of them has there.
     pub(crate) fn is_near(&self, session: Session, sessions: usize) -> bool {
         let mut near = BTreeSet::new();
         for queued in self.queue.values() {
@@ -174,7 +174,7 @@ impl Permits {
         false
     }
 
-    /// Whether the session waits for anything, or keeps what others may want.
+    /// Whether the session waits for a grant, or keeps units that others may want.
     pub(crate) fn wants_news(&self, session: Session) -> bool {
         let held = self.sessions.get(&session);
         held.is_some_and(|held| held.queued > 0 || held.keeps)
@@ -182,7 +182,7 @@ impl Permits {
 }
 
 const NEVER: u64 = u64::MAX;
-/// Nobody has counted as far: what comes on top of it is a number still.
+/// Beyond any real count: sums with it still fit.
 const FARTHEST: u64 = u64::MAX >> 1;
 
 #[cfg(test)]
@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// The same steps, with a document between any two of them: what comes of them is the same, and so is the document.
+    /// The same syncs, with a document between any two of them: the replies are the same, and so is the document.
     #[test]
     fn a_document_remembers_everything() {
         let mut syncs = vec![
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dead_leave_what_they_held_to_the_next() {
+    fn permits_of_dead_sessions_go_to_the_next_waiter() {
         let mut model = Permits::new(1, 0);
         model.sync_at_version(1, &request(1, 1, 1));
         model.sync_at_version(2, &request(2, 1, 1));
@@ -257,9 +257,9 @@ mod tests {
         assert!(!model.wants_news(waits));
     }
 
-    /// One with many wishes is one who may be gone.
+    /// The requests of one session count once: it may be dead.
     #[test]
-    fn who_is_near_is_counted_by_sessions() {
+    fn nearness_in_the_queue_is_counted_by_sessions() {
         let mut model = Permits::new(1, 0);
         for (seq, client) in [(1, 1), (2, 1), (3, 1), (4, 1), (1, 2), (1, 3)] {
             model.sync_at_version(1, &request(client, seq, 1));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_says_nothing_new_changes_nothing_that_counts() {
+    fn a_sync_without_news_changes_nothing_that_counts() {
         let mut model = Permits::new(1, 0);
         let token = model.sync_at_version(1, &request(1, 1, 1)).reply.grants[0].token;
         let hears = SyncRequest {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_no_document() {
+    fn a_contradictory_document_is_refused() {
         let mut model = Permits::new(1, 0);
         model.sync_at_version(1, &request(1, 1, 1));
         model.sync_at_version(2, &request(2, 1, 1));

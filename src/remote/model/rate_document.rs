@@ -1,8 +1,8 @@
-//! A rate or a window as a document, for stores that keep documents and tell nobody the time.
+//! A rate or a window as a document, for stores of plain values that do not report the time.
 //!
-//! There is no instant in it: only what was taken, how much of that counts still, and how long ago at least things happened. All
-//! of it holds from the write of the document on, whenever it is read: what is read late only counts for more than it is. How
-//! much less it has become since is known to those who [saw](super::Observer) it before.
+//! It has no instants: only taken tokens, how many of them still count, and lower bounds of ages. All of it holds from the
+//! write of the document on, whenever it is read: a late reader counts too much, never too little. A process that
+//! [observed](super::Observer) it before knows how much less it has become since.
 
 use super::bucket::{EXACT, Fill};
 use super::rates::{Kind, Place, Rates};
@@ -13,30 +13,30 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// All that is remembered.
+/// The document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RateDocument {
-    /// Never the same twice: some stores take a write of what is there for none.
+    /// Never the same twice: some stores ignore a write that changes nothing.
     pub(super) nonce: u64,
-    /// What was taken in one era is not counted on in another: drawn anew with each document, and whenever parts of a token
-    /// become others.
+    /// Counts of one era do not continue in another. It is drawn anew with each document, and whenever the parts of a token
+    /// change.
     pub(super) era: u64,
-    /// How many tokens were taken in this era.
+    /// Tokens taken in this era.
     pub(super) taken: u64,
     pub(super) edition: u64,
     pub(super) token: u64,
     pub(super) meter: MeterEntry,
     pub(super) takers: BTreeMap<String, TakerEntry>,
-    /// Those who wait for room in a window, in order: the session, its wish, how many it needs.
+    /// Sessions that wait for a window, in order: the session, its request, its need.
     #[serde(rename = "line")]
     pub(super) queue: Vec<(String, u64, u64)>,
-    /// By when, on a clock of the store, where it keeps one.
+    /// Dates on a clock of the store, where it keeps one.
     #[serde(default, rename = "dated", skip_serializing_if = "Option::is_none")]
     pub(super) dates: Option<StoreDates>,
 }
 
-/// What is counted.
+/// The count.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum MeterEntry {
@@ -50,7 +50,7 @@ pub(super) enum MeterEntry {
         limit: u64,
         /// The length, in nanoseconds.
         nanos: u64,
-        /// The oldest first: how many were taken, and at least so many microseconds ago.
+        /// The oldest first: the taken tokens, and their least age in microseconds.
         lots: Vec<(u64, u64)>,
     },
 }
@@ -59,38 +59,38 @@ pub(super) enum MeterEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TakerEntry {
-    /// It is forgotten when nothing was heard of it for so many microseconds.
+    /// It expires when it was silent for this many microseconds.
     pub(super) ttl: u64,
-    /// Nothing was heard of it for at least so many microseconds.
+    /// It was silent for at least this many microseconds.
     pub(super) age: u64,
-    /// It was heard of for the last time by then, on the clock of the store; before the note was written, if that is not said.
+    /// The latest date of its last sync, on the clock of the store; without it, before the document was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) by: Option<u64>,
     pub(super) seq: u64,
     pub(super) charged: u64,
     pub(super) asked: u64,
-    /// In how many microseconds the last of its grants may be used.
+    /// In how many microseconds its last grant may be used.
     pub(super) due: u64,
-    /// Those that the client has not seen: the wish, the units, the token.
+    /// Grants that the client has not seen: the request, the units, the token.
     pub(super) grants: Vec<(u64, u64, u64)>,
 }
 
-/// Nobody has counted as far: what comes on top of it is a number still.
+/// Beyond any real count: sums with it still fit.
 pub(super) const FARTHEST: u64 = u64::MAX >> 2;
 
 impl RateDocument {
-    /// As it was written.
+    /// The text of the document.
     pub(crate) fn text(&self) -> Result<Vec<u8>, serde_json::Error> {
         serde_json::to_vec(self)
     }
 
-    /// `None` when it is none, or contradicts itself, or counts further than anybody has.
+    /// Returns `None` for another value, a contradictory document, or one with numbers beyond any real count.
     pub(crate) fn read(text: &[u8]) -> Option<Self> {
         let document: Self = serde_json::from_slice(text).ok()?;
         document.holds().then_some(document)
     }
 
-    /// It contradicts itself nowhere, and counts no further than anybody has.
+    /// True unless it contradicts itself, or has numbers beyond any real count.
     pub(crate) fn holds(&self) -> bool {
         let takers = self.takers.iter().all(|(name, entry)| {
             let grants = entry
@@ -136,12 +136,12 @@ impl RateDocument {
         dates.sum().is_some_and(|sum| sum <= most) && dates.lots.iter().all(|&(_, by)| by <= FARTHEST)
     }
 
-    /// The clock by which it is dated.
+    /// The clock of its dates.
     pub(crate) fn clock(&self) -> Option<Clock> {
         self.dates.as_ref().map(|dates| dates.clock)
     }
 
-    /// Those who wait.
+    /// The waiters.
     pub(super) fn queue(&self) -> impl Iterator<Item = Place> + '_ {
         self.queue.iter().filter_map(|(name, request, need)| {
             let (session, request, need) = (session(name)?, *request, *need);
@@ -149,7 +149,7 @@ impl RateDocument {
         })
     }
 
-    /// The rule that it goes by.
+    /// Its rule.
     pub(super) fn rule(&self) -> Option<Rule> {
         Some(match self.meter {
             MeterEntry::Bucket { price, gain, brim, .. } => Rule::Rate {
@@ -171,7 +171,7 @@ impl TakerEntry {
 }
 
 impl Rates {
-    /// What of it is counted, without its lots.
+    /// The count, without its lots.
     pub(super) fn meter_entry(&self) -> MeterEntry {
         match (&self.meter, self.rule) {
             (Kind::Bucket(bucket, fill), _) => MeterEntry::Bucket {
@@ -189,7 +189,7 @@ impl Rates {
     }
 }
 
-/// A session, as it is printed.
+/// Parses a printed session.
 pub(super) fn session(name: &str) -> Option<Session> {
     let (client, number) = name.split_once('.')?;
     let client = u64::from_str_radix(client, 16).ok()?;

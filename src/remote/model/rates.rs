@@ -1,8 +1,8 @@
-//! Rates and windows that many machines share. A bucket has no queue: what is not there yet is granted for later, in the order of
-//! asking. A window has one: whoever finds too little is told when to ask again, and keeps its place as long as it does so. Those
-//! behind, and those who do not wait, are given what the places before them leave.
+//! Rates and windows that many machines share. A bucket has no queue: tokens that are not there yet are granted for later, in
+//! the order of requests. A window has one: a session that finds too little learns when to ask again, and keeps its place as
+//! long as it does so. Later places, and requests that do not wait, get the rest.
 //!
-//! Sessions are only remembered so that a step which is tried again takes nothing twice.
+//! Sessions are only remembered so that a repeated sync takes nothing twice.
 
 use super::bucket::{Bucket, Fill};
 use super::{Outcome, micros, next_token};
@@ -12,7 +12,7 @@ use crate::remote::backend::{Grant, Request, Rule, Session, SyncReply, SyncReque
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The least time for those before to ask, in microseconds.
+/// The least time for earlier waiters to ask, in microseconds.
 const PACE: u64 = 1_000;
 
 #[derive(Debug)]
@@ -21,19 +21,19 @@ pub(crate) struct Rates {
     pub(super) rule: Rule,
     /// Above zero once the rule was changed while it was used.
     pub(super) edition: u64,
-    /// When somebody last asked.
+    /// The instant of the last sync.
     pub(super) asked_at: u64,
     pub(super) token: u64,
     now: u64,
     pub(super) takers: BTreeMap<Session, Taker>,
-    /// Those who wait for room in a window, in order. Each is a taker.
+    /// Sessions that wait for a window, in order. Each is a taker.
     pub(super) queue: Vec<Place>,
     pub(super) dues: BTreeSet<(u64, Session)>,
-    /// There is more room for those in line than there was.
+    /// The limit was raised for the waiters.
     is_raised: bool,
 }
 
-/// What is counted: either of the two.
+/// The meter of a rate or of a window.
 #[derive(Debug)]
 pub(crate) enum Kind {
     Bucket(Bucket, Fill),
@@ -47,11 +47,11 @@ pub(super) struct Taker {
     pub(super) charged: u64,
     pub(super) asked: u64,
     pub(super) grants: Vec<Grant>,
-    /// When the last of them may be used.
+    /// When the last of its grants may be used.
     pub(super) due: u64,
 }
 
-/// A session has one place, whichever of its wishes it is for.
+/// The place of a session, which has at most one, for any of its requests.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) session: Session,
@@ -80,7 +80,7 @@ impl Kind {
         Self::Window(Window::new(now, segments, segment(length), limit), length)
     }
 
-    /// Goes by other numbers; what was taken stays taken.
+    /// Adopts another rule; taken tokens stay taken.
     pub(crate) fn adopt(&mut self, rule: &Rule) {
         match (self, rule) {
             (Self::Bucket(bucket, fill), Rule::Rate { quota }) => {
@@ -119,7 +119,7 @@ impl Kind {
         }
     }
 
-    /// In how many microseconds `n` fit; `None` when they never do.
+    /// Returns in how many microseconds `n` fit; `None` when they never do.
     pub(crate) fn wait(&self, n: u64) -> Option<u64> {
         match self {
             Self::Bucket(bucket, fill) => bucket.wait(fill, n),
@@ -127,7 +127,7 @@ impl Kind {
         }
     }
 
-    /// The same, for whoever comes after others who need `ahead` of a window. Not at once: those have to ask first.
+    /// The same, behind waiters that need `ahead` of a window. Never at once: those have to ask first.
     fn wait_behind(&self, n: u64, ahead: u64) -> Option<u64> {
         match self {
             Self::Window(window, length) if ahead > 0 => {
@@ -142,7 +142,7 @@ impl Kind {
         n <= self.free()
     }
 
-    /// Takes `n` for when they will have come, and says in how many microseconds that is, if it can be said.
+    /// Takes `n` tokens of the future, and returns in how many microseconds they will have come, if that is possible.
     fn reserve(&mut self, n: u64) -> Option<u64> {
         match self {
             Self::Bucket(bucket, fill) => bucket.reserve(fill, n),
@@ -207,7 +207,7 @@ impl Rates {
         self.takers.is_empty() && self.meter.is_as_new(now) && !known
     }
 
-    /// In how many microseconds it is empty, if nobody asks before.
+    /// In how many microseconds it is empty, without a sync before.
     #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
     pub(super) fn fresh_in(&self, now: u64) -> u64 {
         let meter = match &self.meter {
@@ -281,7 +281,7 @@ impl Rates {
         }
     }
 
-    /// The rule of the edition that was asked for last counts.
+    /// Adopts the rule of the latest edition.
     fn adopt(&mut self, edition: u64, rule: &Rule) {
         self.meter.adopt(rule);
         (self.rule, self.edition) = (*rule, edition);
@@ -291,7 +291,7 @@ impl Rates {
         self.queue.retain(|place| place.session != session);
     }
 
-    /// What those need who come before this wish of `session`, and what all but `session` do.
+    /// The needs of the places before this request of `session`, and those of all other sessions.
     fn needed(&self, session: Session, request: &Request) -> (u64, u64) {
         let need = |place: &Place| place.need;
         let own = self.queue.iter().position(|place| place.session == session);
@@ -300,7 +300,7 @@ impl Rates {
         (self.queue[..before].iter().map(need).sum(), others.map(need).sum())
     }
 
-    /// Takes a place at the end, or keeps the one that there is.
+    /// Takes a place at the end of the queue, or keeps the present one.
     fn enqueue(&mut self, session: Session, request: &Request) {
         let Request { id: request, need, .. } = *request;
         let new = Place { session, request, need };
@@ -310,7 +310,7 @@ impl Rates {
         }
     }
 
-    /// Carries out what is new in `sync`. Returns in how many microseconds the first wish fits that does not.
+    /// Carries out the new parts of `sync`. Returns in how many microseconds the first request fits that does not.
     fn apply(&mut self, sync: &SyncRequest) -> Option<u64> {
         let taker = self.takers.entry(sync.session).or_default();
         if sync.seq <= taker.seq {
@@ -324,14 +324,14 @@ impl Rates {
         taker.charged = taker.charged.max(sync.charged);
         taker.grants.retain(|grant| grant.token > sync.seen);
         self.meter.take(debt);
-        // Who asks for a change goes by the latest edition, or somebody has changed it since: maybe the same step, under another
-        // number.
+        // A change counts if its client knows the latest edition. Otherwise another change came first, maybe this one under
+        // another number.
         let is_latest = sync.edition >= self.edition || seeded!("remote_changes_again");
         if let Some(rule) = sync.change.filter(|rule| self.fits(rule) && is_latest) {
             let before = self.meter.limit();
             self.adopt(next_token(self.edition, self.now), &rule);
             let limit = self.meter.limit();
-            // A waiter that needs more than that is refused when it asks again, and holds up no other until then.
+            // A waiter that needs more than that is refused when it asks again, and blocks no other until then.
             self.queue.retain(|place| place.need <= limit);
             self.is_raised = limit > before && !seeded!("remote_raises_in_silence");
         }

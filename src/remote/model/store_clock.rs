@@ -1,69 +1,69 @@
-//! What was taken, by a clock that the store itself keeps: so that time counts also while nobody looks on.
+//! The dates of taken tokens, by a clock that the store itself keeps: so that time counts also without an observer.
 //!
-//! A [`Observer`](super::Observer) counts what its own process has seen, and dies with it. Where a store tells how much time passes
-//! on a clock of its own, a [`RateDocument`](super::RateDocument) says by when things were taken on that clock, and whoever comes new reads it.
-//! All that is known of the clock are bounds. What was in a note before a step was taken *by* the latest that the clock could say
-//! then, and is counted off from the earliest that it can say *now*; what the step itself took is dated by whoever comes next.
+//! An [`Observer`](super::Observer) counts what its own process has seen, and dies with it. Where a store reports the time on a
+//! clock of its own, a [`RateDocument`](super::RateDocument) has dates on that clock, which a new process reads. Only bounds of
+//! the clock are known. Tokens in a document before a sync are dated *by* the latest that the clock could say then, and counted
+//! off from the earliest that it can say *now*. The next process dates the tokens that the sync itself took.
 //!
-//! Only what the same clock says is compared: with another one, as after the store has another leader, dates begin anew.
+//! Only dates of the same clock are compared: with another one, as after a change of the store's leader, dates begin anew.
 
 use super::observer::{Lot, lesser, merged};
 use super::rate_document::FARTHEST;
 use serde::{Deserialize, Serialize};
 
-/// Which clock. None is the same as another.
+/// The id of a clock, which is unique.
 pub(crate) type Clock = (u64, u64);
 
-/// What such a clock says, in microseconds.
+/// A reading of such a clock, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Time {
     pub(crate) clock: Clock,
-    /// It is so late at least,
+    /// The earliest time that it may be.
     pub(crate) now: u64,
-    /// and so late at most.
+    /// The latest time that it may be.
     pub(crate) by: u64,
-    /// So late it was at most when the note was written that was read last.
+    /// The latest time at which the document read last may have been written.
     pub(crate) written: u64,
 }
 
-/// By when things were taken.
+/// The dates of taken tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct StoreDates {
     pub(super) clock: Clock,
-    /// The oldest first: how much, and by when. Of a window tokens; of a bucket parts of a token, and what has come since is off.
+    /// The oldest first: the count, and its date. Tokens of a window; of a bucket parts of a token, less the refill since.
     pub(super) lots: Vec<(u64, u64)>,
-    /// What was taken after that, by the step that wrote it.
+    /// The count taken after that, by the sync that wrote it.
     pub(super) fresh: u64,
 }
 
-/// Of a bucket more are not kept apart: what was taken last counts from the last of it.
+/// The most lots of a bucket. Beyond that, the last ones count from the last date.
 const MOST: usize = 16;
 
 impl Time {
-    /// It can be counted with.
+    /// True if it can be counted with.
     pub(crate) fn holds(&self) -> bool {
         self.now <= self.by && self.by <= FARTHEST
     }
 
-    /// For how long at least that lies back which was there by then.
+    /// The least age of something dated `by`.
     pub(super) fn since(&self, by: u64) -> u64 {
         self.now.saturating_sub(by)
     }
 
-    /// How long ago the note was written at least.
+    /// The least age of the document.
     pub(super) fn age(&self) -> u64 {
         self.since(self.written)
     }
 
-    /// By when that was which lies back for so long at least.
+    /// The date of something that is at least `age` old.
     pub(super) fn before(&self, age: u64) -> u64 {
         self.by.saturating_sub(age)
     }
 }
 
 impl StoreDates {
-    /// All of it was there when the note was written.
+    /// All lots. All of them were there when the document was written.
     fn all(&self, time: &Time) -> Vec<(u64, u64)> {
         let written = if seeded!("rates_are_dated_too_early") {
             time.now
@@ -80,16 +80,16 @@ impl StoreDates {
         drained(&self.all(time), time.now, gain)
     }
 
-    /// The tokens of a window of which `taken` were taken in all, by instants of somebody whose clock says `now`.
+    /// The lots of a window of `taken` tokens in total, by instants of a process whose clock says `now`.
     pub(super) fn lots(&self, time: &Time, taken: u64, now: u64) -> Vec<Lot> {
         let at = |by| now.saturating_sub(time.since(by));
         placed(&self.all(time), taken, at)
     }
 
-    /// After a step that found this `level`, and took so much `more`.
+    /// The dates after a sync that found this `level`, and took `more`.
     pub(super) fn bucket(known: Option<&Self>, time: &Time, gain: u64, level: u64, more: u64) -> Self {
         let mut lots = known.map_or(Vec::new(), |known| settled(known.all(time), time.now, gain));
-        // What the process has seen itself is the better one if it is so by more than it loses when it is dated anew.
+        // The process's own observation is better only if it gains more than it loses by being dated anew.
         let loss = (time.by - time.now).saturating_mul(gain);
         if known.is_none() || level.saturating_add(loss) < drained(&lots, time.now, gain) {
             lots = Vec::from_iter((level > 0).then_some((level, time.by)));
@@ -101,8 +101,7 @@ impl StoreDates {
         }
     }
 
-    /// After a step at `now` that found these lots of the `taken` tokens of a window, of segments of this length, and took so many
-    /// `more`.
+    /// The dates after a sync that found the lots in `seen`, and took `more`.
     pub(super) fn window(known: Option<&Self>, time: &Time, seen: &Known<'_>, more: u64) -> Self {
         let seen_lots = seen.lots.iter().map(|lot| Lot {
             at: time.before(seen.now.saturating_sub(lot.at)),
@@ -122,7 +121,7 @@ impl StoreDates {
         }
     }
 
-    /// How much there is; `None` when that is no number.
+    /// The sum of the counts; `None` when it overflows.
     pub(super) fn sum(&self) -> Option<u64> {
         let counts = self.lots.iter().map(|(count, _)| count);
         counts
@@ -141,7 +140,7 @@ pub(super) struct Known<'a> {
     pub(super) length: u64,
 }
 
-/// Lots that end where `taken` were.
+/// Lots that end at `taken`.
 fn placed(lots: &[(u64, u64)], taken: u64, at: impl Fn(u64) -> u64) -> Vec<Lot> {
     let mut upto = taken - lots.iter().map(|(count, _)| count).sum::<u64>();
     let lots = lots.iter().map(|&(count, by)| {
@@ -155,7 +154,7 @@ fn placed(lots: &[(u64, u64)], taken: u64, at: impl Fn(u64) -> u64) -> Vec<Lot> 
     lots.collect()
 }
 
-/// What is left in a bucket at `now` of what was taken by then. Of what was taken by later, all.
+/// The level of a bucket at `now`, from what was taken by then. Later lots count in full.
 fn drained(lots: &[(u64, u64)], now: u64, gain: u64) -> u64 {
     let (mut level, mut at) = (0_u64, 0);
     for &(parts, by) in lots.iter().chain([&(0, now)]) {
@@ -167,7 +166,7 @@ fn drained(lots: &[(u64, u64)], now: u64, gain: u64) -> u64 {
     level
 }
 
-/// What was taken by `now` is one lot; of the others only so many are kept.
+/// Merges the lots dated by `now` into one, and keeps at most [`MOST`] in total.
 fn settled(mut lots: Vec<(u64, u64)>, now: u64, gain: u64) -> Vec<(u64, u64)> {
     let past = lots.iter().take_while(|&&(_, by)| by <= now).count();
     let level = drained(&lots[..past], now, gain);

@@ -1,5 +1,5 @@
-//! A step at a [`RateDocument`]: the book is opened for it as the [`Observer`] knows it, does what the reference does, and is written down
-//! again.
+//! A sync at a [`RateDocument`]: the model is opened as the [`Observer`] knows it, does what the reference does, and is written
+//! as a document again.
 
 use super::bucket::Bucket;
 use super::observer::{Lot, Observer, Seen, merged};
@@ -11,42 +11,42 @@ use crate::algo::window::Window;
 use crate::remote::backend::{Rule, Session, SyncReply, SyncRequest};
 use std::time::Duration;
 
-/// Sessions may fill so many bytes of a note: 1,300 of them, each with a grant that it has not seen. Where nobody lives for
-/// long, and the store keeps no clock, nobody sees that others are dead.
+/// The bytes of a document that sessions may fill: 1,300 sessions, each with an unseen grant. Where all processes are
+/// short-lived, and the store keeps no clock, no process notices that others are dead.
 const SESSIONS: usize = 1_300 * SESSION;
-/// One takes so many, with its place in line in another part of the note, and so many more for each grant.
+/// The bytes of a session, with its place in the queue elsewhere in the document, and of each grant.
 const SESSION: usize = 184;
 const GRANT: usize = 32;
 
-/// What a step comes to.
+/// The outcome of a sync.
 #[derive(Debug)]
 pub(crate) struct Transaction {
     pub(crate) reply: SyncReply,
     pub(crate) after: DocumentChange,
 }
 
-/// What becomes of the note.
+/// The change of the document.
 #[derive(Debug)]
 pub(crate) enum DocumentChange {
     /// It stays, or there is none.
     Same,
-    /// Nothing is lost with it.
+    /// It may be deleted without a loss.
     Gone,
-    /// It is to be this one, which is as good as none in so many microseconds, if nobody asks before.
+    /// It becomes this one, which may be deleted in this many microseconds, without a sync before.
     New(Box<RateDocument>, u64),
 }
 
-/// Why there is no step to be carried out.
+/// Why a sync cannot be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mismatch {
-    /// The note contradicts itself.
+    /// The document contradicts itself.
     Document,
     /// It is of another kind of limiter, or of a window of another length.
     Kind,
 }
 
-/// Carries out `sync` at `now`, of a client that was set up with `rule`, at what the witness has seen last; at none when there is
-/// none. `fresh` is a number that was never used; `time` is what the store's own clock says, if it has one.
+/// Carries out `sync` at `now`, of a client that was set up with `rule`, at the document that the observer has seen last, if
+/// any. `fresh` is a number that was never used; `time` is a reading of the store's own clock, if it has one.
 pub(crate) fn transact(
     seen: Option<(&RateDocument, &Observer)>,
     now: u64,
@@ -67,7 +67,7 @@ pub(crate) fn transact(
     }
     model.sweep(now);
     let knew = model.takers.contains_key(&sync.session);
-    // Of two rules that differ without a change, that of whoever came last counts: those who are there are not asked again.
+    // Of two rules that differ without a change, that of the latest new session counts: present sessions are not asked again.
     let sets = sync.edition > model.edition || sync.begin && !knew && !sync.end;
     let before = model.counted();
     let previous = Previous {
@@ -91,7 +91,7 @@ pub(crate) fn transact(
     Ok(Transaction { reply, after })
 }
 
-/// In how many microseconds a note that was just seen is as good as none, if nobody asks before.
+/// In how many microseconds a document that was just seen may be deleted, without a sync before.
 pub(crate) fn fresh_in(document: &RateDocument, observer: &Observer, now: u64) -> Result<u64, Mismatch> {
     let kept = document.rule().ok_or(Mismatch::Document)?;
     let mut model = Rates::open(document, observer, &kept, now);
@@ -100,7 +100,7 @@ pub(crate) fn fresh_in(document: &RateDocument, observer: &Observer, now: u64) -
 }
 
 impl Rates {
-    /// As the witness knows it.
+    /// Opens the model as the observer knows it.
     fn open(document: &RateDocument, observer: &Observer, rule: &Rule, now: u64) -> Self {
         let mut model = Self::new(rule, now, document.token);
         model.edition = document.edition;
@@ -133,8 +133,8 @@ impl Rates {
         model
     }
 
-    /// Forgets others when there are too many, those first who would be soonest. They begin anew, and what they took still counts:
-    /// whatever they were given without hearing of it they take once more.
+    /// Evicts other sessions when there are too many, those first that expire first. They begin anew, and their tokens still
+    /// count: they take unreported grants once more.
     fn evict_sessions(&mut self, session: Session) {
         let size = |taker: &Taker| SESSION - GRANT + GRANT * taker.grants.len();
         let mut filled: usize = self.takers.values().map(size).sum();
@@ -149,7 +149,7 @@ impl Rates {
 }
 
 impl Kind {
-    /// A window in which these were taken.
+    /// A window with these lots.
     fn of_lots(rule: &Rule, lots: &[Lot], now: u64) -> Self {
         let mut meter = Self::new(rule, lots.first().map_or(now, |lot| lot.at));
         for lot in lots {
@@ -161,19 +161,19 @@ impl Kind {
     }
 }
 
-/// What was there before the step.
+/// The state before the sync.
 struct Previous<'a> {
     seen: Option<(&'a RateDocument, &'a Observer)>,
-    /// So much counted.
+    /// What counted then.
     before: u64,
     now: u64,
     /// A number that was never used.
     fresh: u64,
-    /// What the store's own clock says.
+    /// The reading of the store's own clock.
     time: Option<&'a Time>,
 }
 
-/// What was taken, in the course of an era.
+/// The count within an era.
 struct Count {
     era: u64,
     taken: u64,
@@ -182,7 +182,7 @@ struct Count {
 }
 
 impl Previous<'_> {
-    /// What of the note is dated by the clock that tells the time.
+    /// The dates of the document, if they are of the clock that was read.
     fn dates(&self) -> Option<&StoreDates> {
         let (document, _) = self.seen?;
         document
@@ -191,7 +191,7 @@ impl Previous<'_> {
             .filter(|dates| Some(dates.clock) == self.time.map(|time| time.clock))
     }
 
-    /// A bucket of which so much `more` was taken.
+    /// The count of a bucket of which `more` was taken.
     fn bucket(&self, meter: MeterEntry, more: u64) -> Count {
         let mut count = Count {
             era: self.fresh,
@@ -214,7 +214,7 @@ impl Previous<'_> {
         count
     }
 
-    /// A window of this length, which has this `limit`, and of which so many `more` were taken.
+    /// The count of a window of this length and `limit`, of which `more` tokens were taken.
     fn window(&self, limit: u64, nanos: u64, more: u64) -> Count {
         let (mut era, mut taken, mut lots) = (self.fresh, 0, Vec::new());
         if let Some((document, observer)) = self.seen
@@ -252,7 +252,7 @@ impl Previous<'_> {
         }
     }
 
-    /// A session, after the step of another, or its own.
+    /// The entry of a session, after its own sync or that of another.
     fn taker(&self, session: Session, taker: &Taker, sync: &SyncRequest) -> (String, TakerEntry) {
         let name = session.to_string();
         let entry = self.seen.and_then(|(document, _)| document.takers.get(&name));
@@ -261,7 +261,7 @@ impl Previous<'_> {
             _ => micros(sync.ttl),
         };
         let age = self.now.saturating_add(ttl).saturating_sub(taker.expires);
-        // What the step itself has heard is dated by whoever comes next.
+        // The next process dates this sync itself.
         let is_new = session == sync.session && age == 0;
         let by = self.time.filter(|_| !is_new).map(|time| {
             let known = self.dates().and(entry).and_then(|entry| entry.by);
@@ -286,7 +286,7 @@ impl Previous<'_> {
 }
 
 impl Rates {
-    /// What was taken and counts, in parts of a token or in tokens.
+    /// What counts of the taken tokens, in parts of a token or in tokens.
     fn counted(&self) -> u64 {
         match &self.meter {
             Kind::Bucket(bucket, _) => bucket.level,

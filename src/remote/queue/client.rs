@@ -1,4 +1,4 @@
-//! Clients that say again what they do not know to have arrived, at a store that fails.
+//! Clients that repeat unacknowledged requests, at a store that fails.
 
 use super::Queue;
 use super::fake::{Fake, LIMIT, Random, State, TTL, failing, store};
@@ -7,13 +7,13 @@ use crate::remote::key::Key;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// A client, as the desk is one: everything that it does not know to have arrived it says again.
+/// A client like that of a limiter: it repeats all that is not acknowledged.
 pub(super) struct Client {
     pub(super) sync: SyncRequest,
     requests: u64,
-    /// Those that the store has not answered.
+    /// Requests that the store has not answered.
     pub(super) untold: Vec<Request>,
-    /// Those that wait in line.
+    /// Requests that wait in the queue.
     waiting: BTreeSet<u64>,
     pub(super) held: u64,
 }
@@ -79,7 +79,7 @@ impl Client {
         queue.sync(&key, &rule, &self.sync).await
     }
 
-    /// Something that a client may do.
+    /// A random action of a client.
     fn act(&mut self, random: &mut Random) {
         match random.below(5) {
             0 | 1 => {
@@ -104,8 +104,7 @@ impl Client {
     }
 }
 
-/// Clients at one store, each of which fails one in `fails` of its calls; then all that was asked for is granted, and nothing is
-/// left.
+/// Clients at one store that fails in one of `fails` calls. At the end all requests are granted, and nothing is left.
 async fn play(seed: u64, fails: u64) {
     let mut random = Random::of_seed(seed);
     let queue = failing::<false>(State::new(!seed, fails));
@@ -121,7 +120,7 @@ async fn play(seed: u64, fails: u64) {
         }
     }
     queue.store().0.lock().fails = 0;
-    // Everybody gives back whatever it gets: whoever waits is served, in a bounded number of rounds.
+    // Each returns its grants: the waiters are served, in a bounded number of rounds.
     for round in 0.. {
         let mut waiting = 0;
         for client in &mut clients {
@@ -139,7 +138,7 @@ async fn play(seed: u64, fails: u64) {
         client.say(&queue).await.expect("nothing fails any more");
     }
     let requests = queue.store().0.lock().nodes.len();
-    assert_eq!(requests, 0, "seed {seed}: nodes that nobody knows of");
+    assert_eq!(requests, 0, "seed {seed}: unknown nodes");
     for client in &mut clients {
         client.ends(&queue).await.expect("nothing fails any more");
     }
@@ -147,15 +146,15 @@ async fn play(seed: u64, fails: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn permits_are_never_over_admitted_nor_lost_whatever_fails() {
+async fn permits_are_never_over_admitted_nor_lost_under_faults() {
     for seed in 0..60 {
         play(seed, [0, 2, 5][seed as usize % 3]).await;
     }
 }
 
-/// A limiter that has gone without a word, while its client keeps up the term.
+/// A limiter that has gone silently, while its store's client keeps up the term.
 #[tokio::test(start_paused = true)]
-async fn whoever_is_not_heard_of_is_taken_down_after_its_time_to_live() {
+async fn a_silent_session_is_reaped_after_its_time_to_live() {
     let queue = store();
     let (mut gone, mut lives) = (Client::new(1), Client::new(2));
     for (client, need) in [(&mut gone, LIMIT), (&mut lives, 1)] {
@@ -173,7 +172,7 @@ async fn whoever_is_not_heard_of_is_taken_down_after_its_time_to_live() {
     queue.store().0.lock().fails = 1;
     tokio::time::sleep(Duration::from_secs(1)).await;
     queue.store().0.lock().fails = 0;
-    // What could not be done is tried again.
+    // A failed attempt is repeated.
     tokio::time::sleep(Duration::from_secs(1)).await;
     lives.say(&queue).await.unwrap();
     assert_eq!(lives.held, 1);

@@ -1,4 +1,4 @@
-//! What is lost when something fails, or comes, at a bad moment.
+//! Failures and events at bad moments.
 
 use super::Queue;
 use super::client::Client;
@@ -12,14 +12,14 @@ fn key() -> Key {
     Key::new("fake").expect("a name")
 }
 
-/// How many nodes and sessions lie there.
+/// The numbers of nodes and sessions at the store.
 fn left(queue: &Queue<Store>) -> (usize, usize) {
     let state = queue.store().0.lock();
     (state.nodes.len(), state.sessions.len())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_whose_farewells_failed_is_taken_down_all_the_same() {
+async fn a_session_whose_end_failed_is_reaped_all_the_same() {
     let queue = store();
     let mut parts = Client::new(1);
     parts.requests_units(LIMIT);
@@ -39,7 +39,7 @@ async fn a_session_whose_farewells_failed_is_taken_down_all_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_left_of_a_lost_session_goes_also_when_that_fails_at_first() {
+async fn the_nodes_of_a_lost_session_go_also_after_a_first_failure() {
     let queue = store();
     let mut one = Client::new(1);
     one.requests_units(1);
@@ -47,7 +47,7 @@ async fn what_is_left_of_a_lost_session_goes_also_when_that_fails_at_first() {
     one.say(&queue).await.expect("an answer");
     {
         let mut state = queue.store().0.lock();
-        // By an operator's hand.
+        // Deleted by an operator.
         state.nodes.remove(0);
         state.ends_fail = true;
     }
@@ -73,18 +73,18 @@ async fn a_refusal_that_meets_a_raised_limit_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_that_was_not_heard_is_none_once_the_limit_is_raised() {
+async fn an_unacknowledged_refusal_is_none_once_the_limit_is_raised() {
     let queue = store();
     queue.store().0.lock().limit = 2;
     let mut one = Client::new(1);
     one.requests_units(3);
     let unheard = one.untold.clone();
     assert_eq!(one.say(&queue).await.expect("an answer").grants, []);
-    // The answer was lost: it is said again.
+    // The answer was lost: it is sent again.
     one.untold = unheard;
     queue.store().0.lock().limit = 5;
     assert_eq!(one.say(&queue).await.expect("an answer").grants.len(), 1);
-    // Who has heard it does not say it again, and gets nothing.
+    // A client that got the answer does not repeat the request, and gets nothing.
     let mut other = Client::new(2);
     other.requests_units(6);
     assert_eq!(other.say(&queue).await.expect("an answer").grants, []);
@@ -94,7 +94,7 @@ async fn a_refusal_that_was_not_heard_is_none_once_the_limit_is_raised() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_has_one_watch_whosever_term_is_over() {
+async fn a_key_has_one_watch_after_any_term_ends() {
     let queue = store();
     let mut clients: Vec<_> = (1..=3).map(Client::new).collect();
     for client in &mut clients {
@@ -104,7 +104,7 @@ async fn a_key_has_one_watch_whosever_term_is_over() {
     sleep(Duration::from_millis(10)).await;
     assert_eq!(queue.store().0.lock().watches, (1, 1));
     for over in [1, 2] {
-        // The term by which it is watched, of one who waits.
+        // The term of the watch, of a waiter, ends.
         queue.store().0.lock().terms[over].0.store(true, Ordering::Relaxed);
         let next = &mut clients[if over == 1 { 2 } else { 0 }];
         next.sync.keeps = true;
@@ -116,7 +116,7 @@ async fn a_key_has_one_watch_whosever_term_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_always_fails_is_given_up_when_nobody_waits() {
+async fn a_watch_that_always_fails_is_given_up_without_waiters() {
     let queue = store();
     queue.store().0.lock().watches_fail = true;
     let (mut holds, mut waits) = (Client::new(1), Client::new(2));
@@ -136,14 +136,14 @@ async fn a_watch_that_always_fails_is_given_up_when_nobody_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_watch_has_not_told_of_yet_is_not_lost() {
+async fn changes_not_reported_yet_by_a_watch_are_not_lost() {
     let queue = failing::<true>(State::new(1, 0));
     let mut waits = Client::new(1);
     waits.requests_units(1);
     waits.say(&queue).await.expect("an answer");
-    // There is a watch, and it has told of all there was: it tells of nothing more.
-    let queue = queue.store().0.lock().queue();
-    queue.store().0.lock().tells = Some(queue);
+    // The watch has reported everything, and reports nothing more.
+    let reported = queue.store().0.lock().queue();
+    queue.store().0.lock().tells = Some(reported);
     queue.0.waiters_by_key.lock().clear();
     waits.say(&queue).await.expect("an answer");
     sleep(Duration::from_millis(10)).await;
@@ -157,7 +157,7 @@ async fn what_a_watch_has_not_told_of_yet_is_not_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_to_nobody_leaves_no_room_behind() {
+async fn an_answer_to_an_unknown_session_leaves_no_waiters_behind() {
     let queue = store();
     let mut unknown = Client::new(1);
     unknown.sync.begin = false;

@@ -1,10 +1,10 @@
-//! How keys and sessions are written in the names of nodes.
+//! The encoding of keys and sessions in the names of nodes.
 
 use crate::remote::backend::Session;
 use std::fmt::Write as _;
 
-/// `key`, which ends with the kind of its limiter, as the name of a node: what is neither a letter, a digit nor `-_:.` in
-/// percents, and so never a path.
+/// Escapes `key`, which ends with the kind of its limiter, as the name of a node. All but letters, digits and `-_:.` is escaped
+/// in percents, so it is never a path.
 pub(crate) fn escaped(key: &str) -> String {
     let mut escaped = String::with_capacity(key.len());
     for byte in key.bytes() {
@@ -17,7 +17,7 @@ pub(crate) fn escaped(key: &str) -> String {
     escaped
 }
 
-/// A session, as it is printed.
+/// Parses a printed session.
 pub(crate) fn parse_session(text: &str) -> Option<Session> {
     let (client, number) = text.split_once('.')?;
     Some(Session {
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_a_key_is_called_it_is_one_node() {
+    fn any_key_name_is_one_node() {
         assert_eq!(escaped("reports:in-flight"), "reports:in-flight");
         assert_eq!(escaped("../a/ü"), "..%2Fa%2F%C3%BC");
     }

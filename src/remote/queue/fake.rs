@@ -1,4 +1,4 @@
-//! A store in memory that fails as stores do: before it has done anything, in the middle, or when it was to answer.
+//! A store in memory that fails as stores do: before it has done anything, half-way, or before the answer.
 
 use super::{Change, Node, NodeQueue, NodeStore, Ops, Queue};
 use crate::algo::chance::Draws;
@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(super) const LIMIT: u64 = 6;
 pub(super) const TTL: Duration = Duration::from_secs(10);
 
-/// Chance.
+/// A source of random numbers.
 pub(super) struct Random(Draws);
 
 impl Random {
@@ -26,7 +26,7 @@ impl Random {
     }
 }
 
-/// Whether its watches tell of one's own changes as well is for the test to say.
+/// `REPORTS`: its watches report the process's own changes as well.
 pub(super) struct Fake<const REPORTS: bool = false>(pub(super) Mutex<State>);
 
 pub(super) type Store = Fake<false>;
@@ -35,7 +35,7 @@ pub(super) fn failing<const REPORTS: bool>(state: State) -> Queue<Fake<REPORTS>>
     Queue::new(Fake(Mutex::new(state)))
 }
 
-/// One that fails when it is told to.
+/// A store that fails on demand.
 pub(super) fn store() -> Queue<Store> {
     failing(State::new(1, 0))
 }
@@ -47,17 +47,17 @@ pub(super) struct Life(pub(super) AtomicBool);
 pub(super) struct State {
     random: Random,
     pub(super) terms: Vec<Arc<Life>>,
-    /// What is to be the limit as soon as something has been deleted.
+    /// The limit after the next deletion.
     pub(super) then_limit: Option<u64>,
     /// No session can be ended.
     pub(super) ends_fail: bool,
     /// Watches end as soon as they have begun.
     pub(super) watches_fail: bool,
-    /// How many watches were begun, and how many of them have not ended.
+    /// The watches begun, and those that have not ended.
     pub(super) watches: (u64, u64),
-    /// What a watch tells first, and last.
+    /// The only report of a watch.
     pub(super) tells: Option<NodeQueue>,
-    /// One in so many calls fails.
+    /// One in `fails` calls fails.
     pub(super) fails: u64,
     pub(super) limit: u64,
     pub(super) sessions: BTreeSet<Session>,
@@ -100,7 +100,7 @@ impl State {
                 .nodes
                 .iter()
                 .any(|node| (node.session, node.request) == (session, request)),
-            "a wish is there twice"
+            "a request is there twice"
         );
         self.nodes.push(Node {
             name,
@@ -112,7 +112,7 @@ impl State {
         });
     }
 
-    /// The first so many changes.
+    /// Carries out the first `most` changes.
     fn change(&mut self, session: Session, ops: &Ops, mut most: u64) {
         let mut goes_on = || {
             let goes_on = most > 0;

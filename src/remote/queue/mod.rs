@@ -1,23 +1,23 @@
-//! Permits at stores that keep nodes in an order of their own: one node for each wish, in one line for everybody.
+//! Permits at stores that keep nodes in order of creation: one node for each request, in one queue for all sessions.
 //!
-//! Nobody grants. A wish is granted when its node and all before it are within the limit, which everybody who can see the line
-//! sees alike, and which stays so: nodes before it only go, and get smaller. So a step is a few changes to one's own nodes and
-//! a look, and no two clients ever write the same thing.
+//! No process grants. A request is granted when its node and all before it are within the limit. Every observer of the queue
+//! sees the same, and it stays so: nodes before it only go, and shrink. So a sync is a few changes to a session's own nodes and
+//! a look, and no two clients ever write the same node.
 //!
 //! | part | what it is |
 //! |---|---|
-//! | [`queue`] | what lies under a key, and who holds permits by that |
-//! | [`diff`] | what one session wants to lie there, and what has to be done for it |
-//! | [`encoding`] | how names are written |
-//! | [`waiters`] | those of this process who wait at a key, and one watch for all of them |
-//! | [`watch`] | that watch |
-//! | [`rounds`] | how a step is carried out |
-//! | [`reaper`] | what becomes of those who have gone without a word |
-//! | [`NodeStore`] | what a store has to be able to do |
+//! | [`node_queue`] | the nodes under a key, and the holders by their order |
+//! | [`session_diff`] | the nodes that a session needs, and the changes for that |
+//! | [`encoding`] | the encoding of names |
+//! | [`waiters`] | the waiters of this process at a key, and their common watch |
+//! | [`watch`] | the task of that watch |
+//! | [`reconcile`] | how a sync is carried out |
+//! | [`reaper`] | ends silent sessions |
+//! | [`NodeStore`] | the interface to a store |
 //!
-//! A session's nodes live as long as what the store calls a session, or a lease: a [`NodeStore::Term`]. That of ZooKeeper and of
-//! etcd is kept alive by its client, whatever becomes of the limiter: so what has not been heard of for its time to live is
-//! taken down from here.
+//! A session's nodes live as long as the store's own session, or a lease: a [`NodeStore::Term`]. The clients of ZooKeeper and
+//! etcd keep it alive, whatever becomes of the limiter. So this process itself ends sessions that were silent for their time to
+//! live.
 
 #[cfg(test)]
 mod client;
@@ -53,7 +53,7 @@ use tokio::time::Instant;
 pub(crate) use waiters::Change;
 use waiters::Waiters;
 
-/// Permits at such a store. A handle.
+/// A handle for permits at such a store.
 pub(crate) struct Queue<S: NodeStore>(Arc<Inner<S>>);
 
 impl<S: NodeStore> Clone for Queue<S> {
@@ -67,9 +67,9 @@ struct Inner<S: NodeStore> {
     /// The sessions of this process.
     slots: Mutex<Slots<S>>,
     waiters_by_key: Mutex<HashMap<Key, Waiters<S::Term>>>,
-    /// There is another slot.
+    /// Signals another slot.
     filled: Arc<Notify>,
-    /// How many watches there were.
+    /// The number of watches so far.
     watches: AtomicU64,
 }
 
@@ -78,15 +78,15 @@ type Slots<S> = HashMap<(Key, Session), Arc<Slot<S>>>;
 struct Slot<S: NodeStore> {
     term: Arc<S::Term>,
     ttl: Duration,
-    /// Held while a step is under way.
+    /// Held during a sync.
     diff: tokio::sync::Mutex<SessionDiff>,
-    /// When the session is over, unless it is heard of.
+    /// When the session ends, unless it syncs.
     due: Mutex<Instant>,
 }
 
-/// How long after a failure a watch is begun anew.
+/// The pause after a failure before a watch begins anew.
 const PAUSE: Duration = Duration::from_millis(50);
-/// For so long a watch is kept when nobody waits any more: soon somebody will.
+/// How long a watch is kept without waiters: the next one may come soon.
 const LINGER: Duration = Duration::from_secs(1);
 
 impl<S: NodeStore> Queue<S> {
@@ -155,7 +155,7 @@ impl<S: NodeStore> Queue<S> {
         diff.apply(sync, inner.outlook(key));
         let queue = inner.carry_out(&visit, &mut diff).await?;
         let Some(queue) = queue else {
-            // What is left of it is nobody's. Until it has gone it is known here.
+            // The session is lost. It stays known here until its nodes are gone.
             let ended = inner.store.end(Some(&slot.term), sync.ttl, key, sync.session);
             if seeded!("queue_forgets_the_lost") {
                 inner.forget(key, sync.session);
@@ -184,7 +184,7 @@ impl<S: NodeStore> Queue<S> {
         waiter.notified().await;
     }
 
-    /// Nobody asks for news of this session any more. What could not be taken down of it still is.
+    /// Forgets this session. Nodes that could not be deleted still are.
     pub(crate) fn leave(&self, key: &Key, session: Session) {
         let key = &key.of(Rule::PERMITS);
         if seeded!("queue_forgets_the_parted") {
@@ -195,7 +195,7 @@ impl<S: NodeStore> Queue<S> {
 }
 
 impl<S: NodeStore> Inner<S> {
-    /// What was last seen of the key.
+    /// The last view of the key.
     fn outlook(&self, key: &Key) -> Outlook {
         self.waiters_by_key
             .lock()
@@ -218,7 +218,7 @@ impl<S: NodeStore> Inner<S> {
         slot
     }
 
-    /// Takes down a session. What fails is tried again from here, also when nobody asks for it any more.
+    /// Ends a session. A failure is retried from here, also when the client does not ask again.
     async fn end(&self, key: &Key, sync: &SyncRequest, slot: Option<Arc<Slot<S>>>) -> Result<(), StoreError> {
         if let Some(slot) = slot {
             {
@@ -239,31 +239,31 @@ impl<S: NodeStore> Inner<S> {
         Ok(())
     }
 
-    /// Nothing more is known of this session here.
+    /// Forgets this session here.
     fn forget(&self, key: &Key, session: Session) {
         let slot = self.slots.lock().remove(&(key.clone(), session));
         drop(slot);
         self.remove_waiter(key, session);
     }
 
-    /// The session waits for nothing any more.
+    /// Removes the session from the waiters.
     fn remove_waiter(&self, key: &Key, session: Session) {
         let mut waiters_by_key = self.waiters_by_key.lock();
         let empty = waiters_by_key
             .get_mut(key)
-            .is_some_and(|waiters| waiters.leaves(session));
+            .is_some_and(|waiters| waiters.leave(session));
         let waiters = if empty { waiters_by_key.remove(key) } else { None };
         drop(waiters_by_key);
         drop(waiters);
     }
 
-    /// Whether this is what is known of the session still.
+    /// Whether this slot still belongs to the session.
     fn has(&self, id: &(Key, Session), slot: &Arc<Slot<S>>) -> bool {
         let slots = self.slots.lock();
         slots.get(id).is_some_and(|known| Arc::ptr_eq(known, slot))
     }
 
-    /// The answer to a session that is not there.
+    /// The reply for an unknown session.
     async fn unknown(&self, visit: &Visit<'_, S>) -> Result<SyncReply, StoreError> {
         let key = visit.key;
         let queue = self.look(visit, &Ops::default()).await?;
@@ -279,7 +279,7 @@ impl<S: NodeStore> Inner<S> {
         })
     }
 
-    /// Takes note of what a session waits for. True when it is to be told.
+    /// Records the waiting requests of a session. True when it needs notifications.
     fn update(&self, key: &Key, session: Session, diff: &SessionDiff, reply: &SyncReply) -> bool {
         let mut waiters_by_key = self.waiters_by_key.lock();
         let waiters = waiters_by_key.entry(key.clone()).or_default();
@@ -289,7 +289,7 @@ impl<S: NodeStore> Inner<S> {
 
 impl<S: NodeStore> Drop for Inner<S> {
     fn drop(&mut self) {
-        // The one who takes down looks once more, and goes.
+        // The reaper looks once more, and ends.
         self.filled.notify_one();
     }
 }

@@ -1,37 +1,37 @@
-//! What lies under a key, as it was last seen.
+//! The nodes under a key, as they were last seen.
 
 use crate::remote::backend::{Session, Usage};
 use std::collections::BTreeSet;
 
-/// A wish as it lies at the store.
+/// A request as a node at the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
-    /// What the store calls it.
+    /// Its name at the store.
     pub(crate) name: Box<str>,
     /// Its place in the order of creation, which the store assigns.
     pub(crate) place: u64,
     pub(crate) session: Session,
     pub(crate) request: u64,
-    /// How many units it stands for. They only ever get fewer.
+    /// Its units. They only ever get fewer.
     pub(crate) units: u64,
-    /// The token of its grant, where this process may have to know it.
+    /// The token of its grant, where this process may need it.
     pub(crate) token: u64,
 }
 
-/// How much there is to be had.
+/// A summary of the usage.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outlook {
     pub(crate) limit: u64,
-    /// How many units nobody holds or waits for.
+    /// Units neither held nor waited for.
     pub(crate) free: u64,
     pub(crate) sessions: u64,
 }
 
-/// Everything under a key: the limit, who is there, and the nodes in order of their places.
+/// Everything under a key: the limit, the sessions, and the nodes in order of their places.
 ///
-/// A node is *held* from the instant on at which it and all before it are within the limit. Nodes before it only go and get
-/// smaller, so that it stays so: only a lowered limit would say otherwise, and that takes nothing away. Hence what is known to
-/// be held is remembered here.
+/// A node is *held* from the instant on at which it and all before it are within the limit. Nodes before it only go and shrink,
+/// so that it stays held. Only a lowered limit would say otherwise, and that takes nothing away. Hence held nodes are
+/// remembered here.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeQueue {
     limit: u64,
@@ -53,7 +53,7 @@ impl NodeQueue {
         queue
     }
 
-    /// Takes over what an earlier look knew to be held.
+    /// Takes over the held nodes of an earlier look.
     pub(crate) fn after(&mut self, earlier: &Self) {
         let known = self.nodes.iter().filter(|node| earlier.held.contains(&node.name));
         let known: Vec<_> = known.map(|node| node.name.clone()).collect();
@@ -65,7 +65,7 @@ impl NodeQueue {
         self.limit
     }
 
-    /// What may be asked for, by this look.
+    /// The summary of this look.
     pub(crate) fn outlook(&self) -> Outlook {
         Outlook {
             limit: self.limit,
@@ -82,13 +82,13 @@ impl NodeQueue {
         self.nodes.iter().filter(move |node| node.session == session)
     }
 
-    /// How many units this node stands for; none when it is not there.
+    /// The units of this node; zero without it.
     pub(crate) fn units(&self, name: &str) -> u64 {
         let node = self.nodes.iter().find(|node| &*node.name == name);
         node.map_or(0, |node| node.units)
     }
 
-    /// Notes the tokens of the nodes of `session`. False when one is not known.
+    /// Sets the tokens of the nodes of `session`. False when one is unknown.
     pub(crate) fn mark(&mut self, session: Session, token: impl Fn(&str) -> Option<u64>) -> bool {
         let mut nodes = self.nodes.iter_mut().filter(|node| node.session == session);
         nodes.all(|node| match token(&node.name) {
@@ -104,13 +104,13 @@ impl NodeQueue {
         self.held.contains(name)
     }
 
-    /// How many units this node may have, seeing those before it.
+    /// The units that this node may have, after those before it.
     pub(crate) fn free_for(&self, name: &str) -> u64 {
         let before = self.nodes.iter().take_while(|node| &*node.name != name);
         self.limit.saturating_sub(sum(before))
     }
 
-    /// Whether somebody other than `session` waits.
+    /// Whether a session other than `session` waits.
     pub(crate) fn others_wait(&self, session: Session) -> bool {
         let mut waiting = self.nodes.iter().filter(|node| !self.is_held(&node.name));
         waiting.any(|node| node.session != session)
@@ -126,18 +126,18 @@ impl NodeQueue {
         }
     }
 
-    /// Somebody has come.
-    pub(crate) fn enters(&mut self, session: Session) {
+    /// A session comes.
+    pub(crate) fn add_session(&mut self, session: Session) {
         self.sessions.insert(session);
     }
 
-    /// Somebody has gone. What it held goes by itself.
-    pub(crate) fn leaves(&mut self, session: Session) {
+    /// A session goes. Its nodes go by themselves.
+    pub(crate) fn remove_session(&mut self, session: Session) {
         self.sessions.remove(&session);
     }
 
-    /// A node has come, or is told of again.
-    pub(crate) fn comes(&mut self, node: Node) {
+    /// A node comes, or is reported again.
+    pub(crate) fn add(&mut self, node: Node) {
         if self.nodes.iter().any(|known| known.name == node.name) {
             return;
         }
@@ -146,8 +146,8 @@ impl NodeQueue {
         self.settle();
     }
 
-    /// A node has gone.
-    pub(crate) fn goes(&mut self, name: &str) {
+    /// A node goes.
+    pub(crate) fn remove(&mut self, name: &str) {
         if seeded!("line_takes_an_end_for_a_turn")
             && let Some(at) = self.nodes.iter().position(|node| &*node.name == name)
             && let Some(next) = self.nodes.get(at + 1)
@@ -159,15 +159,15 @@ impl NodeQueue {
         self.settle();
     }
 
-    /// The node at this place has got smaller.
-    pub(crate) fn shrinks(&mut self, place: u64, units: u64) {
+    /// The node at this place shrinks.
+    pub(crate) fn shrink(&mut self, place: u64, units: u64) {
         if let Some(node) = self.nodes.iter_mut().find(|node| node.place == place) {
             node.units = node.units.min(units);
         }
         self.settle();
     }
 
-    /// The limit has changed.
+    /// The limit changes.
     #[cfg(any(test, feature = "etcd"))]
     pub(crate) fn resize(&mut self, limit: u64) {
         self.limit = limit;
@@ -195,7 +195,7 @@ impl NodeQueue {
     }
 }
 
-/// How many units these stand for, all together.
+/// The sum of their units.
 fn sum<'a>(nodes: impl Iterator<Item = &'a Node>) -> u64 {
     let add = if seeded!("line_adds_up_blindly") {
         u64::wrapping_add
@@ -244,9 +244,9 @@ mod tests {
     #[test]
     fn a_waiter_that_goes_admits_nobody() {
         let mut queue = NodeQueue::new(4, [], vec![node(1, 4), node(2, 1), node(3, 1)]);
-        queue.goes("n2");
+        queue.remove("n2");
         assert_eq!(held(&queue), [1]);
-        queue.goes("n1");
+        queue.remove("n1");
         assert_eq!(held(&queue), [3]);
     }
 
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_cannot_be_are_no_reason_to_panic() {
+    fn impossible_numbers_do_not_panic() {
         let queue = NodeQueue::new(4, [], vec![node(1, u64::MAX), node(2, u64::MAX), node(3, 1)]);
         assert_eq!(
             (queue.outlook().free, queue.free_for("n3"), held(&queue)),
@@ -268,14 +268,14 @@ mod tests {
     }
 
     #[test]
-    fn whoever_goes_or_gets_smaller_lets_the_next_in() {
+    fn a_node_that_goes_or_shrinks_admits_the_next() {
         let mut queue = NodeQueue::new(4, [], vec![node(1, 2), node(2, 3), node(3, 1)]);
-        queue.shrinks(1, 1);
+        queue.shrink(1, 1);
         assert_eq!(held(&queue), [1, 2]);
-        queue.goes("n1");
+        queue.remove("n1");
         assert_eq!(held(&queue), [2, 3]);
-        queue.comes(node(4, 1));
-        queue.comes(node(4, 1));
+        queue.add(node(4, 1));
+        queue.add(node(4, 1));
         assert_eq!((held(&queue), queue.usage().waiting), (vec![2, 3], 1));
         assert!(queue.others_wait(session(2)) && !queue.others_wait(session(4)));
     }
@@ -285,9 +285,9 @@ mod tests {
         let mut queue = NodeQueue::new(4, [], vec![node(1, 2), node(2, 2), node(3, 1)]);
         queue.resize(2);
         assert_eq!((held(&queue), queue.usage().in_use), (vec![1, 2], 4));
-        queue.goes("n1");
+        queue.remove("n1");
         assert_eq!(held(&queue), [2]);
-        // Also for whoever looks anew, and did not see it granted; what is known stays known.
+        // Also for an observer that begins now, and did not see it granted; known grants stay known.
         let mut anew = NodeQueue::new(1, [], vec![node(2, 2), node(3, 1)]);
         assert_eq!(held(&anew), [0; 0]);
         anew.after(&queue);

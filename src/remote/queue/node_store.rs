@@ -1,4 +1,4 @@
-//! What a store has to be able to do.
+//! The interface to a store with ordered nodes.
 
 use super::node_queue::NodeQueue;
 use super::session_diff::Ops;
@@ -11,29 +11,29 @@ use tokio::time::Instant;
 
 /// A store that keeps nodes in order of their creation.
 pub(crate) trait NodeStore: Send + Sync + 'static {
-    /// How long nodes last: until it is over, and so long after whoever keeps it up was last heard of.
+    /// The lifetime of nodes: until it is over, and for a time after its keeper was last heard of.
     type Term: Send + Sync + 'static;
 
-    /// A term under which nodes last at least for `ttl` after the step that made them, and whose process is missed soon after
-    /// that.
+    /// A term under which nodes last at least for `ttl` after the sync that made them, and not much longer once their process
+    /// is gone.
     fn term(&self, ttl: Duration) -> impl Future<Output = Result<Arc<Self::Term>, StoreError>> + Send;
 
-    /// Whether everything of this term goes.
+    /// Whether all nodes of this term go.
     fn is_over(&self, term: &Self::Term) -> bool;
 
-    /// Whether everything of this term has gone by itself, and nothing is to be taken down any more.
+    /// Whether all nodes of this term have gone by themselves, and none has to be deleted.
     fn is_gone(&self, term: &Self::Term) -> bool {
         self.is_over(term)
     }
 
-    /// How long before `at` the term was last renewed, where steps do not renew it.
+    /// How long before `at` the term was last renewed, where syncs do not renew it.
     fn age(&self, term: &Self::Term, at: Instant) -> Duration {
         let _ = (term, at);
         Duration::ZERO
     }
 
-    /// Whether [`watch`](Self::watch) tells of one's own changes as well, before anything that happens later. Then nobody has to
-    /// look who watches.
+    /// Whether [`watch`](Self::watch) reports the process's own changes as well, before any later event. Then a watcher needs
+    /// no look.
     const REPORTS: bool = false;
 
     /// The token of a node that was made in this term, where [`REPORTS`](Self::REPORTS).
@@ -42,9 +42,8 @@ pub(crate) trait NodeStore: Send + Sync + 'static {
         None
     }
 
-    /// Does all that, in order and at once, and says what lies under the key then; nothing, where it is not to look and need
-    /// not. Where nobody has used the key, the limit is `limit`. Before it is known what became of an earlier one that failed,
-    /// it is only asked to look.
+    /// Carries out `ops`, in order and atomically, and returns the nodes under the key then; `None`, where no look is asked
+    /// for. A new key gets `limit`. While the outcome of an earlier failure is unknown, the call is a look only.
     fn carry_out(
         &self,
         term: &Self::Term,
@@ -55,8 +54,8 @@ pub(crate) trait NodeStore: Send + Sync + 'static {
         look: bool,
     ) -> impl Future<Output = Result<Option<NodeQueue>, StoreError>> + Send;
 
-    /// Takes down everything of this session, and the key with it if it was the last. The term is that of the session, if that
-    /// is known; it may have been tried before. `ttl` is the session's.
+    /// Deletes all nodes of this session, and the key with the last session. The term is that of the session, if it is known;
+    /// an attempt may have been made before. `ttl` is the session's.
     fn end(
         &self,
         term: Option<&Self::Term>,
@@ -65,7 +64,7 @@ pub(crate) trait NodeStore: Send + Sync + 'static {
         session: Session,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Tells of everything under the key, first all that there is, until it cannot any more.
+    /// Reports everything under the key, all nodes first, until it fails.
     fn watch(
         &self,
         term: &Self::Term,

@@ -1,5 +1,5 @@
-//! Takes down sessions whose limiters have gone without a word, or whose ends have failed: what the store's own client keeps up
-//! would stay for ever.
+//! Ends sessions whose limiters have gone silently, or whose ends have failed: the store's own client would keep them up for
+//! ever.
 
 use super::{Inner, LINGER, NodeStore, PAUSE};
 use std::sync::{Arc, Weak};
@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 impl<S: NodeStore> Inner<S> {
-    /// Takes down what has not been heard of for its time to live. Returns when the next is due.
+    /// Ends the sessions that were silent for their time to live. Returns when the next is due.
     async fn reap(&self) -> Option<Instant> {
         let now = Instant::now();
         let slots: Vec<_> = self
@@ -20,11 +20,11 @@ impl<S: NodeStore> Inner<S> {
             let Ok(_account) = slot.diff.try_lock() else {
                 continue;
             };
-            // Read once nobody is about to put it off.
+            // Read when no sync can defer it any more.
             if *slot.due.lock() > now || seeded!("queue_takes_nobody_down") {
                 continue;
             }
-            // It is tried until it is done, or until there is nothing more to be done.
+            // It is retried until it is done, or nothing is left to do.
             let end = self.store.end(Some(&slot.term), slot.ttl, &key, session);
             if self.store.is_gone(&slot.term) || end.await.is_ok() {
                 self.forget(&key, session);
@@ -36,7 +36,7 @@ impl<S: NodeStore> Inner<S> {
     }
 }
 
-/// Takes down sessions whose limiters have gone without a word, as long as there is a handle.
+/// Ends silent sessions as long as there is a handle.
 pub(super) async fn reap<S: NodeStore>(inner: Weak<Inner<S>>, filled: Arc<Notify>) {
     loop {
         let Some(there) = inner.upgrade() else { return };

@@ -1,4 +1,4 @@
-//! A step's changes at the store, and looks at what has come of them, until nothing is left to change.
+//! Makes the changes of a sync at the store, and looks at the result, until nothing is left to change.
 
 use super::node_queue::NodeQueue;
 use super::session_diff::{Ops, SessionDiff};
@@ -7,9 +7,9 @@ use super::{Inner, NodeStore, PAUSE};
 use crate::remote::backend::{Session, StoreError};
 use crate::remote::key::Key;
 
-/// What has come of changes that a watch may tell of.
+/// The outcome of changes that a watch may report.
 enum Watched {
-    /// They are done, and this is what there is now.
+    /// They are done, with this result.
     Seen(NodeQueue),
     /// They are done.
     Done,
@@ -17,7 +17,7 @@ enum Watched {
     Not,
 }
 
-/// Whose changes they are.
+/// The session and key of the changes.
 pub(super) struct Visit<'a, S: NodeStore> {
     pub(super) term: &'a S::Term,
     pub(super) key: &'a Key,
@@ -37,11 +37,11 @@ impl<S: NodeStore> Visit<'_, S> {
     }
 }
 
-/// How often a step is gone on with, when what it finds asks for more changes.
+/// The most rounds of a sync, when its look asks for more changes.
 const ROUNDS: usize = 8;
 
 impl<S: NodeStore> Inner<S> {
-    /// Makes what lies at the store what the account says, and decides what is granted. `None` when the session has gone.
+    /// Makes the nodes at the store equal to the diff's, and decides on grants. `None` when the session has gone.
     pub(super) async fn carry_out(
         &self,
         visit: &Visit<'_, S>,
@@ -60,7 +60,7 @@ impl<S: NodeStore> Inner<S> {
             };
             let mut there = diff.see(session, &queue, &ops);
             if !there && reported && !seeded!("queue_believes_the_watch") {
-                // What a watch has not told of yet may well be there.
+                // Changes that a watch has not reported may still be there.
                 diff.in_doubt = true;
                 queue = self.look(visit, &Ops::default()).await?;
                 there = diff.see(session, &queue, &ops);
@@ -73,14 +73,14 @@ impl<S: NodeStore> Inner<S> {
             }
             look = false;
             rounds += 1;
-            // What is left after so many does no harm, and is done by the next step.
+            // After this many rounds the rest does no harm, and is left to the next sync.
             if diff.ops().is_empty() || rounds == ROUNDS {
                 return Ok(Some(queue));
             }
         }
     }
 
-    /// Does all that, and looks.
+    /// Carries out `ops`, and looks.
     pub(super) async fn look(&self, visit: &Visit<'_, S>, ops: &Ops) -> Result<NodeQueue, StoreError> {
         let queue = visit.carry_out(&self.store, ops, true).await?;
         let mut queue = queue.ok_or_else(|| StoreError::Answer {
@@ -94,7 +94,7 @@ impl<S: NodeStore> Inner<S> {
         Ok(queue)
     }
 
-    /// Does all that without a look, if there is a watch that tells what comes of it.
+    /// Carries out `ops` without a look, if a watch reports the result.
     async fn watched(&self, visit: &Visit<'_, S>, ops: &Ops) -> Result<Watched, StoreError> {
         let (key, session) = (visit.key, visit.session);
         if !S::REPORTS || ops.begin || ops.is_empty() {
@@ -114,11 +114,11 @@ impl<S: NodeStore> Inner<S> {
         Ok(if known { Watched::Seen(queue) } else { Watched::Done })
     }
 
-    /// Waits until the watch has told of all this. `None` when there is no watch any more.
+    /// Waits until the watch has reported `ops`. `None` without a watch.
     async fn reported(&self, key: &Key, session: Session, ops: &Ops) -> Option<NodeQueue> {
         loop {
             let changed;
-            // Made before the lock is free again: what happens from then on is not missed.
+            // Created before the lock is released: later events are not missed.
             let notified;
             {
                 let waiters_by_key = self.waiters_by_key.lock();

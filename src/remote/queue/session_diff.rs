@@ -1,23 +1,23 @@
-//! What one session wants to lie at the store, and what is known to lie there, as a pure state machine. What is to be done is
-//! the difference of the two, so that a step which failed half-way is made good by the next one, whatever had become of it.
+//! The nodes that one session needs at the store, and the nodes known to be there, as a pure state machine. The difference is
+//! what has to be done. So a sync that failed half-way is repaired by the next one, whatever its outcome.
 
 use super::node_queue::{NodeQueue, Outlook};
 use crate::remote::backend::{Grant, Session, SyncReply, SyncRequest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What is to be changed at the store, in this order.
+/// Changes at the store, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ops {
-    /// The session is to be there.
+    /// The session begins.
     pub(crate) begin: bool,
-    /// A node for each wish, of so many units, in this order.
+    /// New nodes: the request, and its units, in this order.
     pub(crate) create: Vec<(u64, u64)>,
-    /// Nodes by name, and of how few units they are to be.
+    /// Nodes that shrink, by name, with their new units.
     pub(crate) shrink: Vec<(Box<str>, u64)>,
-    /// Nodes by name.
+    /// Nodes that go, by name.
     pub(crate) delete: Vec<Box<str>>,
-    /// The limit.
+    /// The new limit.
     pub(crate) limit: Option<u64>,
 }
 
@@ -38,11 +38,11 @@ pub(crate) struct SessionDiff {
     /// The session is known to be there.
     begun: bool,
     requests: BTreeMap<u64, PendingRequest>,
-    /// Nodes that are to go.
+    /// Nodes that have to go.
     doomed: BTreeSet<Box<str>>,
     /// Grants that the client has not seen.
     grants: Vec<Grant>,
-    /// It is not known what became of the last changes: the next thing is to look.
+    /// The outcome of the last changes is unknown: a look comes next.
     pub(super) in_doubt: bool,
 }
 
@@ -50,14 +50,14 @@ pub(crate) struct SessionDiff {
 struct PendingRequest {
     need: u64,
     queue: bool,
-    /// How many units its node is to have.
+    /// The units that its node should have.
     units: u64,
-    /// The node that there is, and how many units that has.
+    /// The present node, and its units.
     node: Option<(Box<str>, u64)>,
-    /// It has been looked at once: it is in line, if it is not granted.
+    /// It was decided on once: it waits in the queue, unless it is granted.
     judged: bool,
     granted: bool,
-    /// It is more than there is, and has no node; but its client may not have heard that, and by then there may be more.
+    /// It exceeds the limit, and has no node; but its client may not know that yet, and the limit may be raised by then.
     refused: bool,
 }
 
@@ -66,7 +66,7 @@ impl SessionDiff {
         self.begun
     }
 
-    /// Takes note of what is new in `sync`; `outlook` is what was last seen.
+    /// Applies the new parts of `sync`; `outlook` is the last view.
     pub(super) fn apply(&mut self, sync: &SyncRequest, outlook: Outlook) {
         if sync.seq <= self.seq {
             return;
@@ -78,7 +78,7 @@ impl SessionDiff {
         let returned = sync.returned.clamp(self.returned, self.granted);
         self.return_units(returned - self.returned);
         self.returned = returned;
-        // Who does not say a wish again has heard what became of it.
+        // A client that does not repeat a request knows its outcome.
         let heard = |request: &u64| sync.requests.iter().all(|said| said.id != *request);
         self.requests
             .retain(|request, pending| !pending.refused || !heard(request));
@@ -89,7 +89,7 @@ impl SessionDiff {
         }
         let mut free = outlook.free;
         for request in sync.requests.iter().filter(|request| request.id > self.asked) {
-            // What is wanted beyond the need is for whoever wants it: half an equal share at a time.
+            // Units wanted beyond the need: half an equal share at a time, for fairness.
             let all = outlook.sessions + u64::from(!self.begun);
             let most = if all > 1 { outlook.limit / (2 * all) } else { free };
             let units = request.want.min(most).min(free).max(request.need);
@@ -112,7 +112,7 @@ impl SessionDiff {
             .fold(self.asked, u64::max);
     }
 
-    /// Units are given back. Which ones is the same to the store: whole nodes before parts of them.
+    /// Returns units. The choice does not matter to the store: whole nodes before parts of them.
     fn return_units(&mut self, mut units: u64) {
         let held = self.requests.iter().filter(|(_, pending)| pending.granted);
         let exact = held.clone().find(|(_, pending)| pending.units == units);
@@ -135,7 +135,7 @@ impl SessionDiff {
         self.doomed.extend(node.map(|(name, _)| name));
     }
 
-    /// What is to be changed, as far as is known.
+    /// The changes to be made, as far as they are known.
     pub(super) fn ops(&self) -> Ops {
         let mut ops = Ops {
             begin: !self.begun,
@@ -154,7 +154,7 @@ impl SessionDiff {
         ops
     }
 
-    /// Takes note of what lies at the store, once `done` has been done there. False when the session is not there any more.
+    /// Records the nodes at the store, once `done` was carried out. False when the session is gone.
     pub(super) fn see(&mut self, session: Session, queue: &NodeQueue, done: &Ops) -> bool {
         self.in_doubt = false;
         let there = queue.has(session);
@@ -174,18 +174,18 @@ impl SessionDiff {
                 Some(pending) if pending.node.is_none() && !pending.refused => {
                     pending.node = Some((node.name.clone(), node.units));
                 }
-                // Nobody wants it, or it is there twice.
+                // A node without a request, or a second one.
                 _ => drop(doomed.insert(node.name.clone())),
             }
         }
         self.doomed = doomed;
-        // A node that was granted and has gone was taken away by somebody else: what it stood for is lost.
+        // A granted node that is gone was deleted by another: its units are lost.
         self.requests
             .values()
             .all(|pending| !pending.granted || pending.node.is_some())
     }
 
-    /// Decides, for each wish whose node is there, whether it is granted, goes on waiting, or goes.
+    /// Decides for each request with a node whether it is granted, goes on waiting, or goes.
     pub(super) fn decide(&mut self, session: Session, queue: &NodeQueue) {
         let mut refused = Vec::new();
         for pending in self.requests.values_mut().filter(|pending| pending.refused) {
@@ -231,7 +231,7 @@ impl SessionDiff {
         waiting.filter_map(|pending| Some(&*pending.node.as_ref()?.0))
     }
 
-    /// Whether it holds units that it may have no use for.
+    /// Whether it holds units that it may not need.
     pub(super) fn keeps(&self) -> bool {
         self.keeps && self.granted > self.returned
     }
@@ -243,7 +243,7 @@ impl SessionDiff {
             alive: true,
             grants: grants.copied().collect(),
             others_wait: queue.others_wait(sync.session),
-            // Should the store's word be lost, which it is not.
+            // In case the store's notification were lost, which it is not.
             again: waits.then_some(sync.ttl.max(Duration::from_millis(100))),
             usage: queue.usage(),
             ..SyncReply::default()

@@ -1,7 +1,6 @@
-//! Those of this process who wait at a key, and the one watch that they share.
+//! The waiters of this process at a key, and their common watch.
 //!
-//! Whoever waits is told only when there is something for it: what the watch sees is judged here, and asks nothing of the
-//! store.
+//! A waiter is notified only of its own events: the reports of the watch are judged here, without the store.
 
 use super::node_queue::{Node, NodeQueue, Outlook};
 use super::session_diff::Ops;
@@ -11,31 +10,31 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-/// What a watch sees.
+/// A report of a watch.
 #[derive(Debug)]
 pub(crate) enum Change {
-    /// All there is.
+    /// The full queue.
     All(NodeQueue),
     Entered(Session),
     Left(Session),
     Came(Node),
     Went(Box<str>),
-    /// The node at this place has so many units left.
+    /// The node at this place has this many units left.
     Shrank(u64, u64),
     #[cfg(feature = "etcd")]
     Resized(u64),
 }
 
 pub(super) struct Waiters<T> {
-    /// What was last seen; while there is a watch, by it.
+    /// The last view: of the watch, if there is one.
     queue: NodeQueue,
     by_session: HashMap<Session, Waiter>,
     watching: Option<(Arc<T>, JoinHandle<()>)>,
-    /// The number of the watch that counts: what an earlier one has still to tell does not.
+    /// The number of the current watch: late reports of an earlier one do not count.
     watch: u64,
-    /// The watch has told of everything.
+    /// The watch has reported everything.
     sees: bool,
-    /// Somebody was glad of that since it was last looked.
+    /// A sync used the watch since the last check.
     asked: bool,
     changed: Arc<Notify>,
 }
@@ -69,24 +68,24 @@ impl<T> Waiters<T> {
         self.queue.outlook()
     }
 
-    /// Whether there is a watch that has told of everything. It is kept as long as it is asked for.
+    /// Whether a watch has reported everything. It is kept as long as it is used.
     pub(super) fn keep_watch(&mut self) -> bool {
         self.asked = true;
         self.sees
     }
 
-    /// Told of each change.
+    /// Notified of each change.
     pub(super) fn changed(&self) -> Arc<Notify> {
         Arc::clone(&self.changed)
     }
 
-    /// There is no watch any more, or it misses something.
+    /// Records that there is no watch any more, or that it misses something.
     pub(super) fn blind(&mut self) -> Arc<Notify> {
         self.sees = false;
         Arc::clone(&self.changed)
     }
 
-    /// What there is, once the watch has told that `session` has done all this; nothing without one.
+    /// The queue, once the watch has reported the changes `done` of `session`; nothing without a watch.
     pub(super) fn queue_after(&self, session: Session, done: &Ops) -> Option<Option<NodeQueue>> {
         if !self.sees {
             return None;
@@ -105,18 +104,18 @@ impl<T> Waiters<T> {
         Arc::clone(&self.by_session.entry(session).or_default().notify)
     }
 
-    /// A session has gone. True when it was the last.
-    pub(super) fn leaves(&mut self, session: Session) -> bool {
+    /// A session goes. True when it was the last.
+    pub(super) fn leave(&mut self, session: Session) -> bool {
         self.by_session.remove(&session);
         self.is_empty()
     }
 
-    /// Nobody is here.
+    /// True without sessions.
     pub(super) fn is_empty(&self) -> bool {
         self.by_session.is_empty()
     }
 
-    /// Somebody has looked: what it sees as new is added to what is known, and the other way round.
+    /// Merges a look: held nodes of the last view are added to it, and it becomes the view without a watch.
     pub(super) fn see(&mut self, queue: &mut NodeQueue) {
         queue.after(&self.queue);
         if !self.sees {
@@ -124,7 +123,7 @@ impl<T> Waiters<T> {
         }
     }
 
-    /// Takes note of what `session` waits for. True when that is anything.
+    /// Records what `session` waits for. True when that is anything.
     pub(super) fn update<'a>(
         &mut self,
         session: Session,
@@ -138,7 +137,7 @@ impl<T> Waiters<T> {
         waiter.wants()
     }
 
-    /// True when nobody waits any more. Then this watch is none from now on.
+    /// True without waiters. Then this watch ends.
     pub(super) fn is_idle(&mut self) -> bool {
         let idle = !std::mem::take(&mut self.asked) && !self.by_session.values().any(Waiter::wants);
         if idle {
@@ -155,7 +154,7 @@ impl<T> Waiters<T> {
         watching.is_some_and(|(term, task)| !task.is_finished() && !is_over(term))
     }
 
-    /// Has this watch from now on, and no other.
+    /// Replaces the watch.
     pub(super) fn watch(&mut self, number: u64, term: Arc<T>, task: JoinHandle<()>) {
         self.sees = false;
         self.watch = number;
@@ -166,34 +165,34 @@ impl<T> Waiters<T> {
         }
     }
 
-    /// Whether this watch is the one that counts.
+    /// Whether this watch is the current one.
     pub(super) fn is_watched_by(&self, number: u64) -> bool {
         self.watch == number
     }
 
-    /// Returns who is to be told, without a lock.
+    /// Applies a report. Returns the notifiers, to be called without a lock.
     #[must_use]
-    pub(super) fn note(&mut self, change: Change) -> Vec<Arc<Notify>> {
+    pub(super) fn apply(&mut self, change: Change) -> Vec<Arc<Notify>> {
         match change {
             Change::All(mut queue) => {
                 queue.after(&self.queue);
                 self.queue = queue;
                 self.sees = true;
             }
-            Change::Entered(session) => self.queue.enters(session),
-            Change::Left(session) => self.queue.leaves(session),
-            Change::Came(node) => self.queue.comes(node),
-            Change::Went(name) => self.queue.goes(&name),
-            Change::Shrank(place, units) => self.queue.shrinks(place, units),
+            Change::Entered(session) => self.queue.add_session(session),
+            Change::Left(session) => self.queue.remove_session(session),
+            Change::Came(node) => self.queue.add(node),
+            Change::Went(name) => self.queue.remove(&name),
+            Change::Shrank(place, units) => self.queue.shrink(place, units),
             #[cfg(feature = "etcd")]
             Change::Resized(limit) => self.queue.resize(limit),
         }
-        self.ring()
+        self.due()
     }
 
-    /// Whoever has something to see.
+    /// The notifiers of waiters with events.
     #[must_use]
-    pub(super) fn ring(&mut self) -> Vec<Arc<Notify>> {
+    pub(super) fn due(&mut self) -> Vec<Arc<Notify>> {
         let mut to_notify = Vec::new();
         if !self.sees {
             return to_notify;
@@ -201,7 +200,7 @@ impl<T> Waiters<T> {
         for (session, waiter) in &mut self.by_session {
             let others_wait = waiter.keeps && self.queue.others_wait(*session);
             let mut waiting = waiter.waiting.iter();
-            // The limit was lowered below the need of a waiter: its client withdraws the wish.
+            // The limit was lowered below the need of a waiter: its client withdraws the request.
             let is_over =
                 |name: &str| self.queue.units(name) > self.queue.limit() && !seeded!("queue_hides_a_lower_limit");
             let decided = waiting.any(|name| self.queue.is_held(name) || is_over(name));

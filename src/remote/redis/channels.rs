@@ -1,4 +1,4 @@
-//! Where this process is told of news, and whether it may do there all that it has to.
+//! The channels of this process for notifications, and the check of its rights.
 
 use crate::remote::key::Key;
 use crate::remote::random;
@@ -7,17 +7,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::OnceCell;
 
-/// Part of a cluster that lies on one server, whichever that is.
+/// A hash slot of a cluster, which lies on one server.
 #[cfg(feature = "redis-cluster")]
 pub(super) type Slot = ::redis::cluster_routing::Slot;
 #[cfg(not(feature = "redis-cluster"))]
 pub(super) type Slot = std::convert::Infallible;
 
-/// One post for all limiters of one server, and in a cluster one for those of each hash slot. So the server at which a limiter
-/// lies is the one that is tried, and that tells: whoever asks for the limiter learns when that is another one.
+/// One channel for all limiters of one server, or, in a cluster, for those of each hash slot. So the rights are checked at the
+/// server of the limiter, which also sends the messages: any sync at the limiter finds out when its server changes.
 pub(super) struct Channels {
     prefix: Box<str>,
-    /// Nobody else has it.
+    /// Unique to this process.
     random: u64,
     taken: Mutex<HashMap<Option<Slot>, Arc<Channel>>>,
 }
@@ -26,7 +26,7 @@ pub(super) struct Channels {
 pub(super) struct Channel {
     pub(super) channel: Arc<str>,
     pub(super) key: Box<str>,
-    /// Empty until both have been tried out, since the last connection was lost.
+    /// Empty until both were checked, since the last connection was lost.
     tried: Mutex<Arc<OnceCell<()>>>,
 }
 
@@ -39,7 +39,7 @@ impl Channels {
         }
     }
 
-    /// That of a limiter, which lies in this slot of a cluster.
+    /// The channel of a limiter, in this slot of a cluster.
     pub(super) fn of(&self, key: &Key, slot: Option<Slot>) -> Arc<Channel> {
         let Self { prefix, random, taken } = self;
         let channel = || {
@@ -56,7 +56,7 @@ impl Channels {
         Arc::clone(taken.lock().entry(slot).or_insert_with(channel))
     }
 
-    /// A connection was lost: the next one may be to a server at which all is to be tried again.
+    /// Checks all rights again after a lost connection: the next one may be to another server.
     pub(super) fn begin_anew(&self) {
         let channels: Vec<_> = self.taken.lock().values().cloned().collect();
         for channel in channels {

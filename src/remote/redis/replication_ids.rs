@@ -1,15 +1,15 @@
-//! For how long this process has known servers to be what they are.
+//! The replication ids that this process has seen, and for how long it has known them.
 //!
-//! A server that takes over from another one begins a new history, with an id of its own, and says nowhere when that was. But
-//! whoever has seen the id knows that it was before.
+//! A server that takes over begins a new history, with an id of its own, and does not say when that was. But a process that has
+//! seen the id knows that it was before.
 
 use parking_lot::Mutex;
 use std::time::Instant;
 
-/// How many are remembered: one for each server of a cluster, and a few that were.
+/// How many are remembered: one for each server of a cluster, and a few former ones.
 const MOST: usize = 32;
 
-/// The histories of servers that have been seen, and when each was first.
+/// The ids, each with the instant at which it was first seen.
 #[derive(Default)]
 pub(super) struct ReplicationIds(Mutex<Vec<(Box<str>, Instant)>>);
 
@@ -25,11 +25,11 @@ impl ReplicationIds {
         seen.push((replication_id.into(), Instant::now()));
     }
 
-    /// What the script for permits is told: each id, and for how many microseconds it has been known, at least.
+    /// The argument of the script for permits: each id, and for how many microseconds it has been known, at least.
     pub(super) fn known(&self) -> String {
         let seen = self.0.lock();
         let known = seen.iter().map(|(replication_id, since)| {
-            // Clocks run apart.
+            // Clocks drift apart.
             let micros = since.elapsed().as_micros() / 101 * 100;
             format!("{replication_id}:{micros}")
         });

@@ -1,4 +1,4 @@
-//! Who is told what, by the messages that a connection brings.
+//! The sessions of this process that get messages of a connection.
 
 use super::answer::Answer;
 use crate::remote::backend::{Notification, SyncReply};
@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// By what messages call them, the sessions of this process.
+/// The subscriptions, by the names in messages.
 #[derive(Default)]
 pub(super) struct Subscriptions(Mutex<HashMap<String, Arc<Subscription>>>);
 
-/// What one session is to hear.
+/// The notifications of one session.
 pub(super) struct Subscription {
     channel: Arc<str>,
     notified: Notify,
@@ -20,7 +20,7 @@ pub(super) struct Subscription {
 }
 
 impl Subscriptions {
-    /// The ear of that name, from now on, at a channel.
+    /// The subscription of that name, from now on, at a channel.
     pub(super) fn open(&self, name: String, channel: &Arc<str>) -> Arc<Subscription> {
         let subscription = || {
             Arc::new(Subscription {
@@ -47,7 +47,7 @@ impl Subscriptions {
                 let (name, message) = said.rsplit_once('\n').unwrap_or((&said, ""));
                 let subscription = self.0.lock().get(name).cloned();
                 if let Some(subscription) = subscription {
-                    subscription.notify(granted(message).map_or(Notification::Sync, Notification::SyncReply));
+                    subscription.notify(granted(message).map_or(Notification::Sync, Notification::Reply));
                 }
             }
             PushKind::Subscribe => {
@@ -60,7 +60,7 @@ impl Subscriptions {
         }
     }
 
-    /// What was said meanwhile is lost: all look for themselves.
+    /// Messages were lost: all sessions sync.
     pub(super) fn missed_all(&self) {
         self.missed(|_| true);
     }
@@ -82,7 +82,7 @@ impl Subscriptions {
 impl Subscription {
     fn notify(&self, notification: Notification) {
         {
-            // The last message makes up for those before, but for what only a step finds.
+            // The last message replaces those before it, except one that needs a sync.
             let mut known = self.notification.lock();
             if !matches!(*known, Notification::Sync) {
                 *known = notification;
@@ -91,18 +91,18 @@ impl Subscription {
         self.notified.notify_one();
     }
 
-    /// Ends when something was heard since it last did.
+    /// Ends when there was a message since it last ended.
     pub(super) async fn notified(&self) {
         self.notified.notified().await;
     }
 
-    /// What was heard since it was last taken.
+    /// Takes the last notification.
     pub(super) fn take(&self) -> Notification {
         std::mem::take(&mut *self.notification.lock())
     }
 }
 
-/// What a message tells of grants; none where there are none.
+/// The reply with the grants of a message; none without grants.
 fn granted(message: &str) -> Option<SyncReply> {
     let mut words: Vec<String> = message.split(' ').map(str::to_owned).collect();
     words.get_mut(2)?.clear();

@@ -1,13 +1,13 @@
-//! What we must be allowed, asked before anything is done.
+//! The check of the rights that we need, before anything is done.
 
 use super::link::{Access, failed};
 use crate::remote::backend::StoreError;
 use zookeeper_client::{Client, CreateMode, Error, MultiWriteError};
 
-/// Whether nodes may be made and taken away under the prefix: by doing both, in one transaction, of which nothing is left.
-/// `above` is the prefix, and is made if it is not there; it is empty where all lies under the root.
+/// Checks that nodes may be created and deleted under the prefix, by doing both in one transaction, which leaves nothing.
+/// `above` is the prefix, and is created if it is missing; it is empty where all nodes lie under the root.
 pub(super) async fn check(client: &Client, access: Access, above: &str) -> Result<(), StoreError> {
-    // What is made of a key has no dots.
+    // Names made of keys have no dots.
     let path = format!("{above}/.rights-{}", client.session_id());
     let tried = tried(client, access, &path).await;
     let missing = match tried {
@@ -19,7 +19,7 @@ pub(super) async fn check(client: &Client, access: Access, above: &str) -> Resul
                 .mkdir(above, &CreateMode::Persistent.with_acls(access.acls()))
                 .await;
             match made {
-                // Whoever makes it may do so within it.
+                // The creator of the prefix has all rights within it.
                 Ok(()) => return Ok(()),
                 Err(Error::NoAuth) => format!("to make `{above}`"),
                 Err(error) => return Err(failed(error)),

@@ -10,11 +10,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use zookeeper_client::{Client, CreateMode, Error, MultiReadResult};
 
-/// What all nodes of ours may be done to, and by whom.
+/// The access control of all our nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Anyone,
-    /// Whoever has said who it is as we have.
+    /// Only users with our credentials.
     Creator,
 }
 
@@ -33,15 +33,15 @@ pub(crate) struct Link {
     /// Above all nodes, with a slash at its end.
     pub(super) prefix: Box<str>,
     ttl: Duration,
-    /// When the last request was sent that the leader has answered for.
+    /// When the last request was sent that the leader has confirmed.
     confirmed: Mutex<Instant>,
-    /// By which transactions nodes were created: those of our own, and those whose order was in doubt.
+    /// The transactions that created nodes: our own, and those whose order was in doubt.
     pub(super) created: Mutex<HashMap<String, HashMap<Box<str>, u64>>>,
-    /// What was made last to say how much is left of a wish, by the path of that: it goes with it.
+    /// The last mark of each request, by its path: it goes with the request.
     pub(super) marks: Mutex<HashMap<String, String>>,
 }
 
-/// How often the node of a key is made anew that goes while something is put under it.
+/// The most attempts to create the node of a key that is deleted while a child is being created.
 pub(super) const ATTEMPTS: usize = 4;
 
 impl Link {
@@ -62,13 +62,13 @@ impl Link {
         self.client.state().is_terminated()
     }
 
-    /// How long the server keeps what it has not heard of.
+    /// How long the server keeps a silent session.
     pub(super) fn lasts(&self) -> Duration {
         self.client.session_timeout()
     }
 
-    /// How long before `at` the leader was last heard of. Followers answer looks by themselves, also one that the others have
-    /// lost: that is no renewal.
+    /// How long before `at` the leader was last heard of. Followers answer reads by themselves, also a follower that the others
+    /// have lost: that is no renewal.
     pub(super) fn age(&self, at: Instant) -> Duration {
         at.saturating_duration_since(*self.confirmed.lock())
     }
@@ -95,7 +95,7 @@ impl Link {
         if ops.begin {
             self.begin(&path, limit, session).await?;
         }
-        // All of it is sent at once, in this order, which the server keeps; then the answers are awaited.
+        // All requests are sent at once, in this order, which the server keeps; then the answers are awaited.
         let ephemeral = CreateMode::EphemeralSequential.with_acls(self.access.acls());
         let mark = CreateMode::Ephemeral.with_acls(self.access.acls());
         let requests: Vec<_> = ops
@@ -113,7 +113,7 @@ impl Link {
                 .filter_map(|(name, units)| Some((name, names::left(name, *units)?)))
             {
                 let mark = format!("{path}/{mark}");
-                // The least of them counts: those before it go once it is there.
+                // The smallest mark counts: earlier ones are deleted once it is there.
                 let earlier = marks.insert(format!("{path}/{name}"), mark.clone());
                 gone.extend(earlier.filter(|earlier| *earlier != mark && !seeded!("zookeeper_keeps_marks")));
                 left.push(mark);
@@ -159,7 +159,7 @@ impl Link {
         let Some(look) = look else { return Ok(None) };
         let seen = match look.await {
             Ok(seen) => seen,
-            // Nobody is there.
+            // There is no session.
             Err(Error::NoNode) => return Ok(Some(NodeQueue::new(limit, [], Vec::new()))),
             Err(error) => return Err(failed(error)),
         };
@@ -171,7 +171,7 @@ impl Link {
         self.created.lock().get(&self.path(key))?.get(name).copied()
     }
 
-    /// Asks, at once, for all names, and then for the limit: so it is one that was in force when the names were read, or after.
+    /// Requests, at once, all names, and then the limit: so the limit was in force when the names were read, or later.
     pub(super) fn look(&self, path: &str) -> impl Future<Output = Result<Seen, Error>> + Send + '_ {
         let mut reader = self.client.new_multi_reader();
         let asked = reader.add_get_children(path).and_then(|()| reader.add_get_data(path));
@@ -199,7 +199,8 @@ impl Link {
         }
     }
 
-    /// What was seen, with the tokens of `session`, or of everybody where sequence numbers do not say who came first.
+    /// Reads the queue from a look, with the tokens of `session`, or of all sessions where sequence numbers do not show the
+    /// order.
     pub(super) async fn read(
         &self,
         path: &str,
@@ -209,7 +210,7 @@ impl Link {
         let names = Names::read(&seen.names).map_err(|name| foreign(path, name))?;
         let limit = limit_of(path, &seen.limit)?;
         if let Some(session) = session {
-            // Those of steps that failed.
+            // Marks of failed syncs.
             let stale = names.stale_marks(session).map(|name| format!("{path}/{name}"));
             let stale: Vec<_> = stale.map(|path| self.client.delete(&path, None)).collect();
             for deleted in stale {
@@ -245,7 +246,7 @@ impl Link {
     }
 }
 
-/// What lies under a key.
+/// A look at a key.
 pub(super) struct Seen {
     pub(super) names: Vec<String>,
     pub(super) limit: Vec<u8>,
@@ -255,7 +256,7 @@ pub(super) struct Seen {
     pub(super) version: i32,
 }
 
-/// An error that says that it had been done already is none.
+/// Treats an error as success if it says that the operation was done before.
 pub(super) fn done_before<T>(result: Result<T, Error>, done: &Error) -> Result<(), StoreError> {
     match result {
         Ok(_) => Ok(()),

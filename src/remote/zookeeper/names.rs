@@ -1,17 +1,17 @@
-//! What nodes are called, and what their names say: a list of names is all that anybody has to read.
+//! The names of nodes, which have the full state: a list of names is all that has to be read.
 //!
 //! | name | what it is |
 //! |---|---|
 //! | `s-<session>` | the session is there |
-//! | `w-<session>-<request>-<units>-<sequence>` | a wish of so many units |
-//! | `r-<session>-<left>-<sequence>` | that many are left of the units of the wish with this sequence number |
+//! | `w-<session>-<request>-<units>-<sequence>` | a request for this many units |
+//! | `r-<session>-<left>-<sequence>` | a mark: this many units are left of the request with this sequence number |
 
 use crate::remote::backend::Session;
 use crate::remote::config::MAX_UNITS;
 use crate::remote::queue::{Node, NodeQueue, parse_session};
 use std::collections::HashMap;
 
-/// What a name says.
+/// A parsed name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Name {
     Present(Session),
@@ -63,7 +63,7 @@ impl Name {
         }
     }
 
-    /// True of whatever belongs to `session`.
+    /// True of all names of `session`.
     pub(super) fn is_of(self, session: Session) -> bool {
         self.session() == session
     }
@@ -77,12 +77,12 @@ pub(super) fn present(session: Session) -> String {
     format!("s-{session}")
 }
 
-/// The server adds the sequence number.
+/// The name of a request; the server adds the sequence number.
 pub(super) fn request(session: Session, request: u64, units: u64) -> String {
     format!("w-{session}-{request}-{units}-")
 }
 
-/// What says that so many units are left of the wish `name`.
+/// The mark that `units` are left of the request `name`.
 pub(super) fn left(name: &str, units: u64) -> Option<String> {
     match Name::parse(name)? {
         Name::Request { session, .. } => {
@@ -94,7 +94,7 @@ pub(super) fn left(name: &str, units: u64) -> Option<String> {
     }
 }
 
-/// The names under a key, read. An error is a name that is none of ours.
+/// The parsed names under a key. An error is a foreign name.
 pub(super) struct Names<'a>(Vec<(&'a str, Name)>);
 
 impl<'a> Names<'a> {
@@ -106,7 +106,7 @@ impl<'a> Names<'a> {
     }
 
     /// True when the order of the sequence numbers may not be that of creation: they have 32 bits, and begin anew. `next` is
-    /// the one that the server gives next.
+    /// the server's next number.
     pub(super) fn have_wrapped(&self, next: i32) -> bool {
         if seeded!("zookeeper_counts_for_ever") {
             return false;
@@ -124,7 +124,7 @@ impl<'a> Names<'a> {
         })
     }
 
-    /// The names of wishes of `session`.
+    /// The names of requests of `session`.
     pub(super) fn requests_of(&self, session: Session) -> impl Iterator<Item = &'a str> {
         let requests = self.0.iter().filter(move |(_, read)| read.is_of(session));
         requests
@@ -132,7 +132,7 @@ impl<'a> Names<'a> {
             .map(|(name, _)| *name)
     }
 
-    /// What says of wishes of `session` how much is left of them, and has been overtaken: there is less left, or nothing.
+    /// Overtaken marks of `session`: fewer units are left, or none.
     pub(super) fn stale_marks(&self, session: Session) -> impl Iterator<Item = &'a str> {
         let mut least: HashMap<i64, u64> = self.requests().map(|(_, sequence)| (sequence, u64::MAX)).collect();
         for (_, read) in &self.0 {
@@ -149,8 +149,8 @@ impl<'a> Names<'a> {
         .map(|(name, _)| *name)
     }
 
-    /// What lies there. `created` has the transactions that created nodes, as far as they are known: tokens, and places where
-    /// `wrapped`.
+    /// The queue of these names. `created` has the transactions that created nodes, as far as they are known: tokens, and
+    /// places where `wrapped`.
     pub(super) fn queue(&self, limit: u64, created: &HashMap<Box<str>, u64>, wrapped: bool) -> NodeQueue {
         let mut left: HashMap<i64, u64> = HashMap::new();
         let (mut sessions, mut nodes) = (Vec::new(), Vec::new());
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_overtaken_is_stale_and_nothing_else() {
+    fn only_overtaken_marks_are_stale() {
         let (one, two) = (
             request(SESSION, 3, 5) + "0000000042",
             request(SESSION, 4, 5) + "0000000043",
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_cannot_be_are_none_of_ours() {
+    fn impossible_numbers_are_not_our_nodes() {
         assert_eq!(Name::parse(&(request(SESSION, 3, u64::MAX) + "0000000042")), None);
         assert_eq!(Name::parse(&(request(SESSION, 3, MAX_UNITS + 1) + "0000000042")), None);
         assert!(Name::parse(&(request(SESSION, 3, MAX_UNITS) + "0000000042")).is_some());

@@ -1,4 +1,4 @@
-//! A session at a key comes, and goes.
+//! The begin and end of a session at a key.
 
 use super::link::{ATTEMPTS, Link, done_before, failed, foreign, limit_of};
 use super::names::{self, Name, Names};
@@ -6,14 +6,14 @@ use crate::remote::backend::{Session, StoreError};
 use zookeeper_client::{CreateMode, Error};
 
 impl Link {
-    /// Makes the session be there.
+    /// Creates the node of the session.
     pub(super) async fn begin(&self, path: &str, limit: u64, session: Session) -> Result<(), StoreError> {
         let present = format!("{path}/{}", names::present(session));
         let ephemeral = CreateMode::Ephemeral.with_acls(self.access.acls());
         for _ in 0..ATTEMPTS {
             let there = match self.look(path).await {
                 Ok(seen) => {
-                    // Nothing is put under what is none of ours.
+                    // Nothing is put under foreign nodes.
                     Names::read(&seen.names).map_err(|name| foreign(path, name))?;
                     limit_of(path, &seen.limit)?;
                     self.client.create(&present, b"", &ephemeral).await.map(drop)
@@ -26,7 +26,7 @@ impl Link {
                     Some(stat) if stat.ephemeral_owner == self.client.session_id().0 => return Ok(()),
                     Some(_) if seeded!("zookeeper_adopts_the_dead") => return Ok(()),
                     Some(_) => {
-                        // With all that it made: what of that is still under way is refused then.
+                        // With all nodes that it made: pending requests of it are refused then.
                         let why = "an earlier attempt to begin has not expired yet".into();
                         return Err(StoreError::Unreachable { why });
                     }
@@ -35,13 +35,13 @@ impl Link {
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(failed(error)),
             }
-            // The server takes it down when it has been empty for a while: when all have died.
+            // The server deletes it when it has been empty for a while: when all sessions have died.
             let container = CreateMode::Container.with_acls(self.access.acls());
             let limit = limit.to_string();
             let mut made = self.client.create(path, limit.as_bytes(), &container).await;
             if made == Err(Error::NoNode) {
-                // Somebody has taken it away: it was there when the session was made. Not before it is known to have gone: who may
-                // do everything under it need not be allowed to make it.
+                // The prefix was deleted: it was there when the session was made. It is not checked earlier, since a user with
+                // all rights under it need not be allowed to create it.
                 self.make_above().await?;
                 made = self.client.create(path, limit.as_bytes(), &container).await;
             }
@@ -51,7 +51,7 @@ impl Link {
         Err(StoreError::Unreachable { why })
     }
 
-    /// Makes the nodes above those of keys be there.
+    /// Creates the nodes above those of keys.
     pub(super) async fn make_above(&self) -> Result<(), StoreError> {
         let above = CreateMode::Persistent.with_acls(self.access.acls());
         if let Some((above_all, _)) = self.prefix.rsplit_once('/')
@@ -62,11 +62,11 @@ impl Link {
         Ok(())
     }
 
-    /// Takes down everything of `session`, also what it does not know of, and the key, if nobody else is there.
+    /// Deletes all nodes of `session`, also unknown ones, and the key, if no other session is there.
     pub(super) async fn end(&self, key: &str, session: Session) -> Result<(), StoreError> {
         let path = self.path(key);
         for _ in 0..ATTEMPTS {
-            // A server that has fallen behind may not know yet what another has answered for.
+            // A server that has fallen behind may not know yet what another has confirmed.
             let synced = self.client.sync(&path);
             let look = self.look(&path);
             synced.await.map_err(failed)?;
@@ -84,9 +84,9 @@ impl Link {
                 .map(|name| self.client.delete(&format!("{path}/{name}"), None))
                 .collect();
             let done = deleted.is_empty();
-            // One that has no limit is none of ours.
+            // A node without a limit is foreign.
             let is_ours = limit_of(&path, &seen.limit).is_ok() || seeded!("zookeeper_takes_all_away");
-            // What was seen, and nothing that somebody has made of it, or in its place, since.
+            // Only the version that was seen, not a later one or a successor.
             let last = is_ours.then(|| self.client.delete(&path, Some(seen.version)));
             for deleted in deleted {
                 done_before(deleted.await, &Error::NoNode)?;
@@ -108,7 +108,7 @@ impl Link {
         Err(StoreError::Unreachable { why })
     }
 
-    /// Nothing more is known of `session`.
+    /// Forgets `session` here.
     fn forget(&self, path: &str, session: Session) {
         let is_ours = |name: &str| Name::parse(name).is_some_and(|read| read.is_of(session));
         self.marks.lock().retain(|request, _| {

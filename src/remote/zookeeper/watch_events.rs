@@ -1,4 +1,4 @@
-//! What happens under a key, as the server tells it.
+//! The events under a key, as the server reports them.
 
 use super::link::{Link, failed};
 use super::names::{Name, Names};
@@ -19,7 +19,7 @@ impl Link {
             let event = watcher.changed().await;
             let name = event.path.strip_prefix(&*path).map(|name| name.trim_start_matches('/'));
             match (event.event_type, name) {
-                // What happens until there is a connection again is not told.
+                // Events until the next connection are lost.
                 (EventType::Session, _) => return Ok(()),
                 (EventType::NodeDataChanged, Some("")) => wrapped = self.tell_all(&path, &tell).await?,
                 (_, Some("")) => return Ok(()),
@@ -40,7 +40,7 @@ impl Link {
         }
     }
 
-    /// Tells of everything there is. True when sequence numbers do not say who came first.
+    /// Reports the full queue. True when sequence numbers do not show the order.
     async fn tell_all(&self, path: &str, tell: &(impl Fn(Change) + Send)) -> Result<bool, StoreError> {
         let seen = self.look(path).await.map_err(failed)?;
         let queue = self.read(path, &seen, None).await?;

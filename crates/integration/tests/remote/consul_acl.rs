@@ -1,4 +1,4 @@
-//! Consul with access control lists: what a token must be allowed, and what is said when it is not.
+//! Consul with access control lists: the rights that a token needs, and the errors without them.
 
 use crate::consul::{Consul as Program, ask_as};
 use crate::rig::server::{Server, Store};
@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 use tollgate::remote::{Consul, Remote, RemoteError, StoreError};
 
-/// A server that allows nothing to those who say no token.
+/// A server that allows nothing without a token.
 #[derive(Clone)]
 struct Guarded;
 
@@ -74,7 +74,7 @@ async fn a_token_needs_what_the_documentation_says_and_no_more() {
     for token in [&*no_sessions, &*no_keys, ""] {
         let consul = options();
         let consul = if token.is_empty() { consul } else { consul.token(token) };
-        let remote = limiter(1).away_after(Duration::ZERO);
+        let remote = limiter(1).unavailable_after(Duration::ZERO);
         let remote = remote.spawn(consul.connect().unwrap()).unwrap();
         assert!(
             tokio::time::timeout(Duration::from_secs(60), remote.acquire(1))

@@ -1,4 +1,4 @@
-//! Steps that read and write a document in orders of their own, over keys that behave as Consul's do.
+//! Syncs that read and write a document in any order, over keys that behave as Consul's do.
 
 use super::super::sessions::ConsulSessions;
 use super::{Place, Seen};
@@ -34,7 +34,7 @@ impl Client {
         }
     }
 
-    /// Says something new, and reads: what is to be written, and the answer if that holds; none when it has to read again.
+    /// Changes the sync, and reads: the operations, and the reply if they succeed; none when it has to read again.
     fn read(&mut self, keys: &Keys, say: impl FnOnce(&mut SyncRequest)) -> (Option<SyncReply>, Vec<Op>) {
         self.sync.seq += 1;
         say(&mut self.sync);
@@ -47,7 +47,7 @@ impl Client {
         (Some(plan.reply), plan.ops)
     }
 
-    /// Says something new, until it holds.
+    /// Changes the sync, and repeats it until it succeeds.
     fn say(&mut self, keys: &mut Keys, say: impl FnOnce(&mut SyncRequest)) -> SyncReply {
         let (mut reply, mut ops) = self.read(keys, say);
         let reply = loop {
@@ -70,9 +70,10 @@ fn request(id: u64, need: u64) -> impl FnOnce(&mut SyncRequest) {
     move |sync| sync.requests.push(Request { id, need, want, queue })
 }
 
-/// A limit that was set, and set back before the first was carried out, and a wish that was withdrawn: the first comes later.
+/// A limit that was set, and set back before the first was carried out, and a request that was withdrawn: the first comes
+/// later.
 #[test]
-fn a_step_that_comes_late_does_nothing_though_the_one_after_it_had_nothing_to_change() {
+fn a_late_sync_does_nothing_even_if_the_next_one_changed_nothing() {
     let mut keys = Keys::default();
     let mut client = Client::new(1);
     client.say(&mut keys, request(1, 1));
@@ -85,13 +86,13 @@ fn a_step_that_comes_late_does_nothing_though_the_one_after_it_had_nothing_to_ch
         sync.withdrawn.push(2);
     });
     assert_eq!(keys.change(&late), None);
-    // Whoever has nothing to say has nothing to write.
+    // An empty sync writes nothing.
     assert!(client.read(&keys, |_| {}).1.is_empty());
 }
 
 /// There was no document when it read, and there is none when it writes, but others had one in between.
 #[test]
-fn tokens_grow_from_one_document_to_the_next_also_for_who_read_before_both() {
+fn tokens_grow_across_documents_also_for_a_session_that_read_before_both() {
     let mut keys = Keys::default();
     let (mut one, mut late) = (Client::new(1), Client::new(2));
     let (_, early) = late.read(&keys, request(1, 1));
@@ -107,9 +108,9 @@ fn tokens_grow_from_one_document_to_the_next_also_for_who_read_before_both() {
     assert_eq!(keys.list(), []);
 }
 
-/// Its key has gone with its session, and all that it held and waited for goes with that.
+/// Its key has gone with its session, and its units and requests go with that.
 #[test]
-fn the_dead_hold_nothing() {
+fn dead_sessions_hold_nothing() {
     let mut keys = Keys::default();
     let (mut dies, mut other) = (Client::new(1), Client::new(2));
     dies.say(&mut keys, request(1, LIMIT));
@@ -120,9 +121,9 @@ fn the_dead_hold_nothing() {
     assert_eq!((reply.grants.len(), reply.usage.in_use, reply.usage.waiting), (1, 1, 0));
 }
 
-/// Whoever ends takes along a document that another has made who did not come.
+/// An end deletes the document that another process has made, which did not come.
 #[test]
-fn a_document_that_nobody_came_to_goes_with_the_next_end() {
+fn an_unused_document_goes_with_the_next_end() {
     let mut keys = Keys::default();
     let (mut came, mut ends) = (Client::new(1), Client::new(2));
     let (_, ops) = came.read(&keys, request(1, 1));
@@ -133,7 +134,7 @@ fn a_document_that_nobody_came_to_goes_with_the_next_end() {
     assert_eq!(keys.list(), []);
 }
 
-/// Slots are not seen by a document, which would grant what they have given out.
+/// A document does not see slots, and would grant their units again.
 #[test]
 fn other_keys_are_refused() {
     for other in ["at/limit", "at/000", "something"] {

@@ -26,9 +26,9 @@ struct Client {
     id: String,
     sync: SyncRequest,
     requests: u64,
-    /// What it has been told of: by token the wish and the units.
+    /// The grants that it knows: by token the request and the units.
     granted: BTreeMap<u64, (u64, u64)>,
-    /// What it has read, and goes by.
+    /// Its last view.
     view: Option<View>,
     overtaken: bool,
 }
@@ -63,7 +63,7 @@ impl Client {
         self.view = Some(view.expect("it is ours"));
     }
 
-    /// What it writes to end; `None` when it is gone.
+    /// The operations of its end; `None` when it is gone.
     fn end(&mut self, keys: &Keys) -> Option<Vec<Op>> {
         self.read(keys);
         let leaving = self.view.as_ref()?.leaving(&self.id)?;
@@ -71,7 +71,7 @@ impl Client {
         Some(ops_of_leaving(&place, &leaving, self.sync.session, &self.id))
     }
 
-    /// What it writes next; `None` when there is nothing to be written.
+    /// Its next operations; `None` when there are none.
     fn write(&self, consul_sessions: &ConsulSessions, limit: u64) -> Option<(Change, Vec<Op>)> {
         let mut change = self.view.as_ref()?.next(&self.sync, limit, &self.id, self.overtaken)?;
         change.life.nonce = consul_sessions.nonce();
@@ -80,13 +80,13 @@ impl Client {
         Some((change, ops))
     }
 
-    /// Takes a step in which `say` says something, and hears the answer.
+    /// Sends a sync changed by `say`, and reads the reply.
     fn say(&mut self, keys: &mut Keys, consul_sessions: &ConsulSessions, say: impl FnOnce(&mut SyncRequest)) {
         self.sync.seq += 1;
         say(&mut self.sync);
         self.read(keys);
         while let Some((change, ops)) = self.write(consul_sessions, LIMIT) {
-            let written = keys.change(&ops).expect("nobody is in the way");
+            let written = keys.change(&ops).expect("no conflict");
             self.view.as_mut().unwrap().apply(change, &self.id, written);
         }
         self.hear(&mut BTreeSet::new());
@@ -101,7 +101,7 @@ impl Client {
         self.say(keys, consul_sessions, |_| {});
     }
 
-    /// Says something new. What may not have been heard is said again.
+    /// Changes the sync. What may be unacknowledged is repeated.
     fn speak(&mut self, random: &mut Random, resizes: bool) {
         self.sync.seq += 1;
         match random.below(8) {
@@ -118,7 +118,7 @@ impl Client {
         }
     }
 
-    /// Hears the answer to what it said.
+    /// Reads the reply to its sync.
     fn hear(&mut self, tokens: &mut BTreeSet<u64>) {
         let view = self.view.take().expect("it has read");
         let reply = view.reply(&self.sync, LIMIT, Some(&self.id));
@@ -193,7 +193,7 @@ fn run(seed: u64, actions: u64, resizes: bool) -> usize {
             change.life.nonce = consul_sessions.nonce();
             let ops = ops(&place, &change, client.sync.session, &client.id, &consul_sessions).unwrap();
             match random.below(10) {
-                // It gives up, and what it wrote comes later, or is done and not heard of.
+                // It gives up, and its write comes later, or is done without an answer.
                 0 => {
                     late.push(ops);
                     client.view = None;
@@ -226,30 +226,30 @@ fn run(seed: u64, actions: u64, resizes: bool) -> usize {
     }
     for mut client in clients {
         if let Some(ops) = client.end(&keys) {
-            commit(&mut keys, &ops).expect("nobody is in the way");
+            commit(&mut keys, &ops).expect("no conflict");
         }
     }
     for ops in late {
-        // Whoever wrote it has ended.
+        // Its writer has ended.
         keys.change(&ops);
     }
     tokens.len()
 }
 
 #[test]
-fn whatever_the_order_slots_are_held_once() {
+fn slots_are_held_once_in_any_order() {
     let granted: usize = (0..100).map(|seed| run(seed, 400, false)).sum();
     assert!(granted > 1_000, "{granted}");
 }
 
 #[test]
-fn whatever_the_order_limits_hold_that_change() {
+fn changing_limits_hold_in_any_order() {
     let granted: usize = (0..600).map(|seed| run(seed, 80, true)).sum();
     assert!(granted > 1_000, "{granted}");
 }
 
 #[test]
-fn what_does_not_fit_one_write_is_written_by_two() {
+fn a_change_too_large_for_one_write_takes_two() {
     let (consul_sessions, place, mut keys) = (ConsulSessions::of_seed(1), Place(String::new()), Keys::default());
     let mut client = Client::new(1);
     for (request, returned) in [(1, 0), (2, 60)] {
@@ -275,7 +275,7 @@ fn what_does_not_fit_one_write_is_written_by_two() {
     }
 }
 
-/// Whoever lowers a limit has read before another took a slot above it.
+/// A process lowers the limit, after another has taken a slot above it since the read.
 #[test]
 fn a_limit_that_is_lowered_counts_what_was_taken_meanwhile() {
     let (consul_sessions, place) = (ConsulSessions::of_seed(1), Place(String::new()));
@@ -283,7 +283,7 @@ fn a_limit_that_is_lowered_counts_what_was_taken_meanwhile() {
     for (one, other) in (0..6).flat_map(|one| (0..6).map(move |other| (one, other))) {
         let mut keys = Keys::default();
         let mut clients = [Client::new(1), Client::new(2)];
-        // Writes what the client would write next, with this nonce, which says where the write after it begins to take.
+        // Writes the client's next operations, with this nonce, which decides where the write after it begins to take.
         let write = |client: &mut Client, keys: &mut Keys, nonce: String| {
             let mut change = client.view.as_ref()?.next(&client.sync, 6, &client.id, false)?;
             change.life.nonce = nonce;
@@ -320,17 +320,17 @@ fn a_limit_that_is_lowered_counts_what_was_taken_meanwhile() {
     }
 }
 
-/// The answer to an end was late, so that it was said again: one of the two comes when others hold what it gave back.
+/// The answer to an end was late, so that it was repeated: one of the two comes when others hold its slots.
 #[test]
 fn an_end_that_comes_late_ends_nothing_else() {
     let (consul_sessions, mut keys) = (ConsulSessions::of_seed(1), Keys::default());
     let [mut leaves, mut other, mut third] = [1, 2, 3].map(Client::new);
-    // Somebody stays, so that nobody takes the limit along.
+    // A session stays, so that the limit stays.
     third.say(&mut keys, &consul_sessions, |_| {});
     leaves.request(&mut keys, &consul_sessions, &[4]);
     let late = leaves.end(&keys).unwrap();
     let again = leaves.end(&keys).unwrap();
-    keys.change(&again).expect("nobody is in the way");
+    keys.change(&again).expect("no conflict");
     other.request(&mut keys, &consul_sessions, &[4]);
     assert_eq!((other.held(), keys.taken().len()), (4, 4));
     keys.change(&late);
@@ -339,7 +339,7 @@ fn an_end_that_comes_late_ends_nothing_else() {
 
 /// A limit that was set, and set back before the first was carried out: the first comes later.
 #[test]
-fn a_step_that_comes_late_does_nothing_though_the_one_after_it_had_nothing_to_change() {
+fn a_late_sync_does_nothing_even_if_the_next_one_changed_nothing() {
     let (consul_sessions, mut keys) = (ConsulSessions::of_seed(1), Keys::default());
     let mut client = Client::new(1);
     client.request(&mut keys, &consul_sessions, &[1]);
@@ -349,7 +349,7 @@ fn a_step_that_comes_late_does_nothing_though_the_one_after_it_had_nothing_to_ch
     let (_, late) = client.write(&consul_sessions, LIMIT).unwrap();
     client.say(&mut keys, &consul_sessions, |sync| sync.limit = Some(LIMIT));
     assert_eq!(keys.change(&late), None);
-    // A wish that was withdrawn before it was known.
+    // A request that was withdrawn before it was known.
     client.sync.seq += 1;
     let request = |id| Request {
         id,
@@ -367,9 +367,9 @@ fn a_step_that_comes_late_does_nothing_though_the_one_after_it_had_nothing_to_ch
     assert_eq!(keys.change(&late), None);
 }
 
-/// They are counted each, and those behind leave room for one.
+/// They are counted each, and later waiters leave slots for one.
 #[test]
-fn equal_wishes_of_one_step_are_left_room_for_one_by_one() {
+fn equal_requests_of_one_sync_are_left_room_for_one_by_one() {
     let (consul_sessions, mut keys) = (ConsulSessions::of_seed(1), Keys::default());
     let [mut holds, mut waits, mut behind] = [1, 2, 3].map(Client::new);
     holds.request(&mut keys, &consul_sessions, &[LIMIT]);
@@ -384,7 +384,7 @@ fn equal_wishes_of_one_step_are_left_room_for_one_by_one() {
     assert_eq!(waits.held(), 1);
 }
 
-/// Each of the last two sees the other, so that neither takes the limit along.
+/// Each of the last two sees the other, so that neither deletes the limit.
 #[test]
 fn the_last_two_that_end_at_once_leave_nothing() {
     let (consul_sessions, mut keys) = (ConsulSessions::of_seed(1), Keys::default());
@@ -394,16 +394,16 @@ fn the_last_two_that_end_at_once_leave_nothing() {
     }
     let ends = clients.each_mut().map(|client| client.end(&keys).unwrap());
     for (client, ops) in clients.iter_mut().zip(ends) {
-        // Whoever was overtaken reads again.
+        // An overtaken session reads again.
         if keys.change(&ops).is_none() {
             let again = client.end(&keys).unwrap();
-            keys.change(&again).expect("nobody is in the way");
+            keys.change(&again).expect("no conflict");
         }
     }
     assert_eq!(keys.list(), []);
 }
 
-/// Those who come at one time are not all in each other's way.
+/// Newcomers at one time do not all collide.
 #[test]
 fn newcomers_begin_at_slots_of_their_own() {
     let (consul_sessions, mut first) = (ConsulSessions::of_seed(1), BTreeSet::new());
@@ -419,17 +419,17 @@ fn newcomers_begin_at_slots_of_their_own() {
 }
 
 #[test]
-fn numbers_that_nobody_wrote_are_refused() {
+fn impossible_numbers_are_refused() {
     let lives = r#"{"nonce":"","seq":1,"returned":0,"asked":1,"pending":[{"wish":1,"need":61,"want":61,"since":1}]}"#;
     for (key, value) in [("at/limit", r#"{"limit":61,"nonce":""}"#), ("by/1.1", lives)] {
         let mut keys = Keys::default();
-        keys.change(&[Op::lock(key, value.as_bytes(), "somebody")]).unwrap();
+        keys.change(&[Op::lock(key, value.as_bytes(), "another")]).unwrap();
         let refused = View::of(&keys.list(), keys.index, "", "", None).unwrap_err();
         assert!(refused.to_string().contains(key), "{refused}");
     }
 }
 
-/// A document of holders has no slots, and is not to be one more limiter under the same key.
+/// A document of holders has no slots, and must not share its key with another limiter.
 #[test]
 fn other_keys_are_no_slots() {
     let mut keys = Keys::default();

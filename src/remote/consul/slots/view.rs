@@ -1,5 +1,4 @@
-//! What is in the folder of a limiter with slots, what a step makes of it, and what has to be written for that. Nothing here
-//! speaks to the store.
+//! The folder of a limiter with slots, its change by a sync, and the keys to be written for that. No I/O.
 
 use crate::remote::backend::{Grant, Request, StoreError, SyncReply, SyncRequest, Usage};
 use crate::remote::consul::api::Entry;
@@ -7,16 +6,16 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What stands under `at/limit`.
+/// The value of `at/limit`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Limit {
     pub(super) limit: u64,
-    /// Never the same twice: Consul takes a write of what is there for none.
+    /// Never the same twice: Consul ignores a write that changes nothing.
     pub(super) nonce: String,
 }
 
-/// What stands under `by/<session>`.
+/// The value of `by/<session>`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Life {
@@ -24,7 +23,7 @@ pub(super) struct Life {
     seq: u64,
     returned: u64,
     asked: u64,
-    /// What it waits for, in order.
+    /// Its waiting requests, in order.
     pending: Vec<Pending>,
 }
 
@@ -35,23 +34,23 @@ struct Pending {
     request: u64,
     need: u64,
     want: u64,
-    /// It was there when the store was at this write. One that only tries is behind everybody.
+    /// The number of a write at which it was there. A request that does not wait comes after all others.
     since: u64,
 }
 
-/// One that only tries.
+/// A request that does not wait.
 const TRIES: u64 = u64::MAX;
 
-/// What stands under `at/<number>`.
+/// The value of `at/<number>`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Slot {
-    /// For which of the session's wishes it was locked.
+    /// The request of the session that it was locked for.
     #[serde(rename = "wish")]
     pub(super) request: u64,
 }
 
-/// A slot that is locked: by whom, for what, and by which write.
+/// A locked slot: its owner, its request, and its write.
 #[derive(Clone, Debug)]
 struct Taken {
     owner: String,
@@ -59,68 +58,68 @@ struct Taken {
     index: u64,
 }
 
-/// What another session waits for, in order: since when, its name, which wish, and how many it needs.
+/// A waiting request of another session, in order: since when, its name, its id, and its need.
 type Waits = (u64, String, u64, u64);
 
 /// The folder at one instant.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
-    /// With the number of the write. `None` before anybody has said it.
+    /// With the number of the write. `None` before it was first written.
     limit: Option<(u64, u64)>,
-    /// Our own session's.
+    /// That of our own session.
     life: Option<(Life, u64)>,
     /// The name of our own session.
     name: String,
-    /// How many other sessions there are, and what they wait for.
+    /// The number of other sessions, and their waiting requests.
     others: u64,
     others_wait: BTreeSet<Waits>,
-    /// One of them: its name, and what Consul calls it.
+    /// One of them: its name, and its id in Consul.
     other: Option<(String, String)>,
     taken: BTreeMap<u64, Taken>,
     /// Slots that are free, and cannot be locked yet.
     delayed: BTreeSet<u64>,
-    /// A write that is not later than what was read.
+    /// A write that is not later than the read.
     version: u64,
 }
 
-/// What has to go with a session that ends.
+/// The keys that go with a session that ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Leaving {
     pub(super) life: u64,
     pub(super) slots: Vec<u64>,
-    /// The limit, by its write: it goes when nobody else is there.
+    /// The limit, by its write: it goes with the last session.
     pub(super) limit: Option<u64>,
-    /// Others may have been kept back, and would not hear of it.
+    /// Others may have been kept back, and would not notice.
     pub(super) rings: bool,
-    /// Who must be there still, since the limit is left to it: its name, and what Consul calls it.
+    /// The session that must still be there, since the limit is left to it: its name, and its id in Consul.
     pub(super) other: Option<(String, String)>,
 }
 
-/// What is to be done with `at/limit`.
+/// The condition or change of `at/limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
     /// It does not matter.
     Any,
-    /// It must be as it was by this write.
+    /// It must be as this write left it.
     Same(u64),
-    /// It is to be this, if it was last written so.
+    /// It becomes this, if that write was its last.
     Set(u64, u64),
 }
 
-/// What is to be written, all or nothing.
+/// What is written, all or nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Change {
-    /// Our own, and which write it replaces; none when it is to be made.
+    /// Our own, and the write that it replaces; none when it is new.
     pub(super) life: Life,
     pub(super) replaces: Option<u64>,
     pub(super) bound: Bound,
     pub(super) freed: Vec<u64>,
     pub(super) locked: Vec<u64>,
-    /// For which wish.
+    /// The request that gets the slots.
     pub(super) request: u64,
-    /// The limit becomes less: slots above it may be taken that were not when it was read, so that it has to be read again.
+    /// The limit is lowered: slots above it may have been taken since the read, so it has to be read again.
     pub(super) lowers: bool,
-    /// Others may have been kept back by what has been withdrawn, and would not hear of it.
+    /// Others may have been kept back by a withdrawn request, and would not notice.
     pub(super) rings: bool,
 }
 
@@ -135,7 +134,7 @@ fn foreign(entry: &Entry) -> StoreError {
 }
 
 impl View {
-    /// Of the keys in `folder` at the write `version`. `name` is our session's, and `id` what Consul calls it; without an id we
+    /// Parses the keys in `folder` at the write `version`. `name` is our session's, and `id` its id in Consul; without an id we
     /// have none.
     pub(super) fn of(
         entries: &[Entry],
@@ -182,7 +181,7 @@ impl View {
                 || key.starts_with("at/")
                 || key.starts_with("by/"))
             {
-                // A document, most likely: what it has given out is in no slot.
+                // A document, most likely: its grants are in no slot.
                 return Err(foreign(entry));
             }
         }
@@ -193,7 +192,7 @@ impl View {
         self.life.is_some()
     }
 
-    /// How many others come before us; `None` when we wait for nothing.
+    /// The number of other requests before ours; `None` when we do not wait.
     pub(super) fn place(&self) -> Option<usize> {
         let (life, _) = self.life.as_ref()?;
         let first = life.pending.first()?;
@@ -201,7 +200,7 @@ impl View {
         Some(others.len())
     }
 
-    /// The wishes of others that come before this one.
+    /// The requests of others that come before this one.
     fn ahead(&self, pending: &Pending) -> impl Iterator<Item = &Waits> {
         let us = (pending.since, self.name.clone());
         let waits = self.others_wait.iter();
@@ -213,14 +212,14 @@ impl View {
         ours.map(|(&number, taken)| (number, taken))
     }
 
-    /// These of what `change` locks cannot be locked yet. False when none of them is among it.
+    /// Records that these locks of `change` are held back. False when none of them is among it.
     pub(super) fn delay(&mut self, change: &Change, places: impl Iterator<Item = usize>) -> bool {
         let before = self.delayed.len();
         self.delayed.extend(places.filter_map(|place| change.locked.get(place)));
         self.delayed.len() > before
     }
 
-    /// `change` has been written, by the write `index`.
+    /// Records that `change` was written, by the write `index`.
     pub(super) fn apply(&mut self, change: Change, id: &str, index: u64) {
         for number in &change.freed {
             self.taken.remove(number);
@@ -236,7 +235,7 @@ impl View {
         self.version = index;
     }
 
-    /// What goes with our session; `None` when it is gone.
+    /// The keys that go with our session; `None` when it is gone.
     pub(super) fn leaving(&self, id: &str) -> Option<Leaving> {
         let (ours, life) = self.life.as_ref()?;
         let slots: Vec<_> = self.ours(id).map(|(number, _)| number).collect();
@@ -252,13 +251,13 @@ impl View {
         })
     }
 
-    /// Our session has gone.
+    /// Removes our session.
     pub(super) fn leave(&mut self, id: &str) {
         self.life = None;
         self.taken.retain(|_, taken| taken.owner != id);
     }
 
-    /// The answer to a step, where `limit` is what it was built with.
+    /// The reply to a sync; `limit` is that of its limiter.
     pub(super) fn reply(&self, sync: &SyncRequest, limit: u64, id: Option<&str>) -> SyncReply {
         let ours = self.life.as_ref().map_or(0, |(life, _)| life.pending.len() as u64);
         let usage = Usage {
@@ -301,24 +300,24 @@ impl View {
 }
 
 impl View {
-    /// What the step of our session, which Consul calls `id`, changes next; `None` when nothing is left to change. One wish is
-    /// granted at a time, since each grant needs a write of its own for its token. If it `queues`, what is new is written down
-    /// before anything is taken for it.
+    /// The next change by a sync of our session, which Consul calls `id`; `None` when nothing is left to change. One request is
+    /// granted at a time, since each grant needs a write of its own for its token. If it `queues`, new requests are written
+    /// before slots are taken for them.
     pub(super) fn next(&self, sync: &SyncRequest, limit: u64, id: &str, queues: bool) -> Option<Change> {
         let replaces = self.life.as_ref().map(|&(_, index)| index);
         let mut life = self.life.as_ref().map(|(life, _)| life.clone()).unwrap_or_default();
         let before = life.clone();
-        // Nobody else is there, and nothing is held: it is as if it had never been used.
+        // There is no other session, and no slot in use: it is as if unused.
         let fresh = replaces.is_none() && self.others == 0 && self.taken.is_empty();
         let (mut now, mut index) = self.limit.filter(|_| !fresh).unwrap_or((limit, 0));
         index = self.limit.map_or(index, |(_, index)| index);
-        // Whoever comes writes the limit anew, so that nobody who leaves takes it along.
+        // A newcomer writes the limit anew, so that no end deletes it.
         let mut sets = replaces.is_none();
         let mut freed = Vec::new();
         let (mut revokes, mut rings) = (false, false);
         if sync.seq > life.seq {
             life.seq = sync.seq;
-            // What a step before it says may still come: it does nothing if our key is another one then.
+            // An earlier sync may still arrive: it does nothing if our key is another one then.
             revokes = sync.limit.is_some() || sync.withdrawn.iter().any(|&request| request > life.asked);
             revokes &= !seeded!("slots_save_a_write");
             if let Some(limit) = sync.limit.filter(|&limit| limit != now) {
@@ -341,7 +340,7 @@ impl View {
             {
                 if request > life.asked {
                     life.asked = request;
-                    // What exceeds the limit is refused; so is what tries behind those who wait.
+                    // A request above the limit is refused; so is one that does not wait, behind those that do.
                     if need <= now && (queue || life.pending.is_empty()) {
                         let since = if queue { self.version } else { TRIES };
                         life.pending.push(Pending {
@@ -363,10 +362,11 @@ impl View {
             (locked, request) = self.grant(&mut life, now, &freed);
         }
         if locked.len() + freed.len() > super::MOST as usize && !seeded!("slots_write_all_at_once") {
-            // More than there is room for in one write: what is free then is taken by the next.
+            // More than one write fits: the next takes the slots that are free then.
             (locked, life) = (Vec::new(), asks);
         }
-        // Slots above the limit count as well, and who locks one below does not see them: then one grants after the other.
+        // Slots above the limit count as well, and sessions that lock lower ones do not see them: so grants go one after the
+        // other.
         let drains = self.taken.keys().any(|&number| number >= now);
         let bound = if sets || drains && !locked.is_empty() {
             Bound::Set(now, index)
@@ -379,7 +379,7 @@ impl View {
             seq: before.seq,
             ..life.clone()
         } != before;
-        // What is written for slots or the limit is heard anyway.
+        // Writes to slots or the limit wake the others anyway.
         rings &= freed.is_empty() && locked.is_empty() && bound == Bound::Any;
         let change = replaces.is_none() || said || revokes || bound != Bound::Any || !freed.is_empty();
         change.then_some(Change {
@@ -394,7 +394,7 @@ impl View {
         })
     }
 
-    /// Takes the first that is pending out, if it fits, and says which slots it gets. What does not wait is forgotten.
+    /// Takes the first pending request out, if it fits, and returns its slots. A request that does not wait is forgotten.
     fn grant(&self, life: &mut Life, limit: u64, freed: &[u64]) -> (Vec<u64>, u64) {
         let in_use = (self.taken.len() - freed.len()) as u64;
         let delayed = self
@@ -406,7 +406,7 @@ impl View {
         let is_free = |number: &u64| !self.taken.contains_key(number) || freed.contains(number);
         // Consul lets a session lock again what it has locked.
         let free = free.filter(|number| is_free(number) || seeded!("slots_lock_their_own"));
-        // What those before us need is left for them, unless they need more than there is.
+        // Leaves what earlier requests need, unless they need more than there is.
         let kept = life.pending.first().map_or(0, |first| self.kept(first, limit));
         let room = room.saturating_sub(kept);
         let fits = life.pending.first().is_some_and(|first| first.need <= room);
@@ -416,7 +416,7 @@ impl View {
         }
         let first = life.pending.remove(0);
         let sessions = self.others + 1;
-        // What is wanted beyond the need is for whoever wants it: half an equal share at a time.
+        // Units wanted beyond the need: half an equal share at a time, for fairness.
         let most = if sessions == 1 {
             room
         } else {
@@ -424,7 +424,7 @@ impl View {
         };
         let units = first.want.min(most).min(room) as usize;
         let free: Vec<u64> = free.collect();
-        // Those who begin at one place are in each other's way.
+        // Sessions that begin at one place collide.
         let begin = if free.is_empty() || seeded!("slots_begin_at_the_first") {
             0
         } else {
@@ -434,15 +434,15 @@ impl View {
         (locked, first.request)
     }
 
-    /// What those before this one need. Of equal wishes of one step only one counts: a session takes what is free by one write
-    /// for each, and as long as one that is slow, or stopped, had not, room for all of them would lie idle.
+    /// The needs of earlier requests. Of equal requests of one sync only one counts: a session takes slots by one write for
+    /// each, and slots left for all of them would lie idle while it is slow or stopped.
     fn kept(&self, pending: &Pending, limit: u64) -> u64 {
         let ahead = self.ahead(pending).filter(|(.., need)| *need <= limit);
         let needs: BTreeSet<_> = ahead.map(|(since, name, _, need)| (since, name, need)).collect();
         needs.iter().map(|(.., need)| **need).sum()
     }
 
-    /// Our slots that were locked first.
+    /// Our slots, oldest lock first.
     fn oldest(&self, id: &str, many: usize) -> Vec<u64> {
         let mut ours: Vec<_> = self.ours(id).map(|(number, taken)| (taken.index, number)).collect();
         ours.sort_unstable();

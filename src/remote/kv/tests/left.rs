@@ -1,9 +1,9 @@
-//! What is left behind by those who cannot tidy up.
+//! Values that their writers cannot delete.
 
 use super::*;
 use crate::remote::Remote;
 
-/// As when its runtime ends, or somebody aborts its task.
+/// As when its runtime ends, or its task is aborted.
 #[tokio::test(start_paused = true)]
 async fn a_driver_that_is_dropped_leaves_nothing_here() {
     let store = Fake::default();
@@ -21,7 +21,7 @@ async fn a_driver_that_is_dropped_leaves_nothing_here() {
 
 /// Something lies beside it.
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_taken_away_is_not_tried_without_a_rest() {
+async fn a_failing_deletion_is_retried_with_pauses() {
     let store = Fake::default();
     let ledger = Ledger::new(store.clone());
     let mut one = Client::new(&ledger, 1);

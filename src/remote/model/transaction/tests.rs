@@ -18,19 +18,19 @@ struct World {
     document: Option<RateDocument>,
     writes: u64,
     random: u64,
-    /// When each token was given out, in order.
+    /// When each token was granted, in order.
     given: Vec<u64>,
     grants: BTreeSet<u64>,
 }
 
-/// A process, whose clock is another one.
+/// A process, with a clock of its own.
 struct Process {
     clock: u64,
     observer: Option<Observer>,
     sync: SyncRequest,
-    /// What the store's own clock says.
+    /// The reading of the store's own clock.
     time: Option<Time>,
-    /// What is on its way to the store, and which write it is to be.
+    /// The write on its way to the store, with its number.
     sent: Option<(u64, Transaction)>,
 }
 
@@ -66,7 +66,7 @@ impl Process {
         }
     }
 
-    /// The note has been read, or written.
+    /// Observes the document, after a read or a write.
     fn see(&mut self, world: &World) {
         let now = world.now + self.clock;
         self.observer = world.document.as_ref().map(|document| match self.observer.take() {
@@ -78,7 +78,7 @@ impl Process {
         });
     }
 
-    /// Reads, wishes for so many unless it wishes for others still, and sends what comes of it.
+    /// Reads, requests `need` units unless a request is open, and sends the outcome.
     fn read(&mut self, world: &mut World, rule: &Rule, need: u64) {
         self.see(world);
         self.sync.seq += 1;
@@ -87,7 +87,10 @@ impl Process {
             let (want, queue) = (need, false);
             self.sync.requests.push(Request { id, need, want, queue });
         }
-        let (fresh, seen) = (world.draw(u64::MAX), world.document.as_ref().zip(self.observer.as_ref()));
+        let (fresh, seen) = (
+            world.draw(u64::MAX),
+            world.document.as_ref().zip(self.observer.as_ref()),
+        );
         let transact = transact(
             seen,
             world.now + self.clock,
@@ -100,7 +103,7 @@ impl Process {
         self.sent = Some((world.writes, transact));
     }
 
-    /// What was sent arrives, and changes the note if nobody was quicker. The answer may be lost.
+    /// Delivers the write, which changes the document unless another was quicker. The answer may be lost.
     fn write(&mut self, world: &mut World, is_lost: bool) {
         let Some((_, transact)) = self.sent.take().filter(|(writes, _)| *writes == world.writes) else {
             return;
@@ -122,14 +125,14 @@ impl Process {
         }
         world.now += world.draw(100);
         self.see(world);
-        // What is not granted is not wished for any more.
+        // A refused request is withdrawn.
         self.sync.requests.clear();
         let last = transact.reply.grants.last();
         self.sync.seen = last.map_or(self.sync.seen, |grant| grant.token);
     }
 }
 
-/// Some processes want more than there is for so many microseconds, with rests. Of each sixteen answers one is lost.
+/// Runs processes that want more than there is for `time` microseconds, with rests. One of sixteen answers is lost.
 fn run(seed: u64, rule: &Rule, processes: u64, time: u64, rest: u64) -> World {
     let mut world = World::new(seed);
     let mut processes: Vec<_> = (0..processes)
@@ -158,7 +161,7 @@ fn quota(text: &str) -> Quota {
 }
 
 #[test]
-fn no_span_of_true_time_has_more_than_the_burst_and_what_comes_in_it() {
+fn no_span_of_true_time_exceeds_the_burst_and_its_refill() {
     let quota = quota("1000/s burst 20");
     let fill = Fill::of(&quota).expect("it fits");
     for seed in 1..=30 {
@@ -175,9 +178,9 @@ fn no_span_of_true_time_has_more_than_the_burst_and_what_comes_in_it() {
     }
 }
 
-/// Nobody tells the time, and yet none of it is lost as long as all of it is wanted.
+/// The store does not report the time, and yet none of it is lost under full demand.
 #[test]
-fn what_comes_is_given_out() {
+fn the_refill_is_given_out() {
     let quota = quota("1000/s burst 20");
     for seed in 1..=5 {
         let given = run(seed, &Rule::Rate { quota }, seed, 500_000, 300).given.len();
@@ -186,7 +189,7 @@ fn what_comes_is_given_out() {
 }
 
 #[test]
-fn no_window_of_true_time_has_more_than_its_limit() {
+fn no_window_of_true_time_exceeds_its_limit() {
     let length = Duration::from_millis(64);
     for seed in 1..=30 {
         let rule = Rule::Window { limit: 20, length };
@@ -209,9 +212,9 @@ fn room_in_a_window_comes_back_in_time() {
     }
 }
 
-/// However often tokens are taken, no more lots are remembered than the window has segments, and one or two more.
+/// However many takes there are, no more lots are kept than the window has segments, and one or two more.
 #[test]
-fn a_witness_of_a_window_gathers_its_lots() {
+fn an_observer_of_a_window_merges_its_lots() {
     let length = Duration::from_secs(64);
     let rule = Rule::Window { limit: 100_000, length };
     let mut world = World::new(1);
@@ -232,9 +235,9 @@ fn a_witness_of_a_window_gathers_its_lots() {
     assert!((60..=66).contains(&most), "{most} lots");
 }
 
-/// One who comes knows what is written, and no more: it counts the time from then on.
+/// A new process knows only the document: it counts the time from then on.
 #[test]
-fn who_comes_late_counts_from_then_on() {
+fn a_late_observer_counts_from_its_first_look() {
     let rule = Rule::Rate {
         quota: quota("1000/s burst 10"),
     };
@@ -251,15 +254,15 @@ fn who_comes_late_counts_from_then_on() {
     assert_eq!(say(&mut late, &mut world, 1), 10);
     world.now += 1_000;
     assert_eq!(say(&mut late, &mut world, 1), 11);
-    // Who was there knows that more have come, and what they were taken for.
+    // A present process knows that more have come, and when the earlier ones were taken.
     assert_eq!(say(&mut one, &mut world, 5), 16);
-    // And tells.
+    // And reports it.
     assert_eq!(say(&mut late, &mut world, 5), 16);
     world.now += 5_000;
     assert_eq!(say(&mut late, &mut world, 5), 21);
 }
 
-/// Nor does anybody say that a session was silent for longer than it was.
+/// No session is reported as silent for longer than it was.
 #[test]
 fn no_session_is_forgotten_before_its_time() {
     let ttl = Duration::from_millis(20);
@@ -292,7 +295,7 @@ fn no_session_is_forgotten_before_its_time() {
                         forgotten += u64::from(!is_there);
                     }
                 }
-                // One that has just looked may be started anew, and knows nothing.
+                // One that has just synced may be restarted, and knows nothing.
                 if world.draw(4) == 0 {
                     process.observer = None;
                 }
@@ -308,9 +311,9 @@ fn no_session_is_forgotten_before_its_time() {
     assert!(forgotten > 100, "{forgotten}");
 }
 
-/// Where nobody lives for long enough to see that others are dead.
+/// All processes are too short-lived to notice that others are dead.
 #[test]
-fn of_too_many_sessions_those_who_were_silent_for_longest_are_forgotten() {
+fn the_longest_silent_sessions_are_evicted_first() {
     for (grants, stay) in [(1, 1_300), (100, 72)] {
         let rule = Rule::Window {
             limit: 1_000_000,
@@ -322,11 +325,11 @@ fn of_too_many_sessions_those_who_were_silent_for_longest_are_forgotten() {
             process.read(&mut world, &rule, 1);
             process.write(&mut world, false);
         }
-        // Dead, and in line besides.
+        // Dead, and in the queue besides.
         let name = |client| Session { client, number: 1 }.to_string();
         let document = world.document.as_mut().unwrap();
         let young = TakerEntry {
-            // As large as they get.
+            // The largest entries that occur.
             by: Some(1_795_308_810_006_767),
             seq: 1_000_000,
             charged: 1_000_000,
@@ -356,7 +359,7 @@ fn of_too_many_sessions_those_who_were_silent_for_longest_are_forgotten() {
         ] {
             assert_eq!(document.takers.contains_key(&name(client)), is_there, "{client}");
         }
-        // Who was forgotten is told, takes nothing, and begins anew.
+        // An evicted session learns of it, takes nothing, and begins anew.
         one.sync.begin = false;
         one.read(&mut world, &rule, 1);
         let transact = one.sent.take().unwrap().1;
@@ -372,8 +375,8 @@ fn of_too_many_sessions_those_who_were_silent_for_longest_are_forgotten() {
 }
 
 #[test]
-fn what_contradicts_itself_is_no_note() {
-    let mut notes = Vec::new();
+fn a_contradictory_rate_document_is_refused() {
+    let mut texts = Vec::new();
     let rules = [
         Rule::Rate {
             quota: quota("1000/s burst 10"),
@@ -390,9 +393,9 @@ fn what_contradicts_itself_is_no_note() {
             one.read(&mut world, &rule, 1);
             one.write(&mut world, false);
         }
-        notes.push(String::from_utf8(world.document.unwrap().text().unwrap()).unwrap());
+        texts.push(String::from_utf8(world.document.unwrap().text().unwrap()).unwrap());
     }
-    let [bucket, window] = [&notes[0], &notes[1]];
+    let [bucket, window] = [&texts[0], &texts[1]];
     for (good, from, to) in [
         (bucket, "\"price\":1000", "\"price\":0"),
         (bucket, "\"gain\":1", "\"gain\":0"),

@@ -1,4 +1,4 @@
-//! Processes that come, take one step or two, and die: none of them lives for long enough to see that time passes. The store
+//! Processes that come, sync once or twice, and die: none of them lives long enough to observe that time passes. The store
 //! keeps a clock of its own.
 
 use super::*;
@@ -6,7 +6,7 @@ use super::*;
 const SECOND: u64 = 1_000_000;
 const HOUR: u64 = 3_600 * SECOND;
 
-/// A process, and what it has read of the clock, and when.
+/// A process, with its reading of the clock, and the instant of that.
 struct Visitor {
     process: Process,
     read: Option<(Time, u64)>,
@@ -17,9 +17,9 @@ struct Visitor {
 enum Kind {
     /// There is none.
     None,
-    /// In whole seconds of a lease, as in etcd: when the note was written nobody knows.
+    /// In whole seconds of a lease, as in etcd: the time of the write is unknown.
     Seconds,
-    /// In milliseconds, as in ZooKeeper, which says when the note was written.
+    /// In milliseconds, as in ZooKeeper, which reports the time of the write.
     Millis,
 }
 
@@ -27,9 +27,9 @@ struct Shop {
     world: World,
     kind: Kind,
     clock: u64,
-    /// When this clock said nothing yet.
+    /// When this clock began.
     begun: u64,
-    /// When the note was written.
+    /// When the document was written.
     written: u64,
     clients: u64,
 }
@@ -46,7 +46,7 @@ impl Shop {
         }
     }
 
-    /// What is read now.
+    /// A reading of the clock.
     fn time(&self) -> Option<Time> {
         let clock = (self.clock, 0);
         let said = |at: u64, unit: u64| at.saturating_sub(self.begun) / unit * unit;
@@ -65,7 +65,7 @@ impl Shop {
             Kind::Millis => {
                 let now = said(self.world.now, 1_000);
                 let (by, written) = (now + 1_000, said(self.written, 1_000) + 1_000);
-                // What was written before this clock was is only known to be before now.
+                // A write before the beginning of this clock is only known to be before now.
                 let written = if self.written < self.begun { by } else { written };
                 Some(Time {
                     clock,
@@ -77,7 +77,7 @@ impl Shop {
         }
     }
 
-    /// Another leader: its clock begins anew.
+    /// Elects another leader: its clock begins anew.
     fn elect(&mut self) {
         self.clock += 1;
         self.begun = self.world.now;
@@ -89,7 +89,7 @@ impl Shop {
         passed
     }
 
-    /// A process comes, whose clock is another one, and looks.
+    /// A process comes, with a clock of its own, and reads.
     fn enters(&mut self, ttl: Duration) -> Visitor {
         self.clients += 1;
         let clock = (1 << 40) + self.world.draw(1 << 40);
@@ -98,7 +98,7 @@ impl Shop {
         Visitor { process, read: None }
     }
 
-    /// It takes a step, and may be overtaken until it is written.
+    /// It syncs, and may be overtaken until it is written.
     fn syncs(&mut self, visitor: &mut Visitor, rule: &Rule, need: u64) {
         let is_new = visitor.process.observer.is_none();
         if is_new {
@@ -106,7 +106,7 @@ impl Shop {
         }
         self.pass(2_000);
         visitor.process.time = visitor.read.map(|(time, at)| {
-            // It reckons on from what it has read.
+            // It extrapolates its reading.
             let passed = self.world.now - at;
             let (now, by) = (time.now + passed, time.by + passed);
             let written = if is_new { time.written } else { by };
@@ -129,7 +129,7 @@ impl Shop {
         }
     }
 
-    /// One after the other, each of which wants as many, and comes so long after the one before. Those who close take another step.
+    /// Processes come `every` so often, each with the same need. Those that close sync once more.
     fn visits(&mut self, rule: &Rule, ttl: Duration, until: u64, every: u64, need: u64, closes: bool) -> usize {
         while self.world.now < until {
             let next = self.world.now + every;
@@ -160,7 +160,7 @@ fn window(limit: u64, length: u64) -> Rule {
 const TTL: Duration = Duration::from_secs(1);
 
 #[test]
-fn a_swarm_has_what_comes_where_the_store_keeps_a_clock() {
+fn a_swarm_gets_the_refill_where_the_store_keeps_a_clock() {
     // Twenty within each second, each of which wants a token.
     for (kind, seconds, least, most) in [
         (Kind::None, 10, 40, 60),
@@ -175,7 +175,7 @@ fn a_swarm_has_what_comes_where_the_store_keeps_a_clock() {
     }
 }
 
-/// The dead are forgotten, though none of those who come lives as long as they do.
+/// Dead sessions are forgotten, though no newcomer lives as long as they do.
 #[test]
 fn a_swarm_leaves_no_pile_of_the_dead() {
     for (kind, most) in [(Kind::Seconds, 70), (Kind::Millis, 25)] {
@@ -195,14 +195,14 @@ fn a_window_of_a_swarm_has_its_limit_again_and_again() {
     }
 }
 
-/// Each hour one takes nearly all that comes in an hour.
+/// Once an hour a process takes nearly all of an hour's refill.
 #[test]
 fn a_job_of_each_hour_finds_what_came_in_the_hour() {
     for (kind, closes, least) in [
         (Kind::Millis, false, 90),
         (Kind::Millis, true, 90),
         (Kind::Seconds, true, 90),
-        // By when the last one took them nobody could say before the next.
+        // No process could date the last take before the next one.
         (Kind::Seconds, false, 45),
     ] {
         let mut shop = Shop::new(kind, 7);
@@ -211,7 +211,7 @@ fn a_job_of_each_hour_finds_what_came_in_the_hour() {
     }
 }
 
-/// Some live longer than others, overtake each other, lose answers, and now and then there is another leader.
+/// Some live longer than others, overtake each other, lose answers, and now and then the leader changes.
 fn crowd(kind: Kind, rule: &Rule, seed: u64, time: u64) -> Shop {
     let mut shop = Shop::new(kind, seed);
     let mut crowd: Vec<Visitor> = Vec::new();
@@ -244,7 +244,7 @@ fn crowd(kind: Kind, rule: &Rule, seed: u64, time: u64) -> Shop {
 }
 
 #[test]
-fn no_span_of_true_time_has_more_though_a_crowd_goes_by_the_clock_of_the_store() {
+fn no_span_of_true_time_has_more_though_a_crowd_uses_the_clock_of_the_store() {
     let quota = quota("20/s burst 30");
     let fill = Fill::of(&quota).expect("it fits");
     for kind in [Kind::Seconds, Kind::Millis] {
@@ -267,7 +267,7 @@ fn no_span_of_true_time_has_more_though_a_crowd_goes_by_the_clock_of_the_store()
 }
 
 #[test]
-fn no_window_of_true_time_has_more_though_a_crowd_goes_by_the_clock_of_the_store() {
+fn no_window_of_true_time_has_more_though_a_crowd_uses_the_clock_of_the_store() {
     for kind in [Kind::Seconds, Kind::Millis] {
         let mut all = 0;
         for seed in 1..=12 {

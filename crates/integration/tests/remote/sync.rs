@@ -1,7 +1,7 @@
-//! Permits in a real store, a step at a time: what the published algorithms got wrong.
+//! Permits in a real store, one sync at a time: the faults of the published algorithms.
 
+use crate::raw_session::{LONG, RawSession, SHORT, raw_sessions};
 use crate::redis::{micros, say};
-use crate::speaker::{LONG, SHORT, Speaker, speakers};
 use crate::store::{opened, own, own_unopened, tag};
 use tollgate::remote::{Grant, Rule, StoreError};
 
@@ -9,15 +9,15 @@ fn permits(limit: u64) -> Rule {
     Rule::Permits { limit }
 }
 
-/// What the published script did: it called a function that servers of today do not have, so that no step was ever carried out.
+/// The published script called a function that present servers do not have, so that no sync was ever carried out.
 #[tokio::test]
 async fn an_uncontended_wish_is_granted_at_once() {
     let (store, key) = opened(permits(2)).await;
-    let mut one = Speaker::new(&store, &key, permits(2), LONG);
-    let reply = one.wish(2, true).await;
+    let mut one = RawSession::new(&store, &key, permits(2), LONG);
+    let reply = one.request(2, true).await;
     let [
         Grant {
-            wish: 1,
+            request: 1,
             units: 2,
             token,
         },
@@ -26,123 +26,120 @@ async fn an_uncontended_wish_is_granted_at_once() {
         panic!("{reply:?}")
     };
     assert!(reply.alive && token > 0);
-    assert_eq!(
-        (reply.census.limit, reply.census.in_use, reply.census.waiting),
-        (2, 2, 0)
-    );
+    assert_eq!((reply.usage.limit, reply.usage.in_use, reply.usage.waiting), (2, 2, 0));
     one.end().await;
 }
 
 #[tokio::test]
 async fn who_is_refused_leaves_nothing_behind() {
     let (store, key) = opened(permits(1)).await;
-    let [mut holder, mut refused, mut third] = speakers(&store, &key, permits(1), [LONG; 3]);
-    assert_eq!(holder.wish(1, true).await.grants.len(), 1);
-    let reply = refused.wish(1, false).await;
+    let [mut holder, mut refused, mut third] = raw_sessions(&store, &key, permits(1), [LONG; 3]);
+    assert_eq!(holder.request(1, true).await.grants.len(), 1);
+    let reply = refused.request(1, false).await;
     assert_eq!(
-        (&reply.grants[..], reply.census.in_use, reply.census.waiting),
+        (&reply.grants[..], reply.usage.in_use, reply.usage.waiting),
         (&[][..], 1, 0)
     );
     holder.give(1).await;
-    // It was not promoted meanwhile, and stands in nobody's way.
-    assert_eq!(third.wish(1, false).await.grants.len(), 1);
+    // It was not promoted meanwhile, and blocks no other.
+    assert_eq!(third.request(1, false).await.grants.len(), 1);
     assert_eq!(refused.look().await.grants, []);
 }
 
 #[tokio::test]
 async fn a_wish_said_again_is_the_same_wish() {
     let (store, key) = opened(permits(3)).await;
-    let mut holder = Speaker::new(&store, &key, permits(3), LONG);
-    let first = holder.wish(2, true).await;
+    let mut holder = RawSession::new(&store, &key, permits(3), LONG);
+    let first = holder.request(2, true).await;
     for _ in 0..3 {
         let again = holder.again(&holder.last()).await.unwrap();
         assert_eq!(again.grants, first.grants);
-        assert_eq!(again.census.in_use, 2);
+        assert_eq!(again.usage.in_use, 2);
     }
-    // Also in a later step, as a client says it that has not heard of the grant.
+    // Also in a later sync, as a client sends it that has not got the grant.
     let again = holder.say(|_| {}).await.unwrap();
-    assert_eq!((again.grants, again.census.in_use), (first.grants, 2));
+    assert_eq!((again.grants, again.usage.in_use), (first.grants, 2));
 }
 
 #[tokio::test]
 async fn what_is_given_back_twice_comes_back_once() {
     let (store, key) = opened(permits(4)).await;
-    let [mut one, mut other] = speakers(&store, &key, permits(4), [LONG; 2]);
-    one.wish(2, true).await;
-    other.wish(2, true).await;
-    assert_eq!(one.give(1).await.census.in_use, 3);
+    let [mut one, mut other] = raw_sessions(&store, &key, permits(4), [LONG; 2]);
+    one.request(2, true).await;
+    other.request(2, true).await;
+    assert_eq!(one.give(1).await.usage.in_use, 3);
     for _ in 0..3 {
-        assert_eq!(one.again(&one.last()).await.unwrap().census.in_use, 3);
+        assert_eq!(one.again(&one.last()).await.unwrap().usage.in_use, 3);
     }
-    assert_eq!(one.look().await.census.in_use, 3);
+    assert_eq!(one.look().await.usage.in_use, 3);
 }
 
 #[tokio::test]
 async fn a_step_that_was_overtaken_does_nothing() {
     let (store, key) = opened(permits(4)).await;
-    let mut one = Speaker::new(&store, &key, permits(4), LONG);
-    one.wish(2, true).await;
+    let mut one = RawSession::new(&store, &key, permits(4), LONG);
+    one.request(2, true).await;
     let overtaken = one.last();
     one.give(2).await;
     let reply = one.again(&overtaken).await.unwrap();
-    assert_eq!(reply.census.in_use, 0);
+    assert_eq!(reply.usage.in_use, 0);
 }
 
-/// Renewals of the original brought back who had been evicted, and never said so.
+/// Renewals of the original brought back evicted holders, silently.
 #[tokio::test]
 async fn a_session_that_expired_stays_so_and_takes_nothing_from_others() {
     let (store, key) = opened(permits(1)).await;
-    let [mut late, mut next] = speakers(&store, &key, permits(1), [SHORT, LONG]);
-    late.wish(1, true).await;
-    next.wish(1, true).await;
+    let [mut late, mut next] = raw_sessions(&store, &key, permits(1), [SHORT, LONG]);
+    late.request(1, true).await;
+    next.request(1, true).await;
     let grant = next.until_granted().await;
-    let step = late.last();
-    let replies = [late.again(&step).await.unwrap(), late.look().await, late.give(1).await];
+    let sync = late.last();
+    let replies = [late.again(&sync).await.unwrap(), late.look().await, late.give(1).await];
     for reply in replies {
         assert!(!reply.alive && reply.grants.is_empty(), "{reply:?}");
     }
-    // What it gave back was not its own.
+    // The units that it returned were not its own.
     let reply = next.look().await;
-    assert_eq!((reply.grants, reply.census.in_use), (vec![grant], 1));
+    assert_eq!((reply.grants, reply.usage.in_use), (vec![grant], 1));
 }
 
-/// Nobody tells a waiter that a holder has died: it has to be told when to look.
+/// The death of a holder is not notified: a waiter has to learn when to sync.
 #[tokio::test]
 async fn a_waiter_behind_a_dead_holder_is_served_without_a_message() {
     let (store, key) = opened(permits(1)).await;
-    let [mut dead, mut waits] = speakers(&store, &key, permits(1), [SHORT, LONG]);
-    dead.wish(1, true).await;
-    let reply = waits.wish(1, true).await;
+    let [mut dead, mut waits] = raw_sessions(&store, &key, permits(1), [SHORT, LONG]);
+    dead.request(1, true).await;
+    let reply = waits.request(1, true).await;
     // On a slow machine it may have died already.
     let granted = reply.grants.len() == 1;
     assert!(granted || reply.again.is_some_and(|again| again <= SHORT), "{reply:?}");
     waits.until_granted().await;
 }
 
-/// A grant is state: a message only says that there is something to see, and may be lost.
+/// A grant is state: a message only announces it, and may be lost.
 #[tokio::test]
 async fn a_grant_that_nobody_heard_of_is_told_again() {
     let (store, key) = opened(permits(1)).await;
-    let [mut holder, mut waits] = speakers(&store, &key, permits(1), [LONG; 2]);
-    holder.wish(1, true).await;
-    waits.wish(1, true).await;
+    let [mut holder, mut waits] = raw_sessions(&store, &key, permits(1), [LONG; 2]);
+    holder.request(1, true).await;
+    waits.request(1, true).await;
     holder.give(1).await;
     let first = waits.look().await.grants;
     assert_eq!(first.len(), 1);
     // The answer was lost, time and again.
     assert_eq!(waits.look().await.grants, first);
     assert_eq!(waits.look().await.grants, first);
-    let reply = waits.say(|step| step.seen = first[0].token).await.unwrap();
-    assert_eq!((reply.grants, reply.census.in_use), (vec![], 1));
+    let reply = waits.say(|sync| sync.seen = first[0].token).await.unwrap();
+    assert_eq!((reply.grants, reply.usage.in_use), (vec![], 1));
 }
 
 #[tokio::test]
 async fn a_grant_to_one_who_died_goes_on() {
     let (store, key) = opened(permits(1)).await;
-    let [mut holder, mut dead, mut waits] = speakers(&store, &key, permits(1), [LONG, SHORT, LONG]);
-    holder.wish(1, true).await;
-    dead.wish(1, true).await;
-    waits.wish(1, true).await;
+    let [mut holder, mut dead, mut waits] = raw_sessions(&store, &key, permits(1), [LONG, SHORT, LONG]);
+    holder.request(1, true).await;
+    dead.request(1, true).await;
+    waits.request(1, true).await;
     holder.give(1).await;
     waits.until_granted().await;
 }
@@ -150,27 +147,27 @@ async fn a_grant_to_one_who_died_goes_on() {
 #[tokio::test]
 async fn the_clock_is_the_servers() {
     let (server, store, key) = own(permits(1)).await;
-    let mut one = Speaker::new(&store, &key, permits(1), LONG);
+    let mut one = RawSession::new(&store, &key, permits(1), LONG);
     let before = micros(&server).unwrap();
-    let token = one.wish(1, true).await.grants[0].token;
+    let token = one.request(1, true).await.grants[0].token;
     assert!(before <= token && token <= micros(&server).unwrap(), "{token}");
 }
 
-/// A first in line that has died is not granted what others wait for, and then held for dead.
+/// A dead first waiter does not get what others wait for, to be held for dead.
 #[tokio::test]
 async fn waiters_that_died_are_passed_over() {
     let (store, key) = opened(permits(1)).await;
-    let mut holder = Speaker::new(&store, &key, permits(1), LONG);
-    holder.wish(1, true).await;
+    let mut holder = RawSession::new(&store, &key, permits(1), LONG);
+    holder.request(1, true).await;
     let mut dead = Vec::new();
     for _ in 0..3 {
-        let mut waiter = Speaker::new(&store, &key, permits(1), SHORT);
-        waiter.wish(1, true).await;
+        let mut waiter = RawSession::new(&store, &key, permits(1), SHORT);
+        waiter.request(1, true).await;
         dead.push(waiter);
     }
-    let mut waits = Speaker::new(&store, &key, permits(1), LONG);
-    waits.wish(1, true).await;
-    while waits.look().await.census.waiting > 1 {
+    let mut waits = RawSession::new(&store, &key, permits(1), LONG);
+    waits.request(1, true).await;
+    while waits.look().await.usage.waiting > 1 {
         tokio::time::sleep(SHORT / 10).await;
     }
     holder.give(1).await;
@@ -180,11 +177,11 @@ async fn waiters_that_died_are_passed_over() {
 #[tokio::test]
 async fn who_only_tries_does_not_pass_the_line() {
     let (store, key) = opened(permits(2)).await;
-    let [mut holder, mut heavy, mut light] = speakers(&store, &key, permits(2), [LONG; 3]);
-    holder.wish(1, true).await;
-    assert_eq!(heavy.wish(2, true).await.grants, []);
+    let [mut holder, mut heavy, mut light] = raw_sessions(&store, &key, permits(2), [LONG; 3]);
+    holder.request(1, true).await;
+    assert_eq!(heavy.request(2, true).await.grants, []);
     assert_eq!(
-        light.wish(1, false).await.grants,
+        light.request(1, false).await.grants,
         [],
         "one is free, and the first in line needs two"
     );
@@ -192,19 +189,19 @@ async fn who_only_tries_does_not_pass_the_line() {
     assert_eq!(
         heavy.look().await.grants.len(),
         1,
-        "whoever gives back grants to the first in line"
+        "the return grants to the first waiter"
     );
 }
 
 #[tokio::test]
 async fn the_line_is_served_in_order_with_rising_tokens() {
     let (store, key) = opened(permits(3)).await;
-    let mut holder = Speaker::new(&store, &key, permits(3), LONG);
-    let mut last = holder.wish(3, true).await.grants[0].token;
+    let mut holder = RawSession::new(&store, &key, permits(3), LONG);
+    let mut last = holder.request(3, true).await.grants[0].token;
     let mut line = Vec::new();
     for need in [1, 3, 2, 1] {
-        let mut waiter = Speaker::new(&store, &key, permits(3), LONG);
-        assert_eq!(waiter.wish(need, true).await.grants, []);
+        let mut waiter = RawSession::new(&store, &key, permits(3), LONG);
+        assert_eq!(waiter.request(need, true).await.grants, []);
         line.push((need, waiter));
     }
     holder.give(3).await;
@@ -217,7 +214,7 @@ async fn the_line_is_served_in_order_with_rising_tokens() {
         };
         assert!(units == need && token > last, "{token} after {last}");
         last = token;
-        // Nobody behind it has been served, unless there was room for both: of 3, 2 and 1 there was.
+        // No later waiter has been served, unless both fit: of 3, 2 and 1 they did.
         for (_, behind) in &mut line[place + 1..] {
             let served = behind.look().await.grants;
             assert!(served.is_empty() || place == 2, "{served:?}");
@@ -229,52 +226,53 @@ async fn the_line_is_served_in_order_with_rising_tokens() {
 #[tokio::test]
 async fn a_wish_that_is_withdrawn_frees_those_behind_it() {
     let (store, key) = opened(permits(2)).await;
-    let [mut holder, mut heavy, mut light] = speakers(&store, &key, permits(2), [LONG; 3]);
-    holder.wish(1, true).await;
-    heavy.wish(2, true).await;
-    light.wish(1, true).await;
-    heavy.say(|step| step.withdrawn = vec![1]).await.unwrap();
+    let [mut holder, mut heavy, mut light] = raw_sessions(&store, &key, permits(2), [LONG; 3]);
+    holder.request(1, true).await;
+    heavy.request(2, true).await;
+    light.request(1, true).await;
+    heavy.say(|sync| sync.withdrawn = vec![1]).await.unwrap();
     assert_eq!(light.look().await.grants.len(), 1);
 }
 
-/// Cancelled in the instant of the grant: the client says so before it has heard, and learns what it has to give back.
+/// Cancelled in the instant of the grant: the client withdraws it before it has got the grant, and learns what it has to give
+/// back.
 #[tokio::test]
 async fn a_wish_that_was_granted_before_it_was_withdrawn_is_told_and_given_back() {
     let (store, key) = opened(permits(1)).await;
-    let [mut holder, mut waits] = speakers(&store, &key, permits(1), [LONG; 2]);
-    holder.wish(1, true).await;
-    waits.wish(1, true).await;
+    let [mut holder, mut waits] = raw_sessions(&store, &key, permits(1), [LONG; 2]);
+    holder.request(1, true).await;
+    waits.request(1, true).await;
     holder.give(1).await;
-    let reply = waits.say(|step| step.withdrawn = vec![1]).await.unwrap();
-    assert_eq!((reply.grants.len(), reply.census.in_use), (1, 1), "it stays granted");
-    assert_eq!(waits.give(1).await.census.in_use, 0);
+    let reply = waits.say(|sync| sync.withdrawn = vec![1]).await.unwrap();
+    assert_eq!((reply.grants.len(), reply.usage.in_use), (1, 1), "it stays granted");
+    assert_eq!(waits.give(1).await.usage.in_use, 0);
 }
 
 #[tokio::test]
 async fn a_shrink_drains_and_takes_nothing_away() {
     let (store, key) = opened(permits(4)).await;
-    let [mut holder, mut waits] = speakers(&store, &key, permits(4), [LONG; 2]);
-    holder.wish(4, true).await;
-    waits.wish(1, true).await;
-    let reply = holder.say(|step| step.limit = Some(2)).await.unwrap();
-    assert_eq!((reply.census.limit, reply.census.in_use), (2, 4));
+    let [mut holder, mut waits] = raw_sessions(&store, &key, permits(4), [LONG; 2]);
+    holder.request(4, true).await;
+    waits.request(1, true).await;
+    let reply = holder.say(|sync| sync.limit = Some(2)).await.unwrap();
+    assert_eq!((reply.usage.limit, reply.usage.in_use), (2, 4));
     holder
-        .say(|step| (step.limit, step.returned) = (None, 2))
+        .say(|sync| (sync.limit, sync.returned) = (None, 2))
         .await
         .unwrap();
     assert_eq!(waits.look().await.grants, [], "two are in use of two");
     holder.give(1).await;
     assert_eq!(waits.look().await.grants.len(), 1);
-    let reply = holder.say(|step| step.limit = Some(9)).await.unwrap();
-    assert_eq!((reply.census.limit, reply.census.in_use), (9, 2));
+    let reply = holder.say(|sync| sync.limit = Some(9)).await.unwrap();
+    assert_eq!((reply.usage.limit, reply.usage.in_use), (9, 2));
 }
 
 #[tokio::test]
 async fn keys_lie_in_one_slot_and_go_with_the_last_session() {
     let (server, store, key) = own_unopened().await;
-    let [mut one, mut other] = speakers(&store, &key, permits(2), [SHORT, SHORT]);
-    one.wish(1, true).await;
-    other.wish(1, true).await;
+    let [mut one, mut other] = raw_sessions(&store, &key, permits(2), [SHORT, SHORT]);
+    one.request(1, true).await;
+    other.request(1, true).await;
     let keys = server.keys().unwrap();
     let tags: Vec<_> = keys.iter().map(|key| tag(key)).collect();
     assert!(!tags.is_empty() && tags.iter().all(|tag| tag == &tags[0]), "{keys:?}");
@@ -288,37 +286,37 @@ async fn keys_lie_in_one_slot_and_go_with_the_last_session() {
 #[tokio::test]
 async fn a_store_that_forgot_its_scripts_is_told_them_again() {
     let (server, store, key) = own(permits(1)).await;
-    let mut one = Speaker::new(&store, &key, permits(1), LONG);
-    one.wish(1, true).await;
+    let mut one = RawSession::new(&store, &key, permits(1), LONG);
+    one.request(1, true).await;
     server.forget_scripts().unwrap();
-    assert_eq!(one.give(1).await.census.in_use, 0);
+    assert_eq!(one.give(1).await.usage.in_use, 0);
 }
 
 #[tokio::test]
 async fn a_store_without_memory_refuses_and_does_nothing() {
     let (server, store, key) = own(permits(2)).await;
-    let mut one = Speaker::new(&store, &key, permits(2), LONG);
-    one.wish(1, true).await;
+    let mut one = RawSession::new(&store, &key, permits(2), LONG);
+    one.request(1, true).await;
     say(&server, "CONFIG SET maxmemory 1").unwrap();
-    let refused = one.say(|step| step.wishes.clear()).await;
+    let refused = one.say(|sync| sync.requests.clear()).await;
     assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
     say(&server, "CONFIG SET maxmemory 0").unwrap();
-    assert_eq!(one.look().await.census.in_use, 1);
+    assert_eq!(one.look().await.usage.in_use, 1);
 }
 
 #[tokio::test]
 async fn something_else_under_the_key_is_refused_and_left_alone() {
     let (server, store, key) = own_unopened().await;
-    let [one, mut first] = speakers(&store, &key, permits(1), [LONG; 2]);
-    first.wish(1, true).await;
+    let [one, mut first] = raw_sessions(&store, &key, permits(1), [LONG; 2]);
+    first.request(1, true).await;
     let keys = server.keys().unwrap();
     first.end().await;
     for key in &keys {
         say(&server, &format!("SET {key} something")).unwrap();
     }
-    let mut step = one.last();
-    step.seq = 1;
-    let refused = one.again(&step).await;
+    let mut sync = one.last();
+    sync.seq = 1;
+    let refused = one.again(&sync).await;
     assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
     assert_eq!(server.keys().unwrap().len(), keys.len());
 }

@@ -1,9 +1,9 @@
-//! Permits in etcd: what only etcd does.
+//! Permits in etcd: what is special to etcd.
 
 use crate::etcd::ask;
-use crate::lined::asked_after_a_wait;
+use crate::queued::asked_after_a_wait;
+use crate::raw_session::{LONG, RawSession};
 use crate::rig::proxy::{Mode, Proxy};
-use crate::speaker::{LONG, Speaker};
 use crate::store::key;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -17,7 +17,7 @@ use tollgate::Reason;
 use tollgate::remote::{Backend, Etcd, Key, Remote, RemoteError, Rule, StoreError};
 
 mod steps {
-    crate::lined::lined!(super::store());
+    crate::queued::lined!(super::store());
 }
 
 const ONE: Rule = Rule::Permits { limit: 1 };
@@ -52,7 +52,7 @@ pub(crate) fn base64(text: &str) -> String {
     base64::engine::general_purpose::STANDARD.encode(text)
 }
 
-/// The answer of the server to a question about all under a key.
+/// The answer of the server to a read of all keys of a limiter.
 pub(crate) async fn under(key: &Key) -> serde_json::Value {
     let (first, end) = (format!("tollgate/{key}."), format!("tollgate/{key}/"));
     said(
@@ -62,7 +62,7 @@ pub(crate) async fn under(key: &Key) -> serde_json::Value {
     .await
 }
 
-/// What the server says to this.
+/// The server's answer to this request.
 pub(crate) async fn said(path: &'static str, body: &str) -> serde_json::Value {
     let body = body.to_owned();
     let answer = tokio::task::spawn_blocking(move || ask(address(), "POST", path, &body));
@@ -96,16 +96,16 @@ async fn an_uncontended_acquire_takes_one_round_trip() {
     }
 }
 
-/// A change whose answer was lost was made again, or arrives after the one that took its place.
+/// A change whose answer was lost was made again, or arrives after its successor.
 #[tokio::test]
 async fn a_change_whose_answer_was_lost_is_made_once() {
     let (proxy, store) = proxied().await;
     let key = key();
-    let mut one = Speaker::new(&store, &key, Rule::Permits { limit: 2 }, LONG);
+    let mut one = RawSession::new(&store, &key, Rule::Permits { limit: 2 }, LONG);
     one.look().await;
     let before = count(&key).await;
     proxy.set(Mode::LoseReplies);
-    let lost = timeout(Duration::from_millis(300), one.wish(1, true)).await;
+    let lost = timeout(Duration::from_millis(300), one.request(1, true)).await;
     assert!(lost.is_err(), "{lost:?}");
     while count(&key).await == before {
         sleep(Duration::from_millis(5)).await;
@@ -118,18 +118,18 @@ async fn a_change_whose_answer_was_lost_is_made_once() {
             Err(error) => panic!("{error}"),
         }
     };
-    assert_eq!((reply.grants.len(), reply.census.in_use), (1, 1));
+    assert_eq!((reply.grants.len(), reply.usage.in_use), (1, 1));
     assert_eq!(count(&key).await, before + 1);
 }
 
-/// The lease is gone, by an operator's hand: so is all that was held by it, and the holder is told.
+/// An operator revoked the lease: its permits are gone, and the holder learns it.
 #[tokio::test]
 async fn a_lease_that_is_gone_is_a_lost_session() {
     let (store, key) = (store(), key());
-    let mut late = Speaker::new(&store, &key, ONE, LONG);
-    let mut next = Speaker::new(&store, &key, ONE, LONG);
-    late.wish(1, true).await;
-    next.wish(1, true).await;
+    let mut late = RawSession::new(&store, &key, ONE, LONG);
+    let mut next = RawSession::new(&store, &key, ONE, LONG);
+    late.request(1, true).await;
+    next.request(1, true).await;
     let session = base64(&format!("tollgate/{key}.permits/s/{}", late.last().session));
     let there = under(&key).await;
     let pairs = there["kvs"].as_array().expect("keys");
@@ -142,24 +142,24 @@ async fn a_lease_that_is_gone_is_a_lost_session() {
         &format!(r#"{{"ID":{}}}"#, lease.expect("it is there")),
     )
     .await;
-    // Whoever waits is told by the server.
-    store.news(&key, next.last().session).await;
+    // The server notifies the waiter.
+    store.notified(&key, next.last().session).await;
     assert_eq!(next.look().await.grants.len(), 1);
     assert!(!late.look().await.alive);
 }
 
-/// The server has forgotten the changes that a watch asks for.
+/// The server has compacted the changes that a watch asks for.
 #[tokio::test]
-async fn a_watch_that_was_compacted_away_looks_anew() {
+async fn a_watch_that_was_compacted_away_reads_anew() {
     let (proxy, waiting) = proxied().await;
     let (store, key) = (store(), key());
-    let mut holder = Speaker::new(&store, &key, ONE, LONG);
-    let mut waits = Speaker::new(&waiting, &key, ONE, LONG);
-    holder.wish(1, true).await;
-    waits.wish(1, true).await;
-    let mut news = pin!(waiting.news(&key, waits.last().session));
+    let mut holder = RawSession::new(&store, &key, ONE, LONG);
+    let mut waits = RawSession::new(&waiting, &key, ONE, LONG);
+    holder.request(1, true).await;
+    waits.request(1, true).await;
+    let mut news = pin!(waiting.notified(&key, waits.last().session));
     assert!(matches!(futures::poll!(news.as_mut()), Poll::Pending));
-    // While it cannot hear, its turn comes, and all that was is compacted.
+    // While it is cut off, its turn comes, and the history is compacted.
     proxy.set(Mode::Cut);
     holder.give(1).await;
     let revision = under(&key).await["header"]["revision"].clone();
@@ -172,28 +172,28 @@ async fn a_watch_that_was_compacted_away_looks_anew() {
 #[tokio::test]
 async fn a_wait_is_told_of_every_change_and_asks_once() {
     let (proxy, waiting) = proxied().await;
-    // The look, and beside it what renews the leases of the session and of the limit.
+    // The look, and beside it the renewals of the leases of the session and of the limit.
     assert!(asked_after_a_wait(&proxy, waiting, store()).await <= 3);
 }
 
-/// More wishes than a transaction takes changes.
+/// More requests than a transaction fits.
 #[tokio::test]
 async fn many_wishes_at_once_are_all_in_line() {
     let (store, key) = (store(), key());
     let rule = Rule::Permits { limit: 150 };
-    let mut one = Speaker::new(&store, &key, rule, LONG);
-    let wishes = (1..=200).map(|id| tollgate::remote::Wish {
+    let mut one = RawSession::new(&store, &key, rule, LONG);
+    let requests = (1..=200).map(|id| tollgate::remote::Request {
         id,
         need: 1,
         want: 1,
         queue: true,
     });
-    let wishes: Vec<_> = wishes.collect();
-    let reply = one.say(|step| step.wishes = wishes).await.unwrap();
-    let granted: Vec<_> = reply.grants.iter().map(|grant| grant.wish).collect();
+    let requests: Vec<_> = requests.collect();
+    let reply = one.say(|sync| sync.requests = requests).await.unwrap();
+    let granted: Vec<_> = reply.grants.iter().map(|grant| grant.request).collect();
     assert_eq!(granted, (1..=150).collect::<Vec<_>>());
     assert!(reply.grants.is_sorted_by(|one, next| one.token < next.token));
-    assert_eq!(reply.census.waiting, 50);
+    assert_eq!(reply.usage.waiting, 50);
     one.end().await;
     assert_eq!(count(&key).await, 0);
 }
@@ -203,11 +203,11 @@ async fn keys_go_with_the_last_session_also_when_it_dies() {
     let key = key();
     {
         let store = store();
-        let mut one = Speaker::new(&store, &key, ONE, Duration::from_secs(1));
-        one.wish(1, true).await;
+        let mut one = RawSession::new(&store, &key, ONE, Duration::from_secs(1));
+        one.request(1, true).await;
         assert_eq!(count(&key).await, 3);
     }
-    // Its client has gone, and said nothing: last goes the limit, whose lease is the longest.
+    // Its client is dead: the limit goes last, since its lease is the longest.
     while count(&key).await > 0 {
         sleep(Duration::from_millis(50)).await;
     }
@@ -218,7 +218,7 @@ async fn something_else_under_the_key_is_refused_and_left_alone() {
     let (store, key) = (store(), key());
     let at = base64(&format!("tollgate/{key}.permits/lock"));
     said("/v3/kv/put", &format!(r#"{{"key":"{at}","value":"YQ=="}}"#)).await;
-    let mut one = Speaker::new(&store, &key, ONE, LONG);
+    let mut one = RawSession::new(&store, &key, ONE, LONG);
     let refused = one.say(|_| {}).await;
     assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
 }
@@ -228,11 +228,11 @@ async fn names_that_begin_alike_are_not_mixed_up() {
     let store = store();
     let name = key();
     let (short, long) = (name.clone(), Key::new(format!("{name}/w")).unwrap());
-    let mut one = Speaker::new(&store, &short, ONE, LONG);
-    let mut other = Speaker::new(&store, &long, ONE, LONG);
-    one.wish(1, true).await;
-    assert_eq!(other.wish(1, true).await.grants.len(), 1);
-    assert_eq!(one.look().await.census.in_use, 1);
+    let mut one = RawSession::new(&store, &short, ONE, LONG);
+    let mut other = RawSession::new(&store, &long, ONE, LONG);
+    one.request(1, true).await;
+    assert_eq!(other.request(1, true).await.grants.len(), 1);
+    assert_eq!(one.look().await.usage.in_use, 1);
 }
 
 #[tokio::test]
@@ -251,7 +251,7 @@ async fn more_than_the_limit_is_refused() {
     assert_eq!(remote.acquire(5).await.unwrap_err().reason(), Reason::Oversized);
 }
 
-/// A hop to the server that writes down what it is told.
+/// A hop to the server that records its requests.
 async fn written_down() -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let at = listener.local_addr().expect("an address");
@@ -283,22 +283,22 @@ async fn written_down() -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
     (at, written)
 }
 
-/// A change that was given up, and arrives when others have taken its place.
+/// An abandoned change that arrives when others have taken its place.
 #[tokio::test]
 async fn a_change_that_comes_late_does_nothing() {
     let (hop, written) = written_down().await;
     let (store, key) = (at(hop), key());
-    let mut one = Speaker::new(&store, &key, Rule::Permits { limit: 2 }, LONG);
+    let mut one = RawSession::new(&store, &key, Rule::Permits { limit: 2 }, LONG);
     one.look().await;
     let before = count(&key).await;
     written.lock().unwrap().clear();
-    assert_eq!(one.wish(1, true).await.grants.len(), 1);
-    // The body of the one transaction that there was.
+    assert_eq!(one.request(1, true).await.grants.len(), 1);
+    // The body of the only transaction.
     let late = String::from_utf8(written.lock().unwrap().clone()).expect("a request");
     assert_eq!(late.matches("POST ").count(), 1, "{late}");
     let (head, body) = late.split_once("\r\n\r\n").expect("a body");
     assert!(head.starts_with("POST /v3/kv/txn "), "{head}");
-    assert_eq!(one.give(1).await.census.in_use, 0);
+    assert_eq!(one.give(1).await.usage.in_use, 0);
     for _ in 0..2 {
         let answer = said("/v3/kv/txn", body).await;
         assert!(
@@ -316,10 +316,10 @@ async fn a_change_that_comes_late_does_nothing() {
 }
 
 #[tokio::test]
-async fn a_lease_is_never_shorter_than_what_was_asked_for() {
+async fn a_lease_is_never_shorter_than_requested() {
     let (store, key) = (store(), key());
     let ttl = Duration::from_millis(3_200);
-    let mut one = Speaker::new(&store, &key, ONE, ttl);
+    let mut one = RawSession::new(&store, &key, ONE, ttl);
     one.look().await;
     let there = under(&key).await;
     let pairs = there["kvs"].as_array().expect("keys");
@@ -393,7 +393,7 @@ mod pushed {
         delete(&key).await;
         let why = error(&mut source).await.to_string();
         assert!(why.contains("there is no such key"), "{why}");
-        // As it was when it was last right: nothing to say. Then something new.
+        // Back to the last valid version: no event. Then a new one.
         put(&key, &text(2)).await;
         put(&key, &text(2)).await;
         put(&key, &text(3)).await;
@@ -405,7 +405,7 @@ mod pushed {
         let (proxy, key, mut source) = opened().await;
         proxy.set(Mode::Cut);
         error(&mut source).await;
-        // It is said once: what comes next is what was put meanwhile.
+        // It is reported once: the next event is the next version.
         put(&key, &text(4)).await;
         put(&key, &text(5)).await;
         let back = async {

@@ -1,8 +1,8 @@
-//! Permits in ZooKeeper: what the published algorithms got wrong, and what only ZooKeeper does.
+//! Permits in ZooKeeper: the faults of the published algorithms, and what is special to ZooKeeper.
 
-use crate::lined::{BRIEF, asked_after_a_wait};
+use crate::queued::{BRIEF, asked_after_a_wait};
+use crate::raw_session::{LONG, RawSession};
 use crate::rig::proxy::{Mode, Proxy};
-use crate::speaker::{LONG, Speaker};
 use crate::store::key;
 use crate::zookeeper::{children, raw};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use tollgate::remote::{Backend, Key, Remote, RemoteError, Rule, StoreError, Zook
 use zookeeper_client::{Acls, Client, CreateMode};
 
 mod steps {
-    crate::lined::lined!(super::store());
+    crate::queued::lined!(super::store());
 }
 
 const ONE: Rule = Rule::Permits { limit: 1 };
@@ -35,7 +35,7 @@ pub(crate) fn store() -> Zookeeper {
     at(address())
 }
 
-/// A client whose words pass a proxy.
+/// A client behind a proxy.
 async fn proxied() -> (Proxy, Zookeeper) {
     let proxy = Proxy::before(address()).await.expect("a proxy");
     let store = at(proxy.address());
@@ -49,7 +49,7 @@ pub(crate) async fn names(client: &Client, key: &Key) -> Vec<String> {
     names
 }
 
-fn wishes(names: &[String]) -> usize {
+fn requests(names: &[String]) -> usize {
     names.iter().filter(|name| name.starts_with("w-")).count()
 }
 
@@ -57,32 +57,32 @@ fn exchanges(proxy: &Proxy) -> u64 {
     proxy.exchanges().iter().sum()
 }
 
-/// The original admitted only the very first of the line, one permit however many there are.
+/// The original admitted only the very first of the queue, one permit for any limit.
 #[tokio::test]
 async fn as_many_as_the_limit_are_admitted() {
     let (store, key) = (store(), key());
     let mut held = Vec::new();
     for n in 1..=4 {
-        let mut speaker = Speaker::new(&store, &key, Rule::Permits { limit: 3 }, LONG);
-        let granted = speaker.wish(1, true).await.grants.len();
+        let mut raw_session = RawSession::new(&store, &key, Rule::Permits { limit: 3 }, LONG);
+        let granted = raw_session.request(1, true).await.grants.len();
         assert_eq!(granted, usize::from(n <= 3), "the {n}th");
-        held.push(speaker);
+        held.push(raw_session);
     }
 }
 
-/// The original took the end of whoever was before it for its turn: that one may only have waited.
+/// The original took the end of its predecessor for its turn: that one may only have waited.
 #[tokio::test]
 async fn a_waiter_that_goes_admits_nobody() {
     let (store, key) = (store(), key());
-    let mut holder = Speaker::new(&store, &key, ONE, LONG);
-    let mut gone = Speaker::new(&store, &key, ONE, LONG);
-    let mut waits = Speaker::new(&store, &key, ONE, LONG);
-    holder.wish(1, true).await;
-    gone.wish(1, true).await;
-    waits.wish(1, true).await;
+    let mut holder = RawSession::new(&store, &key, ONE, LONG);
+    let mut gone = RawSession::new(&store, &key, ONE, LONG);
+    let mut waits = RawSession::new(&store, &key, ONE, LONG);
+    holder.request(1, true).await;
+    gone.request(1, true).await;
+    waits.request(1, true).await;
     gone.end().await;
     let reply = waits.look().await;
-    assert_eq!((reply.grants, reply.census.waiting), (vec![], 1));
+    assert_eq!((reply.grants, reply.usage.waiting), (vec![], 1));
 }
 
 /// The original watched a path that never was, and took that for its turn.
@@ -90,16 +90,16 @@ async fn a_waiter_that_goes_admits_nobody() {
 async fn what_lies_there_is_called_as_it_is_read() {
     let (store, key) = (store(), key());
     let client = raw(address()).await;
-    let mut one = Speaker::new(&store, &key, Rule::Permits { limit: 3 }, LONG);
-    one.wish(3, true).await;
+    let mut one = RawSession::new(&store, &key, Rule::Permits { limit: 3 }, LONG);
+    one.request(3, true).await;
     let session = one.last().session;
     one.give(1).await;
     let there = names(&client, &key).await;
-    let [left, present, wish] = &there[..] else {
+    let [left, present, request] = &there[..] else {
         panic!("{there:?}")
     };
     assert_eq!(*present, format!("s-{session}"));
-    let sequence = wish
+    let sequence = request
         .strip_prefix(&format!("w-{session}-1-3-"))
         .expect("a wish of three");
     assert_eq!(*left, format!("r-{session}-2-{sequence}"));
@@ -121,71 +121,71 @@ async fn what_lies_there_is_called_as_it_is_read() {
     );
 }
 
-/// With several permits it is not only the one before whose end lets the next in.
+/// With several permits the end of other nodes than the predecessor lets a waiter in.
 #[tokio::test]
 async fn whoever_gives_back_the_first_in_line_is_told() {
     let (store, key) = (store(), key());
     let rule = Rule::Permits { limit: 3 };
-    let mut first = Speaker::new(&store, &key, rule, LONG);
-    let mut second = Speaker::new(&store, &key, rule, LONG);
-    let mut waits = Speaker::new(&store, &key, rule, LONG);
-    first.wish(2, true).await;
-    second.wish(1, true).await;
-    waits.wish(1, true).await;
+    let mut first = RawSession::new(&store, &key, rule, LONG);
+    let mut second = RawSession::new(&store, &key, rule, LONG);
+    let mut waits = RawSession::new(&store, &key, rule, LONG);
+    first.request(2, true).await;
+    second.request(1, true).await;
+    waits.request(1, true).await;
     first.give(1).await;
-    store.news(&key, waits.last().session).await;
+    store.notified(&key, waits.last().session).await;
     assert_eq!(waits.look().await.grants.len(), 1);
 }
 
-/// A node was made and its maker never heard of it: it was made again, and the first one stayed.
+/// A node was created without an answer: it was created again, and the first one stayed.
 #[tokio::test]
 async fn a_node_whose_answer_was_lost_is_found_again() {
     let (proxy, store) = proxied().await;
     let (client, key) = (raw(address()).await, key());
     let rule = Rule::Permits { limit: 2 };
-    let mut one = Speaker::new(&store, &key, rule, LONG);
+    let mut one = RawSession::new(&store, &key, rule, LONG);
     one.look().await;
     proxy.set(Mode::LoseReplies);
-    // As the driver does: it waits for so long and no longer.
-    let lost = timeout(Duration::from_millis(300), one.wish(1, true)).await;
+    // As the driver does: it waits for this long and no longer.
+    let lost = timeout(Duration::from_millis(300), one.request(1, true)).await;
     assert!(lost.is_err(), "{lost:?}");
-    while wishes(&names(&client, &key).await) == 0 {
+    while requests(&names(&client, &key).await) == 0 {
         sleep(Duration::from_millis(5)).await;
     }
     proxy.set(Mode::Pass);
     let reply = loop {
-        // The same words, in another step.
+        // The same requests, in another sync.
         match one.say(|_| {}).await {
             Ok(reply) => break reply,
             Err(StoreError::Unreachable { .. }) => sleep(Duration::from_millis(20)).await,
             Err(error) => panic!("{error}"),
         }
     };
-    assert_eq!((reply.grants.len(), reply.census.in_use), (1, 1));
-    assert_eq!(wishes(&names(&client, &key).await), 1);
+    assert_eq!((reply.grants.len(), reply.usage.in_use), (1, 1));
+    assert_eq!(requests(&names(&client, &key).await), 1);
 }
 
-/// The session at the server ends while nothing is heard of it, and who held permits in it learns that.
+/// The session at the server ends unnoticed, and the holder of permits in it learns that.
 #[tokio::test]
 async fn a_session_that_expired_at_the_server_is_lost() {
     let (proxy, lost) = proxied().await;
     let (store, key) = (store(), key());
-    let mut late = Speaker::new(&lost, &key, ONE, BRIEF);
-    let mut next = Speaker::new(&store, &key, ONE, LONG);
-    late.wish(1, true).await;
-    assert_eq!(next.wish(1, true).await.grants, []);
+    let mut late = RawSession::new(&lost, &key, ONE, BRIEF);
+    let mut next = RawSession::new(&store, &key, ONE, LONG);
+    late.request(1, true).await;
+    assert_eq!(next.request(1, true).await.grants, []);
     proxy.set(Mode::Blackhole);
-    // Its client keeps the session up no more, and nobody takes it down.
-    store.news(&key, next.last().session).await;
+    // Its client keeps the session up no more, and its nodes are not deleted.
+    store.notified(&key, next.last().session).await;
     assert_eq!(next.look().await.grants.len(), 1);
     proxy.set(Mode::Pass);
     let reply = loop {
-        match late.say(|step| step.wishes.clear()).await {
+        match late.say(|sync| sync.requests.clear()).await {
             Ok(reply) => break reply,
             Err(_) => sleep(Duration::from_millis(10)).await,
         }
     };
-    assert!(!reply.alive && reply.census.in_use == 1, "{reply:?}");
+    assert!(!reply.alive && reply.usage.in_use == 1, "{reply:?}");
 }
 
 /// A partition: the holder stops before the server gives its permit to another.
@@ -202,8 +202,8 @@ async fn whoever_is_cut_off_loses_its_permit_before_another_has_it() {
     permit.lost().await;
     assert!(permit.is_lost() && permit.good_for().is_none_or(|left| left.is_zero()));
     drop(permit);
-    // And takes it down by itself.
-    while wishes(&names(&client, &key).await) > 0 {
+    // And deletes it by itself.
+    while requests(&names(&client, &key).await) > 0 {
         sleep(Duration::from_millis(10)).await;
     }
 }
@@ -217,8 +217,8 @@ async fn an_uncontended_acquire_takes_one_round_trip() {
             sleep(Duration::from_millis(1)).await;
         }
     };
-    // The first one makes the session, and begins to watch. A client that was kept from running for too long looks after all:
-    // so one of many will do, and where the word of the watch were not enough there would be none.
+    // The first one creates the session, and begins to watch. A client that was stalled for too long looks after all: so one of
+    // many will do, and if the watch did not suffice there would be none.
     let mut seen = Vec::new();
     for units in [1, 3, 4].into_iter().cycle().take(60) {
         let before = exchanges(&proxy);
@@ -231,7 +231,7 @@ async fn an_uncontended_acquire_takes_one_round_trip() {
     assert!(seen.contains(&(1, 1)), "to acquire, and to give back: {seen:?}");
 }
 
-/// A permit costs a waiter one look, when it has been told; and what it is told of others costs no request.
+/// A permit costs a waiter one look, after its notification; events of others cost no request.
 #[tokio::test]
 async fn a_wait_is_told_of_every_change_and_asks_once() {
     let (proxy, waiting) = proxied().await;
@@ -243,9 +243,9 @@ async fn numbers_that_have_overflowed_are_still_in_line() {
     let (store, key) = (store(), key());
     let client = raw(address()).await;
     let rule = Rule::Permits { limit: 2 };
-    let mut one = Speaker::new(&store, &key, rule, LONG);
+    let mut one = RawSession::new(&store, &key, rule, LONG);
     one.look().await;
-    // As a server makes them that has counted beyond 2^31: the second is the later one.
+    // As a server names them that has counted beyond 2^31: the second is the later one.
     for name in [
         "w-00000000000000ff.1-1-1-2147483647",
         "w-00000000000000ff.1-2-1--2147483648",
@@ -255,11 +255,8 @@ async fn numbers_that_have_overflowed_are_still_in_line() {
         client.create(&path, b"", &ephemeral).await.unwrap();
     }
     // By number it would be the first.
-    let reply = one.wish(1, true).await;
-    assert_eq!(
-        (reply.grants.len(), reply.census.in_use, reply.census.waiting),
-        (0, 2, 1)
-    );
+    let reply = one.request(1, true).await;
+    assert_eq!((reply.grants.len(), reply.usage.in_use, reply.usage.waiting), (0, 2, 1));
     let session = one.last().session;
     client
         .delete(
@@ -268,7 +265,7 @@ async fn numbers_that_have_overflowed_are_still_in_line() {
         )
         .await
         .unwrap();
-    store.news(&key, session).await;
+    store.notified(&key, session).await;
     assert_eq!(one.look().await.grants.len(), 1);
 }
 
@@ -276,8 +273,8 @@ async fn numbers_that_have_overflowed_are_still_in_line() {
 async fn a_node_that_an_operator_took_away_is_a_lost_permit() {
     let (store, key) = (store(), key());
     let client = raw(address()).await;
-    let mut one = Speaker::new(&store, &key, Rule::Permits { limit: 2 }, LONG);
-    one.wish(1, true).await;
+    let mut one = RawSession::new(&store, &key, Rule::Permits { limit: 2 }, LONG);
+    one.request(1, true).await;
     for name in names(&client, &key).await.iter().filter(|name| name.starts_with("w-")) {
         client
             .delete(&format!("/tollgate/{key}.permits/{name}"), None)
@@ -295,11 +292,11 @@ async fn the_key_goes_with_the_last_session_also_when_it_dies() {
     let there = || async { children(&client, "/tollgate").await.unwrap().contains(&name) };
     {
         let store = store();
-        let mut one = Speaker::new(&store, &key, ONE, BRIEF);
-        one.wish(1, true).await;
+        let mut one = RawSession::new(&store, &key, ONE, BRIEF);
+        one.request(1, true).await;
         assert!(there().await);
     }
-    // Its client has gone, and said nothing.
+    // Its client is dead.
     while there().await {
         sleep(Duration::from_millis(10)).await;
     }
@@ -323,18 +320,18 @@ async fn only_whoever_says_who_it_is_may_touch_what_it_made() {
     };
     assert!(!format!("{:?}", known()).contains("secret"));
     let store = known().connect().unwrap();
-    let mut one = Speaker::new(&store, &key, ONE, LONG);
-    assert_eq!(one.wish(1, true).await.grants.len(), 1);
+    let mut one = RawSession::new(&store, &key, ONE, LONG);
+    assert_eq!(one.request(1, true).await.grants.len(), 1);
     let unknown = Zookeeper::options(address().to_string())
         .prefix("/tollgate-owned")
         .connect()
         .unwrap();
-    let mut other = Speaker::new(&unknown, &key, ONE, LONG);
+    let mut other = RawSession::new(&unknown, &key, ONE, LONG);
     let refused = other.say(|_| {}).await;
     assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
     let same = known().connect().unwrap();
-    let mut friend = Speaker::new(&same, &key, ONE, LONG);
-    assert_eq!(friend.wish(1, true).await.census.waiting, 1);
+    let mut friend = RawSession::new(&same, &key, ONE, LONG);
+    assert_eq!(friend.request(1, true).await.usage.waiting, 1);
 }
 
 #[tokio::test]
@@ -343,16 +340,16 @@ async fn more_than_the_limit_is_refused() {
     assert_eq!(remote.acquire(5).await.unwrap_err().reason(), Reason::Oversized);
 }
 
-/// What happens while there is no connection is not told: whoever waits looks when there is one again.
+/// Events without a connection are not reported: the waiter looks when there is one again.
 #[tokio::test]
 async fn a_waiter_whose_connection_broke_is_told() {
     let (proxy, waiting) = proxied().await;
     let (store, key) = (store(), key());
-    let mut holder = Speaker::new(&store, &key, ONE, LONG);
-    let mut waits = Speaker::new(&waiting, &key, ONE, LONG);
-    holder.wish(1, true).await;
-    assert_eq!(waits.wish(1, true).await.grants, []);
-    let mut news = pin!(waiting.news(&key, waits.last().session));
+    let mut holder = RawSession::new(&store, &key, ONE, LONG);
+    let mut waits = RawSession::new(&waiting, &key, ONE, LONG);
+    holder.request(1, true).await;
+    assert_eq!(waits.request(1, true).await.grants, []);
+    let mut news = pin!(waiting.notified(&key, waits.last().session));
     assert!(matches!(futures::poll!(news.as_mut()), Poll::Pending));
     proxy.set(Mode::Cut);
     holder.give(1).await;
@@ -361,11 +358,11 @@ async fn a_waiter_whose_connection_broke_is_told() {
     assert_eq!(waits.look().await.grants.len(), 1);
 }
 
-/// A time to live that the servers do not keep sessions for.
+/// A time to live below the servers' shortest session.
 #[tokio::test]
 async fn a_session_that_would_be_too_short_is_refused() {
     let (store, key) = (store(), key());
-    let mut one = Speaker::new(&store, &key, ONE, Duration::from_secs(1_001));
+    let mut one = RawSession::new(&store, &key, ONE, Duration::from_secs(1_001));
     let refused = one.say(|_| {}).await;
     assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
 }
