@@ -29,14 +29,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let permits = |turn| Prefetch::up_to(10).turn(turn);
     let plans = [
         ("permits, one by one", Shape::Permits, None),
-        ("permits, blocks, turn 10 ms", Shape::Permits, Some(permits(ms(10)))),
-        ("permits, blocks, turn 500 ms", Shape::Permits, Some(permits(ms(500)))),
+        ("permits, prefetch, turn 10 ms", Shape::Permits, Some(permits(ms(10)))),
+        ("permits, prefetch, turn 500 ms", Shape::Permits, Some(permits(ms(500)))),
         ("tokens, one by one", Shape::Tokens, None),
-        ("tokens, blocks of 50 ms", Shape::Tokens, Some(tokens(5, ms(50)))),
-        ("tokens, blocks of 500 ms", Shape::Tokens, Some(tokens(50, ms(500)))),
+        ("tokens, prefetch of 50 ms", Shape::Tokens, Some(tokens(5, ms(50)))),
+        ("tokens, prefetch of 500 ms", Shape::Tokens, Some(tokens(50, ms(500)))),
     ];
     println!(
-        "| {machines} machines | utilisation | fairness | steps a second at the store | permits a step | full again after |"
+        "| {machines} machines | utilisation | fairness | syncs a second at the store | permits a sync | full again after |"
     );
     println!("|---|---|---|---|---|---|");
     let mut outcomes = Vec::new();

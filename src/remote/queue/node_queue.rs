@@ -242,7 +242,7 @@ mod tests {
 
     /// It waited, and so did those behind it.
     #[test]
-    fn a_waiter_that_goes_admits_nobody() {
+    fn a_waiter_that_leaves_admits_none() {
         let mut queue = NodeQueue::new(4, [], vec![node(1, 4), node(2, 1), node(3, 1)]);
         queue.remove("n2");
         assert_eq!(held(&queue), [1]);
