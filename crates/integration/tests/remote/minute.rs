@@ -5,7 +5,7 @@ use crate::rig::checker::Report;
 use crate::rig::contender::{Plan, contend};
 use crate::rig::history::Writer;
 use crate::rig::instant::nanos;
-use crate::rig::process::told;
+use crate::rig::process::parameters;
 use crate::rig::run::{HEAVIEST, LIFE, run};
 use crate::rig::server::Store;
 use std::net::SocketAddr;

@@ -339,7 +339,7 @@ pub(crate) async fn what_is_wanted_beyond_the_need_is_what_others_leave(store: i
     let reply = other.say(|sync| sync.requests = block(2, 3, 6, true)).await.unwrap();
     assert_eq!((&reply.grants[..], in_use(&reply)), (&[][..], (8, 1)));
     // A session that keeps units is notified, and returns what it can spare.
-    at.store.news(&at.key, one.last().session).await;
+    at.store.notified(&at.key, one.last().session).await;
     assert!(one.look().await.others_wait);
     one.give(4).await;
     let grant = at.until_notified(&mut other).await;

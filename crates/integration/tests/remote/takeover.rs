@@ -238,8 +238,8 @@ async fn a_session_whose_message_was_forgotten_is_lost() {
     pair.part();
     gives.give(1).await;
     let session = waits.last().session;
-    store.news(&name, session).await;
-    let Notification::SyncReply(told) = store.told(&name, session) else {
+    store.notified(&name, session).await;
+    let Notification::SyncReply(told) = store.notification(&name, session) else {
         panic!("a message says what was granted")
     };
     assert_eq!(waits.see(&told), 1);
