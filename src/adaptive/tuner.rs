@@ -44,7 +44,7 @@ impl Settings {
 
 impl Tuner {
     /// True when it is as new at `now`: what it has learnt says nothing any more.
-    pub(super) fn is_fresh(&self, settings: &Settings, clock: &Clock, now: Instant) -> bool {
+    pub(super) fn is_pristine(&self, settings: &Settings, clock: &Clock, now: Instant) -> bool {
         let counts = clock.ticks_of(MEMORY).max(settings.window.saturating_mul(100));
         self.pinned.is_none() && self.learnt.is_none_or(|at| now.ticks_since(at) > counts)
     }

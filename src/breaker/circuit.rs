@@ -18,11 +18,11 @@ use crate::algo::breaker::{Alarm, Answer, Counts, Judge, Machine, Mark, State, V
 use crate::algo::chance::nth_fraction;
 use crate::limiter::Outcome;
 use crate::refusal::{Due, Reason, Refusal, Wait};
-use crate::sync::bell::Bell;
+use crate::sync::notify::Notify;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::unwind::{Rest, ask, both};
-use crate::time::{Clock, Instant, Pass};
+use crate::time::{Clock, ClockReading, Instant};
 use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
@@ -102,7 +102,7 @@ pub struct CircuitBreaker {
     pub(super) streak: Streak,
     pub(super) machine: Mutex<Machine>,
     pub(super) clock: Clock,
-    pub(super) bell: Bell,
+    pub(super) notify: Notify,
 }
 
 /// What the builder sets.
@@ -145,7 +145,7 @@ impl CircuitBreaker {
             streak: Streak::new(),
             machine: Mutex::new(Machine::new(probes, overdue_after)),
             clock,
-            bell: Bell::new(),
+            notify: Notify::new(),
         }
     }
 
@@ -195,7 +195,7 @@ impl CircuitBreaker {
                 listener(event);
             }
         };
-        both(|| self.bell.ring(), listen);
+        both(|| self.notify.notify_all(), listen);
     }
 
     fn event(&self, from: State, machine: &Machine, now: u64) -> BreakerEvent {
@@ -253,12 +253,12 @@ impl CircuitBreaker {
     }
 
     /// What `outcome` says of work that began at `started`, if it says anything.
-    fn classify(&self, outcome: Outcome, started: u64, pass: Pass<'_>) -> Option<Mark> {
+    fn classify(&self, outcome: Outcome, started: u64, reading: &ClockReading) -> Option<Mark> {
         let outcome = match &self.config.classifier {
             None => outcome,
             Some(classify) => {
                 let from = Instant::from_ticks(started);
-                ask(|| classify(outcome, self.clock.between(from, pass.now(&self.clock))))?
+                ask(|| classify(outcome, self.clock.between(from, reading.now(&self.clock))))?
             }
         };
         let failed = match outcome {
@@ -266,7 +266,7 @@ impl CircuitBreaker {
             Outcome::Failure | Outcome::Overload => true,
             Outcome::Ignored => return None,
         };
-        let slow = self.is_slow(started, pass);
+        let slow = self.is_slow(started, reading);
         Some(Mark { failed, slow })
     }
 
@@ -287,36 +287,36 @@ impl CircuitBreaker {
 
     /// One call of a closed circuit has succeeded or not, where the last calls are judged by failures.
     #[inline(always)]
-    pub(super) fn record_simple(&self, window: &CountWindow, word: Word, failed: bool, pass: Pass<'_>) {
+    pub(super) fn record_simple(&self, window: &CountWindow, word: Word, failed: bool, reading: &ClockReading) {
         let (period, mark) = (word.period(), Mark { failed, slow: false });
         if window.record_one(period, mark, &self.config.alarm) {
-            self.judge(period, false, pass);
+            self.judge(period, false, reading);
         }
     }
 
     /// Work has ended that was admitted with this ticket, whose word is the current one.
     #[inline(never)]
-    pub(super) fn finish_slow(&self, ticket: BreakerTicket, outcome: Outcome, pass: Pass<'_>) {
+    pub(super) fn finish_slow(&self, ticket: BreakerTicket, outcome: Outcome, reading: &ClockReading) {
         let word = ticket.word();
         match &self.window {
             Window::Time(window)
                 if self.config.is_plain && word.state() == State::Closed && outcome != Outcome::Ignored =>
             {
                 let failed = outcome != Outcome::Success;
-                let slow = self.is_slow(ticket.started, pass);
-                let (period, now) = (word.period(), pass.now(&self.clock).ticks());
+                let slow = self.is_slow(ticket.started, reading);
+                let (period, now) = (word.period(), reading.now(&self.clock).ticks());
                 if window.record(Mark { failed, slow }, ticket.units(), now, || self.is_in(period)) {
-                    self.judge(period, false, pass);
+                    self.judge(period, false, reading);
                 }
             }
-            _ => self.record(ticket, outcome, pass),
+            _ => self.record(ticket, outcome, reading),
         }
     }
 
     /// True when work that began at `started` took too long.
     #[inline]
-    fn is_slow(&self, started: u64, pass: Pass<'_>) -> bool {
-        let took = || pass.now(&self.clock).ticks().saturating_sub(started);
+    fn is_slow(&self, started: u64, reading: &ClockReading) -> bool {
+        let took = || reading.now(&self.clock).ticks().saturating_sub(started);
         self.config.slow_after.is_some_and(|after| took() > after)
     }
 
@@ -328,34 +328,34 @@ impl CircuitBreaker {
     }
 
     #[inline(never)]
-    fn record(&self, ticket: BreakerTicket, outcome: Outcome, pass: Pass<'_>) {
+    fn record(&self, ticket: BreakerTicket, outcome: Outcome, reading: &ClockReading) {
         let word = ticket.word();
         if word.state() == State::Disabled {
             return;
         }
         // A classifier that panics has said nothing.
         let back = Rest::new(|| self.give_back(ticket));
-        let mark = self.classify(outcome, ticket.started, pass);
+        let mark = self.classify(outcome, ticket.started, reading);
         back.forget();
         match mark {
-            Some(mark) => self.record_marked(word, mark, ticket.units(), pass),
+            Some(mark) => self.record_marked(word, mark, ticket.units(), reading),
             None => self.give_back(ticket),
         }
     }
 
     #[inline(never)]
-    fn record_marked(&self, word: Word, mark: Mark, units: u64, pass: Pass<'_>) {
+    fn record_marked(&self, word: Word, mark: Mark, units: u64, reading: &ClockReading) {
         let (state, period) = (word.state(), word.period());
         if state.records() {
-            self.record_call(state, period, mark, units, pass);
+            self.record_call(state, period, mark, units, reading);
         } else if state != State::Disabled {
-            self.record_probe(period, mark, units, pass);
+            self.record_probe(period, mark, units, reading);
         }
     }
 
-    fn record_call(&self, state: State, period: u64, mark: Mark, units: u64, pass: Pass<'_>) {
+    fn record_call(&self, state: State, period: u64, mark: Mark, units: u64, reading: &ClockReading) {
         let now = match self.window.is_timed() {
-            true => pass.now(&self.clock).ticks(),
+            true => reading.now(&self.clock).ticks(),
             false => 0,
         };
         let alarm = &self.config.alarm;
@@ -370,17 +370,17 @@ impl CircuitBreaker {
             .consecutive
             .is_some_and(|most| self.streak.record(period, mark.failed, units) >= most);
         if (look || too_many) && state == State::Closed {
-            self.judge(period, too_many, pass);
+            self.judge(period, too_many, reading);
         }
     }
 
     #[cold]
-    fn judge(&self, period: u64, condemned: bool, pass: Pass<'_>) {
+    fn judge(&self, period: u64, condemned: bool, reading: &ClockReading) {
         // SeqCst: what this thread has recorded comes before the fence, what it judges by after it. Of a result that makes
         // the window large enough and one that makes it bad enough, whichever passes its fence last sees both.
         fence(Ordering::SeqCst);
         let now = match self.window.is_timed() {
-            true => pass.now(&self.clock).ticks(),
+            true => reading.now(&self.clock).ticks(),
             false => 0,
         };
         let condemns = |counts: Counts| condemned || self.judge_of(counts.calls).condemns(counts);
@@ -389,7 +389,7 @@ impl CircuitBreaker {
         }
         let counts = self.window.recount(period, now);
         if condemns(counts) {
-            self.open(period, counts, pass.now(&self.clock));
+            self.open(period, counts, reading.now(&self.clock));
         }
     }
 
@@ -408,8 +408,8 @@ impl CircuitBreaker {
     }
 
     #[cold]
-    fn record_probe(&self, period: u64, mark: Mark, units: u64, pass: Pass<'_>) {
-        let now = pass.now(&self.clock);
+    fn record_probe(&self, period: u64, mark: Mark, units: u64, reading: &ClockReading) {
+        let now = reading.now(&self.clock);
         let (verdict, results) = self.change(now.ticks(), |machine| {
             let judge = self.judge_of(machine.probes());
             let verdict = machine.record_probe(period, mark, units, &judge);
@@ -439,7 +439,7 @@ impl CircuitBreaker {
         }
         let free = self.machine.lock().give_back(ticket.word().period(), ticket.units());
         if free && !seeded!("breaker_quiet_probe") {
-            self.bell.ring();
+            self.notify.notify_all();
         }
     }
 

@@ -4,11 +4,11 @@ use super::circuit::{CircuitBreaker, LEG};
 use super::word::{Admitted, Word};
 use crate::algo::breaker::{Answer, Counts, State as AlgoState};
 use crate::ask::Demand;
-use crate::limiter::{Heeds, Limiter, Outcome};
+use crate::limiter::{Callbacks, Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal};
-use crate::standing::{Standing, State};
+use crate::status::{State, Status};
 use crate::ticket::Ticket;
-use crate::time::{Clock, Instant, Pass};
+use crate::time::{Clock, ClockReading, Instant};
 
 /// In which period of a breaker work was admitted, how many calls it is, and when it began.
 ///
@@ -74,17 +74,17 @@ impl Limiter for CircuitBreaker {
     }
 
     #[inline(always)]
-    fn finish_in(&self, ticket: &BreakerTicket, outcome: Outcome, now: Pass<'_>) {
+    fn finish_in(&self, ticket: &BreakerTicket, outcome: Outcome, now: &ClockReading) {
         self.finish(*ticket, outcome, now);
     }
 
     #[inline]
-    fn cancel(&self, ticket: BreakerTicket, _: Pass<'_>) {
+    fn cancel(&self, ticket: BreakerTicket, _: &ClockReading) {
         self.give_back(ticket);
     }
 
     #[inline(always)]
-    fn finish(&self, ticket: BreakerTicket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, ticket: BreakerTicket, outcome: Outcome, now: &ClockReading) {
         if self.word() != ticket.word() {
             return;
         }
@@ -101,8 +101,8 @@ impl Limiter for CircuitBreaker {
     fn forget(&self, _: BreakerTicket) {}
 
     #[inline]
-    fn heeds(&self) -> Heeds {
-        Heeds::FINISH
+    fn callbacks(&self) -> Callbacks {
+        Callbacks::FINISH
     }
 
     #[inline(always)]
@@ -111,7 +111,7 @@ impl Limiter for CircuitBreaker {
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.bell);
+        demand.listen(&self.notify);
         if self.word().state().admits() {
             return ReadyAt::NOW;
         }
@@ -131,7 +131,7 @@ impl Limiter for CircuitBreaker {
     }
 
     /// Closed, with nothing learnt and no failed or slow call in its window: good ones count for nothing.
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
+    fn is_pristine(&self, now: &ClockReading) -> bool {
         let word = self.word();
         let bad = |counts: Counts| counts.failed > 0 || counts.slow > 0;
         word.state() == AlgoState::Closed
@@ -140,13 +140,13 @@ impl Limiter for CircuitBreaker {
             && !bad(self.window.recount(word.period(), now.now(&self.clock).ticks()))
     }
 
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         let (state, open_for) = (self.state(), self.retry_after());
-        visit(Standing::new(LEG, LEG, State::Breaker { state, open_for }));
+        visit(Status::new(LEG, LEG, State::Breaker { state, open_for }));
     }
 
     fn clock(&self) -> Option<&Clock> {
         Some(&self.clock)
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::wait_queue::WaitQueue)) {}
 }

@@ -2,17 +2,17 @@
 
 use super::deal::{Dealer, GRAIN, Hand, Left};
 use crate::ask::{Demand, Place};
-use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
+use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::rate::Quota;
 use crate::rate::in_turn::Forecast;
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::standing::{Standing, State};
-use crate::sync::bell::Bell;
+use crate::status::{State, Status};
+use crate::sync::notify::Notify;
 use crate::sync::shim::Mutex;
-use crate::sync::turn::Turnstile;
 use crate::sync::turns::Turns;
+use crate::sync::wait_queue::WaitQueue;
 use crate::ticket::Ticket;
-use crate::time::{Clock, Instant, Pass};
+use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ struct Budget {
     quota: Quota,
     clock: Clock,
     books: Mutex<Books>,
-    bell: Bell,
+    notify: Notify,
 }
 
 struct Books {
@@ -97,7 +97,7 @@ impl FairBudget {
             quota,
             clock: clock.clone(),
             books: Mutex::new(Books { dealer, next: 0 }),
-            bell: Bell::new(),
+            notify: Notify::new(),
         }))
     }
 
@@ -275,7 +275,7 @@ impl Limiter for FairShare {
         Ok(FairTicket { tokens, left })
     }
 
-    fn cancel(&self, ticket: FairTicket, now: Pass<'_>) {
+    fn cancel(&self, ticket: FairTicket, now: &ClockReading) {
         if self.budget.quota.is_unlimited() {
             return;
         }
@@ -284,7 +284,7 @@ impl Limiter for FairShare {
         });
         if given {
             // Whoever waits at any share: with one that is fuller, all others gain faster.
-            self.budget.bell.ring();
+            self.budget.notify.notify_all();
         }
     }
 
@@ -296,7 +296,7 @@ impl Limiter for FairShare {
         }
         let (charged, actual_grains) = (grains(ticket.tokens), grains(actual));
         let given = self.with(
-            settlement.pass().now(&self.budget.clock),
+            settlement.reading().now(&self.budget.clock),
             |dealer, hand| match actual_grains.checked_sub(charged) {
                 Some(more) => {
                     ticket.left = dealer.take_more(hand, ticket.left, more);
@@ -306,25 +306,25 @@ impl Limiter for FairShare {
             },
         );
         if given {
-            self.budget.bell.ring();
+            self.budget.notify.notify_all();
         }
         ticket.tokens = actual;
         1
     }
 
     #[inline]
-    fn finish(&self, _: FairTicket, _: Outcome, _: Pass<'_>) {}
+    fn finish(&self, _: FairTicket, _: Outcome, _: &ClockReading) {}
 
     #[inline]
     fn forget(&self, _: FairTicket) {}
 
     #[inline]
-    fn heeds(&self) -> Heeds {
-        Heeds::NONE
+    fn callbacks(&self) -> Callbacks {
+        Callbacks::NONE
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.budget.bell);
+        demand.listen(&self.budget.notify);
         let units = demand.units();
         if self.budget.quota.is_unlimited() {
             return ReadyAt::NOW;
@@ -342,7 +342,7 @@ impl Limiter for FairShare {
     }
 
     /// As a rate that is the smaller, the more others want theirs: by how many there are now.
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         let Budget { quota, clock, .. } = &*self.budget;
         let now = clock.now();
         let (held, one_at, sharers) = self.with(now, |dealer, hand| {
@@ -355,15 +355,15 @@ impl Limiter for FairShare {
             if let State::Rate { window, .. } = &mut state {
                 *window = window.saturating_mul(u32::try_from(sharers).unwrap_or(u32::MAX));
             }
-            visit(Standing::new(LEG, LEG, state));
+            visit(Status::new(LEG, LEG, state));
         }
     }
 
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
+    fn is_pristine(&self, now: &ClockReading) -> bool {
         !self.turns.is_waited() && self.with(now.now(&self.budget.clock), |dealer, hand| dealer.is_full(hand))
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         visit(&self.turns);
     }
 }
@@ -375,7 +375,7 @@ impl Drop for FairShare {
         let leaves_more = books.dealer.leave(&self.hand.lock());
         drop(books);
         if leaves_more {
-            self.budget.bell.ring();
+            self.budget.notify.notify_all();
         }
     }
 }

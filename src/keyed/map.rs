@@ -6,7 +6,7 @@ use super::table::{KeyHash, MAX_SLOTS, Table};
 use crate::limiter::Limiter;
 use crate::rate::{Inherit, Quota, TokenBucket};
 use crate::refusal::{Reason, Refusal, Rejection, Wait};
-use crate::time::Phase;
+use crate::time::ClockReading;
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::Hash;
@@ -19,14 +19,14 @@ use std::sync::Arc;
 ///
 /// # What is kept, and what is dropped
 /// At most `max_entries` keys are kept. When a new one finds no room, an entry is dropped that is
-/// [fresh](Limiter::is_fresh) and that nobody has a hand on: its bucket is full, no permit of it is held, nobody waits,
+/// [fresh](Limiter::is_pristine) and that nobody has a hand on: its bucket is full, no permit of it is held, nobody waits,
 /// no setting has been changed. The key of such an entry gets one like it when it comes back, so that no limited key
 /// ever regains a token by being dropped. When no entry may go, the new key is refused with [`KeysFull`], or shares one
 /// limiter with others of its kind: [`overflow`](Self::overflow).
 ///
 /// A new key looks at 32 entries at most, from where the last one stopped. So it may be refused although a fresh entry
 /// is further on; a map of up to 32 entries is searched in full. A limiter that does not implement
-/// [`is_fresh`](Limiter::is_fresh) is never dropped: your own, unless they do, and `Governed` and
+/// [`is_pristine`](Limiter::is_pristine) is never dropped: your own, unless they do, and `Governed` and
 /// [`Leased`](crate::Leased). A `ChannelSemaphore` is dropped only as long as nothing has asked for its receiver.
 ///
 /// | a limiter that remembers | is as new when |
@@ -357,7 +357,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
 /// got it from the table, which remembers that.
 fn drop_if_fresh<K, L: Limiter>(shard: &Shard<K, L>, hash: KeyHash, candidate: &Arc<L>) -> bool {
     // The limiter itself is asked: its handle is here as well, and not alone.
-    if !L::is_fresh(candidate, Phase::new().pass()) {
+    if !L::is_pristine(candidate, &ClockReading::new()) {
         return false;
     }
     // A statement of its own: what is taken out is dropped without the lock.

@@ -11,9 +11,9 @@ use crate::algo::meter::Meter;
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::State;
+use crate::status::State;
 use crate::sync::shim::Mutex;
-use crate::time::{Clock, Pass};
+use crate::time::{Clock, ClockReading};
 use std::fmt;
 use std::time::Duration;
 
@@ -220,12 +220,12 @@ impl LeakyBucket {
 }
 
 impl LeakyBucket {
-    fn standing(&self) -> Option<State> {
+    fn status(&self) -> Option<State> {
         State::by_quota(&self.quota(), self.available(), self.time_until(1))
     }
 }
 
-limiter_of_shell!(LeakyBucket, 3, standing);
+limiter_of_shell!(LeakyBucket, 3, status);
 
 impl fmt::Debug for LeakyBucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,4 +1,4 @@
-//! What turns a pure meter into a limiter: a lock, a clock, and a bell. And the verbs that all of them share.
+//! What turns a pure meter into a limiter: a lock, a clock, and a `Notify`. And the verbs that all of them share.
 
 use super::gate::{Attempt, Gate, Held};
 use super::in_turn::Forecast;
@@ -8,11 +8,11 @@ use crate::algo::meter::Meter;
 use crate::ask::{Demand, Place};
 use crate::limiter::Settlement;
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::sync::bell::Bell;
+use crate::sync::notify::Notify;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
-use crate::sync::turn::Turnstile;
 use crate::sync::turns::Turns;
+use crate::sync::wait_queue::WaitQueue;
 use crate::ticket::Ticket;
 use crate::time::{Clock, Instant};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use std::time::Duration;
 pub(super) struct Shell<M> {
     meter: Gate<M>,
     clock: Clock,
-    bell: Bell,
+    notify: Notify,
     turns: Turns,
     leg: &'static str,
     /// Set by every change of a setting. Under the lock.
@@ -65,7 +65,7 @@ impl<M: Meter> Shell<M> {
         Self {
             meter: Gate::new(meter(clock.now().ticks())),
             clock: clock.clone(),
-            bell: Bell::new(),
+            notify: Notify::new(),
             turns: Turns::new(),
             leg,
             changed: AtomicBool::new(false),
@@ -123,7 +123,7 @@ impl<M: Meter> Shell<M> {
     }
 
     /// True when nothing tells it from one just made.
-    pub(super) fn is_fresh(&self, now: Instant) -> bool {
+    pub(super) fn is_pristine(&self, now: Instant) -> bool {
         let meter = self.at(now);
         // Relaxed: written under the same lock.
         let changed = self.changed.load(Ordering::Relaxed);
@@ -132,7 +132,7 @@ impl<M: Meter> Shell<M> {
 
     /// Tells the waiters that the settings have changed.
     pub(super) fn ring(&self) {
-        self.bell.ring_anew();
+        self.notify.notify_reconfigured();
     }
 
     /// Takes what `demand` wants, unless the heads of queues are before it.
@@ -254,7 +254,7 @@ impl<M: Meter> Shell<M> {
         if !self.cancel_one(units, mark, now) {
             self.at(now).restore(mark, units);
         }
-        self.bell.ring();
+        self.notify.notify_all();
     }
 
     /// Gives back one unit that was taken through the word, if nobody has changed that since.
@@ -271,17 +271,17 @@ impl<M: Meter> Shell<M> {
         let Some(actual) = settlement.actual() else { return 0 };
         let charged = *units;
         if actual != charged {
-            let now = settlement.pass().now(&self.clock);
+            let now = settlement.reading().now(&self.clock);
             *units = self.at(now).correct(mark, charged, actual);
             if actual < charged {
-                self.bell.ring();
+                self.notify.notify_all();
             }
         }
         1
     }
 
     pub(super) fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.bell);
+        demand.listen(&self.notify);
         let now = demand.now(&self.clock);
         self.turns
             .ready_at(self.leg, demand, &self.clock, |n, ahead| self.forecast(n, ahead, now))
@@ -310,14 +310,14 @@ impl<M: Meter> Shell<M> {
     }
 
     /// The queues that wait here.
-    pub(super) fn turns(&self) -> &dyn Turnstile {
+    pub(super) fn turns(&self) -> &dyn WaitQueue {
         &self.turns
     }
 }
 
-/// Writes the verbs of a limiter that has a `shell`, and its `Limiter`. `$standing` is a method that says how it stands.
+/// Writes the verbs of a limiter that has a `shell`, and its `Limiter`. `$status` is a method that says how it stands.
 macro_rules! limiter_of_shell {
-    ($ty:ident, $mark:literal $(, $standing:ident)?) => {
+    ($ty:ident, $mark:literal $(, $status:ident)?) => {
         impl $ty {
             /// Takes `n` now, or refuses: the method for a limiter that stands alone.
             ///
@@ -375,7 +375,7 @@ macro_rules! limiter_of_shell {
                 Ok(RateTicket { units, mark })
             }
 
-            fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+            fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
                 let now = now.now(self.shell.clock());
                 self.shell.cancel(ticket.units, &ticket.mark, now);
             }
@@ -386,14 +386,14 @@ macro_rules! limiter_of_shell {
             }
 
             #[inline]
-            fn finish(&self, _: Self::Ticket, _: Outcome, _: Pass<'_>) {}
+            fn finish(&self, _: Self::Ticket, _: Outcome, _: &ClockReading) {}
 
             #[inline]
             fn forget(&self, _: Self::Ticket) {}
 
             #[inline]
-            fn heeds(&self) -> $crate::limiter::Heeds {
-                $crate::limiter::Heeds::NONE
+            fn callbacks(&self) -> $crate::limiter::Callbacks {
+                $crate::limiter::Callbacks::NONE
             }
 
             fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
@@ -405,15 +405,15 @@ macro_rules! limiter_of_shell {
             }
 
             $(
-                fn survey(&self, visit: &mut dyn FnMut($crate::standing::Standing<'_>)) {
-                    if let Some(state) = self.$standing() {
-                        visit($crate::standing::Standing::new(LEG, LEG, state));
+                fn visit_status(&self, visit: &mut dyn FnMut($crate::status::Status<'_>)) {
+                    if let Some(state) = self.$status() {
+                        visit($crate::status::Status::new(LEG, LEG, state));
                     }
                 }
             )?
 
-            fn is_fresh(&self, now: Pass<'_>) -> bool {
-                self.shell.is_fresh(now.now(self.shell.clock()))
+            fn is_pristine(&self, now: &ClockReading) -> bool {
+                self.shell.is_pristine(now.now(self.shell.clock()))
             }
 
             #[inline(always)]
@@ -421,7 +421,7 @@ macro_rules! limiter_of_shell {
                 false
             }
 
-            fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn $crate::sync::turn::Turnstile)) {
+            fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn $crate::sync::wait_queue::WaitQueue)) {
                 visit(self.shell.turns());
             }
         }

@@ -9,9 +9,9 @@ use crate::algo::meter::Meter;
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::State;
+use crate::status::State;
 use crate::sync::shim::Mutex;
-use crate::time::{Clock, Pass};
+use crate::time::{Clock, ClockReading};
 use std::fmt;
 use std::time::Duration;
 
@@ -160,7 +160,7 @@ impl SlidingLog {
 }
 
 impl SlidingLog {
-    fn standing(&self) -> Option<State> {
+    fn status(&self) -> Option<State> {
         Some(State::Rate {
             limit: self.limit(),
             window: self.length(),
@@ -170,7 +170,7 @@ impl SlidingLog {
     }
 }
 
-limiter_of_shell!(SlidingLog, 1, standing);
+limiter_of_shell!(SlidingLog, 1, status);
 
 impl fmt::Debug for SlidingLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

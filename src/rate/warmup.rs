@@ -10,9 +10,9 @@ use crate::algo::warmup::{self, Pace, Shape};
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::State;
+use crate::status::State;
 use crate::sync::shim::Mutex;
-use crate::time::{Clock, Pass};
+use crate::time::{Clock, ClockReading};
 use std::fmt;
 use std::time::Duration;
 
@@ -183,12 +183,12 @@ impl Warmup {
 }
 
 impl Warmup {
-    fn standing(&self) -> Option<State> {
+    fn status(&self) -> Option<State> {
         State::by_quota(&self.quota(), self.available(), self.time_until(1))
     }
 }
 
-limiter_of_shell!(Warmup, 1, standing);
+limiter_of_shell!(Warmup, 1, status);
 
 impl fmt::Debug for Warmup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -8,9 +8,9 @@ use crate::algo::window::Window;
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::State;
+use crate::status::State;
 use crate::sync::shim::Mutex;
-use crate::time::{Clock, Instant, Pass};
+use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::time::Duration;
 
@@ -171,7 +171,7 @@ impl SlidingWindow {
 }
 
 impl SlidingWindow {
-    fn standing(&self) -> Option<State> {
+    fn status(&self) -> Option<State> {
         Some(State::Rate {
             limit: self.limit(),
             window: self.length(),
@@ -181,7 +181,7 @@ impl SlidingWindow {
     }
 }
 
-limiter_of_shell!(SlidingWindow, 1, standing);
+limiter_of_shell!(SlidingWindow, 1, status);
 
 impl fmt::Debug for SlidingWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,12 +3,12 @@
 mod clock;
 mod coarse;
 mod manual;
-mod pass;
+mod reading;
 mod sleep;
 mod thread_timer;
 
 pub use clock::{Clock, Instant};
 pub use coarse::ClockError;
 pub use manual::ManualClock;
-pub use pass::{Pass, Phase};
+pub use reading::ClockReading;
 pub use sleep::Sleep;

@@ -136,7 +136,7 @@ impl TokenBucket {
             writer.quota = quota;
             writer.ahead.freeze();
         }
-        self.bell.ring_anew();
+        self.notify.notify_reconfigured();
     }
 
     /// The parameters of another quota from `now` on. Under the writer's lock.

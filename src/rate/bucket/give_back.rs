@@ -20,7 +20,7 @@ use super::word::Word;
 use super::{BucketTicket, TokenBucket};
 use crate::sync::shim::MutexGuard;
 use crate::sync::shim::atomic::Ordering;
-use crate::time::{Instant, Pass};
+use crate::time::{ClockReading, Instant};
 use std::convert::Infallible;
 
 /// The units given back between two readings of `TokenBucket::given`.
@@ -97,7 +97,7 @@ impl TokenBucket {
     /// Gives back `tokens` of a reservation, as far as they may be: all of them when it is cancelled, the overcharge when it is
     /// settled.
     #[cold]
-    pub(super) fn give_back(&self, ticket: &BucketTicket, tokens: u64, pass: Pass<'_>) {
+    pub(super) fn give_back(&self, ticket: &BucketTicket, tokens: u64, reading: &ClockReading) {
         loop {
             let mut writer = self.writer.lock();
             let (word, params) = self.read();
@@ -105,7 +105,7 @@ impl TokenBucket {
             if self.take_back(&mut writer, ticket, wanted, word) {
                 return;
             }
-            let seen = self.seen(word, pass);
+            let seen = self.seen(word, reading);
             if !params.lives(seen.now) {
                 drop(writer);
                 self.start_anew(seen.now);
@@ -119,15 +119,15 @@ impl TokenBucket {
             }
             for (booked, units) in writer.ahead.give_up(booked, wanted.into()) {
                 let (word, _) = self.read();
-                self.let_back(&mut writer, booked, units, &params, self.seen(word, pass));
+                self.let_back(&mut writer, booked, units, &params, self.seen(word, reading));
             }
             return;
         }
     }
 
     /// A word that has been read, with an instant that no one who has taken until then was ahead of.
-    fn seen(&self, word: Word, pass: Pass<'_>) -> Seen {
-        let now = pass.latest(&self.clock);
+    fn seen(&self, word: Word, reading: &ClockReading) -> Seen {
+        let now = reading.latest(&self.clock);
         Seen { word, now }
     }
 
@@ -192,11 +192,11 @@ impl TokenBucket {
     /// What may come back lies below others that have taken since. It has no place in the order of reservations any more: as
     /// if all who give back later had been before it.
     #[cold]
-    pub(super) fn take_more(&self, ticket: &BucketTicket, more: u64, pass: Pass<'_>) -> BucketTicket {
+    pub(super) fn take_more(&self, ticket: &BucketTicket, more: u64, reading: &ClockReading) -> BucketTicket {
         loop {
             let writer = self.writer.lock();
             let (word, params) = self.read();
-            let now = self.seen(word, pass).now;
+            let now = self.seen(word, reading).now;
             if !params.lives(now) {
                 drop(writer);
                 self.start_anew(now);

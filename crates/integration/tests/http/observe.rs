@@ -8,7 +8,7 @@ use std::time::Duration;
 use tollgate::observe::{Gauges, Observed, breaker_events, describe};
 use tollgate::{
     Adaptive, Ask, CircuitBreaker, Demand, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, ReadyAt, Reason,
-    Refusal, Semaphore, TokenBucket, Wait, time::Pass,
+    Refusal, Semaphore, TokenBucket, Wait, time::ClockReading,
 };
 
 /// Every metric with its labels, in one line, and its values.
@@ -221,7 +221,7 @@ fn the_legs_that_have_gauges_are_bounded() {
     assert_eq!(legs, 64);
 }
 
-/// Given a limiter whose legs get ever new names, then only so many are labels.
+/// Given a limiter whose legs get ever new names, then the number of labels is bounded.
 #[test]
 fn the_names_that_are_labels_are_bounded() {
     struct Renamed(std::sync::atomic::AtomicU64);
@@ -236,13 +236,13 @@ fn the_names_that_are_labels_are_bounded() {
                 Wait::Event,
             ))
         }
-        fn cancel(&self, (): (), _: Pass<'_>) {}
-        fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+        fn cancel(&self, (): (), _: &ClockReading) {}
+        fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
         fn forget(&self, (): ()) {}
         fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
             ReadyAt::NOW
         }
-        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
     }
     let refused = |gate: fn(Observed<Renamed>) -> Observed<Renamed>| {
         let seen = recorded(|| {
@@ -350,7 +350,7 @@ impl tracing::Subscriber for Log {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// What is told of one refusal, one end of work, and a circuit that opens and closes.
+/// The events of one refusal, one end of work, and a circuit that opens and closes.
 fn refuse_and_open() {
     let clock = ManualClock::new();
     let bucket = TokenBucket::new(Quota::per_second(2).burst(1)).on(&clock);

@@ -43,19 +43,19 @@ impl Limiter for Diary {
     fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
         Ok(())
     }
-    fn cancel(&self, (): (), _: time::Pass<'_>) {}
-    fn finish(&self, (): (), outcome: Outcome, _: time::Pass<'_>) {
+    fn cancel(&self, (): (), _: &time::ClockReading) {}
+    fn finish(&self, (): (), outcome: Outcome, _: &time::ClockReading) {
         self.0.lock().unwrap().push(outcome);
     }
     fn forget(&self, (): ()) {}
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 /// Given a service that panics when it is called before it was ready, then each call makes it ready first, and a response
-/// that has come frees nobody's place but its own.
+/// that has come frees no place but its own.
 #[tokio::test]
 async fn each_call_makes_the_service_inside_ready_and_holds_a_permit_meanwhile() {
     let (inner, mut handle): (Mock, _) = mock::pair();
@@ -105,7 +105,7 @@ async fn an_open_circuit_refuses_although_the_service_is_busy() {
 
 /// Given a service with one place, and a request that waits in the line of its policy, then another user has the place.
 #[tokio::test]
-async fn who_waits_in_line_takes_up_no_place_inside() {
+async fn a_queued_request_takes_no_place_inside() {
     let inner = ConcurrencyLimit::new(
         service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))),
         1,

@@ -25,7 +25,10 @@ fn quota(burst: u64) -> Quota {
 
 /// Taken tokens stay taken; a process with other settings adopts the change with its next request, and its settings do not undo
 /// it.
-pub(crate) async fn a_quota_is_changed_for_everybody<B: Backend>(key: &Key, make: impl Fn(RemoteBuilder) -> Remote<B>) {
+pub(crate) async fn a_quota_is_changed_for_every_process<B: Backend>(
+    key: &Key,
+    make: impl Fn(RemoteBuilder) -> Remote<B>,
+) {
     let rate = || make(Remote::rate(key.clone(), quota(10)));
     let (one, other) = (rate(), rate());
     drop(other.acquire(4).await.unwrap());
@@ -50,7 +53,7 @@ pub(crate) async fn a_quota_is_changed_for_everybody<B: Backend>(key: &Key, make
 }
 
 /// Another speed counts from the change on, also for waiters.
-pub(crate) async fn a_faster_rate_is_for_who_waits_too<B: Backend>(
+pub(crate) async fn a_faster_rate_serves_the_waiters_too<B: Backend>(
     key: &Key,
     make: impl Fn(RemoteBuilder) -> Remote<B>,
 ) {
@@ -62,7 +65,7 @@ pub(crate) async fn a_faster_rate_is_for_who_waits_too<B: Backend>(
     rate.close().await;
 }
 
-pub(crate) async fn a_window_is_changed_for_everybody<B: Backend>(
+pub(crate) async fn a_window_is_changed_for_every_process<B: Backend>(
     key: &Key,
     make: impl Fn(RemoteBuilder) -> Remote<B>,
 ) {
@@ -81,7 +84,7 @@ pub(crate) async fn a_window_is_changed_for_everybody<B: Backend>(
     }
 }
 
-pub(crate) async fn what_cannot_be_changed_says_so<B: Backend>(key: &Key, make: impl Fn(RemoteBuilder) -> Remote<B>) {
+pub(crate) async fn an_impossible_change_is_an_error<B: Backend>(key: &Key, make: impl Fn(RemoteBuilder) -> Remote<B>) {
     let rate = make(Remote::rate(key.clone(), quota(10)));
     let refused = rate.set_limit(1).await.unwrap_err();
     assert!(matches!(

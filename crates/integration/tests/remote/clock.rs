@@ -82,7 +82,7 @@ async fn rates_go_on_when_the_clock_is_set_back() {
 
 /// Set back once more, and right again: the tokens taken within the repeated hour are not there twice.
 #[tokio::test]
-async fn what_was_taken_stays_taken_though_the_clock_is_set_back() {
+async fn tokens_stay_taken_when_the_clock_is_set_back() {
     let rule = Rule::Rate {
         quota: Quota::per_hour(1).burst(5),
     };

@@ -258,7 +258,7 @@ async fn a_limiter_is_followed_when_its_slot_moves() {
 }
 
 #[tokio::test]
-async fn a_cluster_of_nobody_is_an_error() {
+async fn a_cluster_without_nodes_is_an_error() {
     let error = Redis::cluster([""; 0]).connect().unwrap_err();
     assert!(matches!(error, RemoteError::Address { .. }), "{error:?}");
 }

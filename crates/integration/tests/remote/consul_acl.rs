@@ -49,7 +49,7 @@ fn token(address: SocketAddr, name: &str, rules: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_token_needs_what_the_documentation_says_and_no_more() {
+async fn a_token_needs_exactly_the_documented_rights() {
     let server = Server::start(Guarded).await.expect("a server");
     let address = server.address();
     let keys = "key_prefix \"tollgate/\" { policy = \"write\" }";

@@ -35,12 +35,12 @@ macro_rules! both {
 }
 
 both! {
-    an_uncontended_wish_is_granted_at_once
-    who_is_refused_leaves_nothing_behind
-    a_wish_said_again_is_the_same_wish
-    what_is_given_back_twice_comes_back_once
-    a_step_that_was_overtaken_does_nothing
-    a_grant_that_nobody_heard_of_is_told_again
+    an_uncontended_request_is_granted_at_once
+    a_refused_caller_leaves_nothing_behind
+    a_repeated_request_is_the_same_request
+    permits_returned_twice_come_back_once
+    an_overtaken_request_does_nothing
+    a_grant_whose_reply_was_lost_is_repeated
     two_wishes_of_one_session_are_two_permits
     weights_are_taken_whole_or_not_at_all
     tokens_rise_over_releases_sessions_and_new_beginnings
@@ -53,7 +53,7 @@ both! {
     a_session_hangs_on_no_check_and_has_no_lock_delay
 }
 
-async fn an_uncontended_wish_is_granted_at_once<B: Kind>() {
+async fn an_uncontended_request_is_granted_at_once<B: Kind>() {
     let (store, key) = store::<B>();
     let mut one = RawSession::new(&store, &key, permits(2), LONG);
     let reply = one.request(2, true).await;
@@ -63,7 +63,7 @@ async fn an_uncontended_wish_is_granted_at_once<B: Kind>() {
     one.end().await;
 }
 
-async fn who_is_refused_leaves_nothing_behind<B: Kind>() {
+async fn a_refused_caller_leaves_nothing_behind<B: Kind>() {
     let (store, key) = store::<B>();
     let mut holder = RawSession::new(&store, &key, permits(1), LONG);
     let mut refused = RawSession::new(&store, &key, permits(1), LONG);
@@ -78,7 +78,7 @@ async fn who_is_refused_leaves_nothing_behind<B: Kind>() {
     assert_eq!(refused.look().await.grants, []);
 }
 
-async fn a_wish_said_again_is_the_same_wish<B: Kind>() {
+async fn a_repeated_request_is_the_same_request<B: Kind>() {
     let (store, key) = store::<B>();
     let mut holder = RawSession::new(&store, &key, permits(3), LONG);
     let first = holder.request(2, true).await;
@@ -91,7 +91,7 @@ async fn a_wish_said_again_is_the_same_wish<B: Kind>() {
     assert_eq!((again.grants, again.usage.in_use), (first.grants, 2));
 }
 
-async fn what_is_given_back_twice_comes_back_once<B: Kind>() {
+async fn permits_returned_twice_come_back_once<B: Kind>() {
     let (store, key) = store::<B>();
     let mut one = RawSession::new(&store, &key, permits(4), LONG);
     let mut other = RawSession::new(&store, &key, permits(4), LONG);
@@ -104,7 +104,7 @@ async fn what_is_given_back_twice_comes_back_once<B: Kind>() {
     assert_eq!(one.look().await.usage.in_use, 3);
 }
 
-async fn a_step_that_was_overtaken_does_nothing<B: Kind>() {
+async fn an_overtaken_request_does_nothing<B: Kind>() {
     let (store, key) = store::<B>();
     let mut one = RawSession::new(&store, &key, permits(4), LONG);
     one.request(2, true).await;
@@ -114,7 +114,7 @@ async fn a_step_that_was_overtaken_does_nothing<B: Kind>() {
     assert_eq!(one.look().await.usage.in_use, 0);
 }
 
-async fn a_grant_that_nobody_heard_of_is_told_again<B: Kind>() {
+async fn a_grant_whose_reply_was_lost_is_repeated<B: Kind>() {
     let (store, key) = store::<B>();
     let mut holder = RawSession::new(&store, &key, permits(1), LONG);
     let mut waits = RawSession::new(&store, &key, permits(1), LONG);
@@ -340,7 +340,7 @@ async fn changes_at_one_time_all_count() {
 }
 
 #[tokio::test]
-async fn the_line_is_served_in_order_and_the_dead_are_passed_over() {
+async fn the_queue_is_served_in_order_and_the_dead_are_passed_over() {
     let (store, key) = store::<Consul>();
     let mut holder = RawSession::new(&store, &key, permits(2), LONG);
     holder.request(2, true).await;

@@ -78,7 +78,7 @@ async fn an_uncontended_acquire_of_slots_takes_two_round_trips() {
 
 /// Who waits says nothing until it is its turn: it is woken once, and by the one who gives back.
 #[tokio::test]
-async fn who_waits_for_a_document_is_woken_once_and_asks_once() {
+async fn a_waiter_for_a_document_is_woken_once_and_asks_once() {
     let wired = Wired::<Consul>::new(LONG).await;
     drop(wired.remote.acquire(1).await.unwrap());
     wired.all_is_back().await;
@@ -128,7 +128,7 @@ async fn a_waiter_is_served_though_its_connection_was_cut() {
 
 /// A former waiter for slots is not notified of the changes of others.
 #[tokio::test]
-async fn who_waits_for_slots_no_more_is_not_woken() {
+async fn a_waiter_that_left_the_slots_is_not_woken() {
     let wired = Wired::<ConsulSlots>::new(LONG).await;
     let mut holder = wired.other();
     holder.request(LIMIT, true).await;
@@ -155,7 +155,7 @@ async fn who_waits_for_slots_no_more_is_not_woken() {
 }
 
 /// The end was not received at first: the repeated one ends the session in Consul as well.
-async fn an_end_that_is_told_again_ends_the_session<B: Kind>() {
+async fn a_repeated_end_ends_the_session<B: Kind>() {
     let wired = Wired::<B>::new(LONG).await;
     drop(wired.remote.acquire(1).await.unwrap());
     wired.all_is_back().await;
@@ -182,13 +182,13 @@ async fn an_end_that_is_told_again_ends_the_session<B: Kind>() {
 }
 
 #[tokio::test]
-async fn an_end_of_a_document_s_session_that_is_told_again_ends_it() {
-    an_end_that_is_told_again_ends_the_session::<Consul>().await;
+async fn a_repeated_end_of_a_document_s_session_ends_it() {
+    a_repeated_end_ends_the_session::<Consul>().await;
 }
 
 #[tokio::test]
-async fn an_end_of_a_slots_session_that_is_told_again_ends_it() {
-    an_end_that_is_told_again_ends_the_session::<ConsulSlots>().await;
+async fn a_repeated_end_of_a_slots_session_ends_it() {
+    a_repeated_end_ends_the_session::<ConsulSlots>().await;
 }
 
 /// The originals gave up renewals at the first error, and their holders went on.
@@ -221,12 +221,12 @@ async fn a_holder_that_is_cut_off<B: Kind>() {
 }
 
 #[tokio::test]
-async fn a_holder_of_a_document_that_is_cut_off_is_told_before_others_have_its_permit() {
+async fn a_holder_of_a_document_that_is_cut_off_learns_it_before_its_permit_is_granted_again() {
     a_holder_that_is_cut_off::<Consul>().await;
 }
 
 #[tokio::test]
-async fn a_holder_of_slots_that_is_cut_off_is_told_before_others_have_its_permit() {
+async fn a_holder_of_slots_that_is_cut_off_learns_it_before_its_permit_is_granted_again() {
     a_holder_that_is_cut_off::<ConsulSlots>().await;
 }
 
@@ -283,7 +283,7 @@ async fn a_limit_that_slots_cannot_have_is_refused() {
 
 /// Idle prefetched units go back when others wait for them: at once if the waiter notifies the holder, and with the holder's
 /// next renewal otherwise.
-async fn a_block_is_spent_here_and_given_back_to_those_who_wait<B: Kind>() {
+async fn a_block_is_spent_locally_and_returned_to_waiters<B: Kind>() {
     let (store, key) = store::<B>();
     let proxy = Proxy::before(server()).await.expect("a proxy");
     let remote = Remote::permits(key.clone(), LIMIT).ttl(3 * SHORT);
@@ -312,11 +312,11 @@ async fn a_block_is_spent_here_and_given_back_to_those_who_wait<B: Kind>() {
 }
 
 #[tokio::test]
-async fn a_block_of_a_document_is_spent_here_and_given_back_to_those_who_wait() {
-    a_block_is_spent_here_and_given_back_to_those_who_wait::<Consul>().await;
+async fn a_block_of_a_document_is_spent_locally_and_returned_to_waiters() {
+    a_block_is_spent_locally_and_returned_to_waiters::<Consul>().await;
 }
 
 #[tokio::test]
-async fn a_block_of_slots_is_spent_here_and_given_back_to_those_who_wait() {
-    a_block_is_spent_here_and_given_back_to_those_who_wait::<ConsulSlots>().await;
+async fn a_block_of_slots_is_spent_locally_and_returned_to_waiters() {
+    a_block_is_spent_locally_and_returned_to_waiters::<ConsulSlots>().await;
 }

@@ -48,7 +48,7 @@ async fn a_busy_session_renews_its_lease() {
 }
 
 #[tokio::test]
-async fn a_limit_can_be_set_before_anybody_has_used_the_key() {
+async fn a_limit_can_be_set_before_the_first_use_of_the_key() {
     let (store, key) = (store(), key());
     let mut one = RawSession::new(&store, &key, RULE, LONG);
     let reply = one.say(|sync| sync.limit = Some(5)).await.expect("it is set");
@@ -66,7 +66,7 @@ async fn a_limit_can_be_set_before_anybody_has_used_the_key() {
 }
 
 #[tokio::test]
-async fn a_limit_outlives_whoever_made_it() {
+async fn a_limit_outlives_its_creator() {
     let (store, key) = (store(), key());
     let mut short = RawSession::new(&store, &key, RULE, Duration::from_secs(2));
     short.look().await;
@@ -115,7 +115,7 @@ async fn a_limit_that_has_gone_comes_back_as_it_was() {
 }
 
 #[tokio::test]
-async fn what_lies_under_an_earlier_lease_is_not_the_sessions() {
+async fn keys_under_an_earlier_lease_are_not_the_sessions() {
     let (store, key) = (store(), key());
     let mut one = RawSession::new(&store, &key, RULE, LONG);
     let session = one.last().session;
@@ -143,7 +143,7 @@ async fn a_repeated_end_is_an_end() {
 }
 
 #[tokio::test]
-async fn what_is_none_of_ours_outlives_an_end() {
+async fn foreign_keys_outlive_an_end() {
     let (store, key) = (store(), key());
     put(&format!("tollgate/{key}.permits/l"), "something", &0.into()).await;
     let mut one = RawSession::new(&store, &key, RULE, LONG);

@@ -10,7 +10,7 @@ use tollgate::remote::Rule;
 
 /// No process is left to delete it: its lease ends.
 #[tokio::test]
-async fn what_all_have_left_goes_by_itself() {
+async fn abandoned_state_expires_by_itself() {
     let key = key();
     let theirs = key.clone();
     let dies = std::thread::spawn(move || {

@@ -139,7 +139,7 @@ fn a_recovery_that_took_too_long_is_found() {
 }
 
 #[test]
-fn a_stall_excuses_what_it_lasted_and_no_more() {
+fn a_stall_excuses_its_own_duration_only() {
     let took = |stall: u64| {
         forged(move |events| {
             for event in events.iter_mut() {
@@ -165,7 +165,7 @@ fn a_stall_excuses_what_it_lasted_and_no_more() {
 
 /// A fault that would have begun after the recovery, without stalls.
 #[test]
-fn a_fault_excuses_who_was_kept_from_running_until_it_began_and_nobody_else() {
+fn a_fault_excuses_only_processes_that_it_stopped() {
     let with = |stall: u64, begins: u64| {
         forged(move |events| {
             for event in events.iter_mut() {

@@ -53,7 +53,7 @@ fn in_use(reply: &SyncReply) -> (u64, u64) {
     (reply.usage.in_use, reply.usage.waiting)
 }
 
-pub(crate) async fn an_uncontended_wish_is_granted_at_once(store: impl Backend) {
+pub(crate) async fn an_uncontended_request_is_granted_at_once(store: impl Backend) {
     let at = At::new(&store, 2);
     let mut one = at.raw_session();
     let reply = one.request(2, true).await;
@@ -72,7 +72,7 @@ pub(crate) async fn an_uncontended_wish_is_granted_at_once(store: impl Backend) 
     one.end().await;
 }
 
-pub(crate) async fn who_is_refused_leaves_nothing_behind(store: impl Backend) {
+pub(crate) async fn a_refused_caller_leaves_nothing_behind(store: impl Backend) {
     let at = At::new(&store, 1);
     let (mut holder, mut refused, mut third) = (at.raw_session(), at.raw_session(), at.raw_session());
     assert_eq!(holder.request(1, true).await.grants.len(), 1);
@@ -86,7 +86,7 @@ pub(crate) async fn who_is_refused_leaves_nothing_behind(store: impl Backend) {
     assert_eq!(refused.look().await.grants, []);
 }
 
-pub(crate) async fn a_wish_said_again_is_the_same_wish(store: impl Backend) {
+pub(crate) async fn a_repeated_request_is_the_same_request(store: impl Backend) {
     let at = At::new(&store, 3);
     let mut holder = at.raw_session();
     let first = holder.request(2, true).await;
@@ -99,7 +99,7 @@ pub(crate) async fn a_wish_said_again_is_the_same_wish(store: impl Backend) {
 }
 
 /// And parts of a grant come back, to the next waiter.
-pub(crate) async fn what_is_given_back_twice_comes_back_once(store: impl Backend) {
+pub(crate) async fn permits_returned_twice_come_back_once(store: impl Backend) {
     let at = At::new(&store, 5);
     let (mut one, mut other) = (at.raw_session(), at.raw_session());
     one.request(3, true).await;
@@ -116,7 +116,7 @@ pub(crate) async fn what_is_given_back_twice_comes_back_once(store: impl Backend
     assert_eq!(one.give(1).await.usage.in_use, 4);
 }
 
-pub(crate) async fn a_step_that_was_overtaken_does_nothing(store: impl Backend) {
+pub(crate) async fn an_overtaken_request_does_nothing(store: impl Backend) {
     let at = At::new(&store, 4);
     let mut one = at.raw_session();
     one.request(2, true).await;
@@ -142,7 +142,7 @@ pub(crate) async fn a_session_that_went_silent_stays_lost(store: impl Backend) {
     assert_eq!((reply.grants, reply.usage.in_use), (vec![grant], 1));
 }
 
-pub(crate) async fn a_grant_that_nobody_heard_of_is_told_again(store: impl Backend) {
+pub(crate) async fn a_grant_whose_reply_was_lost_is_repeated(store: impl Backend) {
     let at = At::new(&store, 1);
     let (mut holder, mut waits) = (at.raw_session(), at.raw_session());
     holder.request(1, true).await;
@@ -174,7 +174,7 @@ pub(crate) async fn waiters_that_died_are_passed_over(store: impl Backend) {
     at.until_notified(&mut waits).await;
 }
 
-pub(crate) async fn who_only_tries_does_not_pass_the_line(store: impl Backend) {
+pub(crate) async fn a_try_does_not_pass_the_queue(store: impl Backend) {
     let at = At::new(&store, 2);
     let (mut holder, mut heavy, mut light) = (at.raw_session(), at.raw_session(), at.raw_session());
     holder.request(1, true).await;
@@ -184,7 +184,7 @@ pub(crate) async fn who_only_tries_does_not_pass_the_line(store: impl Backend) {
     at.until_notified(&mut heavy).await;
 }
 
-pub(crate) async fn the_line_is_served_in_order_with_rising_tokens(store: impl Backend) {
+pub(crate) async fn the_queue_is_served_in_order_with_rising_tokens(store: impl Backend) {
     let at = At::new(&store, 3);
     let mut holder = at.raw_session();
     let mut last = holder.request(3, true).await.grants[0].token;
@@ -210,7 +210,7 @@ pub(crate) async fn the_line_is_served_in_order_with_rising_tokens(store: impl B
 }
 
 /// Requests of one session, in one sync: each has a token of its own.
-pub(crate) async fn wishes_of_one_step_are_in_line_as_well(store: impl Backend) {
+pub(crate) async fn requests_of_one_sync_are_queued_as_well(store: impl Backend) {
     let at = At::new(&store, 5);
     let mut one = at.raw_session();
     let requests = (1..=4).map(|id| Request {
@@ -235,7 +235,7 @@ pub(crate) async fn wishes_of_one_step_are_in_line_as_well(store: impl Backend) 
     assert_eq!((granted, in_use(&reply)), (vec![3], (3, 1)));
 }
 
-pub(crate) async fn a_wish_that_is_withdrawn_frees_those_behind_it(store: impl Backend) {
+pub(crate) async fn a_withdrawn_request_frees_the_waiters_behind_it(store: impl Backend) {
     let at = At::new(&store, 2);
     let (mut holder, mut heavy, mut light) = (at.raw_session(), at.raw_session(), at.raw_session());
     holder.request(1, true).await;
@@ -246,7 +246,7 @@ pub(crate) async fn a_wish_that_is_withdrawn_frees_those_behind_it(store: impl B
 }
 
 /// A look grants it: withdrawn before that, it never was, or else it is reported and given back.
-pub(crate) async fn a_wish_withdrawn_at_its_grant_leaves_nothing(store: impl Backend) {
+pub(crate) async fn a_request_withdrawn_at_its_grant_leaves_nothing(store: impl Backend) {
     let at = At::new(&store, 1);
     let (mut holder, mut waits) = (at.raw_session(), at.raw_session());
     holder.request(1, true).await;
@@ -279,7 +279,7 @@ pub(crate) async fn a_shrink_drains_and_takes_nothing_away(store: impl Backend) 
     assert_eq!((reply.usage.limit, reply.usage.in_use), (9, 2));
 }
 
-pub(crate) async fn a_raised_limit_is_told_to_whoever_waits(store: impl Backend) {
+pub(crate) async fn a_raised_limit_notifies_the_waiters(store: impl Backend) {
     let at = At::new(&store, 1);
     let (mut holder, mut waits) = (at.raw_session(), at.raw_session());
     holder.request(1, true).await;
@@ -322,7 +322,7 @@ pub(crate) async fn asked_after_a_wait<B: Backend>(proxy: &Proxy, waiting: B, st
 }
 
 /// A prefetch gets the free units, or a share of them, and its holder is notified when others wait.
-pub(crate) async fn what_is_wanted_beyond_the_need_is_what_others_leave(store: impl Backend) {
+pub(crate) async fn prefetch_takes_only_the_permits_that_others_leave(store: impl Backend) {
     let at = At::new(&store, 8);
     let (mut one, mut other) = (at.raw_session(), at.raw_session());
     let block = |id, need, want, queue| vec![Request { id, need, want, queue }];
@@ -360,22 +360,22 @@ macro_rules! lined {
     ($store:expr) => {
         $crate::queued::lined! {
             $store;
-            an_uncontended_wish_is_granted_at_once
-            who_is_refused_leaves_nothing_behind
-            a_wish_said_again_is_the_same_wish
-            what_is_given_back_twice_comes_back_once
-            a_step_that_was_overtaken_does_nothing
+            an_uncontended_request_is_granted_at_once
+            a_refused_caller_leaves_nothing_behind
+            a_repeated_request_is_the_same_request
+            permits_returned_twice_come_back_once
+            an_overtaken_request_does_nothing
             a_session_that_went_silent_stays_lost
-            a_grant_that_nobody_heard_of_is_told_again
+            a_grant_whose_reply_was_lost_is_repeated
             waiters_that_died_are_passed_over
-            who_only_tries_does_not_pass_the_line
-            the_line_is_served_in_order_with_rising_tokens
-            wishes_of_one_step_are_in_line_as_well
-            a_wish_that_is_withdrawn_frees_those_behind_it
-            a_wish_withdrawn_at_its_grant_leaves_nothing
+            a_try_does_not_pass_the_queue
+            the_queue_is_served_in_order_with_rising_tokens
+            requests_of_one_sync_are_queued_as_well
+            a_withdrawn_request_frees_the_waiters_behind_it
+            a_request_withdrawn_at_its_grant_leaves_nothing
             a_shrink_drains_and_takes_nothing_away
-            a_raised_limit_is_told_to_whoever_waits
-            what_is_wanted_beyond_the_need_is_what_others_leave
+            a_raised_limit_notifies_the_waiters
+            prefetch_takes_only_the_permits_that_others_leave
         }
     };
 }

@@ -14,7 +14,7 @@ const RATE: u64 = 10;
 const MOST: u64 = 5_000;
 
 /// Each takes two, until as many again have come, and the dead are forgotten.
-async fn a_swarm_has_what_comes<P: Place>() {
+async fn a_swarm_gets_the_whole_rate<P: Place>() {
     let key = key();
     let quota = Quota::per_second(RATE).burst(BURST);
     let begun = Instant::now();
@@ -36,11 +36,11 @@ async fn a_swarm_has_what_comes<P: Place>() {
 }
 
 #[tokio::test]
-async fn a_swarm_has_what_comes_in_etcd() {
-    a_swarm_has_what_comes::<crate::rates_shared::etcd::Here>().await;
+async fn a_swarm_gets_the_whole_rate_in_etcd() {
+    a_swarm_gets_the_whole_rate::<crate::rates_shared::etcd::Here>().await;
 }
 
 #[tokio::test]
-async fn a_swarm_has_what_comes_in_zookeeper() {
-    a_swarm_has_what_comes::<crate::rates_shared::zookeeper::Here>().await;
+async fn a_swarm_gets_the_whole_rate_in_zookeeper() {
+    a_swarm_gets_the_whole_rate::<crate::rates_shared::zookeeper::Here>().await;
 }

@@ -67,7 +67,7 @@ fn a_process_that_waits() {
 }
 
 #[test]
-fn a_process_is_told_what_it_is_for_and_ends_when_it_is_closed() {
+fn a_process_receives_its_orders_and_ends_when_it_is_closed() {
     let folder = tempfile::tempdir().unwrap();
     let history = folder.path().join("history");
     let process = Process::start("served::a_process_that_waits", &(7, &history)).unwrap();

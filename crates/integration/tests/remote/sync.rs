@@ -11,7 +11,7 @@ fn permits(limit: u64) -> Rule {
 
 /// The published script called a function that present servers do not have, so that no sync was ever carried out.
 #[tokio::test]
-async fn an_uncontended_wish_is_granted_at_once() {
+async fn an_uncontended_request_is_granted_at_once() {
     let (store, key) = opened(permits(2)).await;
     let mut one = RawSession::new(&store, &key, permits(2), LONG);
     let reply = one.request(2, true).await;
@@ -31,7 +31,7 @@ async fn an_uncontended_wish_is_granted_at_once() {
 }
 
 #[tokio::test]
-async fn who_is_refused_leaves_nothing_behind() {
+async fn a_refused_caller_leaves_nothing_behind() {
     let (store, key) = opened(permits(1)).await;
     let [mut holder, mut refused, mut third] = raw_sessions(&store, &key, permits(1), [LONG; 3]);
     assert_eq!(holder.request(1, true).await.grants.len(), 1);
@@ -47,7 +47,7 @@ async fn who_is_refused_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_wish_said_again_is_the_same_wish() {
+async fn a_repeated_request_is_the_same_request() {
     let (store, key) = opened(permits(3)).await;
     let mut holder = RawSession::new(&store, &key, permits(3), LONG);
     let first = holder.request(2, true).await;
@@ -62,7 +62,7 @@ async fn a_wish_said_again_is_the_same_wish() {
 }
 
 #[tokio::test]
-async fn what_is_given_back_twice_comes_back_once() {
+async fn permits_returned_twice_come_back_once() {
     let (store, key) = opened(permits(4)).await;
     let [mut one, mut other] = raw_sessions(&store, &key, permits(4), [LONG; 2]);
     one.request(2, true).await;
@@ -75,7 +75,7 @@ async fn what_is_given_back_twice_comes_back_once() {
 }
 
 #[tokio::test]
-async fn a_step_that_was_overtaken_does_nothing() {
+async fn an_overtaken_request_does_nothing() {
     let (store, key) = opened(permits(4)).await;
     let mut one = RawSession::new(&store, &key, permits(4), LONG);
     one.request(2, true).await;
@@ -118,7 +118,7 @@ async fn a_waiter_behind_a_dead_holder_is_served_without_a_message() {
 
 /// A grant is state: a message only announces it, and may be lost.
 #[tokio::test]
-async fn a_grant_that_nobody_heard_of_is_told_again() {
+async fn a_grant_whose_reply_was_lost_is_repeated() {
     let (store, key) = opened(permits(1)).await;
     let [mut holder, mut waits] = raw_sessions(&store, &key, permits(1), [LONG; 2]);
     holder.request(1, true).await;
@@ -134,7 +134,7 @@ async fn a_grant_that_nobody_heard_of_is_told_again() {
 }
 
 #[tokio::test]
-async fn a_grant_to_one_who_died_goes_on() {
+async fn a_grant_to_a_dead_process_goes_on() {
     let (store, key) = opened(permits(1)).await;
     let [mut holder, mut dead, mut waits] = raw_sessions(&store, &key, permits(1), [LONG, SHORT, LONG]);
     holder.request(1, true).await;
@@ -175,7 +175,7 @@ async fn waiters_that_died_are_passed_over() {
 }
 
 #[tokio::test]
-async fn who_only_tries_does_not_pass_the_line() {
+async fn a_try_does_not_pass_the_queue() {
     let (store, key) = opened(permits(2)).await;
     let [mut holder, mut heavy, mut light] = raw_sessions(&store, &key, permits(2), [LONG; 3]);
     holder.request(1, true).await;
@@ -194,7 +194,7 @@ async fn who_only_tries_does_not_pass_the_line() {
 }
 
 #[tokio::test]
-async fn the_line_is_served_in_order_with_rising_tokens() {
+async fn the_queue_is_served_in_order_with_rising_tokens() {
     let (store, key) = opened(permits(3)).await;
     let mut holder = RawSession::new(&store, &key, permits(3), LONG);
     let mut last = holder.request(3, true).await.grants[0].token;
@@ -224,7 +224,7 @@ async fn the_line_is_served_in_order_with_rising_tokens() {
 }
 
 #[tokio::test]
-async fn a_wish_that_is_withdrawn_frees_those_behind_it() {
+async fn a_withdrawn_request_frees_the_waiters_behind_it() {
     let (store, key) = opened(permits(2)).await;
     let [mut holder, mut heavy, mut light] = raw_sessions(&store, &key, permits(2), [LONG; 3]);
     holder.request(1, true).await;
@@ -237,7 +237,7 @@ async fn a_wish_that_is_withdrawn_frees_those_behind_it() {
 /// Cancelled in the instant of the grant: the client withdraws it before it has got the grant, and learns what it has to give
 /// back.
 #[tokio::test]
-async fn a_wish_that_was_granted_before_it_was_withdrawn_is_told_and_given_back() {
+async fn a_grant_before_a_withdrawal_is_reported_and_returned() {
     let (store, key) = opened(permits(1)).await;
     let [mut holder, mut waits] = raw_sessions(&store, &key, permits(1), [LONG; 2]);
     holder.request(1, true).await;
@@ -284,7 +284,7 @@ async fn keys_lie_in_one_slot_and_go_with_the_last_session() {
 }
 
 #[tokio::test]
-async fn a_store_that_forgot_its_scripts_is_told_them_again() {
+async fn a_store_that_forgot_its_scripts_receives_them_again() {
     let (server, store, key) = own(permits(1)).await;
     let mut one = RawSession::new(&store, &key, permits(1), LONG);
     one.request(1, true).await;

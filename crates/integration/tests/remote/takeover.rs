@@ -70,7 +70,7 @@ impl Pair {
 
 /// Grants that the replica does not know still have their holders, for a time to live at most.
 #[tokio::test]
-async fn who_takes_over_grants_nothing_until_what_it_does_not_know_has_run_out() {
+async fn a_successor_grants_nothing_until_unknown_leases_have_expired() {
     let pair = Pair::new().await;
     let (store, name) = (pair.store.clone(), pair.key.clone());
     let mut waits = RawSession::new(&store, &name, PERMITS, LONG);
@@ -91,7 +91,7 @@ async fn who_takes_over_grants_nothing_until_what_it_does_not_know_has_run_out()
 }
 
 #[tokio::test]
-async fn who_takes_over_grants_when_that_is_over() {
+async fn a_successor_grants_when_that_is_over() {
     let (pair, key) = (Pair::new().await, crate::store::key());
     RawSession::new(&pair.store, &key, PERMITS, BRIEF).look().await;
     pair.until_replicated().await;
@@ -119,7 +119,7 @@ async fn until_granted(store: &Redis, key: &Key, ttl: Duration) {
 /// The connection was cut before the limiter was first used. The replica has been there for some time, but not as the one that
 /// grants.
 #[tokio::test]
-async fn who_takes_over_waits_with_a_limiter_of_which_it_never_heard() {
+async fn a_successor_waits_with_an_unknown_limiter() {
     let pair = Pair::new().await;
     pair.until_replicated().await;
     for server in [&pair.first, &pair.second] {
@@ -155,7 +155,7 @@ async fn who_takes_over_waits_with_a_limiter_of_which_it_never_heard() {
 
 /// The asking session has a short time to live, and the forgotten one a long one, which the replica knows.
 #[tokio::test]
-async fn who_takes_over_waits_for_the_longest_time_to_live() {
+async fn a_successor_waits_for_the_longest_time_to_live() {
     let pair = Pair::new().await;
     pair.until_replicated().await;
     let (_server, store, key) = pair.promote();
@@ -165,7 +165,7 @@ async fn who_takes_over_waits_for_the_longest_time_to_live() {
 
 /// It does so also when all sessions that it knew have gone, by expiry or by an end.
 #[tokio::test]
-async fn who_takes_over_waits_for_the_longest_time_to_live_also_when_those_have_gone() {
+async fn a_successor_waits_for_the_longest_time_to_live_even_of_departed_sessions() {
     let pair = Pair::new().await;
     let (store, name) = (pair.store.clone(), Key::new("gone").unwrap());
     let mut long = RawSession::new(&store, &name, PERMITS, LONG);
@@ -187,7 +187,7 @@ async fn who_takes_over_waits_for_the_longest_time_to_live_also_when_those_have_
 
 /// It knows none, and the setting says so.
 #[tokio::test]
-async fn who_begins_anew_waits_for_the_longest_time_to_live_that_it_was_told() {
+async fn a_fresh_leader_waits_for_the_longest_time_to_live_that_it_received() {
     let server = Server::start(Program).await.unwrap();
     let address = format!("redis://{}/", server.address());
     let store = Redis::options(address).longest_ttl(LONG).connect().unwrap();
@@ -252,7 +252,7 @@ async fn a_session_whose_message_was_forgotten_is_lost() {
 /// The last session that it knows ends: unknown ones stay unknown. Its uptime is long, which says nothing of what it has
 /// received.
 #[tokio::test]
-async fn who_takes_over_and_has_seen_all_go_grants_nothing_before_that_is_over() {
+async fn a_successor_that_saw_all_leave_grants_nothing_before_that_is_over() {
     const TTL: Duration = Duration::from_secs(3);
     let pair = Pair::new().await;
     // One without sessions.

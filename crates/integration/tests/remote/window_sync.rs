@@ -31,10 +31,10 @@ macro_rules! lines {
     ($store:expr) => {
         $crate::window_sync::lines! {
             $store;
-            who_asks_later_is_given_what_those_in_line_leave
-            who_wants_more_leaves_what_others_wait_for
-            who_leaves_the_line_is_in_nobodys_way
-            who_died_in_line_is_in_the_way_for_a_time_to_live
+            a_later_request_gets_the_tokens_that_the_waiters_leave
+            a_larger_request_leaves_the_tokens_of_earlier_waiters
+            a_waiter_that_leaves_blocks_none
+            a_waiter_that_died_blocks_for_one_time_to_live
         }
     };
 }
@@ -48,7 +48,7 @@ fn window(limit: u64, length: Duration) -> Rule {
     Rule::Window { limit, length }
 }
 
-pub(crate) async fn who_asks_later_is_given_what_those_in_line_leave(store: impl Backend) {
+pub(crate) async fn a_later_request_gets_the_tokens_that_the_waiters_leave(store: impl Backend) {
     let key = key();
     let [mut full, mut waits, mut later, mut tries] = raw_sessions(&store, &key, window(10, HOUR), [LONG; 4]);
     assert_eq!(full.request(3, false).await.grants.len(), 1);
@@ -68,7 +68,7 @@ pub(crate) async fn who_asks_later_is_given_what_those_in_line_leave(store: impl
 }
 
 /// It gets more than it needs as far as no other waits.
-pub(crate) async fn who_wants_more_leaves_what_others_wait_for(store: impl Backend) {
+pub(crate) async fn a_larger_request_leaves_the_tokens_of_earlier_waiters(store: impl Backend) {
     let key = key();
     let [mut full, mut first, mut second] = raw_sessions(&store, &key, window(10, HOUR), [LONG; 3]);
     assert_eq!(full.request(6, false).await.grants.len(), 1);
@@ -81,7 +81,7 @@ pub(crate) async fn who_wants_more_leaves_what_others_wait_for(store: impl Backe
     assert_eq!(second.request(2, true).await.grants[0].units, 2);
 }
 
-pub(crate) async fn who_leaves_the_line_is_in_nobodys_way(store: impl Backend) {
+pub(crate) async fn a_waiter_that_leaves_blocks_none(store: impl Backend) {
     let key = key();
     let [mut full, mut waits, mut ends, mut later] = raw_sessions(&store, &key, window(4, HOUR), [LONG; 4]);
     assert_eq!(full.request(1, false).await.grants.len(), 1);
@@ -98,7 +98,7 @@ pub(crate) async fn who_leaves_the_line_is_in_nobodys_way(store: impl Backend) {
 }
 
 /// Its place lasts as long as its session.
-pub(crate) async fn who_died_in_line_is_in_the_way_for_a_time_to_live(store: impl Backend) {
+pub(crate) async fn a_waiter_that_died_blocks_for_one_time_to_live(store: impl Backend) {
     let key = key();
     let [mut full, mut later] = raw_sessions(&store, &key, window(4, HOUR), [LONG; 2]);
     let mut dies = RawSession::new(&store, &key, window(4, HOUR), BRIEF);
@@ -118,7 +118,7 @@ pub(crate) async fn who_died_in_line_is_in_the_way_for_a_time_to_live(store: imp
 
 /// A short window goes with its last waiter; so do all keys.
 #[tokio::test]
-async fn a_line_goes_with_the_last_who_waits() {
+async fn a_queue_goes_with_its_last_waiter() {
     let (server, store, key) = own_unopened().await;
     let rule = window(1, SHORT);
     let [mut full, mut waits] = raw_sessions(&store, &key, rule, [LONG; 2]);

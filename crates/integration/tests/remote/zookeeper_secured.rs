@@ -42,7 +42,7 @@ async fn refused(options: ZookeeperOptions, key: Key) -> StoreError {
 }
 
 #[tokio::test]
-async fn a_user_needs_what_the_documentation_says_and_no_more() {
+async fn a_user_needs_exactly_the_documented_rights() {
     let (server, admin) = guarded(Permission::CREATE | Permission::DELETE).await;
     let name = key();
     let remote = Remote::permits(name.clone(), 2).ttl(LONG);
@@ -138,7 +138,7 @@ mod encrypted {
     }
 
     #[tokio::test]
-    async fn a_limiter_is_reached_encrypted_by_those_who_know_each_other() {
+    async fn peers_with_certificates_reach_a_limiter_encrypted() {
         let authority = Authority::new();
         let guard = Guard::new(&authority, "127.0.0.1");
         let program = Encrypted {
@@ -154,7 +154,7 @@ mod encrypted {
     }
 
     #[tokio::test]
-    async fn certificates_are_never_for_one_who_speaks_in_the_clear() {
+    async fn certificates_require_an_encrypted_connection() {
         for servers in ["tcp://zoo", "zoo1,tcp://zoo2", "zoo..keeper:2281"] {
             let refused = Zookeeper::options(servers)
                 .tls(Authority::new().trusting())

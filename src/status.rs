@@ -1,0 +1,147 @@
+//! How limiters stand now: what a page, a metric or a header says of them. Snapshots, leg by leg, of any limiter or policy.
+//!
+//! ```
+//! use tollgate::status::{Status, State};
+//! use tollgate::{Limiter, LimiterExt, Policy, Quota, Semaphore, TokenBucket};
+//!
+//! let policy = Policy::builder()
+//!     .limit(TokenBucket::new(Quota::per_minute(60)).named("requests"))
+//!     .limit(Semaphore::new(4).named("in flight"))
+//!     .build()?;
+//! let _permit = policy.try_admit(1).unwrap();
+//!
+//! let mut seen = Vec::new();
+//! policy.visit_status(&mut |status: Status<'_>| match status.state {
+//!     State::Permits { limit, in_use, .. } => seen.push(format!("{}: {in_use} of {limit}", status.leg)),
+//!     State::Rate { limit, available, .. } => seen.push(format!("{}: {available} of {limit} left", status.leg)),
+//!     _ => {}
+//! });
+//! assert_eq!(seen, ["requests: 59 of 60 left", "in flight: 1 of 4"]);
+//! # Ok::<(), tollgate::PolicyError>(())
+//! ```
+
+use crate::ask::Cost;
+use crate::breaker::BreakerState;
+use crate::rate::Quota;
+use std::time::Duration;
+
+/// One leg, as it stands now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Status<'a> {
+    /// Its name, as refusals have it.
+    pub leg: &'a str,
+    /// What it is, in lower case: `semaphore`, `token_bucket`, `breaker`.
+    pub kind: &'static str,
+    /// What it counts; calls unless this says otherwise.
+    pub cost: Option<Cost>,
+    /// Its numbers.
+    pub state: State,
+}
+
+impl<'a> Status<'a> {
+    /// A leg that counts calls.
+    pub fn new(leg: &'a str, kind: &'static str, state: State) -> Self {
+        Self {
+            leg,
+            kind,
+            cost: None,
+            state,
+        }
+    }
+
+    /// The same under another name of the leg.
+    #[must_use]
+    pub fn named<'b>(self, leg: &'b str) -> Status<'b> {
+        Status { leg, ..self }
+    }
+
+    /// The same, counting `cost`.
+    #[must_use]
+    pub fn per(mut self, cost: Cost) -> Self {
+        self.cost = Some(cost);
+        self
+    }
+}
+
+/// The numbers of a leg. Each is a snapshot of its own: they need not belong to one instant.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum State {
+    /// Permits that come back.
+    Permits {
+        /// How many there are.
+        limit: u64,
+        /// How many are held; more than there are after a limit has been lowered.
+        in_use: u64,
+        /// How many wait for one.
+        waiting: u64,
+    },
+    /// So many per time.
+    Rate {
+        /// The most at once: a bucket's burst, or a window's limit.
+        limit: u64,
+        /// In which that many come back: a window's length, or what a bucket takes to fill.
+        window: Duration,
+        /// How many there are now.
+        available: u64,
+        /// When there is one, if nobody takes any: zero when there is. `None` when no instant would help.
+        next: Option<Duration>,
+    },
+    /// A circuit.
+    Breaker {
+        /// Its state.
+        state: BreakerState,
+        /// How long it stays open, where that is known.
+        open_for: Option<Duration>,
+    },
+    /// A rate that does not say how much is left.
+    Opaque {
+        /// When there is one, as its last refusal has said: zero when that is past.
+        next: Duration,
+    },
+    /// What is spent for good, and earned by use.
+    Budget {
+        /// The most that is kept.
+        limit: u64,
+        /// How many there are now.
+        available: u64,
+    },
+    /// A part is turned away, by chance.
+    Shed {
+        /// How likely that is for the next, 0 to 1.
+        likelihood: f64,
+    },
+    /// The queue of a policy.
+    Queue {
+        /// How many wait in it.
+        waiting: u64,
+    },
+}
+
+impl State {
+    /// A rate that admits by `quota`; none for a quota that is unlimited.
+    pub(crate) fn by_quota(quota: &Quota, available: u64, next: Option<Duration>) -> Option<Self> {
+        if quota.is_unlimited() {
+            return None;
+        }
+        let limit = quota.burst_size();
+        let window = match quota.count() {
+            0 => Duration::MAX,
+            count => scaled(quota.period(), limit, count),
+        };
+        Some(Self::Rate {
+            limit,
+            window,
+            available,
+            next,
+        })
+    }
+}
+
+/// `time x by / of`, rounded up to a nanosecond.
+pub(crate) fn scaled(time: Duration, by: u64, of: u64) -> Duration {
+    let nanos = time.as_nanos().saturating_mul(by.into()).div_ceil(of.max(1).into());
+    let (secs, nanos) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
+    u64::try_from(secs).map_or(Duration::MAX, |secs| Duration::new(secs, nanos as u32))
+}

@@ -1,0 +1,286 @@
+//! Numbered places that are taken and given up, as plain data: a slab in chunks, so that nothing moves when it grows, and
+//! an emptied one gives its memory back.
+
+use std::task::Waker;
+
+const CHUNK: usize = 1_024;
+/// So many places are kept when all have been given up: a short queue does not allocate again and again.
+const KEPT: usize = 32;
+pub(super) const NONE: u32 = u32::MAX;
+
+/// A place: where it is, and its number. Numbers are given in order of arrival and never again, so that a place that has
+/// been taken again is told apart.
+///
+/// A pair of scalars, so that it travels in registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    number: u64,
+    index: u32,
+}
+
+impl Key {
+    // Beyond all classes, which have the low byte.
+
+    /// No place: what was asked for was taken on arrival.
+    pub(crate) const TAKEN: Key = Key::nowhere(0x100);
+    /// No place: the queue is closed.
+    pub(crate) const CLOSED: Key = Key::nowhere(0x200);
+    /// No place: the queue is as long as it may be.
+    pub(crate) const FULL: Key = Key::nowhere(0x300);
+    /// No place any more: it was needed for somebody else.
+    pub(crate) const EVICTED: Key = Key::nowhere(0x400);
+
+    /// No place yet, for somebody of `class`.
+    #[inline]
+    pub(crate) const fn asking(class: u8) -> Self {
+        Self::nowhere(class as u64)
+    }
+
+    /// The class of whoever is asking.
+    pub(crate) fn class(self) -> u8 {
+        self.number as u8
+    }
+
+    const fn nowhere(number: u64) -> Self {
+        Self { number, index: NONE }
+    }
+
+    #[inline]
+    pub(crate) fn parts(self) -> (u64, u32) {
+        (self.number, self.index)
+    }
+
+    #[inline]
+    pub(crate) fn from_parts(number: u64, index: u32) -> Self {
+        Self { number, index }
+    }
+
+    #[inline]
+    pub(super) fn index(self) -> u32 {
+        self.index
+    }
+
+    #[inline]
+    pub(crate) fn number(self) -> u64 {
+        self.number
+    }
+
+    /// True of a place in a queue.
+    #[inline]
+    pub(crate) fn is_place(self) -> bool {
+        self.index != NONE
+    }
+
+    /// One word, with the lower half of the number.
+    pub(crate) fn to_word(self) -> u64 {
+        self.number << 32 | u64::from(self.index)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nobody's.
+    Free,
+    /// In line; given up when it is granted.
+    Waiting,
+    /// In line; kept when it is granted, until its owner looks.
+    WaitingKept,
+    /// In line; kept as well, and always handed what it wants: whoever holds it does not come to take it.
+    WaitingClaim,
+    Granted,
+    /// The queue was closed while this waited.
+    Closed,
+    /// Sent away to make room.
+    Evicted,
+}
+
+impl State {
+    pub(crate) fn waits(self) -> bool {
+        matches!(self, State::Waiting | State::WaitingKept | State::WaitingClaim)
+    }
+}
+
+/// The number of whoever took a place, its class, and its state, in one word: 56, 5 and 3 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tag(u64);
+
+impl Tag {
+    #[inline]
+    fn new(number: u64, class: u8, state: State) -> Self {
+        Self(number << 8 | u64::from(class) << 3 | state as u64)
+    }
+}
+
+/// One place. A waker is there only while it waits.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) waker: Option<Waker>,
+    pub(super) need: u64,
+    tag: Tag,
+    /// The one ahead in line, if it is not the first.
+    pub(super) prev: u32,
+    /// The next in line, or the next free place.
+    pub(super) next: u32,
+}
+
+impl Place {
+    #[inline]
+    pub(super) fn number(&self) -> u64 {
+        self.tag.0 >> 8
+    }
+
+    #[inline]
+    pub(super) fn class(&self) -> usize {
+        (self.tag.0 >> 3 & 31) as usize
+    }
+
+    #[inline]
+    pub(super) fn state(&self) -> State {
+        match self.tag.0 & 7 {
+            0 => State::Free,
+            1 => State::Waiting,
+            2 => State::WaitingKept,
+            3 => State::WaitingClaim,
+            4 => State::Granted,
+            5 => State::Closed,
+            _ => State::Evicted,
+        }
+    }
+
+    #[inline]
+    pub(super) fn set_state(&mut self, state: State) {
+        self.tag = Tag(self.tag.0 & !7 | state as u64);
+    }
+}
+
+/// All places.
+#[derive(Debug)]
+pub(super) struct Slab {
+    chunks: Vec<Vec<Place>>,
+    free: u32,
+    taken: u32,
+    /// The number of the next place that is taken.
+    next_number: u64,
+}
+
+impl Slab {
+    pub(super) const fn new() -> Self {
+        Self {
+            chunks: Vec::new(),
+            free: NONE,
+            taken: 0,
+            next_number: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn at(&mut self, index: u32) -> &mut Place {
+        &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
+    }
+
+    /// The place of `key`; none if it was given up, or if there never was one: keys can be made up.
+    #[inline]
+    pub(super) fn of(&mut self, key: Key) -> Option<&mut Place> {
+        self.find(key.index).filter(|place| place.number() == key.number)
+    }
+
+    #[inline]
+    fn find(&mut self, index: u32) -> Option<&mut Place> {
+        self.chunks
+            .get_mut(index as usize / CHUNK)?
+            .get_mut(index as usize % CHUNK)
+    }
+
+    /// The key of the place that was taken last with [`to_word`](Key::to_word) as its word.
+    pub(super) fn key_of(&mut self, word: u64) -> Option<Key> {
+        let index = word as u32;
+        let place = self.find(index)?;
+        let number = place.number();
+        (number as u32 == (word >> 32) as u32).then_some(Key { number, index })
+    }
+
+    /// Takes a free place, and gives it the next number.
+    #[inline(always)]
+    pub(super) fn take(&mut self, waker: Option<Waker>, need: u64, prev: u32, class: u8, state: State) -> Key {
+        self.taken += 1;
+        let number = self.next_number;
+        self.next_number = number + 1;
+        let tag = Tag::new(number, class, state);
+        let index = self.free;
+        if index == NONE {
+            let index = self.append(waker, need, prev, tag);
+            return Key { number, index };
+        }
+        let place = self.at(index);
+        let free = place.next;
+        // A free place has no waker: nothing is dropped here.
+        std::mem::forget(std::mem::replace(&mut place.waker, waker));
+        place.need = need;
+        place.tag = tag;
+        place.prev = prev;
+        place.next = NONE;
+        self.free = free;
+        Key { number, index }
+    }
+
+    /// Adds a place. Its parts come by value: a place that came by reference would be read back right after it was
+    /// written, in other pieces.
+    #[inline(never)]
+    fn append(&mut self, waker: Option<Waker>, need: u64, prev: u32, tag: Tag) -> u32 {
+        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
+            self.add_chunk();
+        }
+        let last = self.chunks.len() - 1;
+        let chunk = &mut self.chunks[last];
+        let index = last * CHUNK + chunk.len();
+        let next = NONE;
+        chunk.push(Place {
+            waker,
+            need,
+            tag,
+            prev,
+            next,
+        });
+        index as u32
+    }
+
+    #[cold]
+    fn add_chunk(&mut self) {
+        assert!(
+            self.chunks.len() < NONE as usize / CHUNK,
+            "fewer than 2^32 - 1,024 can wait in one queue"
+        );
+        // The first chunk grows from little: most queues are short.
+        let room = if self.chunks.is_empty() { 0 } else { CHUNK };
+        self.chunks.push(Vec::with_capacity(room));
+    }
+
+    /// Gives up the place at `index`.
+    #[inline]
+    pub(super) fn give_up(&mut self, index: u32) {
+        let free = self.free;
+        let place = self.at(index);
+        place.set_state(State::Free);
+        place.next = free;
+        self.free = index;
+        self.taken -= 1;
+    }
+
+    /// True when all have been given up, and there is memory to hand back.
+    #[inline]
+    pub(super) fn is_spare(&self) -> bool {
+        self.taken == 0 && (self.chunks.len() > 1 || self.chunks.first().is_some_and(|chunk| chunk.len() > KEPT))
+    }
+
+    /// Forgets all places. What it returns is to be dropped outside the lock.
+    #[cold]
+    pub(super) fn hand_back(&mut self) -> Spare {
+        self.free = NONE;
+        Spare(std::mem::take(&mut self.chunks))
+    }
+}
+
+/// Memory that an emptied queue gives back when this is dropped.
+#[must_use = "to be dropped outside the lock"]
+#[derive(Debug)]
+pub(crate) struct Spare(#[allow(dead_code)] Vec<Vec<Place>>);
