@@ -193,8 +193,8 @@ async fn wait<B: Backend>(shared: &Shared<B>, until: Option<Instant>, session: O
         if notified.as_mut().poll(cx).is_ready() {
             if let Some(session) = session {
                 let now = shared.clock.now();
-                let answered = shared.backend.notification(&key, session);
-                shared.with(|client| client.on_notification(session, &answered, now));
+                let notification = shared.backend.notification(&key, session);
+                shared.with(|client| client.on_notification(session, &notification, now));
             }
             return Poll::Ready(());
         }

@@ -1,4 +1,4 @@
-//! What one process knows and holds of a key, as a pure state machine: no I/O, no clock, no waking. Callers lock it, pass it the
+//! The state of one process at a key, as a pure state machine: no I/O, no clock, no waking. Callers lock it, pass it the
 //! instant, and wake the wakers that it collected once it is unlocked.
 //!
 //! This file has the state and its local side: acquiring and refunding, the waiters, the passing of time. [`sync`] is the exchange
@@ -1217,7 +1217,7 @@ impl Client {
     /// Checks whether this is the copy in a forked process. A copy loses its units and closes, without a sync.
     pub(super) fn check_process(&mut self, now: Instant) {
         self.known_until = self.clock.after(now, LOOK);
-        if self.is_fork || std::process::id() == self.process || seeded!("remote_goes_on_in_a_copy") {
+        if self.is_fork || std::process::id() == self.process || seeded!("remote_goes_on_in_a_fork") {
             return;
         }
         (self.is_fork, self.closed) = (true, true);

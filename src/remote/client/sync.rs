@@ -70,7 +70,7 @@ impl Client {
             None if !self.session_ends.is_empty() => self.next_action(now),
             // All requests are refused meanwhile, so none reaches the store. The end of an unused session probes whether it is
             // back.
-            None if self.unavailable && !seeded!("remote_stays_away") => {
+            None if self.unavailable && !seeded!("remote_stays_unavailable") => {
                 let client = self.config.client;
                 let number = self.next_session();
                 self.session_ends.push_back((Session { client, number }, 0, 0));
@@ -80,17 +80,17 @@ impl Client {
                 let session = self.live.as_ref().map(|live| live.id);
                 let keeps = session.is_some() && !self.config.spends();
                 let renew = self.live.as_ref().map(|live| live.renew_at).filter(|_| keeps);
-                let poll_wait = self.look_at.filter(|_| keeps);
+                let look = self.look_at.filter(|_| keeps);
                 // Nothing is requested while granted tokens are to come.
                 let asks = self.upcoming.is_empty();
                 let fetch = self.fetch_at.filter(|_| asks && self.wants_ahead(now) > 0);
                 let ask = self
                     .ask_at
                     .filter(|_| asks && (!self.queue.is_empty() || !self.direct.is_empty()));
-                let known = [renew, poll_wait, fetch, ask, self.next_tick(now)];
+                let known = [renew, look, fetch, ask, self.next_tick(now)];
                 // A window notifies only sessions in its queue.
-                let hears = keeps || self.window_place.is_some();
-                Action::Wait(known.into_iter().flatten().min(), session.filter(|_| hears))
+                let is_notified = keeps || self.window_place.is_some();
+                Action::Wait(known.into_iter().flatten().min(), session.filter(|_| is_notified))
             }
         }
     }
@@ -106,14 +106,14 @@ impl Client {
     /// The next sync, if there is anything to send.
     fn compose_request(&mut self, now: Instant) -> Option<SyncRequest> {
         let asks = self.requests.values().any(|pending| !pending.answered);
-        let speaks = asks || self.debt > 0 || self.change.is_some();
+        let has_reports = asks || self.debt > 0 || self.change.is_some();
         let stale = self.deadline().is_some_and(|deadline| deadline <= now);
         if stale && self.config.spends() {
             // The store may have forgotten this session's reports: the next one does not repeat them.
             self.abandon_session();
         }
         if self.live.is_none() {
-            if !speaks && self.debt == 0 {
+            if !has_reports && self.debt == 0 {
                 return None;
             }
             self.live = Some(self.begin(now));
@@ -123,7 +123,7 @@ impl Client {
         live.charged = live.charged.saturating_add(std::mem::take(&mut self.debt));
         let due = live.renew_at <= now && !self.config.spends();
         let idle = self.held == 0 && self.requests.is_empty() && self.queue.is_empty();
-        if due && idle && live.returned == live.returned_acked && !speaks {
+        if due && idle && live.returned == live.returned_acked && !has_reports {
             // An unused session is not kept at the store.
             let live = self.live.take()?;
             self.end_session(&live);
@@ -131,10 +131,10 @@ impl Client {
             self.recall_at = None;
             return None;
         }
-        let looks = self.look_at.is_some_and(|at| at <= now);
-        let answered =
+        let syncs = self.look_at.is_some_and(|at| at <= now);
+        let is_acked =
             self.withdrawn.is_empty() && live.returned == live.returned_acked && live.charged == live.charged_acked;
-        if !(speaks || due || looks || !answered) {
+        if !(has_reports || due || syncs || !is_acked) {
             return None;
         }
         live.seq += 1;
@@ -564,7 +564,7 @@ impl Client {
     /// Handles a failed sync, which may or may not have been carried out.
     fn on_failure(&mut self, sync: &SyncRequest, now: Instant, error: StoreError) {
         self.counters.failures += 1;
-        if seeded!("remote_says_it_once")
+        if seeded!("remote_reports_returns_once")
             && let Some(live) = &mut self.live
         {
             live.returned_acked = sync.returned;

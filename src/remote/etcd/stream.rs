@@ -38,11 +38,11 @@ impl JsonStream {
             let end = self.buffer[self.searched..].iter().position(|&byte| byte == b'\n');
             if let Some(end) = end.map(|end| self.searched + end) {
                 self.searched = 0;
-                let queue = self.buffer.split_to(end + 1);
-                if queue.trim_ascii().is_empty() {
+                let line = self.buffer.split_to(end + 1);
+                if line.trim_ascii().is_empty() {
                     continue;
                 }
-                let answer: Streamed<T> = serde_json::from_slice(&queue).map_err(|error| StoreError::Answer {
+                let answer: Streamed<T> = serde_json::from_slice(&line).map_err(|error| StoreError::Answer {
                     given: error.to_string().into(),
                 })?;
                 return Ok(answer.result);

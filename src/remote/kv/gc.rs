@@ -106,7 +106,7 @@ async fn look<V: Values>(ledger: &Ledger<V>, key: &Key, cached: &CachedValue<V::
                 break;
             }
             // Or something else lies beside it, and stays.
-            Ok(false) if takes == TAKES && !seeded!("remote_tidies_for_ever") => return Look::Unknown,
+            Ok(false) if takes == TAKES && !seeded!("remote_collects_without_pause") => return Look::Unknown,
             Ok(false) => takes += 1,
             Err(_) => return Look::Unknown,
         }

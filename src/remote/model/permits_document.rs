@@ -40,18 +40,18 @@ impl PermitsDocument {
     /// Applies the changes that every sync makes, even an empty one. Documents that are equal after this need not both be
     /// written.
     pub(crate) fn apply_acks(&mut self, sync: &SyncRequest) {
-        if let Some(queue) = self.sessions.get_mut(&sync.session.to_string()) {
-            queue.seq = queue.seq.max(sync.seq);
-            queue.grants.retain(|&(_, _, token)| token > sync.seen);
-            let unseen = queue.grants.first().map(|&(_, _, token)| token);
-            queue.oldest = sync.oldest.or(unseen).unwrap_or(0);
+        if let Some(entry) = self.sessions.get_mut(&sync.session.to_string()) {
+            entry.seq = entry.seq.max(sync.seq);
+            entry.grants.retain(|&(_, _, token)| token > sync.seen);
+            let unseen = entry.grants.first().map(|&(_, _, token)| token);
+            entry.oldest = sync.oldest.or(unseen).unwrap_or(0);
         }
     }
 }
 
 impl Permits {
     pub(crate) fn to_document(&self) -> PermitsDocument {
-        let queue = |held: &Held| SessionEntry {
+        let session_entry = |held: &Held| SessionEntry {
             seq: held.seq,
             granted: held.granted,
             returned: held.returned,
@@ -72,7 +72,7 @@ impl Permits {
             sessions: self
                 .sessions
                 .iter()
-                .map(|(session, held)| (session.to_string(), queue(held)))
+                .map(|(session, held)| (session.to_string(), session_entry(held)))
                 .collect(),
             queue: self
                 .queue
@@ -84,41 +84,41 @@ impl Permits {
 
     /// Returns `None` for a contradictory document, or one with numbers beyond any real count.
     pub(crate) fn of_document(document: &PermitsDocument) -> Option<Self> {
-        let lines = document
+        let counts = document
             .sessions
             .values()
-            .flat_map(|queue| [queue.granted, queue.asked]);
+            .flat_map(|entry| [entry.granted, entry.asked]);
         let requests = document
             .queue
             .values()
             .flat_map(|&(_, request, need, want)| [request, need, want]);
         let mut numbers = [document.limit, document.token, document.next_place]
             .into_iter()
-            .chain(lines)
+            .chain(counts)
             .chain(requests);
         if numbers.any(|number| number > FARTHEST) {
             return None;
         }
         let mut permits = Self::new(document.limit, document.token);
         permits.next_place = document.next_place;
-        for (name, queue) in &document.sessions {
+        for (name, entry) in &document.sessions {
             let session = session(name)?;
-            permits.used = permits.used.checked_add(queue.granted.checked_sub(queue.returned)?)?;
+            permits.used = permits.used.checked_add(entry.granted.checked_sub(entry.returned)?)?;
             permits.dues.insert((NEVER, session));
-            let grants = queue
+            let grants = entry
                 .grants
                 .iter()
                 .map(|&(request, units, token)| Grant { request, units, token });
             let held = Held {
                 expires: NEVER,
-                seq: queue.seq,
-                granted: queue.granted,
-                returned: queue.returned,
-                asked: queue.asked,
+                seq: entry.seq,
+                granted: entry.granted,
+                returned: entry.returned,
+                asked: entry.asked,
                 grants: grants.collect(),
                 queued: 0,
-                keeps: queue.keeps,
-                oldest: Some(queue.oldest).filter(|&token| token > 0),
+                keeps: entry.keeps,
+                oldest: Some(entry.oldest).filter(|&token| token > 0),
             };
             permits.oldest.extend(held.oldest);
             permits.sessions.insert(session, held);

@@ -151,7 +151,7 @@ impl Kind {
     }
 
     fn has_queue(&self) -> bool {
-        matches!(self, Self::Window(..)) && !seeded!("remote_windows_have_no_line")
+        matches!(self, Self::Window(..)) && !seeded!("remote_windows_have_no_queue")
     }
 
     fn limit(&self) -> u64 {

@@ -187,7 +187,7 @@ impl<S: NodeStore> Queue<S> {
     /// Forgets this session. Nodes that could not be deleted still are.
     pub(crate) fn leave(&self, key: &Key, session: Session) {
         let key = &key.of(Rule::PERMITS);
-        if seeded!("queue_forgets_the_parted") {
+        if seeded!("queue_forgets_failed_ends") {
             self.0.forget(key, session);
         }
         self.0.remove_waiter(key, session);
@@ -268,7 +268,7 @@ impl<S: NodeStore> Inner<S> {
         let key = visit.key;
         let queue = self.look(visit, &Ops::default()).await?;
         let mut waiters_by_key = self.waiters_by_key.lock();
-        let deserted = waiters_by_key.get(key).is_some_and(Waiters::is_empty) && !seeded!("queue_keeps_rooms");
+        let deserted = waiters_by_key.get(key).is_some_and(Waiters::is_empty) && !seeded!("queue_keeps_waiters");
         let waiters = if deserted { waiters_by_key.remove(key) } else { None };
         drop(waiters_by_key);
         drop(waiters);

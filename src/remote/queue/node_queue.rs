@@ -148,7 +148,7 @@ impl NodeQueue {
 
     /// A node goes.
     pub(crate) fn remove(&mut self, name: &str) {
-        if seeded!("line_takes_an_end_for_a_turn")
+        if seeded!("node_queue_takes_an_end_for_a_turn")
             && let Some(at) = self.nodes.iter().position(|node| &*node.name == name)
             && let Some(next) = self.nodes.get(at + 1)
         {
@@ -178,11 +178,11 @@ impl NodeQueue {
         let mut sum = 0_u64;
         for node in &self.nodes {
             sum = sum.saturating_add(node.units);
-            if seeded!("line_admits_the_first") && !self.held.is_empty() {
+            if seeded!("node_queue_admits_the_first") && !self.held.is_empty() {
                 break;
             }
             if sum > self.limit {
-                if seeded!("line_is_passed") {
+                if seeded!("node_queue_is_passed") {
                     sum -= node.units;
                     continue;
                 }
@@ -197,7 +197,7 @@ impl NodeQueue {
 
 /// The sum of their units.
 fn sum<'a>(nodes: impl Iterator<Item = &'a Node>) -> u64 {
-    let add = if seeded!("line_adds_up_blindly") {
+    let add = if seeded!("node_queue_adds_up_blindly") {
         u64::wrapping_add
     } else {
         u64::saturating_add

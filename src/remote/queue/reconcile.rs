@@ -48,7 +48,7 @@ impl<S: NodeStore> Inner<S> {
         diff: &mut SessionDiff,
     ) -> Result<Option<NodeQueue>, StoreError> {
         let session = visit.session;
-        let mut look = diff.in_doubt && !seeded!("queue_says_it_again");
+        let mut look = diff.in_doubt && !seeded!("queue_repeats_a_creation");
         let mut rounds = 0;
         loop {
             let ops = if look { Ops::default() } else { diff.ops() };

@@ -41,7 +41,7 @@ both! {
     permits_returned_twice_come_back_once
     an_overtaken_request_does_nothing
     a_grant_whose_reply_was_lost_is_repeated
-    two_wishes_of_one_session_are_two_permits
+    two_requests_of_one_session_are_two_permits
     weights_are_taken_whole_or_not_at_all
     tokens_rise_over_releases_sessions_and_new_beginnings
     a_session_that_has_died_is_over_and_others_have_its_permits
@@ -129,7 +129,7 @@ async fn a_grant_whose_reply_was_lost_is_repeated<B: Kind>() {
 }
 
 /// The session that has locked a slot may lock it again: to two callers of one process the original gave one slot.
-async fn two_wishes_of_one_session_are_two_permits<B: Kind>() {
+async fn two_requests_of_one_session_are_two_permits<B: Kind>() {
     let (store, key) = store::<B>();
     let mut one = RawSession::new(&store, &key, permits(2), LONG);
     one.request(1, true).await;

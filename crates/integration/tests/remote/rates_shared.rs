@@ -102,7 +102,7 @@ macro_rules! shared {
             processes_that_are_in_each_others_way_have_the_rate_and_no_more
             a_window_of_several_processes_has_its_limit
             a_block_is_spent_without_the_store
-            a_step_whose_answer_was_lost_counts_once
+            a_sync_whose_answer_was_lost_counts_once
             a_closed_limiter_leaves_nothing_behind
             a_dead_process_leaves_nothing_behind
             a_live_process_removes_the_keys_of_the_dead
@@ -211,7 +211,7 @@ pub(crate) async fn a_block_is_spent_without_the_store<P: Place>() {
 }
 
 /// It is repeated, and was carried out.
-pub(crate) async fn a_step_whose_answer_was_lost_counts_once<P: Place>() {
+pub(crate) async fn a_sync_whose_answer_was_lost_counts_once<P: Place>() {
     let (key, store) = (key(), P::store());
     let proxy = Proxy::before(P::server()).await.expect("a proxy");
     let quota = hourly(100);

@@ -239,7 +239,7 @@ async fn a_session_whose_message_was_forgotten_is_lost() {
     gives.give(1).await;
     let session = waits.last().session;
     store.notified(&name, session).await;
-    let Notification::SyncReply(told) = store.notification(&name, session) else {
+    let Notification::Reply(told) = store.notification(&name, session) else {
         panic!("a message says what was granted")
     };
     assert_eq!(waits.see(&told), 1);
